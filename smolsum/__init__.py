@@ -1,0 +1,1 @@
+"""Train tiny language models to obey a hard output constraint with GRPO."""

@@ -1,0 +1,293 @@
+"""What a run is made of: one frozen record for each section of a configuration file.
+
+The records hold the meaning, the type, the range and the default of every value; `smolsum/resolve.py` fills
+them from presets, files and flags. A value's range sits in its type, as `Annotated[type, Rule]`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from smolsum.errors import UsageError
+
+KNOWN_REWARDS = ("length", "rouge", "meteor", "bleu")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a value must satisfy beyond its type: the words of the error message, and the test."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+Count = Annotated[int, Rule("0 or more", lambda n: n >= 0)]
+PositiveCount = Annotated[int, Rule("1 or more", lambda n: n >= 1)]
+Positive = Annotated[float, Rule("above 0", lambda x: x > 0)]
+NonNegative = Annotated[float, Rule("0 or more", lambda x: x >= 0)]
+Decay = Annotated[float, Rule("at least 0 and below 1", lambda x: 0 <= x < 1)]
+Text = Annotated[str, Rule("a text that is not blank", lambda s: bool(s.strip()))]
+Seed = Annotated[int, Rule("between 0 and 4294967295", lambda n: 0 <= n < 2**32)]
+GroupSize = Annotated[int, Rule("2 or more, as an advantage compares rollouts", lambda n: n >= 2)]
+Floor = Annotated[float, Rule("below 0", lambda x: x < 0)]
+LowerClip = Annotated[float, Rule("above 0 and below 1", lambda x: 0 < x < 1)]
+_PLAIN = "a plain name (letters, digits, '.', '_' and '-', starting with a letter or digit)"
+StageName = Annotated[str, Rule(_PLAIN, lambda s: bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*", s, re.ASCII)))]
+RunName = Annotated[str, Rule(_PLAIN, lambda s: bool(re.fullmatch(r"([A-Za-z0-9][\w.-]*)?", s, re.ASCII)))]
+Schedule = Literal["constant", "linear", "cosine"]
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Where the run is kept."""
+
+    name: RunName = ""
+    """Folder of the run below `dir`; empty: derived from model, strategy, rewards and time."""
+    dir: Text = "runs"
+    """Folder that holds all runs."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The policy that is trained."""
+
+    path: Text = "builtin:tiny"
+    """A built-in model (`builtin:NAME`), a local directory or a hub id."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of the weights that sample and compute; `auto` chooses by machine."""
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where posts and references come from."""
+
+    path: Text = "builtin:tldr-mini"
+    """A built-in data set (`builtin:NAME`), a local file or directory, or a hub id."""
+    prompt_column: Text = "prompt"
+    """Column with the text to summarise."""
+    completion_column: Text = "completion"
+    """Column with the reference."""
+    train_split: Text = "train"
+    """Split that rollouts are drawn from."""
+    validation_split: Text = "validation"
+    """Split that checkpoints are chosen on."""
+    test_split: Text = "test"
+    """Split that results are reported on."""
+    max_input_tokens: PositiveCount = 512
+    """Longest prompt in tokens, chat template included."""
+    long_prompts: Literal["error", "drop"] = "error"
+    """What to do with a longer prompt."""
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """What a completion has to be."""
+
+    name: Literal["tldr"] = "tldr"
+    """What is trained: `tldr` is a summary of a set length."""
+    system_prompt: str = "Summarise the post. Keep the key points and who did what."
+    """System message of every prompt. It states no length: length is learnt from the reward."""
+    target_tokens: PositiveCount = 64
+    """Length of a perfect completion in tokens, without the end-of-sequence token."""
+    tolerance_tokens: Count = 5
+    """Distance from the target in tokens that still counts as on target."""
+
+
+@dataclass(frozen=True)
+class RewardsConfig:
+    """How the signals are computed; their weights belong to the stages."""
+
+    length_shape: Literal["linear", "clipped", "dead_band"] = "linear"
+    """`linear` is -|n-target|/target; `clipped` stops at the floor; `dead_band` is 0 within the tolerance."""
+    length_floor: Floor = -1.0
+    """Lowest length reward of the shapes `clipped` and `dead_band`."""
+    require_wordnet: bool = False
+    """Whether METEOR without WordNet is an error; otherwise it matches words and stems, with a warning."""
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """How rollouts are drawn."""
+
+    rollouts: GroupSize = 8
+    """Completions sampled for each prompt (G)."""
+    temperature: Positive = 1.0
+    """Sampling temperature; log-probs are taken at it too."""
+    max_new_tokens: PositiveCount = 512
+    """Longest completion in tokens."""
+
+
+@dataclass(frozen=True)
+class GrpoConfig:
+    """The objective."""
+
+    loss: Literal["grpo", "study"] = "grpo"
+    """`grpo` clips a ratio for each token; `study` one ratio of the sequence's mean log-prob."""
+    eps_low: LowerClip = 0.2
+    """The ratio is clipped below at 1 - eps_low."""
+    eps_high: Positive = 0.2
+    """The ratio is clipped above at 1 + eps_high."""
+    beta: NonNegative = 1e-4
+    """Weight of the k3 KL to the frozen starting model; 0 loads no reference."""
+    advantage_scale: Literal["group", "batch", "none"] = "group"
+    """Standard deviation that centred rewards are divided by."""
+    old_logprobs: Literal["sampler", "recomputed"] = "sampler"
+    """The ratio's denominator: what the sampler reported, or a second pass just before the update."""
+    mask_truncated: bool = True
+    """Whether completions cut at max_new_tokens are left out of the loss."""
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """How gradients become weights."""
+
+    name: Literal["adam", "adamw"] = "adamw"
+    """`adamw` applies the weight decay, `adam` has none."""
+    learning_rate: Positive = 2e-6
+    """Peak step size."""
+    beta1: Decay = 0.9
+    """Decay of the first moment."""
+    beta2: Decay = 0.999
+    """Decay of the second moment."""
+    eps: Positive = 1e-8
+    """Added to the root of the second moment."""
+    weight_decay: NonNegative = 0.0
+    """Decoupled weight decay, times the learning rate at each update."""
+    bias_correction: bool = True
+    """Whether the moments are corrected for starting at 0."""
+    master_weights: bool = True
+    """Whether float32 copies of the weights take the updates, the served weights being their cast."""
+    max_grad_norm: Positive = 1.0
+    """Global gradient norm above which gradients are scaled down."""
+    schedule: Schedule = "constant"
+    """Course of the learning rate after the warm-up."""
+    warmup_steps: Count = 0
+    """Optimizer steps of linear rise to the learning rate."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The loop around the update."""
+
+    seed: Seed = 42
+    """Seed of everything random in a run."""
+    prompts_per_step: PositiveCount = 2
+    """Prompts of one forward and backward pass (P)."""
+    accumulation_steps: PositiveCount = 1
+    """Passes that one optimizer step sums up."""
+    validate_every: Count = 25
+    """Optimizer steps between validations; 0: never."""
+    validation_prompts: PositiveCount = 50
+    """Prompts of the validation split used each time."""
+    checkpoint_every: PositiveCount = 100
+    """Optimizer steps between checkpoints."""
+    keep_checkpoints: PositiveCount = 2
+    """Latest checkpoints kept beside the best one."""
+    eval_batch: PositiveCount = 50
+    """Prompts generated at once in validation and evaluation."""
+
+
+@dataclass(frozen=True)
+class StageConfig:
+    """One leg of a run. What a configuration leaves out is inherited from the sections above."""
+
+    rewards: dict[str, float]
+    """Weight of each signal in the total reward."""
+    steps: Count
+    """Optimizer steps; 0: derived from the epochs."""
+    epochs: Positive
+    """Passes over the training split, where steps is 0."""
+    temperature: Positive
+    """Sampling temperature of this stage."""
+    learning_rate: Positive
+    """Peak step size of this stage."""
+    schedule: Schedule
+    """Course of this stage's learning rate."""
+    warmup_steps: Count
+    """Optimizer steps of this stage's warm-up."""
+    beta: NonNegative
+    """KL weight of this stage."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides a run; equal configurations on equal data repeat it."""
+
+    run: RunConfig = field(default_factory=RunConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    task: TaskConfig = field(default_factory=TaskConfig)
+    rewards: RewardsConfig = field(default_factory=RewardsConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    grpo: GrpoConfig = field(default_factory=GrpoConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    stages: dict[str, StageConfig] = field(default_factory=dict)
+    """The stages in the order in which they run, each starting from the one before."""
+
+
+SECTIONS: dict[str, type[Any]] = {
+    name: record for name, record in get_type_hints(Config).items() if name != "stages"
+}
+FIELDS: dict[str, Any] = {
+    f"{name}.{key}": hint
+    for name, record in SECTIONS.items()
+    for key, hint in get_type_hints(record, include_extras=True).items()
+}
+"""Type, with its rule, of every dotted key outside the stages."""
+STAGE_FIELDS: dict[str, Any] = get_type_hints(StageConfig, include_extras=True)
+_NAMES = {
+    str: "a text in quotes",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    dict: "a table",
+}
+
+
+def base_type(hint: Any) -> Any:
+    """Returns a field's plain type: `str` for texts and choices, else `int`, `float`, `bool` or `dict`."""
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    return {Literal: str, dict: dict}.get(get_origin(hint), hint)
+
+
+def check_value(key: str, hint: Any, value: object, source: str) -> Any:
+    """Returns `value` as the field's type; UsageError names `source` where type, choice or range is wrong."""
+    kind, problem = base_type(hint), ""
+    if kind is float and type(value) is int and abs(value) < 2**53:
+        value = float(value)
+    if type(value) is not kind:
+        problem = _NAMES[kind]
+    elif isinstance(value, int) and abs(value) >= 2**53:
+        problem = "below 2^53 in size"
+    elif isinstance(value, float) and not math.isfinite(value):
+        problem = "a finite number"
+    elif get_origin(hint) is Literal and value not in get_args(hint):
+        problem = f"one of {', '.join(get_args(hint))}"
+    elif get_origin(hint) is Annotated:
+        problem = next((rule.words for rule in get_args(hint)[1:] if not rule.holds(value)), "")
+    if problem:
+        is_choice = get_origin(hint) is Literal and isinstance(value, str)
+        remedy = nearest(str(value), get_args(hint)) if is_choice else f"leave {key} out to get its default"
+        raise UsageError(f"{source}: {key} must be {problem}, got {value!r}", hint=remedy)
+    return value
+
+
+def nearest(word: str, options: Iterable[str]) -> str:
+    """Returns a hint: the option closest to `word`, or all of them where none is close."""
+    names = list(options)
+    close = get_close_matches(word, names, n=1)
+    return f"did you mean {close[0]}?" if close else f"choose from {', '.join(names)}"
+
+
+def to_toml(config: Config) -> str:
+    """Returns the whole configuration as TOML; read back as a configuration file it repeats `config`."""
+    import tomli_w
+
+    return tomli_w.dumps(asdict(config))

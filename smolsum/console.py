@@ -1,0 +1,130 @@
+"""The one owner of both streams: data goes to stdout, everything said to a person to stderr.
+
+Colour and live tables need a terminal, and none of NO_COLOR, TERM=dumb and `set_plain`; FORCE_COLOR asks for
+colour without a terminal. Text is printed as it is, never read as Rich markup. Rich is imported on first use
+only, so that importing this module costs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from smolsum.errors import SmolsumError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?\s?[%a-z]{0,3}|-|nan|", re.IGNORECASE)
+_plain = False
+
+
+def set_plain(plain: bool) -> None:
+    """Switches colour, boxes and bars off for the rest of the process (--plain), or back to automatic."""
+    global _plain
+    _plain = plain
+
+
+def colored() -> bool:
+    """Whether stderr gets colour."""
+    if _plain or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return os.environ.get("FORCE_COLOR", "0") not in ("", "0") or sys.stderr.isatty()
+
+
+def live() -> bool:
+    """Whether stderr is a terminal that takes bars, boxes and redrawing; else one plain line a report."""
+    return colored() and sys.stderr.isatty()
+
+
+def console() -> Console:
+    """Returns a Rich console on stderr, for progress bars; the terminal decides how many colours."""
+    from rich.console import Console
+
+    # color_system stays automatic: a forced one would write escape codes into pipes and log files
+    return Console(
+        stderr=True,
+        force_terminal=colored(),
+        no_color=not colored(),
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+
+
+def data(text: str) -> None:
+    """Prints one line of result to stdout."""
+    print(text, file=sys.stdout, flush=True)
+
+
+def narrate(text: str) -> None:
+    """Prints a line of progress to stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def warn(text: str) -> None:
+    """Prints `warning: …` to stderr."""
+    _labelled("warning", "bold yellow", text)
+
+
+def error(exc: BaseException) -> None:
+    """Prints `error: …` to stderr and, where the exception carries a hint, a blank line and `hint: …`."""
+    _labelled("error", "bold red", str(exc) or type(exc).__name__)
+    if isinstance(exc, SmolsumError) and exc.hint:
+        narrate("")
+        _labelled("hint", "bold cyan", exc.hint)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:
+    """Prints a table to stderr: boxed on a terminal, aligned plain text elsewhere.
+
+    Columns of numbers are set to the right. On a terminal too narrow for all columns the last ones are left
+    out, and a line says which; plain text is never cut.
+    """
+    numeric = [all(_NUMBER.fullmatch(row[i]) for row in rows) for i in range(len(columns))]
+    widths = [max(len(cell) for cell in (name, *(row[i] for row in rows))) for i, name in enumerate(columns)]
+    if not live():
+        _print_aligned(columns, rows, numeric, widths, title)
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    out = console()
+    # each column also takes two cells of padding and a line, and one line closes the row
+    shown = (
+        max((n for n in range(len(columns) + 1) if sum(widths[:n]) + 3 * n + 1 <= out.width), default=0) or 1
+    )
+    grid = Table(title=None if title is None else Text(title), title_justify="left")
+    for name, right in zip(columns[:shown], numeric, strict=False):
+        grid.add_column(Text(name), justify="right" if right else "left")
+    for row in rows:
+        grid.add_row(*(Text(cell) for cell in row[:shown]))
+    out.print(grid)
+    if shown < len(columns):
+        narrate(f"(not shown in {out.width} columns: {', '.join(columns[shown:])})")
+
+
+def _print_aligned(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numeric: Sequence[bool],
+    widths: Sequence[int],
+    title: str | None,
+) -> None:
+    if title is not None:
+        narrate(title)
+    for row in (columns, *rows):
+        cells = zip(row, widths, numeric, strict=True)
+        narrate("  ".join(cell.rjust(n) if right else cell.ljust(n) for cell, n, right in cells).rstrip())
+
+
+def _labelled(label: str, style: str, text: str) -> None:
+    if not colored():
+        narrate(f"{label}: {text}")
+        return
+    from rich.text import Text
+
+    console().print(Text.assemble((f"{label}:", style), " ", text), soft_wrap=True)

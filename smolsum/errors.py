@@ -1,0 +1,45 @@
+"""What smolsum raises when something a user can mend goes wrong.
+
+SmolsumError            1    the work failed; partial results are kept
+├── UsageError          2    a flag, a configuration value or an input file is wrong
+├── UnreachableError    3    a worker, judge or hub does not answer
+├── MachineError        4    this machine cannot do it
+└── InterruptedRun    130    stopped by the user; a checkpoint is saved
+"""
+
+from __future__ import annotations
+
+
+class SmolsumError(Exception):
+    """A failure with one sentence for the user and, where there is one, the command that mends it."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(SmolsumError):
+    """The request itself is wrong: nothing was started, nothing was lost."""
+
+    exit_code = 2
+
+
+class UnreachableError(SmolsumError):
+    """Something over the network did not answer; trying again later is sensible."""
+
+    exit_code = 3
+
+
+class MachineError(SmolsumError):
+    """This machine lacks what the request needs."""
+
+    exit_code = 4
+
+
+class InterruptedRun(SmolsumError):
+    """The user stopped a run; it was saved and can be resumed."""
+
+    exit_code = 130

@@ -1,0 +1,53 @@
+"""From signals to one reward for each rollout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from smolsum.rewards import REWARDS
+
+if TYPE_CHECKING:
+    from smolsum.config import Config
+    from smolsum.rollout.records import RolloutGroup
+
+
+def score_all(
+    groups: Sequence[RolloutGroup], weights: Mapping[str, float], config: Config
+) -> dict[str, list[list[float | None]]]:
+    """PxG values of each signal in `weights`, by name; a signal of weight 0 is computed too, to be logged."""
+    return {name: REWARDS[name](groups, config) for name in weights}
+
+
+def combine(
+    groups: Sequence[RolloutGroup],
+    scores: Mapping[str, Sequence[Sequence[float | None]]],
+    weights: Mapping[str, float],
+) -> list[list[float | None]]:
+    """PxG totals, the sum over signals of weight x value; None where a signal of non-zero weight is None.
+
+    A rollout whose total is None leaves its group. Raises ValueError for a signal that is not PxG.
+    """
+    for name in weights:
+        if [len(row) for row in scores[name]] != [len(group.rollouts) for group in groups]:
+            raise ValueError(f"signal {name!r} does not score each rollout of each group once")
+    return [
+        [
+            _total([(weight, scores[name][p][g]) for name, weight in weights.items()])
+            for g in range(len(group.rollouts))
+        ]
+        for p, group in enumerate(groups)
+    ]
+
+
+def _total(terms: Sequence[tuple[float, float | None]]) -> float | None:
+    """The weighted sum, exactly rounded, so that the order of the signals in a config is no matter."""
+    products: list[float] = []
+    for weight, value in terms:
+        if weight == 0:
+            continue
+        if value is None:
+            return None
+        products.append(weight * value)
+    return math.fsum(products)

@@ -1,0 +1,56 @@
+"""How far a completion is from the target length, in tokens as they were sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from smolsum.errors import UsageError
+
+if TYPE_CHECKING:
+    from smolsum.config import Config
+    from smolsum.rollout.records import RolloutGroup
+
+
+def length_reward(length: int, *, target: int, shape: str, floor: float, tolerance: int) -> float:
+    """The reward of `length` tokens (EOS not counted) for a target of `target` tokens; 0 is the best.
+
+    linear     -|length - target| / target, the study's reward. The range (-1, 0] it states is wrong: there
+               is no lower bound (512 tokens for a target of 64 are worth -7).
+    clipped    max(floor, linear)
+    dead_band  0 within `tolerance` tokens of the target, beyond it
+               max(floor, -(|length - target| - tolerance) / target)
+
+    Raises UsageError for another shape.
+    """
+    miss = abs(length - target)
+    # 0.0 - x, since -x of an exact hit would be -0.0 and print as such
+    match shape:
+        case "linear":
+            return 0.0 - miss / target
+        case "clipped":
+            return max(floor, 0.0 - miss / target)
+        case "dead_band":
+            return max(floor, 0.0 - max(0, miss - tolerance) / target)
+        case _:
+            raise UsageError(
+                f"unknown length reward shape {shape!r}",
+                hint="set rewards.length_shape to linear, clipped or dead_band",
+            )
+
+
+def score_length(groups: Sequence[RolloutGroup], config: Config) -> list[list[float | None]]:
+    """PxG length rewards, from the sampled ids without EOS (never from re-tokenised text)."""
+    return [
+        [
+            length_reward(
+                rollout.length,
+                target=config.task.target_tokens,
+                shape=config.rewards.length_shape,
+                floor=config.rewards.length_floor,
+                tolerance=config.task.tolerance_tokens,
+            )
+            for rollout in group.rollouts
+        ]
+        for group in groups
+    ]

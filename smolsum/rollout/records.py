@@ -1,0 +1,49 @@
+"""The nouns that travel between sampling, rewards and the update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One question to the policy, tokenised once and never again."""
+
+    id: str
+    messages: tuple[dict[str, str], ...]
+    token_ids: tuple[int, ...]
+    references: tuple[str, ...]
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One sampled completion. `token_ids` ends with EOS when EOS was sampled; `logprobs` are the sampler's, natural log, one a token."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: Literal["stop", "length"]
+    policy_version: int
+    worker: str
+    seed: int
+    text: str
+
+    @property
+    def length(self) -> int:
+        """Sampled tokens without the EOS."""
+        return len(self.token_ids) - (self.finish_reason == "stop")
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the token limit, not the policy, ended the text."""
+        return self.finish_reason == "length"
+
+
+@dataclass(frozen=True)
+class RolloutGroup:
+    """One prompt with its G rollouts."""
+
+    prompt: Prompt
+    rollouts: tuple[Rollout, ...]

@@ -1,0 +1,69 @@
+"""The weighted sum of signals."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from smolsum.config import KNOWN_REWARDS, Config
+from smolsum.rewards import REWARDS
+from smolsum.rewards.combine import combine, score_all
+from smolsum.rollout.records import RolloutGroup
+
+Scores = dict[str, list[list[float | None]]]
+
+
+def test_totals_are_weighted_sums(group: Callable[..., RolloutGroup]) -> None:
+    """total = sum of weight x signal, worked by hand: 1 * -0.5 + 2 * 0.25 = 0, 1 * -1 + 2 * 0.75 = 0.5."""
+    scores = {"length": [[-0.5, -1.0]], "rouge": [[0.25, 0.75]]}
+    assert combine([group(["a", "b"])], scores, {"length": 1.0, "rouge": 2.0}) == [[0.0, 0.5]]
+
+
+def test_a_missing_value_makes_the_total_missing(group: Callable[..., RolloutGroup]) -> None:
+    """A signal that could not be computed is never counted as 0."""
+    scores: Scores = {"length": [[-0.5, -1.0]], "rouge": [[None, 0.75]]}
+    assert combine([group(["a", "b"])], scores, {"length": 1.0, "rouge": 1.0}) == [[None, -0.25]]
+
+
+def test_a_signal_of_weight_zero_is_only_logged(group: Callable[..., RolloutGroup]) -> None:
+    """Weight 0 contributes nothing, so its missing values remove nothing."""
+    scores: Scores = {"length": [[-0.5]], "rouge": [[None]]}
+    assert combine([group(["a"])], scores, {"length": 1.0, "rouge": 0.0}) == [[-0.5]]
+
+
+def test_the_order_of_the_weights_does_not_matter(group: Callable[..., RolloutGroup]) -> None:
+    """0.1 + 0.2 + 0.3 depends on the order in plain addition; a resumed run must not."""
+    scores = {"a": [[0.1]], "b": [[0.2]], "c": [[0.3]]}
+    groups = [group(["x"])]
+    forwards = combine(groups, scores, {"a": 1.0, "b": 1.0, "c": 1.0})
+    assert forwards == combine(groups, scores, {"c": 1.0, "b": 1.0, "a": 1.0}) == [[0.6]]
+
+
+def test_a_signal_of_another_shape_is_refused(group: Callable[..., RolloutGroup]) -> None:
+    """A signal that skips a rollout would give its neighbours the wrong reward."""
+    with pytest.raises(ValueError, match="'length'"):
+        combine([group(["a", "b"])], {"length": [[0.0]]}, {"length": 1.0})
+
+
+def test_score_all_runs_the_signals_of_the_stage(group: Callable[..., RolloutGroup]) -> None:
+    """One PxG table for each weighted signal and no other."""
+    scores = score_all([group(["the cat sat on the mat", ""])], {"rouge": 1.0, "bleu": 0.0}, Config())
+    assert scores == {"rouge": [[1.0, 0.0]], "bleu": [[1.0, 0.0]]}
+
+
+def test_the_signals_are_those_the_config_knows() -> None:
+    """A name that --reward accepts has a scorer, and every scorer can be named."""
+    assert tuple(REWARDS) == KNOWN_REWARDS == ("length", "rouge", "meteor", "bleu")
+
+
+def test_importing_the_room_loads_no_metric_library() -> None:
+    """`smolsum --help` must not pay for nltk, sacrebleu or rouge_score."""
+    code = (
+        "import sys, smolsum.rewards.combine;"
+        "print(*{'nltk', 'sacrebleu', 'rouge_score', 'numpy', 'mlx'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -1,0 +1,133 @@
+"""METEOR."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nltk.translate.meteor_score import meteor_score
+
+from smolsum.config import Config, RewardsConfig
+from smolsum.errors import MachineError
+from smolsum.rewards.meteor import (
+    describe_meteor,
+    ensure_meteor,
+    meteor,
+    meteor_tokens,
+    score_meteor,
+    wordnet_problem,
+)
+from smolsum.rewards.wordnet import Lexicon, find_lexicon
+from smolsum.rollout.records import RolloutGroup
+
+PLAIN = Lexicon("exact+stem", "", (), lambda word: ())
+
+
+def test_worked_by_hand() -> None:
+    """Five words against six, all five matched, in two runs ("the cat", "on the mat").
+
+    P = 5/5, R = 5/6, F = PR / (0.9 P + 0.1 R) = (5/6) / (59/60) = 50/59; penalty 0.5 (2/5)^3 = 0.032;
+    score (1 - 0.032) 50/59 = 0.820339.
+    """
+    assert meteor("the cat on the mat", ["the cat sat on the mat"], matcher=PLAIN) == pytest.approx(
+        0.968 * 50 / 59
+    )
+
+
+def test_words_match_by_stem_and_whatever_their_case() -> None:
+    """Two words of two in one run: F = 1, penalty 0.5 (1/2)^3 = 0.0625."""
+    assert meteor("Cats sleeping", ["cat sleeps"], matcher=PLAIN) == pytest.approx(0.9375)
+
+
+def test_the_best_reference_counts() -> None:
+    """The score is that of the closest reference; a copy of two words is worth 1 - 0.5 / 2^3."""
+    assert meteor("the cat", ["a dog barks", "the cat"], matcher=PLAIN) == pytest.approx(0.9375)
+
+
+def test_tokens_are_nltks_words_sentence_by_sentence() -> None:
+    """Full stops are tokens inside a text too, as with Hugging Face's `evaluate`; "didn't" is two words."""
+    tokens = ("She", "did", "n't", "pay", "$", "3.50", ".", "He", "left", ".")
+    assert meteor_tokens("She didn't pay $3.50. He left.") == tokens
+
+
+@pytest.mark.parametrize("text", ["", "  \n"])
+def test_empty_text_scores_zero(text: str) -> None:
+    """Nothing to compare is worth 0, and does not raise."""
+    assert meteor(text, ["the cat sat"], matcher=PLAIN) == 0.0
+
+
+@given(text=st.text(max_size=200), references=st.lists(st.text(max_size=200), min_size=1, max_size=3))
+def test_any_text_gives_what_the_library_gives(text: str, references: list[str]) -> None:
+    """Never raises, lies in [0, 1), and equals nltk's score of the same tokens with its own stemmer."""
+    value = meteor(text, references, matcher=PLAIN)
+    assert 0 <= value < 1
+    tokens = [meteor_tokens(reference) for reference in references]
+    assert value == meteor_score(tokens, meteor_tokens(text), wordnet=PLAIN)
+
+
+@pytest.mark.usefixtures("no_wordnet")
+def test_synonyms_count_where_there_is_a_wordnet(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With it three of three words in one run, 1 - 0.5 / 3^3; without it two apart, 2/3 (1 - 0.5) = 1/3."""
+    monkeypatch.setenv("WNSEARCHDIR", str(database))
+    with_synonyms = meteor("the auto stopped", ["the car stopped"], matcher=find_lexicon())
+    assert with_synonyms == pytest.approx(1 - 0.5 / 27)
+    assert meteor("the auto stopped", ["the car stopped"], matcher=PLAIN) == pytest.approx(1 / 3)
+
+
+def test_the_wordnet_of_this_machine_counts_synonyms() -> None:
+    """The real database scores real synonyms above plain matching."""
+    lexicon = find_lexicon()
+    if lexicon.kind != "wordnet":
+        pytest.skip("no WordNet on this machine")
+    text, reference = "the auto halted near a small shop", "the car stopped near a little store"
+    assert meteor(text, [reference], matcher=lexicon) > meteor(text, [reference], matcher=PLAIN)
+
+
+@pytest.mark.usefixtures("no_wordnet")
+def test_without_wordnet_there_is_a_warning_to_show_with_its_remedy() -> None:
+    """Plain matching is described for run.json, and the caller gets the words of a warning."""
+    assert ensure_meteor(require=False) == describe_meteor() == "exact+stem"
+    problem = wordnet_problem()
+    assert problem is not None
+    assert "no synonyms" in problem.message
+    assert problem.hint == "apt-get install wordnet-base, or python -m nltk.downloader wordnet"
+
+
+@pytest.mark.usefixtures("no_wordnet")
+def test_a_database_that_was_refused_is_in_the_warning(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever installed WordNet sees why it was not used."""
+    (database / "index.adj").unlink()
+    monkeypatch.setenv("WNSEARCHDIR", str(database))
+    problem = wordnet_problem()
+    assert problem is not None
+    assert f"{database}: no index.adj" in problem.message
+
+
+@pytest.mark.usefixtures("no_wordnet")
+def test_required_wordnet_is_an_error_of_the_machine(group: Callable[..., RolloutGroup]) -> None:
+    """rewards.require_wordnet turns the warning into an error, before training and in the scorer alike."""
+    with pytest.raises(MachineError, match="no synonyms"):
+        ensure_meteor(require=True)
+    required = Config(rewards=RewardsConfig(require_wordnet=True))
+    with pytest.raises(MachineError, match="no synonyms"):
+        score_meteor([group(["the cat"])], required)
+
+
+@pytest.mark.usefixtures("no_wordnet")
+def test_with_wordnet_there_is_nothing_to_warn_of(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database found satisfies the requirement and is named in the description."""
+    monkeypatch.setenv("WNSEARCHDIR", str(database))
+    assert wordnet_problem() is None
+    assert ensure_meteor(require=True) == f"wordnet ({database})"
+
+
+@pytest.mark.usefixtures("no_wordnet")
+def test_the_scorer_returns_a_list_for_each_group(group: Callable[..., RolloutGroup]) -> None:
+    """P lists of G values; a prompt without references cannot be scored, which is None and not 0."""
+    groups = [group(["the cat", ""], references=("the cat",)), group(["the cat"], references=())]
+    assert score_meteor(groups, Config()) == [[pytest.approx(0.9375), 0.0], [None]]

@@ -1,0 +1,112 @@
+"""Finding WordNet."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import nltk.corpus
+import nltk.data
+import pytest
+
+from smolsum.rewards import wordnet
+from smolsum.rewards.wordnet import find_lexicon, lexnames
+
+pytestmark = pytest.mark.usefixtures("no_wordnet")
+
+
+def _words(word: str) -> set[str]:
+    return {lemma.name() for synset in find_lexicon().synsets(word) for lemma in synset.lemmas()}
+
+
+def test_lexnames_has_the_45_files_in_the_format_of_the_manual() -> None:
+    """lexnames(5WN): two-digit number, name, part of speech (noun 1, verb 2, adjective 3, adverb 4)."""
+    lines = lexnames().splitlines()
+    assert len(lines) == 45
+    assert [lines[i] for i in (0, 2, 3, 29, 44)] == [
+        "00\tadj.all\t3",
+        "02\tadv.all\t4",
+        "03\tnoun.Tops\t1",
+        "29\tverb.body\t2",
+        "44\tadj.ppl\t3",
+    ]
+
+
+def test_without_a_database_no_word_has_synonyms() -> None:
+    """The lexicon of a machine without WordNet is a plain empty one."""
+    lexicon = find_lexicon()
+    assert (lexicon.kind, lexicon.description, lexicon.refused) == ("exact+stem", "exact+stem", ())
+    assert lexicon.synsets("car") == ()
+
+
+def test_a_system_database_without_lexnames_is_read(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plain database directory, as Debian's package ships it, gives synonyms and is named."""
+    monkeypatch.setattr(wordnet, "SYSTEM_DIRECTORIES", ("/nowhere", str(database)))
+    assert find_lexicon().description == f"wordnet ({database})"
+    assert _words("auto") == {"auto", "car"}
+
+
+@pytest.mark.parametrize(("variable", "below"), [("WNSEARCHDIR", "dict"), ("WNHOME", "")])
+def test_wordnets_own_variables_are_honoured(
+    variable: str, below: str, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WNSEARCHDIR names the database directory, WNHOME the one that holds `dict`."""
+    monkeypatch.setenv(variable, str(database.parent / below))
+    assert find_lexicon().source == str(database)
+
+
+def test_an_unset_variable_does_not_look_in_the_current_directory(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that happens to be called `dict` is no database."""
+    monkeypatch.chdir(database.parent)
+    assert find_lexicon().kind == "exact+stem"
+
+
+def test_nltks_own_data_comes_first(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """What `python -m nltk.downloader wordnet` installed is used before a system package."""
+    corpus = tmp_path / "nltk_data" / "corpora" / "wordnet"
+    shutil.copytree(database, corpus)
+    for name, text in (("lexnames", lexnames()), ("index.sense", "")):
+        (corpus / name).write_text(text)
+        (corpus / name).chmod(0o644)
+    for directory in (corpus, corpus.parent, corpus.parent.parent):
+        directory.chmod(0o755)
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path / "nltk_data")])
+    monkeypatch.setenv("WNSEARCHDIR", str(database))
+    request.addfinalizer(lambda: nltk.corpus.wordnet._unload())
+    assert find_lexicon().description == "wordnet (nltk data)"
+    assert _words("auto") == {"auto", "car"}
+
+
+def test_a_broken_database_is_named_and_passed_over(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half an installation is not used in silence: the next place is tried and the reason kept."""
+    half = database.parent / "half"
+    shutil.copytree(database, half)
+    (half / "data.verb").unlink()
+    monkeypatch.setattr(wordnet, "SYSTEM_DIRECTORIES", (str(half), str(database)))
+    lexicon = find_lexicon()
+    assert lexicon.source == str(database)
+    assert lexicon.refused == (f"{half}: no data.verb",)
+
+
+def test_a_refused_database_is_found_out_at_once_and_leaves_no_trace(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nltk will not read a data file that others may write: that must show before training, not during it."""
+    os.chmod(database / "data.verb", 0o666)
+    monkeypatch.setattr(wordnet, "SYSTEM_DIRECTORIES", (str(database),))
+    lexicon = find_lexicon()
+    assert lexicon.kind == "exact+stem"
+    assert "data.verb" in lexicon.refused[0]
+    assert nltk.data.path == []
+
+
+def test_a_look_up_is_done_once(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words of a data set recur: their synsets are remembered."""
+    monkeypatch.setenv("WNSEARCHDIR", str(database))
+    lexicon = find_lexicon()
+    assert lexicon.synsets("auto") is lexicon.synsets("auto")

@@ -1,0 +1,159 @@
+"""What goes to which stream, and when it has colour."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from smolsum import console
+from smolsum.errors import UsageError
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+    yield
+    console.set_plain(False)
+
+
+def open_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Returns a terminal put in the place of stderr; no fixture, as pytest sets stderr again after those."""
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    return stream
+
+
+def test_data_goes_to_stdout_and_the_rest_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    """stdout holds data alone, stderr what is said to a person."""
+    console.data("runs/x")
+    console.narrate("step=1")
+    console.warn("no WordNet")
+    console.table(["a"], [["1"]])
+    out, err = capsys.readouterr()
+    assert out == "runs/x\n"
+    assert err == "step=1\nwarning: no WordNet\na\n1\n"
+
+
+def test_error_and_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    """An error is one line, then a blank line and the hint where there is one."""
+    console.error(UsageError("unknown preset 'x'", hint="did you mean y?"))
+    console.error(UsageError("no hint here"))
+    console.error(KeyError())
+    expected = "error: unknown preset 'x'\n\nhint: did you mean y?\nerror: no hint here\nerror: KeyError\n"
+    assert expected == capsys.readouterr().err
+
+
+def test_terminal_gets_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal labels are coloured and the text is left whole, however long."""
+    terminal = open_terminal(monkeypatch)
+    text = "a" * 200
+    console.warn(text)
+    assert "\x1b[" in terminal.getvalue()
+    assert text in terminal.getvalue()
+
+
+@pytest.mark.parametrize("variable", [("NO_COLOR", "1"), ("TERM", "dumb")], ids=["NO_COLOR", "TERM=dumb"])
+def test_variables_drop_colour_and_boxes(monkeypatch: pytest.MonkeyPatch, variable: tuple[str, str]) -> None:
+    """NO_COLOR and TERM=dumb each drop colour and boxes on a terminal, whatever FORCE_COLOR says."""
+    terminal = open_terminal(monkeypatch)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv(*variable)
+    console.warn("w")
+    console.table(["name", "n"], [["a", "1"]])
+    assert terminal.getvalue() == "warning: w\nname  n\na     1\n"
+    assert not console.live()
+
+
+def test_plain_drops_colour_and_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plain setting drops colour and boxes, and can be taken back."""
+    terminal = open_terminal(monkeypatch)
+    console.set_plain(True)
+    console.table(["name", "n"], [["a", "1"]])
+    assert terminal.getvalue() == "name  n\na     1\n"
+    assert not console.live()
+    console.set_plain(False)
+    assert console.live()
+
+
+def test_force_color_without_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FORCE_COLOR colours labels in a pipe, where tables stay plain and nothing moves; 0 does not force."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    console.warn("w")
+    console.table(["n"], [["1"]])
+    err = capsys.readouterr().err
+    assert "\x1b[" in err
+    assert err.endswith("n\n1\n")
+    assert not console.live()
+    monkeypatch.setenv("FORCE_COLOR", "0")
+    console.warn("w")
+    assert capsys.readouterr().err == "warning: w\n"
+
+
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_text_is_never_markup(
+    on_terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brackets and colons of a user's text are printed as they are."""
+    terminal = open_terminal(monkeypatch) if on_terminal else None
+    text = "[red]x[/red] :smile: [/]"
+    console.narrate(text)
+    console.warn(text)
+    console.error(UsageError(text, hint=text))
+    console.table([text], [[text]], title=text)
+    out = capsys.readouterr().err if terminal is None else terminal.getvalue()
+    assert out.count(text) == 7
+
+
+def test_plain_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    """Plain tables align names left and numbers right under their heads."""
+    rows = [["start", "47.1", "19.5%"], ["length", "64.0", "-"]]
+    console.table(["stage", "mean tokens", "on target"], rows, title="test split")
+    expected = [
+        "test split",
+        "stage   mean tokens  on target",
+        "start          47.1      19.5%",
+        "length         64.0          -",
+    ]
+    assert expected == capsys.readouterr().err.splitlines()
+
+
+def test_terminal_table_is_boxed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal a table has lines around it and all of its cells."""
+    terminal = open_terminal(monkeypatch)
+    console.table(["stage", "tokens"], [["start", "47.1"]], title="test split")
+    text = terminal.getvalue()
+    assert all(word in text for word in ("test split", "stage", "tokens", "start", "47.1", "┃"))
+
+
+def test_narrow_terminal_drops_whole_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal too narrow for a table loses its last columns whole, and is told which."""
+    terminal = open_terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "24")
+    console.table(["stage", "tokens", "on target", "METEOR"], [["start", "47.1", "19.5%", "0.30"]])
+    text = terminal.getvalue()
+    assert "47.1" in text
+    assert "19.5%" not in text
+    assert text.endswith("(not shown in 24 columns: on target, METEOR)\n")
+
+
+def test_import_is_cheap() -> None:
+    """Importing the console and the configuration loads none of the heavy libraries."""
+    code = "import sys, smolsum.console, smolsum.resolve; print({'rich', 'numpy', 'mlx'} & set(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "set()\n"
