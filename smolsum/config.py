@@ -231,9 +231,7 @@ class Config:
     """The stages in the order in which they run, each starting from the one before."""
 
 
-SECTIONS: dict[str, type[Any]] = {
-    name: record for name, record in get_type_hints(Config).items() if name != "stages"
-}
+SECTIONS: dict[str, type[Any]] = {name: record for name, record in get_type_hints(Config).items() if name != "stages"}
 FIELDS: dict[str, Any] = {
     f"{name}.{key}": hint
     for name, record in SECTIONS.items()

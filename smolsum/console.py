@@ -94,9 +94,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str |
 
     out = console()
     # each column also takes two cells of padding and a line, and one line closes the row
-    shown = (
-        max((n for n in range(len(columns) + 1) if sum(widths[:n]) + 3 * n + 1 <= out.width), default=0) or 1
-    )
+    shown = max((n for n in range(len(columns) + 1) if sum(widths[:n]) + 3 * n + 1 <= out.width), default=0) or 1
     grid = Table(title=None if title is None else Text(title), title_justify="left")
     for name, right in zip(columns[:shown], numeric, strict=False):
         grid.add_column(Text(name), justify="right" if right else "left")

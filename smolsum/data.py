@@ -83,8 +83,10 @@ def _is_local(path: str) -> bool:
     if path.startswith(("./", "../", "/", "~")) or path.endswith(SUFFIXES) or Path(path).exists():
         return True
     if not HUB_ID.fullmatch(path):
-        raise UsageError(f"no data at {path!r}: no such directory, and not a hub id (owner/name)",
-                         hint=f"--set data.path=DIR, {LAYOUT}, or {BUILTIN}{BUILTIN_NAMES[0]}")
+        raise UsageError(
+            f"no data at {path!r}: no such directory, and not a hub id (owner/name)",
+            hint=f"--set data.path=DIR, {LAYOUT}, or {BUILTIN}{BUILTIN_NAMES[0]}",
+        )
     return False
 
 
@@ -98,15 +100,19 @@ def _read_builtin(builtin: str, name: str, setting: str) -> list[Row]:
 
 def _read_directory(directory: Path, name: str, setting: str) -> list[Row]:
     if directory.is_file():
-        raise UsageError(f"{directory} is one file, but training needs three splits that share no post",
-                         hint=f"make {LAYOUT}, and give the directory: --set data.path=DIR")
+        raise UsageError(
+            f"{directory} is one file, but training needs three splits that share no post",
+            hint=f"make {LAYOUT}, and give the directory: --set data.path=DIR",
+        )
     if not directory.is_dir():
         raise UsageError(f"no data at {directory}: no such directory", hint=f"--set data.path=DIR, {LAYOUT}")
     try:
         return [row for path in _split_files(directory, name, setting) for row in _read_file(path)]
     except OSError as error:
-        raise UsageError(f"cannot read {error.filename or directory}: {error.strerror or error}",
-                         hint="check that it is a file and that you may read it") from error
+        raise UsageError(
+            f"cannot read {error.filename or directory}: {error.strerror or error}",
+            hint="check that it is a file and that you may read it",
+        ) from error
 
 
 def _split_files(directory: Path, name: str, setting: str) -> list[Path]:
@@ -117,18 +123,24 @@ def _split_files(directory: Path, name: str, setting: str) -> list[Path]:
     shards = {path: match for path in nested if (match := pattern.fullmatch(path.name))}
     if len(files) + bool(shards) > 1:
         names = ", ".join(path.relative_to(directory).as_posix() for path in (*files, *shards))
-        raise UsageError(f"split {name!r} is more than once in {directory}: {names}",
-                         hint="keep one of them, and move the others out of the directory")
+        raise UsageError(
+            f"split {name!r} is more than once in {directory}: {names}",
+            hint="keep one of them, and move the others out of the directory",
+        )
     if not files and not shards:
         held = [path for path in sorted(directory.iterdir()) if path.suffix in SUFFIXES] + nested
         names = ", ".join(path.relative_to(directory).as_posix() for path in held[:8])
         near = _nearest(name, [path.stem.split("-")[0] for path in held]) or "NAME"
-        raise UsageError(f"no file for split {name!r} in {directory}, which holds {names or 'no data file'}",
-                         hint=f"write {directory / name}.jsonl, or --set {setting}={near}")
+        raise UsageError(
+            f"no file for split {name!r} in {directory}, which holds {names or 'no data file'}",
+            hint=f"write {directory / name}.jsonl, or --set {setting}={near}",
+        )
     count = max((int(match[1]) for match in shards.values()), default=0)
     if len(shards) != count:
-        raise UsageError(f"split {name!r} in {directory}/data has {len(shards)} of {count} shards",
-                         hint="hf download OWNER/NAME --repo-type dataset --local-dir DIR")
+        raise UsageError(
+            f"split {name!r} in {directory}/data has {len(shards)} of {count} shards",
+            hint="hf download OWNER/NAME --repo-type dataset --local-dir DIR",
+        )
     return files or list(shards)
 
 
@@ -208,20 +220,28 @@ def _hub_error(error: Exception, path: str, setting: str) -> SmolsumError:
     reason = (str(cause) or type(cause).__name__).splitlines()[0].rstrip(".")
     download = f"hf download {path} --repo-type dataset --local-dir DIR"
     if isinstance(error, exceptions.DatasetNotFoundError):
-        return UsageError(f"{what} does not exist, or you have no access: {reason}",
-                          hint=f"check the name, or hf auth login; for a directory --set data.path=./{path}")
+        return UsageError(
+            f"{what} does not exist, or you have no access: {reason}",
+            hint=f"check the name, or hf auth login; for a directory --set data.path=./{path}",
+        )
     if isinstance(cause, OSError) and cause.errno and not isinstance(cause, ConnectionError | TimeoutError):
-        return SmolsumError(f"{what} cannot be kept on this disk: {reason}",
-                            hint="set HF_HOME to a directory that can be written and has room")
+        return SmolsumError(
+            f"{what} cannot be kept on this disk: {reason}",
+            hint="set HF_HOME to a directory that can be written and has room",
+        )
     if type(error) is ValueError:  # the library's own refusal: of the split's name, as a rule
         return UsageError(f"{what}: {reason}", hint=f"--set {setting}=NAME")
     if isinstance(error, exceptions.DatasetsError | data_files.EmptyDatasetError | RuntimeError | ValueError):
         return UsageError(f"{what} cannot be read: {reason}", hint=f"{download}, then make it {LAYOUT}")
     if config.HF_HUB_OFFLINE:
-        return UnreachableError(f"{what} is not in the cache, and HF_HUB_OFFLINE forbids a download",
-                                hint=f"unset HF_HUB_OFFLINE, or {download} elsewhere and --set data.path=DIR")
-    return UnreachableError(f"the hub did not answer for data set {path!r}: {reason}",
-                            hint=f"try again later, or {download} elsewhere and --set data.path=DIR")
+        return UnreachableError(
+            f"{what} is not in the cache, and HF_HUB_OFFLINE forbids a download",
+            hint=f"unset HF_HUB_OFFLINE, or {download} elsewhere and --set data.path=DIR",
+        )
+    return UnreachableError(
+        f"the hub did not answer for data set {path!r}: {reason}",
+        hint=f"try again later, or {download} elsewhere and --set data.path=DIR",
+    )
 
 
 def _examples(rows: Sequence[Row], data: DataConfig, split: str) -> Iterator[Example]:
@@ -235,8 +255,10 @@ def _examples(rows: Sequence[Row], data: DataConfig, split: str) -> Iterator[Exa
         references = completion if isinstance(completion, list) else [completion]
         name = _id(row.get(ID_COLUMN), where) if has_ids else f"{split}-{number}"
         if name in seen:
-            raise UsageError(f"{where} has the id {name!r} of {seen[name]}",
-                             hint=f"make ids unique, or rename column {ID_COLUMN!r} to have rows numbered")
+            raise UsageError(
+                f"{where} has the id {name!r} of {seen[name]}",
+                hint=f"make ids unique, or rename column {ID_COLUMN!r} to have rows numbered",
+            )
         seen[name] = where
         yield Example(
             id=name,
@@ -248,8 +270,10 @@ def _examples(rows: Sequence[Row], data: DataConfig, split: str) -> Iterator[Exa
 
 def _column(row: Mapping[str, Any], where: str, column: str, setting: str) -> Any:
     if column not in row:
-        raise UsageError(f"{where} has no column {column!r}, only {', '.join(row) or 'an empty object'}",
-                         hint=f"--set {setting}={_nearest(column, row) or 'NAME'}")
+        raise UsageError(
+            f"{where} has no column {column!r}, only {', '.join(row) or 'an empty object'}",
+            hint=f"--set {setting}={_nearest(column, row) or 'NAME'}",
+        )
     return row[column]
 
 
@@ -270,8 +294,10 @@ def _texts(values: Sequence[Any], what: str) -> tuple[str, ...]:
 
 def _id(value: object, where: str) -> str:
     if type(value) not in (str, int) or value == "":
-        raise UsageError(f"{where}: {ID_COLUMN!r} is {_kind(value) if value != '' else 'empty'}",
-                         hint=f"give every row a text or whole number, or rename column {ID_COLUMN!r}")
+        raise UsageError(
+            f"{where}: {ID_COLUMN!r} is {_kind(value) if value != '' else 'empty'}",
+            hint=f"give every row a text or whole number, or rename column {ID_COLUMN!r}",
+        )
     return str(value)
 
 

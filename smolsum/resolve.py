@@ -107,9 +107,7 @@ def parse_reward(text: str, known: Sequence[str] = KNOWN_REWARDS) -> tuple[str, 
     signals = tuple(text.split("-"))
     for signal in signals:
         if signal not in known:
-            raise UsageError(
-                f"flag --reward: unknown signal {signal!r} in {text!r}", hint=nearest(signal, known)
-            )
+            raise UsageError(f"flag --reward: unknown signal {signal!r} in {text!r}", hint=nearest(signal, known))
     if len(set(signals)) < len(signals):
         hint = f"--reward {'-'.join(dict.fromkeys(signals))}, and --set for weights"
         raise UsageError(f"flag --reward: {text!r} names a signal twice", hint=hint)
@@ -222,9 +220,7 @@ def _unknown(key: str, source: str) -> UsageError:
     """Returns the error for a key that does not exist, with the nearest that does."""
     section, _, name = key.rpartition(".")
     if section.endswith(".rewards"):
-        return UsageError(
-            f"{source}: unknown signal {name!r} in {section}", hint=nearest(name, KNOWN_REWARDS)
-        )
+        return UsageError(f"{source}: unknown signal {name!r} in {section}", hint=nearest(name, KNOWN_REWARDS))
     stage_keys = [f"{section}.{field}" for field in STAGE_FIELDS] if section.startswith("stages.") else []
     known = [*SECTIONS, "stages", *FIELDS, *stage_keys]
     siblings = {other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == section}

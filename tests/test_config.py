@@ -241,9 +241,7 @@ def test_strategy_as_a_preset(tmp_path: Path) -> None:
 
 def test_stage_values_given_in_a_file_beat_stage_defaults(tmp_path: Path) -> None:
     """A model preset's defaults for a stage fill only what the stage does not say itself."""
-    text = (
-        "[stages.length]\nsteps = 7\nrewards = { length = 1.0 }\n[stages.quality]\nrewards = { bleu = 1.0 }\n"
-    )
+    text = "[stages.length]\nsteps = 7\nrewards = { length = 1.0 }\n[stages.quality]\nrewards = { bleu = 1.0 }\n"
     stages = resolved(model="tiny", config_file=config_file(tmp_path, text)).config.stages
     assert (stages["length"].steps, stages["quality"].steps) == (7, 120)
 
@@ -419,9 +417,7 @@ def test_broken_toml_names_line_and_column(tmp_path: Path) -> None:
 def test_unreadable_files(tmp_path: Path) -> None:
     """A missing file, a folder and a file that is no text are refused; a run's folder points to its file."""
     missing = refused(config_file=tmp_path / "none.toml")
-    assert f"cannot read the configuration file {tmp_path}/none.toml: no such file or directory" == str(
-        missing
-    )
+    assert f"cannot read the configuration file {tmp_path}/none.toml: no such file or directory" == str(missing)
     (tmp_path / "config.toml").write_text("")
     assert f"--config {tmp_path}/config.toml" == refused(config_file=tmp_path).hint
     (tmp_path / "binary").write_bytes(b"\xff\xfe")

@@ -89,9 +89,7 @@ def test_plain_drops_colour_and_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert console.live()
 
 
-def test_force_color_without_a_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_force_color_without_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """FORCE_COLOR colours labels in a pipe, where tables stay plain and nothing moves; 0 does not force."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     console.warn("w")

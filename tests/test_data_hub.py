@@ -173,9 +173,7 @@ def test_a_broken_hub_is_unreachable(
     assert "--set data.path=DIR" in answer["hint"]
 
 
-def test_a_hub_that_hangs_up_is_unreachable(
-    hub: HubServer, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hub_that_hangs_up_is_unreachable(hub: HubServer, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of the HTTP client itself, which the libraries let through, is told as any other."""
     monkeypatch.setattr(hub, "mute", True)
     answer = client.load("ann/unseen")

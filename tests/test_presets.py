@@ -114,9 +114,7 @@ def test_study_numerics() -> None:
 
 def test_models() -> None:
     """Each model preset names its model and the data that belongs to it."""
-    found = {
-        name: (config(model=name).model.path, config(model=name).data.path) for name in preset_names("models")
-    }
+    found = {name: (config(model=name).model.path, config(model=name).data.path) for name in preset_names("models")}
     assert found == {
         "tiny": ("builtin:tiny", "builtin:tldr-mini"),
         "tiny-lfm": ("builtin:tiny-lfm", "builtin:tldr-mini"),

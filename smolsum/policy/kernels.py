@@ -1,9 +1,9 @@
 """Elementwise work that MLX's CPU backend does one element at a time, from operations that it vectorises.
 
-On x86 and ARM Linux `exp`, and so softmax, logsumexp and SiLU, cost 25 to 35 ns an element: more than the matrix products around them. The same
-values (relative error under 4e-6, as MLX's own) come at 4 ns from a range reduction and a polynomial made of products and sums, which `mx.compile`
-fuses into one loop where a C++ compiler is installed (12 ns where none is). `install` puts them in the place of a model's SwiGLU and attention;
-on a GPU nothing changes.
+On x86 and ARM Linux `exp`, and so softmax, logsumexp and SiLU, cost 25 to 35 ns an element: more than the matrix
+products around them. The same values (relative error under 4e-6, as MLX's own) come at 4 ns from a range reduction and
+a polynomial made of products and sums, which `mx.compile` fuses into one loop where a C++ compiler is installed (12 ns
+where none is). `install` puts them in the place of a model's SwiGLU and attention; on a GPU nothing changes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def _exp(x: mx.array) -> mx.array:
     p = p * r + 2.4022651e-1
     p = p * r + 6.9314718e-1
     p = p * r + 1.0
-    n = mx.minimum(mx.maximum(shifted.view(mx.int32), ROUND_BITS - 127), ROUND_BITS + 127)  # integer clamps are vectorised
+    n = mx.minimum(
+        mx.maximum(shifted.view(mx.int32), ROUND_BITS - 127), ROUND_BITS + 127
+    )  # integer clamps are vectorised
     return p * ((n << 23) + (127 << 23)).view(mx.float32)
 
 
@@ -51,7 +53,7 @@ def _gate(gate: mx.array) -> mx.array:
     return 1.0 / (1.0 + _exp(-gate))
 
 
-_swiglu = _compiled(lambda gate, x: gate * _gate(gate) * x)
+_swiglu_forward = _compiled(lambda gate, x: gate * _gate(gate) * x)
 
 
 def _swiglu_pullback(gate: mx.array, x: mx.array, g: mx.array) -> tuple[mx.array, mx.array]:
@@ -60,50 +62,47 @@ def _swiglu_pullback(gate: mx.array, x: mx.array, g: mx.array) -> tuple[mx.array
     return g * x * (s + silu * (1.0 - s)), g * silu
 
 
-_swiglu_vjp = _compiled(_swiglu_pullback)
+_swiglu_backward = _compiled(_swiglu_pullback)
 
 
-@mx.custom_function
-def swiglu(gate: mx.array, x: mx.array) -> mx.array:
-    """SiLU(gate) * x, elementwise, float32."""
-    out: mx.array = _swiglu(gate, x)
-    return out
-
-
-@swiglu.vjp
-def _(primals: Any, cotangent: mx.array, _output: mx.array) -> Any:
-    return _swiglu_vjp(*primals, cotangent)
-
-
-@mx.custom_function
-def softmax(scores: mx.array) -> mx.array:
-    """Softmax over the last axis, float32."""
+def _softmax_forward(scores: mx.array) -> mx.array:
     e = exp(scores - mx.max(scores, axis=-1, keepdims=True))
     return e / mx.sum(e, axis=-1, keepdims=True)
 
 
-@softmax.vjp
-def _(_primals: Any, cotangent: mx.array, output: mx.array) -> mx.array:
-    out: mx.array = output * (cotangent - mx.sum(output * cotangent, axis=-1, keepdims=True))
-    return out
+def _softmax_backward(_scores: mx.array, g: mx.array, out: mx.array) -> mx.array:
+    return out * (g - mx.sum(out * g, axis=-1, keepdims=True))
 
 
-@mx.custom_function
-def logsumexp(x: mx.array) -> mx.array:
-    """log(sum(exp(x))) over the last axis, kept, float32."""
+def _logsumexp_forward(x: mx.array) -> mx.array:
     top = mx.max(x, axis=-1, keepdims=True)
     return top + mx.log(mx.sum(exp(x - top), axis=-1, keepdims=True))
 
 
-@logsumexp.vjp
-def _(primal: mx.array, cotangent: mx.array, output: mx.array) -> mx.array:
-    x = primal[0] if isinstance(primal, (tuple, list)) else primal
-    out: mx.array = exp(x - output) * cotangent
-    return out
+def _logsumexp_backward(x: mx.array, g: mx.array, out: mx.array) -> mx.array:
+    return exp(x - out) * g
 
 
-def attention(queries: mx.array, keys: mx.array, values: mx.array, cache: Any, scale: float, mask: Any, **_: Any) -> mx.array:
-    """Scaled dot-product attention with mlx-lm's calling convention: (B, H, L, D) queries, (B, H / n, S, D) keys and values."""
+def _differentiable(forward: Any, backward: Any) -> Any:
+    """`forward` with its own gradient: `backward` of the inputs, the cotangent and the output."""
+    function = mx.custom_function(forward)
+    function.vjp(backward)
+    return function
+
+
+swiglu = _differentiable(lambda gate, x: _swiglu_forward(gate, x), lambda primals, g, _: _swiglu_backward(*primals, g))
+"""SiLU(gate) * x, elementwise, float32"""
+softmax = _differentiable(_softmax_forward, _softmax_backward)
+"""softmax over the last axis, float32"""
+logsumexp = _differentiable(_logsumexp_forward, _logsumexp_backward)
+"""log(sum(exp(x))) over the last axis, kept, float32"""
+
+
+def attention(
+    queries: mx.array, keys: mx.array, values: mx.array, cache: Any, scale: float, mask: Any, **_: Any
+) -> mx.array:
+    """Scaled dot-product attention with mlx-lm's calling convention: (B, H, L, D) queries, (B, H / n, S, D) keys and
+    values."""
     batch, heads, length, width = queries.shape
     kv_heads, total = keys.shape[1], keys.shape[2]
     q = (queries * scale).reshape(batch, kv_heads, heads // kv_heads * length, width)

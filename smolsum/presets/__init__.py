@@ -77,10 +77,7 @@ def read_file(path: Path) -> list[Entry]:
             f"cannot read the configuration file {path}: {_lower(str(error.strerror))}", hint=hint
         ) from error
     lines = line_numbers(text)
-    return [
-        Entry(key, value, f"{path}:{lines[key]}" if key in lines else str(path))
-        for key, value in walk(document)
-    ]
+    return [Entry(key, value, f"{path}:{lines[key]}" if key in lines else str(path)) for key, value in walk(document)]
 
 
 def walk(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -34,9 +34,6 @@ def bleu(text: str, references: Sequence[str]) -> float:
 def score_bleu(groups: Sequence[RolloutGroup], config: Config) -> list[list[float | None]]:
     """PxG sentence BLEU; None for every rollout of a prompt without references."""
     return [
-        [
-            bleu(rollout.text, refs) if (refs := group.prompt.references) else None
-            for rollout in group.rollouts
-        ]
+        [bleu(rollout.text, refs) if (refs := group.prompt.references) else None for rollout in group.rollouts]
         for group in groups
     ]

@@ -33,10 +33,7 @@ def combine(
         if [len(row) for row in scores[name]] != [len(group.rollouts) for group in groups]:
             raise ValueError(f"signal {name!r} does not score each rollout of each group once")
     return [
-        [
-            _total([(weight, scores[name][p][g]) for name, weight in weights.items()])
-            for g in range(len(group.rollouts))
-        ]
+        [_total([(weight, scores[name][p][g]) for name, weight in weights.items()]) for g in range(len(group.rollouts))]
         for p, group in enumerate(groups)
     ]
 

@@ -30,9 +30,6 @@ def rouge_l(text: str, references: Sequence[str]) -> float:
 def score_rouge(groups: Sequence[RolloutGroup], config: Config) -> list[list[float | None]]:
     """PxG ROUGE-L F1; None for every rollout of a prompt without references."""
     return [
-        [
-            rouge_l(rollout.text, refs) if (refs := group.prompt.references) else None
-            for rollout in group.rollouts
-        ]
+        [rouge_l(rollout.text, refs) if (refs := group.prompt.references) else None for rollout in group.rollouts]
         for group in groups
     ]

@@ -21,9 +21,7 @@ SYSTEM_DIRECTORIES = (
     "/usr/local/opt/wordnet/dict",
 )
 PARTS_OF_SPEECH = ("noun", "verb", "adj", "adv")  # numbered 1 to 4 in lexnames
-DATABASE_FILES = tuple(
-    name for part in PARTS_OF_SPEECH for name in (f"data.{part}", f"index.{part}", f"{part}.exc")
-)
+DATABASE_FILES = tuple(name for part in PARTS_OF_SPEECH for name in (f"data.{part}", f"index.{part}", f"{part}.exc"))
 # The 45 lexicographer files in the order that numbers them (WordNet 3.0, lexnames(5WN)).
 LEXICOGRAPHER_FILES = (
     "adj.all adj.pert adv.all noun.Tops noun.act noun.animal noun.artifact noun.attribute noun.body "

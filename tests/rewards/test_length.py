@@ -25,9 +25,7 @@ def test_linear_is_the_relative_miss_without_a_lower_bound(length: int, expected
     assert length_reward(length, target=64, shape="linear", floor=-1.0, tolerance=5) == expected
 
 
-@pytest.mark.parametrize(
-    ("length", "expected"), [(64, 0.0), (48, -0.25), (128, -1.0), (129, -1.0), (512, -1.0)]
-)
+@pytest.mark.parametrize(("length", "expected"), [(64, 0.0), (48, -0.25), (128, -1.0), (129, -1.0), (512, -1.0)])
 def test_clipped_stops_at_the_floor(length: int, expected: float) -> None:
     """clipped = max(floor, linear)."""
     assert length_reward(length, target=64, shape="clipped", floor=-1.0, tolerance=5) == expected
@@ -38,9 +36,7 @@ def test_clipped_stops_at_the_floor(length: int, expected: float) -> None:
     # 70 misses by 6, one beyond the band: -1/64; 85 by 21: -16/64; 200 by 136: -131/64, cut to -1
     [(64, 0.0), (59, 0.0), (69, 0.0), (70, -1 / 64), (58, -1 / 64), (85, -0.25), (200, -1.0)],
 )
-def test_dead_band_is_flat_within_the_tolerance_and_continuous_at_its_edge(
-    length: int, expected: float
-) -> None:
+def test_dead_band_is_flat_within_the_tolerance_and_continuous_at_its_edge(length: int, expected: float) -> None:
     """dead_band counts only the tokens beyond the tolerance."""
     assert length_reward(length, target=64, shape="dead_band", floor=-1.0, tolerance=5) == expected
 
@@ -65,9 +61,7 @@ def test_an_unknown_shape_names_the_known_ones() -> None:
     floor=st.floats(-5.0, 0.0),
     tolerance=st.integers(0, 50),
 )
-def test_the_bounded_shapes_stay_between_floor_and_zero(
-    length: int, target: int, floor: float, tolerance: int
-) -> None:
+def test_the_bounded_shapes_stay_between_floor_and_zero(length: int, target: int, floor: float, tolerance: int) -> None:
     """clipped and dead_band lie in [floor, 0] for every length."""
     for shape in ("clipped", "dead_band"):
         value = length_reward(length, target=target, shape=shape, floor=floor, tolerance=tolerance)

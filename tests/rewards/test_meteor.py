@@ -32,9 +32,7 @@ def test_worked_by_hand() -> None:
     P = 5/5, R = 5/6, F = PR / (0.9 P + 0.1 R) = (5/6) / (59/60) = 50/59; penalty 0.5 (2/5)^3 = 0.032;
     score (1 - 0.032) 50/59 = 0.820339.
     """
-    assert meteor("the cat on the mat", ["the cat sat on the mat"], matcher=PLAIN) == pytest.approx(
-        0.968 * 50 / 59
-    )
+    assert meteor("the cat on the mat", ["the cat sat on the mat"], matcher=PLAIN) == pytest.approx(0.968 * 50 / 59)
 
 
 def test_words_match_by_stem_and_whatever_their_case() -> None:
@@ -97,9 +95,7 @@ def test_without_wordnet_there_is_a_warning_to_show_with_its_remedy() -> None:
 
 
 @pytest.mark.usefixtures("no_wordnet")
-def test_a_database_that_was_refused_is_in_the_warning(
-    database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_that_was_refused_is_in_the_warning(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever installed WordNet sees why it was not used."""
     (database / "index.adj").unlink()
     monkeypatch.setenv("WNSEARCHDIR", str(database))

@@ -1,0 +1,10 @@
+"""`python -m smolsum`, the same as the command `smolsum`."""
+
+from __future__ import annotations
+
+import sys
+
+from smolsum.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

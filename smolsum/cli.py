@@ -1,0 +1,258 @@
+"""The command line: parse, dispatch, and turn every failure into `error:`, `hint:` and an exit code.
+
+Nothing heavy is imported at module level, so that `smolsum --help` answers at once: each command imports what
+it runs. Typer's markup is off for the same reason (its help would load Rich), and its handling of exceptions
+too, as errors look alike wherever they come from.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from smolsum import console
+from smolsum.errors import SmolsumError, UsageError
+
+if TYPE_CHECKING:
+    from smolsum.config import Config
+
+# \b keeps the lines of a paragraph as they are
+_EXIT_CODES = """\b
+Exit codes:
+  0    done
+  1    the work failed; partial results are kept
+  2    a flag, a configuration value or an input file is wrong
+  3    a worker, judge or hub does not answer
+  4    this machine cannot do it
+  130  interrupted; a checkpoint is saved
+"""
+
+app = typer.Typer(
+    epilog=_EXIT_CODES,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command in `argv` (default: the process's arguments) and returns its exit code."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    # the command notes here whether tracebacks are wanted
+    told: dict[str, Any] = {"debug": False}
+    try:
+        code = app(args, prog_name="smolsum", standalone_mode=False, obj=told)
+    except SmolsumError as failure:
+        return _fail(failure, told)
+    except typer.TyperException as failure:
+        message = failure.format_message().rstrip(".")
+        help_page = "smolsum train --help" if args[:1] == ["train"] else "smolsum --help"
+        return _fail(UsageError(message[:1].lower() + message[1:], hint=help_page), told)
+    except KeyboardInterrupt:
+        code = 130
+    except Exception as failure:
+        hint = None if told["debug"] else f"smolsum {shlex.join([*args, '--debug'])}"
+        unexpected = SmolsumError(f"unexpected {type(failure).__name__}: {failure}", hint=hint)
+        unexpected.__cause__ = failure
+        return _fail(unexpected, told)
+    # Typer turns a Ctrl-C inside a command into this code and says nothing
+    if code == 130:
+        console.error(KeyboardInterrupt("interrupted"))
+    return code or 0
+
+
+def _fail(failure: SmolsumError, told: dict[str, Any]) -> int:
+    if told["debug"]:
+        import traceback
+
+        traceback.print_exception(failure)
+    console.error(failure)
+    return failure.exit_code
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        console.data(f"smolsum {version('smolsum')}")
+        raise typer.Exit()
+
+
+@app.callback(invoke_without_command=True)
+def _app(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Train tiny language models to obey a hard output constraint with GRPO.
+
+    Results go to stdout, everything said to a person to stderr.
+    """
+    if context.invoked_subcommand is None:
+        console.narrate(context.get_help())
+        raise typer.Exit(2)
+
+
+@app.command(epilog=_EXIT_CODES)
+def train(
+    context: typer.Context,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Preset (tiny, tiny-lfm, qwen, lfm), local directory or hub id.  [default: tiny]",
+        ),
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STRATEGY",
+            help="finetuned: length first, then quality; included: both at once.  [default: finetuned]",
+        ),
+    ] = None,
+    reward: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIGNALS",
+            help="Quality signals: rouge, meteor, bleu or several joined by '-'; length: no quality signal.  "
+            "[default: meteor]",
+        ),
+    ] = None,
+    preset: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Shipped settings, e.g. study: as the study ran, flaws included; repeatable."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Settings in TOML; a run's config.toml repeats that run."),
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="One setting, e.g. grpo.beta=0.1 or stages.length.steps=50; repeatable.",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Name of the run.  [default: model, strategy, rewards and time]"),
+    ] = None,
+    runs_dir: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Directory of all runs.  [default: $SMOLSUM_RUNS_DIR or runs]"),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of everything random.")] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Go on with a stopped run, exactly where it was."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print all settings with their sources and the steps; stop.")
+    ] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="No colour, no bar: one plain line a report.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Train a model with GRPO and print the directory of the run.
+
+    \b
+    Minutes on two CPU cores:
+      smolsum train --model tiny --strategy finetuned --reward meteor
+    """
+    context.obj["debug"] = debug
+    console.set_plain(plain)
+    if resume is not None:
+        given = {
+            "--model": model is not None,
+            "--strategy": strategy is not None,
+            "--reward": reward is not None,
+            "--preset": bool(preset),
+            "--config": config is not None,
+            "--set": bool(sets),
+            "--name": name is not None,
+            "--seed": seed is not None,
+            "--dry-run": dry_run,
+        }
+        _check_resume(resume, [flag for flag, is_given in given.items() if is_given])
+    if quiet or not console.live():
+        _silence_hub_bars()
+
+    from smolsum.resolve import render_with_sources, resolve
+
+    flags = {"train.seed": seed, "run.name": name, "run.dir": runs_dir}
+    resolved = resolve(
+        model=model,
+        strategy=strategy,
+        reward=reward,
+        presets=preset or [],
+        config_file=config,
+        sets=sets or [],
+        flags=flags,
+        environ=os.environ,
+    )
+    if dry_run:
+        console.data(render_with_sources(resolved).rstrip())
+        if not quiet:
+            _show_plan(resolved.config)
+        return
+
+    from smolsum.progress import Progress
+
+    with Progress(quiet=quiet) as progress:
+        progress.phase("starting")  # the imports below take seconds on a cold disk
+        from smolsum.train import train as run_training
+
+        settings = _settings_of(resume, resolved.config.run.dir) if resume else resolved.config
+        run_dir = run_training(settings, resume=resume, progress=progress)
+    console.data(str(run_dir))
+
+
+def _show_plan(config: Config) -> None:
+    """The stages and their optimizer steps, as a table."""
+    from smolsum.data import load_split
+    from smolsum.plan import needs_data, planned_steps
+
+    prompts = len(load_split(config.data, "train").examples) if needs_data(config) else 0
+    steps = planned_steps(config, prompts)
+    console.table(["stage", "steps"], [[stage, str(count)] for stage, count in steps.items()])
+
+
+def _settings_of(run: str, runs_dir: str) -> Config:
+    """The settings that a run began with; it is found by its name in `runs_dir`, or by its path."""
+    from smolsum.resolve import resolve
+    from smolsum.runs import open_run
+
+    paths = open_run(run, Path(runs_dir))
+    return resolve(
+        model=None, strategy=None, reward=None, presets=[], config_file=paths.config, sets=[],
+        flags={"run.dir": str(paths.root.parent)}, environ={},
+    ).config  # fmt: skip
+
+
+def _check_resume(run: str, flags: Sequence[str]) -> None:
+    """UsageError where flags ask a resumed run to be another one."""
+    if flags:
+        raise UsageError(
+            f"--resume goes on with the run's own settings, so it takes no {', '.join(flags)}",
+            hint=f"smolsum train --resume {shlex.quote(run)}, or a new run from its settings with --config",
+        )
+
+
+def _silence_hub_bars() -> None:
+    """Switches off the progress bars of the Hugging Face libraries, unless the user has set them.
+
+    Both libraries read these variables when imported.
+    """
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")

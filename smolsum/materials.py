@@ -1,0 +1,116 @@
+"""What a run is made from: the policy, the prompts of each split, and fingerprints of all of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import xxhash
+
+from smolsum.config import Config
+from smolsum.data import Split, load_split, overlap
+from smolsum.errors import UsageError
+from smolsum.policy.blas import preload
+from smolsum.policy.load import Policy, encode_chat, load_policy, weights_hash
+from smolsum.rewards.meteor import ensure_meteor
+from smolsum.rollout.records import Prompt, Rollout
+from smolsum.tasks import TASKS
+from smolsum.tasks.task import Task
+
+SPLITS = ("train", "validation", "test")
+LIBRARIES = ("smolsum", "mlx", "mlx-lm", "transformers", "rouge-score", "nltk", "sacrebleu")
+
+
+@dataclass(frozen=True)
+class Materials:
+    """Loaded and checked, before anything is trained or written."""
+
+    policy: Policy
+    task: Task
+    prompts: Mapping[str, tuple[Prompt, ...]]
+    measure: Callable[[Prompt, Rollout], dict[str, Any]]
+    provenance: Mapping[str, Any]
+    """fingerprints of model, tokenizer, prompts and data, the METEOR matcher, versions, machine"""
+    warnings: tuple[str, ...]
+
+
+def gather(config: Config) -> Materials:
+    """Load everything that `config` names. Raises the errors of loading, and UsageError for prompts over
+    `max_input_tokens`."""
+    policy = load_policy(config.model.path, dtype=config.model.dtype)
+    task = TASKS[config.task.name]
+    splits = {name: load_split(config.data, name) for name in SPLITS}
+    warnings = []
+    for a, b in (("train", "validation"), ("train", "test"), ("validation", "test")):
+        if shared := overlap(splits[a], splits[b]):
+            warnings.append(
+                f"{len(shared)} posts are in both the {a} and the {b} split: results on {b} flatter the model"
+            )
+    prompts = {}
+    for name, split in splits.items():
+        prompts[name], dropped = _prompts(policy, task, split, config)
+        if dropped:
+            warnings.append(
+                f"{dropped} prompts of the {name} split are longer than {config.data.max_input_tokens} tokens "
+                "and were dropped"
+            )
+    matcher = ensure_meteor(config.rewards.require_wordnet)
+    provenance = {
+        "model": {"path": config.model.path, "dtype": policy.dtype, "weights": weights_hash(policy.path)},
+        "tokenizer": _digest(policy.tokenizer.get_vocab()) + _digest(policy.tokenizer.chat_template),
+        "data": {name: {"split": split.name, "fingerprint": split.fingerprint, "prompts": _digest([p.token_ids for p in
+                 prompts[name]])} for name, split in splits.items()},
+        "meteor": matcher,
+        "blas": preload(),
+        "versions": {name: version(name) for name in LIBRARIES},
+        "machine": {"system": platform.platform(), "python": platform.python_version(), "processor":
+        platform.machine()},
+    }  # fmt: skip
+    return Materials(policy, task, prompts, task.measurer(list(splits.values()), config), provenance, tuple(warnings))
+
+
+def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, steps: int, previous: str) -> str:
+    """Two stages with the same fingerprint train to the same weights: model, data, settings, and the stages before."""
+    relevant = {
+        "stage": dataclasses.asdict(config.stages[name]) | {"steps": steps},
+        "model": provenance["model"],
+        "tokenizer": provenance["tokenizer"],
+        "train": provenance["data"]["train"],
+        "meteor": provenance["meteor"] if "meteor" in config.stages[name].rewards else "",
+        "settings": [
+            dataclasses.asdict(s) for s in (config.task, config.rewards, config.sampling, config.grpo, config.optimizer)
+        ],
+        "loop": (config.train.seed, config.train.prompts_per_step, config.train.accumulation_steps),
+        "version": provenance["versions"]["smolsum"],
+        "previous": previous,
+    }
+    return _digest(relevant)
+
+
+def _prompts(policy: Policy, task: Task, split: Split, config: Config) -> tuple[tuple[Prompt, ...], int]:
+    prompts, limit = [], config.data.max_input_tokens
+    for example in split.examples:
+        messages = task.messages(example, config)
+        ids = encode_chat(policy, list(messages))
+        if len(ids) > limit and config.data.long_prompts == "error":
+            raise UsageError(
+                f"prompt {example.id} of the {split.name} split has {len(ids)} tokens, over max_input_tokens = {limit}",
+                hint=f"--set data.max_input_tokens={len(ids)}, or --set data.long_prompts=drop",
+            )
+        if len(ids) <= limit:
+            prompts.append(Prompt(example.id, messages, tuple(ids), example.references, example.metadata))
+    if not prompts:
+        raise UsageError(
+            f"no prompt of the {split.name} split has {limit} tokens or fewer",
+            hint="--set data.max_input_tokens=N",
+        )
+    return tuple(prompts), len(split.examples) - len(prompts)
+
+
+def _digest(value: Any) -> str:
+    return str(xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True, default=str).encode()))

@@ -1,0 +1,222 @@
+"""A policy from a built-in model, a local directory or the hub, and back to disk in the Hugging Face layout."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import mlx.core as mx
+import mlx.nn as nn
+import xxhash
+from mlx.utils import tree_flatten, tree_map
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.tokenizer_utils import load as load_tokenizer
+from mlx_lm.utils import _get_classes, load_model
+
+from smolsum.config import nearest
+from smolsum.errors import SmolsumError, UnreachableError, UsageError
+from smolsum.policy import kernels
+
+BUILTIN = "builtin:"
+HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
+DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+COMPANIONS = ("*.json", "*.jinja", "*.txt", "*.model")
+"""what a checkpoint needs beside its weights"""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A language model with its tokenizer, where it came from, and its `config.json`."""
+
+    model: nn.Module
+    tokenizer: TokenizerWrapper
+    path: Path
+    config: Mapping[str, Any]
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Tokens that end a completion."""
+        return frozenset(self.tokenizer.eos_token_ids)
+
+    @property
+    def dtype(self) -> str:
+        """Type of the weights that compute: float32, bfloat16 or float16."""
+        weights = {p.dtype for _, p in tree_flatten(self.model.parameters())}
+        return next(name for name, dtype in DTYPES.items() if dtype in weights)
+
+
+def load_policy(path_or_id: str, *, dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = None) -> Policy:
+    """The policy at `builtin:NAME`, a local directory or a hub id, its floating-point weights as `dtype`.
+
+    `None` or "auto" means float32 on the CPU, where half precision is 30 times slower, and the checkpoint's own type
+    on a GPU. Raises UsageError where a file is missing, broken or of an unknown architecture; UnreachableError where
+    the hub does not answer.
+    """
+    path = locate(path_or_id)
+    config = _check(path)
+    try:
+        model, _ = load_model(path)
+        tokenizer = load_tokenizer(path, eos_token_ids=_eos(path, config))
+    except (ValueError, RuntimeError, KeyError, OSError, TypeError) as error:
+        raise UsageError(
+            f"{path} cannot be loaded: {_first_line(error)}",
+            hint="check the files or download the model again",
+        ) from error
+    if tokenizer.chat_template is None:
+        raise UsageError(
+            f"the tokenizer in {path} has no chat template",
+            hint="use an instruction-tuned model (…-Instruct)",
+        )
+    if dtype in (None, "auto") and mx.default_device().type == mx.DeviceType.cpu:
+        dtype = "float32"
+    if dtype in DTYPES:
+        model.set_dtype(DTYPES[dtype])
+    mx.eval(model.parameters())
+    kernels.install(model)
+    return Policy(model, tokenizer, path, config)
+
+
+def locate(path_or_id: str) -> Path:
+    """The local directory of a model; a hub id is downloaded into, or found in, the hub's cache."""
+    if path_or_id.startswith(BUILTIN):
+        folder = Path(str(resources.files("smolsum"))) / "builtin"
+        names = sorted(p.parent.name for p in folder.glob("*/config.json"))
+        name = path_or_id.removeprefix(BUILTIN)
+        if name not in names:
+            raise UsageError(f"no built-in model {name!r}", hint=nearest(name, names))
+        return folder / name
+    path = Path(path_or_id).expanduser()
+    if path.exists() or not HUB_ID.fullmatch(path_or_id) or path_or_id[0] in "./~":
+        if not path.is_dir():
+            raise UsageError(f"no model at {path_or_id!r}: no such directory, and not a hub id (owner/name)",
+                             hint="give a directory with config.json and *.safetensors, or a preset: tiny, tiny-lfm, qwen, lfm")  # fmt: skip
+        return path
+    return _download(path_or_id)
+
+
+def _download(hub_id: str) -> Path:
+    from huggingface_hub import constants, errors, snapshot_download
+
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=["*.safetensors", *COMPANIONS]))
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
+        raise UsageError(
+            f"hub model {hub_id!r} does not exist, or you have no access: {_first_line(error)}",
+            hint="check the name, or hf auth login",
+        ) from error
+    except Exception as error:  # the client's connection errors share no base that it exports
+        if isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError | TimeoutError):
+            raise SmolsumError(
+                f"hub model {hub_id!r} cannot be kept on this disk: {_first_line(error)}",
+                hint="set HF_HOME to a directory that can be written and has room",
+            ) from error
+        offline = " (HF_HUB_OFFLINE is set)" if constants.HF_HUB_OFFLINE else ""
+        raise UnreachableError(
+            f"the hub did not answer for model {hub_id!r}{offline}: {_first_line(error)}",
+            hint=f"try again later, or `hf download {hub_id} --local-dir DIR` elsewhere and --model DIR",
+        ) from error
+
+
+def _check(path: Path) -> dict[str, Any]:
+    """The model's config, once the directory is seen to hold a model of a known architecture, whole."""
+    hint = "give a directory in the Hugging Face layout: config.json, *.safetensors, tokenizer.json"
+    if not (path / "config.json").is_file():
+        raise UsageError(f"{path} has no config.json", hint=hint)
+    try:
+        config = json.loads((path / "config.json").read_text())
+        _get_classes(config)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path / 'config.json'} is not JSON: {error.msg}, line {error.lineno}", hint=hint) from error
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        kind = config.get("model_type", "nothing") if isinstance(config, dict) else "nothing"
+        raise UsageError(f"{path} holds the architecture {kind!r}, which mlx-lm does not support",
+                         hint="choose a model of a supported architecture (qwen2, qwen3, llama, gemma, lfm2, …)") from error  # fmt: skip
+    index = path / "model.safetensors.index.json"
+    listed = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else set[str]()
+    missing = sorted(name for name in listed if not (path / name).is_file())
+    if missing or not any(path.glob("model*.safetensors")):
+        raise UsageError(f"{path} has no {missing[0] if missing else 'model*.safetensors'}", hint=hint)
+    if not any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+        raise UsageError(f"{path} has no tokenizer.json", hint=hint)
+    return dict(config)
+
+
+def _eos(path: Path, config: Mapping[str, Any]) -> list[int] | int | None:
+    """EOS as generation does: generation_config.json first, then config.json."""
+    generation = path / "generation_config.json"
+    found = json.loads(generation.read_text()).get("eos_token_id") if generation.is_file() else None
+    eos: list[int] | int | None = found if found is not None else config.get("eos_token_id")
+    return eos
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+def save_policy(policy: Policy, weights: Mapping[str, Any], folder: Path) -> None:
+    """Write the policy with these parameters (a tree like `model.parameters()`) so that mlx-lm and transformers load
+    it."""
+    dtype = DTYPES[policy.dtype]
+    flat = {k: v.astype(dtype) if mx.issubdtype(v.dtype, mx.floating) else v for k, v in tree_flatten(weights)}
+    for source in sorted({p for pattern in COMPANIONS for p in policy.path.glob(pattern)}):
+        if source.name not in ("config.json", "model.safetensors.index.json", "meta.json"):
+            shutil.copyfile(source, folder / source.name)
+    config = {k: v for k, v in policy.config.items() if k not in ("dtype", "torch_dtype")} | {
+        "dtype": policy.dtype,
+        "torch_dtype": policy.dtype,
+    }
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    mx.save_safetensors(str(folder / "model.safetensors"), _hub_layout(flat), metadata={"format": "pt"})
+
+
+def _hub_layout(flat: dict[str, mx.array]) -> dict[str, mx.array]:
+    """LFM2's convolution weights turned back: mlx-lm turns them on loading (models/lfm2.py, sanitize)."""
+    return {k: mx.contiguous(v.transpose(0, 2, 1)) if k.endswith("conv.conv.weight") else v for k, v in flat.items()}
+
+
+def load_weights(policy: Policy, folder: Path) -> None:
+    """Give the policy the weights that `save_policy` wrote to the folder."""
+    weights = mx.load(str(folder / "model.safetensors"))
+    if "sanitize" in dir(policy.model):
+        weights = policy.model.sanitize(weights)
+    policy.model.load_weights(list(weights.items()))
+    mx.eval(policy.model.parameters())
+
+
+def weights_hash(path: Path) -> str:
+    """xxh3_128 hex over the weight files of a model directory, in order of name."""
+    digest = xxhash.xxh3_128()
+    for file in sorted(path.glob("model*.safetensors")):
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 24):
+                digest.update(block)
+    return str(digest.hexdigest())
+
+
+def snapshot(model: nn.Module) -> Any:
+    """The parameters as a tree of arrays that later updates do not touch."""
+    return tree_map(lambda p: p, model.parameters())
+
+
+def encode_chat(policy: Policy, messages: list[dict[str, str]]) -> list[int]:
+    """Token ids of the chat up to where the answer starts; where a template knows no system role, it joins the user's
+    turn."""
+    try:
+        ids = policy.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    except Exception as error:  # templates raise what they like: only a second refusal is the user's
+        system = "\n\n".join(m["content"] for m in messages if m["role"] == "system")
+        turns = [dict(m) for m in messages if m["role"] != "system"]
+        if not system or not turns:
+            raise UsageError(
+                f"the chat template of {policy.path} refuses the prompt: {_first_line(error)}",
+                hint="check its chat_template",
+            ) from error
+        turns[0]["content"] = f"{system}\n\n{turns[0]['content']}"
+        ids = policy.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
+    return list(ids)

@@ -1,0 +1,58 @@
+"""Rollouts sampled by the policy in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from smolsum.config import SamplingConfig
+from smolsum.policy.generate import generate, rollout_seed
+from smolsum.policy.load import Policy
+from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
+
+WORKER = "local"
+
+
+def sample_groups(
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    config: SamplingConfig,
+    *,
+    temperature: float,
+    run_seed: int,
+    step: int,
+    version: int,
+) -> list[RolloutGroup]:
+    """One group of `config.rollouts` completions for each prompt; each rollout's seed is its own (run, step, prompt,
+    sample)."""
+    seeds = [
+        [rollout_seed(run_seed, step, place, prompt.id, g) for g in range(config.rollouts)]
+        for place, prompt in enumerate(prompts)
+    ]
+    sampled = generate(
+        policy.model, [prompt.token_ids for prompt in prompts], seeds, eos_ids=policy.eos_ids, temperature=temperature,
+        max_new_tokens=config.max_new_tokens,
+    )  # fmt: skip
+    return [
+        RolloutGroup(
+            prompt,
+            tuple(
+                Rollout(
+                    c.token_ids,
+                    c.logprobs,
+                    c.finish_reason,
+                    version,
+                    WORKER,
+                    seed,
+                    decode(policy, c.token_ids),
+                )
+                for c, seed in zip(completions, row, strict=True)
+            ),
+        )
+        for prompt, completions, row in zip(prompts, sampled, seeds, strict=True)
+    ]
+
+
+def decode(policy: Policy, token_ids: Sequence[int]) -> str:
+    """The completion's text, without special tokens and outer white space."""
+    text: str = policy.tokenizer.decode(list(token_ids), skip_special_tokens=True)
+    return text.strip()

@@ -1,0 +1,299 @@
+"""The lifetime of one attempt at a run: its directory, what is resumed or reused, checkpoints, evaluations, the end."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from smolsum import checkpoints
+from smolsum.config import Config, to_toml
+from smolsum.disk import replace
+from smolsum.errors import InterruptedRun, SmolsumError, UsageError
+from smolsum.evaluate.generate import greedy, measured
+from smolsum.grpo.optimizer import Optimizer
+from smolsum.journal import Journal, discard_after
+from smolsum.materials import Materials, stage_fingerprint
+from smolsum.policy.load import load_weights, save_policy, snapshot
+from smolsum.progress import Progress
+from smolsum.runs import RunPaths, acquire, create_run, derive_name, last_attempt, open_run
+
+OPTIMIZER = "optimizer.safetensors"
+FIXED = ("model", "tokenizer", "data", "meteor")
+"""what a resumed run must find as it was"""
+
+
+class Session:
+    """One attempt. `step` counts optimizer steps over all stages, `stage_step` those of the stage at hand."""
+
+    def __init__(self, config: Config, paths: RunPaths | None, progress: Progress, files: ExitStack) -> None:
+        self.config, self.runs_dir, self.progress = config, Path(config.run.dir), progress
+        self.resumed = paths is not None
+        self.step = self.stage_step = 0
+        self.stop_requested = False
+        self.results: dict[str, Mapping[str, float | None]] = {}
+        self._paths, self._files = paths, files
+        self._best: dict[str, Any] = {}
+        self._middle: checkpoints.Checkpoint | None = None
+
+    @property
+    def paths(self) -> RunPaths:
+        """The run directory; there once `begin` was called."""
+        assert self._paths is not None
+        return self._paths
+
+    @classmethod
+    @contextmanager
+    def open(cls, config: Config, resume: str | None, progress: Progress) -> Iterator[Session]:
+        """A session for a new run or, with `resume`, for one that exists; its end, however it comes, is written
+        down."""
+        runs_dir = Path(config.run.dir)
+        with ExitStack() as files:
+            paths = open_run(resume, runs_dir) if resume else None
+            if paths is None and config.run.name and (runs_dir / config.run.name).exists():
+                create_run(runs_dir, config.run.name)  # refuses before anything is loaded
+            session = cls(config, paths, progress, files)
+            try:
+                with session._signals():
+                    yield session
+            except InterruptedRun:
+                raise
+            except BaseException as error:
+                session._fail(error)
+                raise
+
+    def begin(self, materials: Materials, steps: Mapping[str, int]) -> None:
+        """Make or take over the run directory, and find out where to go on."""
+        self.materials, self.steps = materials, dict(steps)
+        self.fingerprints: dict[str, str] = {}
+        for name in self.config.stages:
+            previous = next(reversed(self.fingerprints.values()), "")
+            self.fingerprints[name] = stage_fingerprint(self.config, materials.provenance, name, steps[name], previous)
+        if self._paths is None:
+            self._paths = create_run(self.runs_dir, self.config.run.name or self._name())
+        self._files.enter_context(acquire(self.paths))
+        attempt = last_attempt(self.paths) + 1
+        if self.resumed and self.paths.info.exists():
+            self._compare(json.loads(self.paths.info.read_text()))
+        else:
+            self._describe()
+        point, damaged = self._resume_point()
+        if self.resumed:
+            discard_after(self.paths, point)
+        self.journal = self._files.enter_context(Journal(self.paths, attempt))
+        self.journal.event("started", f"attempt {attempt} from step {point}", step=point)
+        for path, problem in damaged:
+            self._tell("checkpoint_damaged", f"checkpoint {path.name} is damaged and was passed over: {problem}")
+        for warning in materials.warnings:
+            self._tell("warning", warning)
+        self.progress.plan(list(self.steps.items()))
+        self.journal.status("starting", step=point, phase="loaded", stage=next(iter(self.steps)))
+
+    def restore(self, name: str) -> bool:
+        """Bring the model to where the stage begins or goes on; True if the stage is finished already, here or in
+        another run."""
+        start, end = self._span(name)
+        self._start_weights = snapshot(self.materials.policy.model)
+        self._middle, self._best[name] = None, {}
+        own = [
+            c
+            for c in checkpoints.list_checkpoints(self.paths)
+            if start < c.step <= end and not checkpoints.verify(c.path)
+        ]
+        if own:
+            self._middle = own[-1]
+        elif found := checkpoints.find_stage(self.runs_dir, self.fingerprints[name]):
+            self._middle = checkpoints.copy(found, self.paths)
+            self._tell("stage_reused", f"stage {name} was trained before, with the same model, data and settings: "
+                                       f"its {self.steps[name]} steps are taken from {found.path}")  # fmt: skip
+        self.step = self._middle.step if self._middle else start
+        self.stage_step = self.step - start
+        if self._middle:
+            self._best[name] = dict(self._middle.meta.get("best", {}))
+            load_weights(self.materials.policy, self._middle.path)
+        return self.step == end
+
+    def stage_start(self) -> Any:
+        """The parameter tree that the stage began with: the frozen reference of its KL term."""
+        return self._start_weights
+
+    def load_optimizer(self, optimizer: Optimizer) -> None:
+        """Restore the optimizer where a stage goes on in its middle."""
+        if self._middle:
+            optimizer.load(self._middle.path / OPTIMIZER, self.materials.policy.model)
+
+    def record(
+        self,
+        name: str,
+        metrics: Mapping[str, float],
+        times: Mapping[str, float],
+        rollouts: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Write a finished step to the run directory and to the screen."""
+        self.stage_step += 1
+        self.journal.completions(self.step, rollouts)
+        self.journal.metrics({"step": self.step, "stage": name, "stage_step": self.stage_step, **metrics, **times})
+        self.journal.status("running", step=self.step, phase="training", stage=name, steps=sum(self.steps.values()))
+        self.progress.step(name, self.step, {**metrics, **times})
+        validation = {
+            key.removeprefix("validation/"): value for key, value in metrics.items() if key.startswith("validation/")
+        }
+        if validation:
+            self.progress.validation(self.step, validation)
+        if metrics.get("update/skipped"):
+            self._tell(
+                "update_skipped",
+                f"step {self.step} had a gradient that is not finite; the weights were left as they were",
+            )
+
+    def checkpoint(self, name: str, optimizer: Optimizer, best: float | None) -> None:
+        """Save when it is due: every so many steps, at the stage's end, at the best validation so far, before a
+        stop."""
+        last = self.stage_step == self.steps[name]
+        improved = best is not None and best > self._best[name].get("reward", -math.inf)
+        if improved:
+            self._best[name] = {"reward": best, "step": self.step}
+        if not (improved or last or self.stop_requested or self.stage_step % self.config.train.checkpoint_every == 0):
+            return
+        policy = self.materials.policy
+
+        def write(folder: Path) -> None:
+            save_policy(policy, policy.model.parameters(), folder)
+            optimizer.save(folder / OPTIMIZER)
+
+        meta = {"stage": name, "stage_step": self.stage_step, "best": self._best[name], "model": self.config.model.path,
+                "stage_end": self.fingerprints[name] if last else None}  # fmt: skip
+        checkpoints.save(self.paths, self.step, write, meta)
+        kept = {self._span(stage)[1] for stage in self.steps} | {b["step"] for b in self._best.values() if b}
+        checkpoints.prune(self.paths, self.config.train.keep_checkpoints, kept)
+
+    def evaluate(self, label: str) -> None:
+        """Greedy results of the model as it stands on the test split, from `eval/<label>` where they are there
+        already."""
+        folder = self.paths.evaluation(f"{label}-test")
+        if not (folder / "summary.json").exists():
+            self.progress.phase(f"evaluating on the test split: {label}")
+            self.journal.status("running", step=self.step, phase="evaluating", stage=label)
+            groups = greedy(self.materials.policy, self.materials.prompts["test"], self.config, version=self.step)
+            rows = measured(groups, self.materials.measure)
+            summary = {
+                "schema_version": 1, "label": label, "step": self.step, "n": len(rows), "sampler": "greedy",
+                **{key: self.materials.provenance[key] for key in FIXED}, "metrics": self.materials.task.summarise(rows),
+            }  # fmt: skip
+            folder.mkdir(parents=True, exist_ok=True)
+            lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            replace(folder / "scores.jsonl", lines.encode(), self.paths.resume_command)
+            replace(
+                folder / "summary.json",
+                json.dumps(summary, indent=2).encode() + b"\n",
+                self.paths.resume_command,
+            )
+        self.results[label] = json.loads((folder / "summary.json").read_text())["metrics"]
+
+    def finish(self) -> None:
+        """Mark the run as finished and show what it did to the model."""
+        headlines = self.materials.task.headlines
+        rows = []
+        for label, metrics in self.results.items():
+            values = [(h, metrics.get(h.metric)) for h in headlines]
+            rows.append(
+                [
+                    label if label == "start" else f"after {label}",
+                    *(h.show(v) if v is not None else "-" for h, v in values),
+                ]
+            )
+        n = len(self.materials.prompts["test"])
+        self.progress.results(f"test split, {n} prompts, greedy", ["model", *(h.title for h in headlines)], rows)
+        self.journal.status("finished", step=self.step, phase="finished", stage=next(reversed(self.steps)))
+        self.journal.event("finished", f"finished at step {self.step}", step=self.step)
+
+    def interrupt(self) -> None:
+        """Leave after the user's signal; the step is finished and saved."""
+        self.journal.status("interrupted", step=self.step, phase="stopped", stage="")
+        self.journal.event("interrupted", f"stopped by the user after step {self.step}", step=self.step)
+        raise InterruptedRun(f"stopped after step {self.step}; a checkpoint is saved", hint=self.paths.resume_command)
+
+    def _name(self) -> str:
+        rewards = dict.fromkeys(r for stage in self.config.stages.values() for r in stage.rewards)
+        quality = [r for r in rewards if r != "length"] or list(rewards)
+        strategy = "finetuned" if list(self.config.stages) == ["length", "quality"] else "-".join(self.config.stages)
+        return derive_name(self.config.model.path, strategy, "-".join(quality), datetime.now(), self.runs_dir)
+
+    def _span(self, name: str) -> tuple[int, int]:
+        """The run's steps before the stage's first and at its last."""
+        names = list(self.steps)
+        start = sum(self.steps[n] for n in names[: names.index(name)])
+        return start, start + self.steps[name]
+
+    def _resume_point(self) -> tuple[int, list[tuple[Path, str]]]:
+        """The step to go on from, and the damaged checkpoints after it.
+
+        A stage needs the whole end of the stage before it: without that, the run goes back to there.
+        """
+        damaged = {
+            c.step: (c.path, "; ".join(p))
+            for c in checkpoints.list_checkpoints(self.paths)
+            if (p := checkpoints.verify(c.path))
+        }
+        whole = {c.step for c in checkpoints.list_checkpoints(self.paths)} - set(damaged)
+        point = 0
+        for name in self.steps:
+            start, end = self._span(name)
+            point = max([start, *(s for s in whole if start < s <= end)])
+            if point != end:
+                break
+        return point, [damaged[s] for s in sorted(damaged) if s > point]
+
+    def _describe(self) -> None:
+        """Write config.toml and run.json."""
+        info = {"schema_version": 1, "argv": sys.argv, "created": datetime.now().astimezone().isoformat(), "steps": self.steps,
+                "fingerprints": self.fingerprints, **self.materials.provenance}  # fmt: skip
+        replace(self.paths.config, to_toml(self.config).encode(), self.paths.resume_command)
+        replace(self.paths.info, json.dumps(info, indent=2).encode() + b"\n", self.paths.resume_command)
+
+    def _compare(self, info: Mapping[str, Any]) -> None:
+        """Refuse to go on where the run would not be the same run."""
+        for key in FIXED:
+            now = json.loads(json.dumps(self.materials.provenance[key]))
+            if info.get(key) != now:
+                raise UsageError(f"run {self.paths.name} began with another {key}: {info.get(key)} then, {now} now",
+                                 hint="restore it, or start a new run: smolsum train --config " + str(self.paths.config))  # fmt: skip
+
+    def _tell(self, kind: str, message: str) -> None:
+        self.journal.event(kind, message, step=self.step)
+        (self.progress.note if kind == "stage_reused" else self.progress.warn)(message)
+
+    def _fail(self, error: BaseException) -> None:
+        """Write the failure down, as far as the disk lets us."""
+        if "journal" not in vars(self):
+            return
+        hint = error.hint if isinstance(error, SmolsumError) else None
+        try:
+            self.journal.log("".join(traceback.format_exception(error)))
+            self.journal.event("failed", str(error) or type(error).__name__, hint=hint)
+            self.journal.status("failed", step=self.step, phase="failed", stage="", error=str(error), hint=hint)
+        except SmolsumError:
+            self.progress.warn("the failure could not be written to the run directory")
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """The first Ctrl-C (or SIGTERM) asks for a stop after the step; the second one ends the process as usual."""
+
+        def ask(number: int, _frame: object) -> None:
+            self.stop_requested = True
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self.progress.note("finishing the step, then saving; Ctrl-C again to quit at once")
+
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

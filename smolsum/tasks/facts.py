@@ -1,0 +1,175 @@
+"""Facts in a summary, counted without a judge: which the post states, which it does not, which are left out.
+
+A data set may carry, for each post, the facts it states, as mappings with three keys that are read here:
+
+    kind    what sort of fact ("name", "relation", "place", "amount", "event" …)
+    forms   the words that state it ("Noah"; "last Friday"; "denied" or "denies")
+    who     for a fact about somebody: the words for that person ("Noah", "brother", "he"), else empty
+
+The counting knows no template and no grammar. It reads a text from left to right, and these are its rules:
+
+1. A mention is a form of any post's fact (whole words, the longest first, in any case but for names and
+   places), or a number or sum of money, whether known or not.
+2. A mention is right if its form is one of the post's own, else wrong. A form that several facts share is
+   right if any of them fits.
+3. For a fact about somebody, the nearest person before the mention (a known name or relation, I, she, he)
+   must be in `who`, else the statement is wrong: the post tells of somebody else who did that.
+4. A capitalised word inside a sentence that is neither a mention nor part of a form of the post's is wrong:
+   a garbled name. (At the start of a sentence it cannot be told from any other word.)
+5. What is said twice counts once, right or wrong: repetition is counted by `proxies`.
+
+So a paraphrase states nothing, and an exchange of two sums that the post names both goes unseen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from smolsum.errors import UsageError
+
+CASED_KINDS = frozenset({"name", "place"})
+PERSON_KINDS = frozenset({"name", "relation"})
+PRONOUNS = frozenset({"i", "she", "he"})
+NUMBER = re.compile(r"\$?\d+(?:,\d{3})*(?:\.\d+)?")
+SENTENCE_START = re.compile(r"(?:^|[.?!…:\n])[\s\"'“(\[]*$")
+
+
+@dataclass(frozen=True)
+class FactCount:
+    """How many facts a text states rightly, states wrongly, and leaves out of those that the post has."""
+
+    right: int
+    wrong: int
+    missing: int
+
+    @property
+    def wrong_share(self) -> float | None:
+        """wrong / (right + wrong), in [0, 1]; None for a text that states nothing."""
+        stated = self.right + self.wrong
+        return self.wrong / stated if stated else None
+
+
+@dataclass(frozen=True)
+class FactVocabulary:
+    """Every form that some post's facts have, by kind: what a text can state, truly or not."""
+
+    forms: Mapping[str, frozenset[str]]
+
+    @cached_property
+    def people(self) -> frozenset[str]:
+        """The forms that name a person, as `_key` writes them."""
+        return frozenset(_key(form) for kind in PERSON_KINDS for form in self.forms.get(kind, ()))
+
+    @cached_property
+    def scanner(self) -> re.Pattern[str]:
+        """Cuts a text into known forms, numbers and other words."""
+        known = frozenset[str]().union(*self.forms.values())
+        any_case = frozenset[str]().union(*(self.forms[kind] for kind in self.forms.keys() - CASED_KINDS))
+        words = sorted(known, key=lambda form: (-len(form), form))
+        options = "|".join(_pattern(form, any_case=form in any_case) for form in words if not NUMBER.fullmatch(form))
+        form = rf"(?P<form>{options})(?!\w)|" if options else ""
+        return re.compile(rf"{form}(?P<number>{NUMBER.pattern})|(?P<word>\w+)")
+
+
+@dataclass(frozen=True)
+class _Fact:
+    kind: str
+    forms: frozenset[str]
+    keys: frozenset[str]
+    """the forms as `_key` writes them"""
+    who: frozenset[str]
+    """likewise"""
+
+
+def vocabulary(facts: Iterable[Sequence[Mapping[str, Any]]]) -> FactVocabulary:
+    """Returns the forms of all facts, of which `facts` holds one list a post.
+
+    Give the posts of every split, so that a form is known wherever it stands. UsageError for what is no fact.
+    """
+    forms: dict[str, set[str]] = {}
+    for post in facts:
+        for fact in _read(post):
+            forms.setdefault(fact.kind, set()).update(fact.forms)
+    return FactVocabulary({kind: frozenset(known) for kind, known in forms.items()})
+
+
+def count_facts(text: str, facts: Sequence[Mapping[str, Any]], vocabulary: FactVocabulary) -> FactCount:
+    """Returns how much of `facts`, the post's own, `text` states rightly, states wrongly and leaves out.
+
+    `right` and `missing` add up to the number of facts; `wrong` counts distinct statements, by the rules of
+    the module. UsageError for what is no fact.
+    """
+    post = _read(facts)
+    parts = {part for fact in post for key in fact.keys for part in key.split()}
+    right: set[int] = set()
+    wrong: set[tuple[str, str]] = set()
+    for mention, person in _mentions(text, parts, vocabulary):
+        stated = [n for n, fact in enumerate(post) if mention in fact.keys]
+        fitting = [n for n in stated if not post[n].who or person in post[n].who]
+        if fitting:
+            right.add(next((n for n in fitting if n not in right), fitting[0]))
+        else:
+            wrong.add((mention, person if stated else ""))
+    return FactCount(len(right), len(wrong), len(post) - len(right))
+
+
+def _mentions(text: str, parts: set[str], vocabulary: FactVocabulary) -> Iterator[tuple[str, str]]:
+    """What the text states, each with the nearest person before it ("" for none).
+
+    `parts` are the words of the post's own forms: capitals make no other name of those.
+    """
+    person = ""
+    for match in vocabulary.scanner.finditer(text):
+        said = _key(match[0])
+        if match.lastgroup != "word":
+            yield said, person
+            if said in vocabulary.people:
+                person = said
+        elif said in PRONOUNS:
+            person = said if match[0] != "i" else person
+        elif said not in parts and _is_name(match):
+            yield said, person
+
+
+def _is_name(word: re.Match[str]) -> bool:
+    """Whether the word can only be a name: capitalised, no abbreviation, not the start of a sentence."""
+    capitalised = word[0][0].isupper() and not word[0].isupper()
+    return capitalised and not SENTENCE_START.search(word.string[: word.start()])
+
+
+def _read(column: Sequence[Mapping[str, Any]]) -> list[_Fact]:
+    """A post's facts, once they are known to be some; data sets of a user's own may hold anything."""
+    facts = []
+    for fact in column if isinstance(column, list | tuple) else [column]:
+        if not (
+            isinstance(fact, Mapping)
+            and _are_texts([fact.get("kind")])
+            and _are_texts(fact.get("forms"))
+            and (fact.get("who") == [] or _are_texts(fact.get("who")))
+        ):
+            raise UsageError(
+                f"not a fact: {fact!r}",
+                hint='write {"kind": "name", "forms": ["Noah"], "who": []}, or rename the column "facts"',
+            )
+        forms, who = frozenset(fact["forms"]), frozenset(map(_key, fact["who"]))
+        facts.append(_Fact(fact["kind"], forms, frozenset(map(_key, forms)), who))
+    return facts
+
+
+def _are_texts(values: object) -> bool:
+    """Whether this is a list, not empty, of texts that are not blank."""
+    return isinstance(values, list) and bool(values) and all(isinstance(v, str) and v.strip() for v in values)
+
+
+def _key(form: str) -> str:
+    """One spelling for a form: case folded, single blanks, no commas in numbers."""
+    return re.sub(r"(?<=\d),(?=\d)", "", " ".join(form.casefold().split()))
+
+
+def _pattern(form: str, *, any_case: bool) -> str:
+    words = r"\s+".join(re.escape(word) for word in form.split())
+    return f"(?i:{words})" if any_case else words

@@ -1,0 +1,126 @@
+"""GRPO, from prompts to weights.
+
+For each stage, for each step: take prompts, sample G completions of each, score them with the stage's signals, turn
+rewards into advantages within each group, take one optimizer step on the clipped loss, write down what happened. Which
+prompts and which random numbers a step uses follows from the run's seed and the step alone, so a resumed run repeats
+an uninterrupted one bit for bit.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+
+from smolsum.config import Config, StageConfig
+from smolsum.evaluate.generate import greedy
+from smolsum.grpo.advantages import group_advantages, zero_spread
+from smolsum.grpo.optimizer import Optimizer, learning_rate
+from smolsum.grpo.update import gradients
+from smolsum.materials import Materials, gather
+from smolsum.plan import planned_steps
+from smolsum.progress import Progress
+from smolsum.rewards.combine import combine, score_all
+from smolsum.rollout.local import sample_groups
+from smolsum.rollout.records import Prompt
+from smolsum.session import Session
+from smolsum.step_metrics import rollout_metrics, rollout_rows
+
+
+def train(config: Config, *, resume: str | None, progress: Progress) -> Path:
+    """Run every stage of a configuration, or what is left of the run `resume`; returns the run directory.
+
+    Raises InterruptedRun after a first Ctrl-C, once the step is finished and saved; SmolsumError for everything a user
+    can mend.
+    """
+    with Session.open(config, resume, progress) as session:
+        progress.phase(f"loading {config.model.path} and {config.data.path}")
+        materials = gather(config)
+        session.begin(materials, planned_steps(config, len(materials.prompts["train"])))
+        session.evaluate("start")
+        for name in config.stages:
+            if not session.restore(name):
+                run_stage(session, materials, name)
+            session.evaluate(name)
+        session.finish()
+        return session.paths.root
+
+
+def run_stage(session: Session, materials: Materials, name: str) -> None:
+    """One leg of a run, from the checkpoint that the session restored or from the stage's start."""
+    config, stage, policy = session.config, session.config.stages[name], materials.policy
+    steps = session.steps[name]
+    reference = session.stage_start() if stage.beta > 0 else None
+    optimizer = Optimizer(policy.model, config.optimizer)
+    session.load_optimizer(optimizer)
+    order = PromptOrder(materials.prompts["train"], config, list(config.stages).index(name))
+    for k in range(session.stage_step, steps):
+        session.step += 1
+        clock = Clock()
+        prompts = order.take(k)
+        groups = sample_groups(policy, prompts, config.sampling, temperature=stage.temperature,
+                               run_seed=config.train.seed, step=session.step, version=session.step - 1)  # fmt: skip
+        clock.lap("rollout_s")
+        scores = score_all(groups, stage.rewards, config)
+        totals = np.array(combine(groups, scores, stage.rewards), dtype=np.float64)
+        clock.lap("score_s")
+        advantages = group_advantages(totals, scale=config.grpo.advantage_scale)
+        grads, metrics = gradients(policy.model, groups, advantages, config.grpo, stage, reference=reference)
+        clock.lap("fwd_bwd_s")
+        metrics |= optimizer.step(policy.model, grads, learning_rate(stage, k, steps))
+        clock.lap("optimizer_s")
+        metrics |= rollout_metrics(groups, scores, totals, zero_spread(totals), config)
+        if config.train.validate_every and (k + 1) % config.train.validate_every == 0:
+            metrics |= validate(session, materials, stage)
+            clock.lap("validate_s")
+        session.record(name, metrics, clock.times(), rollout_rows(groups, scores, totals, advantages))
+        session.checkpoint(name, optimizer, best=metrics.get("validation/reward"))
+        if session.stop_requested:
+            session.interrupt()
+
+
+def validate(session: Session, materials: Materials, stage: StageConfig) -> dict[str, float]:
+    """Greedy reward and share on target, on the same prompts of the validation split every time."""
+    prompts = materials.prompts["validation"][: session.config.train.validation_prompts]
+    groups = greedy(materials.policy, prompts, session.config, version=session.step)
+    totals = combine(groups, score_all(groups, stage.rewards, session.config), stage.rewards)
+    rewards = [row[0] for row in totals if row[0] is not None]
+    summary = materials.task.summarise([materials.measure(g.prompt, g.rollouts[0]) for g in groups])
+    found = {"validation/reward": fmean(rewards)} if rewards else {}
+    return found | {f"validation/{key}": value for key, value in summary.items() if value is not None}
+
+
+class PromptOrder:
+    """The prompts of a stage: shuffled anew in every epoch by the run's seed."""
+
+    def __init__(self, prompts: tuple[Prompt, ...], config: Config, stage_number: int) -> None:
+        self.prompts, self.seed, self.stage = prompts, config.train.seed, stage_number
+        self.size = config.train.prompts_per_step * config.train.accumulation_steps
+
+    def take(self, step: int) -> list[Prompt]:
+        """The prompts of the stage's step (from 0)."""
+        return [self._at(place) for place in range(step * self.size, (step + 1) * self.size)]
+
+    def _at(self, place: int) -> Prompt:
+        epoch, row = divmod(place, len(self.prompts))
+        shuffled = np.random.default_rng([self.seed, self.stage, epoch]).permutation(len(self.prompts))
+        return self.prompts[int(shuffled[row])]
+
+
+class Clock:
+    """Where a step's time goes, in seconds, under TRL's `perf/` names."""
+
+    def __init__(self) -> None:
+        self.start = self.last = time.perf_counter()
+        self.laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        """Count the time since the last lap under `perf/<name>`."""
+        now = time.perf_counter()
+        self.laps[f"perf/{name}"], self.last = now - self.last, now
+
+    def times(self) -> dict[str, float]:
+        """All laps, and `perf/step_s` from the start to now."""
+        return {"perf/step_s": time.perf_counter() - self.start, **self.laps}

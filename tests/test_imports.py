@@ -1,0 +1,74 @@
+"""What an import brings along, each seen from a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = (
+    "datasets",
+    "deepeval",
+    "huggingface_hub",
+    "mlx",
+    "mlx_lm",
+    "nltk",
+    "numpy",
+    "polars",
+    "rich",
+    "rouge_score",
+    "sacrebleu",
+    "scipy",
+    "textual",
+    "torch",
+    "transformers",
+)
+HELP_BUDGET_MS = 250
+
+
+def loaded(code: str) -> set[str]:
+    """Returns which of the heavy libraries a new process has loaded after running the code."""
+    probe = f"{code}\nimport sys\nprint('\\n'.join(sys.modules), file=sys.stderr)"
+    run = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    return set(HEAVY) & set(run.stderr.splitlines())
+
+
+@pytest.mark.parametrize("line", [["--help"], ["train", "--help"], ["--version"], ["trian"]])
+def test_command_line_is_light(line: list[str]) -> None:
+    """Help, version and a mistyped command load none of the heavy libraries, Rich included."""
+    assert loaded(f"from smolsum.cli import main\nmain({line})") == set()
+
+
+def test_dry_run_needs_no_mlx() -> None:
+    """A dry run reads settings and data at most: it loads nothing that computes."""
+    # the data are read with polars
+    assert loaded("from smolsum.cli import main\nmain(['train', '--dry-run'])") <= {"polars"}
+
+
+def test_progress_is_light() -> None:
+    """A run that is not on a terminal shows its progress without Rich."""
+    code = "from smolsum.progress import Progress\nwith Progress() as p: p.phase('loading')"
+    assert loaded(code) == set()
+
+
+@pytest.mark.parametrize("module", ["runs", "journal", "checkpoints"])
+def test_run_directory_needs_no_mlx(module: str) -> None:
+    """What reads a run directory works on a machine without MLX."""
+    assert not {"mlx", "mlx_lm", "transformers", "datasets"} & loaded(f"import smolsum.{module}")
+
+
+def test_rewards_load_their_library_on_use() -> None:
+    """Naming the signals loads none of the libraries that compute them."""
+    assert loaded("import smolsum.rewards") == set()
+
+
+def test_help_is_fast() -> None:
+    """All the work of `smolsum --help` after Python's start stays within its budget, at best of five."""
+    # CPU time, as on a busy machine the clock on the wall measures the neighbours
+    code = (
+        "import sys, time\nbegan = time.process_time()\nfrom smolsum.cli import main\nmain(['--help'])\n"
+        "print(1000 * (time.process_time() - began), file=sys.stderr)"
+    )
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(5)]
+    assert min(float(run.stderr) for run in runs) < HELP_BUDGET_MS
