@@ -17,7 +17,7 @@ from smolsum.data import Split, load_split, overlap
 from smolsum.errors import UsageError
 from smolsum.policy.blas import preload
 from smolsum.policy.load import Policy, encode_chat, load_policy, weights_hash
-from smolsum.rewards.meteor import ensure_meteor
+from smolsum.rewards.meteor import ensure_meteor, wordnet_problem
 from smolsum.rollout.records import Prompt, Rollout
 from smolsum.tasks import TASKS
 from smolsum.tasks.task import Task
@@ -60,6 +60,8 @@ def gather(config: Config) -> Materials:
                 "and were dropped"
             )
     matcher = ensure_meteor(config.rewards.require_wordnet)
+    if problem := wordnet_problem():
+        warnings.append(f"{problem.message}; to mend it: {problem.hint}")
     provenance = {
         "model": {"path": config.model.path, "dtype": policy.dtype, "weights": weights_hash(policy.path)},
         "tokenizer": _digest(policy.tokenizer.get_vocab()) + _digest(policy.tokenizer.chat_template),

@@ -41,7 +41,8 @@ class RunPaths:
     @property
     def resume_command(self) -> str:
         """The command that goes on with this run."""
-        return f"smolsum train --resume {self.name}"
+        usual = self.root.parent == Path(os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
+        return f"smolsum train --resume {self.name if usual else self.root}"
 
     @property
     def config(self) -> Path:

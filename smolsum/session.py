@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import sys
 import traceback
@@ -289,7 +290,7 @@ class Session:
         def ask(number: int, _frame: object) -> None:
             self.stop_requested = True
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            self.progress.note("finishing the step, then saving; Ctrl-C again to quit at once")
+            os.write(2, b"finishing the step, then saving; Ctrl-C again to quit at once\n")  # safe inside a handler
 
         before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
         try:

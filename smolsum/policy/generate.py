@@ -18,7 +18,6 @@ import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 
 from smolsum.policy import kernels
-from smolsum.policy.streams import streams
 
 COMPACT = 0.75
 """finished rollouts leave the batch once no more than this share of it is still running"""
@@ -54,21 +53,23 @@ def generate(
     nothing is truncated or penalised.
     """
     drafts = [_Draft(p, seed) for p, row in enumerate(seeds) for seed in row]
-    share = -(-len(drafts) // len(streams()))
-    batches = [
-        _Batch(model, stream, prompts, drafts[start : start + share], temperature, max_new_tokens)
-        for stream, start in zip(streams(), range(0, len(drafts), share), strict=False)
-    ]
+    uniforms = np.stack([np.random.default_rng(d.seed).random(max_new_tokens, dtype=np.float32) for d in drafts])
+    cache, logits = _prefill(model, prompts, [d.prompt for d in drafts])
+    alive = list(range(len(drafts)))  # the draft of each row in the batch
     for t in range(max_new_tokens):
-        running = [batch for batch in batches if batch.alive]
-        if not running:
+        token, logp = _sample(logits, temperature, mx.array(uniforms[alive, t]))
+        mx.eval(token, logp)  # the host must see every token to know who has finished
+        for draft, i, lp in zip((drafts[n] for n in alive), token.tolist(), logp.tolist(), strict=True):
+            draft.accept(i, lp, eos_ids)
+        rows = [row for row, n in enumerate(alive) if not drafts[n].stopped]
+        if not rows or t + 1 == max_new_tokens:
             break
-        sampled = [batch.sample(t) for batch in running]
-        mx.eval(sampled)  # one token of every rollout; the host must see it to know who has finished
-        for batch, (token, logp) in zip(running, sampled, strict=True):
-            batch.accept(token, logp, eos_ids)
-            if batch.alive and t + 1 < max_new_tokens:
-                batch.advance()
+        if len(rows) <= COMPACT * len(alive):
+            kept = mx.array(rows)
+            for layer in cache:
+                layer.filter(kept)
+            alive, token = [alive[row] for row in rows], token[kept]
+        logits = model(token[:, None], cache=cache)[:, -1]
     done = iter(Completion(tuple(d.ids), tuple(d.logprobs), "stop" if d.stopped else "length") for d in drafts)
     return [[next(done) for _ in row] for row in seeds]
 
@@ -83,66 +84,27 @@ class _Draft:
     logprobs: list[float] = field(default_factory=list)
     stopped: bool = False
 
-
-class _Batch:
-    """The rollouts that one stream decodes together: their merged caches and the logits of the next token."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        stream: mx.Stream,
-        prompts: Sequence[Sequence[int]],
-        drafts: list[_Draft],
-        temperature: float,
-        tokens: int,
-    ) -> None:
-        self.model, self.stream, self.alive, self.temperature = model, stream, drafts, temperature
-        self.uniforms = {id(d): np.random.default_rng(d.seed).random(tokens, dtype=np.float32) for d in drafts}
-        with mx.stream(stream):
-            filled = {p: _prefill(model, prompts[p]) for p in dict.fromkeys(d.prompt for d in drafts)}
-            self.cache = [
-                type(row[0]).merge(list(row)) for row in zip(*(filled[d.prompt][0] for d in drafts), strict=True)
-            ]
-            self.logits = mx.concatenate([filled[d.prompt][1] for d in drafts])
-
-    def sample(self, t: int) -> tuple[mx.array, mx.array]:
-        """Token t of every rollout in the batch, and its log-prob: lazy (B,) arrays."""
-        with mx.stream(self.stream):
-            self.token, logp = _sample(
-                self.logits, self.temperature, mx.array(np.array([self.uniforms[id(d)][t] for d in self.alive]))
-            )
-        return self.token, logp
-
-    def accept(self, token: mx.array, logp: mx.array, eos_ids: frozenset[int]) -> None:
-        """Write the sampled tokens down; now and then the finished rollouts leave the batch."""
-        for draft, i, lp in zip(self.alive, token.tolist(), logp.tolist(), strict=True):
-            if not draft.stopped:
-                draft.ids.append(i)
-                draft.logprobs.append(lp)
-                draft.stopped = i in eos_ids
-        keep = [row for row, draft in enumerate(self.alive) if not draft.stopped]
-        if not keep:
-            self.alive = []
-        elif len(keep) <= COMPACT * len(self.alive):
-            with mx.stream(self.stream):
-                rows = mx.array(keep)
-                for layer in self.cache:
-                    layer.filter(rows)
-                self.token = self.token[rows]
-            self.alive = [self.alive[row] for row in keep]
-
-    def advance(self) -> None:
-        """Put the sampled tokens through the model."""
-        with mx.stream(self.stream):
-            self.logits = self.model(self.token[:, None], cache=self.cache)[:, -1]
+    def accept(self, token: int, logprob: float, eos_ids: frozenset[int]) -> None:
+        """Write a sampled token down, unless an earlier one was EOS."""
+        if not self.stopped:
+            self.ids.append(token)
+            self.logprobs.append(logprob)
+            self.stopped = token in eos_ids
 
 
-def _prefill(model: nn.Module, prompt: Sequence[int]) -> tuple[list[Any], mx.array]:
-    """The caches after one prompt, and the logits (1, V) that follow it."""
-    cache = make_prompt_cache(model)
-    logits = model(mx.array(prompt)[None], cache=cache)[:, -1]
-    mx.eval(logits, [layer.state for layer in cache])  # one prompt's activations at a time
-    return cache, logits
+def _prefill(
+    model: nn.Module, prompts: Sequence[Sequence[int]], prompt_of_row: Sequence[int]
+) -> tuple[list[Any], mx.array]:
+    """The merged caches of all rows, each its prompt's, and the logits (rows, V) that follow the prompts."""
+    filled = {}
+    for p in dict.fromkeys(prompt_of_row):
+        cache = make_prompt_cache(model)
+        logits = model(mx.array(list(prompts[p]))[None], cache=cache)[:, -1]
+        mx.eval(logits, [layer.state for layer in cache])  # one prompt's activations at a time
+        filled[p] = cache, logits
+    layers = zip(*(filled[p][0] for p in prompt_of_row), strict=True)
+    merged = [type(layer[0]).merge(list(layer)) for layer in layers]
+    return merged, mx.concatenate([filled[p][1] for p in prompt_of_row])
 
 
 def _sample(logits_BV: mx.array, temperature: float, uniform_B: mx.array) -> tuple[mx.array, mx.array]:

@@ -104,6 +104,8 @@ def attention(
     """Scaled dot-product attention with mlx-lm's calling convention: (B, H, L, D) queries, (B, H / n, S, D) keys and
     values."""
     batch, heads, length, width = queries.shape
+    if length == 1:  # decoding: few scores, another shape at every token
+        return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=scale, mask=mask)
     kv_heads, total = keys.shape[1], keys.shape[2]
     q = (queries * scale).reshape(batch, kv_heads, heads // kv_heads * length, width)
     scores = (q @ keys.swapaxes(-1, -2)).reshape(batch, heads, length, total)

@@ -99,7 +99,7 @@ def wordnet_problem() -> MachineError | None:
     reasons = "".join(f"; {reason}" for reason in lexicon.refused)
     return MachineError(
         f"no usable WordNet database: METEOR matches words and stems but no synonyms{reasons}",
-        hint="apt-get install wordnet-base, or python -m nltk.downloader wordnet",
+        hint="apt-get install wordnet-base, or uv run python -m nltk.downloader wordnet",
     )
 
 

@@ -91,7 +91,7 @@ def test_without_wordnet_there_is_a_warning_to_show_with_its_remedy() -> None:
     problem = wordnet_problem()
     assert problem is not None
     assert "no synonyms" in problem.message
-    assert problem.hint == "apt-get install wordnet-base, or python -m nltk.downloader wordnet"
+    assert problem.hint == "apt-get install wordnet-base, or uv run python -m nltk.downloader wordnet"
 
 
 @pytest.mark.usefixtures("no_wordnet")

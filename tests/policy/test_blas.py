@@ -1,0 +1,82 @@
+"""The BLAS that MLX is given, each seen from a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="MLX has a real BLAS of its own there")
+
+PROBE = """
+import json, sys, time, warnings
+warnings.simplefilter("error")
+from smolsum.policy import blas
+import mlx.core as mx
+import numpy as np
+a, b = (np.random.default_rng(n).standard_normal((512, 512), dtype=np.float32) for n in (1, 2))
+x, y = mx.array(a), mx.array(b)
+seconds = []
+for _ in range(5):
+    start = time.perf_counter()
+    mx.eval(x @ y)
+    seconds.append(time.perf_counter() - start)
+error = float(np.abs(np.array(x @ y) - a.astype(np.float64) @ b.astype(np.float64)).max())
+print(json.dumps({"path": blas.preload(), "seconds": min(seconds), "error": error}))
+"""
+
+
+def probe(**variables: str) -> dict[str, Any]:
+    """Which library was loaded, the best time of a float32 matrix product, and its error."""
+    environment = {k: v for k, v in os.environ.items() if k != "SMOLSUM_BLAS"} | variables
+    run = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, env=environment)
+    assert run.stderr == ""
+    return dict(json.loads(run.stdout))
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, Any]:
+    return probe(SMOLSUM_BLAS="none")
+
+
+def test_none_keeps_mlx_s_own(plain: dict[str, Any]) -> None:
+    """Nothing is loaded, and products are right."""
+    assert plain["path"] == ""
+    assert plain["error"] < 1e-3
+
+
+def test_a_real_blas_is_found_and_fast(plain: dict[str, Any], tmp_path: Path) -> None:
+    """On first use in an empty cache: a library is made or found, products are right and three times faster at least."""
+    found = probe(XDG_CACHE_HOME=str(tmp_path))
+    assert Path(found["path"]).is_file()
+    assert found["error"] < 1e-3
+    assert plain["seconds"] > 3 * found["seconds"]
+    assert not list((tmp_path / "smolsum").glob("tmp*"))
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    """Without a place for the copy, another library or MLX's own is used."""
+    (tmp_path / "file").write_text("")
+    assert probe(XDG_CACHE_HOME=str(tmp_path / "file"))["error"] < 1e-3
+
+
+@pytest.mark.parametrize("name", ["missing.so", "text.so"])
+def test_a_library_that_cannot_be_loaded_is_no_error(plain: dict[str, Any], tmp_path: Path, name: str) -> None:
+    """A wrong SMOLSUM_BLAS leaves MLX's own."""
+    (tmp_path / "text.so").write_text("not a library")
+    asked = probe(SMOLSUM_BLAS=str(tmp_path / name))
+    assert asked["path"] == ""
+    assert asked["error"] < 1e-3
+
+
+def test_the_user_s_choice_is_taken(tmp_path: Path) -> None:
+    """SMOLSUM_BLAS names the library."""
+    found = probe()["path"]
+    if not found:
+        pytest.skip("no BLAS to choose here")
+    assert probe(SMOLSUM_BLAS=found)["path"] == found

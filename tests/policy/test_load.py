@@ -1,0 +1,251 @@
+"""Models from a directory: what is wrong with one is told in a sentence, and what is saved comes back bit for bit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from models import CHAT_TEMPLATE, EOS, build, write
+
+from smolsum.errors import UsageError
+from smolsum.policy.load import encode_chat, load_policy, load_weights, locate, save_policy, snapshot, weights_hash
+
+# isort: split
+import mlx.core as mx
+from mlx.utils import tree_flatten
+from mlx_lm.utils import load_model
+
+WEIGHTS = "model.safetensors"
+
+
+def change_json(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def without(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def with_text(name: str, text: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_text(text) and None
+
+
+def with_config(**changes: object) -> Callable[[Path], None]:
+    return lambda folder: change_json(folder / "config.json", **changes)
+
+
+def cut(bytes_kept: int) -> Callable[[Path], None]:
+    return lambda folder: (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:bytes_kept]) and None
+
+
+def drop_shard(folder: Path) -> None:
+    """An index that names two shards, of which one did not arrive."""
+    weights = list(mx.load(str(folder / WEIGHTS)).items())
+    (folder / WEIGHTS).unlink()
+    names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    mx.save_safetensors(str(folder / names[0]), dict(weights[:5]))
+    index = {name: names[0 if n < 5 else 1] for n, (name, _) in enumerate(weights)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+
+
+def drop_weight(folder: Path) -> None:
+    weights = mx.load(str(folder / WEIGHTS))
+    del weights["model.norm.weight"]
+    mx.save_safetensors(str(folder / WEIGHTS), weights)
+
+
+def drop_template(folder: Path) -> None:
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    del settings["chat_template"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no config": (without("config.json"), "has no config.json"),
+    "config not JSON": (with_text("config.json", '{"model_type": "qwen2",\n oops'), "config.json is not JSON"),
+    "config not text": (lambda folder: (folder / "config.json").write_bytes(b"\xff\xfe{}") and None, "config.json"),
+    "config a list": (with_text("config.json", "[1, 2]"), "architecture"),
+    "config empty": (with_text("config.json", "{}"), "architecture"),
+    "unknown architecture": (with_config(model_type="perceptron"), "architecture 'perceptron'"),
+    "architecture not a name": (with_config(model_type=7), "architecture 7"),
+    "architecture a path": (with_config(model_type="../x"), "architecture '../x'"),
+    "size missing": (with_config(hidden_size=None), "cannot be loaded"),
+    "no weights": (without(WEIGHTS), "has no model*.safetensors"),
+    "shard missing": (drop_shard, "has no model-00002-of-00002.safetensors"),
+    "index not JSON": (with_text("model.safetensors.index.json", "{"), "model.safetensors.index.json"),
+    "index without a map": (with_text("model.safetensors.index.json", "{}"), "model.safetensors.index.json"),
+    "weights empty": (cut(0), "cannot be loaded"),
+    "weights header cut": (cut(100), "cannot be loaded"),
+    "weights cut": (cut(20_000), "cannot be loaded"),
+    "weights not weights": (with_text(WEIGHTS, "<html>not found</html>" * 90), "cannot be loaded"),
+    "weights of another shape": (with_config(intermediate_size=64), "cannot be loaded"),
+    "weights of another size": (with_config(num_hidden_layers=3), "cannot be loaded"),
+    "weight missing": (drop_weight, "cannot be loaded"),
+    "no tokenizer": (without("tokenizer.json"), "has no tokenizer.json"),
+    "tokenizer not JSON": (with_text("tokenizer.json", "{"), "cannot be loaded"),
+    "tokenizer not a tokenizer": (with_text("tokenizer.json", '{"version": "1.0"}'), "cannot be loaded"),
+    "tokenizer config not JSON": (with_text("tokenizer_config.json", "{"), "cannot be loaded"),
+    "generation config not JSON": (with_text("generation_config.json", "{"), "cannot be loaded"),
+    "no chat template": (drop_template, "no chat template"),
+}
+
+
+@pytest.mark.parametrize(("damage", "problem"), DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_model_is_refused(tmp_path: Path, damage: Callable[[Path], None], problem: str) -> None:
+    """One sentence that names the directory and the fault, and what to do about it."""
+    folder = write(tmp_path / "model", "qwen2")
+    damage(folder)
+    with pytest.raises(UsageError) as raised:
+        load_policy(str(folder))
+    assert problem in raised.value.message
+    assert str(folder) in raised.value.message
+    assert "\n" not in raised.value.message
+    assert raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem", "remedy"),
+    [
+        ("./nowhere", "'./nowhere': no such directory", "config.json"),
+        ("/nowhere/at/all", "no such directory", "config.json"),
+        ("tiny", "'tiny': no such directory, and not a hub id", "preset"),
+        ("a/b/c", "not a hub id", "preset"),
+        ("builtin:tny", "no built-in model 'tny'", "tiny"),
+        ("builtin:", "no built-in model ''", "tiny"),
+    ],
+)
+def test_a_model_that_is_not_there_is_refused(asked: str, problem: str, remedy: str) -> None:
+    """A path, a hub id or a name that leads nowhere."""
+    with pytest.raises(UsageError) as raised:
+        load_policy(asked)
+    assert problem in raised.value.message
+    assert remedy in (raised.value.hint or "")
+
+
+def test_a_file_is_not_a_model(tmp_path: Path) -> None:
+    """The weights' own path, given in place of their directory's."""
+    folder = write(tmp_path, "llama")
+    with pytest.raises(UsageError, match="no such directory"):
+        load_policy(str(folder / WEIGHTS))
+
+
+def test_logits_that_are_scaled_are_refused(tmp_path: Path) -> None:
+    """Log-probs take the logits for the head applied to the trunk: where they are not, training would be wrong in silence."""
+    with pytest.raises(UsageError, match="granite") as raised:
+        load_policy(str(write(tmp_path, "granite")))
+    assert raised.value.hint
+
+
+def test_a_directory_beats_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """owner/name is local where there is such a directory."""
+    write(tmp_path / "ann" / "tiny", "llama")
+    monkeypatch.chdir(tmp_path)
+    assert locate("ann/tiny") == Path("ann/tiny")
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama", "lfm2"])
+def test_a_model_loads_as_it_was_written(tmp_path: Path, family: str) -> None:
+    """Weights bit for bit, end-of-text ids and type."""
+    policy = load_policy(str(write(tmp_path, family, seed=3)))
+    expected = dict(tree_flatten(build(family, seed=3).parameters()))
+    for name, weight in tree_flatten(policy.model.parameters()):
+        assert mx.array_equal(weight, expected.pop(name)).item()
+    assert not expected
+    assert (policy.eos_ids, policy.dtype, policy.path) == ({EOS}, "float32", tmp_path)
+
+
+def test_every_end_of_text_counts(tmp_path: Path) -> None:
+    """generation_config.json goes before config.json, and may list several; the tokenizer's own is always one."""
+    folder = write(tmp_path, "llama")
+    change_json(folder / "generation_config.json", eos_token_id=[5, 6])
+    assert load_policy(str(folder)).eos_ids >= {5, 6}
+    (folder / "generation_config.json").unlink()
+    change_json(folder / "config.json", eos_token_id=9)
+    assert 9 in load_policy(str(folder)).eos_ids
+
+
+def test_shards_are_put_together(tmp_path: Path) -> None:
+    """A model in several files equals the one in one file."""
+    folder = write(tmp_path / "sharded", "llama")
+    whole = mx.load(str(folder / WEIGHTS))
+    drop_shard(folder)
+    mx.save_safetensors(str(folder / "model-00002-of-00002.safetensors"), dict(list(whole.items())[5:]))
+    for name, weight in tree_flatten(load_policy(str(folder)).model.parameters()):
+        assert mx.array_equal(weight, whole[name]).item()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", ["qwen2", "lfm2"])
+def test_what_is_saved_is_loaded_bit_for_bit(tmp_path: Path, family: str, dtype: str) -> None:
+    """By `load_policy`, by `load_weights` and by mlx-lm."""
+    policy = load_policy(str(write(tmp_path / "start", family, seed=1)), dtype=dtype)
+    (tmp_path / "saved").mkdir()
+    save_policy(policy, policy.model.parameters(), tmp_path / "saved")
+    other = load_policy(str(write(tmp_path / "other", family, seed=2)), dtype=dtype)
+    load_weights(other, tmp_path / "saved")
+    again, theirs = load_policy(str(tmp_path / "saved"), dtype=dtype), load_model(tmp_path / "saved")[0]
+    assert again.dtype == dtype
+    assert weights_hash(tmp_path / "saved") != weights_hash(tmp_path / "other")
+    for name, weight in tree_flatten(policy.model.parameters()):
+        for model in (again.model, other.model, theirs):
+            loaded = dict(tree_flatten(model.parameters()))[name]
+            assert loaded.dtype == weight.dtype
+            assert mx.array_equal(loaded, weight).item()
+
+
+def test_other_weights_than_the_model_s_can_be_saved(tmp_path: Path) -> None:
+    """Any parameter tree, in the policy's type: a snapshot outlives the model's updates."""
+    policy = load_policy(str(write(tmp_path / "start", "llama")))
+    kept = snapshot(policy.model)
+    policy.model.update({"model": {"norm": {"weight": mx.zeros(32)}}})
+    (tmp_path / "saved").mkdir()
+    save_policy(policy, kept, tmp_path / "saved")
+    saved = load_policy(str(tmp_path / "saved")).model
+    assert mx.array_equal(saved.model.norm.weight, build("llama").model.norm.weight).item()
+
+
+def test_a_saved_model_is_whole_and_says_its_type(tmp_path: Path) -> None:
+    """Every file of the source but its shard index; config.json with the type that was written."""
+    source = write(tmp_path / "start", "qwen2")
+    (source / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    shutil.copyfile(source / WEIGHTS, source / "model-00001-of-00001.safetensors")
+    (source / WEIGHTS).unlink()
+    index = dict.fromkeys(mx.load(str(source / "model-00001-of-00001.safetensors")), "model-00001-of-00001.safetensors")
+    (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    (tmp_path / "saved").mkdir()
+    policy = load_policy(str(source), dtype="bfloat16")
+    save_policy(policy, policy.model.parameters(), tmp_path / "saved")
+    names = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+    assert {p.name for p in (tmp_path / "saved").iterdir()} == names | {WEIGHTS}
+    config = json.loads((tmp_path / "saved" / "config.json").read_text())
+    assert (config["dtype"], config["torch_dtype"]) == ("bfloat16", "bfloat16")
+
+
+def test_a_chat_is_encoded_up_to_the_answer(tmp_path: Path) -> None:
+    """System and user turn by the template, then the header of the assistant's."""
+    policy = load_policy(str(write(tmp_path, "llama")))
+    ids = encode_chat(policy, [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}])
+    text = "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+    assert policy.tokenizer.decode(ids) == text
+    assert ids.count(1) == 3
+
+
+def test_a_template_without_a_system_role_gets_it_in_the_user_s_turn(tmp_path: Path) -> None:
+    """Gemma's template, for one, raises where it meets a system message."""
+    folder = write(tmp_path, "llama")
+    refuse = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    change_json(folder / "tokenizer_config.json", chat_template=refuse + CHAT_TEMPLATE)
+    policy = load_policy(str(folder))
+    ids = encode_chat(policy, [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}])
+    assert policy.tokenizer.decode(ids) == "<|im_start|>user\nbe brief\n\nhello<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_a_template_that_always_refuses_is_the_user_s_to_mend(tmp_path: Path) -> None:
+    """One sentence with what the template said."""
+    folder = write(tmp_path, "llama")
+    change_json(folder / "tokenizer_config.json", chat_template="{{ raise_exception('never') }}")
+    with pytest.raises(UsageError, match="refuses the prompt: never"):
+        encode_chat(load_policy(str(folder)), [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}])

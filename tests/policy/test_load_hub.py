@@ -1,0 +1,112 @@
+"""Models by hub id: the real client library in its own process, a real server on loopback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hub import HubServer
+from models import write
+
+CLIENT = """
+import json, sys, time
+time.sleep = lambda seconds: None  # the client waits between its retries
+from smolsum.errors import SmolsumError
+from smolsum.policy.load import load_policy, weights_hash
+for line in sys.stdin:
+    try:
+        policy = load_policy(json.loads(line))
+        answer = {"hash": weights_hash(policy.path), "eos": sorted(policy.eos_ids)}
+    except SmolsumError as error:
+        answer = {"code": error.exit_code, "message": error.message, "hint": error.hint}
+    print(json.dumps(answer), flush=True)
+"""
+Ask = Callable[[str], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model repository as the hub has them, with weights of another framework that nobody needs."""
+    folder = write(tmp_path_factory.mktemp("model"), "llama")
+    (folder / "pytorch_model.bin").write_bytes(bytes(1000))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def hub(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
+    bare = tmp_path_factory.mktemp("bare")
+    (bare / "config.json").write_text('{"model_type": "llama"}')
+    repositories = {"models/ann/tiny": model, "models/ann/gated": model, "models/ann/bare": bare}
+    with HubServer(repositories, gated=["models/ann/gated"]) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def ask(hub: HubServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
+    """A process that loads what it is asked for."""
+    errors = tmp_path_factory.mktemp("client") / "stderr"
+    environment = hub.environment(tmp_path_factory.mktemp("hf-home"))
+    with errors.open("w") as sink:
+        process = subprocess.Popen(
+            [sys.executable, "-c", CLIENT],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sink, text=True, env=environment,
+        )  # fmt: skip
+
+    def answer(name: str) -> dict[str, Any]:
+        assert process.stdin
+        assert process.stdout
+        print(json.dumps(name), file=process.stdin, flush=True)
+        line = process.stdout.readline()
+        assert line, errors.read_text()
+        return dict(json.loads(line))
+
+    yield answer
+    process.communicate()
+
+
+def test_a_hub_id_is_downloaded_once(hub: HubServer, ask: Ask, model: Path) -> None:
+    """What is needed and no more; afterwards the hub may be down."""
+    loaded = ask("ann/tiny")
+    assert loaded["eos"] == [2]
+    assert any("resolve" in line and line.endswith("model.safetensors") for line in hub.requests)
+    assert not any("pytorch_model.bin" in line for line in hub.requests)
+    with hub.down():
+        assert ask("ann/tiny") == loaded
+
+
+@pytest.mark.parametrize("name", ["ann/none", "ann/gated"])
+def test_a_repository_out_of_reach_is_a_usage_error(ask: Ask, name: str) -> None:
+    """Missing, or closed to this user: the name and the login are the user's."""
+    answer = ask(name)
+    assert answer["code"] == 2
+    assert f"'{name}' does not exist, or you have no access" in answer["message"]
+    assert "hf auth login" in answer["hint"]
+
+
+def test_a_repository_without_weights_is_a_usage_error(ask: Ask) -> None:
+    """What was downloaded is checked as any directory is."""
+    answer = ask("ann/bare")
+    assert (answer["code"], "has no model*.safetensors" in answer["message"]) == (2, True)
+
+
+def test_a_broken_hub_is_unreachable(hub: HubServer, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server error is worth another try later."""
+    monkeypatch.setattr(hub, "status", HTTPStatus.INTERNAL_SERVER_ERROR)
+    answer = ask("ann/unseen")
+    assert answer["code"] == 3
+    assert "hf download ann/unseen --local-dir DIR" in answer["hint"]
+
+
+def test_a_hub_that_refuses_connections_is_unreachable(hub: HubServer, ask: Ask) -> None:
+    """As with no network at all."""
+    with hub.down():
+        answer = ask("ann/unseen")
+    assert answer["code"] == 3
+    assert "'ann/unseen'" in answer["message"]
+    assert "\n" not in answer["message"]

@@ -1,0 +1,164 @@
+"""Log-probs of a group with its prompt shared: the same values and gradients as the plainest computation."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from models import EOS, assert_trees_close, build
+
+from smolsum.policy import kernels, logprobs
+from smolsum.policy.logprobs import group_logprobs
+
+# isort: split
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+from mlx_lm.models import activations, base
+from mlx_lm.models.cache import RotatingKVCache
+
+FAMILIES = ["qwen2", "qwen3", "llama", "lfm2"]
+PROMPTS = {"one-token": [7], "two-tokens": [7, 9], "many-tokens": [5, 9, 33, 4, 60, 12, 8, 41, 3, 22, 17]}
+COMPLETIONS = [[10, 11, 12, 13, 14, 15, EOS], [20], [30, 31, 32, EOS]]
+
+
+def use(monkeypatch: pytest.MonkeyPatch, model: nn.Module, *, ours: bool) -> None:
+    """The model's arithmetic: our kernels, or mlx-lm's own functions."""
+    swiglu, attention = activations.swiglu, base.scaled_dot_product_attention
+    if ours:
+        swiglu, attention = kernels.swiglu, kernels.attention
+    module = sys.modules[type(model).__module__]
+    monkeypatch.setattr(module, "swiglu", swiglu)
+    monkeypatch.setattr(module, "scaled_dot_product_attention", attention)
+
+
+def gradient(model: nn.Module, prompt: list[int], **settings: Any) -> Any:
+    """Of a sum of the log-probs in which each has a weight of its own."""
+
+    def total(model: nn.Module) -> mx.array:
+        logp, _ = group_logprobs(model, prompt, COMPLETIONS, **settings)
+        return (logp * (1.0 + mx.arange(logp.size).reshape(logp.shape) % 5)).sum()
+
+    return nn.value_and_grad(model, total)(model)[1]
+
+
+def plain(model: nn.Module, prompt: list[int], temperature: float = 1.0) -> list[list[float]]:
+    """One sequence at a time through the whole model, softmax by the book."""
+    rows = []
+    for ids in COMPLETIONS:
+        logits = model(mx.array([[*prompt, *ids]]))[0].astype(mx.float32) / temperature
+        logp = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        rows.append([logp[len(prompt) - 1 + t, token].item() for t, token in enumerate(ids)])
+    return rows
+
+
+def assert_rows(logp: mx.array, rows: list[list[float]]) -> None:
+    """The log-probs of each completion, and zeros after its end."""
+    for got, expected in zip(logp.tolist(), rows, strict=True):
+        np.testing.assert_allclose(got[: len(expected)], expected, rtol=1e-5, atol=1e-6)
+        assert got[len(expected) :] == [0.0] * (len(got) - len(expected))
+
+
+@pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_equals_a_plain_forward(monkeypatch: pytest.MonkeyPatch, family: str, prompt: list[int]) -> None:
+    """Shared prompt and our kernels give what mlx-lm's model gives for each sequence on its own."""
+    model = build(family)
+    use(monkeypatch, model, ours=True)
+    logp, mask = group_logprobs(model, prompt, COMPLETIONS)
+    assert mask.tolist() == [[1.0] * len(ids) + [0.0] * (7 - len(ids)) for ids in COMPLETIONS]
+    assert (logp.dtype, mask.dtype) == (mx.float32, mx.float32)
+    use(monkeypatch, model, ours=False)
+    assert_rows(logp, plain(model, prompt))
+
+
+@pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_shared_equals_repeated(monkeypatch: pytest.MonkeyPatch, family: str, prompt: list[int]) -> None:
+    """One pass over the prompt, or one for each completion: the same values and the same gradient."""
+    model = build(family)
+    use(monkeypatch, model, ours=True)
+    shared, repeated = (group_logprobs(model, prompt, COMPLETIONS, shared_prefix=way)[0] for way in (True, False))
+    np.testing.assert_allclose(np.array(shared), np.array(repeated), rtol=1e-5, atol=1e-6)
+    assert_trees_close(gradient(model, prompt), gradient(model, prompt, shared_prefix=False))
+
+
+@pytest.mark.parametrize("family", ["qwen2", "lfm2"])
+def test_gradient_is_that_of_mlx_lm_s_own_arithmetic(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
+    """The kernels' hand-written gradients, through a whole model."""
+    model = build(family)
+    use(monkeypatch, model, ours=True)
+    ours = gradient(model, PROMPTS["many-tokens"])
+    use(monkeypatch, model, ours=False)
+    assert_trees_close(ours, gradient(model, PROMPTS["many-tokens"], shared_prefix=False), relative=3e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_token_completions(family: str) -> None:
+    """A group in which every completion is one token long."""
+    model, prompt = build(family), PROMPTS["many-tokens"]
+    shared, repeated = (group_logprobs(model, prompt, [[EOS], [3]], shared_prefix=way)[0] for way in (True, False))
+    np.testing.assert_allclose(np.array(shared), np.array(repeated), rtol=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [0.25, 2.5])
+def test_temperature_divides_the_logits(temperature: float) -> None:
+    """Log-probs are those of the distribution that is sampled from."""
+    model, prompt = build("qwen2"), PROMPTS["many-tokens"]
+    logp, _ = group_logprobs(model, prompt, COMPLETIONS, temperature=temperature)
+    assert_rows(logp, plain(model, prompt, temperature))
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama"])
+def test_an_untied_head_is_used(family: str) -> None:
+    """A model with an `lm_head` of its own: values, shared or not, and the head's gradient."""
+    model, prompt = build(family, tie_word_embeddings=False), PROMPTS["many-tokens"]
+    assert_rows(group_logprobs(model, prompt, COMPLETIONS)[0], plain(model, prompt))
+    tree = gradient(model, prompt)
+    assert mx.abs(tree["lm_head"]["weight"]).max().item() > 0
+    assert_trees_close(tree, gradient(model, prompt, shared_prefix=False))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("rows", [1, 5, 20, 21])
+def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch, rows: int, tied: bool) -> None:
+    """Logits made a few rows at a time and again in backward: same values, same gradient, same model afterwards."""
+    model, prompt = build("qwen2", tie_word_embeddings=tied), PROMPTS["many-tokens"]
+    whole, whole_gradient = group_logprobs(model, prompt, COMPLETIONS)[0], gradient(model, prompt)
+    mx.eval(whole, whole_gradient)
+    monkeypatch.setattr(logprobs, "CHUNK_LOGITS", rows * 64)
+    np.testing.assert_allclose(np.array(group_logprobs(model, prompt, COMPLETIONS)[0]), np.array(whole), rtol=1e-5)
+    assert_trees_close(gradient(model, prompt), whole_gradient)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(np.array(group_logprobs(model, prompt, COMPLETIONS)[0]), np.array(whole))
+
+
+def test_padding_has_no_gradient() -> None:
+    """What a completion is padded with takes no part: alone or beside a longer one, its gradient is the same."""
+    model, prompt = build("lfm2"), PROMPTS["many-tokens"]
+
+    def second(model: nn.Module, completions: list[list[int]]) -> mx.array:
+        return group_logprobs(model, prompt, completions)[0][-1].sum()
+
+    alone = nn.value_and_grad(model, second)(model, [[20, 21]])[1]
+    beside = nn.value_and_grad(model, second)(model, [[10, 11, 12, 13, 14, EOS], [20, 21]])[1]
+    assert_trees_close(beside, alone)
+
+
+def test_a_cache_that_cannot_be_shared_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model with a cache of another kind takes the repeated path, with the same values."""
+    model, prompt = build("llama"), PROMPTS["many-tokens"]
+    expected = group_logprobs(model, prompt, COMPLETIONS)[0]
+    monkeypatch.setattr(type(model), "make_cache", lambda _: [RotatingKVCache(4)] * 2)
+    np.testing.assert_allclose(np.array(group_logprobs(model, prompt, COMPLETIONS)[0]), np.array(expected), rtol=1e-5)
+
+
+def test_gradient_leaves_the_model_alone() -> None:
+    """After a gradient the model has the very weights it had."""
+    model = build("qwen2")
+    before = {name: np.array(p) for name, p in tree_flatten(model.parameters())}
+    mx.eval(gradient(model, PROMPTS["many-tokens"]))
+    for name, p in tree_flatten(model.parameters()):
+        np.testing.assert_array_equal(np.array(p), before[name])

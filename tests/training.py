@@ -1,0 +1,66 @@
+"""Small real runs for tests: a local data set cut from the built-in one, few short rollouts, the real command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from smolsum.journal import read_jsonl
+
+SIZES = {"train": 12, "validation": 3, "test": 4}
+SETTINGS = {
+    "sampling.rollouts": 4,
+    "sampling.max_new_tokens": 20,
+    "train.prompts_per_step": 2,
+    "train.validate_every": 2,
+    "train.validation_prompts": 2,
+    "train.checkpoint_every": 2,
+    "task.target_tokens": 12,
+    "stages.length.steps": 5,
+    "stages.quality.steps": 3,
+}
+
+
+def make_data(folder: Path) -> Path:
+    """A directory with a few rows of each built-in split, as Parquet."""
+    folder.mkdir()
+    for split, size in SIZES.items():
+        source = Path(str(resources.files("smolsum"))) / "builtin" / "tldr-mini" / f"{split}.parquet"
+        pl.read_parquet(source).head(size).write_parquet(folder / f"{split}.parquet")
+    return folder
+
+
+def arguments(data: Path, runs: Path, name: str, **changes: Any) -> list[str]:
+    """The arguments of `smolsum` for a run of eight steps; `changes` are settings with __ for the dot."""
+    settings = SETTINGS | {"data.path": str(data)} | {key.replace("__", "."): value for key, value in changes.items()}
+    sets = [f"--set={key}={json.dumps(value) if not isinstance(value, str) else value}" for key, value in settings.items()]
+    return ["train", "--model=tiny", "--runs-dir", str(runs), "--name", name, *sets]
+
+
+def start(args: list[str]) -> subprocess.Popen[str]:
+    """A training process of its own."""
+    command = [sys.executable, "-m", "smolsum", *args]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+
+
+def learned(run: Path) -> list[dict[str, Any]]:
+    """The run's metrics without its timings."""
+    return [{k: v for k, v in row.items() if not k.startswith("perf/")} for row in read_jsonl(run / "metrics.jsonl")]
+
+
+def weights(run: Path, step: int) -> dict[str, bytes]:
+    """The bytes of a checkpoint's weights and optimizer state."""
+    folder = run / "checkpoints" / f"step-{step:06d}"
+    return {file.name: file.read_bytes() for file in folder.glob("*.safetensors")}
+
+
+def events(run: Path) -> list[str]:
+    """The kinds of the run's events, in order."""
+    return [row["kind"] for row in read_jsonl(run / "events.jsonl")]
