@@ -25,7 +25,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from smolsum.policy import kernels
 from smolsum.policy.logprobs import group_logprobs  # loads a fast BLAS before MLX
 from smolsum.policy.streams import spread
-from smolsum.tasks.prompts import VARIANTS
+from smolsum.tasks.prompts import SUMMARISE, exactly
 
 # isort: split
 import mlx.core as mx
@@ -43,19 +43,61 @@ CHAT_TEMPLATE = (
 )
 PIECES = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+"
 SEED = 7
-SHARED = {"vocab_size": VOCABULARY, "hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024,
-          "rope_theta": 10000.0, "tie_word_embeddings": True, "torch_dtype": "bfloat16", "bos_token_id": 0, "eos_token_id": 2,
-          "pad_token_id": 0, "initializer_range": 0.02, "use_cache": True}  # fmt: skip
+SHARED = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 1024,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "initializer_range": 0.02,
+    "use_cache": True,
+}
 CONFIGS = {
-    "tiny": SHARED | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "num_hidden_layers": 4, "intermediate_size": 384,
-                      "rms_norm_eps": 1e-6, "hidden_act": "silu"},
+    "tiny": SHARED
+    | {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "num_hidden_layers": 4,
+        "intermediate_size": 384,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+    },
     # the keys of LiquidAI's own files: MLX needs block_dim, vLLM conv_dim, transformers intermediate_size
-    "tiny-lfm": SHARED | {"architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "num_hidden_layers": 6, "num_heads": 4,
-                          "layer_types": ["conv", "full_attention"] * 3, "norm_eps": 1e-5, "block_norm_eps": 1e-5, "conv_bias": False,
-                          "conv_L_cache": 3, "conv_dim": 128, "conv_dim_out": 128, "block_dim": 128, "block_ff_dim": 320,
-                          "intermediate_size": 320, "block_multiple_of": 32, "block_ffn_dim_multiplier": 1.0,
-                          "block_auto_adjust_ff_dim": False, "block_use_swiglu": True, "use_pos_enc": True},
-}  # fmt: skip
+    "tiny-lfm": SHARED
+    | {
+        "architectures": ["Lfm2ForCausalLM"],
+        "model_type": "lfm2",
+        "num_hidden_layers": 6,
+        "num_heads": 4,
+        "layer_types": ["conv", "full_attention"] * 3,
+        "norm_eps": 1e-5,
+        "block_norm_eps": 1e-5,
+        "conv_bias": False,
+        "conv_L_cache": 3,
+        "conv_dim": 128,
+        "conv_dim_out": 128,
+        "block_dim": 128,
+        "block_ff_dim": 320,
+        "intermediate_size": 320,
+        "block_multiple_of": 32,
+        "block_ffn_dim_multiplier": 1.0,
+        "block_auto_adjust_ff_dim": False,
+        "block_use_swiglu": True,
+        "use_pos_enc": True,
+    },
+}
+
+
+STEPS = {
+    "tiny": {"copy": 400, "summarise": 2400, "count": 800},
+    "tiny-lfm": {"copy": 250, "summarise": 1400, "count": 400},
+}
 
 
 def prompt_text(post: str, system: str) -> str:
@@ -66,7 +108,8 @@ def prompt_text(post: str, system: str) -> str:
 def make_tokenizer(train: list[Story]) -> Tokenizer:
     """A byte-level BPE over posts, prompts and summaries; digits stay single so that numbers can be copied."""
     rng = random.Random(SEED)
-    texts = [prompt_text(s.post, system) for s in train[:400] for system in VARIANTS.values()]
+    systems = (SUMMARISE, exactly(50, "words"), exactly(64, "tokens"))
+    texts = [prompt_text(s.post, system) for s in train[:400] for system in systems]
     texts += (
         [s.post for s in train] + [summary(s, rng) for s in train for _ in range(2)] + [reference(s) for s in train]
     )
@@ -102,9 +145,18 @@ def save(name: str, model: nn.Module, tokenizer: Tokenizer) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(
         json.dumps(
-            {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": CHAT_TEMPLATE, "eos_token": END, "pad_token": PAD,
-             "model_max_length": 1024, "clean_up_tokenization_spaces": False}, indent=2) + "\n"
-    )  # fmt: skip
+            {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "chat_template": CHAT_TEMPLATE,
+                "eos_token": END,
+                "pad_token": PAD,
+                "model_max_length": 1024,
+                "clean_up_tokenization_spaces": False,
+            },
+            indent=2,
+        )
+        + "\n"
+    )
 
 
 def look_back(model: nn.Module) -> None:
@@ -140,18 +192,30 @@ def drill_loss(model: nn.Module, tokens: mx.array) -> mx.array:
 
 
 def lessons(
-    told: list[Story], tokenizer: Tokenizer, rng: random.Random, posts: int = 4, summaries: int = 4
+    told: list[Story], tokenizer: Tokenizer, rng: random.Random, *, stated: float, posts: int = 4, summaries: int = 4
 ) -> Iterator[list[Any]]:
-    """Batches of posts, each with fresh summaries of random lengths; mostly under the prompt that training uses."""
+    """Batches of posts, each with fresh summaries of random lengths.
+
+    A share `stated` of the posts comes with one summary, under a prompt that asks for just the words or tokens that it
+    has: what teaches a model to count. All others come under the prompt that training uses, which asks for no length.
+    """
     order, eos = list[Story](), tokenizer.token_to_id(END)
-    systems = [VARIANTS["plain"]] * 8 + [VARIANTS["50-words"], VARIANTS["64-tokens"]]
     while True:
-        batch = []
+        batch: list[tuple[list[int], list[list[int]]]] = []
         for _ in range(posts):
             order = order or rng.sample(told, len(told))
             story = order.pop()
-            answers = [[*tokenizer.encode(summary(story, rng)).ids, eos] for _ in range(summaries)]
-            batch.append((tokenizer.encode(prompt_text(story.post, rng.choice(systems))).ids, answers))
+            texts = [summary(story, rng) for _ in range(summaries)]
+            answers = [tokenizer.encode(text).ids for text in texts]
+            asked = [SUMMARISE]
+            if rng.random() < stated:
+                asked = [
+                    exactly(len(answers[0]), "tokens")
+                    if rng.random() < 0.5
+                    else exactly(len(texts[0].split()), "words")
+                ]
+                answers = answers[:1]
+            batch.append((tokenizer.encode(prompt_text(story.post, asked[0])).ids, [[*a, eos] for a in answers]))
         total = sum(len(a) for _, answers in batch for a in answers)
         yield [(prompt, answers, len(batch) / total) for prompt, answers in batch]
 
@@ -191,22 +255,32 @@ def fit(
 
 
 def main() -> None:
-    """Make one of the built-in models."""
+    """Make one of the built-in models: copying, then summaries, then summaries of stated lengths, saved after each."""
     parser = argparse.ArgumentParser()
     parser.add_argument("name", choices=CONFIGS)
-    parser.add_argument("--steps", type=int, default=2400)
+    parser.add_argument(
+        "--phases", nargs="+", choices=("copy", "summarise", "count"), default=["copy", "summarise", "count"]
+    )
     arguments = parser.parse_args()
-    told, rng = stories()["train"], random.Random(SEED)
+    told = stories()["train"]
     tokenizer = make_tokenizer(told)
     mx.random.seed(SEED)
     model_class, args = _get_classes(CONFIGS[arguments.name])
-    model = model_class(args.from_dict(CONFIGS[arguments.name]))
-    if arguments.name == "tiny":
-        look_back(model)
-    kernels.install(model)
-    fit(model, drills(VOCABULARY, rng), drill_loss, name="drill", steps=400, rate=3e-3)
-    fit(model, lessons(told, tokenizer, rng), lesson_loss, name="summary", steps=arguments.steps, rate=2e-3)
-    save(arguments.name, model, tokenizer)
+    for phase in arguments.phases:
+        rng = random.Random(f"{SEED} {phase}")
+        model = model_class(args.from_dict(CONFIGS[arguments.name]))
+        kernels.install(model)
+        if phase == "copy":
+            if arguments.name == "tiny":
+                look_back(model)
+            fit(model, drills(VOCABULARY, rng), drill_loss, name=phase, steps=STEPS[arguments.name][phase], rate=3e-3)
+        else:  # each phase starts from what the one before has saved
+            weights = model.sanitize(mx.load(str(BUILTIN / arguments.name / "model.safetensors")))
+            model.load_weights([(k, v.astype(mx.float32)) for k, v in weights.items()])
+            stated, rate = {"summarise": (0.0, 2e-3), "count": (0.7, 1e-3)}[phase]
+            batches = lessons(told, tokenizer, rng, stated=stated)
+            fit(model, batches, lesson_loss, name=phase, steps=STEPS[arguments.name][phase], rate=rate)
+        save(arguments.name, model, tokenizer)
 
 
 if __name__ == "__main__":

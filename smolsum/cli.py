@@ -235,9 +235,15 @@ def _settings_of(run: str, runs_dir: str) -> Config:
 
     paths = open_run(run, Path(runs_dir))
     return resolve(
-        model=None, strategy=None, reward=None, presets=[], config_file=paths.config, sets=[],
-        flags={"run.dir": str(paths.root.parent)}, environ={},
-    ).config  # fmt: skip
+        model=None,
+        strategy=None,
+        reward=None,
+        presets=[],
+        config_file=paths.config,
+        sets=[],
+        flags={"run.dir": str(paths.root.parent)},
+        environ={},
+    ).config
 
 
 def _check_resume(run: str, flags: Sequence[str]) -> None:

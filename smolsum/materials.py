@@ -65,14 +65,23 @@ def gather(config: Config) -> Materials:
     provenance = {
         "model": {"path": config.model.path, "dtype": policy.dtype, "weights": weights_hash(policy.path)},
         "tokenizer": _digest(policy.tokenizer.get_vocab()) + _digest(policy.tokenizer.chat_template),
-        "data": {name: {"split": split.name, "fingerprint": split.fingerprint, "prompts": _digest([p.token_ids for p in
-                 prompts[name]])} for name, split in splits.items()},
+        "data": {
+            name: {
+                "split": split.name,
+                "fingerprint": split.fingerprint,
+                "prompts": _digest([p.token_ids for p in prompts[name]]),
+            }
+            for name, split in splits.items()
+        },
         "meteor": matcher,
         "blas": preload(),
         "versions": {name: version(name) for name in LIBRARIES},
-        "machine": {"system": platform.platform(), "python": platform.python_version(), "processor":
-        platform.machine()},
-    }  # fmt: skip
+        "machine": {
+            "system": platform.platform(),
+            "python": platform.python_version(),
+            "processor": platform.machine(),
+        },
+    }
     return Materials(policy, task, prompts, task.measurer(list(splits.values()), config), provenance, tuple(warnings))
 
 

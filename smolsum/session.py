@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +17,9 @@ from smolsum.config import Config, to_toml
 from smolsum.disk import replace
 from smolsum.errors import InterruptedRun, SmolsumError, UsageError
 from smolsum.evaluate.generate import greedy, measured
+from smolsum.evaluate.scores import has_scores, read_summary, write_scores
 from smolsum.grpo.optimizer import Optimizer
+from smolsum.interrupt import stop_signals
 from smolsum.journal import Journal, discard_after
 from smolsum.materials import Materials, stage_fingerprint
 from smolsum.policy.load import load_weights, save_policy, snapshot
@@ -62,7 +62,7 @@ class Session:
                 create_run(runs_dir, config.run.name)  # refuses before anything is loaded
             session = cls(config, paths, progress, files)
             try:
-                with session._signals():
+                with stop_signals(session.request_stop):
                     yield session
             except InterruptedRun:
                 raise
@@ -112,8 +112,11 @@ class Session:
             self._middle = own[-1]
         elif found := checkpoints.find_stage(self.runs_dir, self.fingerprints[name]):
             self._middle = checkpoints.copy(found, self.paths)
-            self._tell("stage_reused", f"stage {name} was trained before, with the same model, data and settings: "
-                                       f"its {self.steps[name]} steps are taken from {found.path}")  # fmt: skip
+            self._tell(
+                "stage_reused",
+                f"stage {name} was trained before, with the same model, data and settings: "
+                f"its {self.steps[name]} steps are taken from {found.path}",
+            )
         self.step = self._middle.step if self._middle else start
         self.stage_step = self.step - start
         if self._middle:
@@ -169,34 +172,29 @@ class Session:
             save_policy(policy, policy.model.parameters(), folder)
             optimizer.save(folder / OPTIMIZER)
 
-        meta = {"stage": name, "stage_step": self.stage_step, "best": self._best[name], "model": self.config.model.path,
-                "stage_end": self.fingerprints[name] if last else None}  # fmt: skip
+        meta = {
+            "stage": name,
+            "stage_step": self.stage_step,
+            "best": self._best[name],
+            "model": self.config.model.path,
+            "stage_end": self.fingerprints[name] if last else None,
+        }
         checkpoints.save(self.paths, self.step, write, meta)
         kept = {self._span(stage)[1] for stage in self.steps} | {b["step"] for b in self._best.values() if b}
         checkpoints.prune(self.paths, self.config.train.keep_checkpoints, kept)
 
     def evaluate(self, label: str) -> None:
-        """Greedy results of the model as it stands on the test split, from `eval/<label>` where they are there
-        already."""
+        """Greedy results of the model as it stands on the test split; kept in `eval/<label>-test`, made once."""
         folder = self.paths.evaluation(f"{label}-test")
-        if not (folder / "summary.json").exists():
+        if not has_scores(folder):
             self.progress.phase(f"evaluating on the test split: {label}")
             self.journal.status("running", step=self.step, phase="evaluating", stage=label)
             groups = greedy(self.materials.policy, self.materials.prompts["test"], self.config, version=self.step)
             rows = measured(groups, self.materials.measure)
-            summary = {
-                "schema_version": 1, "label": label, "step": self.step, "n": len(rows), "sampler": "greedy",
-                **{key: self.materials.provenance[key] for key in FIXED}, "metrics": self.materials.task.summarise(rows),
-            }  # fmt: skip
-            folder.mkdir(parents=True, exist_ok=True)
-            lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-            replace(folder / "scores.jsonl", lines.encode(), self.paths.resume_command)
-            replace(
-                folder / "summary.json",
-                json.dumps(summary, indent=2).encode() + b"\n",
-                self.paths.resume_command,
-            )
-        self.results[label] = json.loads((folder / "summary.json").read_text())["metrics"]
+            origin = {"label": label, "step": self.step, "sampler": "greedy"}
+            origin |= {key: self.materials.provenance[key] for key in FIXED}
+            write_scores(folder, rows, self.materials.task.summarise(rows), origin, self.paths.resume_command)
+        self.results[label] = read_summary(folder)["metrics"]
 
     def finish(self) -> None:
         """Mark the run as finished and show what it did to the model."""
@@ -220,6 +218,10 @@ class Session:
         self.journal.status("interrupted", step=self.step, phase="stopped", stage="")
         self.journal.event("interrupted", f"stopped by the user after step {self.step}", step=self.step)
         raise InterruptedRun(f"stopped after step {self.step}; a checkpoint is saved", hint=self.paths.resume_command)
+
+    def request_stop(self) -> None:
+        """Stop after the step at hand."""
+        self.stop_requested = True
 
     def _name(self) -> str:
         rewards = dict.fromkeys(r for stage in self.config.stages.values() for r in stage.rewards)
@@ -254,8 +256,14 @@ class Session:
 
     def _describe(self) -> None:
         """Write config.toml and run.json."""
-        info = {"schema_version": 1, "argv": sys.argv, "created": datetime.now().astimezone().isoformat(), "steps": self.steps,
-                "fingerprints": self.fingerprints, **self.materials.provenance}  # fmt: skip
+        info = {
+            "schema_version": 1,
+            "argv": sys.argv,
+            "created": datetime.now().astimezone().isoformat(),
+            "steps": self.steps,
+            "fingerprints": self.fingerprints,
+            **self.materials.provenance,
+        }
         replace(self.paths.config, to_toml(self.config).encode(), self.paths.resume_command)
         replace(self.paths.info, json.dumps(info, indent=2).encode() + b"\n", self.paths.resume_command)
 
@@ -264,8 +272,10 @@ class Session:
         for key in FIXED:
             now = json.loads(json.dumps(self.materials.provenance[key]))
             if info.get(key) != now:
-                raise UsageError(f"run {self.paths.name} began with another {key}: {info.get(key)} then, {now} now",
-                                 hint="restore it, or start a new run: smolsum train --config " + str(self.paths.config))  # fmt: skip
+                raise UsageError(
+                    f"run {self.paths.name} began with another {key}: {info.get(key)} then, {now} now",
+                    hint="restore it, or start a new run: smolsum train --config " + str(self.paths.config),
+                )
 
     def _tell(self, kind: str, message: str) -> None:
         self.journal.event(kind, message, step=self.step)
@@ -282,19 +292,3 @@ class Session:
             self.journal.status("failed", step=self.step, phase="failed", stage="", error=str(error), hint=hint)
         except SmolsumError:
             self.progress.warn("the failure could not be written to the run directory")
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """The first Ctrl-C (or SIGTERM) asks for a stop after the step; the second one ends the process as usual."""
-
-        def ask(number: int, _frame: object) -> None:
-            self.stop_requested = True
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            os.write(2, b"finishing the step, then saving; Ctrl-C again to quit at once\n")  # safe inside a handler
-
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

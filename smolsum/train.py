@@ -60,8 +60,15 @@ def run_stage(session: Session, materials: Materials, name: str) -> None:
         session.step += 1
         clock = Clock()
         prompts = order.take(k)
-        groups = sample_groups(policy, prompts, config.sampling, temperature=stage.temperature,
-                               run_seed=config.train.seed, step=session.step, version=session.step - 1)  # fmt: skip
+        groups = sample_groups(
+            policy,
+            prompts,
+            config.sampling,
+            temperature=stage.temperature,
+            run_seed=config.train.seed,
+            step=session.step,
+            version=session.step - 1,
+        )
         clock.lap("rollout_s")
         scores = score_all(groups, stage.rewards, config)
         totals = np.array(combine(groups, scores, stage.rewards), dtype=np.float64)

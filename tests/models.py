@@ -29,8 +29,9 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 SHARED = {
-    "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "intermediate_size": 48, "max_position_embeddings": 256, "rope_theta": 10000.0, "tie_word_embeddings": True,
+    "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": 256, "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
     "torch_dtype": "float32", "bos_token_id": 0, "eos_token_id": EOS, "pad_token_id": 0, "hidden_act": "silu",
 }  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -38,14 +39,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": {"architectures": ["Qwen3ForCausalLM"], "rms_norm_eps": 1e-6, "head_dim": 8},
     "llama": {"architectures": ["LlamaForCausalLM"], "rms_norm_eps": 1e-6},
     "lfm2": {
-        "architectures": ["Lfm2ForCausalLM"], "layer_types": ["conv", "full_attention"], "norm_eps": 1e-5, "block_norm_eps": 1e-5,
-        "num_heads": 4, "conv_bias": False, "conv_L_cache": 3, "conv_dim": 32, "conv_dim_out": 32, "block_dim": 32,
+        "architectures": ["Lfm2ForCausalLM"], "layer_types": ["conv", "full_attention"],
+        "norm_eps": 1e-5, "block_norm_eps": 1e-5, "num_heads": 4,
+        "conv_bias": False, "conv_L_cache": 3, "conv_dim": 32, "conv_dim_out": 32, "block_dim": 32,
         "block_ff_dim": 48, "block_multiple_of": 16, "block_ffn_dim_multiplier": 1.0, "block_auto_adjust_ff_dim": False,
         "block_use_swiglu": True, "use_pos_enc": True,
     },
     # its logits are not simply its head applied to its trunk
-    "granite": {"architectures": ["GraniteForCausalLM"], "rms_norm_eps": 1e-6, "logits_scaling": 8.0, "attention_multiplier": 0.35,
-                "embedding_multiplier": 1.0, "residual_multiplier": 1.0, "attention_bias": False, "mlp_bias": False},
+    "granite": {
+        "architectures": ["GraniteForCausalLM"], "rms_norm_eps": 1e-6, "logits_scaling": 8.0,
+        "attention_multiplier": 0.35, "embedding_multiplier": 1.0, "residual_multiplier": 1.0,
+        "attention_bias": False, "mlp_bias": False,
+    },
 }  # fmt: skip
 
 
@@ -84,8 +89,15 @@ def write(folder: Path, family: str, *, seed: int = 0, **changes: Any) -> Path:
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": EOS, "pad_token_id": 0}))
     tokenizer().save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": CHAT_TEMPLATE, "eos_token": END, "pad_token": PAD})
-    )  # fmt: skip
+        json.dumps(
+            {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "chat_template": CHAT_TEMPLATE,
+                "eos_token": END,
+                "pad_token": PAD,
+            }
+        )
+    )
     return folder
 
 
@@ -100,7 +112,7 @@ def group(prompt_ids: list[int], completions: list[list[int]], *, stopped: list[
 
 
 def assert_trees_close(got: Any, expected: Any, *, relative: float = 1e-5) -> None:
-    """Every array equals its counterpart, to `relative` of that one's largest entry and a tenth of that of the tree's."""
+    """Every array equals its counterpart: to `relative` of its largest entry plus a tenth of that of the tree's."""
     pairs = list(zip(tree_flatten(got), tree_flatten(expected), strict=True))
     largest = max(mx.abs(e).max().item() for _, (_, e) in pairs)
     assert largest > 0

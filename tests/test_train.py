@@ -45,8 +45,19 @@ def test_run_directory_holds_everything(finished: Path) -> None:
     rows = read_jsonl(finished / "metrics.jsonl")
     assert [row["step"] for row in rows] == list(range(1, 9))
     assert [row["stage"] for row in rows] == ["length"] * 5 + ["quality"] * 3
-    expected = {"reward", "reward_std", "frac_reward_zero_std", "kl", "grad_norm", "completions/mean_length", "length/within_tol",
-                "completions/repeated_trigrams", "update/visible_frac", "clip_ratio/region_mean", "learning_rate"}  # fmt: skip
+    expected = {
+        "reward",
+        "reward_std",
+        "frac_reward_zero_std",
+        "kl",
+        "grad_norm",
+        "completions/mean_length",
+        "length/within_tol",
+        "completions/repeated_trigrams",
+        "update/visible_frac",
+        "clip_ratio/region_mean",
+        "learning_rate",
+    }
     assert expected <= set(rows[0])
     assert "rewards/length/mean" in rows[0]
     assert "rewards/meteor/mean" in rows[-1]
@@ -65,7 +76,9 @@ def test_run_directory_holds_everything(finished: Path) -> None:
     assert json.loads((finished / "run.json").read_text())["steps"] == {"length": 5, "quality": 3}
 
 
-def test_last_line_on_stdout_is_the_run_directory(finished: Path, capsys: pytest.CaptureFixture[str], data: Path) -> None:
+def test_last_line_on_stdout_is_the_run_directory(
+    finished: Path, capsys: pytest.CaptureFixture[str], data: Path
+) -> None:
     """`RUN=$(smolsum train ...)` works, and the closing table is narration."""
     runs = finished.parent
     assert main([*arguments(data, runs, "again"), "--plain"]) == 0
@@ -103,7 +116,7 @@ def test_config_of_a_run_repeats_it(finished: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", [1, 4, 7])
 def test_resume_after_kill_is_bitwise(data: Path, finished: Path, tmp_path: Path, step: int) -> None:
-    """kill -9 before the first checkpoint, inside a stage, and in the second stage: the end is that of the whole run."""
+    """kill -9 before any checkpoint, inside a stage, in the second stage: the end is that of the whole run."""
     process = start(arguments(data, tmp_path, "killed"))
     wait_for_step(tmp_path / "killed", step, process)
     process.kill()
@@ -115,7 +128,7 @@ def test_resume_after_kill_is_bitwise(data: Path, finished: Path, tmp_path: Path
 
 
 def test_first_ctrl_c_saves_and_exits_130(data: Path, finished: Path, tmp_path: Path) -> None:
-    """The step is finished, a checkpoint is there, the hint resumes, and the resumed run ends as if nothing had been."""
+    """The step is finished and saved, the hint resumes, and the resumed run ends as if nothing had been."""
     process = start(arguments(data, tmp_path, "stopped"))
     wait_for_step(tmp_path / "stopped", 3, process)
     process.send_signal(signal.SIGINT)
@@ -147,7 +160,9 @@ def test_damaged_checkpoint_is_passed_over(finished: Path, tmp_path: Path, capsy
     assert weights(run, 8) == weights(finished, 8)
 
 
-def test_changed_data_refuses_to_resume(finished: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_data_refuses_to_resume(
+    finished: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Resume is exact or refuses: other posts are another run."""
     moved = tmp_path / "posts"
     shutil.copytree(data, moved)
@@ -157,7 +172,9 @@ def test_changed_data_refuses_to_resume(finished: Path, data: Path, tmp_path: Pa
     assert "began with another data" in capsys.readouterr().err
 
 
-def test_existing_name_is_refused_before_loading(finished: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_name_is_refused_before_loading(
+    finished: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A run is never overwritten."""
     before = learned(finished)
     assert main(arguments(data, finished.parent, "whole")) == 2
@@ -193,7 +210,9 @@ def test_full_disk_keeps_the_last_checkpoint(data: Path, finished: Path, tmp_pat
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=36m", "tmpfs", disk], capture_output=True).returncode:
         pytest.skip("this machine lets no one mount a tmpfs")
     try:
-        process = start([*arguments(data, disk, "full"), "--set=train.keep_checkpoints=9", "--set=train.checkpoint_every=1"])
+        process = start(
+            [*arguments(data, disk, "full"), "--set=train.keep_checkpoints=9", "--set=train.checkpoint_every=1"]
+        )
         _, err = process.communicate(timeout=120)
         assert process.returncode == 1, err
         assert "the disk is full" in err

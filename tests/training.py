@@ -40,7 +40,9 @@ def make_data(folder: Path) -> Path:
 def arguments(data: Path, runs: Path, name: str, **changes: Any) -> list[str]:
     """The arguments of `smolsum` for a run of eight steps; `changes` are settings with __ for the dot."""
     settings = SETTINGS | {"data.path": str(data)} | {key.replace("__", "."): value for key, value in changes.items()}
-    sets = [f"--set={key}={json.dumps(value) if not isinstance(value, str) else value}" for key, value in settings.items()]
+    sets = [
+        f"--set={key}={json.dumps(value) if not isinstance(value, str) else value}" for key, value in settings.items()
+    ]
     return ["train", "--model=tiny", "--runs-dir", str(runs), "--name", name, *sets]
 
 

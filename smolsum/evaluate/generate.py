@@ -20,9 +20,13 @@ def greedy(policy: Policy, prompts: Sequence[Prompt], config: Config, *, version
     for start in range(0, len(order), config.train.eval_batch):
         chosen = order[start : start + config.train.eval_batch]
         completions = generate(
-            policy.model, [prompts[i].token_ids for i in chosen], [[0]] * len(chosen), eos_ids=policy.eos_ids,
-            temperature=0.0, max_new_tokens=config.sampling.max_new_tokens,
-        )  # fmt: skip
+            policy.model,
+            [prompts[i].token_ids for i in chosen],
+            [[0]] * len(chosen),
+            eos_ids=policy.eos_ids,
+            temperature=0.0,
+            max_new_tokens=config.sampling.max_new_tokens,
+        )
         for i, (c,) in zip(chosen, completions, strict=True):
             text = decode(policy, c.token_ids)
             groups[i] = RolloutGroup(

@@ -10,7 +10,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
-from mlx.utils import tree_flatten, tree_map, tree_unflatten
+from mlx.utils import tree_flatten, tree_map, tree_map_with_path, tree_unflatten
 
 from smolsum.config import OptimizerConfig, StageConfig
 
@@ -28,7 +28,7 @@ def learning_rate(stage: StageConfig, step: int, steps: int) -> float:
 class Optimizer:
     """Adam or AdamW over a model's trainable parameters, with state that can be saved and restored bit for bit.
 
-    With `master_weights` the moments and a copy of the weights are float32 whatever the policy's type (2 or 4 bytes a weight more); without,
+    With `master_weights` the moments and a copy of the weights are float32 whatever the policy's type; without,
     everything has the policy's type, as the study had it: small updates are then lost to rounding.
     """
 
@@ -83,9 +83,8 @@ class Optimizer:
             [(k.removeprefix("adam."), v) for k, v in flat.items() if k.startswith("adam.")]
         )
         if self.keeps_masters:
-            self.weights = tree_unflatten(
-                [(k.removeprefix("weights."), v) for k, v in flat.items() if k.startswith("weights.")]
-            )
+            # on the model's own tree: layers without weights have a place in it that a flat file does not keep
+            self.weights = tree_map_with_path(lambda name, _: flat[f"weights.{name}"], model.trainable_parameters())
             model.update(tree_map(lambda new, old: new.astype(old.dtype), self.weights, model.trainable_parameters()))
         else:
             self.weights = model.trainable_parameters()

@@ -42,9 +42,17 @@ def gradients(
         if config.mask_truncated:
             mask_GT = mask_GT * mx.array([[0.0] if rollout.truncated else [1.0] for rollout in group.rollouts])
         value, metrics = policy_loss(
-            logp_GT, old_logps[p], advantages_PG[p, : len(group.rollouts)], mask_GT, kind=config.loss,
-            eps_low=config.eps_low, eps_high=config.eps_high, beta=stage.beta, ref_logp_GT=ref_logps[p], sequences=sequences,
-        )  # fmt: skip
+            logp_GT,
+            old_logps[p],
+            advantages_PG[p, : len(group.rollouts)],
+            mask_GT,
+            kind=config.loss,
+            eps_low=config.eps_low,
+            eps_high=config.eps_high,
+            beta=stage.beta,
+            ref_logp_GT=ref_logps[p],
+            sequences=sequences,
+        )
         return value, metrics, mask_GT.sum()
 
     step: Callable[..., Any] = nn.value_and_grad(model, loss)

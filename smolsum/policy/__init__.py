@@ -1,4 +1,7 @@
-"""The policy: loading, log-probs, sampling. The first import sets MLX up for the CPU, which must come before MLX itself."""
+"""The policy: loading, log-probs, sampling.
+
+The first import sets MLX up for the CPU, which must come before MLX itself.
+"""
 
 from __future__ import annotations
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx_lm.models import activations, base
 
 LOG2_E = 1.4426950408889634
 ROUND = 12582912.0
 """1.5 * 2**23: added to a float32 under 2**22 it leaves the nearest integer in the low mantissa bits"""
 ROUND_BITS = 0x4B400000
-MASKED = -1e4
-"""far below any score, near enough for the range reduction"""
+MASKED = -1e9
+"""far below any score; the range reduction's remainder, to the sixth power, stays finite"""
 
 
 def _exp(x: mx.array) -> mx.array:
@@ -90,22 +91,32 @@ def _differentiable(forward: Any, backward: Any) -> Any:
     return function
 
 
-swiglu = _differentiable(lambda gate, x: _swiglu_forward(gate, x), lambda primals, g, _: _swiglu_backward(*primals, g))
-"""SiLU(gate) * x, elementwise, float32"""
+_swiglu = _differentiable(lambda gate, x: _swiglu_forward(gate, x), lambda primals, g, _: _swiglu_backward(*primals, g))
 softmax = _differentiable(_softmax_forward, _softmax_backward)
 """softmax over the last axis, float32"""
 logsumexp = _differentiable(_logsumexp_forward, _logsumexp_backward)
 """log(sum(exp(x))) over the last axis, kept, float32"""
 
 
+def swiglu(gate: mx.array, x: mx.array) -> mx.array:
+    """SiLU(gate) * x, elementwise; mlx-lm's own where the type is not float32."""
+    out: mx.array = _swiglu(gate, x) if gate.dtype == x.dtype == mx.float32 else activations.swiglu(gate, x)
+    return out
+
+
 def attention(
-    queries: mx.array, keys: mx.array, values: mx.array, cache: Any, scale: float, mask: Any, **_: Any
+    queries: mx.array, keys: mx.array, values: mx.array, cache: Any, scale: float, mask: Any, **extras: Any
 ) -> mx.array:
     """Scaled dot-product attention with mlx-lm's calling convention: (B, H, L, D) queries, (B, H / n, S, D) keys and
-    values."""
+    values.
+
+    mlx-lm's own where the type is not float32, where one token is decoded (few scores, another shape at every token),
+    and for extras (attention sinks).
+    """
     batch, heads, length, width = queries.shape
-    if length == 1:  # decoding: few scores, another shape at every token
-        return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=scale, mask=mask)
+    if length == 1 or queries.dtype != mx.float32 or extras:
+        out: mx.array = base.scaled_dot_product_attention(queries, keys, values, cache, scale, mask, **extras)
+        return out
     kv_heads, total = keys.shape[1], keys.shape[2]
     q = (queries * scale).reshape(batch, kv_heads, heads // kv_heads * length, width)
     scores = (q @ keys.swapaxes(-1, -2)).reshape(batch, heads, length, total)
@@ -118,10 +129,10 @@ def attention(
 
 
 def install(model: nn.Module) -> None:
-    """Use these kernels in the module that defines the model, when it runs on the CPU in float32."""
+    """Use these kernels in the place of mlx-lm's in the module that defines the model, when it runs on the CPU."""
     if mx.default_device().type != mx.DeviceType.cpu:
         return
     module = sys.modules[type(model).__module__]
-    for name, kernel in {"swiglu": swiglu, "scaled_dot_product_attention": attention}.items():
-        if name in vars(module):
+    for own, kernel in ((activations.swiglu, swiglu), (base.scaled_dot_product_attention, attention)):
+        for name in [name for name, value in vars(module).items() if value is own]:
             setattr(module, name, kernel)

@@ -22,12 +22,14 @@ from mlx_lm.utils import _get_classes, load_model
 from smolsum.config import nearest
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
 from smolsum.policy import kernels
+from smolsum.policy.logprobs import logits_are_projected
 
 BUILTIN = "builtin:"
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 COMPANIONS = ("*.json", "*.jinja", "*.txt", "*.model")
 """what a checkpoint needs beside its weights"""
+LAYOUT = "give a directory in the Hugging Face layout: config.json, *.safetensors, tokenizer.json"
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,12 @@ def load_policy(path_or_id: str, *, dtype: Literal["auto", "float32", "bfloat16"
         model.set_dtype(DTYPES[dtype])
     mx.eval(model.parameters())
     kernels.install(model)
+    if not logits_are_projected(model):
+        raise UsageError(
+            f"{path} holds the architecture {config['model_type']!r}, which scales its logits or keeps its layers"
+            " where smolsum does not look",
+            hint="choose a model of another architecture (qwen2, qwen3, llama, gemma, lfm2, …)",
+        )
     return Policy(model, tokenizer, path, config)
 
 
@@ -94,8 +102,10 @@ def locate(path_or_id: str) -> Path:
     path = Path(path_or_id).expanduser()
     if path.exists() or not HUB_ID.fullmatch(path_or_id) or path_or_id[0] in "./~":
         if not path.is_dir():
-            raise UsageError(f"no model at {path_or_id!r}: no such directory, and not a hub id (owner/name)",
-                             hint="give a directory with config.json and *.safetensors, or a preset: tiny, tiny-lfm, qwen, lfm")  # fmt: skip
+            raise UsageError(
+                f"no model at {path_or_id!r}: no such directory, and not a hub id (owner/name)",
+                hint="give a directory with config.json and *.safetensors, or a preset: tiny, tiny-lfm, qwen, lfm",
+            )
         return path
     return _download(path_or_id)
 
@@ -125,26 +135,35 @@ def _download(hub_id: str) -> Path:
 
 def _check(path: Path) -> dict[str, Any]:
     """The model's config, once the directory is seen to hold a model of a known architecture, whole."""
-    hint = "give a directory in the Hugging Face layout: config.json, *.safetensors, tokenizer.json"
     if not (path / "config.json").is_file():
-        raise UsageError(f"{path} has no config.json", hint=hint)
+        raise UsageError(f"{path} has no config.json", hint=LAYOUT)
+    config = _json(path / "config.json")
     try:
-        config = json.loads((path / "config.json").read_text())
         _get_classes(config)
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{path / 'config.json'} is not JSON: {error.msg}, line {error.lineno}", hint=hint) from error
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         kind = config.get("model_type", "nothing") if isinstance(config, dict) else "nothing"
-        raise UsageError(f"{path} holds the architecture {kind!r}, which mlx-lm does not support",
-                         hint="choose a model of a supported architecture (qwen2, qwen3, llama, gemma, lfm2, …)") from error  # fmt: skip
+        raise UsageError(
+            f"{path} holds the architecture {kind!r}, which mlx-lm does not support",
+            hint="choose a model of a supported architecture (qwen2, qwen3, llama, gemma, lfm2, …)",
+        ) from error
     index = path / "model.safetensors.index.json"
-    listed = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else set[str]()
+    try:
+        listed = set(_json(index)["weight_map"].values()) if index.is_file() else set[str]()
+    except (KeyError, AttributeError, TypeError) as error:
+        raise UsageError(f"{index} has no weight_map", hint=LAYOUT) from error
     missing = sorted(name for name in listed if not (path / name).is_file())
     if missing or not any(path.glob("model*.safetensors")):
-        raise UsageError(f"{path} has no {missing[0] if missing else 'model*.safetensors'}", hint=hint)
+        raise UsageError(f"{path} has no {missing[0] if missing else 'model*.safetensors'}", hint=LAYOUT)
     if not any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
-        raise UsageError(f"{path} has no tokenizer.json", hint=hint)
+        raise UsageError(f"{path} has no tokenizer.json", hint=LAYOUT)
     return dict(config)
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # neither JSON nor UTF-8
+        raise UsageError(f"{path} is not JSON: {_first_line(error)}", hint=LAYOUT) from error
 
 
 def _eos(path: Path, config: Mapping[str, Any]) -> list[int] | int | None:
@@ -206,17 +225,21 @@ def snapshot(model: nn.Module) -> Any:
 
 def encode_chat(policy: Policy, messages: list[dict[str, str]]) -> list[int]:
     """Token ids of the chat up to where the answer starts; where a template knows no system role, it joins the user's
-    turn."""
-    try:
-        ids = policy.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    except Exception as error:  # templates raise what they like: only a second refusal is the user's
-        system = "\n\n".join(m["content"] for m in messages if m["role"] == "system")
-        turns = [dict(m) for m in messages if m["role"] != "system"]
-        if not system or not turns:
-            raise UsageError(
-                f"the chat template of {policy.path} refuses the prompt: {_first_line(error)}",
-                hint="check its chat_template",
-            ) from error
-        turns[0]["content"] = f"{system}\n\n{turns[0]['content']}"
-        ids = policy.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
-    return list(ids)
+    turn. Raises UsageError where the template refuses both."""
+    refusal: Exception | None = None
+    for turns in (messages, _without_system(messages)):
+        try:
+            return list(policy.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False))
+        except Exception as error:  # templates raise what they like
+            refusal = refusal or error
+    assert refusal is not None
+    raise UsageError(
+        f"the chat template of {policy.path} refuses the prompt: {_first_line(refusal)}", hint="check its chat_template"
+    ) from refusal
+
+
+def _without_system(messages: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The chat with its system messages at the head of the first other turn."""
+    system = [m["content"] for m in messages if m["role"] == "system"]
+    first, *others = [m for m in messages if m["role"] != "system"] or [{"role": "user", "content": ""}]
+    return [first | {"content": "\n\n".join([*system, first["content"]])}, *others]

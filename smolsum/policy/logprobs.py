@@ -26,10 +26,11 @@ def group_logprobs(
     temperature: float = 1.0,
     shared_prefix: bool = True,
 ) -> tuple[mx.array, mx.array]:
-    """Log-probs (G, T) float32 of the completions' tokens at `temperature`, and their mask (G, T) float32; right-padded, differentiable.
+    """Log-probs (G, T) float32 of the completions' tokens at `temperature`, and their mask (G, T) float32.
 
-    The prompt goes through the model once, its keys, values and convolution states are broadcast to the G completions (Prefix Grouper,
-    arXiv:2506.05433); `shared_prefix=False`, or a cache that cannot be shared, repeats it G times. Same values either way.
+    Right-padded, differentiable. The prompt goes through the model once; its keys, values and convolution states are
+    broadcast to the G completions (Prefix Grouper, arXiv:2506.05433). `shared_prefix=False`, or a cache that cannot be
+    shared, repeats it G times. Same values either way.
     """
     longest = max(len(ids) for ids in completions_ids)
     completion_GT = mx.array([[*ids, *[0] * (longest - len(ids))] for ids in completions_ids])
@@ -41,8 +42,8 @@ def group_logprobs(
 
 def token_logprobs(model: nn.Module, hidden_ND: mx.array, target_N: mx.array, temperature: float) -> mx.array:
     """Log-probs (N,) float32 of the targets given the trunk's outputs; logits are bounded by `CHUNK_LOGITS`."""
-    head = model.lm_head if "lm_head" in model else model.model.embed_tokens
-    weights, project = head.parameters(), head if "lm_head" in model else head.as_linear
+    head, project = _head(model)
+    weights = head.parameters()
 
     def chunk(hidden: mx.array, target: mx.array, parameters: dict[str, Any]) -> mx.array:
         head.update(parameters)  # a checkpointed function sees weights only as arguments
@@ -50,13 +51,30 @@ def token_logprobs(model: nn.Module, hidden_ND: mx.array, target_N: mx.array, te
         target = mx.stop_gradient(target)  # gather has no gradient for its indices
         return (mx.take_along_axis(logits, target[:, None], -1) - kernels.logsumexp(logits))[:, 0]
 
-    rows = max(1, CHUNK_LOGITS // model.model.embed_tokens.weight.shape[0])
+    rows = max(1, CHUNK_LOGITS // head.weight.shape[0])
     if len(target_N) <= rows:
         return chunk(hidden_ND, target_N, weights)
     part = mx.checkpoint(chunk)
     logp = [part(hidden_ND[i : i + rows], target_N[i : i + rows], weights) for i in range(0, len(target_N), rows)]
     head.update(weights)
     return mx.concatenate(logp)
+
+
+def logits_are_projected(model: nn.Module) -> bool:
+    """Whether the model's logits are its head applied to its trunk, as `token_logprobs` takes for granted: some
+    families scale or cap them (granite, cohere, gemma2)."""
+    if "model" not in model or ("lm_head" not in model and "embed_tokens" not in model.model):
+        return False
+    token = mx.zeros((1, 1), mx.int32)
+    _, project = _head(model)
+    return bool(mx.allclose(project(model.model(token)), model(token), rtol=1e-4, atol=1e-6).item())
+
+
+def _head(model: nn.Module) -> tuple[nn.Module, Any]:
+    """The module that holds the output projection, and the projection: an untied head or the embedding."""
+    if "lm_head" in model:
+        return model.lm_head, model.lm_head
+    return model.model.embed_tokens, model.model.embed_tokens.as_linear
 
 
 def _shared(model: nn.Module, prompt_P: mx.array, completion_GT: mx.array) -> mx.array:
@@ -85,7 +103,7 @@ def _repeated(model: nn.Module, prompt_P: mx.array, completion_GT: mx.array) -> 
 
 
 def _differentiable_cache(model: nn.Module) -> list[Any] | None:
-    """mlx-lm's cache with append-only keys and values (in-place writes have no gradient); None where a layer keeps something else."""
+    """mlx-lm's cache with append-only keys and values, as in-place writes have no gradient; None for other layers."""
     made = model.make_cache() if "make_cache" in dir(model) else [KVCache() for _ in model.layers]
     if not all(type(layer) in (KVCache, ArraysCache) for layer in made):
         return None

@@ -1,4 +1,4 @@
-"""One stream a core on the CPU, where MLX runs a stream's elementwise work on one thread; the default stream on a GPU."""
+"""One stream a core on the CPU, where MLX runs a stream's elementwise work on one thread; on a GPU the default."""
 
 from __future__ import annotations
 

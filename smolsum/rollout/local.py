@@ -29,9 +29,13 @@ def sample_groups(
         for place, prompt in enumerate(prompts)
     ]
     sampled = generate(
-        policy.model, [prompt.token_ids for prompt in prompts], seeds, eos_ids=policy.eos_ids, temperature=temperature,
+        policy.model,
+        [prompt.token_ids for prompt in prompts],
+        seeds,
+        eos_ids=policy.eos_ids,
+        temperature=temperature,
         max_new_tokens=config.max_new_tokens,
-    )  # fmt: skip
+    )
     return [
         RolloutGroup(
             prompt,

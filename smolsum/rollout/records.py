@@ -20,7 +20,10 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One sampled completion. `token_ids` ends with EOS when EOS was sampled; `logprobs` are the sampler's, natural log, one a token."""
+    """One sampled completion.
+
+    `token_ids` ends with EOS when EOS was sampled; `logprobs` are the sampler's, natural log, one a token.
+    """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]

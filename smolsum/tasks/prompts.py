@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 SUMMARISE = "Summarise the post. Keep the key points and who did what."
-VARIANTS = {
-    "plain": SUMMARISE,
-    "50-words": f"{SUMMARISE} Use exactly 50 words.",
-    "64-tokens": f"{SUMMARISE} Use exactly 64 tokens.",
-}
-"""system prompts by name; training states no length (the study's did not), zero-shot baselines may"""
+"""the prompt that training uses: it states no length (the study's did not)"""
+
+
+def exactly(count: int, unit: Literal["words", "tokens"]) -> str:
+    """The prompt of a zero-shot baseline: the same, with the length asked for."""
+    return f"{SUMMARISE} Use exactly {count} {unit}."

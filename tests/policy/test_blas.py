@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import json
 import os
 import subprocess
@@ -51,7 +52,7 @@ def test_none_keeps_mlx_s_own(plain: dict[str, Any]) -> None:
 
 
 def test_a_real_blas_is_found_and_fast(plain: dict[str, Any], tmp_path: Path) -> None:
-    """On first use in an empty cache: a library is made or found, products are right and three times faster at least."""
+    """On first use, with an empty cache: a library is made or found, products are right and three times as fast."""
     found = probe(XDG_CACHE_HOME=str(tmp_path))
     assert Path(found["path"]).is_file()
     assert found["error"] < 1e-3
@@ -74,9 +75,8 @@ def test_a_library_that_cannot_be_loaded_is_no_error(plain: dict[str, Any], tmp_
     assert asked["error"] < 1e-3
 
 
-def test_the_user_s_choice_is_taken(tmp_path: Path) -> None:
-    """SMOLSUM_BLAS names the library."""
-    found = probe()["path"]
-    if not found:
-        pytest.skip("no BLAS to choose here")
-    assert probe(SMOLSUM_BLAS=found)["path"] == found
+def test_the_user_s_choice_is_taken() -> None:
+    """SMOLSUM_BLAS names the one library that is loaded."""
+    name = ctypes.util.find_library("m")
+    assert name
+    assert probe(SMOLSUM_BLAS=name)["path"] == name

@@ -79,12 +79,13 @@ def test_softmax_is_mlx_s(x: mx.array) -> None:
     np.testing.assert_allclose(np.array(got[0].sum(axis=-1)), 1.0, rtol=1e-6)
 
 
-@pytest.mark.parametrize("x", [ORDINARY, EXTREME], ids=["ordinary", "extreme"])
-def test_logsumexp_is_mlx_s(x: mx.array) -> None:
+# float32 has three decimals at 1e4, and the gradient is made of the value
+@pytest.mark.parametrize(("x", "tolerance"), [(ORDINARY, 1e-5), (EXTREME, 1e-3)], ids=["ordinary", "extreme"])
+def test_logsumexp_is_mlx_s(x: mx.array, tolerance: float) -> None:
     """Value and gradient."""
     cotangent = ORDINARY[:, :1]
     got = vjp(kernels.logsumexp, [x], cotangent)
-    assert_same(got, vjp(lambda a: mx.logsumexp(a, axis=-1, keepdims=True), [x], cotangent), tolerance=1e-5)
+    assert_same(got, vjp(lambda a: mx.logsumexp(a, axis=-1, keepdims=True), [x], cotangent), tolerance=tolerance)
 
 
 def masks(length: int, total: int) -> dict[str, Any]:
@@ -118,7 +119,9 @@ def test_attention_never_looks_at_what_is_masked() -> None:
     """However large a masked key's score is, it changes nothing."""
     q, k, v = (mx.random.normal((1, 1, 4, 8), key=mx.random.key(n)) for n in range(3))
     loud = mx.concatenate([k[..., :3, :], q[..., 2:3, :] * 1e5], axis=2)  # the last key, seen by the last query only
-    got, expected = (kernels.attention(q, key, v, cache=None, scale=1.0, mask="causal")[..., :3, :] for key in (loud, k))
+    got, expected = (
+        kernels.attention(q, key, v, cache=None, scale=1.0, mask="causal")[..., :3, :] for key in (loud, k)
+    )
     np.testing.assert_allclose(np.array(got), np.array(expected), rtol=1e-6)
 
 
@@ -163,7 +166,6 @@ def test_install_replaces_mlx_lm_s_functions_only(monkeypatch: pytest.MonkeyPatc
     module = types.ModuleType("family")
     module.swiglu, module.scaled_dot_product_attention = swiglu, base.scaled_dot_product_attention
     monkeypatch.setitem(sys.modules, "family", module)
-    model = build("llama")
     kernels.install(type("Model", (), {"__module__": "family"})())
     assert module.swiglu is swiglu
     assert module.scaled_dot_product_attention is kernels.attention

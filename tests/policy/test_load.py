@@ -133,7 +133,7 @@ def test_a_file_is_not_a_model(tmp_path: Path) -> None:
 
 
 def test_logits_that_are_scaled_are_refused(tmp_path: Path) -> None:
-    """Log-probs take the logits for the head applied to the trunk: where they are not, training would be wrong in silence."""
+    """Log-probs are of the head applied to the trunk: a model that scales its logits would be trained wrongly."""
     with pytest.raises(UsageError, match="granite") as raised:
         load_policy(str(write(tmp_path, "granite")))
     assert raised.value.hint

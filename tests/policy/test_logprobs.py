@@ -135,6 +135,23 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch, rows: int, tied:
     np.testing.assert_array_equal(np.array(group_logprobs(model, prompt, COMPLETIONS)[0]), np.array(whole))
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_chunks_of_two_groups_in_one_loss(monkeypatch: pytest.MonkeyPatch, tied: bool) -> None:
+    """The head that a first group's chunks went through is whole for the second."""
+    model = build("llama", tie_word_embeddings=tied)
+
+    def total(model: nn.Module) -> mx.array:
+        first, second = (
+            group_logprobs(model, p, COMPLETIONS)[0] for p in (PROMPTS["two-tokens"], PROMPTS["many-tokens"])
+        )
+        return first.sum() - 2.0 * second.sum()
+
+    whole = nn.value_and_grad(model, total)(model)[1]
+    mx.eval(whole)
+    monkeypatch.setattr(logprobs, "CHUNK_LOGITS", 5 * 64)
+    assert_trees_close(nn.value_and_grad(model, total)(model)[1], whole)
+
+
 def test_padding_has_no_gradient() -> None:
     """What a completion is padded with takes no part: alone or beside a longer one, its gradient is the same."""
     model, prompt = build("lfm2"), PROMPTS["many-tokens"]

@@ -1,0 +1,84 @@
+"""Group-relative advantages, computed by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from smolsum.grpo.advantages import group_advantages, zero_spread
+
+# isort: split
+import mlx.core as mx
+
+NAN = float("nan")
+REWARDS = [[1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 0.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("scale", "expected"),
+    [
+        # deviations 1.2909944 and 0.5, each plus 1e-4
+        ("group", [[-1.161805, -0.387268, 0.387268, 1.161805], [-0.49990, -0.49990, -0.49990, 1.49970]]),
+        # sum of squares about the mean 1.375: 15.875; deviation 1.5059406 of eight rewards
+        ("batch", [[-0.995989, -0.331996, 0.331996, 0.995989], [-0.165998, -0.165998, -0.165998, 0.497994]]),
+        ("none", [[-1.5, -0.5, 0.5, 1.5], [-0.25, -0.25, -0.25, 0.75]]),
+    ],
+)
+def test_hand_computed(scale: str, expected: list[list[float]]) -> None:
+    """Rewards minus their group's mean, by the deviation of the group, of the batch, or as they are."""
+    got = group_advantages(REWARDS, scale=scale)
+    assert got.dtype == mx.float32
+    np.testing.assert_allclose(np.array(got), expected, rtol=2e-6)
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_a_missing_reward_takes_no_part(scale: str) -> None:
+    """The others have the advantages they would have without it; it has 0."""
+    got = np.array(group_advantages([[1.0, NAN, 4.0], [2.0, 3.0, NAN]], scale=scale))
+    np.testing.assert_allclose(got[:, [0, 2]][0], np.array(group_advantages([[1.0, 4.0], [2.0, 3.0]], scale=scale))[0])
+    np.testing.assert_allclose(got[1, :2], np.array(group_advantages([[1.0, 4.0], [2.0, 3.0]], scale=scale))[1])
+    assert got[0, 1] == got[1, 2] == 0.0
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+@pytest.mark.parametrize("row", [[NAN, NAN, NAN], [NAN, 5.0, NAN], [7.0, 7.0, NAN]])
+def test_nothing_to_compare_is_nothing_to_learn(scale: str, row: list[float]) -> None:
+    """No reward, one, or equal ones: 0, beside a group that has some."""
+    got = np.array(group_advantages([row, [0.0, 1.0, 2.0]], scale=scale))
+    assert got[0].tolist() == [0.0, 0.0, 0.0]
+    assert got[1, 2] > 0
+    assert np.array(group_advantages([row], scale=scale)).tolist() == [[0.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+@pytest.mark.parametrize("reward", [0.1 + 0.2, 0.1, -1 / 3, 1e9 + 0.1])
+@pytest.mark.parametrize("size", [3, 7, 8])
+def test_equal_rewards_are_exactly_zero(scale: str, reward: float, size: int) -> None:
+    """Also where the mean of equal numbers is not that number."""
+    assert not np.array(group_advantages([[reward] * size], scale=scale)).any()
+    assert zero_spread([[reward] * size]).tolist() == [True]
+
+
+def test_rounding_noise_stays_noise() -> None:
+    """Rewards that differ in their last bit do not become advantages of 1."""
+    assert np.abs(np.array(group_advantages([[0.1 + 0.2, 0.3, 0.3]]))).max() < 1e-9
+
+
+def test_zero_spread_is_told_for_each_group() -> None:
+    """Equal, missing and single rewards have none."""
+    rows = [[1.0, 1.0, 2.0], [3.0, 3.0, 3.0], [NAN, NAN, NAN], [NAN, 4.0, NAN], [NAN, 1.0, 2.0]]
+    assert zero_spread(rows).tolist() == [False, True, True, True, False]
+
+
+def test_an_unknown_scale_is_refused() -> None:
+    """By its name."""
+    with pytest.raises(ValueError, match="not 'std'"):
+        group_advantages(REWARDS, scale="std")
+
+
+def test_rewards_are_left_alone() -> None:
+    """The caller's array is not written to."""
+    rewards = np.array([[0.1, 0.1, 0.1], [1.0, 2.0, NAN]])
+    before = rewards.copy()
+    group_advantages(rewards)
+    np.testing.assert_array_equal(rewards, before)

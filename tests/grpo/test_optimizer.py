@@ -1,0 +1,174 @@
+"""Adam on master weights against a plain float64 computation, schedules by hand, and state that survives a save."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from models import build
+
+from smolsum.config import OptimizerConfig, StageConfig
+from smolsum.grpo.optimizer import Optimizer, learning_rate
+
+# isort: split
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten, tree_map
+
+START = np.array([[0.5, -1.0, 2.0], [0.1, 0.0, -0.3]])
+GRADIENTS = [
+    np.array([[0.1, -0.2, 0.3], [1e-3, 0.0, -0.4]]),
+    np.array([[-0.3, -0.1, 0.2], [2e-3, 0.0, 0.1]]),
+    np.array([[0.2, 0.5, 0.1], [-5e-3, 0.0, 0.3]]),
+]
+RATES = [1e-2, 5e-3, 2e-3]
+
+
+class Weights(nn.Module):
+    """A model that is one matrix."""
+
+    def __init__(self, start: Any, dtype: mx.Dtype = mx.float32) -> None:
+        super().__init__()
+        self.w = mx.array(start).astype(dtype)
+
+
+def tree(gradient: Any, dtype: mx.Dtype = mx.float32) -> dict[str, mx.array]:
+    return {"w": mx.array(gradient).astype(dtype)}
+
+
+def by_the_paper(steps: int, config: OptimizerConfig) -> np.ndarray:
+    """Adam (arXiv:1412.6980, algorithm 1) with AdamW's decoupled decay (arXiv:1711.05101, algorithm 2), in float64."""
+    w, m, v = START.copy(), np.zeros_like(START), np.zeros_like(START)
+    for t, (g, rate) in enumerate(zip(GRADIENTS[:steps], RATES, strict=False), start=1):
+        m, v = config.beta1 * m + (1 - config.beta1) * g, config.beta2 * v + (1 - config.beta2) * g**2
+        corrected = [1 - config.beta1**t, 1 - config.beta2**t] if config.bias_correction else [1.0, 1.0]
+        decay = config.weight_decay if config.name == "adamw" else 0.0
+        w = w * (1 - rate * decay) - rate * (m / corrected[0]) / (np.sqrt(v / corrected[1]) + config.eps)
+    return w
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_steps_follow_the_paper(name: str, steps: int, corrected: bool) -> None:
+    """Weights after one step and after three, with a rate of its own for each."""
+    config = OptimizerConfig(
+        name=name, beta2=0.99, weight_decay=0.1, eps=1e-6, bias_correction=corrected, max_grad_norm=1e9
+    )
+    model = Weights(START)
+    optimizer = Optimizer(model, config)
+    for gradient, rate in zip(GRADIENTS[:steps], RATES, strict=False):
+        metrics = optimizer.step(model, tree(gradient), rate)
+        assert metrics["learning_rate"] == rate
+        assert metrics["grad_norm"] == pytest.approx(np.linalg.norm(gradient), rel=1e-6)
+    np.testing.assert_allclose(np.array(model.w), by_the_paper(steps, config), rtol=1e-5, atol=1e-7)
+
+
+def test_a_large_gradient_is_clipped_and_told_as_it_was() -> None:
+    """The update is that of the gradient scaled to the norm allowed; the metric is the norm before."""
+    clipped, scaled = Weights(START), Weights(START)
+    # without bias correction and with a large eps the size of a gradient shows in the update
+    config = OptimizerConfig(max_grad_norm=0.05, bias_correction=False, eps=1.0)
+    norm = float(np.linalg.norm(GRADIENTS[0]))
+    metrics = Optimizer(clipped, config).step(clipped, tree(GRADIENTS[0]), 1.0)
+    assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-6)
+    Optimizer(scaled, config).step(scaled, tree(GRADIENTS[0] * 0.05 / norm * 0.9999), 1.0)
+    np.testing.assert_allclose(np.array(clipped.w), np.array(scaled.w), rtol=1e-5)
+    assert np.abs(np.array(clipped.w) - START).max() > 1e-3
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_gradient_that_is_not_finite_changes_nothing(bad: float) -> None:
+    """Weights and moments stay as they were, the step says so, and the next one goes on."""
+    model, other = Weights(START), Weights(START)
+    optimizer, undisturbed = Optimizer(model, OptimizerConfig()), Optimizer(other, OptimizerConfig())
+    for o, m in ((optimizer, model), (undisturbed, other)):
+        o.step(m, tree(GRADIENTS[0]), 1e-2)
+    before = np.array(model.w)
+    spoilt = GRADIENTS[1].copy()
+    spoilt[0, 1] = bad
+    metrics = optimizer.step(model, tree(spoilt), 1e-2)
+    assert (metrics["update/skipped"], metrics["update/visible_frac"]) == (1.0, 0.0)
+    np.testing.assert_array_equal(np.array(model.w), before)
+    for o, m in ((optimizer, model), (undisturbed, other)):
+        assert o.step(m, tree(GRADIENTS[2]), 1e-2)["update/skipped"] == 0.0
+    np.testing.assert_array_equal(np.array(model.w), np.array(other.w))
+
+
+def test_masters_keep_what_bfloat16_would_lose() -> None:
+    """Steps of 1e-4 on 1.5 are under bfloat16's rounding: a hundred of them add up in the masters, and only there."""
+    seen = {}
+    for masters in (True, False):
+        model = Weights(np.full((2, 3), 1.5), mx.bfloat16)
+        optimizer = Optimizer(model, OptimizerConfig(master_weights=masters))
+        steps = [optimizer.step(model, tree(np.ones((2, 3)), mx.bfloat16), 1e-4) for _ in range(100)]
+        visible = [step["update/visible_frac"] for step in steps]
+        assert visible[0] == 0.0
+        assert model.w.dtype == mx.bfloat16
+        seen[masters] = sum(visible), model.w[0, 0].item(), optimizer
+    assert seen[False][:2] == (0.0, 1.5)
+    assert seen[True][0] >= 1.0
+    assert seen[True][1] == pytest.approx(1.49, abs=0.004)
+    assert seen[True][2].weights["w"][0, 0].item() == pytest.approx(1.49, abs=1e-5)
+    for masters, dtype in ((True, mx.float32), (False, mx.bfloat16)):
+        optimizer = seen[masters][2]
+        assert {a.dtype for a in (*optimizer.adam.state["w"].values(), optimizer.weights["w"])} == {dtype}
+
+
+def test_visible_frac_is_the_share_of_weights_that_changed() -> None:
+    """A weight without gradient does not move."""
+    model = Weights(START)
+    assert Optimizer(model, OptimizerConfig()).step(model, tree(GRADIENTS[0]), 1e-2)["update/visible_frac"] == 5 / 6
+
+
+@pytest.mark.parametrize(("masters", "dtype"), [(True, mx.float32), (True, mx.bfloat16), (False, mx.bfloat16)])
+def test_saved_state_goes_on_bit_for_bit(tmp_path: Path, masters: bool, dtype: mx.Dtype) -> None:
+    """Three steps, or two, a save, another process's load and one more: the same weights and the same moments."""
+    config = OptimizerConfig(master_weights=masters, weight_decay=0.01)
+    model, other = build("lfm2"), build("lfm2", seed=5)
+    for m in (model, other):
+        m.set_dtype(dtype)
+    optimizer, resumed = Optimizer(model, config), Optimizer(other, config)
+    gradients = [tree_map(lambda p, k=k: mx.sin(p * (k + 1)).astype(p.dtype), model.parameters()) for k in range(3)]
+    for gradient in gradients[:2]:
+        optimizer.step(model, gradient, 1e-2)
+    optimizer.save(tmp_path / "optimizer.safetensors")
+    if not masters:
+        other.update(model.parameters())  # the model's own checkpoint has the weights
+    resumed.load(tmp_path / "optimizer.safetensors", other)
+    steps = [o.step(m, gradients[2], 1e-3) for o, m in ((optimizer, model), (resumed, other))]
+    assert steps[0] == steps[1]
+    for a, b in ((model.parameters(), other.parameters()), (optimizer.adam.state, resumed.adam.state)):
+        for (name, x), (same, y) in zip(sorted(tree_flatten(a)), sorted(tree_flatten(b)), strict=True):
+            assert (name, x.dtype) == (same, y.dtype)
+            assert mx.array_equal(x, y).item()
+
+
+def stage(schedule: str, warmup: int = 0) -> StageConfig:
+    return StageConfig({}, 10, 1.0, 1.0, learning_rate=8.0, schedule=schedule, warmup_steps=warmup, beta=0.0)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "warmup", "expected"),
+    [
+        ("constant", 0, [8.0] * 6),
+        ("linear", 0, [8.0, 8 * 5 / 6, 8 * 4 / 6, 8 * 3 / 6, 8 * 2 / 6, 8 / 6]),
+        ("constant", 2, [4.0, 8.0, 8.0, 8.0, 8.0, 8.0]),
+        ("linear", 2, [4.0, 8.0, 8.0, 6.0, 4.0, 2.0]),
+        ("cosine", 2, [4.0, 8.0, 8.0, 4 * (1 + math.sqrt(0.5)), 4.0, 4 * (1 - math.sqrt(0.5))]),
+        ("cosine", 6, [8 / 6, 16 / 6, 4.0, 32 / 6, 40 / 6, 8.0]),
+        ("linear", 12, [8 / 12, 16 / 12, 2.0, 32 / 12, 40 / 12, 4.0]),
+    ],
+)
+def test_learning_rates_by_hand(schedule: str, warmup: int, expected: list[float]) -> None:
+    """Six steps: a warm-up that reaches the peak on its last step, then the schedule, never 0 before the end."""
+    assert [learning_rate(stage(schedule, warmup), step, 6) for step in range(6)] == pytest.approx(expected)
+
+
+def test_a_stage_of_one_step_has_its_rate() -> None:
+    """Whatever the schedule."""
+    for schedule in ("constant", "linear", "cosine"):
+        assert learning_rate(stage(schedule), 0, 1) == 8.0

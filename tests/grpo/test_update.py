@@ -1,0 +1,198 @@
+"""The gradient of one optimizer step: that of the whole batch's loss, written out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from models import EOS, assert_trees_close, build, group
+
+from smolsum.config import GrpoConfig, StageConfig
+from smolsum.grpo.update import gradients, weights
+from smolsum.policy import logprobs
+from smolsum.policy.logprobs import group_logprobs
+from smolsum.rollout.records import RolloutGroup
+
+# isort: split
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+
+GROUPS = [
+    group([5, 9, 33, 4], [[10, 11, 12, EOS], [20, 21], [30, EOS]], stopped=[True, False, True]),
+    group([7, 8, 41, 3, 22, 17, 60], [[50, 51, 52, 53, 54], [13, EOS], [40, 41, EOS]], stopped=[False, True, True]),
+]
+ADVANTAGES = mx.array([[1.0, -0.5, 0.3], [-1.2, 0.7, 0.5]])
+
+
+def stage(beta: float = 0.0, temperature: float = 1.0) -> StageConfig:
+    return StageConfig({}, 1, 1.0, temperature, learning_rate=1e-3, schedule="constant", warmup_steps=0, beta=beta)
+
+
+def assert_same_weights(model: nn.Module, other: nn.Module) -> None:
+    pairs = zip(tree_flatten(model.parameters()), tree_flatten(other.parameters()), strict=True)
+    assert all(mx.array_equal(a, b).item() for (_, a), (_, b) in pairs)
+
+
+def padded(rows: list[tuple[float, ...]]) -> mx.array:
+    longest = max(len(row) for row in rows)
+    return mx.array([[*row, *[0.0] * (longest - len(row))] for row in rows])
+
+
+def naive(
+    model: nn.Module,
+    groups: list[RolloutGroup],
+    config: GrpoConfig,
+    stage: StageConfig,
+    reference: nn.Module | None = None,
+) -> tuple[Any, float]:
+    """The gradient and the value of the clipped loss over all sequences, each group's prompt repeated."""
+
+    def logps(model: nn.Module, p: int) -> tuple[mx.array, mx.array]:
+        ids = [r.token_ids for r in groups[p].rollouts]
+        return group_logprobs(
+            model, groups[p].prompt.token_ids, ids, temperature=stage.temperature, shared_prefix=False
+        )
+
+    sampled = [padded([r.logprobs for r in g.rollouts]) for g in groups]
+    old = sampled if config.old_logprobs == "sampler" else [logps(model, p)[0] for p in range(len(groups))]
+    ref = [logps(reference, p)[0] for p in range(len(groups))] if reference else []
+    mx.eval(old, ref)
+
+    def loss(model: nn.Module) -> mx.array:
+        total, count = mx.array(0.0), 0
+        for p, g in enumerate(groups):
+            logp, mask = logps(model, p)
+            for row, rollout in enumerate(g.rollouts):
+                count += 1
+                if rollout.truncated and config.mask_truncated:
+                    continue
+                ratio, advantage = mx.exp(logp[row] - old[p][row]), ADVANTAGES[p, row]
+                clipped = mx.clip(ratio, 1 - config.eps_low, 1 + config.eps_high)
+                gain = mx.minimum(ratio * advantage, clipped * advantage)
+                if reference:
+                    d = ref[p][row] - logp[row]
+                    gain = gain - stage.beta * (mx.exp(d) - d - 1)
+                total = total - (gain * mask[row]).sum() / len(rollout.token_ids)
+        return total / count
+
+    value, tree = nn.value_and_grad(model, loss)(model)
+    return tree, value.item()
+
+
+@pytest.mark.parametrize("old", ["sampler", "recomputed"])
+@pytest.mark.parametrize("beta", [0.0, 0.2])
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("family", ["qwen2", "lfm2"])
+def test_it_is_the_gradient_of_the_whole_loss(family: str, masked: bool, beta: float, old: str) -> None:
+    """Group by group with a shared prompt, or all at once without: the same, whatever is masked or kept."""
+    model, reference = build(family), build(family, seed=1) if beta else None
+    config = GrpoConfig(mask_truncated=masked, old_logprobs=old, eps_low=0.3, eps_high=0.4)
+    leg = stage(beta, temperature=1.3)
+    tree, metrics = gradients(
+        model, GROUPS, ADVANTAGES, config, leg, reference=reference.parameters() if reference else None
+    )
+    expected, value = naive(model, GROUPS, config, leg, reference)
+    assert_trees_close(tree, expected, relative=5e-5)
+    assert metrics["loss"] == pytest.approx(value, rel=1e-5, abs=1e-6)
+
+
+def test_chunked_logits_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits made in parts, groups on several streams: the same gradient, twice in a row, of a model left as it was."""
+    model, config = build("qwen2"), GrpoConfig(old_logprobs="recomputed")
+    whole, _ = gradients(model, GROUPS * 2, mx.concatenate([ADVANTAGES] * 2), config, stage())
+    monkeypatch.setattr(logprobs, "CHUNK_LOGITS", 3 * 64)
+    for _ in range(2):
+        tree, _ = gradients(model, GROUPS * 2, mx.concatenate([ADVANTAGES] * 2), config, stage())
+        assert_trees_close(tree, whole)
+    assert_same_weights(model, build("qwen2"))
+
+
+def test_metrics_are_means_over_trained_tokens() -> None:
+    """Every unmasked token of the step counts once, whichever group it is in."""
+    model = build("qwen2")
+    _, metrics = gradients(model, GROUPS, ADVANTAGES, GrpoConfig(), stage())
+    gaps = []
+    for g in GROUPS:
+        logp, _ = group_logprobs(model, g.prompt.token_ids, [r.token_ids for r in g.rollouts])
+        for row, rollout in zip(logp.tolist(), g.rollouts, strict=True):
+            if not rollout.truncated:
+                gaps += [new - old for new, old in zip(row, rollout.logprobs, strict=False)]
+    assert metrics["sampling/importance_sampling_ratio/mean"] == pytest.approx(np.exp(gaps).mean(), rel=1e-5)
+    assert metrics["sampling/sampling_logp_difference/mean"] == pytest.approx(np.abs(gaps).mean(), rel=1e-5)
+    assert 0 < metrics["clip_ratio/region_mean"] <= 1
+
+
+def test_recomputed_log_probs_make_every_ratio_one() -> None:
+    """As the study had it: nothing is ever clipped."""
+    _, metrics = gradients(build("llama"), GROUPS, ADVANTAGES, GrpoConfig(old_logprobs="recomputed"), stage())
+    assert metrics["sampling/importance_sampling_ratio/mean"] == pytest.approx(1.0, abs=1e-6)
+    assert metrics["clip_ratio/region_mean"] == 0.0
+
+
+def test_the_policy_against_itself_has_no_kl() -> None:
+    """At the first step the reference is the policy."""
+    model = build("lfm2")
+    _, metrics = gradients(model, GROUPS, ADVANTAGES, GrpoConfig(), stage(beta=0.5), reference=model.parameters())
+    assert metrics["kl"] == pytest.approx(0.0, abs=1e-9)
+
+
+def assert_zero(tree: Any) -> None:
+    for _, leaf in tree_flatten(tree):
+        assert not np.array(leaf).any()
+
+
+@pytest.mark.parametrize("kind", ["grpo", "study"])
+def test_without_advantages_there_is_nothing_to_learn(kind: str) -> None:
+    """And without a pull to a reference: a gradient of exactly zero."""
+    tree, metrics = gradients(build("qwen2"), GROUPS, mx.zeros((2, 3)), GrpoConfig(loss=kind), stage())
+    assert_zero(tree)
+    assert metrics["loss"] == 0.0
+
+
+def test_a_step_with_everything_cut_teaches_nothing() -> None:
+    """All rollouts truncated and masked: zero, and no metric that would be a mean of nothing."""
+    cut = [group([5, 9], [[10, 11], [20, 21]], stopped=[False, False])]
+    tree, metrics = gradients(build("qwen2"), cut, ADVANTAGES[:1], GrpoConfig(), stage())
+    assert_zero(tree)
+    assert metrics == {"loss": 0.0}
+
+
+def test_groups_may_be_of_unequal_size() -> None:
+    """A rollout that went missing leaves its group smaller, and its place in the advantages unread."""
+    smaller = [GROUPS[0], RolloutGroup(GROUPS[1].prompt, GROUPS[1].rollouts[:2])]
+    model = build("qwen2")
+    tree, _ = gradients(model, smaller, ADVANTAGES, GrpoConfig(), stage())
+    assert_trees_close(tree, naive(model, smaller, GrpoConfig(), stage())[0], relative=5e-5)
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    """A gradient with a reference and recomputed log-probs moves no weight."""
+    model, reference = build("qwen2"), build("qwen2", seed=1)
+    gradients(
+        model, GROUPS, ADVANTAGES, GrpoConfig(old_logprobs="recomputed"), stage(0.1), reference=reference.parameters()
+    )
+    assert_same_weights(model, build("qwen2"))
+
+
+def test_kl_needs_a_reference() -> None:
+    """A pull to nothing is an error, not silence."""
+    with pytest.raises(ValueError, match="NoneType"):
+        gradients(build("qwen2"), GROUPS, ADVANTAGES, GrpoConfig(), stage(beta=0.1))
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_borrowed_weights_are_given_back(error: type[BaseException]) -> None:
+    """The model has its own weights again, also after an error or Ctrl-C."""
+    model, other = build("llama"), build("llama", seed=1)
+    own = model.model.norm.weight
+
+    def fail() -> None:
+        with weights(model, other.parameters()):
+            assert mx.array_equal(model.model.norm.weight, other.model.norm.weight).item()
+            raise error
+
+    with pytest.raises(error):
+        fail()
+    assert mx.array_equal(model.model.norm.weight, own).item()
