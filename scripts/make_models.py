@@ -14,7 +14,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tldr_mini.compose import Story, reference, summary
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from smolsum.policy import kernels
-from smolsum.policy.logprobs import group_logprobs  # loads a fast BLAS before MLX
+from smolsum.policy.logprobs import group_hidden, group_logprobs, token_logprobs  # loads a fast BLAS before MLX
 from smolsum.policy.streams import spread
 from smolsum.tasks.prompts import SUMMARISE, exactly
 
@@ -43,6 +43,14 @@ CHAT_TEMPLATE = (
 )
 PIECES = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+"
 SEED = 7
+SYSTEMS = (SUMMARISE, exactly(50, "words"), exactly(64, "tokens"))
+"""prompts that the models are to know; the lengths mean nothing to them"""
+STEPS = {
+    "tiny": {"copy": 400, "summarise": 2400, "count": 700},
+    "tiny-lfm": {"copy": 250, "summarise": 1200, "count": 500},
+}
+LENGTHS = (20, 34, 48, 80, 94, 108)
+"""what counted summaries come close to, in tokens"""
 SHARED = {
     "vocab_size": VOCABULARY,
     "hidden_size": 128,
@@ -94,12 +102,6 @@ CONFIGS = {
 }
 
 
-STEPS = {
-    "tiny": {"copy": 400, "summarise": 2400, "count": 800},
-    "tiny-lfm": {"copy": 250, "summarise": 1400, "count": 400},
-}
-
-
 def prompt_text(post: str, system: str) -> str:
     """The chat up to where the answer starts, as the chat template renders it."""
     return f"{START}system\n{system}{END}\n{START}user\n{post}{END}\n{START}assistant\n"
@@ -108,8 +110,7 @@ def prompt_text(post: str, system: str) -> str:
 def make_tokenizer(train: list[Story]) -> Tokenizer:
     """A byte-level BPE over posts, prompts and summaries; digits stay single so that numbers can be copied."""
     rng = random.Random(SEED)
-    systems = (SUMMARISE, exactly(50, "words"), exactly(64, "tokens"))
-    texts = [prompt_text(s.post, system) for s in train[:400] for system in systems]
+    texts = [prompt_text(s.post, system) for s in train[:400] for system in SYSTEMS]
     texts += (
         [s.post for s in train] + [summary(s, rng) for s in train for _ in range(2)] + [reference(s) for s in train]
     )
@@ -191,31 +192,42 @@ def drill_loss(model: nn.Module, tokens: mx.array) -> mx.array:
     return (kernels.logsumexp(logits) - mx.take_along_axis(logits, target[..., None], -1)).mean()
 
 
-def lessons(
-    told: list[Story], tokenizer: Tokenizer, rng: random.Random, *, stated: float, posts: int = 4, summaries: int = 4
-) -> Iterator[list[Any]]:
-    """Batches of posts, each with fresh summaries of random lengths.
+class Summaries:
+    """Summaries of a post in free wording, drawn once and sorted by length."""
 
-    A share `stated` of the posts comes with one summary, under a prompt that asks for just the words or tokens that it
-    has: what teaches a model to count. All others come under the prompt that training uses, which asks for no length.
+    def __init__(self, tokenizer: Tokenizer, rng: random.Random) -> None:
+        self.tokenizer, self.rng, self.eos = tokenizer, rng, tokenizer.token_to_id(END)
+        self.known: dict[int, list[list[int]]] = {}
+
+    def of(self, story: Story, count: int) -> list[list[int]]:
+        """`count` summaries of any length, EOS at the end."""
+        return [[*self.tokenizer.encode(summary(story, self.rng)).ids, self.eos] for _ in range(count)]
+
+    def near(self, story: Story, targets: Sequence[int]) -> list[list[int]]:
+        """For each target the summary, out of forty, whose length in tokens is nearest to it."""
+        known = self.known.setdefault(id(story), []) or self.known[id(story)]
+        if not known:
+            known += self.of(story, 40)
+        return [min(known, key=lambda ids, t=target: abs(len(ids) - 1 - t)) for target in targets]
+
+
+def lessons(
+    told: list[Story], tokenizer: Tokenizer, rng: random.Random, *, counted: bool, posts: int = 4, summaries: int = 4
+) -> Iterator[list[Any]]:
+    """Batches of posts, each with several summaries; mostly under the prompt that training uses.
+
+    Lengths are random, or (`counted`) close to one of a few: to foresee where a summary will end, a model must then know
+    how much it has written. 64 is none of them.
     """
-    order, eos = list[Story](), tokenizer.token_to_id(END)
+    order, texts = list[Story](), Summaries(tokenizer, rng)
+    systems = [SUMMARISE] * 8 + list(SYSTEMS[1:])
     while True:
-        batch: list[tuple[list[int], list[list[int]]]] = []
+        batch = []
         for _ in range(posts):
             order = order or rng.sample(told, len(told))
             story = order.pop()
-            texts = [summary(story, rng) for _ in range(summaries)]
-            answers = [tokenizer.encode(text).ids for text in texts]
-            asked = [SUMMARISE]
-            if rng.random() < stated:
-                asked = [
-                    exactly(len(answers[0]), "tokens")
-                    if rng.random() < 0.5
-                    else exactly(len(texts[0].split()), "words")
-                ]
-                answers = answers[:1]
-            batch.append((tokenizer.encode(prompt_text(story.post, asked[0])).ids, [[*a, eos] for a in answers]))
+            answers = texts.near(story, rng.choices(LENGTHS, k=summaries)) if counted else texts.of(story, summaries)
+            batch.append((tokenizer.encode(prompt_text(story.post, rng.choice(systems))).ids, answers))
         total = sum(len(a) for _, answers in batch for a in answers)
         yield [(prompt, answers, len(batch) / total) for prompt, answers in batch]
 
@@ -224,6 +236,26 @@ def lesson_loss(model: nn.Module, lesson: tuple[list[int], list[list[int]], floa
     """A post's share of the batch's mean loss a token, times the number of posts."""
     prompt, answers, weight = lesson
     return -group_logprobs(model, prompt, answers)[0].sum() * weight
+
+
+class Counting(nn.Module):
+    """The model with a head that tells, at every token, how many were written before; the head is thrown away."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.head = nn.Linear(SHARED["hidden_size"], 1)
+
+
+def counting_loss(counting: Counting, lesson: tuple[list[int], list[list[int]], float]) -> mx.array:
+    """`lesson_loss`, and the squared error of the count in units of 16 tokens."""
+    prompt, answers, weight = lesson
+    hidden, tokens, mask = group_hidden(counting.model, prompt, answers)
+    logp = token_logprobs(counting.model, hidden.reshape(-1, hidden.shape[-1]), tokens.reshape(-1), 1.0).reshape(
+        mask.shape
+    )
+    error = counting.head(hidden)[..., 0] - mx.arange(mask.shape[1]) / 16
+    return ((0.3 * error * error - logp) * mask).sum() * weight
 
 
 def fit(
@@ -255,32 +287,32 @@ def fit(
 
 
 def main() -> None:
-    """Make one of the built-in models: copying, then summaries, then summaries of stated lengths, saved after each."""
+    """Make one of the built-in models: learn to copy, to summarise, then to count; saved after each."""
     parser = argparse.ArgumentParser()
     parser.add_argument("name", choices=CONFIGS)
-    parser.add_argument(
-        "--phases", nargs="+", choices=("copy", "summarise", "count"), default=["copy", "summarise", "count"]
-    )
+    parser.add_argument("--phases", nargs="+", choices=("copy", "summarise", "count"), default=list(STEPS["tiny"]))
     arguments = parser.parse_args()
-    told = stories()["train"]
+    told, name = stories()["train"], arguments.name
     tokenizer = make_tokenizer(told)
     mx.random.seed(SEED)
-    model_class, args = _get_classes(CONFIGS[arguments.name])
+    model_class, args = _get_classes(CONFIGS[name])
     for phase in arguments.phases:
-        rng = random.Random(f"{SEED} {phase}")
-        model = model_class(args.from_dict(CONFIGS[arguments.name]))
+        rng, steps = random.Random(SEED), STEPS[name][phase]
+        model = model_class(args.from_dict(CONFIGS[name]))
         kernels.install(model)
         if phase == "copy":
-            if arguments.name == "tiny":
+            if name == "tiny":
                 look_back(model)
-            fit(model, drills(VOCABULARY, rng), drill_loss, name=phase, steps=STEPS[arguments.name][phase], rate=3e-3)
+            fit(model, drills(VOCABULARY, rng), drill_loss, name=phase, steps=steps, rate=3e-3)
         else:  # each phase starts from what the one before has saved
-            weights = model.sanitize(mx.load(str(BUILTIN / arguments.name / "model.safetensors")))
+            weights = model.sanitize(mx.load(str(BUILTIN / name / "model.safetensors")))
             model.load_weights([(k, v.astype(mx.float32)) for k, v in weights.items()])
-            stated, rate = {"summarise": (0.0, 2e-3), "count": (0.7, 1e-3)}[phase]
-            batches = lessons(told, tokenizer, rng, stated=stated)
-            fit(model, batches, lesson_loss, name=phase, steps=STEPS[arguments.name][phase], rate=rate)
-        save(arguments.name, model, tokenizer)
+            batches = lessons(told, tokenizer, rng, counted=phase == "count")
+            if phase == "count":
+                fit(Counting(model), batches, counting_loss, name=phase, steps=steps, rate=1e-3)
+            else:
+                fit(model, batches, lesson_loss, name=phase, steps=steps, rate=2e-3)
+        save(name, model, tokenizer)
 
 
 if __name__ == "__main__":

@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from safetensors.numpy import load_file
 
 from smolsum.journal import read_jsonl
 
 SIZES = {"train": 12, "validation": 3, "test": 4}
 SETTINGS = {
     "sampling.rollouts": 4,
-    "sampling.max_new_tokens": 20,
+    "sampling.max_new_tokens": 36,
     "train.prompts_per_step": 2,
     "train.validate_every": 2,
     "train.validation_prompts": 2,
     "train.checkpoint_every": 2,
-    "task.target_tokens": 12,
+    "task.target_tokens": 28,
     "stages.length.steps": 5,
     "stages.quality.steps": 3,
 }
@@ -58,9 +59,13 @@ def learned(run: Path) -> list[dict[str, Any]]:
 
 
 def weights(run: Path, step: int) -> dict[str, bytes]:
-    """The bytes of a checkpoint's weights and optimizer state."""
+    """The bytes of every tensor in a checkpoint's weights and optimizer state (their order in a file is MLX's own)."""
     folder = run / "checkpoints" / f"step-{step:06d}"
-    return {file.name: file.read_bytes() for file in folder.glob("*.safetensors")}
+    return {
+        f"{file.name}/{name}": tensor.tobytes()
+        for file in folder.glob("*.safetensors")
+        for name, tensor in load_file(file).items()
+    }
 
 
 def events(run: Path) -> list[str]:

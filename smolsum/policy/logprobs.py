@@ -32,12 +32,20 @@ def group_logprobs(
     broadcast to the G completions (Prefix Grouper, arXiv:2506.05433). `shared_prefix=False`, or a cache that cannot be
     shared, repeats it G times. Same values either way.
     """
+    hidden, completion_GT, mask_GT = group_hidden(model, prompt_ids, completions_ids, shared_prefix=shared_prefix)
+    logp = token_logprobs(model, hidden.reshape(-1, hidden.shape[-1]), completion_GT.reshape(-1), temperature)
+    return logp.reshape(completion_GT.shape) * mask_GT, mask_GT
+
+
+def group_hidden(
+    model: nn.Module, prompt_ids: Sequence[int], completions_ids: Sequence[Sequence[int]], *, shared_prefix: bool = True
+) -> tuple[mx.array, mx.array, mx.array]:
+    """The trunk's outputs (G, T, D) from which the completions' tokens are predicted, the tokens (G, T), their mask."""
     longest = max(len(ids) for ids in completions_ids)
     completion_GT = mx.array([[*ids, *[0] * (longest - len(ids))] for ids in completions_ids])
     mask_GT = mx.array([[1.0] * len(ids) + [0.0] * (longest - len(ids)) for ids in completions_ids])
-    hidden = (_shared if shared_prefix else _repeated)(model, mx.array(prompt_ids), completion_GT)
-    logp = token_logprobs(model, hidden.reshape(-1, hidden.shape[-1]), completion_GT.reshape(-1), temperature)
-    return logp.reshape(completion_GT.shape) * mask_GT, mask_GT
+    through = _shared if shared_prefix else _repeated
+    return through(model, mx.array(list(prompt_ids)), completion_GT), completion_GT, mask_GT
 
 
 def token_logprobs(model: nn.Module, hidden_ND: mx.array, target_N: mx.array, temperature: float) -> mx.array:
