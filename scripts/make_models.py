@@ -47,7 +47,7 @@ SYSTEMS = (SUMMARISE, exactly(50, "words"), exactly(64, "tokens"))
 """prompts that the models are to know; the lengths mean nothing to them"""
 STEPS = {
     "tiny": {"copy": 400, "summarise": 2400, "count": 700},
-    "tiny-lfm": {"copy": 250, "summarise": 1200, "count": 500},
+    "tiny-lfm": {"copy": 400, "summarise": 700, "count": 200},
 }
 LENGTHS = (20, 34, 48, 80, 94, 108)
 """what counted summaries come close to, in tokens"""
@@ -216,8 +216,8 @@ def lessons(
 ) -> Iterator[list[Any]]:
     """Batches of posts, each with several summaries; mostly under the prompt that training uses.
 
-    Lengths are random, or (`counted`) close to one of a few: to foresee where a summary will end, a model must then know
-    how much it has written. 64 is none of them.
+    Lengths are random, or (`counted`) close to one of a few: to foresee where a summary will end, a model must then
+    know how much it has written. 64 is none of them.
     """
     order, texts = list[Story](), Summaries(tokenizer, rng)
     systems = [SUMMARISE] * 8 + list(SYSTEMS[1:])

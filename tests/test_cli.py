@@ -157,7 +157,7 @@ def test_resume_changes_nothing(options: str, trainer: Trainer, capsys: pytest.C
 
 def test_dry_run_prints_what_would_run(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
     """A dry run prints a configuration that repeats it, the source of its values and the steps."""
-    options = ["--model", "tiny", "--set", "stages.quality.steps=30"]
+    options = ["--model", "tiny", "--set", "stages.length.steps=120", "--set", "stages.quality.steps=30"]
     assert cli.main(["train", *options, "--dry-run"]) == 0
     out, err = capsys.readouterr()
     assert trainer.calls == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from smolsum.config import SECTIONS, Config, StageConfig, to_toml
 from smolsum.errors import UsageError
 from smolsum.presets import line_numbers
 from smolsum.resolve import Resolved, parse_reward, render_with_sources, resolve
+
+TINY = tomli.loads((resources.files("smolsum") / "presets" / "models" / "tiny.toml").read_text())
 
 
 def resolved(**given: Any) -> Resolved:
@@ -57,7 +60,7 @@ def test_layers_win_in_order(tmp_path: Path) -> None:
         resolved(model="tiny", presets=["study"], config_file=file),
         resolved(model="tiny", config_file=file, sets=["optimizer.learning_rate=1e-6"]),
     ]
-    assert [r.config.optimizer.learning_rate for r in rates] == [2e-6, 3e-4, 2e-6, 1e-5, 1e-6]
+    assert [r.config.optimizer.learning_rate for r in rates] == [2e-6, TINY["optimizer"]["learning_rate"], 2e-6, 1e-5, 1e-6]
 
 
 def test_sources_name_every_layer(tmp_path: Path) -> None:
@@ -216,7 +219,7 @@ def test_stages_of_a_file_are_used(tmp_path: Path) -> None:
     assert list(result.config.stages) == ["first", "second"]
     first, second = result.config.stages.values()
     assert (first.rewards, first.temperature, second.temperature) == ({"length": 2.0}, 0.7, 1.0)
-    assert (second.steps, second.epochs, second.beta) == (0, 1.0, 0.05)
+    assert (second.steps, second.epochs, second.beta) == (0, 1.0, TINY["grpo"]["beta"])
 
 
 @pytest.mark.parametrize("flag", [{"strategy": "finetuned"}, {"reward": "meteor"}])
@@ -243,7 +246,7 @@ def test_stage_values_given_in_a_file_beat_stage_defaults(tmp_path: Path) -> Non
     """A model preset's defaults for a stage fill only what the stage does not say itself."""
     text = "[stages.length]\nsteps = 7\nrewards = { length = 1.0 }\n[stages.quality]\nrewards = { bleu = 1.0 }\n"
     stages = resolved(model="tiny", config_file=config_file(tmp_path, text)).config.stages
-    assert (stages["length"].steps, stages["quality"].steps) == (7, 120)
+    assert (stages["length"].steps, stages["quality"].steps) == (7, TINY["stage_defaults"]["quality"]["steps"])
 
 
 def test_typed_run_value_reaches_the_stages(tmp_path: Path) -> None:
