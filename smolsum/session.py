@@ -20,7 +20,7 @@ from smolsum.evaluate.generate import greedy, measured
 from smolsum.evaluate.scores import has_scores, read_summary, write_scores
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.interrupt import stop_signals
-from smolsum.journal import Journal, discard_after
+from smolsum.journal import Journal, State, discard_after
 from smolsum.materials import Materials, stage_fingerprint
 from smolsum.policy.load import load_weights, save_policy, snapshot
 from smolsum.progress import Progress
@@ -98,8 +98,11 @@ class Session:
         self.journal.status("starting", step=point, phase="loaded", stage=next(iter(self.steps)))
 
     def restore(self, name: str) -> bool:
-        """Bring the model to where the stage begins or goes on; True if the stage is finished already, here or in
-        another run."""
+        """Bring the model to where the stage begins or goes on; True if the stage is finished already.
+
+        A stage that others follow is taken from another run that trained it, if there is one; the last one is what the
+        run is for.
+        """
         start, end = self._span(name)
         self._start_weights = snapshot(self.materials.policy.model)
         self._middle, self._best[name] = None, {}
@@ -110,7 +113,7 @@ class Session:
         ]
         if own:
             self._middle = own[-1]
-        elif found := checkpoints.find_stage(self.runs_dir, self.fingerprints[name]):
+        elif name != next(reversed(self.steps)) and (found := self._find_stage(name)):
             self._middle = checkpoints.copy(found, self.paths)
             self._tell(
                 "stage_reused",
@@ -235,6 +238,9 @@ class Session:
         start = sum(self.steps[n] for n in names[: names.index(name)])
         return start, start + self.steps[name]
 
+    def _find_stage(self, name: str) -> checkpoints.Checkpoint | None:
+        return checkpoints.find_stage(self.runs_dir, self.fingerprints[name])
+
     def _resume_point(self) -> tuple[int, list[tuple[Path, str]]]:
         """The step to go on from, and the damaged checkpoints after it.
 
@@ -285,10 +291,12 @@ class Session:
         """Write the failure down, as far as the disk lets us."""
         if "journal" not in vars(self):
             return
-        hint = error.hint if isinstance(error, SmolsumError) else None
+        hint = error.hint if isinstance(error, SmolsumError) else self.paths.resume_command
+        state: State = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        message = str(error) or type(error).__name__
         try:
             self.journal.log("".join(traceback.format_exception(error)))
-            self.journal.event("failed", str(error) or type(error).__name__, hint=hint)
-            self.journal.status("failed", step=self.step, phase="failed", stage="", error=str(error), hint=hint)
+            self.journal.event(state, message, hint=hint)
+            self.journal.status(state, step=self.step, phase=state, stage="", error=message, hint=hint)
         except SmolsumError:
             self.progress.warn("the failure could not be written to the run directory")

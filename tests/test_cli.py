@@ -73,12 +73,12 @@ def test_options_reach_the_configuration(trainer: Trainer, tmp_path: Path) -> No
     own = tmp_path / "own.toml"
     own.write_text("[train]\nprompts_per_step = 3\n")
     options = (
-        "--model tiny-lfm --strategy included --reward meteor-rouge --preset study --config own.toml "
+        "--model lfm --strategy included --reward meteor-rouge --preset study --config own.toml "
         "--set grpo.beta=0.1 --set stages.included.steps=7 --name first --runs-dir elsewhere --seed 0"
     )
     assert cli.main(["train", *options.split()]) == 0
     config = trainer.calls[0]["config"]
-    assert config.model.path == "builtin:tiny-lfm"
+    assert config.model.path == "LiquidAI/LFM2.5-350M"
     assert config.stages["included"].rewards == {"length": 1.0, "meteor": 1.0, "rouge": 1.0}
     assert config.stages["included"].steps == 7
     assert config.grpo.loss == "study"

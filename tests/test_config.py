@@ -60,7 +60,13 @@ def test_layers_win_in_order(tmp_path: Path) -> None:
         resolved(model="tiny", presets=["study"], config_file=file),
         resolved(model="tiny", config_file=file, sets=["optimizer.learning_rate=1e-6"]),
     ]
-    assert [r.config.optimizer.learning_rate for r in rates] == [2e-6, TINY["optimizer"]["learning_rate"], 2e-6, 1e-5, 1e-6]
+    assert [r.config.optimizer.learning_rate for r in rates] == [
+        2e-6,
+        TINY["optimizer"]["learning_rate"],
+        2e-6,
+        1e-5,
+        1e-6,
+    ]
 
 
 def test_sources_name_every_layer(tmp_path: Path) -> None:
@@ -110,7 +116,7 @@ def test_environment_holds_only_folders() -> None:
 
 def test_model_takes_ids_and_folders(tmp_path: Path) -> None:
     """--model with a hub id or a folder sets the path and brings no model preset along."""
-    for path in ("owner/name", "builtin:tiny-lfm", str(tmp_path)):
+    for path in ("owner/name", "builtin:other", str(tmp_path)):
         result = resolved(model=path)
         assert path == result.config.model.path
         assert result.sources["optimizer.learning_rate"] == "preset profiles/default"
