@@ -272,7 +272,7 @@ def test_full_disk(foreign: bool, small_disk: Path) -> None:
     with pytest.raises(SmolsumError) as caught:
         save(paths, 3, write, {})
     assert caught.value.message == f"the disk is full at {paths.checkpoint(3)}"
-    assert caught.value.hint == "free space there, then smolsum train --resume a"
+    assert caught.value.hint == f"free space there, then smolsum train --resume {paths.root}"
     assert caught.value.exit_code == 1
     assert names(paths) == ["latest", "step-000001", "step-000002"]
     assert verify(paths.checkpoint(1)) == verify(paths.checkpoint(2)) == []

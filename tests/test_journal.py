@@ -296,7 +296,7 @@ def test_write_that_fails_midway_leaves_what_was_there(paths: RunPaths) -> None:
     """When the system takes only a part (here, a limit on file size), that part is taken back."""
     command = [sys.executable, "-c", LIMITED, str(paths.root)]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    hint = "then smolsum train --resume a"
+    hint = f"then smolsum train --resume {paths.root}"
     for line, path in zip(out, (paths.metrics, paths.completions(1)), strict=True):
         code, message, remedy = line.split("|")
         assert (code, message) == ("1", f"cannot write {path}: {os.strerror(errno.EFBIG)}")
@@ -313,7 +313,7 @@ def test_full_disk(small_disk: Path) -> None:
     with Journal(paths, 1) as journal:
         with pytest.raises(SmolsumError, match=f"^the disk is full at {paths.metrics}$") as caught:
             fill(journal)
-        assert caught.value.hint == "free space there, then smolsum train --resume a"
+        assert caught.value.hint == f"free space there, then smolsum train --resume {paths.root}"
         assert caught.value.exit_code == 1
         with pytest.raises(SmolsumError, match="the disk is full"):
             journal.completions(1, rows)

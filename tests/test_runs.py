@@ -83,7 +83,7 @@ def test_existing_name_is_refused(tmp_path: Path) -> None:
     paths.config.write_text("x = 1\n")
     with pytest.raises(UsageError, match="run 'a' exists already") as caught:
         create_run(tmp_path, "a")
-    assert caught.value.hint == "smolsum train --resume a, or --name OTHER"
+    assert caught.value.hint == f"smolsum train --resume {paths.root}, or --name OTHER"
     assert paths.config.read_text() == "x = 1\n"
 
 
@@ -225,3 +225,11 @@ def test_lock_ends_with_the_block(tmp_path: Path) -> None:
         raise OSError("of the block")
     with acquire(paths), pytest.raises(UsageError, match="is being trained"), acquire(paths):
         pass
+
+
+def test_resume_command_is_short_where_the_name_suffices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the directory that smolsum looks in by itself a run's name is enough; elsewhere the hint gives the path."""
+    assert RunPaths(Path("runs/a")).resume_command == "smolsum train --resume a"
+    assert RunPaths(tmp_path / "a").resume_command == f"smolsum train --resume {tmp_path / 'a'}"
+    monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(tmp_path))
+    assert RunPaths(tmp_path / "a").resume_command == "smolsum train --resume a"
