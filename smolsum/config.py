@@ -67,7 +67,7 @@ class DataConfig:
     """Where posts and references come from."""
 
     path: Text = "builtin:tldr-mini"
-    """A built-in data set (`builtin:NAME`), a local file or directory, or a hub id."""
+    """A built-in data set (`builtin:NAME`), a local directory with a file for each split, or a hub id."""
     prompt_column: Text = "prompt"
     """Column with the text to summarise."""
     completion_column: Text = "completion"

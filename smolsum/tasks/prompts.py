@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-SUMMARISE = "Summarise the post. Keep the key points and who did what."
+from smolsum.config import TaskConfig
+
+SUMMARISE = TaskConfig().system_prompt
 """the prompt that training uses: it states no length (the study's did not)"""
 
 
