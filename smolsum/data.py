@@ -7,30 +7,19 @@ A split is one file (or the shards of one) wherever it comes from: `builtin:NAME
 
 from __future__ import annotations
 
-import difflib
 import json
-import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
-import polars
 import xxhash
 
 from smolsum.config import DataConfig
-from smolsum.errors import SmolsumError, UnreachableError, UsageError
+from smolsum.errors import UsageError
+from smolsum.rows import Row, kind_of, nearest_name, read_rows
 
-BUILTIN, BUILTIN_NAMES = "builtin:", ("tldr-mini",)
 ID_COLUMN = "id"
-SUFFIXES = (".jsonl", ".json", ".parquet")
-HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
-LAYOUT = "a directory with train.jsonl, validation.jsonl and test.jsonl (or .parquet)"
-
-Row = tuple[str, Mapping[str, Any]]  # where it stands, in the words of an error message, and its columns
 
 
 @dataclass(frozen=True)
@@ -61,13 +50,7 @@ def load_split(data: DataConfig, split: str) -> Split:
     names = {"train": data.train_split, "validation": data.validation_split, "test": data.test_split}
     if split not in names:
         raise UsageError(f"unknown split {split!r}", hint=f"choose from {', '.join(names)}")
-    name, setting = names[split], f"data.{split}_split"
-    if data.path.startswith(BUILTIN):
-        rows = _read_builtin(data.path.removeprefix(BUILTIN), name, setting)
-    elif _is_local(data.path):
-        rows = _read_directory(Path(os.path.expanduser(data.path)), name, setting)
-    else:
-        rows = _read_hub(data.path, name, setting)
+    rows = read_rows(data.path, names[split], f"data.{split}_split")
     examples = tuple(_examples(rows, data, split))
     return Split(name=split, examples=examples, fingerprint=_fingerprint(examples))
 
@@ -76,172 +59,6 @@ def overlap(a: Split, b: Split) -> list[str]:
     """Returns the posts that stand in both splits, word for word, each once and in the order of `a`."""
     known = {example.source for example in b.examples}
     return list(dict.fromkeys(example.source for example in a.examples if example.source in known))
-
-
-def _is_local(path: str) -> bool:
-    """Whether `path` is on this machine: what exists here, or looks like a path, is never asked of a hub."""
-    if path.startswith(("./", "../", "/", "~")) or path.endswith(SUFFIXES) or Path(path).exists():
-        return True
-    if not HUB_ID.fullmatch(path):
-        raise UsageError(
-            f"no data at {path!r}: no such directory, and not a hub id (owner/name)",
-            hint=f"--set data.path=DIR, {LAYOUT}, or {BUILTIN}{BUILTIN_NAMES[0]}",
-        )
-    return False
-
-
-def _read_builtin(builtin: str, name: str, setting: str) -> list[Row]:
-    if builtin not in BUILTIN_NAMES:
-        near = _nearest(builtin, BUILTIN_NAMES) or BUILTIN_NAMES[0]
-        raise UsageError(f"no built-in data set {builtin!r}", hint=f"--set data.path={BUILTIN}{near}")
-    with resources.as_file(resources.files("smolsum") / "builtin" / builtin) as directory:
-        return _read_directory(directory, name, setting)
-
-
-def _read_directory(directory: Path, name: str, setting: str) -> list[Row]:
-    if directory.is_file():
-        raise UsageError(
-            f"{directory} is one file, but training needs three splits that share no post",
-            hint=f"make {LAYOUT}, and give the directory: --set data.path=DIR",
-        )
-    if not directory.is_dir():
-        raise UsageError(f"no data at {directory}: no such directory", hint=f"--set data.path=DIR, {LAYOUT}")
-    try:
-        return [row for path in _split_files(directory, name, setting) for row in _read_file(path)]
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {error.filename or directory}: {error.strerror or error}",
-            hint="check that it is a file and that you may read it",
-        ) from error
-
-
-def _split_files(directory: Path, name: str, setting: str) -> list[Path]:
-    """The one file, or the complete shards, of split `name`; never a guess between two candidates."""
-    files = [path for suffix in SUFFIXES if (path := directory / (name + suffix)).exists()]
-    pattern = re.compile(re.escape(name) + r"-\d+-of-(\d+)(-\w+)?\.parquet")
-    nested = sorted(directory.glob("data/*.parquet"))
-    shards = {path: match for path in nested if (match := pattern.fullmatch(path.name))}
-    if len(files) + bool(shards) > 1:
-        names = ", ".join(path.relative_to(directory).as_posix() for path in (*files, *shards))
-        raise UsageError(
-            f"split {name!r} is more than once in {directory}: {names}",
-            hint="keep one of them, and move the others out of the directory",
-        )
-    if not files and not shards:
-        held = [path for path in sorted(directory.iterdir()) if path.suffix in SUFFIXES] + nested
-        names = ", ".join(path.relative_to(directory).as_posix() for path in held[:8])
-        near = _nearest(name, [path.stem.split("-")[0] for path in held]) or "NAME"
-        raise UsageError(
-            f"no file for split {name!r} in {directory}, which holds {names or 'no data file'}",
-            hint=f"write {directory / name}.jsonl, or --set {setting}={near}",
-        )
-    count = max((int(match[1]) for match in shards.values()), default=0)
-    if len(shards) != count:
-        raise UsageError(
-            f"split {name!r} in {directory}/data has {len(shards)} of {count} shards",
-            hint="hf download OWNER/NAME --repo-type dataset --local-dir DIR",
-        )
-    return files or list(shards)
-
-
-def _read_file(path: Path) -> list[Row]:
-    rows = list(_parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path))
-    if not rows:
-        raise UsageError(f"{path} is empty", hint="write one row for each post")
-    return rows
-
-
-def _parquet_rows(path: Path) -> Iterator[Row]:
-    if not (content := path.read_bytes()):
-        return
-    try:
-        frame = polars.read_parquet(content)
-    except (polars.exceptions.PolarsError, polars.exceptions.PanicException) as error:  # damage causes both
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"{path} is not Parquet, or is damaged: {reason}", hint="write it again") from error
-    for number, row in enumerate(frame.iter_rows(named=True), start=1):
-        yield f"{path}, row {number}", row
-
-
-def _json_rows(path: Path) -> Iterator[Row]:
-    """The objects of a JSON Lines file; blank lines hold none."""
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, start=1):
-            where = f"{path}:{number}"
-            if b"\0" in raw:
-                raise UsageError(f"{where} holds a NUL byte", hint="save the file as UTF-8 (is it UTF-16?)")
-            try:
-                line = raw.decode("utf-8-sig").strip()
-                if not line:
-                    continue
-                row = json.loads(line)
-            except UnicodeDecodeError as error:
-                problem = f"is not UTF-8 at its byte {error.start + 1}"
-                raise UsageError(f"{where} {problem}", hint="save the file as UTF-8") from error
-            except (ValueError, RecursionError) as error:
-                reason = str(error).replace(": line 1 column", ", column")
-                raise UsageError(f"{where} is not JSON: {reason}", hint=_json_hint(line)) from error
-            if not isinstance(row, dict):
-                raise UsageError(f"{where} is {_kind(row)}, not an object", hint=_json_hint(line))
-            yield where, row
-
-
-def _json_hint(line: str) -> str:
-    array = "an array has to become one object a line: jq -c '.[]' FILE > train.jsonl"
-    return array if line.startswith("[") else "write one JSON object a line, or remove the line"
-
-
-def _read_hub(path: str, name: str, setting: str) -> list[Row]:
-    import datasets  # takes seconds, and only hub ids need it
-    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined] # root of its HTTP client's
-    from huggingface_hub.utils.tqdm import disable_progress_bars
-
-    # a user who has set the variables decides; the libraries would only warn about the attempt
-    if not sys.stderr.isatty() and "HF_DATASETS_DISABLE_PROGRESS_BARS" not in os.environ:
-        datasets.disable_progress_bars()
-    if not sys.stderr.isatty() and "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ:
-        disable_progress_bars()
-    try:
-        # as Arrow, so that no column (an image, say) is decoded
-        rows = datasets.load_dataset(path, split=name).with_format("arrow")[:].to_pylist()
-    except (OSError, ValueError, RuntimeError, HTTPError, datasets.exceptions.DatasetsError) as error:
-        raise _hub_error(error, path, setting) from error
-    if not rows:
-        raise UsageError(f"split {name!r} of hub data set {path!r} is empty", hint=f"--set {setting}=NAME")
-    return [(f"{path}, split {name!r}, row {number}", row) for number, row in enumerate(rows, start=1)]
-
-
-def _hub_error(error: Exception, path: str, setting: str) -> SmolsumError:
-    """What loading from the hub raised, sorted by who can mend it: the request, this disk or the hub."""
-    from datasets import config, data_files, exceptions
-
-    what = f"hub data set {path!r}"
-    cause = error.__cause__ if isinstance(error, exceptions.DatasetGenerationError) else error
-    reason = (str(cause) or type(cause).__name__).splitlines()[0].rstrip(".")
-    download = f"hf download {path} --repo-type dataset --local-dir DIR"
-    if isinstance(error, exceptions.DatasetNotFoundError):
-        return UsageError(
-            f"{what} does not exist, or you have no access: {reason}",
-            hint=f"check the name, or hf auth login; for a directory --set data.path=./{path}",
-        )
-    if isinstance(cause, OSError) and cause.errno and not isinstance(cause, ConnectionError | TimeoutError):
-        return SmolsumError(
-            f"{what} cannot be kept on this disk: {reason}",
-            hint="set HF_HOME to a directory that can be written and has room",
-        )
-    if type(error) is ValueError:  # the library's own refusal: of the split's name, as a rule
-        return UsageError(f"{what}: {reason}", hint=f"--set {setting}=NAME")
-    if isinstance(error, exceptions.DatasetsError | data_files.EmptyDatasetError | RuntimeError | ValueError):
-        return UsageError(f"{what} cannot be read: {reason}", hint=f"{download}, then make it {LAYOUT}")
-    if config.HF_HUB_OFFLINE:
-        return UnreachableError(
-            f"{what} is not in the cache, and HF_HUB_OFFLINE forbids a download",
-            hint=f"unset HF_HUB_OFFLINE, or {download} elsewhere and --set data.path=DIR",
-        )
-    return UnreachableError(
-        f"the hub did not answer for data set {path!r}: {reason}",
-        hint=f"try again later, or {download} elsewhere and --set data.path=DIR",
-    )
 
 
 def _examples(rows: Sequence[Row], data: DataConfig, split: str) -> Iterator[Example]:
@@ -272,7 +89,7 @@ def _column(row: Mapping[str, Any], where: str, column: str, setting: str) -> An
     if column not in row:
         raise UsageError(
             f"{where} has no column {column!r}, only {', '.join(row) or 'an empty object'}",
-            hint=f"--set {setting}={_nearest(column, row) or 'NAME'}",
+            hint=f"--set {setting}={nearest_name(column, row) or 'NAME'}",
         )
     return row[column]
 
@@ -282,7 +99,7 @@ def _texts(values: Sequence[Any], what: str) -> tuple[str, ...]:
     problem = "" if values else "is an empty list"
     for value in values:
         if not isinstance(value, str):
-            problem = f"is {_kind(value)}, not text"
+            problem = f"is {kind_of(value)}, not text"
         elif not value.strip():
             problem = "is empty"
         elif re.search("[\0\ud800-\udfff]", value):
@@ -295,20 +112,10 @@ def _texts(values: Sequence[Any], what: str) -> tuple[str, ...]:
 def _id(value: object, where: str) -> str:
     if type(value) not in (str, int) or value == "":
         raise UsageError(
-            f"{where}: {ID_COLUMN!r} is {_kind(value) if value != '' else 'empty'}",
+            f"{where}: {ID_COLUMN!r} is {kind_of(value) if value != '' else 'empty'}",
             hint=f"give every row a text or whole number, or rename column {ID_COLUMN!r}",
         )
     return str(value)
-
-
-def _kind(value: object) -> str:
-    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
-    return (names | {int: "a number", float: "a number"}).get(type(value), type(value).__name__)
-
-
-def _nearest(name: str, known: Iterable[str]) -> str | None:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)  # finds "val" for "validation"
-    return close[0] if close else None
 
 
 def _fingerprint(examples: Iterable[Example]) -> str:
