@@ -15,7 +15,7 @@ Where this departs from the papers:
 7. Log-ratios are held within 20 before they are exponentiated; beyond, they have no gradient.
 8. A reward that is missing leaves its rollout in the batch with the advantage 0; it is still held to the reference.
 
-Where this departs from TRL 1.16, beyond 3 and 7: KL estimates are not weighted with the ratio unless `kl_unbiased` is
+Where this departs from TRL 1.16, beyond 2 and 7: KL estimates are not weighted with the ratio unless `kl_unbiased` is
 set; truncated weights have no lower bound; clip metrics of sequence losses leave out masked rows.
 
 Axes: G rollouts of a prompt, T completion tokens.
