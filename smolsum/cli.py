@@ -122,8 +122,8 @@ def train(
         str | None,
         typer.Option(
             metavar="SIGNALS",
-            help="Quality signals: rouge, meteor, bleu or several joined by '-'; length: no quality signal.  "
-            "[default: meteor]",
+            help="Quality signals: rouge, meteor, bleu or several joined by '-', overlong among them to punish coming "
+            "near the token limit; length: no quality signal.  [default: meteor]",
         ),
     ] = None,
     preset: Annotated[

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from smolsum.errors import UsageError
 
-KNOWN_REWARDS = ("length", "rouge", "meteor", "bleu")
+KNOWN_REWARDS = ("length", "rouge", "meteor", "bleu", "overlong")
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,18 @@ Seed = Annotated[int, Rule("between 0 and 4294967295", lambda n: 0 <= n < 2**32)
 GroupSize = Annotated[int, Rule("2 or more, as an advantage compares rollouts", lambda n: n >= 2)]
 Floor = Annotated[float, Rule("below 0", lambda x: x < 0)]
 LowerClip = Annotated[float, Rule("above 0 and below 1", lambda x: 0 < x < 1)]
+Cap = Annotated[float, Rule("1 or more, as a token drawn by the policy itself weighs 1", lambda x: x >= 1)]
+WeightFloor = Annotated[
+    float, Rule("at least 0 and below 1, as a token drawn by the policy itself weighs 1", lambda x: 0 <= x < 1)
+]
 _PLAIN = "a plain name (letters, digits, '.', '_' and '-', starting with a letter or digit)"
 StageName = Annotated[str, Rule(_PLAIN, lambda s: bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*", s, re.ASCII)))]
 RunName = Annotated[str, Rule(_PLAIN, lambda s: bool(re.fullmatch(r"([A-Za-z0-9][\w.-]*)?", s, re.ASCII)))]
 Schedule = Literal["constant", "linear", "cosine"]
+LossKind = Literal["grpo", "study", "dr_grpo", "dapo", "gspo", "cispo"]
+KlEstimate = Literal["k1", "k2", "k3"]
+AdvantageScale = Literal["group", "batch", "none", "gdpo"]
+Correction = Literal["none", "token_truncate", "sequence_truncate", "token_mask", "sequence_mask"]
 
 
 @dataclass(frozen=True)
@@ -106,6 +114,8 @@ class RewardsConfig:
     """`linear` is -|n-target|/target; `clipped` stops at the floor; `dead_band` is 0 within the tolerance."""
     length_floor: Floor = -1.0
     """Lowest length reward of the shapes `clipped` and `dead_band`."""
+    overlong_buffer: PositiveCount = 32
+    """Last tokens before max_new_tokens over which the signal `overlong` falls from 0 to -1."""
     require_wordnet: bool = False
     """Whether METEOR without WordNet is an error; otherwise it matches words and stems, with a warning."""
 
@@ -126,20 +136,38 @@ class SamplingConfig:
 class GrpoConfig:
     """The objective."""
 
-    loss: Literal["grpo", "study"] = "grpo"
-    """`grpo` clips a ratio for each token; `study` one ratio of the sequence's mean log-prob."""
+    loss: LossKind = "grpo"
+    """`grpo` clips a ratio for each token and averages each sequence, `dapo` all tokens, `dr_grpo` over max_new_tokens;
+    `cispo` weights by the ratio and clips nothing; `gspo` has one ratio a sequence, as has the study's own, `study`."""
     eps_low: LowerClip = 0.2
-    """The ratio is clipped below at 1 - eps_low."""
+    """The ratio is clipped below at 1 - eps_low; GSPO's paper has 3e-4."""
     eps_high: Positive = 0.2
-    """The ratio is clipped above at 1 + eps_high."""
+    """The ratio is clipped above at 1 + eps_high; DAPO's paper has 0.28, GSPO's 4e-4."""
+    eps_max: Cap = 5.0
+    """Largest ratio that weighs a token in `cispo`, which reads neither eps_low nor eps_high."""
     beta: NonNegative = 1e-4
-    """Weight of the k3 KL to the frozen starting model; 0 loads no reference."""
-    advantage_scale: Literal["group", "batch", "none"] = "group"
-    """Standard deviation that centred rewards are divided by."""
+    """Weight of the KL to the frozen starting model; 0 loads no reference."""
+    kl: KlEstimate = "k3"
+    """Estimate of that KL. `k1` has no gradient on average, unless kl_unbiased is set."""
+    kl_unbiased: bool = False
+    """Whether each token's KL is weighted with its ratio, so that its gradient is that of the KL off-policy too."""
+    advantage_scale: AdvantageScale = "group"
+    """Standard deviation that centred rewards are divided by; `gdpo`: each signal by its group's, before the weighted
+    sum, and the sum by the batch's, so that no signal drowns another."""
     old_logprobs: Literal["sampler", "recomputed"] = "sampler"
     """The ratio's denominator: what the sampler reported, or a second pass just before the update."""
+    correction: Correction = "none"
+    """With recomputed log-probs, how a token or a sequence is weighted for having been drawn by the sampler:
+    `truncate` caps the weight, `mask` leaves out what lies outside floor and cap."""
+    correction_cap: Cap = 2.0
+    """Largest weight of the correction."""
+    correction_floor: WeightFloor = 0.5
+    """Least weight that a `mask` lets pass."""
+    off_policy_delta: NonNegative = 0.0
+    """A punished sequence is dropped if its tokens' log-probs fell by more than this in the mean since they were drawn;
+    0: never."""
     mask_truncated: bool = True
-    """Whether completions cut at max_new_tokens are left out of the loss."""
+    """Whether completions cut at max_new_tokens are left out of the loss. Signal `overlong` punishes them instead."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import tomli
 
+from smolsum.combinations import check_combinations
 from smolsum.config import (
     FIELDS,
     KNOWN_REWARDS,
@@ -247,7 +248,9 @@ def _build(given: dict[str, Given]) -> Resolved:
             values[field.name], sources[f"{name}.{field.name}"] = item.value, item.source
         sections[name] = record(**values)
     stages = {name: _stage(name, given, sources) for name in _stage_names(given)}
-    return Resolved(Config(**sections, stages=stages), sources)
+    config = Config(**sections, stages=stages)
+    check_combinations(config, sources)
+    return Resolved(config, sources)
 
 
 def _stage(name: str, given: Mapping[str, Given], sources: dict[str, str]) -> StageConfig:

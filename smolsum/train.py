@@ -16,7 +16,7 @@ import numpy as np
 
 from smolsum.config import Config, StageConfig
 from smolsum.evaluate.generate import greedy
-from smolsum.grpo.advantages import group_advantages, zero_spread
+from smolsum.grpo.advantages import advantages, zero_spread
 from smolsum.grpo.optimizer import Optimizer, learning_rate
 from smolsum.grpo.update import gradients
 from smolsum.materials import Materials, gather
@@ -73,8 +73,16 @@ def run_stage(session: Session, materials: Materials, name: str) -> None:
         scores = score_all(groups, stage.rewards, config)
         totals = np.array(combine(groups, scores, stage.rewards), dtype=np.float64)
         clock.lap("score_s")
-        advantages = group_advantages(totals, scale=config.grpo.advantage_scale)
-        grads, metrics = gradients(policy.model, groups, advantages, config.grpo, stage, reference=reference)
+        advantages_PG = advantages(totals, scores, stage.rewards, scale=config.grpo.advantage_scale)
+        grads, metrics = gradients(
+            policy.model,
+            groups,
+            advantages_PG,
+            config.grpo,
+            stage,
+            max_new_tokens=config.sampling.max_new_tokens,
+            reference=reference,
+        )
         clock.lap("fwd_bwd_s")
         metrics |= optimizer.step(policy.model, grads, learning_rate(stage, k, steps))
         clock.lap("optimizer_s")
@@ -82,7 +90,7 @@ def run_stage(session: Session, materials: Materials, name: str) -> None:
         if config.train.validate_every and (k + 1) % config.train.validate_every == 0:
             metrics |= validate(session, materials, stage)
             clock.lap("validate_s")
-        session.record(name, metrics, clock.times(), rollout_rows(groups, scores, totals, advantages))
+        session.record(name, metrics, clock.times(), rollout_rows(groups, scores, totals, advantages_PG))
         session.checkpoint(name, optimizer, best=metrics.get("validation/reward"))
         if session.stop_requested:
             session.interrupt()

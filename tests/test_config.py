@@ -349,9 +349,25 @@ def test_records_are_frozen() -> None:
             "did you mean bleu?",
         ),
         (
-            {"sets": ["grpo.loss=gpro"]},
-            "--set: grpo.loss must be one of grpo, study, got 'gpro'",
+            {"sets": ["grpo.loss=grop"]},
+            "--set: grpo.loss must be one of grpo, study, dr_grpo, dapo, gspo, cispo, got 'grop'",
             "did you mean grpo?",
+        ),
+        (
+            {"sets": ["grpo.kl=k33"]},
+            "--set: grpo.kl must be one of k1, k2, k3, got 'k33'",
+            "did you mean k3?",
+        ),
+        (
+            {"sets": ["grpo.correction=token_clip"]},
+            "--set: grpo.correction must be one of none, token_truncate, sequence_truncate, token_mask, sequence_mask, "
+            "got 'token_clip'",
+            "did you mean token_mask?",
+        ),
+        (
+            {"sets": ["grpo.advantage_scale=gpdo"]},
+            "--set: grpo.advantage_scale must be one of group, batch, none, gdpo, got 'gpdo'",
+            "did you mean gdpo?",
         ),
         ({"sets": ["grpo.beta"]}, "--set grpo.beta: not of the form key=value", "--set grpo.beta=0.05"),
     ],
@@ -378,6 +394,11 @@ def test_unknown_names(given: dict[str, Any], message: str, hint: str) -> None:
         "grpo.eps_low=1",
         "grpo.eps_high=0",
         "grpo.beta=nan",
+        "grpo.eps_max=0.2",
+        "grpo.correction_cap=0.9",
+        "grpo.correction_floor=1",
+        "grpo.off_policy_delta=-1",
+        "rewards.overlong_buffer=0",
         "grpo.mask_truncated=1",
         "optimizer.beta2=1.0",
         "optimizer.eps=0",
@@ -398,6 +419,25 @@ def test_bad_values_name_their_source(text: str) -> None:
     error = refused(sets=[text])
     assert str(error).startswith("--set: ")
     assert error.hint
+
+
+def test_a_correction_needs_recomputed_log_probs(tmp_path: Path) -> None:
+    """Against the sampler's own log-probs it would count twice; the error names where it came from."""
+    error = refused(config_file=config_file(tmp_path, '[grpo]\ncorrection = "token_mask"\n'))
+    assert str(error).startswith(f"{tmp_path}")
+    assert ":2: grpo.correction = 'token_mask' needs recomputed log-probs" in str(error)
+    assert error.hint == "--set grpo.old_logprobs=recomputed, or --set grpo.correction=none"
+    chosen = resolved(sets=["grpo.correction=token_mask", "grpo.old_logprobs=recomputed"]).config.grpo
+    assert (chosen.correction, chosen.old_logprobs) == ("token_mask", "recomputed")
+
+
+def test_an_overlong_buffer_beyond_the_limit_is_refused() -> None:
+    """Where a stage has that signal; elsewhere nothing reads it."""
+    sets = ["rewards.overlong_buffer=65", "sampling.max_new_tokens=64"]
+    assert resolved(sets=sets).config.rewards.overlong_buffer == 65
+    error = refused(sets=[*sets, "stages.quality.rewards.overlong=0.5"])
+    assert str(error).startswith("--set: the 65 tokens of rewards.overlong_buffer are more than")
+    assert error.hint == "--set rewards.overlong_buffer=12"
 
 
 def test_bad_values_in_a_file_name_its_line(tmp_path: Path) -> None:

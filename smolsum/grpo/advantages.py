@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import mlx.core as mx
 import numpy as np
 
+from smolsum.config import AdvantageScale
+
 STD_FLOOR = 1e-4
 """added to a standard deviation before it divides, as TRL does"""
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def advantages(
+    totals_PG: Any, scores: Mapping[str, Any], weights: Mapping[str, float], *, scale: AdvantageScale
+) -> mx.array:
+    """Advantages of a step's rollouts, float32 (P, G): of their total rewards, or with `gdpo` of the signals that
+    `weights` sums up to them."""
+    if scale == "gdpo":
+        return gdpo_advantages(scores, weights)
+    return group_advantages(totals_PG, scale=scale)
 
 
 def group_advantages(rewards_PG: Any, *, scale: Literal["group", "batch", "none"] = "group") -> mx.array:
@@ -20,19 +35,29 @@ def group_advantages(rewards_PG: Any, *, scale: Literal["group", "batch", "none"
     ValueError for another `scale`.
     """
     rewards = np.asarray(rewards_PG, dtype=np.float64)
-    present = ~np.isnan(rewards)
-    count = present.sum(axis=1, keepdims=True)
-    filled = np.where(present, rewards, 0.0)
-    centred = np.where(present, rewards - filled.sum(axis=1, keepdims=True) / np.maximum(count, 1), 0.0)
-    centred[zero_spread(rewards)] = 0.0  # equal rewards leave rounding noise, which a small deviation would blow up
     if scale == "group":
-        centred /= np.sqrt((centred**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1)) + STD_FLOOR
-    elif scale == "batch":
-        kept = rewards[present]
-        centred /= (kept.std(ddof=1) if kept.size > 1 else 0.0) + STD_FLOOR
-    elif scale != "none":
+        return _array(_standardised(rewards))
+    if scale == "batch":
+        kept = rewards[~np.isnan(rewards)]
+        return _array(_centred(rewards) / _divisor(kept - kept.mean() if kept.size else kept))
+    if scale != "none":
         raise ValueError(f"scale must be group, batch or none, not {scale!r}")
-    return mx.array(centred.astype(np.float32))
+    return _array(_centred(rewards))
+
+
+def gdpo_advantages(scores: Mapping[str, Any], weights: Mapping[str, float]) -> mx.array:
+    """Each signal's advantage within its group, summed by weight, divided by the batch's deviation: float32 (P, G).
+
+    GDPO (arXiv:2601.05242): a signal counts by its weight, however widely its values spread. `scores` holds PxG values
+    by signal. A rollout that lacks a signal of non-zero weight (NaN or None) takes no part in any, as in `combine`, and
+    has the advantage 0. The deviations are those of `group_advantages`.
+    """
+    signals = [np.array(scores[name], dtype=np.float64) for name, weight in weights.items() if weight != 0]
+    missing = np.isnan(signals).any(axis=0)
+    parts = [_standardised(np.where(missing, np.nan, signal)) for signal in signals]
+    summed = sum(weight * part for weight, part in zip(filter(None, weights.values()), parts, strict=True))
+    # every group's advantages sum to 0, so the batch's mean is 0 too, and a group that teaches nothing stays at 0
+    return _array(summed / _divisor(np.asarray(summed)[~missing]))
 
 
 def zero_spread(rewards_PG: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -42,3 +67,29 @@ def zero_spread(rewards_PG: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
     top = np.where(np.isnan(rewards), -np.inf, rewards).max(axis=1)
     bottom = np.where(np.isnan(rewards), np.inf, rewards).min(axis=1)
     return np.asarray(top <= bottom)
+
+
+def _centred(rewards: Floats) -> Floats:
+    """Rewards minus their group's mean, 0 where they are missing."""
+    present = ~np.isnan(rewards)
+    count = present.sum(axis=1, keepdims=True)
+    mean = np.where(present, rewards, 0.0).sum(axis=1, keepdims=True) / np.maximum(count, 1)
+    centred = np.where(present, rewards - mean, 0.0)
+    centred[zero_spread(rewards)] = 0.0  # equal rewards leave rounding noise, which a small deviation would blow up
+    return centred
+
+
+def _standardised(rewards: Floats) -> Floats:
+    """Centred rewards, divided by their group's deviation."""
+    centred, count = _centred(rewards), (~np.isnan(rewards)).sum(axis=1, keepdims=True)
+    deviation: Floats = np.sqrt((centred**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1))
+    return centred / (deviation + STD_FLOOR)
+
+
+def _divisor(centred: Floats) -> float:
+    """The deviation of values whose mean is 0, with its floor."""
+    return float(np.sqrt((centred**2).sum() / max(centred.size - 1, 1))) + STD_FLOOR
+
+
+def _array(values: Any) -> mx.array:
+    return mx.array(np.asarray(values).astype(np.float32))

@@ -3,22 +3,49 @@
 Where this departs from the papers:
 1. The ratio's denominator is what `old_logp_GT` holds: by default the sampler's own log-probs, so that staleness and
    kernel differences are corrected, not assumed away.
-2. `grpo` averages the tokens of each sequence, then the sequences of the whole optimizer batch (`sequences`), not of
-   this call: the gradient does not depend on how a batch was cut.
-3. A truncated rollout that is masked keeps its place in that number, as in TRL.
+2. Every denominator is that of the whole optimizer batch (`BatchTotals`), not of this call: neither the gradient nor a
+   metric depends on how a batch was cut.
+3. A truncated rollout that is masked keeps its place in the number of sequences, and adds nothing to that of tokens,
+   as in TRL. It has no place in the metrics.
 4. `study` is what the study's code computed: one ratio for a sequence, of mean log-probs, and the KL of those means.
+   `gspo` has the same ratio, and the KL of each token.
+5. `cispo` clips the ratio above only (as its paper's experiments did), at `eps_max` itself and not at 1 + eps.
+6. `dr_grpo` divides by a number of tokens that does not depend on the rollouts; where a caller states no totals, the
+   width of the arrays stands in for the token limit.
+7. Log-ratios are held within 20 before they are exponentiated; beyond, they have no gradient.
+8. A reward that is missing leaves its rollout in the batch with the advantage 0; it is still held to the reference.
+
+Where this departs from TRL 1.16, beyond 2 and 7: KL estimates are not weighted with the ratio unless `kl_unbiased` is
+set; truncated weights have no lower bound; clip metrics of sequence losses leave out masked rows.
 
 Axes: G rollouts of a prompt, T completion tokens.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
 
 import mlx.core as mx
 
-MAX_LOG_RATIO = 20.0
-"""log-ratios are held within this before they are exponentiated"""
+from smolsum.config import Correction, GrpoConfig, KlEstimate, LossKind
+from smolsum.grpo.correction import importance_weights, kept_sequences
+from smolsum.grpo.kl import MAX_LOG_RATIO, kl_estimate
+from smolsum.grpo.tally import SQUARE, WEIGHT, Tally, highest, lowest, means, weighted
+
+SEQUENCE_RATIO = ("gspo", "study")
+"""losses with one ratio a sequence, that of its mean log-probs"""
+
+
+@dataclass(frozen=True)
+class BatchTotals:
+    """What the losses divide by: numbers of the whole optimizer batch, however it is cut into calls."""
+
+    sequences: int
+    """rollouts, masked ones included"""
+    tokens: float | mx.array
+    """completion tokens under the mask"""
+    max_length: int
+    """longest completion that could have been sampled, in tokens"""
 
 
 def policy_loss(
@@ -27,59 +54,174 @@ def policy_loss(
     advantages_G: mx.array,
     mask_GT: mx.array,
     *,
-    kind: Literal["grpo", "study"],
+    kind: LossKind,
     eps_low: float,
     eps_high: float,
+    eps_max: float = 5.0,
     beta: float = 0.0,
+    kl: KlEstimate = "k3",
+    kl_unbiased: bool = False,
+    correction: Correction = "none",
+    correction_cap: float = 2.0,
+    correction_floor: float = 0.5,
+    off_policy_delta: float = 0.0,
     ref_logp_GT: mx.array | None = None,
-    sequences: int | None = None,
+    sampler_logp_GT: mx.array | None = None,
+    entropy_GT: mx.array | None = None,
+    totals: BatchTotals | None = None,
 ) -> tuple[mx.array, dict[str, mx.array]]:
-    """The loss (scalar, to be minimised) and its metrics (means over this call's unmasked tokens).
+    """The loss (scalar, to be minimised) and its metrics, plain means over this call.
 
-    The clipped surrogate of PPO with group advantages and a k3 KL penalty: GRPO, arXiv:2402.03300, eq. 3 and 4.
-    `sequences` is the number of rollouts in the optimizer batch (default: those of this call). Raises ValueError for
-    an unknown `kind` and for beta > 0 without
-    `ref_logp_GT`.
+    `GrpoConfig` says what the settings mean, `loss_and_tally` what the arrays are. Without `totals` this call is the
+    whole batch. Raises ValueError for an unknown kind, KL estimate or correction, for beta > 0 without `ref_logp_GT`,
+    and for a correction without `sampler_logp_GT`.
     """
-    if beta > 0 and ref_logp_GT is None:
+    config = GrpoConfig(
+        loss=kind,
+        eps_low=eps_low,
+        eps_high=eps_high,
+        eps_max=eps_max,
+        beta=beta,
+        kl=kl,
+        kl_unbiased=kl_unbiased,
+        correction=correction,
+        correction_cap=correction_cap,
+        correction_floor=correction_floor,
+        off_policy_delta=off_policy_delta,
+    )
+    if totals is None:
+        totals = BatchTotals(len(mask_GT), mask_GT.sum(), mask_GT.shape[1])
+    loss, tally = loss_and_tally(
+        logp_GT,
+        old_logp_GT,
+        advantages_G,
+        mask_GT,
+        config,
+        totals,
+        ref_logp_GT=ref_logp_GT,
+        sampler_logp_GT=sampler_logp_GT,
+        entropy_GT=entropy_GT,
+    )
+    return loss, means(tally)
+
+
+def loss_and_tally(
+    logp_GT: mx.array,
+    old_logp_GT: mx.array,
+    advantages_G: mx.array,
+    mask_GT: mx.array,
+    config: GrpoConfig,
+    totals: BatchTotals,
+    *,
+    ref_logp_GT: mx.array | None = None,
+    sampler_logp_GT: mx.array | None = None,
+    entropy_GT: mx.array | None = None,
+) -> tuple[mx.array, Tally]:
+    """This call's share of the batch's loss (scalar), and of its metrics.
+
+    `old_logp_GT` is the ratio's denominator. `sampler_logp_GT` is what the sampler reported, where that is something
+    else; then `old_logp_GT` is the trainer's own just before the update. `ref_logp_GT` are the reference's log-probs,
+    `entropy_GT` the entropies of the policy's next-token distributions, only to be logged. Errors: see `policy_loss`.
+    """
+    if config.beta > 0 and ref_logp_GT is None:
         raise ValueError("beta > 0 needs ref_logp_GT: the reference's log-probs of the same tokens")
-    length_G = mx.maximum(mask_GT.sum(axis=1), 1.0)
-    if kind == "study":  # from here on one "token" a sequence
-        seen_G = mx.minimum(mask_GT.sum(axis=1), 1.0)
-        logp_GT, old_logp_GT = _mean(logp_GT, mask_GT, length_G), _mean(old_logp_GT, mask_GT, length_G)
-        ref_logp_GT = None if ref_logp_GT is None else _mean(ref_logp_GT, mask_GT, length_G)
-        mask_GT, length_G = seen_G[:, None], mx.ones_like(seen_G)
-    elif kind != "grpo":
-        raise ValueError(f"unknown loss {kind!r}: choose grpo or study")
+    if config.correction != "none" and sampler_logp_GT is None:
+        raise ValueError(f"the correction {config.correction} needs sampler_logp_GT: what the sampler reported")
+    mask_GT = mask_GT.astype(mx.float32)
+    advantages_G1 = advantages_G[:, None]
+    log_ratio_GT, unit_GT = logp_GT - old_logp_GT, mask_GT  # a unit has one ratio: a token, or a sequence (G, 1)
+    if config.loss in SEQUENCE_RATIO:
+        log_ratio_GT, unit_GT = _row_mean(log_ratio_GT, mask_GT), mx.minimum(mask_GT.sum(axis=1, keepdims=True), 1.0)
+    ratio_GT = mx.exp(mx.clip(log_ratio_GT, -MAX_LOG_RATIO, MAX_LOG_RATIO))
+    tally: Tally = {"sum": {}, "min": {}, "max": {}}
+    if config.loss == "cispo":
+        objective_GT = mx.stop_gradient(mx.minimum(ratio_GT, config.eps_max)) * advantages_G1 * logp_GT
+        clipped_GT = (ratio_GT > config.eps_max) & (advantages_G1 > 0)
+        tally["sum"]["cispo_clip_ratio"] = weighted(clipped_GT, unit_GT)
+    else:
+        clipped_GT = mx.clip(ratio_GT, 1 - config.eps_low, 1 + config.eps_high)
+        objective_GT = mx.minimum(ratio_GT * advantages_G1, clipped_GT * advantages_G1)
+        low_GT = (ratio_GT < 1 - config.eps_low) & (advantages_G1 < 0)
+        high_GT = (ratio_GT > 1 + config.eps_high) & (advantages_G1 > 0)
+        _tally_clips(tally, low_GT, high_GT, unit_GT)
 
-    advantages_GT = advantages_G[:, None]
-    ratio_GT = mx.exp(mx.clip(logp_GT - old_logp_GT, -MAX_LOG_RATIO, MAX_LOG_RATIO))
-    clipped_GT = mx.clip(ratio_GT, 1 - eps_low, 1 + eps_high)
-    objective_GT = mx.minimum(ratio_GT * advantages_GT, clipped_GT * advantages_GT)
-    tokens = mx.maximum(mask_GT.sum(), 1.0)
-    low_GT = (ratio_GT < 1 - eps_low) & (advantages_GT < 0)
-    high_GT = (ratio_GT > 1 + eps_high) & (advantages_GT > 0)
-    metrics = {
-        "clip_ratio/low_mean": (low_GT * mask_GT).sum() / tokens,
-        "clip_ratio/high_mean": (high_GT * mask_GT).sum() / tokens,
-        "clip_ratio/region_mean": ((low_GT | high_GT) * mask_GT).sum() / tokens,
-        "sampling/importance_sampling_ratio/mean": (ratio_GT * mask_GT).sum() / tokens,
-        "sampling/sampling_logp_difference/mean": (mx.abs(logp_GT - old_logp_GT) * mask_GT).sum() / tokens,
+    # the trainer's log-probs before the update, and the sampler's; with one update a batch, the policy is the former
+    prox_GT, mu_GT = (logp_GT, old_logp_GT) if sampler_logp_GT is None else (old_logp_GT, sampler_logp_GT)
+    weights_GT = importance_weights(
+        prox_GT, mu_GT, mask_GT, kind=config.correction, cap=config.correction_cap, floor=config.correction_floor
+    )
+    _tally_sampling(tally, prox_GT, mu_GT, weights_GT, mask_GT)
+    if config.correction != "none":
+        objective_GT = objective_GT * weights_GT
+    if config.off_policy_delta > 0:
+        kept_G1 = kept_sequences(advantages_G, logp_GT, mu_GT, mask_GT, delta=config.off_policy_delta)
+        objective_GT = objective_GT * kept_G1
+        tally["sum"]["off_policy/dropped"] = weighted(1 - kept_G1, mx.minimum(mask_GT.sum(axis=1, keepdims=True), 1.0))
+
+    if ref_logp_GT is not None and config.beta > 0:
+        if config.loss == "study":
+            kl_GT = kl_estimate(_row_mean(logp_GT, mask_GT), _row_mean(ref_logp_GT, mask_GT), kind=config.kl)
+        else:
+            kl_GT = kl_estimate(logp_GT, ref_logp_GT, kind=config.kl)
+        if config.kl_unbiased:
+            kl_GT = kl_GT * ratio_GT
+        objective_GT = objective_GT - config.beta * kl_GT
+        tally["sum"]["kl"] = weighted(kl_GT, unit_GT if kl_GT.shape[1] == 1 else mask_GT)
+    if entropy_GT is not None:
+        tally["sum"]["entropy"] = weighted(entropy_GT, mask_GT)
+    return -_reduced(objective_GT, mask_GT, config.loss, totals), tally
+
+
+def _reduced(
+    objective_GT: mx.array,
+    mask_GT: mx.array,
+    kind: str,
+    totals: BatchTotals,
+) -> mx.array:
+    """This call's share of the batch's mean objective."""
+    objective_GT = objective_GT * mask_GT
+    match kind:
+        case "grpo" | "gspo" | "study":  # each sequence counts the same: arXiv:2402.03300, eq. 3; 2507.18071, eq. 5
+            length_G = mx.maximum(mask_GT.sum(axis=1), 1.0)
+            return (objective_GT.sum(axis=1) / length_G).sum() / totals.sequences
+        case "dr_grpo":  # each token the same, whatever the lengths: arXiv:2503.20783, section 3
+            return objective_GT.sum() / (totals.sequences * totals.max_length)
+        case "dapo" | "cispo":  # each token the same: arXiv:2503.14476, eq. 8; arXiv:2506.13585, eq. 4
+            return objective_GT.sum() / mx.maximum(totals.tokens, 1.0)
+        case _:
+            raise ValueError(f"unknown loss {kind!r}: choose grpo, study, dr_grpo, dapo, gspo or cispo")
+
+
+def _row_mean(values_GT: mx.array, mask_GT: mx.array) -> mx.array:
+    length_G1 = mx.maximum(mask_GT.sum(axis=1, keepdims=True), 1.0)
+    return (values_GT * mask_GT).sum(axis=1, keepdims=True) / length_G1
+
+
+def _tally_clips(tally: Tally, low_GT: mx.array, high_GT: mx.array, unit_GT: mx.array) -> None:
+    """Shares of clipped units over all units, and the extremes of such a share within a sequence."""
+    seen_G1 = unit_GT.max(axis=1, keepdims=True)
+    tally["sum"] |= {
+        "clip_ratio/low_mean": weighted(low_GT, unit_GT),
+        "clip_ratio/high_mean": weighted(high_GT, unit_GT),
+        "clip_ratio/region_mean": weighted(low_GT | high_GT, unit_GT),
     }
-    if ref_logp_GT is not None and beta > 0:
-        kl_GT = k3_kl(logp_GT, ref_logp_GT)
-        objective_GT = objective_GT - beta * kl_GT
-        metrics["kl"] = (kl_GT * mask_GT).sum() / tokens
-    loss = -((objective_GT * mask_GT).sum(axis=1) / length_G).sum() / (sequences or len(mask_GT))
-    return loss, metrics
+    tally["min"]["clip_ratio/low_min"] = lowest(_row_mean(low_GT, unit_GT), seen_G1)
+    tally["max"]["clip_ratio/high_max"] = highest(_row_mean(high_GT, unit_GT), seen_G1)
 
 
-def k3_kl(logp: mx.array, ref_logp: mx.array) -> mx.array:
-    """The k3 estimate of KL(policy || reference) for each token, >= 0: exp(d) - d - 1 with d = ref - policy
-    (arXiv:2402.03300, eq. 4)."""
-    d = mx.clip(ref_logp - logp, -MAX_LOG_RATIO, MAX_LOG_RATIO)
-    return mx.expm1(d) - d
-
-
-def _mean(values_GT: mx.array, mask_GT: mx.array, length_G: mx.array) -> mx.array:
-    return ((values_GT * mask_GT).sum(axis=1) / length_G)[:, None]
+def _tally_sampling(tally: Tally, prox_GT: mx.array, mu_GT: mx.array, weights_GT: mx.array, mask_GT: mx.array) -> None:
+    """How far the sampler's policy is from the trainer's, and the weights that correct for it."""
+    gap_GT = mx.abs(prox_GT - mu_GT)
+    unit_GT = mask_GT if weights_GT.shape == mask_GT.shape else mask_GT.max(axis=1, keepdims=True)
+    tally["sum"] |= {
+        "sampling/sampling_logp_difference/mean": weighted(gap_GT, mask_GT),
+        # the tokens are the sampler's: an estimate of KL(sampler || trainer)
+        "sampling/mismatch_k3": weighted(kl_estimate(mu_GT, prox_GT, kind="k3"), mask_GT),
+        WEIGHT: weighted(weights_GT, unit_GT),
+        SQUARE: weighted(weights_GT**2, unit_GT),
+    }
+    tally["min"]["sampling/importance_sampling_ratio/min"] = lowest(weights_GT, unit_GT)
+    tally["max"] |= {
+        "sampling/importance_sampling_ratio/max": highest(weights_GT, unit_GT),
+        "sampling/sampling_logp_difference/max": highest(gap_GT, mask_GT),
+    }

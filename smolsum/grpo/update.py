@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -11,7 +12,8 @@ import mlx.nn as nn
 from mlx.utils import tree_map
 
 from smolsum.config import GrpoConfig, StageConfig
-from smolsum.grpo.loss import policy_loss
+from smolsum.grpo.loss import BatchTotals, loss_and_tally
+from smolsum.grpo.tally import Tally, means, merged
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.streams import spread
 from smolsum.rollout.records import RolloutGroup
@@ -24,47 +26,53 @@ def gradients(
     config: GrpoConfig,
     stage: StageConfig,
     *,
+    max_new_tokens: int,
     reference: Any = None,
 ) -> tuple[Any, dict[str, float]]:
-    """The gradient tree of the step's loss over all groups, and the loss metrics as means over trained tokens.
+    """The gradient tree of the step's loss over all groups, and the loss metrics over all trained tokens.
 
-    `reference` is the parameter tree of the frozen policy, needed where `stage.beta` > 0. Where no token is left to
-    learn from, the gradient is zero and the metrics are empty.
+    `max_new_tokens` is the sampler's limit; `reference` the parameter tree of the frozen policy, needed where
+    `stage.beta` > 0. Where no token is left to learn from, the gradient is zero and the loss the only metric.
     """
-    sequences = sum(len(group.rollouts) for group in groups)
+    objective = replace(config, beta=stage.beta)
+    totals = batch_totals(groups, config, max_new_tokens)
     ref_logps = _logprobs(model, groups, stage, reference) if stage.beta > 0 else [None] * len(groups)
-    recomputed = config.old_logprobs == "recomputed"
-    old_logps = _logprobs(model, groups, stage, model.parameters()) if recomputed else [_sampled(g) for g in groups]
+    sampled: list[Any] = [_sampled(group) for group in groups]
+    old_logps, sampler_logps = sampled, [None] * len(groups)
+    if config.old_logprobs == "recomputed":
+        old_logps, sampler_logps = _logprobs(model, groups, stage, model.parameters()), sampled
 
-    def loss(model: nn.Module, p: int) -> tuple[mx.array, dict[str, mx.array], mx.array]:
+    def loss(model: nn.Module, p: int) -> tuple[mx.array, Tally]:
         group = groups[p]
         logp_GT, mask_GT = _group_logprobs(model, group, stage)
         if config.mask_truncated:
             mask_GT = mask_GT * mx.array([[0.0] if rollout.truncated else [1.0] for rollout in group.rollouts])
-        value, metrics = policy_loss(
+        return loss_and_tally(
             logp_GT,
             old_logps[p],
             advantages_PG[p, : len(group.rollouts)],
             mask_GT,
-            kind=config.loss,
-            eps_low=config.eps_low,
-            eps_high=config.eps_high,
-            beta=stage.beta,
+            objective,
+            totals,
             ref_logp_GT=ref_logps[p],
-            sequences=sequences,
+            sampler_logp_GT=sampler_logps[p],
         )
-        return value, metrics, mask_GT.sum()
 
     step: Callable[..., Any] = nn.value_and_grad(model, loss)
-    total, value, tokens, sums = None, 0.0, 0.0, dict[str, float]()
-    for (loss_p, metrics, tokens_p), grads in spread(lambda p: step(model, p), range(len(groups))):
+    total, value, tally = None, 0.0, None
+    for (loss_p, tally_p), grads in spread(lambda p: step(model, p), range(len(groups))):
         total = grads if total is None else tree_map(mx.add, total, grads)
-        value, tokens = value + loss_p.item(), tokens + tokens_p.item()
-        for name, mean in metrics.items():
-            sums[name] = sums.get(name, 0.0) + mean.item() * tokens_p.item()
-        mx.eval(total)  # free this group's gradient
-    means = {name: total_ / tokens for name, total_ in sums.items()} if tokens else {}
-    return total, {"loss": value, **means}
+        value, tally = value + loss_p.item(), tally_p if tally is None else merged(tally, tally_p)
+        mx.eval(total, tally)  # free this group's gradient
+    counted = means(tally) if tally is not None and totals.tokens else {}
+    return total, {"loss": value, **{name: mean.item() for name, mean in counted.items()}}
+
+
+def batch_totals(groups: Sequence[RolloutGroup], config: GrpoConfig, max_new_tokens: int) -> BatchTotals:
+    """What the loss of a step divides by: a masked rollout is a sequence without tokens, as in TRL."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    trained = [rollout for rollout in rollouts if not (config.mask_truncated and rollout.truncated)]
+    return BatchTotals(len(rollouts), sum(len(rollout.token_ids) for rollout in trained), max_new_tokens)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from smolsum.rewards.bleu import score_bleu
 from smolsum.rewards.length import score_length
 from smolsum.rewards.meteor import score_meteor
+from smolsum.rewards.overlong import score_overlong
 from smolsum.rewards.rouge import score_rouge
 
 if TYPE_CHECKING:
@@ -29,4 +30,5 @@ REWARDS: dict[str, Scorer] = {
     "rouge": score_rouge,
     "meteor": score_meteor,
     "bleu": score_bleu,
+    "overlong": score_overlong,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smolsum.grpo.advantages import group_advantages, zero_spread
+from smolsum.grpo.advantages import advantages, gdpo_advantages, group_advantages, zero_spread
 
 # isort: split
 import mlx.core as mx
@@ -82,3 +82,60 @@ def test_rewards_are_left_alone() -> None:
     before = rewards.copy()
     group_advantages(rewards)
     np.testing.assert_array_equal(rewards, before)
+
+
+SIGNALS = {"length": [[-4.0, 0.0, 4.0], [-8.0, 8.0, 0.0]], "meteor": [[0.2, 0.3, 0.1], [0.5, 0.5, 0.5]]}
+
+
+def test_gdpo_by_hand() -> None:
+    """Length standardised is -1, 0, 1 and -1, 1, 0; METEOR 0, 1, -1 and nothing; summed, over the batch's deviation."""
+    got = np.array(gdpo_advantages(SIGNALS, {"length": 1.0, "meteor": 0.5}))
+    # 4 / 4.0001, 8 / 8.0001 and 0.1 / 0.1001
+    length, meteor = np.array([[-1, 0, 1], [-1, 1, 0]]), np.array([[0, 1, -1], [0, 0, 0]]) / 1.001
+    summed = length / np.array([[1.000025], [1.0000125]]) + 0.5 * meteor
+    expected = summed / (np.sqrt((summed**2).sum() / 5) + 1e-4)
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+def test_gdpo_hears_a_signal_however_small() -> None:
+    """A hundredfold spread of the other signal changes nothing, where the plain sum would hear no more of this one."""
+    weights = {"length": 1.0, "meteor": 1.0}
+    louder = SIGNALS | {"length": (100 * np.array(SIGNALS["length"])).tolist()}
+    np.testing.assert_allclose(
+        np.array(gdpo_advantages(louder, weights)), np.array(gdpo_advantages(SIGNALS, weights)), rtol=1e-3, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("missing", ["length", "meteor"])
+def test_gdpo_leaves_out_a_rollout_that_lacks_a_signal(missing: str) -> None:
+    """Of all signals: the others have the advantages they would have without it, it has 0."""
+    weights = {"length": 1.0, "meteor": 0.5, "logged": 0.0}
+    scores = {"logged": [[NAN, NAN, NAN]], **{name: [list(rows[0])] for name, rows in SIGNALS.items()}}
+    scores[missing][0][1] = None
+    got = np.array(gdpo_advantages(scores, weights))
+    without = {name: [[row[0], row[2]] for row in rows] for name, rows in scores.items()}
+    np.testing.assert_allclose(got[:, [0, 2]], np.array(gdpo_advantages(without, weights)), rtol=1e-6)
+    assert got[0, 1] == 0.0
+    assert got[0, 0] != 0.0
+
+
+def test_gdpo_of_equal_rewards_is_exactly_zero() -> None:
+    """A group that teaches nothing, alone or beside one that does, and a step without any score."""
+    weights = {"length": 1.0, "meteor": 1.0}
+    flat = {"length": [[0.1 + 0.2] * 3, [0.0, 1.0, 2.0]], "meteor": [[0.1] * 3, [0.3, 0.1, 0.2]]}
+    assert np.array(gdpo_advantages(flat, weights))[0].tolist() == [0.0, 0.0, 0.0]
+    alone = {name: rows[:1] for name, rows in flat.items()}
+    assert not np.array(gdpo_advantages(alone, weights)).any()
+    assert not np.array(gdpo_advantages({name: [[NAN] * 3] for name in weights}, weights)).any()
+
+
+def test_the_step_takes_totals_or_signals() -> None:
+    """By its scale: `gdpo` looks at the signals, the others at their total."""
+    weights = {"length": 1.0, "meteor": 0.5}
+    totals = np.array(SIGNALS["length"]) + 0.5 * np.array(SIGNALS["meteor"])
+    np.testing.assert_array_equal(
+        np.array(advantages(totals, SIGNALS, weights, scale="batch")), np.array(group_advantages(totals, scale="batch"))
+    )
+    np.testing.assert_array_equal(
+        np.array(advantages(totals, SIGNALS, weights, scale="gdpo")), np.array(gdpo_advantages(SIGNALS, weights))
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 from models import EOS, assert_trees_close, build, group
 
 from smolsum.config import GrpoConfig, StageConfig
-from smolsum.grpo.update import gradients, weights
+from smolsum.grpo.loss import policy_loss
+from smolsum.grpo.update import batch_totals, weights
+from smolsum.grpo.update import gradients as update_gradients
 from smolsum.policy import logprobs
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.rollout.records import RolloutGroup
@@ -17,13 +20,21 @@ from smolsum.rollout.records import RolloutGroup
 # isort: split
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_map
 
 GROUPS = [
     group([5, 9, 33, 4], [[10, 11, 12, EOS], [20, 21], [30, EOS]], stopped=[True, False, True]),
     group([7, 8, 41, 3, 22, 17, 60], [[50, 51, 52, 53, 54], [13, EOS], [40, 41, EOS]], stopped=[False, True, True]),
 ]
 ADVANTAGES = mx.array([[1.0, -0.5, 0.3], [-1.2, 0.7, 0.5]])
+
+
+LIMIT = 9
+
+
+def gradients(*args: Any, **kwargs: Any) -> tuple[Any, dict[str, float]]:
+    """The update's, with a token limit of 9."""
+    return update_gradients(*args, max_new_tokens=LIMIT, **kwargs)
 
 
 def stage(beta: float = 0.0, temperature: float = 1.0) -> StageConfig:
@@ -125,10 +136,55 @@ def test_metrics_are_means_over_trained_tokens() -> None:
 
 
 def test_recomputed_log_probs_make_every_ratio_one() -> None:
-    """As the study had it: nothing is ever clipped."""
-    _, metrics = gradients(build("llama"), GROUPS, ADVANTAGES, GrpoConfig(old_logprobs="recomputed"), stage())
-    assert metrics["sampling/importance_sampling_ratio/mean"] == pytest.approx(1.0, abs=1e-6)
+    """As the study had it: nothing is ever clipped, however narrow the clip. The sampler is still watched."""
+    config = GrpoConfig(old_logprobs="recomputed", eps_low=1e-4, eps_high=1e-4)
+    _, metrics = gradients(build("qwen2"), GROUPS, ADVANTAGES, config, stage())
+    _, clipped = gradients(build("qwen2"), GROUPS, ADVANTAGES, replace(config, old_logprobs="sampler"), stage())
     assert metrics["clip_ratio/region_mean"] == 0.0
+    assert clipped["clip_ratio/region_mean"] > 0
+    for name in ("sampling/importance_sampling_ratio/mean", "sampling/mismatch_k3", "sampling/ess"):
+        assert metrics[name] == pytest.approx(clipped[name], rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["grpo", "dapo", "gspo", "cispo", "dr_grpo"])
+def test_a_correction_reaches_the_gradient(kind: str) -> None:
+    """Weights at their cap multiply it: the sampler's made-up log-probs are far below the policy's."""
+    surely = [
+        replace(g, rollouts=tuple(replace(r, logprobs=(-99.0,) * len(r.token_ids)) for r in g.rollouts)) for g in GROUPS
+    ]
+    config = GrpoConfig(loss=kind, old_logprobs="recomputed", correction_cap=3.0)
+    plain, _ = gradients(build("qwen2"), surely, ADVANTAGES, config, stage())
+    capped = replace(config, correction="token_truncate")
+    tree, metrics = gradients(build("qwen2"), surely, ADVANTAGES, capped, stage())
+    assert_trees_close(tree, tree_map(lambda g: 3 * g, plain))
+    assert metrics["sampling/importance_sampling_ratio/min"] == 3.0
+
+
+def test_totals_leave_out_the_tokens_of_masked_rollouts() -> None:
+    """Six rollouts; 4 + 2 tokens of the first group's finished ones, 2 + 3 of the second's."""
+    totals = batch_totals(GROUPS, GrpoConfig(mask_truncated=True), LIMIT)
+    assert (totals.sequences, totals.tokens, totals.max_length) == (6, 11, LIMIT)
+    assert batch_totals(GROUPS, GrpoConfig(mask_truncated=False), LIMIT).tokens == 18
+
+
+@pytest.mark.parametrize("kind", ["study", "dr_grpo", "dapo", "gspo", "cispo"])
+def test_group_by_group_is_the_loss_of_all_rows_at_once(kind: str) -> None:
+    """Value and metrics of the step are those of one call of the loss on all rollouts."""
+    model, config = build("qwen2"), GrpoConfig(loss=kind, eps_high=0.4)
+    _, metrics = gradients(model, GROUPS, ADVANTAGES, config, stage())
+    wide: list[list[mx.array]] = []
+    for g in GROUPS:
+        logp, mask = group_logprobs(model, g.prompt.token_ids, [r.token_ids for r in g.rollouts])
+        mask = mask * mx.array([[0.0] if r.truncated else [1.0] for r in g.rollouts])
+        old = padded([r.logprobs for r in g.rollouts])
+        wide.append([mx.pad(a, [(0, 0), (0, LIMIT - a.shape[1])]) for a in (logp, old, mask)])
+    logp, old, mask = (mx.concatenate(rows) for rows in zip(*wide, strict=True))
+    value, expected = policy_loss(
+        logp, old, ADVANTAGES.reshape(-1), mask, kind=kind, eps_low=0.2, eps_high=0.4, eps_max=5.0
+    )
+    assert metrics == pytest.approx(
+        {"loss": value.item(), **{name: metric.item() for name, metric in expected.items()}}, rel=1e-4, abs=1e-6
+    )
 
 
 def test_the_policy_against_itself_has_no_kl() -> None:
@@ -143,7 +199,7 @@ def assert_zero(tree: Any) -> None:
         assert not np.array(leaf).any()
 
 
-@pytest.mark.parametrize("kind", ["grpo", "study"])
+@pytest.mark.parametrize("kind", ["grpo", "study", "dr_grpo", "dapo", "gspo", "cispo"])
 def test_without_advantages_there_is_nothing_to_learn(kind: str) -> None:
     """And without a pull to a reference: a gradient of exactly zero."""
     tree, metrics = gradients(build("qwen2"), GROUPS, mx.zeros((2, 3)), GrpoConfig(loss=kind), stage())

@@ -56,7 +56,7 @@ def test_score_all_runs_the_signals_of_the_stage(group: Callable[..., RolloutGro
 
 def test_the_signals_are_those_the_config_knows() -> None:
     """A name that --reward accepts has a scorer, and every scorer can be named."""
-    assert tuple(REWARDS) == KNOWN_REWARDS == ("length", "rouge", "meteor", "bleu")
+    assert tuple(REWARDS) == KNOWN_REWARDS == ("length", "rouge", "meteor", "bleu", "overlong")
 
 
 def test_importing_the_room_loads_no_metric_library() -> None:
