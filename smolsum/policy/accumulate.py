@@ -1,0 +1,83 @@
+"""The gradient of a group's loss, a few rollouts at a time, with one pass forward and back over the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten, tree_map
+
+from smolsum.policy.head import CHUNK_LOGITS
+from smolsum.policy.logprobs import padded, scored
+from smolsum.policy.prefix import State, branch_hidden, can_share_prefix, prefix_state, repeated_hidden
+
+Metrics: TypeAlias = dict[str, mx.array]
+GroupLoss: TypeAlias = Callable[[mx.array, mx.array, mx.array, slice], tuple[mx.array, Metrics]]
+"""(logp_gT, entropy_gT, mask_gT, rows) -> (share of the loss, shares of the metrics), of the group's rollouts `rows`"""
+
+
+def group_value_and_grad(
+    model: nn.Module,
+    prompt_ids: Sequence[int],
+    completions_ids: Sequence[Sequence[int]],
+    loss: GroupLoss,
+    *,
+    rows: int | None = None,
+    temperature: float = 1.0,
+    chunk_logits: int = CHUNK_LOGITS,
+) -> tuple[tuple[mx.array, Metrics], Any]:
+    """The sums of the loss and of its metrics over the group, and the gradient tree of that sum, like
+    `model.trainable_parameters()`.
+
+    `rows` rollouts at a time (`None`: all), each chunk padded to the group's longest completion, so that
+    `loss` sees rows of one (G, T). Each chunk's gradient is taken with respect to the weights and to what the layers
+    remember of the prompt; the latter's sum is pulled back through the prompt once. With more than one chunk, each is
+    evaluated before the next and only the gradients' sums stay; with one, nothing is evaluated here.
+    """
+    completion_GT, mask_GT = padded(completions_ids)
+    shared = can_share_prefix(model)
+    own = model.trainable_parameters()
+
+    def branches(weights: Any, state: State, chunk: slice) -> tuple[mx.array, Metrics]:
+        model.update(weights)
+        completion, mask = completion_GT[chunk], mask_GT[chunk]
+        if shared:
+            hidden = branch_hidden(model, state, prompt_ids[-1], completion)
+        else:
+            hidden = repeated_hidden(model, prompt_ids, completion)
+        return loss(*scored(model, hidden, completion, mask, temperature, chunk_logits), mask, chunk)
+
+    def through_prefix(weights: Any) -> tuple[mx.array, list[Any]]:
+        """A scalar with the gradient that comes through the prompt, and the chunks: values and gradients by weight."""
+        model.update(weights)
+        state = prefix_state(model, prompt_ids) if shared else []
+        leaves = tree_map(mx.stop_gradient, state)
+        size = rows or len(mask_GT)
+        chunks = [
+            mx.value_and_grad(branches, argnums=(0, 1))(own, leaves, slice(i, i + size))
+            for i in range(0, len(mask_GT), size)
+        ]
+        pulls = [(a, g) for _, (_, by_state) in chunks for a, g in zip(_leaves(state), _leaves(by_state), strict=True)]
+        return sum((mx.sum(a * mx.stop_gradient(g)) for a, g in pulls), mx.array(0.0)), chunks
+
+    try:
+        (_, chunks), through = mx.value_and_grad(through_prefix)(own)
+    finally:
+        model.update(own)
+    total: Any = None
+    gradient: Any = None
+    several = len(chunks) > 1
+    while chunks:
+        part, (by_weights, by_state) = chunks.pop(0)
+        total = part if total is None else tree_map(mx.add, total, part)
+        gradient = by_weights if gradient is None else tree_map(mx.add, gradient, by_weights)
+        del part, by_weights  # so that the sums can take their memory
+        if several:
+            mx.eval(total, gradient, by_state)
+    return total, tree_map(mx.add, gradient, through)
+
+
+def _leaves(tree: Any) -> list[mx.array]:
+    return [array for _, array in tree_flatten(tree)]
