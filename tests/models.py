@@ -63,6 +63,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "attention_multiplier": 0.35, "embedding_multiplier": 1.0, "residual_multiplier": 1.0,
         "attention_bias": False, "mlp_bias": False,
     },
+    # the prompt cannot be shared: two kinds of cache in a layer
+    "falcon_h1": {
+        "architectures": ["FalconH1ForCausalLM"], "rms_norm_eps": 1e-5, "head_dim": 8, "mamba_d_ssm": 32,
+        "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_n_groups": 1,
+    },
     # its trunk is not called `model`
     "gpt_bigcode": {
         "architectures": ["GPTBigCodeForCausalLM"], "n_embd": 32, "n_layer": 2, "n_inner": 48, "n_head": 4,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,8 +28,9 @@ def checkpointed(model: nn.Module) -> Iterator[None]:
     """
     layers = list(model.layers)
     kinds = [type(layer) for layer in layers]
+    recomputing = {kind: _recomputing(kind) for kind in kinds}
     for layer, kind in zip(layers, kinds, strict=True):
-        layer.__class__ = _recomputing(kind)
+        layer.__class__ = recomputing[kind]
     try:
         yield
     finally:
@@ -38,8 +38,7 @@ def checkpointed(model: nn.Module) -> Iterator[None]:
             layer.__class__ = kind
 
 
-@functools.cache
-def _recomputing(kind: Any) -> Any:
+def _recomputing(kind: type[nn.Module]) -> type[nn.Module]:
     """The layer's class with a call that recomputes."""
 
     def call(self: nn.Module, x: mx.array, mask: Any = None, cache: Cache | None = None) -> Any:

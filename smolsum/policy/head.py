@@ -6,7 +6,6 @@ Axes: N positions, D width of the model, V vocabulary.
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -33,17 +32,22 @@ def head(model: nn.Module) -> nn.Module:
     The model's own code with a trunk that hands back what it is given, so scaled and capped logits come out right.
     """
     text = copy.copy(text_model(model))
-    trunk = copy.copy(text.model)
-    for name in [name for name, child in trunk.items() if isinstance(child, list)]:
-        del trunk[name]
-    trunk.__class__ = _idle(type(trunk))
-    text["model"] = trunk
+    text["model"] = _IdleTrunk(text.model)
     return text
 
 
-@functools.cache
-def _idle(kind: Any) -> Any:
-    return type(kind.__name__, (kind,), {"__call__": lambda _, hidden, *__, **___: hidden})
+class _IdleTrunk(nn.Module):  # type: ignore[misc]  # MLX has no types
+    """A trunk without its layers: the head finds what it needs in it (embeddings, settings), and it does nothing."""
+
+    def __init__(self, trunk: nn.Module) -> None:
+        super().__init__()
+        self.__dict__.update(vars(trunk))
+        for name, child in trunk.items():
+            if not isinstance(child, list):
+                self[name] = child
+
+    def __call__(self, hidden: mx.array, *_: Any, **__: Any) -> mx.array:
+        return hidden
 
 
 def has_plain_head(model: nn.Module) -> bool:
