@@ -31,14 +31,18 @@ def group_value_and_grad(
     """The sums of the loss and of its metrics over the group, and the gradient tree of that sum, like
     `model.trainable_parameters()`.
 
-    `rows` rollouts at a time (`None`: all), each chunk padded to the group's longest completion, so that
-    `loss` sees rows of one (G, T). Each chunk's gradient is taken with respect to the weights and to what the layers
-    remember of the prompt; the latter's sum is pulled back through the prompt once. With more than one chunk, each is
-    evaluated before the next and only the gradients' sums stay; with one, nothing is evaluated here.
+    `rows` rollouts at a time, each chunk padded to the group's longest completion, so that `loss` sees rows of one
+    (G, T). Each chunk's gradient is taken with respect to the weights and to what the layers remember of the prompt; the
+    latter's sum is pulled back through the prompt once. Chunks are evaluated one after the other, layer by layer, and
+    only the sums stay. `None` takes all rollouts at once and leaves it to the caller to evaluate.
     """
     completion_GT, mask_GT = padded(completions_ids)
     shared = can_share_prefix(model)
-    own = model.trainable_parameters()
+    kept = model.trainable_parameters()
+
+    def own() -> Any:
+        """The weights in a tree of its own: where a function raises, MLX leaves its tracers in the tree it was given."""
+        return tree_map(lambda p: p, kept)
 
     def branches(weights: Any, state: State, chunk: slice) -> tuple[mx.array, Metrics]:
         model.update(weights)
@@ -56,27 +60,36 @@ def group_value_and_grad(
         leaves = tree_map(mx.stop_gradient, state)
         size = rows or len(mask_GT)
         chunks = [
-            mx.value_and_grad(branches, argnums=(0, 1))(own, leaves, slice(i, i + size))
+            mx.value_and_grad(branches, argnums=(0, 1))(own(), leaves, slice(i, i + size))
             for i in range(0, len(mask_GT), size)
         ]
         pulls = [(a, g) for _, (_, by_state) in chunks for a, g in zip(_leaves(state), _leaves(by_state), strict=True)]
         return sum((mx.sum(a * mx.stop_gradient(g)) for a, g in pulls), mx.array(0.0)), chunks
 
     try:
-        (_, chunks), through = mx.value_and_grad(through_prefix)(own)
+        (_, chunks), through = mx.value_and_grad(through_prefix)(own())
     finally:
-        model.update(own)
-    total: Any = None
-    gradient: Any = None
-    several = len(chunks) > 1
-    while chunks:
-        part, (by_weights, by_state) = chunks.pop(0)
-        total = part if total is None else tree_map(mx.add, total, part)
-        gradient = by_weights if gradient is None else tree_map(mx.add, gradient, by_weights)
-        del part, by_weights  # so that the sums can take their memory
-        if several:
-            mx.eval(total, gradient, by_state)
-    return total, tree_map(mx.add, gradient, through)
+        model.update(kept)
+    total, (gradient, by_state) = chunks.pop(0)
+    while rows is not None:
+        _evaluate(total, gradient, by_state)
+        if not chunks:
+            break
+        part, (more, by_state) = chunks.pop(0)
+        total, gradient = tree_map(mx.add, (total, gradient), (part, more))
+        del part, more  # so that the sums can take their memory
+    gradient = tree_map(mx.add, gradient, through)
+    del through
+    if rows is not None:
+        _evaluate(gradient)
+    return total, gradient
+
+
+def _evaluate(*trees: Any) -> None:
+    """Evaluate array by array, the last layer's first, as backward makes them: all at once, MLX would leave the weights'
+    gradients for last, and with them keep every layer's activations."""
+    for array in reversed(_leaves(trees)):
+        mx.eval(array)
 
 
 def _leaves(tree: Any) -> list[mx.array]:

@@ -75,8 +75,9 @@ def test_the_model_is_left_as_it_was() -> None:
     """After chunks and recomputed layers, and after an error among them, it has its own layers and its very arrays."""
     model = build("lfm2")
     kinds, before = [type(layer) for layer in model.layers], dict(tree_flatten(model.parameters()))
-    with pytest.raises(ZeroDivisionError), checkpointed(model):
+    with checkpointed(model):
         group_value_and_grad(model, PROMPT, COMPLETIONS, weighted, rows=2)
+    with pytest.raises(ZeroDivisionError), checkpointed(model):
         group_value_and_grad(model, PROMPT, COMPLETIONS, lambda *_: 1 // 0, rows=2)
     assert [type(layer) for layer in model.layers] == kinds
     assert all(p is before[name] for name, p in tree_flatten(model.parameters()))
@@ -100,7 +101,7 @@ def test_groups_on_several_streams() -> None:
 
 def test_only_what_is_trainable_has_a_gradient() -> None:
     """A frozen 4-bit model with one trained norm, in chunks."""
-    model = build("qwen2")
+    model = build("qwen2", intermediate_size=64)
     nn.quantize(model, group_size=32, bits=4)
     model.freeze()
     model.layers[0].input_layernorm.unfreeze()

@@ -207,7 +207,7 @@ def test_branches_of_a_given_prompt() -> None:
 
 def test_a_frozen_quantised_model_lets_its_adapters_learn() -> None:
     """Chunked logits of a 4-bit head that is not trained: only what is trainable has a gradient."""
-    model, prompt = build("qwen2"), PROMPTS["many-tokens"]
+    model, prompt = build("qwen2", intermediate_size=64), PROMPTS["many-tokens"]
     nn.quantize(model, group_size=32, bits=4)
     model.freeze()
     model.model.norm.unfreeze()
