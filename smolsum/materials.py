@@ -17,6 +17,7 @@ from smolsum.data import Split, load_split, overlap
 from smolsum.errors import UsageError
 from smolsum.policy.blas import preload
 from smolsum.policy.load import Policy, encode_chat, load_policy, weights_hash
+from smolsum.policy.prefix import can_share_prefix
 from smolsum.rewards.meteor import ensure_meteor, wordnet_problem
 from smolsum.rollout.records import Prompt, Rollout
 from smolsum.tasks import TASKS
@@ -46,6 +47,10 @@ def gather(config: Config) -> Materials:
     task = TASKS[config.task.name]
     splits = {name: load_split(config.data, name) for name in SPLITS}
     warnings = []
+    if not can_share_prefix(policy.model):
+        warnings.append(
+            "this model cannot share a prompt among its completions: each goes through it anew, more slowly"
+        )
     for a, b in (("train", "validation"), ("train", "test"), ("validation", "test")):
         if shared := overlap(splits[a], splits[b]):
             warnings.append(

@@ -45,13 +45,39 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "block_ff_dim": 48, "block_multiple_of": 16, "block_ffn_dim_multiplier": 1.0, "block_auto_adjust_ff_dim": False,
         "block_use_swiglu": True, "use_pos_enc": True,
     },
-    # its logits are not simply its head applied to its trunk
+    # the first caps its logits; the second looks back over a window in every other layer
+    "gemma2": {
+        "architectures": ["Gemma2ForCausalLM"], "rms_norm_eps": 1e-6, "head_dim": 8, "final_logit_softcapping": 3.0,
+    },
+    "gemma3_text": {
+        "architectures": ["Gemma3ForCausalLM"], "rms_norm_eps": 1e-6, "head_dim": 8, "query_pre_attn_scalar": 8,
+        "sliding_window": 6, "sliding_window_pattern": 2, "rope_local_base_freq": 1000.0,
+    },
+    # these scale their logits
+    "cohere": {
+        "architectures": ["CohereForCausalLM"], "layer_norm_eps": 1e-5, "logit_scale": 0.25, "attention_bias": False,
+        "layer_norm_bias": False,
+    },
     "granite": {
         "architectures": ["GraniteForCausalLM"], "rms_norm_eps": 1e-6, "logits_scaling": 8.0,
         "attention_multiplier": 0.35, "embedding_multiplier": 1.0, "residual_multiplier": 1.0,
         "attention_bias": False, "mlp_bias": False,
     },
+    # the prompt cannot be shared: two kinds of cache in a layer
+    "falcon_h1": {
+        "architectures": ["FalconH1ForCausalLM"], "rms_norm_eps": 1e-5, "head_dim": 8, "mamba_d_ssm": 32,
+        "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_n_groups": 1,
+    },
+    # its trunk is not called `model`
+    "gpt_bigcode": {
+        "architectures": ["GPTBigCodeForCausalLM"], "n_embd": 32, "n_layer": 2, "n_inner": 48, "n_head": 4,
+        "n_positions": 256, "layer_norm_epsilon": 1e-5,
+    },
 }  # fmt: skip
+FAMILIES["gemma3"] = {
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "text_config": {**SHARED, **FAMILIES["gemma3_text"], "model_type": "gemma3_text"},
+}
 
 
 def settings(family: str, **changes: Any) -> dict[str, Any]:

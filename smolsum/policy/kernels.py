@@ -84,6 +84,19 @@ def _logsumexp_backward(x: mx.array, g: mx.array, out: mx.array) -> mx.array:
     return exp(x - out) * g
 
 
+def _logsumexp_and_entropy_forward(x: mx.array) -> tuple[mx.array, mx.array]:
+    top = mx.max(x, axis=-1, keepdims=True)
+    below = x - top
+    e = exp(below)
+    total = mx.sum(e, axis=-1, keepdims=True)
+    log_total = mx.log(total)
+    return top + log_total, log_total - mx.sum(e * below, axis=-1, keepdims=True) / total
+
+
+def _logsumexp_and_entropy_backward(x: mx.array, g: tuple[mx.array, ...], out: tuple[mx.array, ...]) -> mx.array:
+    return _logsumexp_backward(x, g[0], out[0])
+
+
 def _differentiable(forward: Any, backward: Any) -> Any:
     """`forward` with its own gradient: `backward` of the inputs, the cotangent and the output."""
     function = mx.custom_function(forward)
@@ -96,6 +109,8 @@ softmax = _differentiable(_softmax_forward, _softmax_backward)
 """softmax over the last axis, float32"""
 logsumexp = _differentiable(_logsumexp_forward, _logsumexp_backward)
 """log(sum(exp(x))) over the last axis, kept, float32"""
+logsumexp_and_entropy = _differentiable(_logsumexp_and_entropy_forward, _logsumexp_and_entropy_backward)
+"""logsumexp, and the entropy in nats of softmax(x), which has no gradient; over the last axis, kept, float32"""
 
 
 def swiglu(gate: mx.array, x: mx.array) -> mx.array:
@@ -129,10 +144,11 @@ def attention(
 
 
 def install(model: nn.Module) -> None:
-    """Use these kernels in the place of mlx-lm's in the module that defines the model, when it runs on the CPU."""
+    """Use these kernels in the place of mlx-lm's in the modules that define the model and its parts, when it runs on
+    the CPU."""
     if mx.default_device().type != mx.DeviceType.cpu:
         return
-    module = sys.modules[type(model).__module__]
-    for own, kernel in ((activations.swiglu, swiglu), (base.scaled_dot_product_attention, attention)):
-        for name in [name for name, value in vars(module).items() if value is own]:
-            setattr(module, name, kernel)
+    for module in {sys.modules[type(part).__module__] for part in model.modules()}:
+        for own, kernel in ((activations.swiglu, swiglu), (base.scaled_dot_product_attention, attention)):
+            for name in [name for name, value in vars(module).items() if value is own]:
+                setattr(module, name, kernel)

@@ -22,7 +22,7 @@ from mlx_lm.utils import _get_classes, load_model
 from smolsum.config import nearest
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
 from smolsum.policy import kernels
-from smolsum.policy.logprobs import logits_are_projected
+from smolsum.policy.head import has_plain_head
 
 BUILTIN = "builtin:"
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
@@ -81,10 +81,9 @@ def load_policy(path_or_id: str, *, dtype: Literal["auto", "float32", "bfloat16"
         model.set_dtype(DTYPES[dtype])
     mx.eval(model.parameters())
     kernels.install(model)
-    if not logits_are_projected(model):
+    if not has_plain_head(model):
         raise UsageError(
-            f"{path} holds the architecture {config['model_type']!r}, which scales its logits or keeps its layers"
-            " where smolsum does not look",
+            f"{path} holds the architecture {config['model_type']!r}, whose head smolsum cannot call on its own",
             hint="choose a model of another architecture (qwen2, qwen3, llama, gemma, lfm2, …)",
         )
     return Policy(model, tokenizer, path, config)

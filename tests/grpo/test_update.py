@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +11,10 @@ import pytest
 from models import EOS, assert_trees_close, build, group
 
 from smolsum.config import GrpoConfig, StageConfig
+from smolsum.grpo import update
 from smolsum.grpo.loss import policy_loss
 from smolsum.grpo.update import batch_totals, weights
 from smolsum.grpo.update import gradients as update_gradients
-from smolsum.policy import logprobs
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.rollout.records import RolloutGroup
 
@@ -113,7 +114,7 @@ def test_chunked_logits_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logits made in parts, groups on several streams: the same gradient, twice in a row, of a model left as it was."""
     model, config = build("qwen2"), GrpoConfig(old_logprobs="recomputed")
     whole, _ = gradients(model, GROUPS * 2, mx.concatenate([ADVANTAGES] * 2), config, stage())
-    monkeypatch.setattr(logprobs, "CHUNK_LOGITS", 3 * 64)
+    monkeypatch.setattr(update, "group_logprobs", functools.partial(group_logprobs, chunk_logits=3 * 64))
     for _ in range(2):
         tree, _ = gradients(model, GROUPS * 2, mx.concatenate([ADVANTAGES] * 2), config, stage())
         assert_trees_close(tree, whole)

@@ -14,6 +14,7 @@ from smolsum.policy import kernels
 
 # isort: split
 import mlx.core as mx
+import mlx.nn as nn
 from mlx_lm.models import activations, base
 
 EXTREME = mx.array(
@@ -157,6 +158,22 @@ def test_attention_sinks_are_not_forgotten() -> None:
     np.testing.assert_allclose(np.array(got), np.array(expected), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("x", [ORDINARY, EXTREME], ids=["ordinary", "extreme"])
+def test_entropy_comes_with_logsumexp(x: mx.array) -> None:
+    """Both values by the book; the gradient is that of logsumexp alone, whatever is asked of the entropy."""
+
+    def book(x: mx.array) -> tuple[mx.array, mx.array]:
+        p, below = mx.softmax(x, axis=-1), x - mx.max(x, axis=-1, keepdims=True)
+        entropy = mx.logsumexp(below, axis=-1, keepdims=True) - mx.sum(p * below, axis=-1, keepdims=True)
+        return mx.logsumexp(x, axis=-1, keepdims=True), mx.stop_gradient(entropy)
+
+    cotangents = [ORDINARY[:, :1], ORDINARY[:, 1:2]]
+    for got, expected in zip(
+        mx.vjp(kernels.logsumexp_and_entropy, [x], cotangents), mx.vjp(book, [x], cotangents), strict=True
+    ):
+        assert_same(got, expected, tolerance=1e-5)
+
+
 def test_install_replaces_mlx_lm_s_functions_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model's module that defines a function of the same name keeps its own."""
 
@@ -166,6 +183,6 @@ def test_install_replaces_mlx_lm_s_functions_only(monkeypatch: pytest.MonkeyPatc
     module = types.ModuleType("family")
     module.swiglu, module.scaled_dot_product_attention = swiglu, base.scaled_dot_product_attention
     monkeypatch.setitem(sys.modules, "family", module)
-    kernels.install(type("Model", (), {"__module__": "family"})())
+    kernels.install(type("Model", (nn.Module,), {"__module__": "family"})())
     assert module.swiglu is swiglu
     assert module.scaled_dot_product_attention is kernels.attention

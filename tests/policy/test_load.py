@@ -132,10 +132,10 @@ def test_a_file_is_not_a_model(tmp_path: Path) -> None:
         load_policy(str(folder / WEIGHTS))
 
 
-def test_logits_that_are_scaled_are_refused(tmp_path: Path) -> None:
-    """Log-probs are of the head applied to the trunk: a model that scales its logits would be trained wrongly."""
-    with pytest.raises(UsageError, match="granite") as raised:
-        load_policy(str(write(tmp_path, "granite")))
+def test_a_head_that_cannot_be_called_alone_is_refused(tmp_path: Path) -> None:
+    """Log-probs are made by the head from the trunk's outputs: a model that keeps its trunk elsewhere has none."""
+    with pytest.raises(UsageError, match="gpt_bigcode") as raised:
+        load_policy(str(write(tmp_path, "gpt_bigcode")))
     assert raised.value.hint
 
 

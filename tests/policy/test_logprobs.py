@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from models import EOS, assert_trees_close, build
 
-from smolsum.policy import kernels, logprobs
-from smolsum.policy.logprobs import group_logprobs
+from smolsum.policy import kernels
+from smolsum.policy.logprobs import branch_logprobs, group_logprobs, group_logprobs_and_entropy
+from smolsum.policy.prefix import can_share_prefix, prefix_state
 
 # isort: split
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.models import activations, base
-from mlx_lm.models.cache import RotatingKVCache
 
-FAMILIES = ["qwen2", "qwen3", "llama", "lfm2"]
+FAMILIES = ["qwen2", "qwen3", "llama", "lfm2", "gemma2", "gemma3_text", "gemma3", "cohere", "granite"]
 PROMPTS = {"one-token": [7], "two-tokens": [7, 9], "many-tokens": [5, 9, 33, 4, 60, 12, 8, 41, 3, 22, 17]}
 COMPLETIONS = [[10, 11, 12, 13, 14, 15, EOS], [20], [30, 31, 32, EOS]]
 
@@ -29,9 +29,10 @@ def use(monkeypatch: pytest.MonkeyPatch, model: nn.Module, *, ours: bool) -> Non
     swiglu, attention = activations.swiglu, base.scaled_dot_product_attention
     if ours:
         swiglu, attention = kernels.swiglu, kernels.attention
-    module = sys.modules[type(model).__module__]
-    monkeypatch.setattr(module, "swiglu", swiglu)
-    monkeypatch.setattr(module, "scaled_dot_product_attention", attention)
+    for module in {sys.modules[type(part).__module__] for part in model.modules()}:
+        for name, function in (("swiglu", swiglu), ("scaled_dot_product_attention", attention)):
+            if name in vars(module):
+                monkeypatch.setattr(module, name, function)
 
 
 def gradient(model: nn.Module, prompt: list[int], **settings: Any) -> Any:
@@ -123,33 +124,29 @@ def test_an_untied_head_is_used(family: str) -> None:
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("rows", [1, 5, 20, 21])
-def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch, rows: int, tied: bool) -> None:
+def test_chunks_change_nothing(rows: int, tied: bool) -> None:
     """Logits made a few rows at a time and again in backward: same values, same gradient, same model afterwards."""
     model, prompt = build("qwen2", tie_word_embeddings=tied), PROMPTS["many-tokens"]
     whole, whole_gradient = group_logprobs(model, prompt, COMPLETIONS)[0], gradient(model, prompt)
     mx.eval(whole, whole_gradient)
-    monkeypatch.setattr(logprobs, "CHUNK_LOGITS", rows * 64)
-    np.testing.assert_allclose(np.array(group_logprobs(model, prompt, COMPLETIONS)[0]), np.array(whole), rtol=1e-5)
-    assert_trees_close(gradient(model, prompt), whole_gradient)
-    monkeypatch.undo()
+    chunked = group_logprobs(model, prompt, COMPLETIONS, chunk_logits=rows * 64)[0]
+    np.testing.assert_allclose(np.array(chunked), np.array(whole), rtol=1e-5)
+    assert_trees_close(gradient(model, prompt, chunk_logits=rows * 64), whole_gradient)
     np.testing.assert_array_equal(np.array(group_logprobs(model, prompt, COMPLETIONS)[0]), np.array(whole))
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_chunks_of_two_groups_in_one_loss(monkeypatch: pytest.MonkeyPatch, tied: bool) -> None:
+def test_chunks_of_two_groups_in_one_loss(tied: bool) -> None:
     """The head that a first group's chunks went through is whole for the second."""
     model = build("llama", tie_word_embeddings=tied)
 
-    def total(model: nn.Module) -> mx.array:
-        first, second = (
-            group_logprobs(model, p, COMPLETIONS)[0] for p in (PROMPTS["two-tokens"], PROMPTS["many-tokens"])
-        )
+    def total(model: nn.Module, chunk_logits: int) -> mx.array:
+        prompts = PROMPTS["two-tokens"], PROMPTS["many-tokens"]
+        first, second = (group_logprobs(model, p, COMPLETIONS, chunk_logits=chunk_logits)[0] for p in prompts)
         return first.sum() - 2.0 * second.sum()
 
-    whole = nn.value_and_grad(model, total)(model)[1]
-    mx.eval(whole)
-    monkeypatch.setattr(logprobs, "CHUNK_LOGITS", 5 * 64)
-    assert_trees_close(nn.value_and_grad(model, total)(model)[1], whole)
+    pull = nn.value_and_grad(model, total)
+    assert_trees_close(pull(model, 5 * 64)[1], pull(model, 1000 * 64)[1])
 
 
 def test_padding_has_no_gradient() -> None:
@@ -164,12 +161,59 @@ def test_padding_has_no_gradient() -> None:
     assert_trees_close(beside, alone)
 
 
-def test_a_cache_that_cannot_be_shared_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model with a cache of another kind takes the repeated path, with the same values."""
-    model, prompt = build("llama"), PROMPTS["many-tokens"]
-    expected = group_logprobs(model, prompt, COMPLETIONS)[0]
-    monkeypatch.setattr(type(model), "make_cache", lambda _: [RotatingKVCache(4)] * 2)
-    np.testing.assert_allclose(np.array(group_logprobs(model, prompt, COMPLETIONS)[0]), np.array(expected), rtol=1e-5)
+def test_a_cache_that_cannot_be_shared_is_not() -> None:
+    """A model with caches of another kind takes the repeated path."""
+    model, prompt = build("falcon_h1"), PROMPTS["many-tokens"]
+    assert not can_share_prefix(model)
+    assert_rows(group_logprobs(model, prompt, COMPLETIONS)[0], plain(model, prompt))
+
+
+def test_entropy_is_that_of_the_sampled_distribution() -> None:
+    """Beside the same log-probs: minus the mean log-prob over the whole vocabulary, 0 where there is no token."""
+    model, prompt = build("gemma2"), PROMPTS["many-tokens"]
+    logp, entropy, mask = group_logprobs_and_entropy(model, prompt, COMPLETIONS, temperature=0.7)
+    np.testing.assert_allclose(
+        np.array(logp), np.array(group_logprobs(model, prompt, COMPLETIONS, temperature=0.7)[0]), rtol=1e-5
+    )
+    assert mask.sum().item() == sum(len(ids) for ids in COMPLETIONS)
+    rows = []
+    for ids in COMPLETIONS:
+        logits = model(mx.array([[*prompt, *ids]]))[0, len(prompt) - 1 : -1] / 0.7
+        p = mx.softmax(logits, axis=-1)
+        rows.append((-(p * mx.log(p)).sum(axis=-1)).tolist())
+    assert_rows(entropy, rows)
+
+
+def test_entropy_has_no_gradient() -> None:
+    """A loss of log-probs and entropies has the gradient of the log-probs alone, in chunks too."""
+    model, prompt = build("qwen2"), PROMPTS["many-tokens"]
+
+    def total(model: nn.Module, share: float) -> mx.array:
+        logp, entropy, _ = group_logprobs_and_entropy(model, prompt, COMPLETIONS, chunk_logits=5 * 64)
+        return logp.sum() + share * entropy.sum()
+
+    pull = nn.value_and_grad(model, total)
+    assert_trees_close(pull(model, 3.0)[1], pull(model, 0.0)[1])
+
+
+def test_branches_of_a_given_prompt() -> None:
+    """Any of a group's completions, from the state of its prompt."""
+    model, prompt = build("gemma3_text"), PROMPTS["many-tokens"]
+    whole, _ = group_logprobs(model, prompt, COMPLETIONS)
+    some, mask = branch_logprobs(model, prefix_state(model, prompt), prompt[-1], COMPLETIONS[1:])
+    np.testing.assert_allclose(np.array(some), np.array(whole)[1:, :4], rtol=1e-5, atol=1e-6)
+    assert mask.tolist() == [[1.0, 0.0, 0.0, 0.0], [1.0] * 4]
+
+
+def test_a_frozen_quantised_model_lets_its_adapters_learn() -> None:
+    """Chunked logits of a 4-bit head that is not trained: only what is trainable has a gradient."""
+    model, prompt = build("qwen2", intermediate_size=64), PROMPTS["many-tokens"]
+    nn.quantize(model, group_size=32, bits=4)
+    model.freeze()
+    model.model.norm.unfreeze()
+    tree = gradient(model, prompt, chunk_logits=5 * 64)
+    assert [name for name, _ in tree_flatten(tree)] == ["model.norm.weight"]
+    assert_trees_close(tree, gradient(model, prompt, shared_prefix=False))
 
 
 def test_gradient_leaves_the_model_alone() -> None:

@@ -1,0 +1,96 @@
+"""The gradient of a group's loss, a few rollouts at a time, with one pass forward and back over the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten, tree_map
+
+from smolsum.policy.head import CHUNK_LOGITS
+from smolsum.policy.logprobs import padded, scored
+from smolsum.policy.prefix import State, branch_hidden, can_share_prefix, prefix_state, repeated_hidden
+
+Metrics: TypeAlias = dict[str, mx.array]
+GroupLoss: TypeAlias = Callable[[mx.array, mx.array, mx.array, slice], tuple[mx.array, Metrics]]
+"""(logp_gT, entropy_gT, mask_gT, rows) -> (share of the loss, shares of the metrics), of the group's rollouts `rows`"""
+
+
+def group_value_and_grad(
+    model: nn.Module,
+    prompt_ids: Sequence[int],
+    completions_ids: Sequence[Sequence[int]],
+    loss: GroupLoss,
+    *,
+    rows: int | None = None,
+    temperature: float = 1.0,
+    chunk_logits: int = CHUNK_LOGITS,
+) -> tuple[tuple[mx.array, Metrics], Any]:
+    """The sums of the loss and of its metrics over the group, and the gradient tree of that sum, like
+    `model.trainable_parameters()`.
+
+    `rows` rollouts at a time, each chunk padded to the group's longest completion, so that `loss` sees rows of one
+    (G, T). Each chunk's gradient is taken with respect to the weights and to what the layers remember of the prompt; the
+    latter's sum is pulled back through the prompt once. Chunks are evaluated one after the other, layer by layer, and
+    only the sums stay. `None` takes all rollouts at once and leaves it to the caller to evaluate.
+    """
+    completion_GT, mask_GT = padded(completions_ids)
+    shared = can_share_prefix(model)
+    kept = model.trainable_parameters()
+
+    def own() -> Any:
+        """The weights in a tree of its own: where a function raises, MLX leaves its tracers in the tree it was given."""
+        return tree_map(lambda p: p, kept)
+
+    def branches(weights: Any, state: State, chunk: slice) -> tuple[mx.array, Metrics]:
+        model.update(weights)
+        completion, mask = completion_GT[chunk], mask_GT[chunk]
+        if shared:
+            hidden = branch_hidden(model, state, prompt_ids[-1], completion)
+        else:
+            hidden = repeated_hidden(model, prompt_ids, completion)
+        return loss(*scored(model, hidden, completion, mask, temperature, chunk_logits), mask, chunk)
+
+    def through_prefix(weights: Any) -> tuple[mx.array, list[Any]]:
+        """A scalar with the gradient that comes through the prompt, and the chunks: values and gradients by weight."""
+        model.update(weights)
+        state = prefix_state(model, prompt_ids) if shared else []
+        leaves = tree_map(mx.stop_gradient, state)
+        size = rows or len(mask_GT)
+        chunks = [
+            mx.value_and_grad(branches, argnums=(0, 1))(own(), leaves, slice(i, i + size))
+            for i in range(0, len(mask_GT), size)
+        ]
+        pulls = [(a, g) for _, (_, by_state) in chunks for a, g in zip(_leaves(state), _leaves(by_state), strict=True)]
+        return sum((mx.sum(a * mx.stop_gradient(g)) for a, g in pulls), mx.array(0.0)), chunks
+
+    try:
+        (_, chunks), through = mx.value_and_grad(through_prefix)(own())
+    finally:
+        model.update(kept)
+    total, (gradient, by_state) = chunks.pop(0)
+    while rows is not None:
+        _evaluate(total, gradient, by_state)
+        if not chunks:
+            break
+        part, (more, by_state) = chunks.pop(0)
+        total, gradient = tree_map(mx.add, (total, gradient), (part, more))
+        del part, more  # so that the sums can take their memory
+    gradient = tree_map(mx.add, gradient, through)
+    del through
+    if rows is not None:
+        _evaluate(gradient)
+    return total, gradient
+
+
+def _evaluate(*trees: Any) -> None:
+    """Evaluate array by array, the last layer's first, as backward makes them: all at once, MLX would leave the weights'
+    gradients for last, and with them keep every layer's activations."""
+    for array in reversed(_leaves(trees)):
+        mx.eval(array)
+
+
+def _leaves(tree: Any) -> list[mx.array]:
+    return [array for _, array in tree_flatten(tree)]

@@ -1,0 +1,113 @@
+"""The head of a language model on its own: logits, log-probs and entropies from the trunk's outputs.
+
+Axes: N positions, D width of the model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from smolsum.policy import kernels
+from smolsum.policy.recompute import recomputed
+
+CHUNK_LOGITS = 16_000_000
+"""Logits held at once; above this they are made chunk by chunk and again in backward."""
+
+
+def text_model(model: nn.Module) -> nn.Module:
+    """The module that puts a head on a trunk, `.model`: the model itself or the text part of a multimodal one."""
+    while "language_model" in model:
+        model = model.language_model
+    return model
+
+
+def head(model: nn.Module) -> nn.Module:
+    """The model without its layers: called with the trunk's outputs (1, N, D), it returns logits (1, N, V).
+
+    The model's own code with a trunk that hands back what it is given, so scaled and capped logits come out right.
+    """
+    text = copy.copy(text_model(model))
+    text["model"] = _IdleTrunk(text.model)
+    return text
+
+
+class _IdleTrunk(nn.Module):  # type: ignore[misc]  # MLX has no types
+    """A trunk without its layers: the head finds what it needs in it (embeddings, settings), and it does nothing."""
+
+    def __init__(self, trunk: nn.Module) -> None:
+        super().__init__()
+        self.__dict__.update(vars(trunk))
+        for name, child in trunk.items():
+            if not isinstance(child, list):
+                self[name] = child
+
+    def __call__(self, hidden: mx.array, *_: Any, **__: Any) -> mx.array:
+        return hidden
+
+
+def has_plain_head(model: nn.Module) -> bool:
+    """Whether the model's logits are those of `head` on the outputs of its trunk, which everything here takes for
+    granted."""
+    text = text_model(model)
+    if "model" not in text:
+        return False
+    tokens = mx.array([[0, 1]])
+    return bool(mx.allclose(head(model)(text.model(tokens)), model(tokens), rtol=1e-4, atol=1e-6).item())
+
+
+def token_logprobs(
+    model: nn.Module, hidden_ND: mx.array, target_N: mx.array, temperature: float, *, chunk_logits: int = CHUNK_LOGITS
+) -> mx.array:
+    """Log-probs (N,) float32 of the targets given the trunk's outputs, at most `chunk_logits` logits at a time."""
+    (logp,) = _in_chunks(model, hidden_ND, target_N, _logprob, temperature, chunk_logits)
+    return logp
+
+
+def token_logprobs_and_entropy(
+    model: nn.Module, hidden_ND: mx.array, target_N: mx.array, temperature: float, *, chunk_logits: int = CHUNK_LOGITS
+) -> tuple[mx.array, mx.array]:
+    """`token_logprobs`, and the entropy (N,) float32 in nats of the distribution at `temperature`, without gradient."""
+    logp, entropy = _in_chunks(model, hidden_ND, target_N, _logprob_and_entropy, temperature, chunk_logits)
+    return logp, entropy
+
+
+def _in_chunks(
+    model: nn.Module,
+    hidden_ND: mx.array,
+    target_N: mx.array,
+    statistics: Callable[[mx.array, mx.array], list[mx.array]],
+    temperature: float,
+    chunk_logits: int,
+) -> list[mx.array]:
+    """`statistics` (each (N,)) of float32 logits (N, V) over the temperature, and the targets."""
+    project = head(model)
+
+    def part(module: nn.Module, hidden: mx.array, target: mx.array) -> list[mx.array]:
+        logits = module(hidden[None])[0].astype(mx.float32) / temperature
+        return statistics(logits, mx.stop_gradient(target))  # gather has no gradient for its indices
+
+    vocabulary = project(hidden_ND[None, :1]).shape[-1]  # never evaluated
+    rows = max(1, chunk_logits // vocabulary)
+    if len(target_N) <= rows:
+        return part(project, hidden_ND, target_N)
+    again = recomputed(project, part)
+    parts = [again(hidden_ND[i : i + rows], target_N[i : i + rows]) for i in range(0, len(target_N), rows)]
+    return [mx.concatenate(column) for column in zip(*parts, strict=True)]
+
+
+def _logprob(logits_NV: mx.array, target_N: mx.array) -> list[mx.array]:
+    return [_chosen(logits_NV, target_N) - kernels.logsumexp(logits_NV)[:, 0]]
+
+
+def _logprob_and_entropy(logits_NV: mx.array, target_N: mx.array) -> list[mx.array]:
+    total, entropy = kernels.logsumexp_and_entropy(logits_NV)
+    return [_chosen(logits_NV, target_N) - total[:, 0], mx.stop_gradient(entropy[:, 0])]
+
+
+def _chosen(logits_NV: mx.array, target_N: mx.array) -> Any:
+    return mx.take_along_axis(logits_NV, target_N[:, None], -1)[:, 0]
