@@ -51,7 +51,7 @@ def group_hidden(
 def token_logprobs(model: nn.Module, hidden_ND: mx.array, target_N: mx.array, temperature: float) -> mx.array:
     """Log-probs (N,) float32 of the targets given the trunk's outputs; logits are bounded by `CHUNK_LOGITS`."""
     head, project = _head(model)
-    weights = head.parameters()
+    weights = head.trainable_parameters()  # frozen ones are constants, and quantised ones have no gradient
 
     def chunk(hidden: mx.array, target: mx.array, parameters: dict[str, Any]) -> mx.array:
         head.update(parameters)  # a checkpointed function sees weights only as arguments

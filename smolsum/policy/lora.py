@@ -101,4 +101,4 @@ def _projections(model: nn.Module, lora: LoraConfig) -> dict[str, nn.Module]:
 
 def _width(linear: nn.Module) -> int:
     outputs, inputs = linear.weight.shape
-    return min(outputs, inputs * 32 // linear.bits if isinstance(linear, QUANTISED) else inputs)
+    return int(min(outputs, inputs * 32 // linear.bits if isinstance(linear, QUANTISED) else inputs))
