@@ -68,6 +68,26 @@ class ModelConfig:
     """A built-in model (`builtin:NAME`), a local directory or a hub id."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of the weights that sample and compute; `auto` chooses by machine."""
+    quantize: Annotated[int, Rule("0 (not quantised), 4 or 8 bits", lambda n: n in (0, 4, 8))] = 0
+    """Bits of the frozen weights under an adapter; 0 leaves them as they are."""
+    adapter: Literal["none", "lora"] = "none"
+    """`none` trains all weights, `lora` small matrices beside frozen ones; a setting of [lora] implies it."""
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adapters (arXiv:2106.09685): what is trained where `model.adapter` is `lora`."""
+
+    rank: Annotated[int, Rule("1 or more (8 fits most models)", lambda n: n >= 1)] = 8
+    """Rank of each adapter; at most the width of the layers that it adapts."""
+    scale: Positive = 20.0
+    """Factor of the adapter's output, as in mlx-lm; elsewhere it is alpha / rank."""
+    layers: Count = 0
+    """Layers adapted, counted from the last; 0: all."""
+    keys: str = ""
+    """Projections adapted in each layer, by comma (`self_attn.q_proj,self_attn.v_proj`); empty: all."""
+    fuse: bool = False
+    """Whether each checkpoint also has a folder `fused` with the whole model, the adapter merged into it."""
 
 
 @dataclass(frozen=True)
@@ -188,8 +208,9 @@ class OptimizerConfig:
     """Decoupled weight decay, times the learning rate at each update."""
     bias_correction: bool = True
     """Whether the moments are corrected for starting at 0."""
-    master_weights: bool = True
-    """Whether float32 copies of the weights take the updates, the served weights being their cast."""
+    precision: Literal["masters", "stochastic", "study"] = "masters"
+    """`masters`: float32 copies take the updates; `stochastic`: bfloat16 weights rounded at random, half the memory;
+    `study`: all in the weights' type, which loses small updates."""
     max_grad_norm: Positive = 1.0
     """Global gradient norm above which gradients are scaled down."""
     schedule: Schedule = "constant"
@@ -254,6 +275,7 @@ class Config:
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     grpo: GrpoConfig = field(default_factory=GrpoConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     stages: dict[str, StageConfig] = field(default_factory=dict)
     """The stages in the order in which they run, each starting from the one before."""

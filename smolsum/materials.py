@@ -43,7 +43,14 @@ class Materials:
 def gather(config: Config) -> Materials:
     """Load everything that `config` names. Raises the errors of loading, and UsageError for prompts over
     `max_input_tokens`."""
-    policy = load_policy(config.model.path, dtype=config.model.dtype)
+    policy = load_policy(
+        config.model.path,
+        dtype=config.model.dtype,
+        lora=config.lora if config.model.adapter == "lora" else None,
+        quantize=config.model.quantize,
+        seed=config.train.seed,
+    )
+    _check_trainable(policy, config)
     task = TASKS[config.task.name]
     splits = {name: load_split(config.data, name) for name in SPLITS}
     warnings = []
@@ -68,7 +75,8 @@ def gather(config: Config) -> Materials:
     if problem := wordnet_problem():
         warnings.append(f"{problem.message}; to mend it: {problem.hint}")
     provenance = {
-        "model": {"path": config.model.path, "dtype": policy.dtype, "weights": weights_hash(policy.path)},
+        "model": {"path": config.model.path, "dtype": policy.dtype, "weights": weights_hash(policy.path)}
+        | {"quantize": config.model.quantize},
         "tokenizer": _digest(policy.tokenizer.get_vocab()) + _digest(policy.tokenizer.chat_template),
         "data": {
             name: {
@@ -101,11 +109,26 @@ def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, 
         "settings": [
             dataclasses.asdict(s) for s in (config.task, config.rewards, config.sampling, config.grpo, config.optimizer)
         ],
+        "adapter": dataclasses.asdict(config.lora) if config.model.adapter == "lora" else None,
         "loop": (config.train.seed, config.train.prompts_per_step, config.train.accumulation_steps),
         "version": provenance["versions"]["smolsum"],
         "previous": previous,
     }
     return _digest(relevant)
+
+
+def _check_trainable(policy: Policy, config: Config) -> None:
+    """Refuse what would train nothing, or not as it was asked."""
+    if policy.quantised and policy.lora is None:
+        raise UsageError(
+            "quantised weights cannot be trained, and there is no adapter to train in their place",
+            hint="--set model.adapter=lora, or a model that is not quantised",
+        )
+    if config.optimizer.precision == "stochastic" and policy.dtype != "bfloat16":
+        raise UsageError(
+            f"optimizer.precision = stochastic rounds to bfloat16, but the weights are {policy.dtype}",
+            hint="--set model.dtype=bfloat16, or --set optimizer.precision=masters",
+        )
 
 
 def _prompts(policy: Policy, task: Task, split: Split, config: Config) -> tuple[tuple[Prompt, ...], int]:

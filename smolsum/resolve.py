@@ -239,6 +239,7 @@ def _stage_names(given: Mapping[str, Given]) -> list[str]:
 
 def _build(given: dict[str, Given]) -> Resolved:
     """Returns the records made of what is given, defaults and inherited stage values filled in."""
+    _imply_adapter(given)
     sources: dict[str, str] = {}
     sections: dict[str, Any] = {}
     for name, record in SECTIONS.items():
@@ -251,6 +252,16 @@ def _build(given: dict[str, Given]) -> Resolved:
     config = Config(**sections, stages=stages)
     check_combinations(config, sources)
     return Resolved(config, sources)
+
+
+def _imply_adapter(given: dict[str, Given]) -> None:
+    """A setting of the adapter asks for it, unless `model.adapter` is given by as strong a layer."""
+    strength = ("preset", "user", "typed").index
+    asked = [(strength(item.by), key) for key, item in given.items() if key.startswith("lora.")]
+    own = given.get("model.adapter")
+    if asked and (own is None or max(asked)[0] > strength(own.by)):
+        key = max(asked)[1]
+        given["model.adapter"] = Given("lora", f"derived, as {key} is given", given[key].by)
 
 
 def _stage(name: str, given: Mapping[str, Given], sources: dict[str, str]) -> StageConfig:

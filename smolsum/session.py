@@ -22,7 +22,7 @@ from smolsum.grpo.optimizer import Optimizer
 from smolsum.interrupt import stop_signals
 from smolsum.journal import Journal, State, discard_after
 from smolsum.materials import Materials, stage_fingerprint
-from smolsum.policy.load import load_weights, save_policy, snapshot
+from smolsum.policy.load import load_trained, save_trained, snapshot
 from smolsum.progress import Progress
 from smolsum.runs import RunPaths, acquire, create_run, derive_name, last_attempt, open_run
 
@@ -104,7 +104,8 @@ class Session:
         run is for.
         """
         start, end = self._span(name)
-        self._start_weights = snapshot(self.materials.policy.model)
+        # held only where it is read: it keeps a copy of the weights alive
+        self._start_weights = snapshot(self.materials.policy.model) if self.config.stages[name].beta > 0 else None
         self._middle, self._best[name] = None, {}
         own = [
             c
@@ -124,11 +125,14 @@ class Session:
         self.stage_step = self.step - start
         if self._middle:
             self._best[name] = dict(self._middle.meta.get("best", {}))
-            load_weights(self.materials.policy, self._middle.path)
+            load_trained(self.materials.policy, self._middle.path)
         return self.step == end
 
     def stage_start(self) -> Any:
-        """The parameter tree that the stage began with: the frozen reference of its KL term."""
+        """The trained parameters that the stage began with, the frozen reference of its KL term; None where beta is 0.
+
+        With adapters they are those of the stage's start over the same base: at a run's start, the base alone.
+        """
         return self._start_weights
 
     def load_optimizer(self, optimizer: Optimizer) -> None:
@@ -172,7 +176,7 @@ class Session:
         policy = self.materials.policy
 
         def write(folder: Path) -> None:
-            save_policy(policy, policy.model.parameters(), folder)
+            save_trained(policy, folder)
             optimizer.save(folder / OPTIMIZER)
 
         meta = {

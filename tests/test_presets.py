@@ -102,9 +102,9 @@ def test_study_numerics() -> None:
         default.grpo.old_logprobs,
         default.grpo.mask_truncated,
     ) == ("grpo", "sampler", True)
-    for result, numerics in ((study, (0.99, 0.1, False, False)), (default, (0.999, 0.0, True, True))):
+    for result, numerics in ((study, (0.99, 0.1, False, "study")), (default, (0.999, 0.0, True, "masters"))):
         o = result.optimizer
-        assert numerics == (o.beta2, o.weight_decay, o.bias_correction, o.master_weights)
+        assert numerics == (o.beta2, o.weight_decay, o.bias_correction, o.precision)
     assert (
         study.model.dtype,
         study.sampling.max_new_tokens,

@@ -1,18 +1,23 @@
-"""Adam on float32 master weights; the policy's own weights are their cast."""
+"""Adam on float32 masters, on bfloat16 weights with stochastic rounding, or as the study had it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-import mlx.optimizers as optim
-from mlx.utils import tree_flatten, tree_map, tree_map_with_path, tree_unflatten
+from mlx.utils import tree_flatten, tree_unflatten
 
 from smolsum.config import OptimizerConfig, StageConfig
+from smolsum.grpo.rounding import random_bits, round_stochastically
+
+CLIP_FLOOR = 1e-6
+"""added to a gradient's norm before it divides, as MLX does"""
+PART = 1 << 20
+"""elements updated at once"""
 
 
 def learning_rate(stage: StageConfig, step: int, steps: int) -> float:
@@ -26,66 +31,134 @@ def learning_rate(stage: StageConfig, step: int, steps: int) -> float:
 
 
 class Optimizer:
-    """Adam or AdamW over a model's trainable parameters, with state that can be saved and restored bit for bit.
+    """Adam (arXiv:1412.6980, algorithm 1) or AdamW (arXiv:1711.05101, algorithm 2) over a model's trainable parameters,
+    with state that can be saved and restored bit for bit.
 
-    With `master_weights` the moments and a copy of the weights are float32 whatever the policy's type; without,
-    everything has the policy's type, as the study had it: small updates are then lost to rounding.
+    `masters`: moments and a copy of the weights are float32, the model's own weights their cast (no second copy where
+    they are float32 themselves). `stochastic`: no copy; the update is computed in float32, and the weights and the
+    first moment are rounded to bfloat16 at random (arXiv:2010.06192), the second moment stays float32. `study`:
+    everything has the weights' type, and small updates are lost to rounding.
     """
 
-    def __init__(self, model: nn.Module, config: OptimizerConfig) -> None:
-        self.max_grad_norm = config.max_grad_norm
-        self.keeps_masters = config.master_weights
-        common = {
-            "betas": [config.beta1, config.beta2],
-            "eps": config.eps,
-            "bias_correction": config.bias_correction,
-        }
-        if config.name == "adamw":
-            self.adam = optim.AdamW(config.learning_rate, weight_decay=config.weight_decay, **common)
-        else:
-            self.adam = optim.Adam(config.learning_rate, **common)
-        self.weights = self._own(model.trainable_parameters())
-        self.adam.init(self.weights)
+    def __init__(self, model: nn.Module, config: OptimizerConfig, *, seed: int = 0) -> None:
+        self.config, self.seed, self.steps = config, seed, 0
+        served = dict(tree_flatten(model.trainable_parameters()))
+        first, second = {
+            "masters": (mx.float32, mx.float32),
+            "stochastic": (mx.bfloat16, mx.float32),
+            "study": (None, None),
+        }[config.precision]
+        self.m = {name: mx.zeros(p.shape, first or p.dtype) for name, p in served.items()}
+        self.v = {name: mx.zeros(p.shape, second or p.dtype) for name, p in served.items()}
+        self.masters = {name: p.astype(mx.float32) for name, p in served.items() if config.precision == "masters"}
 
-    def _own(self, tree: Any) -> Any:
-        return tree_map(lambda p: p.astype(mx.float32), tree) if self.keeps_masters else tree
+    def step(self, model: nn.Module, gradients: dict[str, Any], rate: float) -> dict[str, float]:
+        """Update the model in place, and empty `gradients`: tensor by tensor, so that the step needs little memory.
 
-    def step(self, model: nn.Module, gradients: Any, rate: float) -> dict[str, float]:
-        """Update the model in place; the metrics say how large the gradient was and how much of the update the policy
-        shows.
-
-        A gradient that is not finite changes nothing, and `update/skipped` is 1.
+        `update/visible_frac` is the share of the model's weights that changed. `update/lost_norm_frac` is the share of
+        the intended update, along its own direction, that they do not show: with u the update before any rounding and
+        d the weights' change (float32, over all of them) it is 1 - <u, d> / <u, u>. 0: all of it is seen; 1: nothing.
+        With masters it is what is not seen yet, and negative in a step that shows what earlier ones held back; with
+        stochastic rounding it scatters around 0. A gradient that is not finite changes nothing, and `update/skipped`
+        is 1.
         """
-        gradients, norm = optim.clip_grad_norm(self._own(gradients), self.max_grad_norm)
+        flat = dict(tree_flatten(gradients))
+        gradients.clear()  # or the caller would keep every tensor alive until the last one is done
+        norm = self._norm(flat)
         metrics = {"grad_norm": float(norm), "learning_rate": rate, "update/skipped": 0.0}
         if not math.isfinite(metrics["grad_norm"]):
-            return metrics | {"update/skipped": 1.0, "update/visible_frac": 0.0}
-        self.adam.learning_rate = mx.array(rate, dtype=mx.float32)
-        self.weights = self.adam.apply_gradients(gradients, self.weights)
-        served = model.trainable_parameters()
-        updated = tree_map(lambda new, old: new.astype(old.dtype), self.weights, served)
-        changed = [mx.sum(a != b) for (_, a), (_, b) in zip(tree_flatten(updated), tree_flatten(served), strict=True)]
-        total = sum(p.size for _, p in tree_flatten(served))
-        model.update(updated)
-        mx.eval(self.weights, self.adam.state, updated, changed)  # the update is one graph: run it here
-        return metrics | {"update/visible_frac": sum(c.item() for c in changed) / total}
+            return metrics | {"update/skipped": 1.0, "update/visible_frac": 0.0, "update/lost_norm_frac": 0.0}
+        self.steps += 1
+        scale = mx.minimum(self.config.max_grad_norm / (norm + CLIP_FLOOR), 1.0)
+        served = dict(tree_flatten(model.trainable_parameters()))
+        total = sum(p.size for p in served.values())
+        changed, shown, intended = 0.0, 0.0, 0.0
+        for name in list(flat):
+            old, gradient = served.pop(name), flat.pop(name)
+            new = mx.zeros_like(old)
+            for rows in _parts(old):
+                new[rows], sums = self._update(name, rows, old[rows], self._own(gradient[rows]), scale, rate)
+                mx.eval(new)
+                changed, shown, intended = changed + sums[0], shown + sums[1], intended + sums[2]
+            if self.masters and new.dtype == mx.float32:
+                self.masters[name] = new
+            model.update(tree_unflatten([(name, new)]))
+        lost = 1.0 - shown / intended if intended else 0.0
+        return metrics | {"update/visible_frac": changed / total, "update/lost_norm_frac": lost}
+
+    def _own(self, array: mx.array) -> mx.array:
+        return array if self.config.precision == "study" else array.astype(mx.float32)
+
+    def _norm(self, gradients: Mapping[str, mx.array]) -> mx.array:
+        """The global norm, one tensor at a time."""
+        squares: mx.array | float = 0.0
+        for gradient in gradients.values():
+            own = self._own(gradient)
+            # the squares of float16 overflow
+            squares = squares + (own.astype(mx.float32) if own.dtype == mx.float16 else own).square().sum()
+            mx.eval(squares)
+        return mx.sqrt(squares)
+
+    def _update(
+        self, name: str, rows: slice, old: mx.array, gradient: mx.array, scale: mx.array, rate: float
+    ) -> tuple[mx.array, list[float]]:
+        """The new weights of some rows of a tensor; how many changed, and <u, d> and <u, u> as in `step`.
+
+        Replaces these rows of moments and masters.
+        """
+        config, kind = self.config, gradient.dtype
+        gradient = (gradient * scale).astype(kind)
+        lr = mx.array(rate, mx.float32).astype(kind)
+        m = config.beta1 * self.m[name][rows].astype(kind) + (1 - config.beta1) * gradient
+        v = config.beta2 * self.v[name][rows] + (1 - config.beta2) * mx.square(gradient)
+        if config.bias_correction:
+            t = mx.array(self.steps, mx.uint64)
+            step_size = (lr / (1 - config.beta1**t)).astype(kind)
+            root = mx.sqrt(v) * mx.rsqrt(1 - config.beta2**t).astype(kind)
+        else:
+            step_size, root = lr, mx.sqrt(v)
+        move = step_size * m / (root + config.eps)
+        weights = self.masters[name][rows] if self.masters else self._own(old)
+        decay = config.weight_decay if config.name == "adamw" else 0.0
+        meant = -(move.astype(mx.float32) + (rate * decay) * weights.astype(mx.float32))
+        weights = weights * (1 - lr * decay) - move
+        new = weights
+        if config.precision == "stochastic":
+            bits = random_bits(old.shape, self.seed, self.steps, name, rows.start)
+            m, new = round_stochastically(m, bits >> 16), round_stochastically(weights, bits & 0xFFFF)
+        new = new.astype(old.dtype)
+        seen = new.astype(mx.float32) - old.astype(mx.float32)
+        sums = [mx.sum(new != old), mx.sum(meant * seen), mx.sum(meant * meant)]
+        mx.eval(new, weights, m, v, sums)  # before the writing, which is then done in place
+        # float32 weights are their own masters: one array, put in place when it is whole
+        masters = self.masters if old.dtype != mx.float32 else {}
+        for state, value in ((self.m, m), (self.v, v), (masters, weights)):
+            if state:
+                state[name][rows] = value
+                mx.eval(state[name])
+        return new, [s.item() for s in sums]
 
     def save(self, path: Path) -> None:
         """Write moments, step count and masters to a safetensors file."""
-        state = {f"adam.{k}": v for k, v in tree_flatten(self.adam.state)}
-        masters = {f"weights.{k}": v for k, v in tree_flatten(self.weights)} if self.keeps_masters else {}
-        mx.save_safetensors(str(path), state | masters)
+        kinds = {"m": self.m, "v": self.v, "weights": self.masters}
+        state = {f"{kind}.{name}": array for kind, arrays in kinds.items() for name, array in arrays.items()}
+        mx.save_safetensors(str(path), state | {"step": mx.array(self.steps)})
 
     def load(self, path: Path, model: nn.Module) -> None:
         """Restore what `save` wrote, and the model's weights from the masters where there are any."""
         flat: Mapping[str, mx.array] = mx.load(str(path))
-        self.adam.state = tree_unflatten(
-            [(k.removeprefix("adam."), v) for k, v in flat.items() if k.startswith("adam.")]
-        )
-        if self.keeps_masters:
-            # on the model's own tree: layers without weights have a place in it that a flat file does not keep
-            self.weights = tree_map_with_path(lambda name, _: flat[f"weights.{name}"], model.trainable_parameters())
-            model.update(tree_map(lambda new, old: new.astype(old.dtype), self.weights, model.trainable_parameters()))
-        else:
-            self.weights = model.trainable_parameters()
-        mx.eval(self.weights, self.adam.state)
+        self.steps = int(flat["step"].item())
+        for kind, arrays in (("m", self.m), ("v", self.v), ("weights", self.masters)):
+            arrays.update({name: flat[f"{kind}.{name}"] for name in arrays})
+        served = dict(tree_flatten(model.trainable_parameters()))
+        cast = [(name, master.astype(served[name].dtype)) for name, master in self.masters.items()]
+        if cast:
+            model.update(tree_unflatten(cast))
+        mx.eval(self.m, self.v, self.masters, model.parameters())
+
+
+def _parts(array: mx.array) -> Iterator[slice]:
+    """The rows of an array in parts of about `PART` elements."""
+    rows = max(1, PART * len(array) // max(1, array.size))
+    for start in range(0, len(array), rows):
+        yield slice(start, start + rows)

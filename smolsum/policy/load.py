@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -19,16 +19,20 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 from mlx_lm.utils import _get_classes, load_model
 
-from smolsum.config import nearest
+from smolsum.config import LoraConfig, nearest
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
 from smolsum.policy import kernels
 from smolsum.policy.head import has_plain_head
+from smolsum.policy.lora import add_adapters, fused_weights, load_adapters, save_adapters
+from smolsum.policy.quantised import is_quantised, quantise
 
 BUILTIN = "builtin:"
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 COMPANIONS = ("*.json", "*.jinja", "*.txt", "*.model")
 """what a checkpoint needs beside its weights"""
+FUSED = "fused"
+"""the folder in a checkpoint of adapters that holds the whole model"""
 LAYOUT = "give a directory in the Hugging Face layout: config.json, *.safetensors, tokenizer.json"
 
 
@@ -40,6 +44,13 @@ class Policy:
     tokenizer: TokenizerWrapper
     path: Path
     config: Mapping[str, Any]
+    lora: LoraConfig | None = None
+    """the adapters that are trained in the place of the weights"""
+
+    @property
+    def quantised(self) -> bool:
+        """Whether weights are quantised, and so can only be trained beside."""
+        return is_quantised(self.model)
 
     @property
     def eos_ids(self) -> frozenset[int]:
@@ -53,8 +64,18 @@ class Policy:
         return next(name for name, dtype in DTYPES.items() if dtype in weights)
 
 
-def load_policy(path_or_id: str, *, dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = None) -> Policy:
+def load_policy(
+    path_or_id: str,
+    *,
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = None,
+    lora: LoraConfig | None = None,
+    quantize: int = 0,
+    seed: int = 0,
+) -> Policy:
     """The policy at `builtin:NAME`, a local directory or a hub id, its floating-point weights as `dtype`.
+
+    With `lora` its weights are frozen and adapters trained, which start from `seed`; `quantize` is 0, or the bits (4 or
+    8) that weights are quantised to.
 
     `None` or "auto" means float32 on the CPU, where half precision is 30 times slower, and the checkpoint's own type
     on a GPU. Raises UsageError where a file is missing, broken or of an unknown architecture; UnreachableError where
@@ -77,6 +98,8 @@ def load_policy(path_or_id: str, *, dtype: Literal["auto", "float32", "bfloat16"
         )
     if dtype in (None, "auto") and mx.default_device().type == mx.DeviceType.cpu:
         dtype = "float32"
+    if quantize:
+        quantise(model, config, quantize)  # from the checkpoint's own values, as mlx_lm.convert does
     if dtype in DTYPES:
         model.set_dtype(DTYPES[dtype])
     mx.eval(model.parameters())
@@ -86,7 +109,10 @@ def load_policy(path_or_id: str, *, dtype: Literal["auto", "float32", "bfloat16"
             f"{path} holds the architecture {config['model_type']!r}, whose head smolsum cannot call on its own",
             hint="choose a model of another architecture (qwen2, qwen3, llama, gemma, lfm2, …)",
         )
-    return Policy(model, tokenizer, path, config)
+    policy = Policy(model, tokenizer, path, config, lora)
+    if lora:
+        add_adapters(model, lora, dtype=DTYPES[policy.dtype], seed=seed)
+    return policy
 
 
 def locate(path_or_id: str) -> Path:
@@ -207,6 +233,27 @@ def load_weights(policy: Policy, folder: Path) -> None:
     mx.eval(policy.model.parameters())
 
 
+def save_trained(policy: Policy, folder: Path) -> None:
+    """Write what training changes: the adapters, and below `fused` the whole model where that is asked for; or, without
+    adapters, the whole model."""
+    if policy.lora is None:
+        save_policy(policy, policy.model.parameters(), folder)
+        return
+    save_adapters(policy.model, policy.lora, folder)
+    if policy.lora.fuse:
+        plain = {k: v for k, v in policy.config.items() if k not in ("quantization", "quantization_config")}
+        (folder / FUSED).mkdir()
+        save_policy(replace(policy, config=plain), fused_weights(policy.model), folder / FUSED)
+
+
+def load_trained(policy: Policy, folder: Path) -> None:
+    """Give the policy what `save_trained` wrote to the folder."""
+    if policy.lora is None:
+        load_weights(policy, folder)
+    else:
+        load_adapters(policy.model, folder)
+
+
 def weights_hash(path: Path) -> str:
     """xxh3_128 hex over the weight files of a model directory, in order of name."""
     digest = xxhash.xxh3_128()
@@ -218,8 +265,8 @@ def weights_hash(path: Path) -> str:
 
 
 def snapshot(model: nn.Module) -> Any:
-    """The parameters as a tree of arrays that later updates do not touch."""
-    return tree_map(lambda p: p, model.parameters())
+    """The trainable parameters as a tree of arrays that later updates do not touch: with adapters, only those."""
+    return tree_map(lambda p: p, model.trainable_parameters())
 
 
 def encode_chat(policy: Policy, messages: list[dict[str, str]]) -> list[int]:

@@ -1,0 +1,104 @@
+"""Low-rank adapters (arXiv:2106.09685): put on, saved in mlx-lm's format, restored, fused.
+
+The layers are mlx-lm's own, y = W x + scale * B A x with A random and B zero at the start: the policy begins as its
+base, which stays frozen.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten, tree_unflatten
+from mlx_lm.tuner.lora import LoRALinear
+from mlx_lm.tuner.utils import linear_to_lora_layers
+
+from smolsum.config import LoraConfig, nearest
+from smolsum.errors import UsageError
+from smolsum.policy.quantised import QUANTISED, plain_weights
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapters.safetensors"
+"""as mlx-lm calls them"""
+
+
+def add_adapters(model: nn.Module, lora: LoraConfig, *, dtype: mx.Dtype, seed: int) -> None:
+    """Freeze the model and put adapters of this type beside its projections; the same seed draws the same ones.
+
+    Raises UsageError for a rank, a number of layers or a key that the model has no place for.
+    """
+    if lora.layers > len(model.layers):
+        raise UsageError(
+            f"lora.layers = {lora.layers}, but the model has {len(model.layers)} layers",
+            hint=f"--set lora.layers={len(model.layers)}, or 0 for all",
+        )
+    chosen = _projections(model, lora)
+    most = min(_width(module) for module in chosen.values())
+    if not 1 <= lora.rank <= most:
+        raise UsageError(
+            f"lora.rank = {lora.rank} does not fit: the narrowest of the adapted layers takes 1 to {most}",
+            hint=f"--set lora.rank={min(8, most)}",
+        )
+    model.freeze()
+    mx.random.seed(seed)  # the layers draw from MLX's global generator
+    linear_to_lora_layers(model, lora.layers, _parameters(lora))
+    model.update(tree_unflatten([(k, v.astype(dtype)) for k, v in tree_flatten(model.trainable_parameters())]))
+    mx.eval(model.parameters())
+
+
+def save_adapters(model: nn.Module, lora: LoraConfig, folder: Path) -> None:
+    """Write the adapters so that mlx-lm's `--adapter-path` takes the folder, over the same base."""
+    layers = lora.layers or len(model.layers)
+    facts = {"fine_tune_type": "lora", "num_layers": layers, "lora_parameters": _parameters(lora)}
+    (folder / CONFIG).write_text(json.dumps(facts, indent=2) + "\n")
+    mx.save_safetensors(str(folder / WEIGHTS), dict(tree_flatten(model.trainable_parameters())))
+
+
+def load_adapters(model: nn.Module, folder: Path) -> None:
+    """Give a model with adapters those that `save_adapters` wrote."""
+    model.update(tree_unflatten(list(mx.load(str(folder / WEIGHTS)).items())))
+    mx.eval(model.trainable_parameters())
+
+
+def fused_weights(model: nn.Module) -> dict[str, mx.array]:
+    """The parameters, by name, of the same model with its adapters merged into the weights, and nothing quantised:
+    to round again would lose most of what the adapters learnt."""
+    merged = {name: m.fuse(dequantize=True) for name, m in model.named_modules() if isinstance(m, LoRALinear)}
+    inner = tuple(f"{name}." for name in merged)
+    weights = {name: array for name, array in plain_weights(model).items() if not name.startswith(inner)}
+    for name, module in merged.items():
+        weights |= {f"{name}.{key}": array for key, array in tree_flatten(module.parameters())}
+    return weights
+
+
+def _parameters(lora: LoraConfig) -> dict[str, Any]:
+    """mlx-lm's `lora_parameters`."""
+    keys = {"keys": _keys(lora)} if _keys(lora) else {}
+    return {"rank": lora.rank, "scale": lora.scale, "dropout": 0.0, **keys}
+
+
+def _keys(lora: LoraConfig) -> list[str]:
+    return [key.strip() for key in lora.keys.split(",") if key.strip()]
+
+
+def _projections(model: nn.Module, lora: LoraConfig) -> dict[str, nn.Module]:
+    """The modules that will have adapters, by place; UsageError for a key that none of them has."""
+    found = {
+        (n, name): module
+        for n, layer in enumerate(model.layers[-lora.layers :])
+        for name, module in layer.named_modules()
+        if isinstance(module, nn.Linear | nn.QuantizedLinear)
+    }
+    names = dict.fromkeys(name for _, name in found)
+    for key in _keys(lora):
+        if key not in names:
+            raise UsageError(f"lora.keys: no layer has a projection {key!r}", hint=nearest(key, names))
+    wanted = _keys(lora) or names
+    return {f"{n}.{name}": module for (n, name), module in found.items() if name in wanted}
+
+
+def _width(linear: nn.Module) -> int:
+    outputs, inputs = linear.weight.shape
+    return int(min(outputs, inputs * 32 // linear.bits if isinstance(linear, QUANTISED) else inputs))
