@@ -224,7 +224,7 @@ def stats(
     scores: Annotated[
         list[str],
         typer.Argument(
-            metavar="SCORES...",
+            metavar="SCORES",
             help="A run, an evaluation's folder or JSON Lines with an id and numbers. NAME=A,B,C counts as one "
             "side: seeds of a configuration, runs of a strategy.",
             show_default=False,
@@ -261,7 +261,7 @@ def stats(
     Did training help?
       smolsum stats --paired runs/mine/eval/start-test runs/mine
     Which of many runs did?
-      smolsum stats --vs-baseline runs/length runs/meteor runs/rouge --metric composite
+      smolsum stats --vs-baseline runs/length runs/meteor runs/rouge
     One strategy against another, run by run:
       smolsum stats --matched joint=runs/j1,runs/j2 staged=runs/s1,runs/s2
 
@@ -276,6 +276,10 @@ def stats(
     ]
     if len(kinds) > 1:
         raise UsageError(f"{' and '.join(kinds)} are different questions", hint="ask them one at a time")
+    if correlation and (matched or alternative != "two-sided"):
+        raise UsageError(
+            "--correlation has no sides, so it takes no --matched and no --alternative", hint="leave them out"
+        )
     if (not kinds or paired) and len(scores) != 2:
         raise UsageError(
             f"--paired compares two scores, not {len(scores)}",
@@ -285,14 +289,15 @@ def stats(
     from smolsum.stats.compare import Options, against_baseline, correlations
     from smolsum.stats.compare import paired as compare_two
     from smolsum.stats.render import show
-    from smolsum.stats.sides import combine_seeds, load_side
+    from smolsum.stats.sides import combine_seeds, distinct, load_side
 
     options = Options(tuple(metric or ()), alternative, matched, seed)
     sides = [load_side(argument) for argument in scores]
     if vs_baseline is not None:
-        report = against_baseline(load_side(vs_baseline), combine_seeds(sides), options)
+        baseline = load_side(vs_baseline)
+        report = against_baseline(baseline, combine_seeds(distinct(sides, but=baseline)), options)
     elif correlation:
-        report = correlations(sides, options)
+        report = correlations(distinct(sides), options)
     else:
         a, b = sides
         report = compare_two(a, b, options)

@@ -352,6 +352,21 @@ def test_correlation(call: Call) -> None:
     assert "not independent" in " ".join(call("--correlation", *names)[1].split())
 
 
+def test_runs_that_repeat_are_left_out(call: Call) -> None:
+    """`runs/*` has the baseline and the link to the newest run in it: neither is compared twice, and stderr says so."""
+    evaluation("base", "length", judged(0))
+    evaluation("one", "quality", judged(1))
+    Path("runs/latest").symlink_to("one")
+    args = ("--vs-baseline", "base", "runs/base", "runs/latest", "runs/one", "--format", "json")
+    code, out, err = call(*args)
+    assert code == 0
+    assert {row["run"] for row in document(out)["results"]} == {"one"}
+    assert "base: left out, as it is base\none: left out, as it is one\n" in err
+    code, _, err = call("--vs-baseline", "base", "runs/base")
+    assert code == 2
+    assert "nothing to compare with the baseline but itself" in err
+
+
 def test_different_ids_are_refused(call: Call) -> None:
     """Other examples on a side: both lists, exit 2, nothing on stdout."""
     rows = judged(1)
@@ -425,6 +440,7 @@ def test_bad_files(content: str, message: str, call: Call) -> None:
         (["a.jsonl"], "--paired compares two scores, not 1"),
         (["a.jsonl", "b.jsonl", "a.jsonl"], "--paired compares two scores, not 3"),
         (["a.jsonl", "b.jsonl", "--paired", "--correlation"], "--paired and --correlation are different questions"),
+        (["a.jsonl", "b.jsonl", "--correlation", "--matched"], "takes no --matched"),
         (["a.jsonl", "b.jsonl", "--metric", "compsite"], "has no metric 'compsite'"),
         (["a.jsonl", "s=b.jsonl,b.jsonl"], "has the same scores twice"),
         (["a.jsonl", "s=b.jsonl,c.jsonl", "--matched"], "matched runs come in pairs, not 1 against 2"),

@@ -18,7 +18,8 @@ from smolsum.evaluate.scores import SCORES, SUMMARY
 from smolsum.runs import RunPaths
 
 ORIGIN = ("split", "data", "judge")
-"""what must be the same in everything that is compared; a scores file says it in each line or in its summary"""
+"""what must be the same in everything that is compared; a scores file says it in each line or in its summary. Prompts
+may differ: which prompt is better is a question too."""
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,28 @@ def load_side(argument: str) -> Side:
     return Side(named["name"] if named else "+".join(member.name for member in members), members)
 
 
+def distinct(sides: Sequence[Side], *, but: Side | None = None) -> list[Side]:
+    """Returns the sides without those that repeat another, or `but`: `runs/*` has `latest` and the baseline in it too.
+
+    What is left out is said on stderr. UsageError if nothing remains.
+    """
+    seen = {_files(but): but.name} if but else {}
+    kept = []
+    for side in sides:
+        if _files(side) in seen:
+            console.narrate(f"{side.name}: left out, as it is {seen[_files(side)]}")
+            continue
+        seen[_files(side)] = side.name
+        kept.append(side)
+    if not kept:
+        raise UsageError("there is nothing to compare with the baseline but itself", hint="name other runs")
+    return kept
+
+
+def _files(side: Side) -> frozenset[Path]:
+    return frozenset(member.path.resolve() for member in side.members)
+
+
 def combine_seeds(sides: Sequence[Side]) -> list[Side]:
     """Returns the sides, with runs whose settings differ in nothing but name and seed made one side.
 
