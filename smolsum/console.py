@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from smolsum.errors import SmolsumError
 if TYPE_CHECKING:
     from rich.console import Console
 
-_NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?\s?[%a-z]{0,3}|-|nan|", re.IGNORECASE)
+_NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?\s?([%a-z]{0,3}|\*)|-|[-+]?inf|nan|", re.IGNORECASE)
 _plain = False
 
 
@@ -84,11 +85,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str |
     Columns of numbers are set to the right. On a terminal too narrow for all columns the last ones are left
     out, and a line says which; plain text is never cut.
     """
-    numeric = [all(_NUMBER.fullmatch(row[i]) for row in rows) for i in range(len(columns))]
-    widths = [max(len(cell) for cell in (name, *(row[i] for row in rows))) for i, name in enumerate(columns)]
     if not live():
-        _print_aligned(columns, rows, numeric, widths, title)
+        for line in [*([] if title is None else [title]), *_aligned(columns, rows)]:
+            narrate(line)
         return
+    numeric, widths = _shape(columns, rows)
     from rich.table import Table
     from rich.text import Text
 
@@ -105,18 +106,38 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str |
         narrate(f"(not shown in {out.width} columns: {', '.join(columns[shown:])})")
 
 
-def _print_aligned(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    numeric: Sequence[bool],
-    widths: Sequence[int],
-    title: str | None,
-) -> None:
-    if title is not None:
-        narrate(title)
-    for row in (columns, *rows):
-        cells = zip(row, widths, numeric, strict=True)
-        narrate("  ".join(cell.rjust(n) if right else cell.ljust(n) for cell, n, right in cells).rstrip())
+def data_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints a table to stdout as aligned plain text, the same on a terminal and in a pipe.
+
+    Where $COLUMNS or the terminal is too narrow for all columns the last ones are left out, and stderr says which.
+    """
+    shown = len(columns)
+    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
+        _, widths = _shape(columns, rows)
+        room = shutil.get_terminal_size().columns
+        shown = max((n for n in range(len(columns) + 1) if sum(widths[:n]) + 2 * (n - 1) <= room), default=0) or 1
+    for line in _aligned(columns[:shown], [row[:shown] for row in rows]):
+        data(line)
+    if shown < len(columns):
+        narrate(f"(not shown for want of width: {', '.join(columns[shown:])})")
+
+
+def _aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table, columns of numbers set to the right."""
+    numeric, widths = _shape(columns, rows)
+    return [
+        "  ".join(
+            cell.rjust(n) if right else cell.ljust(n) for cell, n, right in zip(row, widths, numeric, strict=True)
+        ).rstrip()
+        for row in (columns, *rows)
+    ]
+
+
+def _shape(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[bool], list[int]]:
+    """Whether each column holds numbers only, and its width."""
+    numeric = [all(_NUMBER.fullmatch(row[i]) for row in rows) for i in range(len(columns))]
+    widths = [max(len(cell) for cell in (name, *(row[i] for row in rows))) for i, name in enumerate(columns)]
+    return numeric, widths
 
 
 def _labelled(label: str, style: str, text: str) -> None:

@@ -84,6 +84,11 @@ class RunPaths:
         """Locked while a trainer writes the run; holds that trainer's process id and machine."""
         return self.root / "run.lock"
 
+    @property
+    def evaluations(self) -> Path:
+        """Directory of all evaluations."""
+        return self.root / "eval"
+
     def completions(self, step: int) -> Path:
         """Every rollout of a step, one a line."""
         return self.root / "completions" / f"{step_name(step)}.jsonl"
@@ -94,7 +99,7 @@ class RunPaths:
 
     def evaluation(self, of: int | str) -> Path:
         """Directory of an evaluation, of a step or of what `of` names (a stage, say)."""
-        return self.root / "eval" / (step_name(of) if isinstance(of, int) else of)
+        return self.evaluations / (step_name(of) if isinstance(of, int) else of)
 
     def log(self, attempt: int) -> Path:
         """Log of an attempt: 1 for the start of the run, one more for every resumption."""

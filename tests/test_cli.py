@@ -284,7 +284,7 @@ def test_bad_command_lines(
     assert trainer.calls == []
 
 
-@pytest.mark.parametrize("line", ["--help", "-h", "train --help", "train -h"])
+@pytest.mark.parametrize("line", ["--help", "-h", "train --help", "train -h", "stats --help"])
 def test_help_goes_to_stdout(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Help that was asked for is a result, fits 80 columns and explains the exit codes."""
     assert cli.main(line.split()) == 0

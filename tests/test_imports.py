@@ -34,7 +34,7 @@ def loaded(code: str) -> set[str]:
     return set(HEAVY) & set(run.stderr.splitlines())
 
 
-@pytest.mark.parametrize("line", [["--help"], ["train", "--help"], ["--version"], ["trian"]])
+@pytest.mark.parametrize("line", [["--help"], ["train", "--help"], ["stats", "--help"], ["--version"], ["trian"]])
 def test_command_line_is_light(line: list[str]) -> None:
     """Help, version and a mistyped command load none of the heavy libraries, Rich included."""
     assert loaded(f"from smolsum.cli import main\nmain({line})") == set()
@@ -56,6 +56,12 @@ def test_progress_is_light() -> None:
 def test_run_directory_needs_no_mlx(module: str) -> None:
     """What reads a run directory works on a machine without MLX."""
     assert not {"mlx", "mlx_lm", "transformers", "datasets"} & loaded(f"import smolsum.{module}")
+
+
+def test_statistics_need_no_mlx() -> None:
+    """Comparing scores works on a machine without MLX and loads no model library."""
+    code = "import smolsum.stats, smolsum.stats.compare, smolsum.stats.sides"
+    assert loaded(code) <= {"numpy", "polars", "scipy"}
 
 
 def test_rewards_load_their_library_on_use() -> None:

@@ -1,0 +1,232 @@
+"""Tests of one metric on paired examples; every difference is b - a.
+
+A pair of which a side is None, NaN or infinite is left out of the metric (pairwise deletion) and counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, stats
+
+from smolsum.errors import UsageError
+
+Alternative = Literal["two-sided", "greater", "less"]
+Note = Literal["", "identical", "constant", "too few"]
+Values: TypeAlias = Sequence[float | None] | NDArray[np.float64]
+
+CONFIDENCE = 0.95
+ALPHA = 0.05
+POWER = 0.8
+RESAMPLES = 9999
+# a cap on memory: so many numbers at once in one resampling step
+_BATCH_NUMBERS = 2_000_000
+# differences that vary by no more than the rounding of the values themselves (in units of their size) do not vary
+_ROUNDING = 64 * float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True)
+class PairedResult:
+    """A paired t-test. What cannot be had is NaN, and `note` says why."""
+
+    n: int
+    """complete pairs"""
+    missing: int
+    """pairs left out, as a side was None, NaN or infinite"""
+    mean_a: float
+    mean_b: float
+    delta: float
+    """mean of b - a"""
+    sd: float
+    """standard deviation of b - a, divisor n - 1"""
+    se: float
+    """standard error of delta"""
+    t: float
+    df: float
+    p: float
+    ci_low: float
+    """95 % interval of delta; one side is infinite for a one-sided test"""
+    ci_high: float
+    d_z: float
+    """delta / sd"""
+    alternative: Alternative
+    note: Note
+    """identical: a and b are equal in every pair (p is 1, t undefined); constant: all pairs differ by the same amount,
+    so t and p are undefined; too few: fewer than two pairs"""
+
+
+@dataclass(frozen=True)
+class CrossChecks:
+    """The same question asked with weaker assumptions; NaN where it has no answer."""
+
+    wilcoxon_p: float
+    """signed ranks, zero differences dropped; exact for small n without ties or zeros, else normal approximation"""
+    sign_flip_p: float
+    """permutation test of the mean: exact up to 13 pairs, else 9,999 random flips, so never under 0.0002 (two-sided)"""
+    bootstrap_low: float
+    """95 % interval of delta, bias-corrected and accelerated, 9,999 resamples"""
+    bootstrap_high: float
+
+
+@dataclass(frozen=True)
+class McNemar:
+    """The exact test of paired yes/no answers."""
+
+    gained: int
+    """pairs that are no in a and yes in b"""
+    lost: int
+    p: float
+
+
+def paired_ttest(a: Values, b: Values, *, alternative: Alternative = "two-sided") -> PairedResult:
+    """Returns the t-test of the mean of b - a over pairs (`scipy.stats.ttest_rel`); n - 1 degrees of freedom.
+
+    `greater` asks whether b is greater than a. UsageError if a and b differ in length or are not flat, or the
+    alternative is unknown.
+    """
+    if alternative not in get_args(Alternative):
+        raise UsageError(f"unknown alternative {alternative!r}", hint=f"choose from {', '.join(get_args(Alternative))}")
+    x, y, missing = complete_pairs(a, b)
+    return ttest_of(x, y, missing, alternative)
+
+
+def ttest_of(x: NDArray[np.float64], y: NDArray[np.float64], missing: int, alternative: Alternative) -> PairedResult:
+    """Returns `paired_ttest` of pairs that are known to be complete; `missing` is passed on."""
+    n = len(x)
+    nan = math.nan
+    mean_a, mean_b = (float(v.mean()) if n else nan for v in (x, y))
+    d = y - x
+    delta = float(d.mean()) if n else nan
+    note = _note(x, y)
+    if note:
+        p = 1.0 if note == "identical" else nan
+        sd = nan if n < 2 else 0.0
+        return PairedResult(n, missing, mean_a, mean_b, delta, sd, sd, nan, n - 1, p, nan, nan, nan, alternative, note)
+    test = stats.ttest_rel(y, x, alternative=alternative)
+    interval = test.confidence_interval(CONFIDENCE)
+    sd = float(d.std(ddof=1))
+    return PairedResult(
+        n=n,
+        missing=missing,
+        mean_a=mean_a,
+        mean_b=mean_b,
+        delta=delta,
+        sd=sd,
+        se=sd / math.sqrt(n),
+        t=float(test.statistic),
+        df=float(test.df),
+        p=float(test.pvalue),
+        ci_low=float(interval.low),
+        ci_high=float(interval.high),
+        d_z=delta / sd,
+        alternative=alternative,
+        note="",
+    )
+
+
+def cross_checks(a: Values, b: Values, *, alternative: Alternative, seed: int) -> CrossChecks:
+    """Returns Wilcoxon's test, the sign-flip permutation test and the bootstrap interval of the mean of b - a.
+
+    The same seed gives the same numbers.
+    """
+    x, y, _ = complete_pairs(a, b)
+    note = _note(x, y)
+    if note in ("too few", "identical"):
+        p = 1.0 if note == "identical" else math.nan
+        return CrossChecks(p, p, math.nan, math.nan)
+    d = y - x
+    batch = max(1, _BATCH_NUMBERS // len(d))
+    # differences that are equal but for rounding must tie, or the ranks would order noise
+    ranked = np.round(d / _scale(x, y), 13)
+    wilcoxon = stats.wilcoxon(ranked, alternative=alternative).pvalue
+    flips: Any = stats.permutation_test(
+        (d,),
+        np.mean,
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=RESAMPLES,
+        batch=batch,
+        alternative=alternative,
+        rng=seed,
+    )
+    low = high = math.nan
+    if note != "constant":
+        low, high = stats.bootstrap(
+            (d,),
+            np.mean,
+            confidence_level=CONFIDENCE,
+            n_resamples=RESAMPLES,
+            batch=batch,
+            alternative=alternative,
+            rng=seed,
+        ).confidence_interval
+    return CrossChecks(float(wilcoxon), float(flips.pvalue), float(low), float(high))
+
+
+def mcnemar(a: Values, b: Values, *, alternative: Alternative) -> McNemar | None:
+    """Returns McNemar's exact test, the binomial test of gained against lost; None unless all values are 0 or 1."""
+    x, y, _ = complete_pairs(a, b)
+    if not len(x) or not np.isin(np.concatenate([x, y]), (0.0, 1.0)).all():
+        return None
+    gained, lost = int((y > x).sum()), int((y < x).sum())
+    changed = gained + lost
+    p = float(stats.binomtest(gained, changed, 0.5, alternative=alternative).pvalue) if changed else 1.0
+    return McNemar(gained, lost, p)
+
+
+def smallest_detectable(standard_error: float, df: float, *, alternative: Alternative) -> float:
+    """Returns the true difference that the t-test at 5 % would find with a probability of 80 % (noncentral t).
+
+    `standard_error` is that of the mean difference, `df` its degrees of freedom. A distance, so never negative. NaN
+    where there is no spread to judge by.
+    """
+    if not (standard_error > 0 and df > 0):
+        return math.nan
+    two_sided = alternative == "two-sided"
+    critical = float(stats.t.isf(ALPHA / 2 if two_sided else ALPHA, df))
+
+    def lacking(shift: float) -> float:
+        # the lower tail is the upper one of the mirrored distribution: SciPy's own is NaN far out
+        found = stats.nct.sf(critical, df, shift) + (stats.nct.sf(critical, df, -shift) if two_sided else 0.0)
+        return float(found) - POWER
+
+    high = 1.0
+    while lacking(high) < 0:
+        high *= 2
+    return float(optimize.brentq(lacking, 0.0, high)) * standard_error
+
+
+def complete_pairs(a: Values, b: Values) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
+    """Returns the pairs of which both sides are finite, and how many are not; UsageError for unequal lengths."""
+    x, y = (np.array(list(values), dtype=np.float64) for values in (a, b))
+    if x.ndim != 1 or x.shape != y.shape:
+        raise UsageError(
+            f"paired values need equal lengths, not {x.shape} and {y.shape}", hint="give one number an example"
+        )
+    kept = np.isfinite(x) & np.isfinite(y)
+    return x[kept], y[kept], int((~kept).sum())
+
+
+def constant(values: NDArray[np.float64], scale: float) -> bool:
+    """Whether the values are equal but for the rounding of numbers as large as `scale`."""
+    return bool(np.ptp(values) <= _ROUNDING * scale)
+
+
+def _note(x: NDArray[np.float64], y: NDArray[np.float64]) -> Note:
+    if len(x) < 2:
+        return "too few"
+    if np.array_equal(x, y):
+        return "identical"
+    scale = _scale(x, y)
+    if not constant(y - x, scale):
+        return ""
+    return "identical" if abs(float((y - x).mean())) <= _ROUNDING * scale else "constant"
+
+
+def _scale(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    return float(max(np.abs(x).max(), np.abs(y).max()))

@@ -1,0 +1,196 @@
+"""A report of comparisons as a table, Markdown, CSV or JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import polars as pl
+
+from smolsum import console
+
+Format = Literal["table", "md", "csv", "json"]
+Row: TypeAlias = dict[str, Any]
+
+SCHEMA_VERSION = 1
+_NOTE_WIDTH = 80
+
+
+@dataclass(frozen=True)
+class Section:
+    """Some columns of some rows, as one table."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Rows of unrounded numbers, and how a person wants to see them."""
+
+    kind: str
+    head: dict[str, Any]
+    """what was compared and how"""
+    sections: tuple[Section, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+
+def show(report: Report, form: Format) -> None:
+    """Prints a report to stdout. CSV has no room for notes: they go to stderr."""
+    {"table": _table, "md": _markdown, "csv": _csv, "json": _json}[form](report)
+
+
+def figure(value: float | int | None) -> str:
+    """Returns a number as short as it stays useful, at most four decimals; `-` for None and NaN."""
+    if value is None or math.isnan(value):
+        return "-"
+    if isinstance(value, int) or math.isinf(value):
+        return str(value)
+    size = abs(value)
+    if 0 < size < 0.0001 or size >= 1e6:
+        return f"{value:.1e}"
+    return f"{value:.{max(0, 4 - max(0, len(str(int(size))) - 1))}f}"
+
+
+def signed(value: float | None) -> str:
+    """Returns `figure` with its sign, but for 0."""
+    text = figure(value)
+    return f"+{text}" if value is not None and value > 0 else text
+
+
+def p_value(value: float | None) -> str:
+    """Returns a p value, with a star below 0.05."""
+    text = f"{value:.1e}" if value is not None and 0 < value < 0.0001 else figure(value)
+    return f"{text} *" if value is not None and value < 0.05 else text
+
+
+def _interval(row: Row, low: str, high: str) -> str:
+    if row[low] is None or math.isnan(row[low]):
+        return "-"
+    return f"{figure(row[low])}, {figure(row[high])}"
+
+
+def _plain(value: object) -> str:
+    return str(value)
+
+
+_COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "metric": ("metric", _plain),
+    "run": ("run", _plain),
+    "x": ("metric", _plain),
+    "y": ("and", _plain),
+    "n": ("n", figure),
+    "missing": ("missing", figure),
+    "mean_a": ("a", figure),
+    "mean_b": ("b", figure),
+    "delta": ("b - a", signed),
+    "t": ("t", figure),
+    "df": ("df", figure),
+    "p": ("p", p_value),
+    "p_holm": ("p Holm", p_value),
+    "p_bh": ("p BH", p_value),
+    "d_z": ("d_z", signed),
+    "detectable": ("min", figure),
+    "wilcoxon_p": ("Wilcoxon", p_value),
+    "sign_flip_p": ("sign flip", p_value),
+    "gained": ("gained", figure),
+    "lost": ("lost", figure),
+    "mcnemar_p": ("McNemar", p_value),
+    "run_sd_a": ("run sd a", figure),
+    "run_sd_b": ("run sd b", figure),
+    "run_sd_delta": ("run sd b - a", figure),
+    "p_these_runs": ("p these runs", p_value),
+    "r": ("r", signed),
+    "r_within": ("within", signed),
+}
+_INTERVALS = {
+    "interval": ("95 % interval", "ci_low", "ci_high"),
+    "bootstrap": ("bootstrap 95 %", "bootstrap_low", "bootstrap_high"),
+}
+
+
+def _cells(section: Section) -> tuple[list[str], list[list[str]]]:
+    """A section's column titles and rows of text; columns that are empty throughout are left out."""
+    titles, columns = [], []
+    for key in section.columns:
+        if key in _INTERVALS:
+            title, low, high = _INTERVALS[key]
+            cells = [_interval(row, low, high) for row in section.rows]
+        else:
+            title, text = _COLUMNS[key]
+            cells = [text(row[key]) for row in section.rows]
+        if all(cell == "-" for cell in cells) and key in ("gained", "lost", "mcnemar_p", "run_sd_a", "run_sd_b"):
+            continue
+        titles.append(title)
+        columns.append(cells)
+    return titles, [list(row) for row in zip(*columns, strict=True)]
+
+
+def _heading(report: Report) -> list[str]:
+    """The lines that say what was compared."""
+    head = report.head
+    if report.kind == "correlations":
+        return [f"{len(head['files'])} evaluations: {', '.join(head['files'])}"]
+    origin = "".join(f", {key} {head[key]}" for key in ("split", "judge") if isinstance(head[key], str))
+    b = head["b"][0]["name"] if report.kind == "paired" else "each run"
+    return [f"a = {head['a']['name']}", f"b = {b}", f"{head['examples']} examples{origin}"]
+
+
+def _table(report: Report) -> None:
+    for line in _heading(report):
+        console.data(line)
+    for section in report.sections:
+        columns, rows = _cells(section)
+        console.data(f"\n{section.title}")
+        console.data_table(columns, rows)
+    console.data("")
+    for note in report.notes:
+        console.data(textwrap.fill(note, _NOTE_WIDTH, subsequent_indent="  "))
+
+
+def _markdown(report: Report) -> None:
+    for line in _heading(report):
+        console.data(f"- {_escape(line)}")
+    for section in report.sections:
+        columns, rows = _cells(section)
+        console.data(f"\n**{_escape(section.title)}**\n")
+        for row in (columns, ["---"] * len(columns), *rows):
+            console.data(f"| {' | '.join(_escape(cell) for cell in row)} |")
+    console.data("")
+    for note in report.notes:
+        console.data(f"- {_escape(note)}")
+
+
+def _escape(text: str) -> str:
+    for mark in "\\|*_":
+        text = text.replace(mark, f"\\{mark}")
+    return text
+
+
+def _csv(report: Report) -> None:
+    frame = pl.DataFrame([_finite(row) for row in report.rows], infer_schema_length=None)
+    console.data(frame.write_csv().rstrip("\n"))
+    for line in (*_heading(report), *report.notes):
+        console.narrate(line)
+
+
+def _json(report: Report) -> None:
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": report.kind,
+        **report.head,
+        "results": [_finite(row) for row in report.rows],
+        "notes": report.notes,
+    }
+    console.data(json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False))
+
+
+def _finite(row: Row) -> Row:
+    """The row with null for what JSON has no number for: NaN, and the open end of a one-sided interval."""
+    return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in row.items()}

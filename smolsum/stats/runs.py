@@ -1,0 +1,100 @@
+"""Several runs on a side, such as seeds of one configuration: what holds for these runs, and for their like.
+
+A mean over seeds alone treats the trained models as all there are. Here examples and runs are both samples, in a
+crossed design (every run answers every example), and the variance of the difference has a part from each:
+
+    V = var(d) / n + sum over sides of max(0, MS_run - MS_rest) / (n S)
+
+with d the differences of the per-example means, n examples, S runs on a side, and the mean squares of the two-way
+table runs x examples without replication. With one side that is the quasi-F test of Clark (1973, "The language-as-
+fixed-effect fallacy"), and of reader studies (Dorfman, Berbaum and Metz 1992). Degrees of freedom: Satterthwaite
+(1946). A part that comes out negative counts as 0, which errs on the side of caution.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from smolsum.errors import UsageError
+from smolsum.stats.paired import CONFIDENCE, Alternative, PairedResult, constant, ttest_of
+
+
+@dataclass(frozen=True)
+class MixedResult:
+    """A comparison of two sides of one run or more."""
+
+    result: PairedResult
+    """t, p and interval for runs like these; with one run a side, or runs that do not differ, the plain t-test"""
+    these_runs: PairedResult
+    """the t-test of the per-example means: these very runs, on other examples"""
+    run_sd_a: float
+    """standard deviation between the runs' means, divisor S - 1; NaN for one run"""
+    run_sd_b: float
+    run_sd_delta: float
+    """matched runs only: standard deviation between the differences of the matched runs; else NaN"""
+
+
+def compare_runs(
+    a_SN: NDArray[np.float64], b_SN: NDArray[np.float64], *, alternative: Alternative, matched: bool = False
+) -> MixedResult:
+    """Returns the comparison of runs `b_SN` with runs `a_SN` (runs x examples, examples in the same order).
+
+    An example that any run lacks (NaN, infinite) is left out and counted. `matched`: the k-th runs of both sides belong
+    together (same rewards, another strategy), and what they share cancels; UsageError unless there are as many of each.
+    """
+    if matched and len(a_SN) != len(b_SN):
+        raise UsageError(
+            f"matched runs come in pairs, not {len(a_SN)} against {len(b_SN)}",
+            hint="give both sides as many runs, in the same order",
+        )
+    kept = np.isfinite(a_SN).all(axis=0) & np.isfinite(b_SN).all(axis=0)
+    a, b = a_SN[:, kept], b_SN[:, kept]
+    these = ttest_of(a.mean(axis=0), b.mean(axis=0), int((~kept).sum()), alternative)
+    parts = [part for side in ([b - a] if matched else [a, b]) for part in _run_variance(side)]
+    result = _with_variance(these, parts) if parts else these
+    paired_sd = _run_sd(b - a) if matched else math.nan
+    return MixedResult(result, these, _run_sd(a), _run_sd(b), paired_sd)
+
+
+def _run_sd(x_SN: NDArray[np.float64]) -> float:
+    return float(x_SN.mean(axis=1).std(ddof=1)) if x_SN.shape[0] > 1 and x_SN.shape[1] else math.nan
+
+
+def _run_variance(x_SN: NDArray[np.float64]) -> list[tuple[float, float]]:
+    """What a side's choice of runs adds to the variance of its mean: (variance, degrees of freedom) of each term."""
+    runs, n = x_SN.shape
+    if runs < 2 or n < 2:
+        return []
+    of_run, of_example = x_SN.mean(axis=1, keepdims=True), x_SN.mean(axis=0, keepdims=True)
+    if constant(of_run, float(np.abs(x_SN).max())):
+        return []
+    rest_df = (runs - 1) * (n - 1)
+    ms_run = n * float(of_run.var(ddof=1))
+    ms_rest = float(((x_SN - of_run - of_example + x_SN.mean()) ** 2).sum()) / rest_df
+    if ms_run <= ms_rest:
+        return []
+    return [(ms_run / (n * runs), runs - 1), (-ms_rest / (n * runs), rest_df)]
+
+
+def _with_variance(these: PairedResult, parts: list[tuple[float, float]]) -> PairedResult:
+    """The test of `these` with the variance of the runs added to that of the examples."""
+    parts = [(these.se**2, these.n - 1), *parts]
+    variance = sum(value for value, _ in parts)
+    df = variance**2 / sum(value**2 / of for value, of in parts)
+    error = math.sqrt(variance)
+    t = these.delta / error
+    tails = {"two-sided": (1 + CONFIDENCE) / 2}.get(these.alternative, CONFIDENCE)
+    reach = float(stats.t.ppf(tails, df)) * error
+    p = {
+        "two-sided": 2 * stats.t.sf(abs(t), df),
+        "greater": stats.t.sf(t, df),
+        "less": stats.t.cdf(t, df),
+    }[these.alternative]
+    low = -math.inf if these.alternative == "less" else these.delta - reach
+    high = math.inf if these.alternative == "greater" else these.delta + reach
+    return replace(these, se=error, t=t, df=df, p=float(p), ci_low=low, ci_high=high, note="")
