@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -14,9 +14,12 @@ from mlx.utils import tree_map
 from smolsum.config import GrpoConfig, StageConfig
 from smolsum.grpo.loss import BatchTotals, loss_and_tally
 from smolsum.grpo.tally import Tally, means, merged
+from smolsum.policy.accumulate import WHOLE, Chunking, group_value_and_grad
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.streams import spread
-from smolsum.rollout.records import RolloutGroup
+from smolsum.rollout.records import Rollout, RolloutGroup
+
+T = TypeVar("T")
 
 
 def gradients(
@@ -27,51 +30,67 @@ def gradients(
     stage: StageConfig,
     *,
     max_new_tokens: int,
+    chunking: Chunking = WHOLE,
     reference: Any = None,
 ) -> tuple[Any, dict[str, float]]:
     """The gradient tree of the step's loss over all groups, and the loss metrics over all trained tokens.
 
-    `max_new_tokens` is the sampler's limit; `reference` the parameter tree of the frozen policy, needed where
-    `stage.beta` > 0. Where no token is left to learn from, the gradient is zero and the loss the only metric.
+    A group whose advantages are all 0 counts in the loss's denominators and never reaches the model: it is not held
+    to the reference either. `max_new_tokens` is the sampler's limit; `reference` the trained parameters of the frozen
+    policy, needed where `stage.beta` > 0. Where no token is left to learn from, the gradient is zero.
     """
     objective = replace(config, beta=stage.beta)
     totals = batch_totals(groups, config, max_new_tokens)
-    ref_logps = _logprobs(model, groups, stage, reference) if stage.beta > 0 else [None] * len(groups)
+    kept = [p for p, group in enumerate(groups) if _teaches(group, advantages_PG[p].tolist(), config)]
+    shares = {"batch/skipped_groups_frac": 1 - len(kept) / len(groups)}
+    if not kept:
+        return tree_map(mx.zeros_like, model.trainable_parameters()), {"loss": 0.0, **shares}
+    groups, advantages_PG = [groups[p] for p in kept], advantages_PG[mx.array(kept)]
+    ref_logps = _logprobs(model, groups, stage, chunking, reference) if stage.beta > 0 else [None] * len(groups)
     sampled: list[Any] = [_sampled(group) for group in groups]
     old_logps, sampler_logps = sampled, [None] * len(groups)
     if config.old_logprobs == "recomputed":
-        old_logps, sampler_logps = _logprobs(model, groups, stage, model.parameters()), sampled
+        old_logps = _logprobs(model, groups, stage, chunking, model.trainable_parameters())
+        sampler_logps = sampled
 
-    def loss(model: nn.Module, p: int) -> tuple[mx.array, Tally]:
+    def step(p: int) -> Any:
+        """Loss, tally and gradient of one group."""
         group = groups[p]
-        logp_GT, mask_GT = _group_logprobs(model, group, stage)
-        if config.mask_truncated:
-            mask_GT = mask_GT * mx.array([[0.0] if rollout.truncated else [1.0] for rollout in group.rollouts])
-        return loss_and_tally(
-            logp_GT,
-            old_logps[p],
-            advantages_PG[p, : len(group.rollouts)],
-            mask_GT,
-            objective,
-            totals,
-            ref_logp_GT=ref_logps[p],
-            sampler_logp_GT=sampler_logps[p],
-        )
+        trained_G = mx.array([float(not _is_masked(rollout, config)) for rollout in group.rollouts])
 
-    step: Callable[..., Any] = nn.value_and_grad(model, loss)
+        def loss(logp: mx.array, entropy: mx.array, mask: mx.array, rows: slice) -> tuple[mx.array, Tally]:
+            def of(arrays: Sequence[Any]) -> Any:
+                return None if arrays[p] is None else arrays[p][rows]
+
+            return loss_and_tally(
+                logp,
+                of(old_logps),
+                advantages_PG[p, : len(group.rollouts)][rows],
+                mask * trained_G[rows, None],
+                objective,
+                totals,
+                ref_logp_GT=of(ref_logps),
+                sampler_logp_GT=of(sampler_logps),
+                entropy_GT=entropy,
+            )
+
+        prompt, completions = group.prompt.token_ids, [rollout.token_ids for rollout in group.rollouts]
+        return group_value_and_grad(model, prompt, completions, loss, temperature=stage.temperature, chunking=chunking)
+
     total, value, tally = None, 0.0, None
-    for (loss_p, tally_p), grads in spread(lambda p: step(model, p), range(len(groups))):
+    for (loss_p, tally_p), grads in _each(step, range(len(groups)), chunking):
         total = grads if total is None else tree_map(mx.add, total, grads)
         value, tally = value + loss_p.item(), tally_p if tally is None else merged(tally, tally_p)
+        del grads
         mx.eval(total, tally)  # free this group's gradient
-    counted = means(tally) if tally is not None and totals.tokens else {}
-    return total, {"loss": value, **{name: mean.item() for name, mean in counted.items()}}
+    assert tally is not None
+    return total, {"loss": value, **shares, **{name: mean.item() for name, mean in means(tally).items()}}
 
 
 def batch_totals(groups: Sequence[RolloutGroup], config: GrpoConfig, max_new_tokens: int) -> BatchTotals:
     """What the loss of a step divides by: a masked rollout is a sequence without tokens, as in TRL."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    trained = [rollout for rollout in rollouts if not (config.mask_truncated and rollout.truncated)]
+    trained = [rollout for rollout in rollouts if not _is_masked(rollout, config)]
     return BatchTotals(len(rollouts), sum(len(rollout.token_ids) for rollout in trained), max_new_tokens)
 
 
@@ -86,14 +105,43 @@ def weights(model: nn.Module, parameters: Any) -> Iterator[None]:
         model.update(own)
 
 
-def _logprobs(model: nn.Module, groups: Sequence[RolloutGroup], stage: StageConfig, parameters: Any) -> list[mx.array]:
+def _each(function: Callable[[T], Any], items: Iterable[T], chunking: Chunking) -> Iterable[Any]:
+    """`function` of each item: several at a time on a CPU, one at a time where memory is bounded."""
+    return spread(function, items) if chunking.rows is None else map(function, items)
+
+
+def _teaches(group: RolloutGroup, advantages_G: Sequence[float], config: GrpoConfig) -> bool:
+    """Whether any rollout of the group has an advantage and is trained on."""
+    pairs = zip(group.rollouts, advantages_G, strict=False)  # an advantage for each place of the widest group
+    return any(advantage != 0 and not _is_masked(rollout, config) for rollout, advantage in pairs)
+
+
+def _is_masked(rollout: Rollout, config: GrpoConfig) -> bool:
+    return config.mask_truncated and rollout.truncated
+
+
+def _logprobs(
+    model: nn.Module, groups: Sequence[RolloutGroup], stage: StageConfig, chunking: Chunking, parameters: Any
+) -> list[mx.array]:
+    """The log-probs (G, T) of each group's tokens under other parameters, without gradient."""
+
+    def one(group: RolloutGroup) -> mx.array:
+        completions = [rollout.token_ids for rollout in group.rollouts]
+        return group_logprobs(
+            model,
+            group.prompt.token_ids,
+            completions,
+            temperature=stage.temperature,
+            shared_prefix=chunking.shared_prefix,
+            chunk_logits=chunking.logits,
+        )[0]
+
     with weights(model, parameters):
-        return list(spread(lambda group: _group_logprobs(model, group, stage)[0], groups))
-
-
-def _group_logprobs(model: nn.Module, group: RolloutGroup, stage: StageConfig) -> tuple[mx.array, mx.array]:
-    completions = [rollout.token_ids for rollout in group.rollouts]
-    return group_logprobs(model, group.prompt.token_ids, completions, temperature=stage.temperature)
+        found = []
+        for logp in _each(one, groups, chunking):
+            mx.eval(logp)
+            found.append(logp)
+        return found
 
 
 def _sampled(group: RolloutGroup) -> mx.array:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map
 
+from smolsum.policy.checkpointing import checkpointed
 from smolsum.policy.head import CHUNK_LOGITS
 from smolsum.policy.logprobs import padded, scored
 from smolsum.policy.prefix import State, branch_hidden, can_share_prefix, prefix_state, repeated_hidden
@@ -18,30 +21,46 @@ GroupLoss: TypeAlias = Callable[[mx.array, mx.array, mx.array, slice], tuple[mx.
 """(logp_gT, entropy_gT, mask_gT, rows) -> (share of the loss, shares of the metrics), of the group's rollouts `rows`"""
 
 
+@dataclass(frozen=True)
+class Chunking:
+    """How much of a group's forward and backward is held at once: less memory for more time."""
+
+    rows: int | None = None
+    """Rollouts that go through the model together; None: all of the group."""
+    logits: int = CHUNK_LOGITS
+    """Logits held at once."""
+    checkpointing: bool = False
+    """Whether layers keep only their inputs, and make the rest again in backward."""
+    shared_prefix: bool = True
+    """Whether the prompt goes through the model once for the group, and not once for each rollout."""
+
+
+WHOLE = Chunking()
+
+
 def group_value_and_grad(
     model: nn.Module,
     prompt_ids: Sequence[int],
     completions_ids: Sequence[Sequence[int]],
     loss: GroupLoss,
     *,
-    rows: int | None = None,
     temperature: float = 1.0,
-    chunk_logits: int = CHUNK_LOGITS,
+    chunking: Chunking = WHOLE,
 ) -> tuple[tuple[mx.array, Metrics], Any]:
     """The sums of the loss and of its metrics over the group, and the gradient tree of that sum, like
     `model.trainable_parameters()`.
 
-    `rows` rollouts at a time, each chunk padded to the group's longest completion, so that `loss` sees rows of one
-    (G, T). Each chunk's gradient is taken with respect to the weights and to what the layers remember of the prompt; the
-    latter's sum is pulled back through the prompt once. Chunks are evaluated one after the other, layer by layer, and
-    only the sums stay. `None` takes all rollouts at once and leaves it to the caller to evaluate.
+    `chunking.rows` rollouts at a time, each chunk padded to the group's longest completion, so that `loss` sees rows
+    of one (G, T). Each chunk's gradient is taken with respect to the weights and to what the layers remember of the
+    prompt; the latter's sum is pulled back through the prompt once. Chunks are evaluated one after the other, layer by
+    layer, and only the sums stay. `rows=None` takes all rollouts at once and leaves it to the caller to evaluate.
     """
     completion_GT, mask_GT = padded(completions_ids)
-    shared = can_share_prefix(model)
-    kept = model.trainable_parameters()
+    shared = chunking.shared_prefix and can_share_prefix(model)
+    rows, kept = chunking.rows, model.trainable_parameters()
 
     def own() -> Any:
-        """The weights in a tree of its own: where a function raises, MLX leaves its tracers in the tree it was given."""
+        """The weights in a tree of its own: where a function raises, MLX leaves its tracers in the one it was given."""
         return tree_map(lambda p: p, kept)
 
     def branches(weights: Any, state: State, chunk: slice) -> tuple[mx.array, Metrics]:
@@ -51,7 +70,7 @@ def group_value_and_grad(
             hidden = branch_hidden(model, state, prompt_ids[-1], completion)
         else:
             hidden = repeated_hidden(model, prompt_ids, completion)
-        return loss(*scored(model, hidden, completion, mask, temperature, chunk_logits), mask, chunk)
+        return loss(*scored(model, hidden, completion, mask, temperature, chunking.logits), mask, chunk)
 
     def through_prefix(weights: Any) -> tuple[mx.array, list[Any]]:
         """A scalar with the gradient that comes through the prompt, and the chunks: values and gradients by weight."""
@@ -67,7 +86,8 @@ def group_value_and_grad(
         return sum((mx.sum(a * mx.stop_gradient(g)) for a, g in pulls), mx.array(0.0)), chunks
 
     try:
-        (_, chunks), through = mx.value_and_grad(through_prefix)(own())
+        with checkpointed(model) if chunking.checkpointing else nullcontext():
+            (_, chunks), through = mx.value_and_grad(through_prefix)(own())
     finally:
         model.update(kept)
     total, (gradient, by_state) = chunks.pop(0)
@@ -86,8 +106,8 @@ def group_value_and_grad(
 
 
 def _evaluate(*trees: Any) -> None:
-    """Evaluate array by array, the last layer's first, as backward makes them: all at once, MLX would leave the weights'
-    gradients for last, and with them keep every layer's activations."""
+    """Evaluate array by array, the last layer's first, as backward makes them: all at once, MLX would leave the
+    weights' gradients for last, and with them keep every layer's activations."""
     for array in reversed(_leaves(trees)):
         mx.eval(array)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from models import EOS, assert_trees_close, build
 
-from smolsum.policy.accumulate import group_value_and_grad
+from smolsum.policy.accumulate import Chunking, group_value_and_grad
 from smolsum.policy.checkpointing import can_checkpoint, checkpointed
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.streams import spread
@@ -48,7 +48,7 @@ def test_chunks_of_rollouts_change_nothing(family: str, prompt: list[int]) -> No
     value, tree = expected(model, prompt)
     for rows in (1, 2, None):
         (got, metrics), gradient = group_value_and_grad(
-            model, prompt, COMPLETIONS, weighted, rows=rows, temperature=0.8, chunk_logits=3 * 64
+            model, prompt, COMPLETIONS, weighted, temperature=0.8, chunking=Chunking(rows=rows, logits=3 * 64)
         )
         assert got.item() == pytest.approx(value, rel=1e-5)
         assert metrics["tokens"].item() == sum(len(ids) for ids in COMPLETIONS)
@@ -66,7 +66,7 @@ def test_recomputed_layers_change_nothing(family: str) -> None:
         assert_trees_close(expected(model, PROMPT)[1], tree)
         for rows in (2, None):
             _, gradient = group_value_and_grad(
-                model, PROMPT, COMPLETIONS, weighted, rows=rows, temperature=0.8, chunk_logits=3 * 64
+                model, PROMPT, COMPLETIONS, weighted, temperature=0.8, chunking=Chunking(rows=rows, logits=3 * 64)
             )
             assert_trees_close(gradient, tree)
 
@@ -76,9 +76,9 @@ def test_the_model_is_left_as_it_was() -> None:
     model = build("lfm2")
     kinds, before = [type(layer) for layer in model.layers], dict(tree_flatten(model.parameters()))
     with checkpointed(model):
-        group_value_and_grad(model, PROMPT, COMPLETIONS, weighted, rows=2)
+        group_value_and_grad(model, PROMPT, COMPLETIONS, weighted, chunking=Chunking(rows=2))
     with pytest.raises(ZeroDivisionError), checkpointed(model):
-        group_value_and_grad(model, PROMPT, COMPLETIONS, lambda *_: 1 // 0, rows=2)
+        group_value_and_grad(model, PROMPT, COMPLETIONS, lambda *_: 1 // 0, chunking=Chunking(rows=2))
     assert [type(layer) for layer in model.layers] == kinds
     assert all(p is before[name] for name, p in tree_flatten(model.parameters()))
 
@@ -108,7 +108,7 @@ def test_only_what_is_trainable_has_a_gradient() -> None:
     _, tree = expected(model, PROMPT)
     with checkpointed(model):
         _, gradient = group_value_and_grad(
-            model, PROMPT, COMPLETIONS, weighted, rows=2, temperature=0.8, chunk_logits=3 * 64
+            model, PROMPT, COMPLETIONS, weighted, temperature=0.8, chunking=Chunking(rows=2, logits=3 * 64)
         )
     assert [name for name, _ in tree_flatten(gradient)] == ["model.layers.0.input_layernorm.weight"]
     assert_trees_close(gradient, tree)
@@ -122,14 +122,13 @@ def test_chunks_and_recomputed_layers_take_less_memory() -> None:
     def loss(logp: mx.array, entropy: mx.array, mask: mx.array, rows: slice) -> tuple[mx.array, dict[str, mx.array]]:
         return logp.sum(), {}
 
-    def peak(rows: int | None) -> int:
+    def peak(chunking: Chunking) -> int:
         held = mx.get_active_memory()
         mx.reset_peak_memory()
-        mx.eval(group_value_and_grad(model, prompt, completions, loss, rows=rows))
+        mx.eval(group_value_and_grad(model, prompt, completions, loss, chunking=chunking))
         return mx.get_peak_memory() - held
 
-    whole, chunked = peak(None), peak(2)
-    with checkpointed(model):
-        both = peak(2)
+    whole, chunked, both = (peak(c) for c in (Chunking(), Chunking(rows=2), Chunking(rows=2, checkpointing=True)))
+    print(whole, chunked, both)
     assert chunked < 0.6 * whole
     assert both < 0.75 * chunked
