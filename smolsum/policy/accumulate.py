@@ -32,16 +32,16 @@ def group_value_and_grad(
     `model.trainable_parameters()`.
 
     `rows` rollouts at a time, each chunk padded to the group's longest completion, so that `loss` sees rows of one
-    (G, T). Each chunk's gradient is taken with respect to the weights and to what the layers remember of the prompt; the
-    latter's sum is pulled back through the prompt once. Chunks are evaluated one after the other, layer by layer, and
-    only the sums stay. `None` takes all rollouts at once and leaves it to the caller to evaluate.
+    (G, T). Each chunk's gradient is taken with respect to the weights and to what the layers remember of the prompt;
+    the latter's sum is pulled back through the prompt once. Chunks are evaluated one after the other, layer by layer,
+    and only the sums stay. `None` takes all rollouts at once and leaves it to the caller to evaluate.
     """
     completion_GT, mask_GT = padded(completions_ids)
     shared = can_share_prefix(model)
     kept = model.trainable_parameters()
 
     def own() -> Any:
-        """The weights in a tree of its own: where a function raises, MLX leaves its tracers in the tree it was given."""
+        """The weights in a new tree: where a function raises, MLX leaves its tracers in the tree it was given."""
         return tree_map(lambda p: p, kept)
 
     def branches(weights: Any, state: State, chunk: slice) -> tuple[mx.array, Metrics]:
@@ -72,7 +72,7 @@ def group_value_and_grad(
         model.update(kept)
     total, (gradient, by_state) = chunks.pop(0)
     while rows is not None:
-        _evaluate(total, gradient, by_state)
+        _evaluate(by_state, total, gradient)
         if not chunks:
             break
         part, (more, by_state) = chunks.pop(0)
@@ -86,8 +86,8 @@ def group_value_and_grad(
 
 
 def _evaluate(*trees: Any) -> None:
-    """Evaluate array by array, the last layer's first, as backward makes them: all at once, MLX would leave the weights'
-    gradients for last, and with them keep every layer's activations."""
+    """Evaluate array by array, the last layer's first, as backward makes them: all at once, MLX would leave the
+    weights' gradients for last, and with them keep every layer's activations."""
     for array in reversed(_leaves(trees)):
         mx.eval(array)
 
