@@ -92,7 +92,7 @@ def group_value_and_grad(
         model.update(kept)
     total, (gradient, by_state) = chunks.pop(0)
     while rows is not None:
-        _evaluate(total, gradient, by_state)
+        _evaluate(by_state, total, gradient)
         if not chunks:
             break
         part, (more, by_state) = chunks.pop(0)

@@ -158,7 +158,7 @@ def test_attention_sinks_are_not_forgotten() -> None:
     np.testing.assert_allclose(np.array(got), np.array(expected), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("x", [ORDINARY, EXTREME], ids=["ordinary", "extreme"])
+@pytest.mark.parametrize("x", [ORDINARY, ORDINARY * 10], ids=["ordinary", "peaked"])
 def test_entropy_comes_with_logsumexp(x: mx.array) -> None:
     """Both values by the book; the gradient is that of logsumexp alone, whatever is asked of the entropy."""
 
