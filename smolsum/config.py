@@ -1,53 +1,38 @@
 """What a run is made of: one frozen record for each section of a configuration file.
 
 The records hold the meaning, the type, the range and the default of every value; `smolsum/resolve.py` fills
-them from presets, files and flags. A value's range sits in its type, as `Annotated[type, Rule]`.
+them from presets, files and flags.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
-from difflib import get_close_matches
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
-from smolsum.errors import UsageError
+from smolsum.values import (
+    AdvantageScale,
+    Bits,
+    Cap,
+    Correction,
+    Count,
+    Decay,
+    Floor,
+    GroupSize,
+    KlEstimate,
+    LossKind,
+    LowerClip,
+    NonNegative,
+    Positive,
+    PositiveCount,
+    Rank,
+    RunName,
+    Schedule,
+    Seed,
+    Text,
+    WeightFloor,
+)
 
 KNOWN_REWARDS = ("length", "rouge", "meteor", "bleu", "overlong")
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What a value must satisfy beyond its type: the words of the error message, and the test."""
-
-    words: str
-    holds: Callable[[Any], bool]
-
-
-Count = Annotated[int, Rule("0 or more", lambda n: n >= 0)]
-PositiveCount = Annotated[int, Rule("1 or more", lambda n: n >= 1)]
-Positive = Annotated[float, Rule("above 0", lambda x: x > 0)]
-NonNegative = Annotated[float, Rule("0 or more", lambda x: x >= 0)]
-Decay = Annotated[float, Rule("at least 0 and below 1", lambda x: 0 <= x < 1)]
-Text = Annotated[str, Rule("a text that is not blank", lambda s: bool(s.strip()))]
-Seed = Annotated[int, Rule("between 0 and 4294967295", lambda n: 0 <= n < 2**32)]
-GroupSize = Annotated[int, Rule("2 or more, as an advantage compares rollouts", lambda n: n >= 2)]
-Floor = Annotated[float, Rule("below 0", lambda x: x < 0)]
-LowerClip = Annotated[float, Rule("above 0 and below 1", lambda x: 0 < x < 1)]
-Cap = Annotated[float, Rule("1 or more, as a token drawn by the policy itself weighs 1", lambda x: x >= 1)]
-WeightFloor = Annotated[
-    float, Rule("at least 0 and below 1, as a token drawn by the policy itself weighs 1", lambda x: 0 <= x < 1)
-]
-_PLAIN = "a plain name (letters, digits, '.', '_' and '-', starting with a letter or digit)"
-StageName = Annotated[str, Rule(_PLAIN, lambda s: bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*", s, re.ASCII)))]
-RunName = Annotated[str, Rule(_PLAIN, lambda s: bool(re.fullmatch(r"([A-Za-z0-9][\w.-]*)?", s, re.ASCII)))]
-Schedule = Literal["constant", "linear", "cosine"]
-LossKind = Literal["grpo", "study", "dr_grpo", "dapo", "gspo", "cispo"]
-KlEstimate = Literal["k1", "k2", "k3"]
-AdvantageScale = Literal["group", "batch", "none", "gdpo"]
-Correction = Literal["none", "token_truncate", "sequence_truncate", "token_mask", "sequence_mask"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +53,7 @@ class ModelConfig:
     """A built-in model (`builtin:NAME`), a local directory or a hub id."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of the weights that sample and compute; `auto` chooses by machine."""
-    quantize: Annotated[int, Rule("0 (not quantised), 4 or 8 bits", lambda n: n in (0, 4, 8))] = 0
+    quantize: Bits = 0
     """Bits of the frozen weights under an adapter; 0 leaves them as they are."""
     adapter: Literal["none", "lora"] = "none"
     """`none` trains all weights, `lora` small matrices beside frozen ones; a setting of [lora] implies it."""
@@ -78,7 +63,7 @@ class ModelConfig:
 class LoraConfig:
     """Low-rank adapters (arXiv:2106.09685): what is trained where `model.adapter` is `lora`."""
 
-    rank: Annotated[int, Rule("1 or more (8 fits most models)", lambda n: n >= 1)] = 8
+    rank: Rank = 8
     """Rank of each adapter; at most the width of the layers that it adapts."""
     scale: Positive = 20.0
     """Factor of the adapter's output, as in mlx-lm; elsewhere it is alpha / rank."""
@@ -220,6 +205,16 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True)
+class EngineConfig:
+    """How an update goes through the model; none of it changes what is learnt."""
+
+    shared_prefix: bool = True
+    """Whether a prompt goes through the model once for all its completions, where the model allows it."""
+    memory_budget_gb: NonNegative = 0.0
+    """Memory that weights, optimizer and update may take together, in GB; 0: as much as is fastest."""
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """The loop around the update."""
 
@@ -229,6 +224,8 @@ class TrainConfig:
     """Prompts of one forward and backward pass (P)."""
     accumulation_steps: PositiveCount = 1
     """Passes that one optimizer step sums up."""
+    refill: Count = 0
+    """Rounds of other prompts sampled in a step in place of groups without an advantage."""
     validate_every: Count = 25
     """Optimizer steps between validations; 0: never."""
     validation_prompts: PositiveCount = 50
@@ -276,6 +273,7 @@ class Config:
     grpo: GrpoConfig = field(default_factory=GrpoConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     stages: dict[str, StageConfig] = field(default_factory=dict)
     """The stages in the order in which they run, each starting from the one before."""
@@ -289,49 +287,6 @@ FIELDS: dict[str, Any] = {
 }
 """Type, with its rule, of every dotted key outside the stages."""
 STAGE_FIELDS: dict[str, Any] = get_type_hints(StageConfig, include_extras=True)
-_NAMES = {
-    str: "a text in quotes",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    dict: "a table",
-}
-
-
-def base_type(hint: Any) -> Any:
-    """Returns a field's plain type: `str` for texts and choices, else `int`, `float`, `bool` or `dict`."""
-    if get_origin(hint) is Annotated:
-        hint = get_args(hint)[0]
-    return {Literal: str, dict: dict}.get(get_origin(hint), hint)
-
-
-def check_value(key: str, hint: Any, value: object, source: str) -> Any:
-    """Returns `value` as the field's type; UsageError names `source` where type, choice or range is wrong."""
-    kind, problem = base_type(hint), ""
-    if kind is float and type(value) is int and abs(value) < 2**53:
-        value = float(value)
-    if type(value) is not kind:
-        problem = _NAMES[kind]
-    elif isinstance(value, int) and abs(value) >= 2**53:
-        problem = "below 2^53 in size"
-    elif isinstance(value, float) and not math.isfinite(value):
-        problem = "a finite number"
-    elif get_origin(hint) is Literal and value not in get_args(hint):
-        problem = f"one of {', '.join(get_args(hint))}"
-    elif get_origin(hint) is Annotated:
-        problem = next((rule.words for rule in get_args(hint)[1:] if not rule.holds(value)), "")
-    if problem:
-        is_choice = get_origin(hint) is Literal and isinstance(value, str)
-        remedy = nearest(str(value), get_args(hint)) if is_choice else f"leave {key} out to get its default"
-        raise UsageError(f"{source}: {key} must be {problem}, got {value!r}", hint=remedy)
-    return value
-
-
-def nearest(word: str, options: Iterable[str]) -> str:
-    """Returns a hint: the option closest to `word`, or all of them where none is close."""
-    names = list(options)
-    close = get_close_matches(word, names, n=1)
-    return f"did you mean {close[0]}?" if close else f"choose from {', '.join(names)}"
 
 
 def to_toml(config: Config) -> str:

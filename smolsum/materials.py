@@ -15,8 +15,10 @@ import xxhash
 from smolsum.config import Config
 from smolsum.data import Split, load_split, overlap
 from smolsum.errors import UsageError
+from smolsum.policy.accumulate import Chunking
 from smolsum.policy.blas import preload
 from smolsum.policy.load import Policy, encode_chat, load_policy, weights_hash
+from smolsum.policy.memory import choose_chunking, shape_of
 from smolsum.policy.prefix import can_share_prefix
 from smolsum.rewards.meteor import ensure_meteor, wordnet_problem
 from smolsum.rollout.records import Prompt, Rollout
@@ -37,6 +39,7 @@ class Materials:
     measure: Callable[[Prompt, Rollout], dict[str, Any]]
     provenance: Mapping[str, Any]
     """fingerprints of model, tokenizer, prompts and data, the METEOR matcher, versions, machine"""
+    chunking: Chunking
     warnings: tuple[str, ...]
 
 
@@ -95,7 +98,14 @@ def gather(config: Config) -> Materials:
             "processor": platform.machine(),
         },
     }
-    return Materials(policy, task, prompts, task.measurer(list(splits.values()), config), provenance, tuple(warnings))
+    chunking = choose_chunking(
+        shape_of(policy.model, policy.config),
+        config,
+        prompt=max(len(prompt.token_ids) for prompt in prompts["train"]),
+        tokens=config.sampling.max_new_tokens,
+    )
+    measure = task.measurer(list(splits.values()), config)
+    return Materials(policy, task, prompts, measure, provenance, chunking, tuple(warnings))
 
 
 def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, steps: int, previous: str) -> str:

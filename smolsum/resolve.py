@@ -17,21 +17,10 @@ from typing import Any, Literal
 import tomli
 
 from smolsum.combinations import check_combinations
-from smolsum.config import (
-    FIELDS,
-    KNOWN_REWARDS,
-    SECTIONS,
-    STAGE_FIELDS,
-    Config,
-    StageConfig,
-    StageName,
-    base_type,
-    check_value,
-    nearest,
-    to_toml,
-)
+from smolsum.config import FIELDS, KNOWN_REWARDS, SECTIONS, STAGE_FIELDS, Config, StageConfig, to_toml
 from smolsum.errors import UsageError
 from smolsum.presets import Entry, find_preset, line_numbers, preset_names, read_file, read_preset, walk
+from smolsum.values import StageName, base_type, check_value, nearest
 
 DEFAULT_MODEL, DEFAULT_STRATEGY, DEFAULT_REWARD = "tiny", "finetuned", "meteor"
 INHERITED = {

@@ -81,6 +81,7 @@ def run_stage(session: Session, materials: Materials, name: str) -> None:
             config.grpo,
             stage,
             max_new_tokens=config.sampling.max_new_tokens,
+            chunking=materials.chunking,
             reference=reference,
         )
         clock.lap("fwd_bwd_s")

@@ -84,6 +84,7 @@ def gradients(
         del grads
         mx.eval(total, tally)  # free this group's gradient
     assert tally is not None
+    shares["perf/peak_memory_gb"] = mx.get_peak_memory() / 1e9
     return total, {"loss": value, **shares, **{name: mean.item() for name, mean in means(tally).items()}}
 
 

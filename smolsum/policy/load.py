@@ -19,12 +19,13 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 from mlx_lm.utils import _get_classes, load_model
 
-from smolsum.config import LoraConfig, nearest
+from smolsum.config import LoraConfig
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
 from smolsum.policy import kernels
 from smolsum.policy.head import has_plain_head
 from smolsum.policy.lora import add_adapters, fused_weights, load_adapters, save_adapters
 from smolsum.policy.quantised import is_quantised, quantise
+from smolsum.values import nearest
 
 BUILTIN = "builtin:"
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)

@@ -16,9 +16,10 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.tuner.lora import LoRALinear
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
-from smolsum.config import LoraConfig, nearest
+from smolsum.config import LoraConfig
 from smolsum.errors import UsageError
 from smolsum.policy.quantised import QUANTISED, plain_weights
+from smolsum.values import nearest
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapters.safetensors"
 """as mlx-lm calls them"""

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import tomli
 
-from smolsum.config import nearest
 from smolsum.errors import UsageError
+from smolsum.values import nearest
 
 KINDS = ("profiles", "models", "strategies")
 

@@ -1,0 +1,81 @@
+"""One update of mlx-lm-lora: its own loss on given completions, and Adam. The same BLAS as this engine's."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import random
+
+from shapes import SHAPES, Stopwatch, arguments, report
+
+import smolsum.policy  # noqa: F401  loads a fast BLAS before MLX
+
+# isort: split
+import mlx.core as mx
+import mlx.nn as nn
+import mlx.optimizers as optim
+from mlx_lm.models.qwen2 import Model, ModelArgs
+from mlx_lm_lora.trainer.grpo_trainer import grpo_loss
+
+
+def main() -> None:
+    """Two updates of a model with random weights on random tokens; reports the last."""
+    told = arguments()
+    shape = SHAPES[told.shape]
+    mx.random.seed(0)
+    model = Model(
+        ModelArgs(
+            model_type="qwen2",
+            hidden_size=shape.width,
+            num_hidden_layers=shape.layers,
+            intermediate_size=shape.ff,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.kv_heads,
+            rms_norm_eps=1e-6,
+            vocab_size=shape.vocabulary,
+            tie_word_embeddings=True,
+        )
+    )
+    model.set_dtype(getattr(mx, told.dtype))
+    mx.eval(model.parameters())
+    rng = random.Random(0)
+
+    def ids(n: int) -> list[int]:
+        return [rng.randrange(shape.vocabulary) for _ in range(n)]
+
+    prompts = [ids(told.prompt) for _ in range(told.prompts)]
+    of = [p for p in range(told.prompts) for _ in range(told.group)]
+    completions = [mx.array(ids(told.tokens)) for _ in of]
+    advantages = mx.array([rng.gauss(0, 1) for _ in of])
+    optimizer = optim.Adam(1e-6)
+
+    def loss(model: nn.Module) -> mx.array:
+        return grpo_loss(
+            model,
+            None,
+            (prompts,),
+            completions=completions,
+            completion_texts=[""] * len(of),
+            batch_indices=of,
+            advantages=advantages,
+            reward_metrics={},
+            beta=0.0,
+            max_tokens=told.tokens,
+        )[0]
+
+    step = nn.value_and_grad(model, loss)
+    clock = Stopwatch()
+    for _ in range(2):
+        _, grads = step(model)
+        optimizer.update(model, grads)
+        mx.eval(model.parameters(), optimizer.state)
+        del grads
+        clock.lap()
+    report(
+        seconds=clock.laps[-1],
+        mlx_peak_gb=round(mx.get_peak_memory() / 1e9, 2),
+        version=importlib.metadata.version("mlx-lm-lora"),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""One update of this engine: the gradients of the step's groups, then the optimizer."""
+
+from __future__ import annotations
+
+import random
+
+from shapes import SHAPES, Stopwatch, arguments, report
+
+from smolsum.config import GrpoConfig, OptimizerConfig, StageConfig
+from smolsum.grpo.optimizer import Optimizer
+from smolsum.grpo.update import gradients
+from smolsum.policy import kernels
+from smolsum.policy.accumulate import Chunking
+from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
+
+# isort: split
+import mlx.core as mx
+from mlx.utils import tree_flatten
+from mlx_lm.models.qwen2 import Model, ModelArgs
+
+STAGE = StageConfig(
+    rewards={"length": 1.0}, steps=1, epochs=1, temperature=1.0, learning_rate=1e-6, schedule="constant",
+    warmup_steps=0, beta=0.0,
+)  # fmt: skip
+CHUNKINGS = {
+    "shared": Chunking(),
+    "repeated": Chunking(shared_prefix=False),
+    "bounded": Chunking(rows=2, logits=16_000_000, checkpointing=True),
+}
+
+
+def main() -> None:
+    """Two updates of a model with random weights on random tokens; reports the last."""
+    told = arguments()
+    shape = SHAPES[told.shape]
+    mx.random.seed(0)
+    model = Model(
+        ModelArgs(
+            model_type="qwen2",
+            hidden_size=shape.width,
+            num_hidden_layers=shape.layers,
+            intermediate_size=shape.ff,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.kv_heads,
+            rms_norm_eps=1e-6,
+            vocab_size=shape.vocabulary,
+            tie_word_embeddings=True,
+        )
+    )
+    model.set_dtype(getattr(mx, told.dtype))
+    mx.eval(model.parameters())
+    kernels.install(model)
+    rng = random.Random(0)
+
+    def ids(n: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(shape.vocabulary) for _ in range(n))
+
+    groups = [
+        RolloutGroup(
+            Prompt(f"{p}", (), ids(told.prompt), ("",), {}),
+            tuple(
+                Rollout(ids(told.tokens), (-12.0,) * told.tokens, "stop", 0, "local", g, "") for g in range(told.group)
+            ),
+        )
+        for p in range(told.prompts)
+    ]
+    advantages = mx.array([[rng.gauss(0, 1) for _ in range(told.group)] for _ in groups])
+    optimizer = Optimizer(model, OptimizerConfig())
+    clock = Stopwatch()
+    for _ in range(2):
+        grads, _ = gradients(
+            model, groups, advantages, GrpoConfig(), STAGE, max_new_tokens=told.tokens, chunking=CHUNKINGS[told.mode]
+        )
+        mx.eval(grads)
+        optimizer.step(model, grads, 1e-6)
+        del grads
+        clock.lap()
+    report(
+        seconds=clock.laps[-1],
+        first_s=clock.laps[0],
+        parameters=sum(p.size for _, p in tree_flatten(model.parameters())),
+        mlx_peak_gb=round(mx.get_peak_memory() / 1e9, 2),
+        operations=shape.operations(told.prompts, told.prompt, told.group, told.tokens),
+    )
+
+
+if __name__ == "__main__":
+    main()
