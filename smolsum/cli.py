@@ -305,13 +305,19 @@ def stats(
 
 
 def _show_plan(config: Config) -> None:
-    """The stages and their optimizer steps, as a table."""
+    """The stages and their optimizer steps, and the memory that they take, as tables."""
     from smolsum.data import load_split
+    from smolsum.materials import forecast
     from smolsum.plan import needs_data, planned_steps
 
     prompts = len(load_split(config.data, "train").examples) if needs_data(config) else 0
     steps = planned_steps(config, prompts)
     console.table(["stage", "steps"], [[stage, str(count)] for stage, count in steps.items()])
+    memory = forecast(config)
+    if memory is None:
+        console.narrate(f"memory: known once {config.model.path} is on this machine (hf download {config.model.path})")
+    else:
+        console.table(["memory", "GB"], [[name, f"{size:.2f}"] for name, size in memory.items()])
 
 
 def _settings_of(run: str, runs_dir: str) -> Config:

@@ -224,8 +224,6 @@ class TrainConfig:
     """Prompts of one forward and backward pass (P)."""
     accumulation_steps: PositiveCount = 1
     """Passes that one optimizer step sums up."""
-    refill: Count = 0
-    """Rounds of other prompts sampled in a step in place of groups without an advantage."""
     validate_every: Count = 25
     """Optimizer steps between validations; 0: never."""
     validation_prompts: PositiveCount = 50

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -17,8 +17,8 @@ from smolsum.data import Split, load_split, overlap
 from smolsum.errors import UsageError
 from smolsum.policy.accumulate import Chunking
 from smolsum.policy.blas import preload
-from smolsum.policy.load import Policy, encode_chat, load_policy, weights_hash
-from smolsum.policy.memory import choose_chunking, shape_of
+from smolsum.policy.load import Policy, encode_chat, is_here, load_policy, weights_hash
+from smolsum.policy.memory import GB, Widest, choose_chunking, estimate, shape_of
 from smolsum.policy.prefix import can_share_prefix
 from smolsum.rewards.meteor import ensure_meteor, wordnet_problem
 from smolsum.rollout.records import Prompt, Rollout
@@ -46,14 +46,7 @@ class Materials:
 def gather(config: Config) -> Materials:
     """Load everything that `config` names. Raises the errors of loading, and UsageError for prompts over
     `max_input_tokens`."""
-    policy = load_policy(
-        config.model.path,
-        dtype=config.model.dtype,
-        lora=config.lora if config.model.adapter == "lora" else None,
-        quantize=config.model.quantize,
-        seed=config.train.seed,
-    )
-    _check_trainable(policy, config)
+    policy = _policy(config)
     task = TASKS[config.task.name]
     splits = {name: load_split(config.data, name) for name in SPLITS}
     warnings = []
@@ -98,14 +91,23 @@ def gather(config: Config) -> Materials:
             "processor": platform.machine(),
         },
     }
-    chunking = choose_chunking(
-        shape_of(policy.model, policy.config),
-        config,
-        prompt=max(len(prompt.token_ids) for prompt in prompts["train"]),
-        tokens=config.sampling.max_new_tokens,
-    )
+    chunking = choose_chunking(shape_of(policy.model, policy.config), config, _widest(prompts["train"], config))
     measure = task.measurer(list(splits.values()), config)
     return Materials(policy, task, prompts, measure, provenance, chunking, tuple(warnings))
+
+
+def forecast(config: Config) -> dict[str, float] | None:
+    """GB that an update will hold at its widest, by what they are for, with their sum as `peak`; no weight is read.
+
+    None for a model that is not on this machine yet. Raises what `gather` raises for model, prompts and budget.
+    """
+    if not is_here(config.model.path):
+        return None
+    policy = _policy(config, shapes_only=True)
+    prompts, _ = _prompts(policy, TASKS[config.task.name], load_split(config.data, "train"), config)
+    shape, widest = shape_of(policy.model, policy.config), _widest(prompts, config)
+    parts = estimate(shape, config, choose_chunking(shape, config, widest), widest)
+    return {name: size / GB for name, size in {**parts, "peak": sum(parts.values())}.items()}
 
 
 def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, steps: int, previous: str) -> str:
@@ -125,6 +127,23 @@ def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, 
         "previous": previous,
     }
     return _digest(relevant)
+
+
+def _policy(config: Config, *, shapes_only: bool = False) -> Policy:
+    policy = load_policy(
+        config.model.path,
+        dtype=config.model.dtype,
+        lora=config.lora if config.model.adapter == "lora" else None,
+        quantize=config.model.quantize,
+        seed=config.train.seed,
+        shapes_only=shapes_only,
+    )
+    _check_trainable(policy, config)
+    return policy
+
+
+def _widest(prompts: Sequence[Prompt], config: Config) -> Widest:
+    return Widest(max(len(prompt.token_ids) for prompt in prompts), config.sampling.max_new_tokens)
 
 
 def _check_trainable(policy: Policy, config: Config) -> None:

@@ -6,11 +6,12 @@ import random
 
 from shapes import SHAPES, Stopwatch, arguments, report
 
-from smolsum.config import GrpoConfig, OptimizerConfig, StageConfig
+from smolsum.config import Config, GrpoConfig, OptimizerConfig, SamplingConfig, StageConfig, TrainConfig
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.grpo.update import gradients
 from smolsum.policy import kernels
 from smolsum.policy.accumulate import Chunking
+from smolsum.policy.memory import Widest, estimate, shape_of
 from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
 
 # isort: split
@@ -75,10 +76,18 @@ def main() -> None:
         optimizer.step(model, grads, 1e-6)
         del grads
         clock.lap()
+    config = Config(
+        sampling=SamplingConfig(rollouts=told.group),
+        train=TrainConfig(prompts_per_step=told.prompts),
+        stages={"length": STAGE},
+    )
+    sizes = {"hidden_size": shape.width, "num_attention_heads": shape.heads, "vocab_size": shape.vocabulary}
+    expected = estimate(shape_of(model, sizes), config, CHUNKINGS[told.mode], Widest(told.prompt, told.tokens))
     report(
         seconds=clock.laps[-1],
         first_s=clock.laps[0],
         parameters=sum(p.size for _, p in tree_flatten(model.parameters())),
+        estimate_gb=round(sum(expected.values()) / 1e9, 2),
         mlx_peak_gb=round(mx.get_peak_memory() / 1e9, 2),
         operations=shape.operations(told.prompts, told.prompt, told.group, told.tokens),
     )

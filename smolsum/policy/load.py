@@ -72,11 +72,12 @@ def load_policy(
     lora: LoraConfig | None = None,
     quantize: int = 0,
     seed: int = 0,
+    shapes_only: bool = False,
 ) -> Policy:
     """The policy at `builtin:NAME`, a local directory or a hub id, its floating-point weights as `dtype`.
 
     With `lora` its weights are frozen and adapters trained, which start from `seed`; `quantize` is 0, or the bits (4 or
-    8) that weights are quantised to.
+    8) that weights are quantised to. With `shapes_only` no weight is read: the arrays have shapes and types only.
 
     `None` or "auto" means float32 on the CPU, where half precision is 30 times slower, and the checkpoint's own type
     on a GPU. Raises UsageError where a file is missing, broken or of an unknown architecture; UnreachableError where
@@ -85,7 +86,7 @@ def load_policy(
     path = locate(path_or_id)
     config = _check(path)
     try:
-        model, _ = load_model(path)
+        model, _ = load_model(path, lazy=True)
         tokenizer = load_tokenizer(path, eos_token_ids=_eos(path, config))
     except (ValueError, RuntimeError, KeyError, OSError, TypeError) as error:
         raise UsageError(
@@ -103,9 +104,10 @@ def load_policy(
         quantise(model, config, quantize)  # from the checkpoint's own values, as mlx_lm.convert does
     if dtype in DTYPES:
         model.set_dtype(DTYPES[dtype])
-    mx.eval(model.parameters())
+    if not shapes_only:
+        mx.eval(model.parameters())
     kernels.install(model)
-    if not has_plain_head(model):
+    if not shapes_only and not has_plain_head(model):
         raise UsageError(
             f"{path} holds the architecture {config['model_type']!r}, whose head smolsum cannot call on its own",
             hint="choose a model of another architecture (qwen2, qwen3, llama, gemma, lfm2, …)",
@@ -134,6 +136,14 @@ def locate(path_or_id: str) -> Path:
             )
         return path
     return _download(path_or_id)
+
+
+def is_here(path_or_id: str) -> bool:
+    """Whether the model is on this machine: built in, a directory, or in the hub's cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    hub = bool(HUB_ID.fullmatch(path_or_id)) and not Path(path_or_id).exists()
+    return not hub or isinstance(try_to_load_from_cache(path_or_id, "config.json"), str)
 
 
 def _download(hub_id: str) -> Path:

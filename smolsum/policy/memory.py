@@ -10,10 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
-from mlx_lm.utils import _get_classes
 
 from smolsum.config import Config
 from smolsum.errors import MachineError
@@ -51,6 +49,14 @@ class Shape:
     """whether its layers can be checkpointed"""
 
 
+@dataclass(frozen=True)
+class Widest:
+    """Tokens of the longest prompt and of the longest completion that an update can meet."""
+
+    prompt: int
+    tokens: int
+
+
 def shape_of(model: nn.Module, config: Mapping[str, Any]) -> Shape:
     """The shape of a model; its weights need not be evaluated. `config` is its config.json."""
     trained = [p for _, p in tree_flatten(model.trainable_parameters())]
@@ -72,17 +78,9 @@ def shape_of(model: nn.Module, config: Mapping[str, Any]) -> Shape:
     )
 
 
-def planned_shape(config: Mapping[str, Any], dtype: mx.Dtype) -> Shape:
-    """The shape of the model that a config.json describes, from arrays that are never evaluated."""
-    model_class, arguments = _get_classes(dict(config))
-    model = model_class(arguments.from_dict(dict(config)))
-    model.set_dtype(dtype)
-    return shape_of(model, config)
-
-
-def estimate(shape: Shape, config: Config, chunking: Chunking, *, prompt: int, tokens: int) -> dict[str, float]:
-    """Bytes that an update holds at its widest, by what they are for; `prompt` and `tokens` are the longest prompt and
-    completion. Their sum is the peak."""
+def estimate(shape: Shape, config: Config, chunking: Chunking, widest: Widest) -> dict[str, float]:
+    """Bytes that an update holds at its widest, by what they are for; their sum is the peak."""
+    prompt, tokens = widest.prompt, widest.tokens
     kept = {"masters": (8, 0 if shape.itemsize == 4 else 4), "stochastic": (6, 0), "study": (2 * shape.itemsize, 0)}
     moments, copy = kept[config.optimizer.precision]
     group = config.sampling.rollouts
@@ -111,7 +109,7 @@ def estimate(shape: Shape, config: Config, chunking: Chunking, *, prompt: int, t
     }
 
 
-def choose_chunking(shape: Shape, config: Config, *, prompt: int, tokens: int) -> Chunking:
+def choose_chunking(shape: Shape, config: Config, widest: Widest) -> Chunking:
     """The fastest way through an update that stays within `engine.memory_budget_gb`, where there is one.
 
     Raises MachineError where not even one rollout at a time fits, with the budget that would.
@@ -122,7 +120,7 @@ def choose_chunking(shape: Shape, config: Config, *, prompt: int, tokens: int) -
         return whole
     least = float("inf")
     for chunking in _ways(whole, shape, config.sampling.rollouts):
-        needed = sum(estimate(shape, config, chunking, prompt=prompt, tokens=tokens).values())
+        needed = sum(estimate(shape, config, chunking, widest).values())
         if needed <= budget:
             return chunking
         least = min(least, needed)
