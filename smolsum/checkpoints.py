@@ -94,15 +94,16 @@ def list_checkpoints(paths: RunPaths) -> list[Checkpoint]:
     return found
 
 
-def newest_valid(paths: RunPaths) -> tuple[Checkpoint | None, list[tuple[Path, str]]]:
-    """Returns the last whole checkpoint, or None, and every later one with what is wrong with it."""
-    damaged: list[tuple[Path, str]] = []
-    for step, path in sorted(_directories(paths).items(), reverse=True):
-        problems = verify(path)
-        if not problems:
-            return Checkpoint(path, step, _read_meta(path)), damaged
-        damaged.append((path, "; ".join(problems)))
-    return None, damaged
+def check_all(paths: RunPaths) -> tuple[list[Checkpoint], dict[int, tuple[Path, str]]]:
+    """Returns the run's whole checkpoints by step, and the path of every other one, by step, with what is wrong."""
+    whole: list[Checkpoint] = []
+    damaged: dict[int, tuple[Path, str]] = {}
+    for step, path in sorted(_directories(paths).items()):
+        if problems := verify(path):
+            damaged[step] = (path, "; ".join(problems))
+        else:
+            whole.append(Checkpoint(path, step, _read_meta(path)))
+    return whole, damaged
 
 
 def find_stage(runs_dir: Path, fingerprint: str) -> Checkpoint | None:

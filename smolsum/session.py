@@ -85,12 +85,13 @@ class Session:
             self._compare(json.loads(self.paths.info.read_text()))
         else:
             self._describe()
-        point, damaged = self._resume_point()
+        self._whole, damaged = checkpoints.check_all(self.paths)
+        point = self._resume_point()
         if self.resumed:
             discard_after(self.paths, point)
         self.journal = self._files.enter_context(Journal(self.paths, attempt))
         self.journal.event("started", f"attempt {attempt} from step {point}", step=point)
-        for path, problem in damaged:
+        for path, problem in (damaged[step] for step in sorted(damaged) if step > point):
             self._tell("checkpoint_damaged", f"checkpoint {path.name} is damaged and was passed over: {problem}")
         for warning in materials.warnings:
             self._tell("warning", warning)
@@ -107,12 +108,7 @@ class Session:
         # held only where it is read: it keeps a copy of the weights alive
         self._start_weights = snapshot(self.materials.policy.model) if self.config.stages[name].beta > 0 else None
         self._middle, self._best[name] = None, {}
-        own = [
-            c
-            for c in checkpoints.list_checkpoints(self.paths)
-            if start < c.step <= end and not checkpoints.verify(c.path)
-        ]
-        if own:
+        if own := [c for c in self._whole if start < c.step <= end]:
             self._middle = own[-1]
         elif name != next(reversed(self.steps)) and (found := self._find_stage(name)):
             self._middle = checkpoints.copy(found, self.paths)
@@ -245,24 +241,16 @@ class Session:
     def _find_stage(self, name: str) -> checkpoints.Checkpoint | None:
         return checkpoints.find_stage(self.runs_dir, self.fingerprints[name])
 
-    def _resume_point(self) -> tuple[int, list[tuple[Path, str]]]:
-        """The step to go on from, and the damaged checkpoints after it.
-
-        A stage needs the whole end of the stage before it: without that, the run goes back to there.
-        """
-        damaged = {
-            c.step: (c.path, "; ".join(p))
-            for c in checkpoints.list_checkpoints(self.paths)
-            if (p := checkpoints.verify(c.path))
-        }
-        whole = {c.step for c in checkpoints.list_checkpoints(self.paths)} - set(damaged)
+    def _resume_point(self) -> int:
+        """The step to go on from. A stage needs the whole end of the stage before it: without that, the run goes back
+        to there."""
         point = 0
         for name in self.steps:
             start, end = self._span(name)
-            point = max([start, *(s for s in whole if start < s <= end)])
+            point = max([start, *(c.step for c in self._whole if start < c.step <= end)])
             if point != end:
                 break
-        return point, [damaged[s] for s in sorted(damaged) if s > point]
+        return point
 
     def _describe(self) -> None:
         """Write config.toml and run.json."""

@@ -18,10 +18,10 @@ from disks import mounted
 
 from smolsum.checkpoints import (
     Checkpoint,
+    check_all,
     copy,
     find_stage,
     list_checkpoints,
-    newest_valid,
     prune,
     save,
     verify,
@@ -57,6 +57,13 @@ def writer(**changes: bytes) -> Callable[[Path], None]:
 def save_steps(paths: RunPaths, *steps: int, **meta: Any) -> None:
     for step in steps:
         save(paths, step, writer(), meta)
+
+
+def newest_valid(paths: RunPaths) -> tuple[Checkpoint | None, list[tuple[Path, str]]]:
+    """The last whole checkpoint, and the damaged ones after it, latest first."""
+    whole, damaged = check_all(paths)
+    last = whole[-1] if whole else None
+    return last, [damaged[step] for step in sorted(damaged, reverse=True) if last is None or step > last.step]
 
 
 def names(paths: RunPaths) -> list[str]:
