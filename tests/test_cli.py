@@ -156,18 +156,34 @@ def test_resume_changes_nothing(options: str, trainer: Trainer, capsys: pytest.C
 
 
 def test_dry_run_prints_what_would_run(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
-    """A dry run prints a configuration that repeats it, the source of its values and the steps."""
+    """A dry run prints a configuration that repeats it, the source of its values, the steps, and the memory."""
     options = ["--model", "tiny", "--set", "stages.length.steps=120", "--set", "stages.quality.steps=30"]
     assert cli.main(["train", *options, "--dry-run"]) == 0
     out, err = capsys.readouterr()
     assert trainer.calls == []
     assert "# --set" in next(line for line in out.splitlines() if line.startswith("steps = 30"))
-    assert err.splitlines() == ["stage    steps", "length     120", "quality     30"]
+    lines = [line.split() for line in err.splitlines()]
+    assert lines[:4] == [["stage", "steps"], ["length", "120"], ["quality", "30"], ["memory", "GB"]]
+    *parts, (name, peak) = lines[4:]
+    assert name == "peak"
+    assert 0 < float(peak) == pytest.approx(sum(float(size) for _, size in parts), abs=0.03)
     Path("again.toml").write_text(out)
     assert tomli.loads(out)["model"]["path"] == "builtin:tiny"
     assert cli.main(["train", *options]) == 0
     assert cli.main(["train", "--config", "again.toml"]) == 0
     assert trainer.calls[0] == trainer.calls[1]
+
+
+def test_dry_run_downloads_nothing(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
+    """The memory of a model that is not here is not known yet, and the dry run says how it will be."""
+    assert cli.main(["train", "--dry-run", "--model", "someone/not-here", "--set", "data.path=builtin:tldr-mini"]) == 0
+    assert "memory: known once someone/not-here is on this machine" in capsys.readouterr().err
+
+
+def test_dry_run_refuses_a_budget_that_is_too_small(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
+    """One error, with the budget that would do."""
+    assert cli.main(["train", "--dry-run", "--set", "engine.memory_budget_gb=0.001"]) == 4
+    assert "hint: --set engine.memory_budget_gb=0." in capsys.readouterr().err
 
 
 def test_dry_run_counts_epochs(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:

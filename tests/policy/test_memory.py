@@ -1,0 +1,109 @@
+"""What an update is expected to take of the memory, and the chunks that keep it within a budget."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+
+import mlx.core as mx
+import pytest
+from models import build
+
+from smolsum.config import Config, EngineConfig, GrpoConfig, OptimizerConfig, StageConfig, TrainConfig
+from smolsum.errors import MachineError
+from smolsum.grpo.optimizer import Optimizer
+from smolsum.grpo.update import gradients
+from smolsum.policy.accumulate import WHOLE, Chunking
+from smolsum.policy.memory import GB, Shape, Widest, choose_chunking, estimate, shape_of
+from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
+
+STAGE = StageConfig(
+    rewards={"length": 1.0}, steps=1, epochs=1.0, temperature=1.0, learning_rate=1e-6, schedule="constant",
+    warmup_steps=0, beta=0.0,
+)  # fmt: skip
+SIZES = {"hidden_size": 192, "num_hidden_layers": 6, "intermediate_size": 640, "vocab_size": 3000}
+SHAPE = Shape(
+    parameters=500_000_000, trained=500_000_000, largest=136_000_000, weight_bytes=2_000_000_000, itemsize=4,
+    layers=24, features=17_000, width=896, heads=14, vocabulary=151_936, recomputes=True,
+)  # fmt: skip
+
+
+def config(budget: float = 0.0, prompts: int = 1) -> Config:
+    return Config(
+        engine=EngineConfig(memory_budget_gb=budget), train=TrainConfig(prompts_per_step=prompts), stages={"a": STAGE}
+    )
+
+
+def needed(chunking: Chunking, widest: Widest) -> float:
+    return sum(estimate(SHAPE, config(), chunking, widest).values()) / GB
+
+
+@pytest.mark.parametrize(
+    ("chunking", "prompts", "widest"),
+    [
+        (WHOLE, 1, Widest(200, 64)),
+        (WHOLE, 3, Widest(200, 64)),
+        (WHOLE, 1, Widest(60, 96)),
+        (replace(WHOLE, shared_prefix=False), 1, Widest(200, 64)),
+        (Chunking(rows=2), 1, Widest(200, 64)),
+        (Chunking(rows=2, checkpointing=True), 2, Widest(200, 64)),
+    ],
+    ids=["whole", "groups", "long completions", "repeated", "chunks", "checkpointing"],
+)
+def test_the_estimate_is_near_the_measured_peak(chunking: Chunking, prompts: int, widest: Widest) -> None:
+    """Within 25 %, over whole updates with their optimizer."""
+    gc.collect()  # what earlier tests have left would be freed in the middle of the measurement
+    held = mx.get_active_memory()
+    model = build("qwen2", **SIZES)
+    optimizer = Optimizer(model, OptimizerConfig())
+    groups = [
+        RolloutGroup(
+            Prompt("p", (), tuple(3 + i % 50 for i in range(widest.prompt)), ("",), {}),
+            tuple(
+                Rollout(tuple((g + i) % 60 for i in range(widest.tokens)), (-4.0,) * widest.tokens, "stop", 0, "", g, "")
+                for g in range(8)
+            ),
+        )
+        for _ in range(prompts)
+    ]
+    advantages = mx.array([[float(g) - 3.5 for g in range(8)]] * prompts)
+    mx.reset_peak_memory()
+    for _ in range(2):
+        tree, _ = gradients(
+            model, groups, advantages, GrpoConfig(), STAGE, max_new_tokens=widest.tokens, chunking=chunking
+        )
+        optimizer.step(model, tree, 1e-6)
+        del tree
+    measured = mx.get_peak_memory() - held
+    sizes = {"hidden_size": 192, "num_attention_heads": model.args.num_attention_heads, "vocab_size": 3000}
+    expected = sum(estimate(shape_of(model, sizes), config(prompts=prompts), chunking, widest).values())
+    assert expected == pytest.approx(measured, rel=0.25)
+
+
+def test_without_a_budget_nothing_is_cut() -> None:
+    """All of a group at once, whatever it takes."""
+    assert choose_chunking(SHAPE, config(), Widest(512, 160)) == WHOLE
+
+
+def test_a_budget_is_kept_at_the_least_cost() -> None:
+    """A budget that the whole update needs changes nothing; a smaller one takes fewer rollouts at a time, then
+    recomputed layers; each choice fits."""
+    widest = Widest(330, 64)
+    assert choose_chunking(SHAPE, config(needed(WHOLE, widest) + 0.1), widest) == WHOLE
+    smaller = choose_chunking(SHAPE, config(needed(WHOLE, widest) - 0.5), widest)
+    assert smaller.rows is not None
+    assert not smaller.checkpointing
+    smallest = needed(Chunking(rows=1, logits=2_000_000, checkpointing=True), widest)
+    least = choose_chunking(SHAPE, config(smallest + 0.05), widest)
+    assert least.checkpointing
+    assert needed(least, widest) <= smallest + 0.05
+
+
+def test_a_budget_too_small_for_one_rollout_says_what_would_fit() -> None:
+    """The error names the need, and its hint is a budget that is then accepted."""
+    widest = Widest(330, 64)
+    with pytest.raises(MachineError, match=r"one rollout at a time needs about \d") as caught:
+        choose_chunking(SHAPE, config(1.0), widest)
+    assert caught.value.hint is not None
+    budget = float(caught.value.hint.split("memory_budget_gb=")[1].split(",")[0])
+    assert choose_chunking(SHAPE, config(budget), widest).checkpointing
