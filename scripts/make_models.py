@@ -46,11 +46,13 @@ SEED = 7
 SYSTEMS = (SUMMARISE, exactly(50, "words"), exactly(64, "tokens"))
 """prompts that the models are to know; the lengths mean nothing to them"""
 STEPS = {
-    "tiny": {"copy": 400, "summarise": 2400, "count": 700},
-    "tiny-lfm": {"copy": 400, "summarise": 700, "count": 200},
+    "tiny": {"copy": 400, "summarise": 2400, "count": 1500},
+    "tiny-lfm": {"copy": 600, "summarise": 1600, "count": 800},
 }
-LENGTHS = (20, 34, 48, 80, 94, 108)
+LENGTHS = (40, 64, 88, 112)
 """what counted summaries come close to, in tokens"""
+COUNTED_LAYER = 1
+"""whose output must tell the count too, so that the layers above can use it"""
 SHARED = {
     "vocab_size": VOCABULARY,
     "hidden_size": 128,
@@ -164,7 +166,7 @@ def look_back(model: nn.Module) -> None:
     """Let two heads of the first layer start by attending one and two tokens back, through their biases alone.
 
     A bias pair rotated by RoPE scores a position by its distance only; copying ("after this token came that one") is
-    learnt on top of it in a few hundred steps instead of thousands. LFM2 needs no help: its convolutions look back.
+    learnt on top of it in a few hundred steps instead of thousands.
     """
     attention, width, strength = model.model.layers[0].self_attn, 32, 5.0
     q, k = [0.0] * attention.q_proj.bias.size, [0.0] * attention.k_proj.bias.size
@@ -175,6 +177,17 @@ def look_back(model: nn.Module) -> None:
             q[head * width + d] = strength * math.cos(angle * distance)
             q[head * width + d + width // 2] = -strength * math.sin(angle * distance)
     attention.q_proj.bias, attention.k_proj.bias = mx.array(q), mx.array(k)
+
+
+def sharpen(model: nn.Module) -> None:
+    """Let LFM2's attention start sharp: its norms bound every score, so that a head cannot single out a token.
+
+    Looking back needs no help there: the convolutions do it.
+    """
+    for layer in model.model.layers:
+        if layer.is_attention_layer:
+            for norm in (layer.self_attn.q_layernorm, layer.self_attn.k_layernorm):
+                norm.weight = norm.weight * 2.0
 
 
 def drills(tokenizer_size: int, rng: random.Random, size: int = 64) -> Iterator[list[Any]]:
@@ -217,7 +230,7 @@ def lessons(
     """Batches of posts, each with several summaries; mostly under the prompt that training uses.
 
     Lengths are random, or (`counted`) close to one of a few: to foresee where a summary will end, a model must then
-    know how much it has written. 64 is none of them.
+    know how much it has written, and choose its last sentences by it.
     """
     order, texts = list[Story](), Summaries(tokenizer, rng)
     systems = [SUMMARISE] * 8 + list(SYSTEMS[1:])
@@ -238,24 +251,46 @@ def lesson_loss(model: nn.Module, lesson: tuple[list[int], list[list[int]], floa
     return -group_logprobs(model, prompt, answers)[0].sum() * weight
 
 
+class Watched(nn.Module):
+    """A layer whose last output is kept."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+        self.is_attention_layer = getattr(layer, "is_attention_layer", True)  # LFM2's trunk asks
+        self.tell = (kept := []).append  # what a list holds in a closure is no parameter
+        self.last = lambda: kept[-1]
+
+    def __call__(self, *args: Any, **options: Any) -> mx.array:
+        out: mx.array = self.layer(*args, **options)
+        self.tell(out)
+        return out
+
+
 class Counting(nn.Module):
-    """The model with a head that tells, at every token, how many were written before; the head is thrown away."""
+    """The model with two heads that tell, at every token, how many were written before; they are thrown away."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.head = nn.Linear(SHARED["hidden_size"], 1)
+        self.inner = nn.Sequential(nn.RMSNorm(SHARED["hidden_size"]), nn.Linear(SHARED["hidden_size"], 1))
+        self.outer = nn.Linear(SHARED["hidden_size"], 1)
 
 
 def counting_loss(counting: Counting, lesson: tuple[list[int], list[list[int]], float]) -> mx.array:
-    """`lesson_loss`, and the squared error of the count in units of 16 tokens."""
+    """`lesson_loss`, and the squared errors of both counts in units of 16 tokens."""
     prompt, answers, weight = lesson
+    layers = counting.model.model.layers
+    watched = Watched(layers[COUNTED_LAYER])
+    layers[COUNTED_LAYER] = watched
     hidden, tokens, mask = group_hidden(counting.model, prompt, answers)
+    layers[COUNTED_LAYER] = watched.layer
     logp = token_logprobs(counting.model, hidden.reshape(-1, hidden.shape[-1]), tokens.reshape(-1), 1.0).reshape(
         mask.shape
     )
-    error = counting.head(hidden)[..., 0] - mx.arange(mask.shape[1]) / 16
-    return ((0.3 * error * error - logp) * mask).sum() * weight
+    count = mx.arange(mask.shape[1]) / 16
+    errors = [counting.inner(watched.last())[..., 0] - count, counting.outer(hidden)[..., 0] - count]
+    return ((0.3 * sum(e * e for e in errors) - logp) * mask).sum() * weight
 
 
 def fit(
@@ -293,7 +328,8 @@ def main() -> None:
     parser.add_argument("--phases", nargs="+", choices=("copy", "summarise", "count"), default=list(STEPS["tiny"]))
     arguments = parser.parse_args()
     told, name = stories()["train"], arguments.name
-    tokenizer = make_tokenizer(told)
+    fresh = "copy" in arguments.phases
+    tokenizer = make_tokenizer(told) if fresh else Tokenizer.from_file(str(BUILTIN / name / "tokenizer.json"))
     mx.random.seed(SEED)
     model_class, args = _get_classes(CONFIGS[name])
     for phase in arguments.phases:
@@ -301,8 +337,7 @@ def main() -> None:
         model = model_class(args.from_dict(CONFIGS[name]))
         kernels.install(model)
         if phase == "copy":
-            if name == "tiny":
-                look_back(model)
+            {"tiny": look_back, "tiny-lfm": sharpen}[name](model)
             fit(model, drills(VOCABULARY, rng), drill_loss, name=phase, steps=steps, rate=3e-3)
         else:  # each phase starts from what the one before has saved
             weights = model.sanitize(mx.load(str(BUILTIN / name / "model.safetensors")))

@@ -65,7 +65,7 @@ def test_run_directory_holds_everything(finished: Path) -> None:
     rollouts = read_jsonl(finished / "completions" / "step-000003.jsonl")
     assert len(rollouts) == 8
     assert len({row["seed"] for row in rollouts}) == 8
-    assert all(len(row["token_ids"]) <= 36 for row in rollouts)
+    assert all(len(row["token_ids"]) <= 46 for row in rollouts)
     assert json.loads((finished / "status.json").read_text())["state"] == "finished"
     for label in ("start", "length", "quality"):
         summary = json.loads((finished / "eval" / f"{label}-test" / "summary.json").read_text())

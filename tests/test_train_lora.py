@@ -93,9 +93,9 @@ def test_what_cannot_be_trained_is_refused(
 
 def test_a_setting_of_the_adapter_asks_for_it(capsys: pytest.CaptureFixture[str]) -> None:
     """`--set lora.rank=4` is enough, and `model.adapter = none` beside it still says no."""
-    assert main(["train", "--dry-run", "--set=lora.rank=4"]) == 0
+    assert main(["train", "--dry-run", "--quiet", "--set=lora.rank=4"]) == 0
     assert 'adapter = "lora"' in capsys.readouterr().out
-    assert main(["train", "--dry-run", "--set=lora.rank=4", "--set=model.adapter=none"]) == 0
+    assert main(["train", "--dry-run", "--quiet", "--set=lora.rank=4", "--set=model.adapter=none"]) == 0
     assert 'adapter = "none"' in capsys.readouterr().out
-    assert main(["train", "--dry-run"]) == 0
+    assert main(["train", "--dry-run", "--quiet"]) == 0
     assert 'adapter = "none"' in capsys.readouterr().out

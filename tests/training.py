@@ -18,12 +18,12 @@ from smolsum.journal import read_jsonl
 SIZES = {"train": 12, "validation": 3, "test": 4}
 SETTINGS = {
     "sampling.rollouts": 4,
-    "sampling.max_new_tokens": 36,
+    "sampling.max_new_tokens": 46,
     "train.prompts_per_step": 2,
     "train.validate_every": 2,
     "train.validation_prompts": 2,
     "train.checkpoint_every": 2,
-    "task.target_tokens": 28,
+    "task.target_tokens": 42,
     "stages.length.steps": 5,
     "stages.quality.steps": 3,
 }

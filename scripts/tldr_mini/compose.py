@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from . import words
-from .patterns import DETAILS, FILLERS, INCIDENTS, OUTCOMES, QUESTIONS, Pattern
+from .patterns import ASIDES, DETAILS, FILLERS, INCIDENTS, OUTCOMES, QUESTIONS, Pattern
 
 SLOT = re.compile(r"{(\w+)}")
 EVENT = re.compile(r"\[([^]]+)]")
@@ -121,7 +121,8 @@ def reference(story: Story) -> str:
 
 
 def summary(story: Story, rng: random.Random, parts: int | None = None) -> str:
-    """A summary in free wording that states `parts` of the details (a random number without it)."""
+    """A summary in free wording that states `parts` of the details (a random number without it); half of all end with
+    an aside."""
     rest = [p for p in (*story.details, *story.outcomes[1:]) if can_state(p, story)]
     parts = rng.randint(0, len(rest)) if parts is None else min(parts, len(rest))
     chosen = rng.sample(rest, parts)
@@ -135,6 +136,8 @@ def summary(story: Story, rng: random.Random, parts: int | None = None) -> str:
         clauses = clauses[2:] if told[-1] != clauses[0] else clauses[1:]
     if rng.random() < 0.85:
         told.append(clause(story.question, story, rng))
+    if rng.random() < 0.5:
+        told.append(rng.choice(ASIDES))
     return " ".join(sentence(t) for t in told)
 
 

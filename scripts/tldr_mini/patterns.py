@@ -240,3 +240,11 @@ FILLERS = (
     "Thank you for reading.", "I was shocked.", "I could not believe it.", "We never had a fight before.",
     "Nobody in my family takes it seriously.", "I need some advice.", "It made me so sad.",
 )  # fmt: skip
+
+ASIDES = (
+    "Any advice?", "Please help.", "I am so upset.", "What do I do?", "I feel awful about it.", "I was shocked.",
+    "I need some advice.", "What would you do?", "I could not believe it.", "I keep thinking about it.",
+    "I do not know what to do now.", "It made me so sad that I cried.", "I would be glad of any advice.",
+    "I really do not know what to think of it.", "I am at my wits' end.",
+)  # fmt: skip
+"""short sentences that a summary may end with; they state no fact"""

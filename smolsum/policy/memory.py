@@ -20,9 +20,9 @@ from smolsum.policy.checkpointing import can_checkpoint
 from smolsum.policy.streams import streams
 
 GB = 1e9
-ACTIVATIONS = 2.6
+ACTIVATIONS = 2.5
 """float32 values held for backward, for each output of a layer's matrices"""
-SCORES = 2.2
+SCORES = 1.7
 """for each attention score"""
 LOGITS = 3.2
 """for each logit"""
@@ -96,7 +96,9 @@ def estimate(shape: Shape, config: Config, chunking: Chunking, widest: Widest) -
         held = (shared + branch) * (features + shape.layers * 2 * shape.width) + SCORES * scores
     else:
         held = shape.layers * ((shared + branch) * features + SCORES * scores)
-    logits = min(rows * tokens * shape.vocabulary, chunking.logits)
+    logits = rows * tokens * shape.vocabulary
+    if chunking.rows is not None:  # else MLX has several chunks in the making at once
+        logits = min(logits, chunking.logits)
     gradient = shape.trained * shape.itemsize
     reference = any(stage.beta > 0 for stage in config.stages.values())
     return {

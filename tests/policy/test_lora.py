@@ -43,7 +43,7 @@ def wide(folder: Path, family: str = "qwen2", **changes: Any) -> str:
 def train(policy: Policy, steps: int = 2) -> None:
     optimizer = Optimizer(policy.model, OptimizerConfig())
     for _ in range(steps):
-        tree, _ = gradients(policy.model, GROUPS, ADVANTAGES, GrpoConfig(eps_high=100.0), stage())
+        tree, _ = gradients(policy.model, GROUPS, ADVANTAGES, GrpoConfig(eps_high=100.0), stage(), max_new_tokens=8)
         optimizer.step(policy.model, tree, 1e-2)
 
 
@@ -139,10 +139,14 @@ def test_the_reference_is_the_adapter_of_the_stage_start(tmp_path: Path) -> None
     train(policy)
     reference = snapshot(policy.model)
     assert all("lora" in name for name, _ in tree_flatten(reference))
-    tree, at_start = gradients(policy.model, GROUPS, ADVANTAGES, GrpoConfig(), stage(0.5), reference=reference)
+    tree, at_start = gradients(
+        policy.model, GROUPS, ADVANTAGES, GrpoConfig(), stage(0.5), reference=reference, max_new_tokens=8
+    )
     assert at_start["kl"] == pytest.approx(0.0, abs=1e-9)
     Optimizer(policy.model, OptimizerConfig()).step(policy.model, tree, 1e-2)
-    _, later = gradients(policy.model, GROUPS, ADVANTAGES, GrpoConfig(), stage(0.5), reference=reference)
+    _, later = gradients(
+        policy.model, GROUPS, ADVANTAGES, GrpoConfig(), stage(0.5), reference=reference, max_new_tokens=8
+    )
     assert later["kl"] > 1e-6
 
 

@@ -60,7 +60,9 @@ def test_the_estimate_is_near_the_measured_peak(chunking: Chunking, prompts: int
         RolloutGroup(
             Prompt("p", (), tuple(3 + i % 50 for i in range(widest.prompt)), ("",), {}),
             tuple(
-                Rollout(tuple((g + i) % 60 for i in range(widest.tokens)), (-4.0,) * widest.tokens, "stop", 0, "", g, "")
+                Rollout(
+                    tuple((g + i) % 60 for i in range(widest.tokens)), (-4.0,) * widest.tokens, "stop", 0, "", g, ""
+                )
                 for g in range(8)
             ),
         )
