@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import smolsum.policy  # noqa: F401  loads a fast BLAS before MLX
+
+# isort: split
 import mlx_lm
 import pytest
 from mlx.utils import tree_flatten

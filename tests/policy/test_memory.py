@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 from dataclasses import replace
 
+import smolsum.policy  # noqa: F401  loads a fast BLAS before MLX
+
+# isort: split
 import mlx.core as mx
 import pytest
 from models import build
