@@ -1,10 +1,10 @@
 """One GRPO update, side by side: this engine, its own repeated path, TRL and mlx-lm-lora.
 
-    uv run --group bench python benchmarks/engine.py                    # both shapes, some minutes
+    uv run python benchmarks/engine.py --peers PYTHON                   # both shapes, some minutes
     uv run python benchmarks/engine.py --shape small --growth           # without peers; how time grows with P, G and T
 
 Every case runs in a process of its own, alone, so that peaks of memory are its own. Peers are left out where they are
-not installed; `--peers PYTHON` names another environment that has them. Ratios hold within one run on one machine.
+not installed; `--peers` names the interpreter of an environment that has `trl` and `mlx-lm-lora`, if it is another. Ratios hold within one run on one machine.
 """
 
 from __future__ import annotations
