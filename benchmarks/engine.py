@@ -4,7 +4,8 @@
     uv run python benchmarks/engine.py --shape small --growth           # without peers; how time grows with P, G and T
 
 Every case runs in a process of its own, alone, so that peaks of memory are its own. Peers are left out where they are
-not installed; `--peers` names the interpreter of another environment that has `trl` and `mlx-lm-lora`. Ratios hold within one run on one machine.
+not installed; `--peers` names the interpreter of another environment that has `trl` and `mlx-lm-lora`. Ratios hold
+within one run on one machine.
 """
 
 from __future__ import annotations
