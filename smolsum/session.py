@@ -110,7 +110,9 @@ class Session:
         self._middle, self._best[name] = None, {}
         if own := [c for c in self._whole if start < c.step <= end]:
             self._middle = own[-1]
-        elif name != next(reversed(self.steps)) and (found := self._find_stage(name)):
+        elif name != next(reversed(self.steps)) and (
+            found := checkpoints.find_stage(self.runs_dir, self.fingerprints[name])
+        ):
             self._middle = checkpoints.copy(found, self.paths)
             self._tell(
                 "stage_reused",
@@ -237,9 +239,6 @@ class Session:
         names = list(self.steps)
         start = sum(self.steps[n] for n in names[: names.index(name)])
         return start, start + self.steps[name]
-
-    def _find_stage(self, name: str) -> checkpoints.Checkpoint | None:
-        return checkpoints.find_stage(self.runs_dir, self.fingerprints[name])
 
     def _resume_point(self) -> int:
         """The step to go on from. A stage needs the whole end of the stage before it: without that, the run goes back

@@ -5,15 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import random
 
+from random_qwen2 import random_qwen2
 from shapes import SHAPES, Stopwatch, arguments, report
-
-import smolsum.policy  # noqa: F401  loads a fast BLAS before MLX
 
 # isort: split
 import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
-from mlx_lm.models.qwen2 import Model, ModelArgs
 from mlx_lm_lora.trainer.grpo_trainer import grpo_loss
 
 
@@ -21,22 +19,7 @@ def main() -> None:
     """Two updates of a model with random weights on random tokens; reports the last."""
     told = arguments()
     shape = SHAPES[told.shape]
-    mx.random.seed(0)
-    model = Model(
-        ModelArgs(
-            model_type="qwen2",
-            hidden_size=shape.width,
-            num_hidden_layers=shape.layers,
-            intermediate_size=shape.ff,
-            num_attention_heads=shape.heads,
-            num_key_value_heads=shape.kv_heads,
-            rms_norm_eps=1e-6,
-            vocab_size=shape.vocabulary,
-            tie_word_embeddings=True,
-        )
-    )
-    model.set_dtype(getattr(mx, told.dtype))
-    mx.eval(model.parameters())
+    model = random_qwen2(shape, told.dtype)
     rng = random.Random(0)
 
     def ids(n: int) -> list[int]:

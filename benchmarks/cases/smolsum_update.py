@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from random_qwen2 import random_qwen2
 from shapes import SHAPES, Stopwatch, arguments, report
 
 from smolsum.config import Config, GrpoConfig, OptimizerConfig, SamplingConfig, StageConfig, TrainConfig
@@ -17,7 +18,6 @@ from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
 # isort: split
 import mlx.core as mx
 from mlx.utils import tree_flatten
-from mlx_lm.models.qwen2 import Model, ModelArgs
 
 STAGE = StageConfig(
     rewards={"length": 1.0}, steps=1, epochs=1, temperature=1.0, learning_rate=1e-6, schedule="constant",
@@ -34,22 +34,7 @@ def main() -> None:
     """Two updates of a model with random weights on random tokens; reports the last."""
     told = arguments()
     shape = SHAPES[told.shape]
-    mx.random.seed(0)
-    model = Model(
-        ModelArgs(
-            model_type="qwen2",
-            hidden_size=shape.width,
-            num_hidden_layers=shape.layers,
-            intermediate_size=shape.ff,
-            num_attention_heads=shape.heads,
-            num_key_value_heads=shape.kv_heads,
-            rms_norm_eps=1e-6,
-            vocab_size=shape.vocabulary,
-            tie_word_embeddings=True,
-        )
-    )
-    model.set_dtype(getattr(mx, told.dtype))
-    mx.eval(model.parameters())
+    model = random_qwen2(shape, told.dtype)
     kernels.install(model)
     rng = random.Random(0)
 

@@ -11,7 +11,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from smolsum.policy.head import CHUNK_LOGITS, token_logprobs, token_logprobs_and_entropy
-from smolsum.policy.prefix import State, branch_hidden, can_share_prefix, prefix_state, repeated_hidden
+from smolsum.policy.prefix import branch_hidden, can_share_prefix, prefix_state, repeated_hidden
 
 
 def group_logprobs(
@@ -30,36 +30,6 @@ def group_logprobs(
     Same values either way. At most `chunk_logits` logits are held at once.
     """
     hidden, completion_GT, mask_GT = group_hidden(model, prompt_ids, completions_ids, shared_prefix=shared_prefix)
-    logp = token_logprobs(model, _rows(hidden), completion_GT.reshape(-1), temperature, chunk_logits=chunk_logits)
-    return logp.reshape(mask_GT.shape) * mask_GT, mask_GT
-
-
-def group_logprobs_and_entropy(
-    model: nn.Module,
-    prompt_ids: Sequence[int],
-    completions_ids: Sequence[Sequence[int]],
-    *,
-    temperature: float = 1.0,
-    chunk_logits: int = CHUNK_LOGITS,
-) -> tuple[mx.array, mx.array, mx.array]:
-    """`group_logprobs` with, between log-probs and mask, the entropies (G, T) float32 in nats of the distributions at
-    `temperature`; no gradient goes through them."""
-    hidden, completion_GT, mask_GT = group_hidden(model, prompt_ids, completions_ids)
-    return (*scored(model, hidden, completion_GT, mask_GT, temperature, chunk_logits), mask_GT)
-
-
-def branch_logprobs(
-    model: nn.Module,
-    state: State,
-    last_prompt_token: int,
-    completions_ids: Sequence[Sequence[int]],
-    *,
-    temperature: float = 1.0,
-    chunk_logits: int = CHUNK_LOGITS,
-) -> tuple[mx.array, mx.array]:
-    """`group_logprobs` of any of a prompt's completions given its `prefix_state`, and differentiable in that too."""
-    completion_GT, mask_GT = padded(completions_ids)
-    hidden = branch_hidden(model, state, last_prompt_token, completion_GT)
     logp = token_logprobs(model, _rows(hidden), completion_GT.reshape(-1), temperature, chunk_logits=chunk_logits)
     return logp.reshape(mask_GT.shape) * mask_GT, mask_GT
 

@@ -46,7 +46,7 @@ def add_adapters(model: nn.Module, lora: LoraConfig, *, dtype: mx.Dtype, seed: i
     mx.random.seed(seed)  # the layers draw from MLX's global generator
     linear_to_lora_layers(model, lora.layers, _parameters(lora))
     model.update(tree_unflatten([(k, v.astype(dtype)) for k, v in tree_flatten(model.trainable_parameters())]))
-    mx.eval(model.parameters())
+    mx.eval(model.trainable_parameters())
 
 
 def save_adapters(model: nn.Module, lora: LoraConfig, folder: Path) -> None:

@@ -17,6 +17,7 @@ from smolsum.config import Config
 from smolsum.errors import MachineError
 from smolsum.policy.accumulate import WHOLE, Chunking
 from smolsum.policy.checkpointing import can_checkpoint
+from smolsum.policy.prefix import can_share_prefix
 from smolsum.policy.streams import streams
 
 GB = 1e9
@@ -45,6 +46,8 @@ class Shape:
     width: int
     heads: int
     vocabulary: int
+    shares: bool
+    """whether a prompt's completions can share what its layers remember"""
     recomputes: bool
     """whether its layers can be checkpointed"""
 
@@ -74,6 +77,7 @@ def shape_of(model: nn.Module, config: Mapping[str, Any]) -> Shape:
         width=config["hidden_size"],
         heads=config["num_attention_heads"],
         vocabulary=config["vocab_size"],
+        shares=can_share_prefix(model),
         recomputes=can_checkpoint(model),
     )
 
@@ -116,7 +120,7 @@ def choose_chunking(shape: Shape, config: Config, widest: Widest) -> Chunking:
 
     Raises MachineError where not even one rollout at a time fits, with the budget that would.
     """
-    whole = replace(WHOLE, shared_prefix=config.engine.shared_prefix)
+    whole = replace(WHOLE, shared_prefix=config.engine.shared_prefix and shape.shares)
     budget = config.engine.memory_budget_gb * GB
     if not budget:
         return whole

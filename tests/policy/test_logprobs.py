@@ -10,8 +10,9 @@ import pytest
 from models import EOS, assert_trees_close, build
 
 from smolsum.policy import kernels
-from smolsum.policy.logprobs import branch_logprobs, group_logprobs, group_logprobs_and_entropy
-from smolsum.policy.prefix import can_share_prefix, prefix_state
+from smolsum.policy.head import CHUNK_LOGITS, token_logprobs
+from smolsum.policy.logprobs import group_hidden, group_logprobs, padded, scored
+from smolsum.policy.prefix import branch_hidden, can_share_prefix, prefix_state
 
 # isort: split
 import mlx.core as mx
@@ -168,10 +169,18 @@ def test_a_cache_that_cannot_be_shared_is_not() -> None:
     assert_rows(group_logprobs(model, prompt, COMPLETIONS)[0], plain(model, prompt))
 
 
+def with_entropy(
+    model: nn.Module, prompt: list[int], temperature: float = 1.0, chunk_logits: int = CHUNK_LOGITS
+) -> tuple[mx.array, mx.array, mx.array]:
+    """Log-probs, entropies and mask of the completions."""
+    hidden, tokens, mask = group_hidden(model, prompt, COMPLETIONS)
+    return (*scored(model, hidden, tokens, mask, temperature, chunk_logits), mask)
+
+
 def test_entropy_is_that_of_the_sampled_distribution() -> None:
     """Beside the same log-probs: minus the mean log-prob over the whole vocabulary, 0 where there is no token."""
     model, prompt = build("gemma2"), PROMPTS["many-tokens"]
-    logp, entropy, mask = group_logprobs_and_entropy(model, prompt, COMPLETIONS, temperature=0.7)
+    logp, entropy, mask = with_entropy(model, prompt, temperature=0.7)
     np.testing.assert_allclose(
         np.array(logp), np.array(group_logprobs(model, prompt, COMPLETIONS, temperature=0.7)[0]), rtol=1e-5
     )
@@ -189,7 +198,7 @@ def test_entropy_has_no_gradient() -> None:
     model, prompt = build("qwen2"), PROMPTS["many-tokens"]
 
     def total(model: nn.Module, share: float) -> mx.array:
-        logp, entropy, _ = group_logprobs_and_entropy(model, prompt, COMPLETIONS, chunk_logits=5 * 64)
+        logp, entropy, _ = with_entropy(model, prompt, chunk_logits=5 * 64)
         return logp.sum() + share * entropy.sum()
 
     pull = nn.value_and_grad(model, total)
@@ -200,8 +209,10 @@ def test_branches_of_a_given_prompt() -> None:
     """Any of a group's completions, from the state of its prompt."""
     model, prompt = build("gemma3_text"), PROMPTS["many-tokens"]
     whole, _ = group_logprobs(model, prompt, COMPLETIONS)
-    some, mask = branch_logprobs(model, prefix_state(model, prompt), prompt[-1], COMPLETIONS[1:])
-    np.testing.assert_allclose(np.array(some), np.array(whole)[1:, :4], rtol=1e-5, atol=1e-6)
+    tokens, mask = padded(COMPLETIONS[1:])
+    hidden = branch_hidden(model, prefix_state(model, prompt), prompt[-1], tokens)
+    some = token_logprobs(model, hidden.reshape(-1, hidden.shape[-1]), tokens.reshape(-1), 1.0).reshape(mask.shape)
+    np.testing.assert_allclose(np.array(some * mask), np.array(whole)[1:, :4], rtol=1e-5, atol=1e-6)
     assert mask.tolist() == [[1.0, 0.0, 0.0, 0.0], [1.0] * 4]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -220,3 +221,12 @@ def test_adapters_take_the_type_of_the_base(tmp_path: Path) -> None:
     assert {v.dtype for _, v in tree_flatten(policy.model.trainable_parameters())} == {mx.bfloat16}
     optimizer = Optimizer(policy.model, OptimizerConfig())
     assert {name.rsplit(".", 1)[1] for name in optimizer.masters} == {"lora_a", "lora_b"}
+
+
+def test_shapes_alone_read_no_weight() -> None:
+    """For a forecast, with an adapter too: the arrays know their shapes, and the base takes no memory."""
+    gc.collect()
+    held = mx.get_active_memory()
+    policy = load_policy("builtin:tiny", lora=LoraConfig(rank=1), shapes_only=True)
+    assert sum(p.size for _, p in tree_flatten(policy.model.parameters())) > 900_000
+    assert mx.get_active_memory() - held < 300_000  # a float32 base alone has 3.9 MB

@@ -27,7 +27,7 @@ STAGE = StageConfig(
 SIZES = {"hidden_size": 192, "num_hidden_layers": 6, "intermediate_size": 640, "vocab_size": 3000}
 SHAPE = Shape(
     parameters=500_000_000, trained=500_000_000, largest=136_000_000, weight_bytes=2_000_000_000, itemsize=4,
-    layers=24, features=17_000, width=896, heads=14, vocabulary=151_936, recomputes=True,
+    layers=24, features=17_000, width=896, heads=14, vocabulary=151_936, shares=True, recomputes=True,
 )  # fmt: skip
 
 
@@ -88,6 +88,13 @@ def test_the_estimate_is_near_the_measured_peak(chunking: Chunking, prompts: int
 def test_without_a_budget_nothing_is_cut() -> None:
     """All of a group at once, whatever it takes."""
     assert choose_chunking(SHAPE, config(), Widest(512, 160)) == WHOLE
+
+
+def test_a_model_that_cannot_share_its_prompt_is_planned_so() -> None:
+    """Its estimate is that of the repeated prompt, which is more."""
+    repeated = choose_chunking(replace(SHAPE, shares=False), config(), Widest(330, 64))
+    assert not repeated.shared_prefix
+    assert needed(repeated, Widest(330, 64)) > needed(WHOLE, Widest(330, 64))
 
 
 def test_a_budget_is_kept_at_the_least_cost() -> None:
