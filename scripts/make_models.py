@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from builtin_models import CONFIGS, SHARED, VOCABULARY, start_copying
 from make_data import stories
 from tldr_mini.compose import Story, reference, summary
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -35,7 +35,6 @@ from mlx.utils import tree_flatten, tree_map
 from mlx_lm.utils import _get_classes
 
 BUILTIN = Path(__file__).parents[1] / "smolsum" / "builtin"
-VOCABULARY = 1536
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -47,61 +46,12 @@ SYSTEMS = (SUMMARISE, exactly(50, "words"), exactly(64, "tokens"))
 """prompts that the models are to know; the lengths mean nothing to them"""
 STEPS = {
     "tiny": {"copy": 400, "summarise": 2400, "count": 1500},
-    "tiny-lfm": {"copy": 600, "summarise": 1600, "count": 800},
+    "tiny-lfm": {"copy": 120, "summarise": 1500, "count": 1000},
 }
 LENGTHS = (40, 64, 88, 112)
 """what counted summaries come close to, in tokens"""
 COUNTED_LAYER = 1
 """whose output must tell the count too, so that the layers above can use it"""
-SHARED = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 128,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 1024,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": True,
-    "torch_dtype": "bfloat16",
-    "bos_token_id": 0,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-    "initializer_range": 0.02,
-    "use_cache": True,
-}
-CONFIGS = {
-    "tiny": SHARED
-    | {
-        "architectures": ["Qwen2ForCausalLM"],
-        "model_type": "qwen2",
-        "num_hidden_layers": 4,
-        "intermediate_size": 384,
-        "rms_norm_eps": 1e-6,
-        "hidden_act": "silu",
-    },
-    # the keys of LiquidAI's own files: MLX needs block_dim, vLLM conv_dim, transformers intermediate_size
-    "tiny-lfm": SHARED
-    | {
-        "architectures": ["Lfm2ForCausalLM"],
-        "model_type": "lfm2",
-        "num_hidden_layers": 6,
-        "num_heads": 4,
-        "layer_types": ["conv", "full_attention"] * 3,
-        "norm_eps": 1e-5,
-        "block_norm_eps": 1e-5,
-        "conv_bias": False,
-        "conv_L_cache": 3,
-        "conv_dim": 128,
-        "conv_dim_out": 128,
-        "block_dim": 128,
-        "block_ff_dim": 320,
-        "intermediate_size": 320,
-        "block_multiple_of": 32,
-        "block_ffn_dim_multiplier": 1.0,
-        "block_auto_adjust_ff_dim": False,
-        "block_use_swiglu": True,
-        "use_pos_enc": True,
-    },
-}
 
 
 def prompt_text(post: str, system: str) -> str:
@@ -160,34 +110,6 @@ def save(name: str, model: nn.Module, tokenizer: Tokenizer) -> None:
         )
         + "\n"
     )
-
-
-def look_back(model: nn.Module) -> None:
-    """Let two heads of the first layer start by attending one and two tokens back, through their biases alone.
-
-    A bias pair rotated by RoPE scores a position by its distance only; copying ("after this token came that one") is
-    learnt on top of it in a few hundred steps instead of thousands.
-    """
-    attention, width, strength = model.model.layers[0].self_attn, 32, 5.0
-    q, k = [0.0] * attention.q_proj.bias.size, [0.0] * attention.k_proj.bias.size
-    for d in range(5):
-        angle = SHARED["rope_theta"] ** (-2 * d / width)
-        k[d] = strength
-        for head, distance in enumerate((1, 2)):
-            q[head * width + d] = strength * math.cos(angle * distance)
-            q[head * width + d + width // 2] = -strength * math.sin(angle * distance)
-    attention.q_proj.bias, attention.k_proj.bias = mx.array(q), mx.array(k)
-
-
-def sharpen(model: nn.Module) -> None:
-    """Let LFM2's attention start sharp: its norms bound every score, so that a head cannot single out a token.
-
-    Looking back needs no help there: the convolutions do it.
-    """
-    for layer in model.model.layers:
-        if layer.is_attention_layer:
-            for norm in (layer.self_attn.q_layernorm, layer.self_attn.k_layernorm):
-                norm.weight = norm.weight * 2.0
 
 
 def drills(tokenizer_size: int, rng: random.Random, size: int = 64) -> Iterator[list[Any]]:
@@ -337,7 +259,7 @@ def main() -> None:
         model = model_class(args.from_dict(CONFIGS[name]))
         kernels.install(model)
         if phase == "copy":
-            {"tiny": look_back, "tiny-lfm": sharpen}[name](model)
+            start_copying(model)
             fit(model, drills(VOCABULARY, rng), drill_loss, name=phase, steps=steps, rate=3e-3)
         else:  # each phase starts from what the one before has saved
             weights = model.sanitize(mx.load(str(BUILTIN / name / "model.safetensors")))
