@@ -108,7 +108,7 @@ def train(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Preset (tiny, qwen, lfm), local directory or hub id.  [default: tiny]",
+            help="Preset (tiny, tiny-lfm, qwen, lfm), local directory or hub id.  [default: tiny]",
         ),
     ] = None,
     strategy: Annotated[

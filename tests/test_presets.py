@@ -44,7 +44,7 @@ def config(
 def test_names() -> None:
     """These presets are shipped, and no name stands for two of them."""
     assert preset_names("profiles") == ("default", "study")
-    assert preset_names("models") == ("lfm", "qwen", "tiny")
+    assert preset_names("models") == ("lfm", "qwen", "tiny", "tiny-lfm")
     assert preset_names("strategies") == ("finetuned", "included")
     assert len(PRESETS) == len({name for _, name in PRESETS})
     assert [find_preset(name) for _, name in PRESETS] == PRESETS
@@ -117,6 +117,7 @@ def test_models() -> None:
     found = {name: (config(model=name).model.path, config(model=name).data.path) for name in preset_names("models")}
     assert found == {
         "tiny": ("builtin:tiny", "builtin:tldr-mini"),
+        "tiny-lfm": ("builtin:tiny-lfm", "builtin:tldr-mini"),
         "qwen": ("Qwen/Qwen2.5-0.5B-Instruct", "mlabonne/smoltldr"),
         "lfm": ("LiquidAI/LFM2.5-350M", "mlabonne/smoltldr"),
     }

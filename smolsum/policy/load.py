@@ -132,7 +132,7 @@ def locate(path_or_id: str) -> Path:
         if not path.is_dir():
             raise UsageError(
                 f"no model at {path_or_id!r}: no such directory, and not a hub id (owner/name)",
-                hint="give a directory with config.json and *.safetensors, or a preset: tiny, qwen, lfm",
+                hint="give a directory with config.json and *.safetensors, or a preset: tiny, tiny-lfm, qwen, lfm",
             )
         return path
     return _download(path_or_id)
