@@ -224,6 +224,8 @@ class TrainConfig:
     """Prompts of one forward and backward pass (P)."""
     accumulation_steps: PositiveCount = 1
     """Passes that one optimizer step sums up."""
+    refill_rounds: Count = 0
+    """Times that a step samples further prompts to replace groups whose rewards are all the same."""
     validate_every: Count = 25
     """Optimizer steps between validations; 0: never."""
     validation_prompts: PositiveCount = 50

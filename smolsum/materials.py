@@ -122,7 +122,12 @@ def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, 
             dataclasses.asdict(s) for s in (config.task, config.rewards, config.sampling, config.grpo, config.optimizer)
         ],
         "adapter": dataclasses.asdict(config.lora) if config.model.adapter == "lora" else None,
-        "loop": (config.train.seed, config.train.prompts_per_step, config.train.accumulation_steps),
+        "loop": (
+            config.train.seed,
+            config.train.prompts_per_step,
+            config.train.accumulation_steps,
+            config.train.refill_rounds,
+        ),
         "version": provenance["versions"]["smolsum"],
         "previous": previous,
     }

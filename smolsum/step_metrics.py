@@ -8,27 +8,25 @@ from typing import Any
 
 import numpy as np
 
+from smolsum.collect import Batch
 from smolsum.config import Config
-from smolsum.rollout.records import RolloutGroup
+from smolsum.grpo.advantages import zero_spread
 from smolsum.tasks.proxies import repeated_trigrams
 
-Scores = Mapping[str, Sequence[Sequence[float | None]]]
 
-
-def rollout_metrics(
-    groups: Sequence[RolloutGroup], scores: Scores, totals_PG: Any, zero_P: Any, config: Config
-) -> dict[str, float]:
-    """Rewards, lengths and degeneration of one step.
+def rollout_metrics(batch: Batch, config: Config) -> dict[str, float]:
+    """Rewards, lengths and degeneration of all that one step sampled.
 
     `reward_std` is the mean over groups of the standard deviation within a group; `frac_reward_zero_std` the share of
     groups without any; a signal that is missing everywhere has no mean.
     """
-    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    totals_PG = batch.totals
+    rollouts = [rollout for group in batch.groups for rollout in group.rollouts]
     lengths = [rollout.length for rollout in rollouts]
     ended = [rollout.length for rollout in rollouts if not rollout.truncated]
     low, high = (config.task.target_tokens + sign * config.task.tolerance_tokens for sign in (-1, 1))
     metrics = {
-        "frac_reward_zero_std": float(np.mean(zero_P)),
+        "frac_reward_zero_std": float(np.mean(zero_spread(totals_PG))),
         "completions/mean_length": fmean(lengths),
         "completions/min_length": float(min(lengths)),
         "completions/max_length": float(max(lengths)),
@@ -44,7 +42,7 @@ def rollout_metrics(
         rows = [row[~np.isnan(row)] for row in totals_PG]
         metrics["reward"] = float(present.mean())
         metrics["reward_std"] = fmean(float(row.std(ddof=1)) if row.size > 1 else 0.0 for row in rows)
-    for name, rows_PG in scores.items():
+    for name, rows_PG in batch.scores.items():
         values = [value for row in rows_PG for value in row if value is not None]
         if values:
             metrics[f"rewards/{name}/mean"] = fmean(values)
@@ -52,10 +50,11 @@ def rollout_metrics(
     return metrics
 
 
-def rollout_rows(
-    groups: Sequence[RolloutGroup], scores: Scores, totals_PG: Any, advantages_PG: Any
-) -> list[dict[str, Any]]:
-    """One row for each rollout: prompt, text, token ids, every signal, total, advantage, and where it came from."""
+def rollout_rows(batch: Batch, advantages: Mapping[int, Sequence[float]]) -> list[dict[str, Any]]:
+    """One row for each rollout: prompt, text, token ids, every signal, total, advantage, and where it came from.
+
+    `advantages` by the group's place; a group that is not learnt from has none.
+    """
     return [
         {
             "prompt_id": group.prompt.id,
@@ -63,13 +62,13 @@ def rollout_rows(
             "text": rollout.text,
             "token_ids": list(rollout.token_ids),
             "finish_reason": rollout.finish_reason,
-            "rewards": {name: rows[p][g] for name, rows in scores.items()},
-            "reward": None if np.isnan(totals_PG[p][g]) else float(totals_PG[p][g]),
-            "advantage": float(advantages_PG[p][g].item()),
+            "rewards": {name: rows[p][g] for name, rows in batch.scores.items()},
+            "reward": None if np.isnan(batch.totals[p][g]) else float(batch.totals[p][g]),
+            "advantage": advantages[p][g] if p in advantages else None,
             "worker": rollout.worker,
             "policy_version": rollout.policy_version,
             "seed": rollout.seed,
         }
-        for p, group in enumerate(groups)
+        for p, group in enumerate(batch.groups)
         for g, rollout in enumerate(group.rollouts)
     ]

@@ -12,19 +12,16 @@ import time
 from pathlib import Path
 from statistics import fmean
 
-import numpy as np
-
+from smolsum.collect import PromptOrder, collect
 from smolsum.config import Config, StageConfig
 from smolsum.evaluate.generate import greedy
-from smolsum.grpo.advantages import advantages, zero_spread
+from smolsum.grpo.advantages import advantages
 from smolsum.grpo.optimizer import Optimizer, learning_rate
 from smolsum.grpo.update import gradients
 from smolsum.materials import Materials, gather
 from smolsum.plan import planned_steps
 from smolsum.progress import Progress
 from smolsum.rewards.combine import combine, score_all
-from smolsum.rollout.local import sample_groups
-from smolsum.rollout.records import Prompt
 from smolsum.session import Session
 from smolsum.step_metrics import rollout_metrics, rollout_rows
 
@@ -59,24 +56,12 @@ def run_stage(session: Session, materials: Materials, name: str) -> None:
     for k in range(session.stage_step, steps):
         session.step += 1
         clock = Clock()
-        prompts = order.take(k)
-        groups = sample_groups(
-            policy,
-            prompts,
-            config.sampling,
-            temperature=stage.temperature,
-            run_seed=config.train.seed,
-            step=session.step,
-            version=session.step - 1,
-        )
-        clock.lap("rollout_s")
-        scores = score_all(groups, stage.rewards, config)
-        totals = np.array(combine(groups, scores, stage.rewards), dtype=np.float64)
-        clock.lap("score_s")
-        advantages_PG = advantages(totals, scores, stage.rewards, scale=config.grpo.advantage_scale)
+        batch, used = collect(policy, order, k, config, stage, step=session.step, lap=clock.lap)
+        chosen = batch.take(used)
+        advantages_PG = advantages(chosen.totals, chosen.scores, stage.rewards, scale=config.grpo.advantage_scale)
         grads, metrics = gradients(
             policy.model,
-            groups,
+            chosen.groups,
             advantages_PG,
             config.grpo,
             stage,
@@ -87,11 +72,12 @@ def run_stage(session: Session, materials: Materials, name: str) -> None:
         clock.lap("fwd_bwd_s")
         metrics |= optimizer.step(policy.model, grads, learning_rate(stage, k, steps))
         clock.lap("optimizer_s")
-        metrics |= rollout_metrics(groups, scores, totals, zero_spread(totals), config)
+        metrics |= rollout_metrics(batch, config)
         if config.train.validate_every and (k + 1) % config.train.validate_every == 0:
             metrics |= validate(session, materials, stage)
             clock.lap("validate_s")
-        session.record(name, metrics, clock.times(), rollout_rows(groups, scores, totals, advantages_PG))
+        rows = rollout_rows(batch, dict(zip(used, advantages_PG.tolist(), strict=True)))
+        session.record(name, metrics, clock.times(), rows)
         session.checkpoint(name, optimizer, best=metrics.get("validation/reward"))
         if session.stop_requested:
             session.interrupt()
@@ -108,23 +94,6 @@ def validate(session: Session, materials: Materials, stage: StageConfig) -> dict
     return found | {f"validation/{key}": value for key, value in summary.items() if value is not None}
 
 
-class PromptOrder:
-    """The prompts of a stage: shuffled anew in every epoch by the run's seed."""
-
-    def __init__(self, prompts: tuple[Prompt, ...], config: Config, stage_number: int) -> None:
-        self.prompts, self.seed, self.stage = prompts, config.train.seed, stage_number
-        self.size = config.train.prompts_per_step * config.train.accumulation_steps
-
-    def take(self, step: int) -> list[Prompt]:
-        """The prompts of the stage's step (from 0)."""
-        return [self._at(place) for place in range(step * self.size, (step + 1) * self.size)]
-
-    def _at(self, place: int) -> Prompt:
-        epoch, row = divmod(place, len(self.prompts))
-        shuffled = np.random.default_rng([self.seed, self.stage, epoch]).permutation(len(self.prompts))
-        return self.prompts[int(shuffled[row])]
-
-
 class Clock:
     """Where a step's time goes, in seconds, under TRL's `perf/` names."""
 
@@ -133,9 +102,10 @@ class Clock:
         self.laps: dict[str, float] = {}
 
     def lap(self, name: str) -> None:
-        """Count the time since the last lap under `perf/<name>`."""
+        """Add the time since the last lap to `perf/<name>`."""
         now = time.perf_counter()
-        self.laps[f"perf/{name}"], self.last = now - self.last, now
+        self.laps[f"perf/{name}"] = self.laps.get(f"perf/{name}", 0.0) + now - self.last
+        self.last = now
 
     def times(self) -> dict[str, float]:
         """All laps, and `perf/step_s` from the start to now."""

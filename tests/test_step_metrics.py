@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 from models import EOS, group
 
+from smolsum.collect import Batch
 from smolsum.config import Config, TaskConfig
 from smolsum.rollout.records import RolloutGroup
 from smolsum.step_metrics import rollout_metrics, rollout_rows
-
-# isort: split
-import mlx.core as mx
 
 NAN = float("nan")
 CONFIG = Config(task=TaskConfig(target_tokens=3, tolerance_tokens=1))
@@ -24,7 +22,7 @@ TOTALS = np.array([[1.0, 2.0], [4.0, NAN]])
 
 
 def metrics(groups: list[RolloutGroup] = GROUPS, totals: np.ndarray = TOTALS) -> dict[str, float]:
-    return rollout_metrics(groups, SCORES, totals, [False, True], CONFIG)
+    return rollout_metrics(Batch(groups, SCORES, totals), CONFIG)
 
 
 def test_hand_computed() -> None:
@@ -59,8 +57,10 @@ def test_a_mean_of_nothing_is_left_out() -> None:
 
 
 def test_rows_keep_everything() -> None:
-    """A row for each rollout, in order; what is missing is None, which JSON can write."""
-    rows = rollout_rows(GROUPS, SCORES, TOTALS, mx.array([[0.5, -0.5], [0.25, 0.0]]))
+    """A row for each rollout, in order, also of a group that is not learnt from; what is missing is None, which JSON
+    can write."""
+    rows = rollout_rows(Batch(GROUPS, SCORES, TOTALS), {1: [0.25, 0.0]})
+    assert [row["advantage"] for row in rows] == [None, None, 0.25, 0.0]
     assert [(row["prompt_id"], row["sample"]) for row in rows] == [("p", 0), ("p", 1), ("p", 0), ("p", 1)]
     assert [row["reward"] for row in rows] == [1.0, 2.0, 4.0, None]
     assert rows[2] == {

@@ -21,12 +21,13 @@ def sample_groups(
     run_seed: int,
     step: int,
     version: int,
+    first_place: int = 0,
 ) -> list[RolloutGroup]:
     """One group of `config.rollouts` completions for each prompt; each rollout's seed is its own (run, step, prompt,
-    sample)."""
+    sample), the prompt by its place in the step, from `first_place`, and its id."""
     seeds = [
         [rollout_seed(run_seed, step, place, prompt.id, g) for g in range(config.rollouts)]
-        for place, prompt in enumerate(prompts)
+        for place, prompt in enumerate(prompts, start=first_place)
     ]
     sampled = generate(
         policy.model,
