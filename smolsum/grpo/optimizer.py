@@ -12,12 +12,12 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_unflatten
 
 from smolsum.config import OptimizerConfig, StageConfig
-from smolsum.grpo.rounding import random_bits, round_stochastically
+from smolsum.grpo.adam import Scalars, Stepped, compiled_step, scalars
+from smolsum.grpo.rounding import random_bits
+from smolsum.policy.streams import spread
 
-CLIP_FLOOR = 1e-6
-"""added to a gradient's norm before it divides, as MLX does"""
-PART = 1 << 20
-"""elements updated at once"""
+PART = 1 << 23
+"""elements updated at once on a stream"""
 
 
 def learning_rate(stage: StageConfig, step: int, steps: int) -> float:
@@ -50,6 +50,7 @@ class Optimizer:
         }[config.precision]
         self.m = {name: mx.zeros(p.shape, first or p.dtype) for name, p in served.items()}
         self.v = {name: mx.zeros(p.shape, second or p.dtype) for name, p in served.items()}
+        self._step = compiled_step(config)
         self.masters = {name: p.astype(mx.float32) for name, p in served.items() if config.precision == "masters"}
 
     def step(self, model: nn.Module, gradients: dict[str, Any], rate: float) -> dict[str, float]:
@@ -69,20 +70,35 @@ class Optimizer:
         if not math.isfinite(metrics["grad_norm"]):
             return metrics | {"update/skipped": 1.0, "update/visible_frac": 0.0, "update/lost_norm_frac": 0.0}
         self.steps += 1
-        scale = mx.minimum(self.config.max_grad_norm / (norm + CLIP_FLOOR), 1.0)
+        shared = scalars(self.config, norm, rate, self.steps, norm.dtype)
         served = dict(tree_flatten(model.trainable_parameters()))
         total = sum(p.size for p in served.values())
-        changed, shown, intended = 0.0, 0.0, 0.0
-        for name in list(flat):
-            old, gradient = served.pop(name), flat.pop(name)
-            new = mx.zeros_like(old)
-            for rows in _parts(old):
-                new[rows], sums = self._update(name, rows, old[rows], self._own(gradient[rows]), scale, rate)
-                mx.eval(new)
-                changed, shown, intended = changed + sums[0], shown + sums[1], intended + sums[2]
-            if self.masters and new.dtype == mx.float32:
-                self.masters[name] = new
-            model.update(tree_unflatten([(name, new)]))
+        # by size, so that the streams have as much to do
+        names = sorted(flat, key=lambda name: served[name].size, reverse=True)
+        parts = [(name, rows) for name in names for rows in _parts(served[name])]
+        changed, shown, intended, fresh = 0.0, 0.0, 0.0, dict[str, mx.array]()
+
+        def work(part: tuple[str, slice]) -> Stepped:
+            name, rows = part
+            return self._stepped(name, rows, served[name], flat[name], shared)
+
+        for (name, rows), done in zip(parts, spread(work, parts), strict=True):
+            changed, shown, intended = (
+                a + b.item() for a, b in zip((changed, shown, intended), done[-3:], strict=True)
+            )
+            old = served[name]
+            _put(self.m, name, rows, done.m)
+            _put(self.v, name, rows, done.v)
+            _put(fresh, name, rows, done.new, len(old))
+            if self.masters and old.dtype != mx.float32:
+                _put(self.masters, name, rows, done.weights)
+            del done
+            if rows.stop >= len(old):
+                del flat[name], served[name]
+                new = fresh.pop(name)
+                model.update(tree_unflatten([(name, new)]))
+                if self.masters and old.dtype == mx.float32:
+                    self.masters[name] = new  # float32 weights are their own masters
         lost = 1.0 - shown / intended if intended else 0.0
         return metrics | {"update/visible_frac": changed / total, "update/lost_norm_frac": lost}
 
@@ -90,53 +106,25 @@ class Optimizer:
         return array if self.config.precision == "study" else array.astype(mx.float32)
 
     def _norm(self, gradients: Mapping[str, mx.array]) -> mx.array:
-        """The global norm, one tensor at a time."""
-        squares: mx.array | float = 0.0
-        for gradient in gradients.values():
+        """The global norm, a few tensors at a time."""
+
+        def squares(gradient: mx.array) -> mx.array:
             own = self._own(gradient)
             # the squares of float16 overflow
-            squares = squares + (own.astype(mx.float32) if own.dtype == mx.float16 else own).square().sum()
-            mx.eval(squares)
-        return mx.sqrt(squares)
+            return (own.astype(mx.float32) if own.dtype == mx.float16 else own).square().sum()
 
-    def _update(
-        self, name: str, rows: slice, old: mx.array, gradient: mx.array, scale: mx.array, rate: float
-    ) -> tuple[mx.array, list[float]]:
-        """The new weights of some rows of a tensor; how many changed, and <u, d> and <u, u> as in `step`.
+        return mx.sqrt(sum(spread(squares, gradients.values())))
 
-        Replaces these rows of moments and masters.
-        """
-        config, kind = self.config, gradient.dtype
-        gradient = (gradient * scale).astype(kind)
-        lr = mx.array(rate, mx.float32).astype(kind)
-        m = config.beta1 * self.m[name][rows].astype(kind) + (1 - config.beta1) * gradient
-        v = config.beta2 * self.v[name][rows] + (1 - config.beta2) * mx.square(gradient)
-        if config.bias_correction:
-            t = mx.array(self.steps, mx.uint64)
-            step_size = (lr / (1 - config.beta1**t)).astype(kind)
-            root = mx.sqrt(v) * mx.rsqrt(1 - config.beta2**t).astype(kind)
-        else:
-            step_size, root = lr, mx.sqrt(v)
-        move = step_size * m / (root + config.eps)
-        weights = self.masters[name][rows] if self.masters else self._own(old)
-        decay = config.weight_decay if config.name == "adamw" else 0.0
-        meant = -(move.astype(mx.float32) + (rate * decay) * weights.astype(mx.float32))
-        weights = weights * (1 - lr * decay) - move
-        new = weights
-        if config.precision == "stochastic":
-            bits = random_bits(old.shape, self.seed, self.steps, name, rows.start)
-            m, new = round_stochastically(m, bits >> 16), round_stochastically(weights, bits & 0xFFFF)
-        new = new.astype(old.dtype)
-        seen = new.astype(mx.float32) - old.astype(mx.float32)
-        sums = [mx.sum(new != old), mx.sum(meant * seen), mx.sum(meant * meant)]
-        mx.eval(new, weights, m, v, sums)  # before the writing, which is then done in place
-        # float32 weights are their own masters: one array, put in place when it is whole
-        masters = self.masters if old.dtype != mx.float32 else {}
-        for state, value in ((self.m, m), (self.v, v), (masters, weights)):
-            if state:
-                state[name][rows] = value
-                mx.eval(state[name])
-        return new, [s.item() for s in sums]
+    def _stepped(self, name: str, rows: slice, served: mx.array, gradient: mx.array, shared: Scalars) -> Stepped:
+        """Some rows of a tensor after the step."""
+        old = served[rows]
+        weights = self.masters[name][rows] if self.masters else old
+        noise = []
+        if self.config.precision == "stochastic":
+            noise = [random_bits(old.shape, self.seed, self.steps, name, rows.start)]
+        return self._step(
+            old, weights, self.m[name][rows], self.v[name][rows], self._own(gradient[rows]), shared, *noise
+        )
 
     def save(self, path: Path) -> None:
         """Write moments, step count and masters to a safetensors file."""
@@ -162,3 +150,16 @@ def _parts(array: mx.array) -> Iterator[slice]:
     rows = max(1, PART * len(array) // max(1, array.size))
     for start in range(0, len(array), rows):
         yield slice(start, start + rows)
+
+
+def _put(arrays: dict[str, mx.array], name: str, rows: slice, value: mx.array, length: int | None = None) -> None:
+    """Write rows of an array; made `length` rows long where there is none yet. All rows at once replace it."""
+    length = length or len(arrays[name])
+    if len(value) == length:
+        arrays[name] = value
+        return
+    if name not in arrays:
+        arrays[name] = mx.zeros((length, *value.shape[1:]), value.dtype)
+        mx.eval(arrays[name])
+    arrays[name][rows] = value
+    mx.eval(arrays[name])  # in place, as nothing else holds it

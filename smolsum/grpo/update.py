@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -16,10 +16,8 @@ from smolsum.grpo.loss import BatchTotals, loss_and_tally
 from smolsum.grpo.tally import Tally, means, merged
 from smolsum.policy.accumulate import WHOLE, Chunking, group_value_and_grad
 from smolsum.policy.logprobs import group_logprobs
-from smolsum.policy.streams import spread
+from smolsum.policy.streams import one_by_one, spread, spread_wide
 from smolsum.rollout.records import Rollout, RolloutGroup
-
-T = TypeVar("T")
 
 
 def gradients(
@@ -53,7 +51,7 @@ def gradients(
         old_logps = _logprobs(model, groups, stage, chunking, model.trainable_parameters())
         sampler_logps = sampled
 
-    def step(p: int) -> Any:
+    def step(p: int, streams: Sequence[mx.Stream] = ()) -> Any:
         """Loss, tally and gradient of one group."""
         group = groups[p]
         trained_G = mx.array([float(not _is_masked(rollout, config)) for rollout in group.rollouts])
@@ -75,10 +73,13 @@ def gradients(
             )
 
         prompt, completions = group.prompt.token_ids, [rollout.token_ids for rollout in group.rollouts]
-        return group_value_and_grad(model, prompt, completions, loss, temperature=stage.temperature, chunking=chunking)
+        return group_value_and_grad(
+            model, prompt, completions, loss, temperature=stage.temperature, chunking=chunking, streams=streams
+        )
 
     total, value, tally = None, 0.0, None
-    for (loss_p, tally_p), grads in _each(step, range(len(groups)), chunking):
+    bounded = chunking.rows is not None
+    for (loss_p, tally_p), grads in (one_by_one if bounded else spread_wide)(step, range(len(groups))):
         total = grads if total is None else tree_map(mx.add, total, grads)
         value, tally = value + loss_p.item(), tally_p if tally is None else merged(tally, tally_p)
         del grads
@@ -104,11 +105,6 @@ def weights(model: nn.Module, parameters: Any) -> Iterator[None]:
         yield
     finally:
         model.update(own)
-
-
-def _each(function: Callable[[T], Any], items: Iterable[T], chunking: Chunking) -> Iterable[Any]:
-    """`function` of each item: several at a time on a CPU, one at a time where memory is bounded."""
-    return spread(function, items) if chunking.rows is None else map(function, items)
 
 
 def _teaches(group: RolloutGroup, advantages_G: Sequence[float], config: GrpoConfig) -> bool:
@@ -138,11 +134,7 @@ def _logprobs(
         )[0]
 
     with weights(model, parameters):
-        found = []
-        for logp in _each(one, groups, chunking):
-            mx.eval(logp)
-            found.append(logp)
-        return found
+        return list((spread if chunking.rows is None else one_by_one)(one, groups))
 
 
 def _sampled(group: RolloutGroup) -> mx.array:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map
 
 from smolsum.policy.checkpointing import checkpointed
-from smolsum.policy.head import CHUNK_LOGITS
 from smolsum.policy.logprobs import padded, scored
-from smolsum.policy.prefix import State, branch_hidden, can_share_prefix, prefix_state, repeated_hidden
+from smolsum.policy.prefix import (
+    State,
+    branch_hidden,
+    can_share_prefix,
+    embedded,
+    prefix_state,
+    prompt_work,
+    repeated_hidden,
+)
 
+S = TypeVar("S")
 Metrics: TypeAlias = dict[str, mx.array]
 GroupLoss: TypeAlias = Callable[[mx.array, mx.array, mx.array, slice], tuple[mx.array, Metrics]]
 """(logp_gT, entropy_gT, mask_gT, rows) -> (share of the loss, shares of the metrics), of the group's rollouts `rows`"""
@@ -27,8 +36,8 @@ class Chunking:
 
     rows: int | None = None
     """Rollouts that go through the model together; None: all of the group."""
-    logits: int = CHUNK_LOGITS
-    """Logits held at once."""
+    logits: int | None = None
+    """Logits held at once; None: all that these rollouts have."""
     checkpointing: bool = False
     """Whether layers keep only their inputs, and make the rest again in backward."""
     shared_prefix: bool = True
@@ -46,6 +55,7 @@ def group_value_and_grad(
     *,
     temperature: float = 1.0,
     chunking: Chunking = WHOLE,
+    streams: Sequence[mx.Stream] = (),
 ) -> tuple[tuple[mx.array, Metrics], Any]:
     """The sums of the loss and of its metrics over the group, and the gradient tree of that sum, like
     `model.trainable_parameters()`.
@@ -53,55 +63,90 @@ def group_value_and_grad(
     `chunking.rows` rollouts at a time, each chunk padded to the group's longest completion, so that `loss` sees rows
     of one (G, T). Each chunk's gradient is taken with respect to the weights and to what the layers remember of the
     prompt; the latter's sum is pulled back through the prompt once. Chunks are evaluated one after the other, layer by
-    layer, and only the sums stay. `rows=None` takes all rollouts at once and leaves it to the caller to evaluate.
+    layer, and only the sums stay. `rows=None` takes all rollouts at once, shared out over `streams` where there are
+    several, and leaves it to the caller to evaluate.
     """
     completion_GT, mask_GT = padded(completions_ids)
     shared = chunking.shared_prefix and can_share_prefix(model)
-    rows, kept = chunking.rows, model.trainable_parameters()
+    kept = model.trainable_parameters()
 
     def own() -> Any:
         """The weights in a tree of its own: where a function raises, MLX leaves its tracers in the one it was given."""
         return tree_map(lambda p: p, kept)
 
-    def branches(weights: Any, state: State, chunk: slice) -> tuple[mx.array, Metrics]:
+    def prompt(weights: Any, embeddings: mx.array | None = None) -> State:
+        model.update(weights)
+        return prefix_state(model, prompt_ids, embeddings) if shared else []
+
+    def branches(
+        weights: Any, state: State, chunk: slice, embeddings_GTD: mx.array | None = None
+    ) -> tuple[mx.array, Metrics]:
         model.update(weights)
         completion, mask = completion_GT[chunk], mask_GT[chunk]
         if shared:
-            hidden = branch_hidden(model, state, prompt_ids[-1], completion)
+            own_embeddings = None if embeddings_GTD is None else embeddings_GTD[chunk]
+            hidden = branch_hidden(model, state, prompt_ids[-1], completion, own_embeddings)
         else:
             hidden = repeated_hidden(model, prompt_ids, completion)
         return loss(*scored(model, hidden, completion, mask, temperature, chunking.logits), mask, chunk)
 
-    def through_prefix(weights: Any) -> tuple[mx.array, list[Any]]:
-        """A scalar with the gradient that comes through the prompt, and the chunks: values and gradients by weight."""
+    def whole(weights: Any) -> tuple[mx.array, Metrics]:
         model.update(weights)
-        state = prefix_state(model, prompt_ids) if shared else []
-        leaves = tree_map(mx.stop_gradient, state)
-        size = rows or len(mask_GT)
-        chunks = [
-            mx.value_and_grad(branches, argnums=(0, 1))(own(), leaves, slice(i, i + size))
-            for i in range(0, len(mask_GT), size)
-        ]
-        pulls = [(a, g) for _, (_, by_state) in chunks for a, g in zip(_leaves(state), _leaves(by_state), strict=True)]
-        return sum((mx.sum(a * mx.stop_gradient(g)) for a, g in pulls), mx.array(0.0)), chunks
+        before, after = (embedded(model, prompt_ids, completion_GT) if shared else None) or (None, None)
+        state, parts = prompt(weights, before), []
+        ahead = prompt_work(model, len(prompt_ids), mask_GT.shape[1]) if shared else 0.0
+        for stream, chunk in _shares(len(mask_GT), ahead, streams or [None]):
+            with mx.stream(stream) if stream else nullcontext():
+                parts.append(branches(weights, state, chunk, after))
+        return functools.reduce(lambda total, part: tree_map(mx.add, total, part), parts)
 
     try:
         with checkpointed(model) if chunking.checkpointing else nullcontext():
-            (_, chunks), through = mx.value_and_grad(through_prefix)(own())
+            if chunking.rows is None:
+                return mx.value_and_grad(whole)(own())  # type: ignore[no-any-return]  # MLX has no types
+            chunks = [slice(i, i + chunking.rows) for i in range(0, len(mask_GT), chunking.rows)]
+            return _in_chunks(prompt, branches, own, chunks)
     finally:
         model.update(kept)
+
+
+def _shares(group: int, ahead: float, streams: Sequence[S]) -> Iterator[tuple[S, slice]]:
+    """The group's rollouts by stream, when the first has work of `ahead` rollouts besides."""
+    each, start = (group + ahead) / len(streams), 0
+    for n, stream in enumerate(streams, start=1):
+        end = min(group, max(start, round(each * n - ahead)))
+        if end > start:
+            yield stream, slice(start, end)
+        start = end
+
+
+def _in_chunks(
+    prompt: Callable[[Any], State],
+    branches: Callable[[Any, State, slice], tuple[mx.array, Metrics]],
+    own: Callable[[], Any],
+    rows: Sequence[slice],
+) -> tuple[tuple[mx.array, Metrics], Any]:
+    """Sums over the chunks and their gradient, evaluated; one pass over the prompt, forward and back."""
+
+    def through_prompt(weights: Any) -> tuple[mx.array, list[Any]]:
+        """A scalar with the gradient that comes through the prompt, and the chunks: values and gradients by weight."""
+        state = prompt(weights)
+        leaves = tree_map(mx.stop_gradient, state)
+        chunks = [mx.value_and_grad(branches, argnums=(0, 1))(own(), leaves, chunk) for chunk in rows]
+        pulls = [(a, g) for _, (_, by_state) in chunks for a, g in zip(_leaves(state), _leaves(by_state), strict=True)]
+        return sum((mx.sum(a * mx.stop_gradient(g)) for a, g in pulls), mx.array(0.0)), chunks
+
+    (_, chunks), through = mx.value_and_grad(through_prompt)(own())
     total, (gradient, by_state) = chunks.pop(0)
-    while rows is not None:
-        _evaluate(by_state, total, gradient)
-        if not chunks:
-            break
+    _evaluate(by_state, total, gradient)
+    while chunks:
         part, (more, by_state) = chunks.pop(0)
         total, gradient = tree_map(mx.add, (total, gradient), (part, more))
         del part, more  # so that the sums can take their memory
+        _evaluate(by_state, total, gradient)
     gradient = tree_map(mx.add, gradient, through)
     del through
-    if rows is not None:
-        _evaluate(gradient)
+    _evaluate(gradient)
     return total, gradient
 
 

@@ -9,6 +9,7 @@ user's cache.
 from __future__ import annotations
 
 import ctypes
+import functools
 import glob
 import importlib.metadata
 import os
@@ -17,7 +18,11 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from threadpoolctl import ThreadpoolController
 
 GEMM = ("cblas_sgemm", "cblas_dgemm", "cblas_cgemm")
 SYSTEM = (
@@ -40,6 +45,22 @@ def preload() -> str:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the cores are shared out by stream (policy/streams.py)
         _loaded = _load() if sys.platform == "linux" and "mlx.core" not in sys.modules else ""
     return _loaded
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let each matrix product use this many threads in the block: for when there are fewer streams at work than cores.
+
+    The whole process's setting, so one block at a time. Nothing changes where the BLAS cannot be told (Apple's).
+    """
+    with _pools().limit(limits=count, user_api="blas"):
+        yield
+
+
+@functools.cache
+def _pools() -> ThreadpoolController:
+    """The BLAS libraries of this process; looked up once, when all are loaded."""
+    return ThreadpoolController()
 
 
 def _load() -> str:
@@ -72,7 +93,7 @@ def _scipy_copy() -> Path | None:
     if not originals or patchelf is None:
         return None
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "smolsum"
-    copy = cache / f"libblas-scipy-{importlib.metadata.version('scipy')}-{originals[0].stem.rsplit('-', 1)[1]}.so"
+    copy = cache / f"libopenblas-scipy-{importlib.metadata.version('scipy')}-{originals[0].stem.rsplit('-', 1)[1]}.so"
     try:
         needed = subprocess.run(
             [patchelf, "--print-needed", str(originals[0])], check=True, capture_output=True, text=True

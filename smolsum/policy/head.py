@@ -61,15 +61,26 @@ def has_plain_head(model: nn.Module) -> bool:
 
 
 def token_logprobs(
-    model: nn.Module, hidden_ND: mx.array, target_N: mx.array, temperature: float, *, chunk_logits: int = CHUNK_LOGITS
+    model: nn.Module,
+    hidden_ND: mx.array,
+    target_N: mx.array,
+    temperature: float,
+    *,
+    chunk_logits: int | None = CHUNK_LOGITS,
 ) -> mx.array:
-    """Log-probs (N,) float32 of the targets given the trunk's outputs, at most `chunk_logits` logits at a time."""
+    """Log-probs (N,) float32 of the targets given the trunk's outputs, at most `chunk_logits` logits at a time
+    (None: all at once)."""
     (logp,) = _in_chunks(model, hidden_ND, target_N, _logprob, temperature, chunk_logits)
     return logp
 
 
 def token_logprobs_and_entropy(
-    model: nn.Module, hidden_ND: mx.array, target_N: mx.array, temperature: float, *, chunk_logits: int = CHUNK_LOGITS
+    model: nn.Module,
+    hidden_ND: mx.array,
+    target_N: mx.array,
+    temperature: float,
+    *,
+    chunk_logits: int | None = CHUNK_LOGITS,
 ) -> tuple[mx.array, mx.array]:
     """`token_logprobs`, and the entropy (N,) float32 in nats of the distribution at `temperature`, without gradient."""
     logp, entropy = _in_chunks(model, hidden_ND, target_N, _logprob_and_entropy, temperature, chunk_logits)
@@ -82,17 +93,17 @@ def _in_chunks(
     target_N: mx.array,
     statistics: Callable[[mx.array, mx.array], list[mx.array]],
     temperature: float,
-    chunk_logits: int,
+    chunk_logits: int | None,
 ) -> list[mx.array]:
     """`statistics` (each (N,)) of float32 logits (N, V) over the temperature, and the targets."""
     project = head(model)
 
     def part(module: nn.Module, hidden: mx.array, target: mx.array) -> list[mx.array]:
-        logits = module(hidden[None])[0].astype(mx.float32) / temperature
-        return statistics(logits, mx.stop_gradient(target))  # gather has no gradient for its indices
+        logits = module(hidden[None])[0].astype(mx.float32)
+        return statistics(logits if temperature == 1 else logits / temperature, target)
 
     vocabulary = project(hidden_ND[None, :1]).shape[-1]  # never evaluated
-    rows = max(1, chunk_logits // vocabulary)
+    rows = len(target_N) if chunk_logits is None else max(1, chunk_logits // vocabulary)
     if len(target_N) <= rows:
         return part(project, hidden_ND, target_N)
     again = recomputed(project, part)
@@ -101,13 +112,9 @@ def _in_chunks(
 
 
 def _logprob(logits_NV: mx.array, target_N: mx.array) -> list[mx.array]:
-    return [_chosen(logits_NV, target_N) - kernels.logsumexp(logits_NV)[:, 0]]
+    return [kernels.logprob_and_entropy(logits_NV, target_N, entropy=False)[0]]
 
 
 def _logprob_and_entropy(logits_NV: mx.array, target_N: mx.array) -> list[mx.array]:
-    total, entropy = kernels.logsumexp_and_entropy(logits_NV)
-    return [_chosen(logits_NV, target_N) - total[:, 0], mx.stop_gradient(entropy[:, 0])]
-
-
-def _chosen(logits_NV: mx.array, target_N: mx.array) -> Any:
-    return mx.take_along_axis(logits_NV, target_N[:, None], -1)[:, 0]
+    logp, entropy = kernels.logprob_and_entropy(logits_NV, target_N)
+    return [logp, mx.stop_gradient(entropy)]

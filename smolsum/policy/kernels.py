@@ -71,7 +71,7 @@ def _softmax_forward(scores: mx.array) -> mx.array:
     return e / mx.sum(e, axis=-1, keepdims=True)
 
 
-def _softmax_backward(_scores: mx.array, g: mx.array, out: mx.array) -> mx.array:
+def _softmax_backward(out: mx.array, g: mx.array) -> mx.array:
     return out * (g - mx.sum(out * g, axis=-1, keepdims=True))
 
 
@@ -84,19 +84,6 @@ def _logsumexp_backward(x: mx.array, g: mx.array, out: mx.array) -> mx.array:
     return exp(x - out) * g
 
 
-def _logsumexp_and_entropy_forward(x: mx.array) -> tuple[mx.array, mx.array]:
-    top = mx.max(x, axis=-1, keepdims=True)
-    below = x - top
-    e = exp(below)
-    total = mx.sum(e, axis=-1, keepdims=True)
-    log_total = mx.log(total)
-    return top + log_total, log_total - mx.sum(e * below, axis=-1, keepdims=True) / total
-
-
-def _logsumexp_and_entropy_backward(x: mx.array, g: tuple[mx.array, ...], out: tuple[mx.array, ...]) -> mx.array:
-    return _logsumexp_backward(x, g[0], out[0])
-
-
 def _differentiable(forward: Any, backward: Any) -> Any:
     """`forward` with its own gradient: `backward` of the inputs, the cotangent and the output."""
     function = mx.custom_function(forward)
@@ -105,12 +92,36 @@ def _differentiable(forward: Any, backward: Any) -> Any:
 
 
 _swiglu = _differentiable(lambda gate, x: _swiglu_forward(gate, x), lambda primals, g, _: _swiglu_backward(*primals, g))
-softmax = _differentiable(_softmax_forward, _softmax_backward)
+softmax = _differentiable(_softmax_forward, lambda _, g, out: _softmax_backward(out, g))
 """softmax over the last axis, float32"""
 logsumexp = _differentiable(_logsumexp_forward, _logsumexp_backward)
 """log(sum(exp(x))) over the last axis, kept, float32"""
-logsumexp_and_entropy = _differentiable(_logsumexp_and_entropy_forward, _logsumexp_and_entropy_backward)
-"""logsumexp, and the entropy in nats of softmax(x), which has no gradient; over the last axis, kept, float32"""
+
+
+def logprob_and_entropy(logits_NV: mx.array, target_N: mx.array, *, entropy: bool = True) -> tuple[mx.array, mx.array]:
+    """The log-probs (N,) of the targets under softmax of the logits, and its entropy (N,) in nats, which has no
+    gradient (0 where it is not asked for); float32.
+
+    The gradient needs one array of the logits' size: softmax, taken from 1 at the target (in place).
+    """
+    row, target_N = mx.arange(len(target_N)), mx.stop_gradient(target_N)
+    target = target_N[:, None]
+
+    def forward(x: mx.array) -> tuple[mx.array, mx.array]:
+        top = mx.max(x, axis=-1, keepdims=True)
+        below = x - top
+        e = exp(below)
+        total = mx.sum(e, axis=-1, keepdims=True)
+        log_total = mx.log(total)
+        spread = log_total - mx.sum(e * below, axis=-1, keepdims=True) / total if entropy else mx.zeros_like(total)
+        return (mx.take_along_axis(below, target, -1) - log_total)[:, 0], spread[:, 0]
+
+    def backward(x: mx.array, g: tuple[mx.array, ...], out: tuple[mx.array, ...]) -> mx.array:
+        log_total = mx.take_along_axis(x, target, -1) - out[0][:, None]
+        return (exp(x - log_total) * -g[0][:, None]).at[row, target_N].add(g[0])
+
+    logp, spread = _differentiable(forward, backward)(logits_NV)
+    return logp, spread
 
 
 def swiglu(gate: mx.array, x: mx.array) -> mx.array:
@@ -134,13 +145,22 @@ def attention(
         return out
     kv_heads, total = keys.shape[1], keys.shape[2]
     q = (queries * scale).reshape(batch, kv_heads, heads // kv_heads * length, width)
-    scores = (q @ keys.swapaxes(-1, -2)).reshape(batch, heads, length, total)
-    if mask is not None:
-        if isinstance(mask, str):
-            mask = mx.arange(total - length, total)[:, None] >= mx.arange(total)[None]
-        scores = scores + (mx.where(mask, 0.0, MASKED) if mask.dtype == mx.bool_ else mask)
-    weights = softmax(scores).reshape(batch, kv_heads, heads // kv_heads * length, total)
-    return (weights @ values).reshape(batch, heads, length, width)
+    if isinstance(mask, str):
+        mask = mx.arange(total - length, total)[:, None] >= mx.arange(total)[None]
+    if mask is not None and mask.dtype == mx.bool_:
+        mask = mx.where(mask, 0.0, MASKED)
+
+    def weights(q: mx.array, k: mx.array) -> mx.array:
+        scores = q @ k.swapaxes(-1, -2)
+        if mask is not None:
+            scores = (scores.reshape(batch, heads, length, total) + mask).reshape(scores.shape)
+        return _softmax_forward(scores)
+
+    def pull(primals: tuple[mx.array, mx.array], g: mx.array, out: mx.array) -> tuple[mx.array, mx.array]:
+        by_score = _softmax_backward(out, g)  # the scores themselves are not kept
+        return by_score @ primals[1], by_score.swapaxes(-1, -2) @ primals[0]
+
+    return (_differentiable(weights, pull)(q, keys) @ values).reshape(batch, heads, length, width)
 
 
 def install(model: nn.Module) -> None:

@@ -21,7 +21,7 @@ def group_logprobs(
     *,
     temperature: float = 1.0,
     shared_prefix: bool = True,
-    chunk_logits: int = CHUNK_LOGITS,
+    chunk_logits: int | None = CHUNK_LOGITS,
 ) -> tuple[mx.array, mx.array]:
     """Log-probs (G, T) float32 of the completions' tokens at `temperature`, and their mask (G, T) float32.
 
@@ -60,7 +60,7 @@ def scored(
     completion_GT: mx.array,
     mask_GT: mx.array,
     temperature: float,
-    chunk_logits: int,
+    chunk_logits: int | None,
 ) -> tuple[mx.array, mx.array]:
     """Log-probs and entropies (G, T) of the tokens given the trunk's outputs, 0 where the mask is."""
     tokens = completion_GT.reshape(-1)

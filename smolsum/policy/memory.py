@@ -17,6 +17,7 @@ from smolsum.config import Config
 from smolsum.errors import MachineError
 from smolsum.policy.accumulate import WHOLE, Chunking
 from smolsum.policy.checkpointing import can_checkpoint
+from smolsum.policy.head import CHUNK_LOGITS
 from smolsum.policy.prefix import can_share_prefix
 from smolsum.policy.streams import streams
 
@@ -101,7 +102,7 @@ def estimate(shape: Shape, config: Config, chunking: Chunking, widest: Widest) -
     else:
         held = shape.layers * ((shared + branch) * features + SCORES * scores)
     logits = rows * tokens * shape.vocabulary
-    if chunking.rows is not None:  # else MLX has several chunks in the making at once
+    if chunking.logits is not None:
         logits = min(logits, chunking.logits)
     gradient = shape.trained * shape.itemsize
     reference = any(stage.beta > 0 for stage in config.stages.values())
@@ -144,5 +145,5 @@ def _ways(whole: Chunking, shape: Shape, group: int) -> Iterator[Chunking]:
     yield whole
     for checkpointing in (False, True)[: 1 + shape.recomputes]:
         for rows in dict.fromkeys(sizes):
-            for logits in (whole.logits, whole.logits // 8):
+            for logits in (CHUNK_LOGITS, CHUNK_LOGITS // 8):
                 yield replace(whole, rows=rows, logits=logits, checkpointing=checkpointing)

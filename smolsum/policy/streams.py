@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import mlx.core as mx
 
+from smolsum.policy import blas
+
 T = TypeVar("T")
+MOST = 3
+"""streams for one item: while one waits for another's results, or multiplies, the next has elementwise work to do"""
 
 
 @functools.cache
@@ -21,13 +25,41 @@ def streams() -> tuple[mx.Stream, ...]:
     return tuple(mx.new_stream(mx.cpu) for _ in range(cores))
 
 
+@functools.cache
+def _spare() -> tuple[mx.Stream, ...]:
+    """One stream more than cores, for when a single item is at work."""
+    return (mx.new_stream(mx.cpu),) if len(streams()) > 1 else ()
+
+
 def spread(function: Callable[[T], Any], items: Iterable[T]) -> Iterator[Any]:
     """`function(item)` for each item in order, evaluated as many at a time as there are streams, each on its own."""
-    items = list(items)
-    for start in range(0, len(items), len(streams())):
+    yield from spread_wide(lambda item, _: function(item), items)
+
+
+def spread_wide(function: Callable[[T, Sequence[mx.Stream]], Any], items: Iterable[T]) -> Iterator[Any]:
+    """`spread` for a function that can use several streams: it is told which are the item's own.
+
+    They are several where fewer items are left than cores. What cores then remain serve matrix products.
+    """
+    items, every = list(items), streams()
+    for start in range(0, len(items), len(every)):
+        batch = items[start : start + len(every)]
+        usable = every + _spare() if len(batch) == 1 else every
+        share = min(MOST, len(usable) // len(batch))
         wave = []
-        for stream, item in zip(streams(), items[start:], strict=False):
-            with mx.stream(stream):
-                wave.append(function(item))
-        mx.eval(wave)  # the only place where these graphs run
+        for n, item in enumerate(batch):
+            own = usable[n * share : (n + 1) * share]
+            with mx.stream(own[0]):
+                wave.append(function(item, own))
+        with blas.threads(max(1, len(every) // (len(batch) * share))):
+            mx.eval(wave)  # the only place where these graphs run
         yield from wave
+
+
+def one_by_one(function: Callable[[T], Any], items: Iterable[T]) -> Iterator[Any]:
+    """`function(item)` for each item in order, evaluated one at a time, with all cores for its matrix products."""
+    for item in items:
+        with blas.threads(len(streams())):
+            result = function(item)
+            mx.eval(result)
+        yield result

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from models import EOS, assert_trees_close, build
 
-from smolsum.policy.accumulate import Chunking, group_value_and_grad
+from smolsum.policy.accumulate import Chunking, _shares, group_value_and_grad
 from smolsum.policy.checkpointing import can_checkpoint, checkpointed
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.streams import spread
@@ -97,6 +97,38 @@ def test_groups_on_several_streams() -> None:
         )
     for prompt, (_, gradient) in zip(prompts, together, strict=True):
         assert_trees_close(gradient, expected(model, prompt)[1])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9])
+@pytest.mark.parametrize("shared", [True, False])
+def test_one_group_on_several_streams(count: int, shared: bool) -> None:
+    """Its rollouts shared out, the prompt on the first stream: the same value, metrics and gradient."""
+    model = build("lfm2")
+    own = [mx.new_stream(mx.default_device()) for _ in range(count)]
+    (value, metrics), gradient = group_value_and_grad(
+        model,
+        PROMPT,
+        COMPLETIONS,
+        weighted,
+        temperature=0.8,
+        chunking=Chunking(shared_prefix=shared),
+        streams=own,
+    )
+    whole, tree = expected(model, PROMPT)
+    assert value.item() == pytest.approx(whole, rel=1e-5)
+    assert metrics["tokens"].item() == sum(len(ids) for ids in COMPLETIONS)
+    assert_trees_close(gradient, tree)
+
+
+@pytest.mark.parametrize(
+    ("group", "ahead", "streams", "shares"),
+    [(8, 0.0, 2, [4, 4]), (8, 5.0, 2, [2, 6]), (4, 9.0, 2, [0, 4]), (3, 0.0, 2, [2, 1]), (1, 0.0, 2, [0, 1])],
+)
+def test_rollouts_are_shared_out_by_work(group: int, ahead: float, streams: int, shares: list[int]) -> None:
+    """The stream that has the prompt gets fewer; every rollout is somewhere, in order, once."""
+    found = dict(_shares(group, ahead, range(streams)))
+    assert [len(range(group)[found[n]]) if n in found else 0 for n in range(streams)] == shares
+    assert [g for chunk in found.values() for g in range(group)[chunk]] == list(range(group))
 
 
 def test_only_what_is_trainable_has_a_gradient() -> None:

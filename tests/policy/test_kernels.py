@@ -159,19 +159,23 @@ def test_attention_sinks_are_not_forgotten() -> None:
 
 
 @pytest.mark.parametrize("x", [ORDINARY, ORDINARY * 10], ids=["ordinary", "peaked"])
-def test_entropy_comes_with_logsumexp(x: mx.array) -> None:
-    """Both values by the book; the gradient is that of logsumexp alone, whatever is asked of the entropy."""
+def test_log_prob_of_a_token_and_entropy(x: mx.array) -> None:
+    """Both values by the book; the gradient is that of the log-prob alone, whatever is asked of the entropy."""
+    target = mx.array([0, 3, 2, 2, 1, 0])
 
     def book(x: mx.array) -> tuple[mx.array, mx.array]:
-        p, below = mx.softmax(x, axis=-1), x - mx.max(x, axis=-1, keepdims=True)
-        entropy = mx.logsumexp(below, axis=-1, keepdims=True) - mx.sum(p * below, axis=-1, keepdims=True)
-        return mx.logsumexp(x, axis=-1, keepdims=True), mx.stop_gradient(entropy)
+        logp = x - mx.logsumexp(x, axis=-1, keepdims=True)
+        entropy = -mx.sum(mx.exp(logp) * logp, axis=-1)
+        return mx.take_along_axis(logp, target[:, None], -1)[:, 0], mx.stop_gradient(entropy)
 
-    cotangents = [ORDINARY[:, :1], ORDINARY[:, 1:2]]
-    for got, expected in zip(
-        mx.vjp(kernels.logsumexp_and_entropy, [x], cotangents), mx.vjp(book, [x], cotangents), strict=True
-    ):
+    def own(x: mx.array) -> tuple[mx.array, mx.array]:
+        return kernels.logprob_and_entropy(x, target)
+
+    cotangents = [ORDINARY[:, 0], ORDINARY[:, 1]]
+    for got, expected in zip(mx.vjp(own, [x], cotangents), mx.vjp(book, [x], cotangents), strict=True):
         assert_same(got, expected, tolerance=1e-5)
+    logp, nothing = kernels.logprob_and_entropy(x, target, entropy=False)
+    assert_same([logp, nothing], [book(x)[0], mx.zeros(6)], tolerance=1e-5)
 
 
 def test_install_replaces_mlx_lm_s_functions_only(monkeypatch: pytest.MonkeyPatch) -> None:

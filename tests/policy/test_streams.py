@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import pytest
 
-from smolsum.policy.streams import spread, streams
+from smolsum.policy.streams import MOST, one_by_one, spread, spread_wide, streams
 
 # isort: split
 import mlx.core as mx
@@ -24,6 +25,28 @@ def test_results_come_in_order_and_computed(count: int) -> None:
     """More items than streams, fewer, or none."""
     results = list(spread(lambda n: mx.full((3,), n).sum(), range(count)))
     assert [r.item() for r in results] == [3 * n for n in range(count)]
+
+
+def test_items_share_the_streams() -> None:
+    """Each item of a wave has streams of its own; a lone one has several, where there are."""
+    every = streams()
+
+    def work(n: int, own: Sequence[mx.Stream]) -> list[mx.array]:
+        return [mx.array(n), mx.array(len(set(map(str, own)))), mx.array(own[0] in every)]
+
+    told = list(spread_wide(work, range(len(every) + 1)))
+    crowd, alone = told[:-1], told[-1]
+    assert [[x.item() for x in row] for row in crowd] == [[n, 1, True] for n in range(len(every))]
+    assert [x.item() for x in alone] == [len(every), min(MOST, len(every) + (len(every) > 1)), True]
+
+
+def test_one_by_one_is_computed_when_taken() -> None:
+    """The next is begun only then."""
+    begun = []
+    results = one_by_one(lambda n: begun.append(n) or mx.array(n), range(3))
+    assert next(results).item() == 0
+    assert begun == [0]
+    assert [r.item() for r in results] == [1, 2]
 
 
 def test_memory_is_for_one_wave() -> None:
