@@ -113,7 +113,8 @@ def logprob_and_entropy(logits_NV: mx.array, target_N: mx.array, *, entropy: boo
         e = exp(below)
         total = mx.sum(e, axis=-1, keepdims=True)
         log_total = mx.log(total)
-        spread = log_total - mx.sum(e * below, axis=-1, keepdims=True) / total if entropy else mx.zeros_like(total)
+        # a product of rows needs no third array of the logits' size
+        spread = log_total - (e[:, None] @ below[..., None])[:, 0] / total if entropy else mx.zeros_like(total)
         return (mx.take_along_axis(below, target, -1) - log_total)[:, 0], spread[:, 0]
 
     def backward(x: mx.array, g: tuple[mx.array, ...], out: tuple[mx.array, ...]) -> mx.array:

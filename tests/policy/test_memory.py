@@ -18,6 +18,7 @@ from smolsum.grpo.optimizer import Optimizer
 from smolsum.grpo.update import gradients
 from smolsum.policy.accumulate import WHOLE, Chunking
 from smolsum.policy.memory import GB, Shape, Widest, choose_chunking, estimate, shape_of
+from smolsum.policy.streams import streams
 from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
 
 STAGE = StageConfig(
@@ -56,6 +57,8 @@ def needed(chunking: Chunking, widest: Widest) -> float:
 def test_the_estimate_is_near_the_measured_peak(chunking: Chunking, prompts: int, widest: Widest) -> None:
     """Within 25 %, over whole updates with their optimizer."""
     gc.collect()  # what earlier tests have left would be freed in the middle of the measurement
+    for stream in streams():
+        mx.synchronize(stream)
     held = mx.get_active_memory()
     model = build("qwen2", **SIZES)
     optimizer = Optimizer(model, OptimizerConfig())
