@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -30,7 +30,7 @@ Exit codes:
   2    a flag, a configuration value or an input file is wrong
   3    a worker, judge or hub does not answer
   4    this machine cannot do it
-  130  interrupted; a checkpoint is saved
+  130  interrupted; what was saved can be resumed
 """
 
 app = typer.Typer(
@@ -202,9 +202,10 @@ def train(
         environ=os.environ,
     )
     if dry_run:
+        show_plan = _plan(resolved.config)  # first what may fail
         console.data(render_with_sources(resolved).rstrip())
         if not quiet:
-            _show_plan(resolved.config)
+            show_plan()
         return
 
     from smolsum.progress import Progress
@@ -304,20 +305,25 @@ def stats(
     show(report, form)
 
 
-def _show_plan(config: Config) -> None:
-    """The stages and their optimizer steps, and the memory that they take, as tables."""
+def _plan(config: Config) -> Callable[[], None]:
+    """What shows the stages with their optimizer steps, and the memory that they take, as tables."""
     from smolsum.data import load_split
     from smolsum.materials import forecast
     from smolsum.plan import needs_data, planned_steps
 
     prompts = len(load_split(config.data, "train").examples) if needs_data(config) else 0
     steps = planned_steps(config, prompts)
-    console.table(["stage", "steps"], [[stage, str(count)] for stage, count in steps.items()])
     memory = forecast(config)
-    if memory is None:
-        console.narrate(f"memory: known once {config.model.path} is on this machine (hf download {config.model.path})")
-    else:
-        console.table(["memory", "GB"], [[name, f"{size:.2f}"] for name, size in memory.items()])
+
+    def show() -> None:
+        console.table(["stage", "steps"], [[stage, str(count)] for stage, count in steps.items()])
+        if memory is None:
+            where = f"is on this machine (hf download {config.model.path})"
+            console.narrate(f"memory: known once {config.model.path} {where}")
+        else:
+            console.table(["memory", "GB"], [[name, f"{size:.2f}"] for name, size in memory.items()])
+
+    return show
 
 
 def _settings_of(run: str, runs_dir: str) -> Config:

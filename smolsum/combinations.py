@@ -17,6 +17,12 @@ def check_combinations(config: Config, sources: Mapping[str, str]) -> None:
             "against the sampler's own, the ratio holds the correction already",
             hint="--set grpo.old_logprobs=recomputed, or --set grpo.correction=none",
         )
+    if config.data.prompt_column == config.data.completion_column:
+        raise UsageError(
+            f"{sources['data.completion_column']}: posts and references cannot both come from column "
+            f"{config.data.prompt_column!r}",
+            hint="--set data.completion_column=NAME",
+        )
     limit, buffer = config.sampling.max_new_tokens, config.rewards.overlong_buffer
     for name, stage in config.stages.items():
         if "overlong" in stage.rewards and buffer > limit:

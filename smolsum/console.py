@@ -82,10 +82,10 @@ def error(exc: BaseException) -> None:
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:
     """Prints a table to stderr: boxed on a terminal, aligned plain text elsewhere.
 
-    Columns of numbers are set to the right. On a terminal too narrow for all columns the last ones are left
-    out, and a line says which; plain text is never cut.
+    Columns of numbers are set to the right. On a terminal too narrow for the box it is left out; on one too narrow for
+    all columns too the last ones are, and a line says which. Elsewhere nothing is ever cut.
     """
-    if not live():
+    if not live() or _boxed(_shape(columns, rows)[1]) > console().width >= _unboxed(_shape(columns, rows)[1]):
         for line in [*([] if title is None else [title]), *_aligned(columns, rows)]:
             narrate(line)
         return
@@ -94,8 +94,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str |
     from rich.text import Text
 
     out = console()
-    # each column also takes two cells of padding and a line, and one line closes the row
-    shown = max((n for n in range(len(columns) + 1) if sum(widths[:n]) + 3 * n + 1 <= out.width), default=0) or 1
+    shown = max((n for n in range(len(columns) + 1) if _boxed(widths[:n]) <= out.width), default=0) or 1
     grid = Table(title=None if title is None else Text(title), title_justify="left")
     for name, right in zip(columns[:shown], numeric, strict=False):
         grid.add_column(Text(name), justify="right" if right else "left")
@@ -115,11 +114,21 @@ def data_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if sys.stdout.isatty() or os.environ.get("COLUMNS"):
         _, widths = _shape(columns, rows)
         room = shutil.get_terminal_size().columns
-        shown = max((n for n in range(len(columns) + 1) if sum(widths[:n]) + 2 * (n - 1) <= room), default=0) or 1
+        shown = max((n for n in range(len(columns) + 1) if _unboxed(widths[:n]) <= room), default=0) or 1
     for line in _aligned(columns[:shown], [row[:shown] for row in rows]):
         data(line)
     if shown < len(columns):
         narrate(f"(not shown for want of width: {', '.join(columns[shown:])})")
+
+
+def _boxed(widths: Sequence[int]) -> int:
+    """Width of a boxed table: each column takes two cells of padding and a line, and one line closes the row."""
+    return sum(widths) + 3 * len(widths) + 1
+
+
+def _unboxed(widths: Sequence[int]) -> int:
+    """Width of an aligned one: two cells between columns."""
+    return sum(widths) + 2 * (len(widths) - 1)
 
 
 def _aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

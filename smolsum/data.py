@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,8 +67,8 @@ def _examples(rows: Sequence[Row], data: DataConfig, split: str) -> Iterator[Exa
     used = {data.prompt_column, data.completion_column, ID_COLUMN}
     seen: dict[str, str] = {}
     for number, (where, row) in enumerate(rows, start=1):
-        source = _column(row, where, data.prompt_column, "data.prompt_column")
-        completion = _column(row, where, data.completion_column, "data.completion_column")
+        source = _column(row, where, data.prompt_column, "data.prompt_column", used)
+        completion = _column(row, where, data.completion_column, "data.completion_column", used)
         references = completion if isinstance(completion, list) else [completion]
         name = _id(row.get(ID_COLUMN), where) if has_ids else f"{split}-{number}"
         if name in seen:
@@ -85,11 +85,13 @@ def _examples(rows: Sequence[Row], data: DataConfig, split: str) -> Iterator[Exa
         )
 
 
-def _column(row: Mapping[str, Any], where: str, column: str, setting: str) -> Any:
+def _column(row: Mapping[str, Any], where: str, column: str, setting: str, taken: Collection[str]) -> Any:
     if column not in row:
+        free = [name for name in row if name not in taken]
+        near = nearest_name(column, free) or (free[0] if len(free) == 1 else "NAME")
         raise UsageError(
             f"{where} has no column {column!r}, only {', '.join(row) or 'an empty object'}",
-            hint=f"--set {setting}={nearest_name(column, row) or 'NAME'}",
+            hint=f"--set {setting}={near}" if free else "complete or remove the row",
         )
     return row[column]
 

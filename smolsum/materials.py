@@ -104,7 +104,8 @@ def forecast(config: Config) -> dict[str, float] | None:
     if not is_here(config.model.path):
         return None
     policy = _policy(config, shapes_only=True)
-    prompts, _ = _prompts(policy, TASKS[config.task.name], load_split(config.data, "train"), config)
+    splits = {name: load_split(config.data, name) for name in SPLITS}
+    prompts, _ = _prompts(policy, TASKS[config.task.name], splits["train"], config)
     shape, widest = shape_of(policy.model, policy.config), _widest(prompts, config)
     parts = estimate(shape, config, choose_chunking(shape, config, widest), widest)
     return {name: size / GB for name, size in {**parts, "peak": sum(parts.values())}.items()}
@@ -166,17 +167,19 @@ def _check_trainable(policy: Policy, config: Config) -> None:
 
 
 def _prompts(policy: Policy, task: Task, split: Split, config: Config) -> tuple[tuple[Prompt, ...], int]:
-    prompts, limit = [], config.data.max_input_tokens
+    every, limit = [], config.data.max_input_tokens
     for example in split.examples:
         messages = task.messages(example, config)
-        ids = encode_chat(policy, list(messages))
-        if len(ids) > limit and config.data.long_prompts == "error":
-            raise UsageError(
-                f"prompt {example.id} of the {split.name} split has {len(ids)} tokens, over max_input_tokens = {limit}",
-                hint=f"--set data.max_input_tokens={len(ids)}, or --set data.long_prompts=drop",
-            )
-        if len(ids) <= limit:
-            prompts.append(Prompt(example.id, messages, tuple(ids), example.references, example.metadata))
+        ids = tuple(encode_chat(policy, list(messages)))
+        every.append(Prompt(example.id, messages, ids, example.references, example.metadata))
+    prompts = [prompt for prompt in every if len(prompt.token_ids) <= limit]
+    if len(prompts) < len(every) and config.data.long_prompts == "error":
+        longest = max(every, key=lambda prompt: len(prompt.token_ids))
+        raise UsageError(
+            f"{len(every) - len(prompts)} of {len(every)} prompts of the {split.name} split are over max_input_tokens ="
+            f" {limit}; the longest, {longest.id}, has {len(longest.token_ids)} tokens",
+            hint=f"--set data.max_input_tokens={len(longest.token_ids)}, or --set data.long_prompts=drop",
+        )
     if not prompts:
         raise UsageError(
             f"no prompt of the {split.name} split has {limit} tokens or fewer",

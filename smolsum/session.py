@@ -38,7 +38,7 @@ class Session:
         self.config, self.runs_dir, self.progress = config, Path(config.run.dir), progress
         self.resumed = paths is not None
         self.step = self.stage_step = 0
-        self.stop_requested = False
+        self.stop_requested = self.in_step = False
         self.results: dict[str, Mapping[str, float | None]] = {}
         self._paths, self._files = paths, files
         self._best: dict[str, Any] = {}
@@ -68,6 +68,10 @@ class Session:
                 raise
             except BaseException as error:
                 session._fail(error)
+                if isinstance(error, KeyboardInterrupt) and "journal" in vars(session):
+                    raise InterruptedRun(
+                        "interrupted; the run can go on from what was last saved", hint=session.paths.resume_command
+                    ) from error
                 raise
 
     def begin(self, materials: Materials, steps: Mapping[str, int]) -> None:
@@ -82,7 +86,7 @@ class Session:
         self._files.enter_context(acquire(self.paths))
         attempt = last_attempt(self.paths) + 1
         if self.resumed and self.paths.info.exists():
-            self._compare(json.loads(self.paths.info.read_text()))
+            self._compare(self._info())
         else:
             self._describe()
         self._whole, damaged = checkpoints.check_all(self.paths)
@@ -92,9 +96,9 @@ class Session:
         self.journal = self._files.enter_context(Journal(self.paths, attempt))
         self.journal.event("started", f"attempt {attempt} from step {point}", step=point)
         for path, problem in (damaged[step] for step in sorted(damaged) if step > point):
-            self._tell("checkpoint_damaged", f"checkpoint {path.name} is damaged and was passed over: {problem}")
+            self._tell("checkpoint_damaged", f"checkpoint {path.name} is damaged and was passed over: {problem}", point)
         for warning in materials.warnings:
-            self._tell("warning", warning)
+            self._tell("warning", warning, point)
         self.progress.plan(list(self.steps.items()))
         self.journal.status("starting", step=point, phase="loaded", stage=next(iter(self.steps)))
 
@@ -203,7 +207,8 @@ class Session:
 
     def finish(self) -> None:
         """Mark the run as finished and show what it did to the model."""
-        headlines = self.materials.task.headlines
+        known = [name for metrics in self.results.values() for name, value in metrics.items() if value is not None]
+        headlines = [h for h in self.materials.task.headlines if h.metric in known]
         rows = []
         for label, metrics in self.results.items():
             values = [(h, metrics.get(h.metric)) for h in headlines]
@@ -218,15 +223,26 @@ class Session:
         self.journal.status("finished", step=self.step, phase="finished", stage=next(reversed(self.steps)))
         self.journal.event("finished", f"finished at step {self.step}", step=self.step)
 
-    def interrupt(self) -> None:
+    @contextmanager
+    def next_step(self) -> Iterator[None]:
+        """One optimizer step, up to its checkpoint; a user who asks to stop in it is heeded at its end."""
+        self.step += 1
+        self.in_step = True
+        yield
+        self.in_step = False
+        if self.stop_requested:
+            self._interrupt()
+
+    def _interrupt(self) -> None:
         """Leave after the user's signal; the step is finished and saved."""
         self.journal.status("interrupted", step=self.step, phase="stopped", stage="")
         self.journal.event("interrupted", f"stopped by the user after step {self.step}", step=self.step)
         raise InterruptedRun(f"stopped after step {self.step}; a checkpoint is saved", hint=self.paths.resume_command)
 
-    def request_stop(self) -> None:
-        """Stop after the step at hand."""
-        self.stop_requested = True
+    def request_stop(self) -> bool:
+        """Stop after the step at hand; whether there is one."""
+        self.stop_requested = self.in_step
+        return self.in_step
 
     def _name(self) -> str:
         rewards = dict.fromkeys(r for stage in self.config.stages.values() for r in stage.rewards)
@@ -261,8 +277,18 @@ class Session:
             "fingerprints": self.fingerprints,
             **self.materials.provenance,
         }
-        replace(self.paths.config, to_toml(self.config).encode(), self.paths.resume_command)
-        replace(self.paths.info, json.dumps(info, indent=2).encode() + b"\n", self.paths.resume_command)
+        remedy = self.paths.resume_command
+        replace(self.paths.config, to_toml(self.config).encode(), remedy, durable=True)
+        replace(self.paths.info, json.dumps(info, indent=2).encode() + b"\n", remedy, durable=True)
+
+    def _info(self) -> Mapping[str, Any]:
+        try:
+            return dict(json.loads(self.paths.info.read_text()))
+        except ValueError as error:
+            raise SmolsumError(
+                f"{self.paths.info} is damaged: {error}",
+                hint=f"restore it, or start a new run: smolsum train --config {self.paths.config}",
+            ) from error
 
     def _compare(self, info: Mapping[str, Any]) -> None:
         """Refuse to go on where the run would not be the same run."""
@@ -274,8 +300,8 @@ class Session:
                     hint="restore it, or start a new run: smolsum train --config " + str(self.paths.config),
                 )
 
-    def _tell(self, kind: str, message: str) -> None:
-        self.journal.event(kind, message, step=self.step)
+    def _tell(self, kind: str, message: str, step: int | None = None) -> None:
+        self.journal.event(kind, message, step=self.step if step is None else step)
         (self.progress.note if kind == "stage_reused" else self.progress.warn)(message)
 
     def _fail(self, error: BaseException) -> None:

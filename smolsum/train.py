@@ -54,33 +54,31 @@ def run_stage(session: Session, materials: Materials, name: str) -> None:
     session.load_optimizer(optimizer)
     order = PromptOrder(materials.prompts["train"], config, list(config.stages).index(name))
     for k in range(session.stage_step, steps):
-        session.step += 1
-        clock = Clock()
-        batch, used = collect(policy, order, k, config, stage, step=session.step, lap=clock.lap)
-        chosen = batch.take(used)
-        advantages_PG = advantages(chosen.totals, chosen.scores, stage.rewards, scale=config.grpo.advantage_scale)
-        grads, metrics = gradients(
-            policy.model,
-            chosen.groups,
-            advantages_PG,
-            config.grpo,
-            stage,
-            max_new_tokens=config.sampling.max_new_tokens,
-            chunking=materials.chunking,
-            reference=reference,
-        )
-        clock.lap("fwd_bwd_s")
-        metrics |= optimizer.step(policy.model, grads, learning_rate(stage, k, steps))
-        clock.lap("optimizer_s")
-        metrics |= rollout_metrics(batch, config)
-        if config.train.validate_every and (k + 1) % config.train.validate_every == 0:
-            metrics |= validate(session, materials, stage)
-            clock.lap("validate_s")
-        rows = rollout_rows(batch, dict(zip(used, advantages_PG.tolist(), strict=True)))
-        session.record(name, metrics, clock.times(), rows)
-        session.checkpoint(name, optimizer, best=metrics.get("validation/reward"))
-        if session.stop_requested:
-            session.interrupt()
+        with session.next_step():
+            clock = Clock()
+            batch, used = collect(policy, order, k, config, stage, step=session.step, lap=clock.lap)
+            chosen = batch.take(used)
+            advantages_PG = advantages(chosen.totals, chosen.scores, stage.rewards, scale=config.grpo.advantage_scale)
+            grads, metrics = gradients(
+                policy.model,
+                chosen.groups,
+                advantages_PG,
+                config.grpo,
+                stage,
+                max_new_tokens=config.sampling.max_new_tokens,
+                chunking=materials.chunking,
+                reference=reference,
+            )
+            clock.lap("fwd_bwd_s")
+            metrics |= optimizer.step(policy.model, grads, learning_rate(stage, k, steps))
+            clock.lap("optimizer_s")
+            metrics |= rollout_metrics(batch, config)
+            if config.train.validate_every and (k + 1) % config.train.validate_every == 0:
+                metrics |= validate(session, materials, stage)
+                clock.lap("validate_s")
+            rows = rollout_rows(batch, dict(zip(used, advantages_PG.tolist(), strict=True)))
+            session.record(name, metrics, clock.times(), rows)
+            session.checkpoint(name, optimizer, best=metrics.get("validation/reward"))
 
 
 def validate(session: Session, materials: Materials, stage: StageConfig) -> dict[str, float]:

@@ -190,7 +190,8 @@ def test_dry_run_counts_epochs(trainer: Trainer, capsys: pytest.CaptureFixture[s
     """Where epochs decide, the training data are counted."""
     rows = "".join(f'{{"prompt": "post {i}", "completion": "sum {i}"}}\n' for i in range(9))
     Path("data").mkdir()
-    Path("data/train.jsonl").write_text(rows)
+    for split in ("train", "validation", "test"):
+        Path(f"data/{split}.jsonl").write_text(rows)
     sets = ["--set", "data.path=data", "--set", "stages.quality.epochs=2"]
     assert cli.main(["train", *sets, "--dry-run"]) == 0
     # nine prompts twice, four a step, the last step filled up

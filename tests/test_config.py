@@ -421,6 +421,12 @@ def test_bad_values_name_their_source(text: str) -> None:
     assert error.hint
 
 
+def test_posts_and_references_are_two_columns() -> None:
+    """Training on the post as its own summary would go well and mean nothing."""
+    with pytest.raises(UsageError, match="cannot both come from column 'prompt'"):
+        resolved(sets=["data.completion_column=prompt"])
+
+
 def test_a_correction_needs_recomputed_log_probs(tmp_path: Path) -> None:
     """Against the sampler's own log-probs it would count twice; the error names where it came from."""
     error = refused(config_file=config_file(tmp_path, '[grpo]\ncorrection = "token_mask"\n'))

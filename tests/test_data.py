@@ -314,6 +314,21 @@ def test_a_missing_column_is_answered_with_the_nearest(tmp_path: Path, column: s
     assert error.hint == f"--set data.{column}_column={setting}"
 
 
+@pytest.mark.parametrize(
+    ("rest", "hint"),
+    [
+        ({"summary": "B."}, "--set data.completion_column=summary"),
+        ({}, "complete or remove the row"),
+        ({"id": "a"}, "complete or remove the row"),
+        ({"year": 2024, "source": "web"}, "--set data.completion_column=NAME"),
+    ],
+)
+def test_a_post_is_never_offered_as_its_own_reference(tmp_path: Path, rest: dict[str, Any], hint: str) -> None:
+    """The hint leaves out the columns that serve already."""
+    (tmp_path / "train.jsonl").write_text(json.dumps({"prompt": "A.", **rest}) + "\n")
+    assert refusal(tmp_path).hint == hint
+
+
 BAD_VALUES = {
     "empty": ("", "is empty"),
     "blank": (" \n\t ", "is empty"),

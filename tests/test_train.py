@@ -144,6 +144,36 @@ def test_first_ctrl_c_saves_and_exits_130(data: Path, finished: Path, tmp_path: 
     assert weights(run, 8) == weights(finished, 8)
 
 
+def test_ctrl_c_outside_a_step_leaves_at_once(data: Path, finished: Path, tmp_path: Path) -> None:
+    """In an evaluation there is no step to finish: 130, the hint, and the resumed run ends as if nothing had been."""
+    process = start(arguments(data, tmp_path, "early"))
+    run = tmp_path / "early"
+    deadline = time.monotonic() + 120
+    while not (run / "status.json").exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "finishing the step" not in err
+    assert err.splitlines()[-1].startswith("hint: smolsum train --resume")
+    assert learned(run) == []
+    assert json.loads((run / "status.json").read_text())["state"] == "interrupted"
+    assert main(["train", "--resume", str(run)]) == 0
+    assert learned(run) == learned(finished)
+
+
+def test_a_damaged_run_description_is_named(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On resume, with the settings to start anew from."""
+    shutil.copytree(finished, tmp_path / "hurt", symlinks=True)
+    (tmp_path / "hurt" / "run.json").write_text("{bro")
+    assert main(["train", "--resume", str(tmp_path / "hurt")]) == 1
+    err = capsys.readouterr().err
+    assert "run.json is damaged" in err
+    assert "hint: restore it, or start a new run: smolsum train --config" in err
+
+
 def test_damaged_checkpoint_is_passed_over(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the newest checkpoint broken the run goes back to the one before it, says so, and ends the same."""
     shutil.copytree(finished, tmp_path / "hurt", symlinks=True)

@@ -85,9 +85,10 @@ def load_policy(
     """
     path = locate(path_or_id)
     config = _check(path)
+    eos_ids = _eos(path, config)
     try:
         model, _ = load_model(path, lazy=True)
-        tokenizer = load_tokenizer(path, eos_token_ids=_eos(path, config))
+        tokenizer = load_tokenizer(path, eos_token_ids=eos_ids)
     except (ValueError, RuntimeError, KeyError, OSError, TypeError) as error:
         raise UsageError(
             f"{path} cannot be loaded: {_first_line(error)}",
@@ -205,7 +206,10 @@ def _json(path: Path) -> Any:
 def _eos(path: Path, config: Mapping[str, Any]) -> list[int] | int | None:
     """EOS as generation does: generation_config.json first, then config.json."""
     generation = path / "generation_config.json"
-    found = json.loads(generation.read_text()).get("eos_token_id") if generation.is_file() else None
+    held = _json(generation) if generation.is_file() else {}
+    if not isinstance(held, dict):
+        raise UsageError(f"{generation} holds no object", hint=LAYOUT)
+    found = held.get("eos_token_id")
     eos: list[int] | int | None = found if found is not None else config.get("eos_token_id")
     return eos
 

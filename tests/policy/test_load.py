@@ -88,7 +88,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "tokenizer not JSON": (with_text("tokenizer.json", "{"), "cannot be loaded"),
     "tokenizer not a tokenizer": (with_text("tokenizer.json", '{"version": "1.0"}'), "cannot be loaded"),
     "tokenizer config not JSON": (with_text("tokenizer_config.json", "{"), "cannot be loaded"),
-    "generation config not JSON": (with_text("generation_config.json", "{"), "cannot be loaded"),
+    "generation config not JSON": (with_text("generation_config.json", "{"), "generation_config.json is not JSON"),
+    "generation config no object": (
+        with_text("generation_config.json", "[]"),
+        "generation_config.json holds no object",
+    ),
     "no chat template": (drop_template, "no chat template"),
 }
 
