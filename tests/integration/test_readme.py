@@ -20,11 +20,10 @@ def scores(run: Path, label: str, metric: str) -> list[float]:
     return [row[metric] for row in rows]
 
 
-@pytest.mark.parametrize("model", ["tiny", "tiny-lfm"])
-def test_finetuned_meteor(tmp_path: Path, model: str) -> None:
+def test_finetuned_meteor(tmp_path: Path) -> None:
     """Under 25 % on target before, 90 % after the length stage, with at most 5 points more repetition and wrong facts;
     the quality stage then raises METEOR (paired t-test over 200 test posts, p < 0.01)."""
-    command = ["train", "--model", model, "--strategy", "finetuned", "--reward", "meteor"]
+    command = ["train", "--model", "tiny", "--strategy", "finetuned", "--reward", "meteor"]
     assert main([*command, "--runs-dir", str(tmp_path), "--name", "readme"]) == 0
     run = tmp_path / "readme"
     start, length = (read_summary(run / "eval" / f"{label}-test")["metrics"] for label in ("start", "length"))
