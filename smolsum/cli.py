@@ -202,9 +202,9 @@ def train(
         environ=os.environ,
     )
     if dry_run:
-        show_plan = _plan(resolved.config)  # first what may fail
+        show_plan = None if quiet else _plan(resolved.config)  # first what may fail
         console.data(render_with_sources(resolved).rstrip())
-        if not quiet:
+        if show_plan:
             show_plan()
         return
 
