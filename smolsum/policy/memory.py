@@ -24,7 +24,7 @@ from smolsum.policy.streams import streams
 GB = 1e9
 ACTIVATIONS = 2.5
 """float32 values held for backward, for each output of a layer's matrices"""
-SCORES = 1.2
+SCORES = 0.9
 """for each attention score"""
 LOGITS = 3.2
 """for each logit"""
