@@ -57,8 +57,22 @@ def console() -> Console:
 
 
 def data(text: str) -> None:
-    """Prints one line of result to stdout."""
-    print(text, file=sys.stdout, flush=True)
+    """Prints one line of result to stdout; a reader that has gone has read enough. SmolsumError where it cannot be
+    written, on a full disk for one."""
+    try:
+        print(text, file=sys.stdout, flush=True)
+    except BrokenPipeError:
+        _discard_stdout()
+    except OSError as failure:
+        _discard_stdout()
+        raise SmolsumError(f"the result cannot be written: {failure}", hint="make room where stdout goes") from failure
+
+
+def _discard_stdout() -> None:
+    """Sends what is left to nowhere: Python would try once more as it ends, and fail."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def narrate(text: str) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,23 +10,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from smolsum import checkpoints
-from smolsum.config import Config, to_toml
-from smolsum.disk import replace
-from smolsum.errors import InterruptedRun, SmolsumError, UsageError
+from smolsum import checkpoints, manifest
+from smolsum.config import Config
+from smolsum.errors import InterruptedRun, SmolsumError
 from smolsum.evaluate.generate import greedy, measured
 from smolsum.evaluate.scores import has_scores, read_summary, write_scores
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.interrupt import stop_signals
 from smolsum.journal import Journal, State, discard_after
 from smolsum.materials import Materials, stage_fingerprint
-from smolsum.policy.load import load_trained, save_trained, snapshot
+from smolsum.policy.load import snapshot
+from smolsum.policy.save import load_trained, save_trained
 from smolsum.progress import Progress
 from smolsum.runs import RunPaths, acquire, create_run, derive_name, last_attempt, open_run
 
 OPTIMIZER = "optimizer.safetensors"
-FIXED = ("model", "tokenizer", "data", "meteor")
-"""what a resumed run must find as it was"""
 
 
 class Session:
@@ -86,9 +82,9 @@ class Session:
         self._files.enter_context(acquire(self.paths))
         attempt = last_attempt(self.paths) + 1
         if self.resumed and self.paths.info.exists():
-            self._compare(self._info())
+            manifest.compare(self.paths, materials.provenance)
         else:
-            self._describe()
+            manifest.write(self.paths, self.config, self.steps, self.fingerprints, materials.provenance)
         self._whole, damaged = checkpoints.check_all(self.paths)
         point = self._resume_point()
         if self.resumed:
@@ -201,7 +197,7 @@ class Session:
             groups = greedy(self.materials.policy, self.materials.prompts["test"], self.config, version=self.step)
             rows = measured(groups, self.materials.measure)
             origin = {"label": label, "step": self.step, "sampler": "greedy"}
-            origin |= {key: self.materials.provenance[key] for key in FIXED}
+            origin |= {key: self.materials.provenance[key] for key in manifest.FIXED}
             write_scores(folder, rows, self.materials.task.summarise(rows), origin, self.paths.resume_command)
         self.results[label] = read_summary(folder)["metrics"]
 
@@ -266,39 +262,6 @@ class Session:
             if point != end:
                 break
         return point
-
-    def _describe(self) -> None:
-        """Write config.toml and run.json."""
-        info = {
-            "schema_version": 1,
-            "argv": sys.argv,
-            "created": datetime.now().astimezone().isoformat(),
-            "steps": self.steps,
-            "fingerprints": self.fingerprints,
-            **self.materials.provenance,
-        }
-        remedy = self.paths.resume_command
-        replace(self.paths.config, to_toml(self.config).encode(), remedy, durable=True)
-        replace(self.paths.info, json.dumps(info, indent=2).encode() + b"\n", remedy, durable=True)
-
-    def _info(self) -> Mapping[str, Any]:
-        try:
-            return dict(json.loads(self.paths.info.read_text()))
-        except ValueError as error:
-            raise SmolsumError(
-                f"{self.paths.info} is damaged: {error}",
-                hint=f"restore it, or start a new run: smolsum train --config {self.paths.config}",
-            ) from error
-
-    def _compare(self, info: Mapping[str, Any]) -> None:
-        """Refuse to go on where the run would not be the same run."""
-        for key in FIXED:
-            now = json.loads(json.dumps(self.materials.provenance[key]))
-            if info.get(key) != now:
-                raise UsageError(
-                    f"run {self.paths.name} began with another {key}: {info.get(key)} then, {now} now",
-                    hint="restore it, or start a new run: smolsum train --config " + str(self.paths.config),
-                )
 
     def _tell(self, kind: str, message: str, step: int | None = None) -> None:
         self.journal.event(kind, message, step=self.step if step is None else step)

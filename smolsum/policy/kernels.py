@@ -92,8 +92,6 @@ def _differentiable(forward: Any, backward: Any) -> Any:
 
 
 _swiglu = _differentiable(lambda gate, x: _swiglu_forward(gate, x), lambda primals, g, _: _swiglu_backward(*primals, g))
-softmax = _differentiable(_softmax_forward, lambda _, g, out: _softmax_backward(out, g))
-"""softmax over the last axis, float32"""
 logsumexp = _differentiable(_logsumexp_forward, _logsumexp_backward)
 """log(sum(exp(x))) over the last axis, kept, float32"""
 

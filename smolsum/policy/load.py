@@ -1,12 +1,11 @@
-"""A policy from a built-in model, a local directory or the hub, and back to disk in the Hugging Face layout."""
+"""A policy from a built-in model, a local directory or the hub."""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +22,7 @@ from smolsum.config import LoraConfig
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
 from smolsum.policy import kernels
 from smolsum.policy.head import has_plain_head
-from smolsum.policy.lora import add_adapters, fused_weights, load_adapters, save_adapters
+from smolsum.policy.lora import add_adapters
 from smolsum.policy.quantised import is_quantised, quantise
 from smolsum.values import nearest
 
@@ -32,8 +31,6 @@ HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 COMPANIONS = ("*.json", "*.jinja", "*.txt", "*.model")
 """what a checkpoint needs beside its weights"""
-FUSED = "fused"
-"""the folder in a checkpoint of adapters that holds the whole model"""
 LAYOUT = "give a directory in the Hugging Face layout: config.json, *.safetensors, tokenizer.json"
 
 
@@ -216,57 +213,6 @@ def _eos(path: Path, config: Mapping[str, Any]) -> list[int] | int | None:
 
 def _first_line(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
-
-
-def save_policy(policy: Policy, weights: Mapping[str, Any], folder: Path) -> None:
-    """Write the policy with these parameters (a tree like `model.parameters()`) so that mlx-lm and transformers load
-    it."""
-    dtype = DTYPES[policy.dtype]
-    flat = {k: v.astype(dtype) if mx.issubdtype(v.dtype, mx.floating) else v for k, v in tree_flatten(weights)}
-    for source in sorted({p for pattern in COMPANIONS for p in policy.path.glob(pattern)}):
-        if source.name not in ("config.json", "model.safetensors.index.json", "meta.json"):
-            shutil.copyfile(source, folder / source.name)
-    config = {k: v for k, v in policy.config.items() if k not in ("dtype", "torch_dtype")} | {
-        "dtype": policy.dtype,
-        "torch_dtype": policy.dtype,
-    }
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    mx.save_safetensors(str(folder / "model.safetensors"), _hub_layout(flat), metadata={"format": "pt"})
-
-
-def _hub_layout(flat: dict[str, mx.array]) -> dict[str, mx.array]:
-    """LFM2's convolution weights turned back: mlx-lm turns them on loading (models/lfm2.py, sanitize)."""
-    return {k: mx.contiguous(v.transpose(0, 2, 1)) if k.endswith("conv.conv.weight") else v for k, v in flat.items()}
-
-
-def load_weights(policy: Policy, folder: Path) -> None:
-    """Give the policy the weights that `save_policy` wrote to the folder."""
-    weights = mx.load(str(folder / "model.safetensors"))
-    if "sanitize" in dir(policy.model):
-        weights = policy.model.sanitize(weights)
-    policy.model.load_weights(list(weights.items()))
-    mx.eval(policy.model.parameters())
-
-
-def save_trained(policy: Policy, folder: Path) -> None:
-    """Write what training changes: the adapters, and below `fused` the whole model where that is asked for; or, without
-    adapters, the whole model."""
-    if policy.lora is None:
-        save_policy(policy, policy.model.parameters(), folder)
-        return
-    save_adapters(policy.model, policy.lora, folder)
-    if policy.lora.fuse:
-        plain = {k: v for k, v in policy.config.items() if k not in ("quantization", "quantization_config")}
-        (folder / FUSED).mkdir()
-        save_policy(replace(policy, config=plain), fused_weights(policy.model), folder / FUSED)
-
-
-def load_trained(policy: Policy, folder: Path) -> None:
-    """Give the policy what `save_trained` wrote to the folder."""
-    if policy.lora is None:
-        load_weights(policy, folder)
-    else:
-        load_adapters(policy.model, folder)
 
 
 def weights_hash(path: Path) -> str:

@@ -72,14 +72,6 @@ def test_swiglu_is_silu_times_x(gate: mx.array) -> None:
     assert_same(got, vjp(lambda g, x: g * mx.sigmoid(g) * x, inputs, ORDINARY), tolerance=2e-5)
 
 
-@pytest.mark.parametrize("x", [ORDINARY, EXTREME], ids=["ordinary", "extreme"])
-def test_softmax_is_mlx_s(x: mx.array) -> None:
-    """Value and gradient, and rows that sum to 1."""
-    got = vjp(kernels.softmax, [x], ORDINARY)
-    assert_same(got, vjp(lambda a: mx.softmax(a, axis=-1), [x], ORDINARY), tolerance=1e-5)
-    np.testing.assert_allclose(np.array(got[0].sum(axis=-1)), 1.0, rtol=1e-6)
-
-
 # float32 has three decimals at 1e4, and the gradient is made of the value
 @pytest.mark.parametrize(("x", "tolerance"), [(ORDINARY, 1e-5), (EXTREME, 1e-3)], ids=["ordinary", "extreme"])
 def test_logsumexp_is_mlx_s(x: mx.array, tolerance: float) -> None:

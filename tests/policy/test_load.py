@@ -11,7 +11,8 @@ import pytest
 from models import CHAT_TEMPLATE, EOS, build, write
 
 from smolsum.errors import UsageError
-from smolsum.policy.load import encode_chat, load_policy, load_weights, locate, save_policy, snapshot, weights_hash
+from smolsum.policy.load import encode_chat, load_policy, locate, snapshot, weights_hash
+from smolsum.policy.save import load_weights, save_policy
 
 # isort: split
 import mlx.core as mx

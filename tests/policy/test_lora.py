@@ -16,8 +16,9 @@ from smolsum.errors import UsageError
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.grpo.update import gradients
 from smolsum.policy import logprobs
-from smolsum.policy.load import Policy, load_policy, load_trained, save_trained, snapshot
+from smolsum.policy.load import Policy, load_policy, snapshot
 from smolsum.policy.logprobs import group_logprobs
+from smolsum.policy.save import load_trained, save_trained
 
 # isort: split
 import mlx.core as mx

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from models import write
 
-from smolsum.policy.load import load_policy, save_policy
+from smolsum.policy.load import load_policy
+from smolsum.policy.save import save_policy
 
 # isort: split
 import mlx.core as mx
