@@ -22,9 +22,11 @@ ROWS = (
     ("smolsum", "smolsum_update.py", ["--mode", "shared"]),
     ("smolsum, chunks and checkpointing", "smolsum_update.py", ["--mode", "bounded"]),
     ("smolsum, prompt repeated", "smolsum_update.py", ["--mode", "repeated"]),
-    ("mlx-lm-lora", "mlx_lm_lora_update.py", []),
     ("TRL float32", "trl_update.py", []),
+    ("TRL float32, no checkpointing", "trl_update.py", ["--mode", "whole"]),
     ("TRL bfloat16", "trl_update.py", ["--dtype", "bfloat16"]),
+    ("TRL bfloat16, no checkpointing", "trl_update.py", ["--dtype", "bfloat16", "--mode", "whole"]),
+    ("mlx-lm-lora", "mlx_lm_lora_update.py", []),
 )
 SIZES = {"prompts": 1, "prompt": 330, "group": 8, "tokens": 64}
 

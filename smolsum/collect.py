@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from smolsum.config import Config, StageConfig
 from smolsum.grpo.advantages import zero_spread
+from smolsum.policy import ranks
 from smolsum.policy.load import Policy
 from smolsum.rewards.combine import combine, score_all
 from smolsum.rollout.local import sample_groups
-from smolsum.rollout.records import Prompt, RolloutGroup
+from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
 
 
 @dataclass(frozen=True)
@@ -71,16 +72,18 @@ def collect(
     """
 
     def sampled(prompts: list[Prompt], first_place: int) -> Batch:
-        groups = sample_groups(
+        places = ranks.share(range(len(prompts)))
+        mine = sample_groups(
             policy,
-            prompts,
+            [prompts[place] for place in places],
+            [first_place + place for place in places],
             config.sampling,
             temperature=stage.temperature,
             run_seed=config.train.seed,
             step=step,
             version=step - 1,
-            first_place=first_place,
         )
+        groups = exchanged(mine, prompts)
         lap("rollout_s")
         scores = score_all(groups, stage.rewards, config)
         totals = np.array(combine(groups, scores, stage.rewards), dtype=np.float64)
@@ -100,3 +103,21 @@ def collect(
         for n, place in zip(empty, useful, strict=False):
             used[n] = place
     return batch, used
+
+
+def exchanged(mine: Sequence[RolloutGroup], prompts: Sequence[Prompt]) -> list[RolloutGroup]:
+    """The groups of all prompts, from what each rank sampled of its share."""
+    if ranks.alone():
+        return list(mine)
+    shares = ranks.gathered([[asdict(rollout) for rollout in group.rollouts] for group in mine])
+    n = len(shares)
+    return [
+        RolloutGroup(prompt, tuple(_rollout(fields) for fields in shares[place % n][place // n]))
+        for place, prompt in enumerate(prompts)
+    ]
+
+
+def _rollout(fields: dict[str, Any]) -> Rollout:
+    """What `asdict` took apart and JSON carried."""
+    lists = {name: tuple(fields[name]) for name in ("token_ids", "logprobs")}
+    return Rollout(**(fields | lists))

@@ -12,13 +12,14 @@ from typing import Any
 
 from smolsum import checkpoints, manifest
 from smolsum.config import Config
-from smolsum.errors import InterruptedRun, SmolsumError
+from smolsum.errors import InterruptedRun, SmolsumError, UsageError
 from smolsum.evaluate.generate import greedy, measured
 from smolsum.evaluate.scores import has_scores, read_summary, write_scores
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.interrupt import stop_signals
 from smolsum.journal import Journal, State, discard_after
 from smolsum.materials import Materials, stage_fingerprint
+from smolsum.policy import ranks
 from smolsum.policy.load import snapshot
 from smolsum.policy.save import load_trained, save_trained
 from smolsum.progress import Progress
@@ -34,7 +35,7 @@ class Session:
         self.config, self.runs_dir, self.progress = config, Path(config.run.dir), progress
         self.resumed = paths is not None
         self.step = self.stage_step = 0
-        self.stop_requested = self.in_step = False
+        self.stop_requested = self.in_step = self._stopping = False
         self.results: dict[str, Mapping[str, float | None]] = {}
         self._paths, self._files = paths, files
         self._best: dict[str, Any] = {}
@@ -70,13 +71,26 @@ class Session:
                     ) from error
                 raise
 
-    def begin(self, materials: Materials, steps: Mapping[str, int]) -> None:
-        """Make or take over the run directory, and find out where to go on."""
+    def _prepare(self, materials: Materials, steps: Mapping[str, int]) -> None:
+        """Fingerprints of the stages; UsageError where another rank would train something else."""
         self.materials, self.steps = materials, dict(steps)
         self.fingerprints: dict[str, str] = {}
         for name in self.config.stages:
             previous = next(reversed(self.fingerprints.values()), "")
             self.fingerprints[name] = stage_fingerprint(self.config, materials.provenance, name, steps[name], previous)
+        own = {key: materials.provenance[key] for key in manifest.FIXED}
+        every = ranks.gathered(own | {"settings": self.fingerprints})
+        for n, other in enumerate(every):
+            if unlike := [key for key, value in other.items() if value != every[0][key]]:
+                pair = f"{other[unlike[0]]} and {every[0][unlike[0]]}"
+                raise UsageError(
+                    f"rank {n} has another {', '.join(unlike)} than rank 0: {pair}",
+                    hint="give every machine the same files, versions and settings",
+                )
+
+    def begin(self, materials: Materials, steps: Mapping[str, int]) -> None:
+        """Make or take over the run directory, and find out where to go on."""
+        self._prepare(materials, steps)
         if self._paths is None:
             self._paths = create_run(self.runs_dir, self.config.run.name or self._name())
         self._files.enter_context(acquire(self.paths))
@@ -107,24 +121,36 @@ class Session:
         start, end = self._span(name)
         # held only where it is read: it keeps a copy of the weights alive
         self._start_weights = snapshot(self.materials.policy.model) if self.config.stages[name].beta > 0 else None
-        self._middle, self._best[name] = None, {}
-        if own := [c for c in self._whole if start < c.step <= end]:
-            self._middle = own[-1]
-        elif name != next(reversed(self.steps)) and (
-            found := checkpoints.find_stage(self.runs_dir, self.fingerprints[name])
-        ):
-            self._middle = checkpoints.copy(found, self.paths)
-            self._tell(
-                "stage_reused",
-                f"stage {name} was trained before, with the same model, data and settings: "
-                f"its {self.steps[name]} steps are taken from {found.path}",
-            )
-        self.step = self._middle.step if self._middle else start
+        self._middle, self._best[name] = self._find(name, start, end), {}
+        self.step = ranks.gathered(self._middle.step if self._middle else start)[0]
         self.stage_step = self.step - start
         if self._middle:
             self._best[name] = dict(self._middle.meta.get("best", {}))
             load_trained(self.materials.policy, self._middle.path)
+        ranks.take_weights(self.materials.policy.model)
         return self.step == end
+
+    def _find(self, name: str, start: int, end: int) -> checkpoints.Checkpoint | None:
+        """The checkpoint to go on from: one of this run's, or the stage's end in another."""
+        if own := [c for c in self._whole if start < c.step <= end]:
+            return own[-1]
+        last = next(reversed(self.steps))
+        found = checkpoints.find_stage(self.runs_dir, self.fingerprints[name]) if name != last else None
+        if found is None:
+            return None
+        copied = checkpoints.copy(found, self.paths)
+        self._tell(
+            "stage_reused",
+            f"stage {name} was trained before, with the same model, data and settings: "
+            f"its {self.steps[name]} steps are taken from {found.path}",
+            copied.step,
+        )
+        return copied
+
+    def validates(self, k: int) -> bool:
+        """Whether the stage's step `k` (from 0) ends with a validation."""
+        every = self.config.train.validate_every
+        return bool(every) and (k + 1) % every == 0
 
     def stage_start(self) -> Any:
         """The trained parameters that the stage began with, the frozen reference of its KL term; None where beta is 0.
@@ -137,6 +163,7 @@ class Session:
         """Restore the optimizer where a stage goes on in its middle."""
         if self._middle:
             optimizer.load(self._middle.path / OPTIMIZER, self.materials.policy.model)
+        optimizer.follow_first()
 
     def record(
         self,
@@ -164,12 +191,16 @@ class Session:
 
     def checkpoint(self, name: str, optimizer: Optimizer, best: float | None) -> None:
         """Save when it is due: every so many steps, at the stage's end, at the best validation so far, before a
-        stop."""
+        stop, which one rank's user asks of all."""
+        self._stopping = ranks.any_rank(self.stop_requested)
+        self._save(name, optimizer, best)
+
+    def _save(self, name: str, optimizer: Optimizer, best: float | None) -> None:
         last = self.stage_step == self.steps[name]
         improved = best is not None and best > self._best[name].get("reward", -math.inf)
         if improved:
             self._best[name] = {"reward": best, "step": self.step}
-        if not (improved or last or self.stop_requested or self.stage_step % self.config.train.checkpoint_every == 0):
+        if not (improved or last or self._stopping or self.stage_step % self.config.train.checkpoint_every == 0):
             return
         policy = self.materials.policy
 
@@ -226,7 +257,7 @@ class Session:
         self.in_step = True
         yield
         self.in_step = False
-        if self.stop_requested:
+        if self._stopping:
             self._interrupt()
 
     def _interrupt(self) -> None:

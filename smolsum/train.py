@@ -15,24 +15,28 @@ from statistics import fmean
 from smolsum.collect import PromptOrder, collect
 from smolsum.config import Config, StageConfig
 from smolsum.evaluate.generate import greedy
+from smolsum.follower import Follower
 from smolsum.grpo.advantages import advantages
 from smolsum.grpo.optimizer import Optimizer, learning_rate
 from smolsum.grpo.update import gradients
 from smolsum.materials import Materials, gather
 from smolsum.plan import planned_steps
+from smolsum.policy import ranks
 from smolsum.progress import Progress
 from smolsum.rewards.combine import combine, score_all
 from smolsum.session import Session
 from smolsum.step_metrics import rollout_metrics, rollout_rows
 
 
-def train(config: Config, *, resume: str | None, progress: Progress) -> Path:
-    """Run every stage of a configuration, or what is left of the run `resume`; returns the run directory.
+def train(config: Config, *, resume: str | None, progress: Progress) -> Path | None:
+    """Run every stage of a configuration, or what is left of the run `resume`; returns the run directory, None on
+    all ranks but the first.
 
     Raises InterruptedRun after a first Ctrl-C, once the step is finished and saved; SmolsumError for everything a user
     can mend.
     """
-    with Session.open(config, resume, progress) as session:
+    role = Session if ranks.leads() else Follower
+    with role.open(config, resume, progress) as session:
         progress.phase(f"loading {config.model.path} and {config.data.path}")
         materials = gather(config)
         session.begin(materials, planned_steps(config, len(materials.prompts["train"])))
@@ -42,7 +46,7 @@ def train(config: Config, *, resume: str | None, progress: Progress) -> Path:
                 run_stage(session, materials, name)
             session.evaluate(name)
         session.finish()
-        return session.paths.root
+        return session.paths.root if ranks.leads() else None
 
 
 def run_stage(session: Session, materials: Materials, name: str) -> None:
@@ -73,7 +77,7 @@ def run_stage(session: Session, materials: Materials, name: str) -> None:
             metrics |= optimizer.step(policy.model, grads, learning_rate(stage, k, steps))
             clock.lap("optimizer_s")
             metrics |= rollout_metrics(batch, config)
-            if config.train.validate_every and (k + 1) % config.train.validate_every == 0:
+            if session.validates(k):
                 metrics |= validate(session, materials, stage)
                 clock.lap("validate_s")
             rows = rollout_rows(batch, dict(zip(used, advantages_PG.tolist(), strict=True)))

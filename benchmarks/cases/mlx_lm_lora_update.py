@@ -6,7 +6,7 @@ import importlib.metadata
 import random
 
 from random_qwen2 import random_qwen2
-from shapes import SHAPES, Stopwatch, arguments, report
+from shapes import SHAPES, UPDATES, Stopwatch, arguments, report
 
 # isort: split
 import mlx.core as mx
@@ -47,7 +47,7 @@ def main() -> None:
 
     step = nn.value_and_grad(model, loss)
     clock = Stopwatch()
-    for _ in range(2):
+    for _ in range(UPDATES):
         _, grads = step(model)
         optimizer.update(model, grads)
         mx.eval(model.parameters(), optimizer.state)

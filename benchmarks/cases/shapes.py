@@ -10,6 +10,9 @@ import sys
 import time
 from dataclasses import dataclass
 
+UPDATES = 3
+"""of which the last counts: the first pays for compilation, and the first two for memory that was never touched"""
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -51,12 +54,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--mode", default="shared", help="shared, repeated or bounded; only for smolsum")
+    parser.add_argument("--mode", default="shared", help="shared, repeated or bounded; for TRL whole")
     return parser.parse_args()
 
 
 class Stopwatch:
-    """Seconds of the last of a few updates: the first pays for compilation and for pages touched anew."""
+    """Seconds of each of a few updates."""
 
     def __init__(self) -> None:
         self.laps: list[float] = []

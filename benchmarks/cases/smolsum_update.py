@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from random_qwen2 import random_qwen2
-from shapes import SHAPES, Stopwatch, arguments, report
+from shapes import SHAPES, UPDATES, Stopwatch, arguments, report
 
 from smolsum.config import Config, GrpoConfig, OptimizerConfig, SamplingConfig, StageConfig, TrainConfig
 from smolsum.grpo.optimizer import Optimizer
@@ -26,12 +26,12 @@ STAGE = StageConfig(
 CHUNKINGS = {
     "shared": Chunking(),
     "repeated": Chunking(shared_prefix=False),
-    "bounded": Chunking(rows=2, logits=16_000_000, checkpointing=True),
+    "bounded": Chunking(rows=2, logits=32_000_000, checkpointing=True),
 }
 
 
 def main() -> None:
-    """Two updates of a model with random weights on random tokens; reports the last."""
+    """Updates of a model with random weights on random tokens; reports the last."""
     told = arguments()
     shape = SHAPES[told.shape]
     model = random_qwen2(shape, told.dtype)
@@ -53,7 +53,7 @@ def main() -> None:
     advantages = mx.array([[rng.gauss(0, 1) for _ in range(told.group)] for _ in groups])
     optimizer = Optimizer(model, OptimizerConfig())
     clock = Stopwatch()
-    for _ in range(2):
+    for _ in range(UPDATES):
         grads, _ = gradients(
             model, groups, advantages, GrpoConfig(), STAGE, max_new_tokens=told.tokens, chunking=CHUNKINGS[told.mode]
         )

@@ -11,11 +11,9 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset
-from shapes import SHAPES, arguments, report
+from shapes import SHAPES, UPDATES, arguments, report
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
-
-STEPS = 2
 
 
 class Clock(TrainerCallback):
@@ -34,7 +32,7 @@ class Clock(TrainerCallback):
 
 
 def main() -> None:
-    """Train two steps on random prompts and rewards; report the last."""
+    """Train a few steps on random prompts and rewards; report the last."""
     told = arguments()
     shape = SHAPES[told.shape]
     warnings.simplefilter("ignore")
@@ -56,7 +54,7 @@ def main() -> None:
     words = [tokenizer.decode([i]) for i in range(600, 700)]
     prompts = ["".join(words[(7 * p + i) % 100] for i in range(told.prompt)) for p in range(told.prompts)]
     ids = [tokenizer.encode(text)[: told.prompt] for text in prompts]
-    data = Dataset.from_dict({"prompt": [tokenizer.decode(i) for i in ids] * STEPS})
+    data = Dataset.from_dict({"prompt": [tokenizer.decode(i) for i in ids] * UPDATES})
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
             model=model,
@@ -66,13 +64,14 @@ def main() -> None:
                 per_device_train_batch_size=told.prompts * told.group,
                 num_generations=told.group,
                 max_completion_length=told.tokens,
-                max_steps=STEPS,
+                max_steps=UPDATES,
                 bf16=False,
                 use_cpu=not torch.cuda.is_available(),
                 report_to="none",
                 save_strategy="no",
                 logging_steps=1000,
                 disable_tqdm=True,
+                gradient_checkpointing=told.mode != "whole",  # TRL's default: less memory, more time
             ),
             train_dataset=data,
             processing_class=tokenizer,

@@ -131,7 +131,8 @@ def train(
 
         settings = _settings_of(resume, resolved.config.run.dir) if resume else resolved.config
         run_dir = run_training(settings, resume=resume, progress=progress)
-    console.data(str(run_dir))
+    if run_dir:
+        console.data(str(run_dir))
 
 
 def _plan(config: Config) -> Callable[[], None]:

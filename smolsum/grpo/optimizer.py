@@ -14,6 +14,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from smolsum.config import OptimizerConfig, StageConfig
 from smolsum.grpo.adam import Scalars, Stepped, compiled_step, scalars
 from smolsum.grpo.rounding import random_bits
+from smolsum.policy import ranks
 from smolsum.policy.streams import spread
 
 PART = 1 << 23
@@ -143,6 +144,12 @@ class Optimizer:
         if cast:
             model.update(tree_unflatten(cast))
         mx.eval(self.m, self.v, self.masters, model.parameters())
+
+    def follow_first(self) -> None:
+        """Take the first rank's state, where several train together."""
+        self.steps = ranks.gathered(self.steps)[0]
+        for arrays in (self.m, self.v, self.masters):
+            arrays.update({name: ranks.from_first(array) for name, array in arrays.items()})
 
 
 def _parts(array: mx.array) -> Iterator[slice]:

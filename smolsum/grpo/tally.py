@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mlx.core as mx
 
+from smolsum.policy import ranks
+
 Tally = dict[str, dict[str, mx.array]]
 """`sum`: by metric, an array of the weighted sum and the weights' sum; `min` and `max`: by metric, the extreme so far.
 A plain tree of arrays, so that a differentiated function may return it."""
@@ -32,6 +34,12 @@ def merged(a: Tally, b: Tally) -> Tally:
     """The tally of two parts, which must have the same metrics."""
     join = {"sum": mx.add, "min": mx.minimum, "max": mx.maximum}
     return {kind: {name: join[kind](value, b[kind][name]) for name, value in a[kind].items()} for kind in a}
+
+
+def over_ranks(tally: Tally) -> Tally:
+    """The tally of all ranks' parts together."""
+    join = {"sum": ranks.total, "min": ranks.lowest, "max": ranks.highest}
+    return {kind: join[kind](entries) for kind, entries in tally.items()}
 
 
 def means(tally: Tally) -> dict[str, mx.array]:

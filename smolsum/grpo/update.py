@@ -13,7 +13,8 @@ from mlx.utils import tree_map
 
 from smolsum.config import GrpoConfig, StageConfig
 from smolsum.grpo.loss import BatchTotals, loss_and_tally
-from smolsum.grpo.tally import Tally, means, merged
+from smolsum.grpo.tally import Tally, means, merged, over_ranks
+from smolsum.policy import ranks
 from smolsum.policy.accumulate import WHOLE, Chunking, group_value_and_grad
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.streams import one_by_one, spread, spread_wide
@@ -33,6 +34,8 @@ def gradients(
 ) -> tuple[Any, dict[str, float]]:
     """The gradient tree of the step's loss over all groups, and the loss metrics over all trained tokens.
 
+    Where several processes train together each takes its share of the groups, and all return the sums over all.
+
     A group whose advantages are all 0 counts in the loss's denominators and never reaches the model: it is not held
     to the reference either. `max_new_tokens` is the sampler's limit; `reference` the trained parameters of the frozen
     policy, needed where `stage.beta` > 0. Where no token is left to learn from, the gradient is zero.
@@ -43,6 +46,8 @@ def gradients(
     shares = {"batch/skipped_groups_frac": 1 - len(kept) / len(groups)}
     if not kept:
         return tree_map(mx.zeros_like, model.trainable_parameters()), {"loss": 0.0, **shares}
+    idle = len(kept) <= ranks.rank()  # more ranks than groups: this one goes through the motions
+    kept = kept[:1] if idle else ranks.share(kept)
     groups, advantages_PG = [groups[p] for p in kept], advantages_PG[mx.array(kept)]
     ref_logps = _logprobs(model, groups, stage, chunking, reference) if stage.beta > 0 else [None] * len(groups)
     sampled: list[Any] = [_sampled(group) for group in groups]
@@ -54,7 +59,7 @@ def gradients(
     def step(p: int, streams: Sequence[mx.Stream] = ()) -> Any:
         """Loss, tally and gradient of one group."""
         group = groups[p]
-        trained_G = mx.array([float(not _is_masked(rollout, config)) for rollout in group.rollouts])
+        trained_G = mx.array([float(not (idle or _is_masked(rollout, config))) for rollout in group.rollouts])
 
         def loss(logp: mx.array, entropy: mx.array, mask: mx.array, rows: slice) -> tuple[mx.array, Tally]:
             def of(arrays: Sequence[Any]) -> Any:
@@ -74,7 +79,14 @@ def gradients(
 
         prompt, completions = group.prompt.token_ids, [rollout.token_ids for rollout in group.rollouts]
         return group_value_and_grad(
-            model, prompt, completions, loss, temperature=stage.temperature, chunking=chunking, streams=streams
+            model,
+            prompt,
+            completions,
+            loss,
+            temperature=stage.temperature,
+            join=merged,
+            chunking=chunking,
+            streams=streams,
         )
 
     total, value, tally = None, 0.0, None
@@ -85,6 +97,7 @@ def gradients(
         del grads
         mx.eval(total, tally)  # free this group's gradient
     assert tally is not None
+    total, value, tally = ranks.total(total), ranks.total(mx.array(value)).item(), over_ranks(tally)
     shares["perf/peak_memory_gb"] = mx.get_peak_memory() / 1e9
     return total, {"loss": value, **shares, **{name: mean.item() for name, mean in means(tally).items()}}
 

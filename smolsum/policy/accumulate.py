@@ -47,6 +47,11 @@ class Chunking:
 WHOLE = Chunking()
 
 
+def added(a: Metrics, b: Metrics) -> Metrics:
+    """The metrics of two parts where all are sums."""
+    return tree_map(mx.add, a, b)  # type: ignore[no-any-return]  # MLX has no types
+
+
 def group_value_and_grad(
     model: nn.Module,
     prompt_ids: Sequence[int],
@@ -54,10 +59,11 @@ def group_value_and_grad(
     loss: GroupLoss,
     *,
     temperature: float = 1.0,
+    join: Callable[[Metrics, Metrics], Metrics] = added,
     chunking: Chunking = WHOLE,
     streams: Sequence[mx.Stream] = (),
 ) -> tuple[tuple[mx.array, Metrics], Any]:
-    """The sums of the loss and of its metrics over the group, and the gradient tree of that sum, like
+    """The sum of the loss over the group, its metrics put together by `join`, and the gradient tree of that sum, like
     `model.trainable_parameters()`.
 
     `chunking.rows` rollouts at a time, each chunk padded to the group's longest completion, so that `loss` sees rows
@@ -98,14 +104,17 @@ def group_value_and_grad(
         for stream, chunk in _shares(len(mask_GT), ahead, streams or [None]):
             with mx.stream(stream) if stream else nullcontext():
                 parts.append(branches(weights, state, chunk, after))
-        return functools.reduce(lambda total, part: tree_map(mx.add, total, part), parts)
+        return functools.reduce(both, parts)
+
+    def both(a: tuple[mx.array, Metrics], b: tuple[mx.array, Metrics]) -> tuple[mx.array, Metrics]:
+        return a[0] + b[0], join(a[1], b[1])
 
     try:
         with checkpointed(model) if chunking.checkpointing else nullcontext():
             if chunking.rows is None:
                 return mx.value_and_grad(whole)(own())  # type: ignore[no-any-return]  # MLX has no types
             chunks = [slice(i, i + chunking.rows) for i in range(0, len(mask_GT), chunking.rows)]
-            return _in_chunks(prompt, branches, own, chunks)
+            return _in_chunks(prompt, branches, own, both, chunks)
     finally:
         model.update(kept)
 
@@ -124,9 +133,10 @@ def _in_chunks(
     prompt: Callable[[Any], State],
     branches: Callable[[Any, State, slice], tuple[mx.array, Metrics]],
     own: Callable[[], Any],
+    both: Callable[[tuple[mx.array, Metrics], tuple[mx.array, Metrics]], tuple[mx.array, Metrics]],
     rows: Sequence[slice],
 ) -> tuple[tuple[mx.array, Metrics], Any]:
-    """Sums over the chunks and their gradient, evaluated; one pass over the prompt, forward and back."""
+    """Loss and metrics over the chunks and the gradient, evaluated; one pass over the prompt, forward and back."""
 
     def through_prompt(weights: Any) -> tuple[mx.array, list[Any]]:
         """A scalar with the gradient that comes through the prompt, and the chunks: values and gradients by weight."""
@@ -141,7 +151,7 @@ def _in_chunks(
     _evaluate(by_state, total, gradient)
     while chunks:
         part, (more, by_state) = chunks.pop(0)
-        total, gradient = tree_map(mx.add, (total, gradient), (part, more))
+        total, gradient = both(total, part), tree_map(mx.add, gradient, more)
         del part, more  # so that the sums can take their memory
         _evaluate(by_state, total, gradient)
     gradient = tree_map(mx.add, gradient, through)

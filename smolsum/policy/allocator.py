@@ -9,11 +9,10 @@ from __future__ import annotations
 import ctypes
 import sys
 
-TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3
+TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8
 """options of mallopt(3)"""
-MOST_TOP, PAD, MOST_MMAP = 2**31 - 1, 64 << 20, 32 << 20
-"""bytes: free memory kept at the end of the heap, memory taken from the kernel at a time, and the size from which a
-block may be a mapping of its own; the first and the last are the largest values that glibc takes"""
+KEEP_ALL, PAD = -1, 64 << 20
+"""bytes: free memory kept at the end of the heap, without limit, and memory taken from the kernel at a time"""
 
 
 def keep_freed_memory() -> bool:
@@ -23,6 +22,7 @@ def keep_freed_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    options = ((MMAP_THRESHOLD, MOST_MMAP), (TRIM_THRESHOLD, MOST_TOP), (TOP_PAD, PAD))
+    # one heap for all threads: the arrays of MLX's streams would else be mappings of their own, unmapped when freed
+    options = ((MMAP_MAX, 0), (ARENA_MAX, 1), (TRIM_THRESHOLD, KEEP_ALL), (TOP_PAD, PAD))
     done = [mallopt(option, value) for option, value in options]
     return all(done)

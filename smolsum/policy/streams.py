@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import mlx.core as mx
+from mlx.utils import tree_flatten
 
 from smolsum.policy import blas
 
@@ -52,6 +53,8 @@ def spread_wide(function: Callable[[T, Sequence[mx.Stream]], Any], items: Iterab
             with mx.stream(own[0]):
                 wave.append(function(item, own))
         with blas.threads(max(1, len(every) // (len(batch) * share))):
+            for array in reversed([a for _, a in tree_flatten(wave)]):  # the last layer's first, as backward makes them
+                mx.async_eval(array)
             mx.eval(wave)  # the only place where these graphs run
         yield from wave
 

@@ -15,19 +15,19 @@ WORKER = "local"
 def sample_groups(
     policy: Policy,
     prompts: Sequence[Prompt],
+    places: Sequence[int],
     config: SamplingConfig,
     *,
     temperature: float,
     run_seed: int,
     step: int,
     version: int,
-    first_place: int = 0,
 ) -> list[RolloutGroup]:
     """One group of `config.rollouts` completions for each prompt; each rollout's seed is its own (run, step, prompt,
-    sample), the prompt by its place in the step, from `first_place`, and its id."""
+    sample), the prompt by its place in the step, which `places` holds, and its id."""
     seeds = [
         [rollout_seed(run_seed, step, place, prompt.id, g) for g in range(config.rollouts)]
-        for place, prompt in enumerate(prompts, start=first_place)
+        for place, prompt in zip(places, prompts, strict=True)
     ]
     sampled = generate(
         policy.model,

@@ -15,6 +15,7 @@ from smolsum.grpo import update
 from smolsum.grpo.loss import policy_loss
 from smolsum.grpo.update import batch_totals, weights
 from smolsum.grpo.update import gradients as update_gradients
+from smolsum.policy.accumulate import Chunking
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.rollout.records import RolloutGroup
 
@@ -255,3 +256,13 @@ def test_borrowed_weights_are_given_back(error: type[BaseException]) -> None:
     with pytest.raises(error):
         fail()
     assert mx.array_equal(model.model.norm.weight, own).item()
+
+
+@pytest.mark.parametrize("chunking", [Chunking(rows=1), Chunking()], ids=["one by one", "over streams"])
+def test_extremes_of_a_lone_group_are_those_of_its_rollouts(chunking: Chunking) -> None:
+    """Its parts' lows and highs are compared, not added."""
+    model, config = build("qwen2"), GrpoConfig()
+    _, metrics = gradients(model, GROUPS[:1], ADVANTAGES[:1], config, stage(), chunking=chunking)
+    logp, mask = group_logprobs(model, GROUPS[0].prompt.token_ids, [r.token_ids for r in GROUPS[0].rollouts])
+    gap = mx.abs(logp - padded([r.logprobs for r in GROUPS[0].rollouts])) * mask
+    assert metrics["sampling/sampling_logp_difference/max"] == pytest.approx(gap.max().item(), rel=1e-5)

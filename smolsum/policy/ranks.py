@@ -1,0 +1,100 @@
+"""Processes that train one model together, as `mlx.launch` starts them. Alone, every function here is the identity.
+
+Every rank must make the same calls in the same order. Arrays travel through `mx.distributed`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar, cast
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_map
+
+T = TypeVar("T")
+
+
+class _Group(Protocol):
+    def rank(self) -> int: ...
+
+    def size(self) -> int: ...
+
+
+@functools.cache
+def _group() -> _Group:
+    return cast(_Group, mx.distributed.init())
+
+
+def rank() -> int:
+    """This process's number, from 0."""
+    return _group().rank()
+
+
+def leads() -> bool:
+    """Whether this is the first rank: it owns the run directory and the screen."""
+    return rank() == 0
+
+
+def alone() -> bool:
+    """Whether this process trains by itself."""
+    return _group().size() == 1
+
+
+def share(items: Sequence[T]) -> list[T]:
+    """This rank's part of the items: every n-th."""
+    return list(items[rank() :: _group().size()])
+
+
+def total(tree: Any) -> Any:
+    """The sum over all ranks of a tree of arrays, evaluated."""
+    if not alone():
+        tree = tree_map(mx.distributed.all_sum, tree)
+        mx.eval(tree)
+    return tree
+
+
+def lowest(tree: Any) -> Any:
+    """The least over all ranks, element by element, evaluated."""
+    return _extreme(tree, mx.min)
+
+
+def highest(tree: Any) -> Any:
+    """The greatest over all ranks, element by element, evaluated."""
+    return _extreme(tree, mx.max)
+
+
+def _extreme(tree: Any, of: Any) -> Any:
+    if not alone():
+        tree = tree_map(lambda a: of(mx.distributed.all_gather(a[None]), axis=0), tree)
+        mx.eval(tree)
+    return tree
+
+
+def from_first(tree: Any) -> Any:
+    """The first rank's values of a tree of arrays, which has the same shapes everywhere, evaluated."""
+    return tree if alone() else total(tree if leads() else tree_map(mx.zeros_like, tree))
+
+
+def take_weights(model: nn.Module) -> None:
+    """Give the model the first rank's trainable parameters."""
+    if not alone():
+        model.update(from_first(model.trainable_parameters()))
+
+
+def any_rank(condition: bool) -> bool:
+    """Whether the condition holds on one rank at least."""
+    return condition if alone() else bool(total(mx.array(int(condition))).item())
+
+
+def gathered(value: Any) -> list[Any]:
+    """The ranks' values, in their order; each such as JSON can carry."""
+    if alone():
+        return [value]
+    data = mx.array(list(json.dumps(value).encode()), mx.uint8)
+    sizes: list[int] = mx.distributed.all_gather(mx.array([len(data)])).tolist()
+    padded = mx.concatenate([data, mx.zeros(max(sizes) - len(data), mx.uint8)])
+    rows = mx.distributed.all_gather(padded[None])
+    return [json.loads(bytes(row[:size].tolist())) for row, size in zip(rows, sizes, strict=True)]
