@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 import mlx.core as mx
@@ -53,8 +54,9 @@ def spread_wide(function: Callable[[T, Sequence[mx.Stream]], Any], items: Iterab
             with mx.stream(own[0]):
                 wave.append(function(item, own))
         with blas.threads(max(1, len(every) // (len(batch) * share))):
-            for array in reversed([a for _, a in tree_flatten(wave)]):  # the last layer's first, as backward makes them
-                mx.async_eval(array)
+            leaves = [reversed([array for _, array in tree_flatten(result)]) for result in wave]
+            for level in zip_longest(*leaves):  # the last layer's first, as backward makes them; all items' abreast
+                mx.async_eval(*(array for array in level if array is not None))
             mx.eval(wave)  # the only place where these graphs run
         yield from wave
 
