@@ -11,6 +11,7 @@ import json
 import math
 import os
 import platform
+import threading
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -23,10 +24,12 @@ from smolsum.runs import RunPaths, last_attempt
 
 SCHEMA_VERSION = 1
 State = Literal["starting", "running", "pausing", "paused", "finished", "failed", "interrupted"]
+ALIVE: tuple[State, ...] = ("starting", "running", "pausing", "paused")
+"""States of a run that a process is at work on."""
 
 
 class Journal:
-    """Writes one attempt of a run, from one thread of the process that holds the run (`runs.acquire`).
+    """Writes one attempt of a run, from one thread of the process that holds the run (`runs.acquire`), but for `beat`.
 
     Each call leaves whole lines and whole files, or raises SmolsumError and leaves what was there before.
     JSON has no NaN and no infinity: they are written as null.
@@ -35,6 +38,8 @@ class Journal:
     def __init__(self, paths: RunPaths, attempt: int) -> None:
         self._paths = paths
         self._attempt = attempt
+        self._said: dict[str, Any] = {}
+        self._saying = threading.Lock()  # the heartbeat comes from another thread
         with ExitStack() as files:
             self._metrics = files.enter_context(_open_lines(paths.metrics, paths))
             self._events = files.enter_context(_open_lines(paths.events, paths))
@@ -78,9 +83,24 @@ class Journal:
             "attempt": self._attempt,
             "pid": os.getpid(),
             "host": platform.node(),
-            "heartbeat": _now(),
         }
-        content = to_json(_finite(row | fields), indent=2)
+        with self._saying:
+            self._say(row | fields)
+
+    def beat(self, *, pausing: bool = False) -> None:
+        """Renews the heartbeat of the last status, from any thread; does nothing before the first and after the last.
+
+        `pausing` says that the step under way is the last before a pause.
+        """
+        with self._saying:
+            if self._said.get("state") in ALIVE:
+                if self._said["state"] in ("running", "pausing"):
+                    self._said["state"] = "pausing" if pausing else "running"
+                self._say(self._said)
+
+    def _say(self, row: dict[str, Any]) -> None:
+        self._said = row
+        content = to_json(_finite(row | {"heartbeat": _now()}), indent=2)
         replace(self._paths.status, content, self._paths.resume_command)
 
     def log(self, text: str) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
+from pathlib import Path
 
 from smolsum.config import Config
+from smolsum.runs import derive_name
 
 
 def planned_steps(config: Config, prompts: int) -> dict[str, int]:
@@ -16,3 +19,13 @@ def planned_steps(config: Config, prompts: int) -> dict[str, int]:
 def needs_data(config: Config) -> bool:
     """Whether the number of steps depends on how many prompts there are."""
     return any(stage.steps == 0 for stage in config.stages.values())
+
+
+def planned_name(config: Config, runs_dir: Path) -> str:
+    """The run's own name, or one from model, strategy, rewards and the time that `runs_dir` does not have yet."""
+    if config.run.name:
+        return config.run.name
+    rewards = dict.fromkeys(r for stage in config.stages.values() for r in stage.rewards)
+    quality = [r for r in rewards if r != "length"] or list(rewards)
+    strategy = "finetuned" if list(config.stages) == ["length", "quality"] else "-".join(config.stages)
+    return derive_name(config.model.path, strategy, "-".join(quality), datetime.now(), runs_dir)

@@ -6,12 +6,12 @@ import math
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from smolsum import checkpoints, manifest
 from smolsum.config import Config
+from smolsum.control import asked, forget, heed, hold
 from smolsum.errors import InterruptedRun, SmolsumError, UsageError
 from smolsum.evaluate.generate import greedy, measured
 from smolsum.evaluate.scores import has_scores, read_summary, write_scores
@@ -19,13 +19,16 @@ from smolsum.grpo.optimizer import Optimizer
 from smolsum.interrupt import stop_signals
 from smolsum.journal import Journal, State, discard_after
 from smolsum.materials import Materials, stage_fingerprint
+from smolsum.plan import planned_name
 from smolsum.policy import ranks
 from smolsum.policy.load import snapshot
 from smolsum.policy.save import load_trained, save_trained
 from smolsum.progress import Progress
-from smolsum.runs import RunPaths, acquire, create_run, derive_name, last_attempt, open_run
+from smolsum.pulse import Pulse
+from smolsum.runs import RunPaths, acquire, create_run, last_attempt, open_run
 
 OPTIMIZER = "optimizer.safetensors"
+NOTES = ("stage_reused", "paused", "resumed")  # events that are no warnings
 
 
 class Session:
@@ -35,7 +38,8 @@ class Session:
         self.config, self.runs_dir, self.progress = config, Path(config.run.dir), progress
         self.resumed = paths is not None
         self.step = self.stage_step = 0
-        self.stop_requested = self.in_step = self._stopping = False
+        self.stop_requested = self.in_step = self._asked = False
+        self._evaluating = False
         self.results: dict[str, Mapping[str, float | None]] = {}
         self._paths, self._files = paths, files
         self._best: dict[str, Any] = {}
@@ -92,7 +96,7 @@ class Session:
         """Make or take over the run directory, and find out where to go on."""
         self._prepare(materials, steps)
         if self._paths is None:
-            self._paths = create_run(self.runs_dir, self.config.run.name or self._name())
+            self._paths = create_run(self.runs_dir, planned_name(self.config, self.runs_dir))
         self._files.enter_context(acquire(self.paths))
         attempt = last_attempt(self.paths) + 1
         if self.resumed and self.paths.info.exists():
@@ -104,6 +108,8 @@ class Session:
         if self.resumed:
             discard_after(self.paths, point)
         self.journal = self._files.enter_context(Journal(self.paths, attempt))
+        forget(self.paths)  # what was asked of an earlier attempt
+        self._files.enter_context(Pulse(self.paths, self.journal, lambda: self._evaluating))
         self.journal.event("started", f"attempt {attempt} from step {point}", step=point)
         for path, problem in (damaged[step] for step in sorted(damaged) if step > point):
             self._tell("checkpoint_damaged", f"checkpoint {path.name} is damaged and was passed over: {problem}", point)
@@ -176,7 +182,7 @@ class Session:
         self.stage_step += 1
         self.journal.completions(self.step, rollouts)
         self.journal.metrics({"step": self.step, "stage": name, "stage_step": self.stage_step, **metrics, **times})
-        self.journal.status("running", step=self.step, phase="training", stage=name, steps=sum(self.steps.values()))
+        self._status("running", name, phase="training")
         self.progress.step(name, self.step, {**metrics, **times})
         validation = {
             key.removeprefix("validation/"): value for key, value in metrics.items() if key.startswith("validation/")
@@ -192,7 +198,7 @@ class Session:
     def checkpoint(self, name: str, optimizer: Optimizer, best: float | None) -> None:
         """Save when it is due: every so many steps, at the stage's end, at the best validation so far, before a
         stop, which one rank's user asks of all."""
-        self._stopping = ranks.any_rank(self.stop_requested)
+        self._asked = ranks.any_rank(self._asks())
         self._save(name, optimizer, best)
 
     def _save(self, name: str, optimizer: Optimizer, best: float | None) -> None:
@@ -200,7 +206,7 @@ class Session:
         improved = best is not None and best > self._best[name].get("reward", -math.inf)
         if improved:
             self._best[name] = {"reward": best, "step": self.step}
-        if not (improved or last or self._stopping or self.stage_step % self.config.train.checkpoint_every == 0):
+        if not (improved or last or self._asked or self.stage_step % self.config.train.checkpoint_every == 0):
             return
         policy = self.materials.policy
 
@@ -224,8 +230,10 @@ class Session:
         folder = self.paths.evaluation(f"{label}-test")
         if not has_scores(folder):
             self.progress.phase(f"evaluating on the test split: {label}")
-            self.journal.status("running", step=self.step, phase="evaluating", stage=label)
+            self._status("running", label, phase="evaluating")
+            self._evaluating = True
             groups = greedy(self.materials.policy, self.materials.prompts["test"], self.config, version=self.step)
+            self._evaluating = False
             rows = measured(groups, self.materials.measure)
             origin = {"label": label, "step": self.step, "sampler": "greedy"}
             origin |= {key: self.materials.provenance[key] for key in manifest.FIXED}
@@ -238,13 +246,8 @@ class Session:
         headlines = [h for h in self.materials.task.headlines if h.metric in known]
         rows = []
         for label, metrics in self.results.items():
-            values = [(h, metrics.get(h.metric)) for h in headlines]
-            rows.append(
-                [
-                    label if label == "start" else f"after {label}",
-                    *(h.show(v) if v is not None else "-" for h, v in values),
-                ]
-            )
+            shown = [h.show(v) if (v := metrics.get(h.metric)) is not None else "-" for h in headlines]
+            rows.append([label if label == "start" else f"after {label}", *shown])
         n = len(self.materials.prompts["test"])
         self.progress.results(f"test split, {n} prompts, greedy", ["model", *(h.title for h in headlines)], rows)
         self.journal.status("finished", step=self.step, phase="finished", stage=next(reversed(self.steps)))
@@ -252,13 +255,31 @@ class Session:
 
     @contextmanager
     def next_step(self) -> Iterator[None]:
-        """One optimizer step, up to its checkpoint; a user who asks to stop in it is heeded at its end."""
+        """One optimizer step, up to its checkpoint; a user who asks to stop or to pause in it is heeded at its end."""
         self.step += 1
         self.in_step = True
         yield
-        self.in_step = False
-        if self._stopping:
+        if self._asked and ranks.any_rank(not self._rest()):
             self._interrupt()
+        self.in_step = False
+
+    def _asks(self) -> bool:
+        """Whether this rank's user wants the run to pause or to stop."""
+        return self.stop_requested or asked(self.paths, "pause") or asked(self.paths, "stop")
+
+    def _rest(self) -> bool:
+        """Wait while a pause is asked for, everything being saved; False where the run is to stop."""
+        if not self.stop_requested and asked(self.paths, "pause"):
+            self._status("paused", "", phase="paused")
+            self._tell("paused", f"paused after step {self.step}; space in smolsum watch resumes it")
+            hold(self.paths, lambda: self.stop_requested)
+            self._tell("resumed", f"resumed after step {self.step}")
+            self._status("running", "", phase="training")
+        return not (heed(self.paths, "stop") or self.stop_requested)
+
+    def _status(self, state: State, stage: str, *, phase: str) -> None:
+        """Say what the run does now, of how many steps."""
+        self.journal.status(state, step=self.step, phase=phase, stage=stage, steps=sum(self.steps.values()))
 
     def _interrupt(self) -> None:
         """Leave after the user's signal; the step is finished and saved."""
@@ -270,12 +291,6 @@ class Session:
         """Stop after the step at hand; whether there is one."""
         self.stop_requested = self.in_step
         return self.in_step
-
-    def _name(self) -> str:
-        rewards = dict.fromkeys(r for stage in self.config.stages.values() for r in stage.rewards)
-        quality = [r for r in rewards if r != "length"] or list(rewards)
-        strategy = "finetuned" if list(self.config.stages) == ["length", "quality"] else "-".join(self.config.stages)
-        return derive_name(self.config.model.path, strategy, "-".join(quality), datetime.now(), self.runs_dir)
 
     def _span(self, name: str) -> tuple[int, int]:
         """The run's steps before the stage's first and at its last."""
@@ -296,7 +311,7 @@ class Session:
 
     def _tell(self, kind: str, message: str, step: int | None = None) -> None:
         self.journal.event(kind, message, step=self.step if step is None else step)
-        (self.progress.note if kind == "stage_reused" else self.progress.warn)(message)
+        (self.progress.note if kind in NOTES else self.progress.warn)(message)
 
     def _fail(self, error: BaseException) -> None:
         """Write the failure down, as far as the disk lets us."""

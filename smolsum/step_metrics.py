@@ -53,6 +53,7 @@ def rollout_metrics(batch: Batch, config: Config) -> dict[str, float]:
 def rollout_rows(batch: Batch, advantages: Mapping[int, Sequence[float]]) -> list[dict[str, Any]]:
     """One row for each rollout: prompt, text, token ids, every signal, total, advantage, and where it came from.
 
+    The first row of a group also has what was asked and its references, so that a copied run can be read alone.
     `advantages` by the group's place; a group that is not learnt from has none.
     """
     return [
@@ -68,6 +69,7 @@ def rollout_rows(batch: Batch, advantages: Mapping[int, Sequence[float]]) -> lis
             "worker": rollout.worker,
             "policy_version": rollout.policy_version,
             "seed": rollout.seed,
+            **({} if g else {"messages": group.prompt.messages, "references": group.prompt.references}),
         }
         for p, group in enumerate(batch.groups)
         for g, rollout in enumerate(group.rollouts)

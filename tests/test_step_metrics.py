@@ -75,4 +75,7 @@ def test_rows_keep_everything() -> None:
         "worker": "w",
         "policy_version": 0,
         "seed": 0,
+        "messages": (),
+        "references": (),
     }
+    assert ["references" in row for row in rows] == [True, False, True, False]

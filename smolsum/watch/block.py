@@ -1,0 +1,76 @@
+"""What a pane shows: a title, a note beside it, and lines of text; and how that looks without an app."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+CORNERS = {False: tuple("╭─╮│╰╯"), True: tuple("+-+|++")}
+# Okabe and Ito's palette (jfly.uni-koeln.de/color, 2008), told apart by readers who are colour-blind
+SKY, ORANGE, GREEN, PURPLE, RED, YELLOW = "#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#f0e442"
+CURVES = (SKY, ORANGE, GREEN, PURPLE, YELLOW)
+DIM = "grey58"
+
+
+@dataclass(frozen=True)
+class Block:
+    """The content of a pane, without its frame."""
+
+    title: str
+    note: str
+    lines: tuple[Text, ...]
+
+
+def framed(block: Block, width: int, height: int, *, ascii: bool = False) -> list[Text]:
+    """Returns exactly `height` lines of `width` cells: the block in a box, cut or filled up."""
+    left, line, right, side, low_left, low_right = CORNERS[ascii]
+    room = max(width - 6, 0)
+    note = Text(block.note)
+    note.truncate(max(room - len(block.title) - 1, 0), overflow="crop")
+    title = Text(block.title)
+    title.truncate(room, overflow="crop")
+    fill = line * max(width - 4 - title.cell_len - note.cell_len - (2 if note.cell_len else 0), 0)
+    head = Text(f"{left}{line}").append_text(title).append(fill)
+    if note.cell_len:
+        head.append(" ").append_text(note).append(" ")
+    out = [head.append(f"{line}{right}")]
+    for number in range(height - 2):
+        content = block.lines[number].copy() if number < len(block.lines) else Text()
+        content.truncate(width - 2, overflow="crop", pad=True)
+        out.append(Text(side).append_text(content).append(side))
+    return [*out, Text(f"{low_left}{line * (width - 2)}{low_right}")][:height]
+
+
+def beside(columns: Sequence[Sequence[Text]]) -> list[Text]:
+    """Returns columns of equally many lines next to each other."""
+    return [Text().join(parts) for parts in zip(*columns, strict=True)]
+
+
+def wrapped(text: str, width: int, style: str = "", indent: str = "") -> list[Text]:
+    """Returns a paragraph in lines of at most `width` cells."""
+    from textwrap import wrap
+
+    found = wrap(text, max(width, 8), initial_indent=indent, subsequent_indent=indent) or [""]
+    return [Text(line, style=style) for line in found]
+
+
+def bar(share: float, width: int, *, ascii: bool = False) -> str:
+    """Returns a bar of `width` cells, filled to a share in [0, 1]."""
+    full = round(min(max(share, 0.0), 1.0) * width)
+    return ("#" * full + "." * (width - full)) if ascii else ("█" * full + "░" * (width - full))
+
+
+def number(value: float | None) -> str:
+    """Returns a number in at most seven characters: three significant digits; `-` for none."""
+    if value is None:
+        return "-"
+    size = abs(value)
+    if size == 0:
+        return "0"
+    if size < 0.001 or size >= 100_000:
+        return f"{value:.1e}"
+    if size >= 100:
+        return f"{value:.0f}"
+    return f"{value:.3f}" if size < 10 else f"{value:.1f}"

@@ -1,0 +1,159 @@
+"""Which panes stand where: pages of slots that fill a terminal of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from rich.text import Text
+
+from smolsum.watch.block import Block, framed
+from smolsum.watch.board import Board
+from smolsum.watch.panes import rollouts
+from smolsum.watch.panes.advice import advice
+from smolsum.watch.panes.charts import CHARTS, chart, sparkline
+from smolsum.watch.panes.events import events, settings
+from smolsum.watch.panes.header import header, message
+from smolsum.watch.panes.times import times
+from smolsum.watch.panes.workers import workers
+
+Draw = Callable[[Board, int, int], Block]
+WIDE, TALL = 100, 30
+"""The least terminal for several charts side by side; below it each pane has a page of its own."""
+NARROW, LOW = 80, 24
+"""The least terminal for pages; below it there is a summary only."""
+HEADER = 2
+
+
+def _sparklines(board: Board, width: int, height: int) -> Block:
+    return Block("charts", "1-9 enlarges", tuple(sparkline(board, width, spec) for spec in CHARTS[:height]))
+
+
+PANES: dict[str, Draw] = {
+    **{f"chart{number}": partial(chart, spec=spec) for number, spec in enumerate(CHARTS)},
+    "sparklines": _sparklines,
+    "workers": workers,
+    "times": times,
+    "signals": advice,
+    "advice": partial(advice, full=True),
+    "events": events,
+    "config": settings,
+    "table": rollouts.table,
+    "texts": rollouts.texts,
+}
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A pane's place on the screen, in characters from the upper left, its frame included."""
+
+    pane: str
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+def pages(width: int, height: int) -> tuple[str, ...]:
+    """Returns the names of the pages that a terminal of this size has, in the order in which tab goes through them."""
+    if width < NARROW or height < LOW:
+        return ("summary",)
+    if width < WIDE or height < TALL:
+        return ("summary", "completions", "advice", "workers", "events", "config")
+    return ("overview", "charts", "completions", "advice", "config")
+
+
+def slots(page: str, width: int, height: int, zoomed: int = 0) -> tuple[Slot, ...]:
+    """Returns the places of a page's panes, which fill the terminal between header, message and keys."""
+    area = (0, HEADER, width, height - HEADER - 2)
+    match page:
+        case "chart":
+            return (Slot(f"chart{zoomed}", *area),)
+        case "summary":
+            charts = min(len(CHARTS) + 2, max(area[3] - 4, 3))
+            return _rows([("sparklines", charts), ("signals", area[3] - charts)], area)
+        case "overview":
+            return _overview(area)
+        case "charts":
+            return _grid([f"chart{n}" for n in range(len(CHARTS))], 3, area)
+        case "completions":
+            left = max(46, width * 2 // 5) if width >= WIDE else width
+            if left == width:
+                upper = min(12, area[3] // 2)
+                return _rows([("table", upper), ("texts", area[3] - upper)], area)
+            return (Slot("table", 0, HEADER, left, area[3]), Slot("texts", left, HEADER, width - left, area[3]))
+        case "advice" if width >= WIDE:
+            half = width // 2
+            upper = max(area[3] * 2 // 5, 8)
+            return (
+                Slot("advice", 0, HEADER, half, area[3]),
+                *_rows([("workers", upper), ("events", area[3] - upper)], (half, HEADER, width - half, area[3])),
+            )
+        case "workers":
+            return _rows([("workers", area[3] // 2), ("times", area[3] - area[3] // 2)], area)
+        case _:
+            return (Slot(page, *area),)
+
+
+def _overview(area: tuple[int, int, int, int]) -> tuple[Slot, ...]:
+    """Charts on the left, as many as there is room for; the run's work on the right; completions below."""
+    x, y, width, height = area
+    lower = max(12, height * 2 // 5) if height < 44 else height // 3
+    upper, side = height - lower, max(width // 3, 38)
+    rows = max(2, upper // 11)
+    left = _grid([f"chart{n}" for n in range(min(2 * rows, 8))], 2, (x, y, width - side, upper))
+    times_height = 7
+    workers_height = max(4, min(upper // 4, 10))
+    right = _rows(
+        [("workers", workers_height), ("times", times_height), ("signals", upper - workers_height - times_height)],
+        (width - side, y, side, upper),
+    )
+    table = max(46, width * 2 // 5)
+    below = (Slot("table", x, y + upper, table, lower), Slot("texts", table, y + upper, width - table, lower))
+    return (*left, *right, *below)
+
+
+def _rows(parts: Sequence[tuple[str, int]], area: tuple[int, int, int, int]) -> tuple[Slot, ...]:
+    """Panes below each other, with the height of each."""
+    x, y, width, _ = area
+    found = []
+    for pane, height in parts:
+        found.append(Slot(pane, x, y, width, height))
+        y += height
+    return tuple(slot for slot in found if slot.height >= 3)
+
+
+def _grid(panes: Sequence[str], columns: int, area: tuple[int, int, int, int]) -> tuple[Slot, ...]:
+    """Panes in rows of `columns`, filling the area to its last line."""
+    x, y, width, height = area
+    rows = -(-len(panes) // columns)
+    lefts = [x + width * n // columns for n in range(columns + 1)]
+    tops = [y + height * n // rows for n in range(rows + 1)]
+    found = []
+    for n, pane in enumerate(panes):
+        row, column = divmod(n, columns)
+        found.append(Slot(pane, lefts[column], tops[row], lefts[column + 1] - lefts[column], tops[row + 1] - tops[row]))
+    return tuple(found)
+
+
+def pane(board: Board, slot: Slot) -> list[Text]:
+    """Returns a pane as the lines of its slot."""
+    block = PANES[slot.pane](board, slot.width - 2, slot.height - 2)
+    return framed(block, slot.width, slot.height, ascii=board.look.ascii)
+
+
+def page(board: Board, name: str, width: int, height: int) -> list[Text]:
+    """Returns a whole page, without the line of keys: header, panes, message."""
+    placed = slots(name, width, height, board.look.chart)
+    drawn = {slot: pane(board, slot) for slot in placed}
+    lines = header(board, width)
+    for y in range(HEADER, height - 2):
+        line = Text()
+        for slot in sorted(placed, key=lambda slot: slot.x):
+            if slot.y <= y < slot.y + slot.height:
+                line.append_text(drawn[slot][y - slot.y])
+        lines.append(line)
+    told = message(board)
+    told.truncate(width, overflow="ellipsis")
+    return [*lines, told]

@@ -1,0 +1,31 @@
+"""The signals of a run, as sentences."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from smolsum.watch.block import DIM, ORANGE, RED, SKY, Block, wrapped
+from smolsum.watch.board import Board
+from smolsum.watch.signals import Signal, signals
+
+LEVELS = {"trouble": ("!!", RED), "warning": ("!", ORANGE), "note": ("i", SKY)}
+
+
+def advice(board: Board, width: int, height: int, *, full: bool = False) -> Block:
+    """Returns the signals as sentences; `full` with what to do about each."""
+    found = signals(board.run)
+    if not found:
+        return Block("signals", "0", (Text("nothing unusual", style=DIM),))
+    lines: list[Text] = []
+    for signal in found:
+        lines += _signal(signal, width, full=full)
+    if len(lines) > height:
+        lines = [*lines[: height - 1], Text("… tab shows all, with advice", style=DIM)]
+    return Block("signals", str(len(found)), tuple(lines))
+
+
+def _signal(signal: Signal, width: int, *, full: bool) -> list[Text]:
+    mark, style = LEVELS[signal.level]
+    first, *rest = wrapped(signal.sentence, width - 3)
+    lines = [Text.assemble((f"{mark:<3}", f"bold {style}"), first), *(Text("   ").append_text(line) for line in rest)]
+    return lines + (wrapped(f"-> {signal.advice}", width - 3, DIM, "   ") if full else [])

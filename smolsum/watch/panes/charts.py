@@ -1,0 +1,234 @@
+"""The charts: which metrics stand in which, and how a chart becomes lines of text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from smolsum.watch.block import CURVES, DIM, RED, Block, number
+from smolsum.watch.board import Board, Look
+from smolsum.watch.braille import Pattern, Trace, bounds, draw, row_of
+from smolsum.watch.run import Run
+from smolsum.watch.series import Point, smoothed
+
+GUTTER = 8
+LETTERS = "abcdefgh"
+AXIS_FROM = 7
+"""Lines from which a chart has an axis of steps."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric in a chart: its letter stands at the end of its line."""
+
+    metric: str
+    letter: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A title, its curves as the run has them, a band between two metrics, and levels with what they mean."""
+
+    title: str
+    curves: Callable[[Run], list[Curve]]
+    band: tuple[str, str] | None = None
+    levels: Callable[[Run], dict[str, float]] = lambda run: {}
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A trace with what the legend says of it."""
+
+    trace: Trace
+    letter: str
+    label: str
+    style: str
+
+
+def _fixed(*curves: tuple[str, str, str]) -> Callable[[Run], list[Curve]]:
+    return lambda run: [Curve(*curve) for curve in curves if curve[0] in run.series]
+
+
+def _rewards(run: Run) -> list[Curve]:
+    parts = [name.split("/")[1] for name in run.named("rewards/", "/mean")]
+    found = [Curve("reward", "R", "reward")] if "reward" in run.series else []
+    if len(parts) > 1 or "reward" not in run.series:
+        found += [Curve(f"rewards/{name}/mean", LETTERS[n % 8], name) for n, name in enumerate(parts)]
+    return found + _fixed(("validation/reward", "v", "validation"))(run)
+
+
+def _length_levels(run: Run) -> dict[str, float]:
+    target, tolerance = run.setting("task", "target_tokens"), run.setting("task", "tolerance_tokens", 0)
+    if target is None:
+        return {}
+    return {f"target {target} ± {tolerance}": target} | {
+        f"{s:+d}": target + s * tolerance for s in (-1, 1) if tolerance
+    }
+
+
+def _clip_level(run: Run) -> dict[str, float]:
+    level = run.setting("optimizer", "max_grad_norm")
+    return {} if level is None else {f"clip {number(float(level))}": float(level)}
+
+
+CHARTS = (
+    Chart("reward", _rewards),
+    Chart("spread in groups", _fixed(("reward_std", "s", "std"), ("frac_reward_zero_std", "z", "groups without"))),
+    Chart(
+        "tokens",
+        _fixed(("completions/mean_length", "m", "mean")),
+        band=("completions/min_length", "completions/max_length"),
+        levels=_length_levels,
+    ),
+    Chart("grad norm before clipping", _fixed(("grad_norm", "g", "norm")), levels=_clip_level),
+    Chart("loss", _fixed(("loss", "l", "loss"))),
+    Chart(
+        "clip fraction",
+        _fixed(
+            ("clip_ratio/low_mean", "-", "low"),
+            ("clip_ratio/high_mean", "+", "high"),
+            ("clip_ratio/region_mean", "c", "all"),
+            ("cispo_clip_ratio", "c", "cispo"),
+        ),
+    ),
+    Chart("KL, sampler mismatch", _fixed(("kl", "k", "kl"), ("sampling/mismatch_k3", "m", "mismatch k3")), log=True),
+    Chart(
+        "validation",
+        _fixed(("validation/reward", "v", "reward"), ("validation/within_tol", "t", "on target")),
+    ),
+    Chart(
+        "entropy, repetition",
+        _fixed(("entropy", "e", "entropy"), ("completions/repeated_trigrams", "r", "repeated trigrams")),
+    ),
+)
+"""In the order of the keys 1 to 9."""
+
+
+def chart(board: Board, width: int, height: int, spec: Chart) -> Block:
+    """Returns a chart of `width` x `height` characters: scale on the left, letters of the curves on the right.
+
+    A line of steps below it where there is room; with a single line, a sparkline.
+    """
+    look = board.look
+    log = spec.log != look.log
+    layers = _layers(board, spec)
+    title = f"{spec.title}{' log' if log else ''}"
+    note = _note(layers, board.run, spec)
+    points = [point for layer in layers for point in layer.trace.points]
+    if not points:
+        return Block(title, note, (Text("waiting for the first step", style=DIM),))
+    x = (points[0].step, points[0].step) if len(points) == 1 else _reach(points)
+    values = [v for p in points for v in (p.low, p.high)]
+    y = bounds([*values, *_levels_in_view(layers, values)], log=log)
+    axis = height >= AXIS_FROM
+    rows, room = height - axis, max(width - GUTTER - 2, 4)
+    drawing = draw([layer.trace for layer in layers], room, rows, x=x, y=y, log=log, ascii=look.ascii)
+    ends = _ends(layers, rows, y, log)
+    lines = []
+    for row, (line, owners) in enumerate(zip(drawing.lines, drawing.owners, strict=True)):
+        label = number(y[1]) if row == 0 else number(y[0]) if row == rows - 1 else ""
+        text = Text(f"{label:>{GUTTER - 1}}{'|' if look.ascii else '│'}", style=DIM)
+        lines.append(text.append_text(_colored(line, owners, layers)).append_text(ends.get(row, Text())))
+    if axis:
+        first, last = f"{x[0]:.0f}", f"step {x[1]:.0f}"
+        lines.append(Text(f"{'':{GUTTER}}{first}{last:>{max(room - len(first), 1)}}", style=DIM))
+    return Block(title, note, tuple(lines))
+
+
+def sparkline(board: Board, width: int, spec: Chart) -> Text:
+    """Returns a chart as one line: title, the newest value, its course."""
+    curves = spec.curves(board.run)[:1]
+    value = number(board.run.last(curves[0].metric)) if curves else "-"
+    head = f"{spec.title[:16]:<16} {value:>8} "
+    points = _points(board.run, curves[0].metric, board.look) if curves else []
+    if not points or width - len(head) < 4:
+        return Text(head)
+    drawing = draw(
+        [Trace(tuple(points))],
+        width - len(head),
+        1,
+        x=_reach(points),
+        y=bounds([v for p in points for v in (p.low, p.high)]),
+        ascii=False,
+    )
+    # a single line of ASCII has one row of characters, too few for a course
+    return Text(head) if board.look.ascii else Text(head).append(drawing.lines[0], style=CURVES[0])
+
+
+def _layers(board: Board, spec: Chart) -> list[Layer]:
+    """What is drawn, from the back to the front."""
+    run, look = board.run, board.look
+    layers = [Layer(Trace(pattern="rule", level=v), "", label, RED) for label, v in spec.levels(run).items()]
+    if spec.band and set(spec.band) <= set(run.series):
+        low, high = (_points(run, name, look, smooth=False) for name in spec.band)
+        both = [Point(a.step, a.low, a.mean, b.high) for a, b in zip(low, high, strict=False)]
+        layers.append(Layer(Trace(tuple(both), "band"), "", "", DIM))
+    curves = spec.curves(run)
+    for place, curve in reversed(list(enumerate(curves))):
+        if board.other is not None and curve.metric in board.other.series and place == 0:
+            points = tuple(_points(board.other, curve.metric, look))
+            layers.append(Layer(Trace(points, "dotted"), "B", "B", CURVES[1]))
+        style = CURVES[(place + (board.other is not None and place > 0)) % len(CURVES)]
+        points = tuple(_points(run, curve.metric, look))
+        pattern: Pattern = "solid" if place == 0 or board.other is None else "dotted"
+        layers.append(Layer(Trace(points, pattern), curve.letter, curve.name, style))
+    return layers
+
+
+def _points(run: Run, metric: str, look: Look, *, smooth: bool = True) -> list[Point]:
+    since = run.step - look.window if look.window else -math.inf
+    points = run.series[metric].points(since)
+    return smoothed(points, look.smoothing) if smooth else points
+
+
+def _note(layers: list[Layer], run: Run, spec: Chart) -> str:
+    """Newest values, first that of the first curve: `R -0.026  v 0.113  clip 1.0`."""
+    metrics = {curve.name: curve.metric for curve in spec.curves(run)}
+    told = []
+    for layer in reversed(layers):
+        if layer.label in metrics:
+            value = run.last(metrics[layer.label])
+            told.append(f"{layer.letter} {layer.label} {number(value)}" if len(metrics) > 1 else number(value))
+        elif layer.letter == "B" and layer.trace.points:
+            told.append(f"B {number(layer.trace.points[-1].mean)}")
+    told += [layer.label for layer in layers if layer.trace.pattern == "rule" and layer.label[0] not in "+-"]
+    return "  ".join(told)
+
+
+def _levels_in_view(layers: list[Layer], values: list[float]) -> list[float]:
+    """The levels that are near enough to the values to be shown without flattening them."""
+    low, high = min(values), max(values)
+    reach = 2 * (high - low) or abs(high) or 1.0
+    levels = [layer.trace.level for layer in layers if layer.trace.pattern == "rule"]
+    return [level for level in levels if low - reach <= level <= high + reach]
+
+
+def _ends(layers: list[Layer], rows: int, y: tuple[float, float], log: bool) -> dict[int, Text]:
+    """The letter of each curve in the line in which it ends; the front one where several end there."""
+    ends: dict[int, Text] = {}
+    for layer in layers:
+        if layer.letter and layer.trace.points:
+            row = row_of(layer.trace.points[-1].mean, rows, y, log)
+            before = ends.get(row, Text())
+            ends[row] = Text(layer.letter, style=layer.style).append_text(before)[:2]
+    return ends
+
+
+def _colored(line: str, owners: tuple[int, ...], layers: list[Layer]) -> Text:
+    """A line of a drawing in the colours of its traces, a span for each stretch of one colour."""
+    text, start = Text(), 0
+    for place in range(1, len(line) + 1):
+        if place == len(line) or owners[place] != owners[start]:
+            text.append(line[start:place], style=layers[owners[start]].style if owners[start] >= 0 else "")
+            start = place
+    return text
+
+
+def _reach(points: list[Point]) -> tuple[float, float]:
+    steps = [point.step for point in points]
+    return min(steps), max(steps)

@@ -1,0 +1,124 @@
+"""The completions browser: a table of a prompt's rollouts, and the texts of the one that is chosen."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from smolsum.watch.block import DIM, GREEN, ORANGE, RED, SKY, Block, number, wrapped
+from smolsum.watch.board import Board
+from smolsum.watch.completions import Group, Sample, changes, chosen
+
+CHANGE_STYLE = {"same": "", "gone": f"strike {RED}", "new": f"underline {GREEN}"}
+CHANGE_MARKS = {"same": ("", ""), "gone": ("[-", "-]"), "new": ("{+", "+}")}
+
+
+def group_of(board: Board) -> Group | None:
+    """Returns the group that is looked at."""
+    return board.groups[board.look.group % len(board.groups)] if board.groups else None
+
+
+def sample_of(board: Board) -> Sample | None:
+    """Returns the rollout that is looked at, after sorting and search."""
+    group = group_of(board)
+    kept = chosen(group, board.look.sort, board.look.query) if group else []
+    return kept[min(board.look.row, len(kept) - 1)] if kept else None
+
+
+def table(board: Board, width: int, height: int) -> Block:
+    """Returns a row for each rollout: tokens, every reward, the total, advantage, worker; then the group's mean."""
+    group, look = group_of(board), board.look
+    title = f"completions  step {board.step}"
+    if group is None:
+        return Block(title, "", (Text("no completions of this step", style=DIM),))
+    title += f"  prompt {look.group % len(board.groups) + 1}/{len(board.groups)}"
+    names = list(group.samples[0].rewards)
+    columns = ["tok", *names, *(["total"] if len(names) != 1 else []), "adv"]
+    sizes = [max(len(name[:9]), 6) for name in columns]
+    while columns and 6 + sum(size + 1 for size in sizes) > width:  # the advantage stays, parts of the reward go
+        place = len(columns) - 2 if len(columns) > 2 else 0
+        del columns[place], sizes[place]
+    head = (
+        f"  {'#':>2} " + " ".join(f"{name[:9]:>{size}}" for name, size in zip(columns, sizes, strict=True)) + " worker"
+    )
+    lines = [Text(head, style=DIM)]
+    kept = chosen(group, look.sort, look.query)
+    here = min(look.row, len(kept) - 1)
+    room = max(height - 3, 1)
+    start = max(0, min(here - room // 2, len(kept) - room))
+    for place, sample in list(enumerate(kept))[start : start + room]:
+        cells = {"tok": f"{sample.tokens}{'…' if sample.truncated and not look.ascii else ''}"}
+        cells |= {name: number(value) for name, value in sample.rewards.items()}
+        cells |= {
+            "total": number(sample.reward),
+            "adv": "-" if sample.advantage is None else f"{sample.advantage:+.2f}",
+        }
+        row = " ".join(f"{cells.get(name, '-'):>{size}}" for name, size in zip(columns, sizes, strict=True))
+        mark = ">" if place == here else " "
+        lines.append(Text(f"{mark} {sample.number + 1:>2} {row} {sample.worker}", "reverse" if place == here else ""))
+    if not kept:
+        lines.append(Text(f"no rollout has {look.query!r}", style=ORANGE))
+    rewards = [sample.reward for sample in group.samples if sample.reward is not None]
+    version = group.samples[0].version
+    if rewards:
+        mean = sum(rewards) / len(rewards)
+        lines += [Text(), Text(f"  group mean {number(mean)}  sampled by v{version}  {group.prompt_id}", style=DIM)]
+    note = f"by {look.sort}" + (f"  /{look.query}" if look.query else "")
+    return Block(title, note, tuple(lines[:height]))
+
+
+def texts(board: Board, width: int, height: int) -> Block:
+    """Returns completion, reference and post of the chosen rollout, from the line that was scrolled to."""
+    group, sample = group_of(board), sample_of(board)
+    if group is None or sample is None:
+        return Block("text", "", ())
+    lines = _heading(board, group)
+    lines += _difference(board, sample, width) if board.look.difference else _found(board, sample.text, width)
+    for place, reference in enumerate(group.references):
+        more = f" {place + 1}" if len(group.references) > 1 else ""
+        lines += [Text(), Text(f"REFERENCE{more}", style=f"bold {SKY}"), *_paragraphs(reference, width)]
+    lines += [Text(), Text("POST", style=f"bold {SKY}")]
+    lines += _paragraphs(group.post, width) if group.post else [Text(" this run did not keep its posts", style=DIM)]
+    start = min(board.look.scroll, max(len(lines) - height, 0))
+    note = f"{sample.tokens} tokens{', cut' if sample.truncated else ''}"
+    if len(lines) > height:
+        note += f"  {start + 1}-{min(start + height, len(lines))} of {len(lines)}"
+    return Block(f"rollout {sample.number + 1}", note, tuple(lines[start : start + height]))
+
+
+def _heading(board: Board, group: Group) -> list[Text]:
+    told = "COMPLETION"
+    if board.look.difference:
+        told += f"  changed since step {board.first.step}" if board.first else "  no earlier rollouts of this prompt"
+    return [Text(told, style=f"bold {SKY}")]
+
+
+def _difference(board: Board, sample: Sample, width: int) -> list[Text]:
+    """The words that went and came since the prompt was first sampled, by the rollout of the same number."""
+    if board.first is None:
+        return _found(board, sample.text, width)
+    before = board.first.samples[min(sample.number, len(board.first.samples) - 1)]
+    text = Text(" ")
+    for kind, words in changes(before.text, sample.text):
+        opening, closing = CHANGE_MARKS[kind]
+        text.append(f"{opening}{words}{closing}", style=CHANGE_STYLE[kind]).append(" ")
+    return list(_wrap(text, width))
+
+
+def _found(board: Board, text: str, width: int) -> list[Text]:
+    """A text with what is searched for marked."""
+    lines = _paragraphs(text, width)
+    for line in lines:
+        if board.look.query:
+            line.highlight_words([board.look.query], f"bold reverse {ORANGE}", case_sensitive=False)
+    return lines
+
+
+def _paragraphs(text: str, width: int) -> list[Text]:
+    return [line for part in text.split("\n") for line in wrapped(part, width, indent=" ")]
+
+
+def _wrap(text: Text, width: int) -> list[Text]:
+    """A styled text in lines; Rich needs a console to measure with."""
+    from rich.console import Console
+
+    return list(text.wrap(Console(width=width, color_system=None), width - 1))

@@ -1,0 +1,197 @@
+"""What is known of a run, kept up to date by reading what its directory gained since the last look."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import tomli
+
+from smolsum.control import Request, asked
+from smolsum.runs import RunPaths
+from smolsum.watch.series import Series
+from smolsum.watch.tail import Document, Tail
+
+EVENTS = 200
+NEVER_DRAWN = ("schema_version", "step", "stage_step")
+
+
+class Run:
+    """A run directory as seen by a reader: its numbers by metric, its newest events, what it says of itself.
+
+    Nothing here is written, and nothing that is missing, half written or gone is an error: it is not known yet, or what
+    was last known stays.
+    """
+
+    def __init__(self, paths: RunPaths) -> None:
+        self.paths = paths
+        self.status = Document(paths.status)
+        self.info = Document(paths.info)
+        self.config: dict[str, Any] = {}
+        self.gone = False
+        self._metrics = Tail(paths.metrics)
+        self._events = Tail(paths.events)
+        self._restarts = (0, 0)
+        self._asked: tuple[bool, bool] = (False, False)
+        self._forget_metrics()
+        self._forget_events()
+
+    def _forget_metrics(self) -> None:
+        self.series: dict[str, Series] = {}
+        self.row: dict[str, Any] = {}
+        self.first_step = 0
+        self.stage_began: dict[str, int] = {}
+
+    def _forget_events(self) -> None:
+        self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS)
+        self.kinds: Counter[str] = Counter()
+        self.worker_events: dict[str, dict[str, Any]] = {}
+
+    def poll(self, budget_s: float = 0.2) -> bool:
+        """Reads what is new, for about `budget_s` seconds at most; whether anything changed.
+
+        `behind` then says whether there is more.
+        """
+        until = time.monotonic() + budget_s
+        gone = not self.paths.root.is_dir()
+        changed = gone != self.gone
+        self.gone = gone
+        if gone:
+            return changed
+        requests = (asked(self.paths, "pause"), asked(self.paths, "stop"))
+        changed |= requests != self._asked
+        self._asked = requests
+        changed |= self.status.refresh() | self.info.refresh()
+        if not self.config:
+            changed |= self._read_config()
+        while self.behind():
+            if self._restarts[0] != self._metrics.restarts:
+                self._forget_metrics()
+            if self._restarts[1] != self._events.restarts:
+                self._forget_events()
+            self._restarts = (self._metrics.restarts, self._events.restarts)
+            lines = self._read_lines()
+            changed |= lines > 0
+            if not lines or time.monotonic() > until:
+                break
+        return changed
+
+    def behind(self) -> bool:
+        """Whether the files hold more than was read."""
+        return any([self._metrics.more(), self._events.more()])
+
+    def asks(self, request: Request) -> bool:
+        """Whether somebody asked the run for this when it was last looked at."""
+        return self._asked[request == "stop"]
+
+    @property
+    def damaged(self) -> int:
+        """Lines that could not be read."""
+        return self._metrics.damaged + self._events.damaged
+
+    @property
+    def step(self) -> int:
+        """The last step that was finished."""
+        return int(self.row.get("step") or self.status.value.get("step") or 0)
+
+    @property
+    def stage(self) -> str:
+        """The stage of the last step; of what the status tells before the first."""
+        return str(self.row.get("stage") or self.status.value.get("stage") or "")
+
+    @property
+    def stages(self) -> dict[str, int]:
+        """Planned steps of each stage, in order; empty while unknown."""
+        steps = self.info.value.get("steps")
+        return {str(k): int(v) for k, v in steps.items()} if isinstance(steps, Mapping) else {}
+
+    @property
+    def total(self) -> int:
+        """Planned steps of the run; 0 while unknown."""
+        return sum(self.stages.values()) or int(self.status.value.get("steps") or 0)
+
+    def setting(self, section: str, key: str, default: Any = None) -> Any:
+        """A value of config.toml."""
+        table = self.config.get(section)
+        return table.get(key, default) if isinstance(table, Mapping) else default
+
+    def weights(self) -> dict[str, float]:
+        """The weight of each signal in the stage at hand."""
+        stage = self.config.get("stages", {}).get(self.stage, {})
+        return {name: float(weight) for name, weight in stage.get("rewards", {}).items()}
+
+    def recent(self, metric: str, number: int) -> list[float]:
+        """The newest values of a metric in the stage at hand, at most `number`, oldest first."""
+        since = self.stage_began.get(self.stage, 0)
+        return self.series[metric].recent(number, since) if metric in self.series else []
+
+    def last(self, metric: str) -> float | None:
+        """The newest value of a metric."""
+        return self.series[metric].last if metric in self.series else None
+
+    def named(self, prefix: str, suffix: str = "") -> list[str]:
+        """The metrics with this beginning and end, in order of their first appearance."""
+        return [name for name in self.series if name.startswith(prefix) and name.endswith(suffix)]
+
+    def _read_config(self) -> bool:
+        try:
+            self.config = tomli.loads(self.paths.config.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def _read_lines(self) -> int:
+        lines = 0
+        for row in self._metrics.read():
+            lines += 1
+            self._take(row)
+        for event in self._events.read():
+            lines += 1
+            self.events.append(event)
+            self.kinds[str(event.get("kind"))] += 1
+            if str(event.get("kind", "")).startswith("worker_"):
+                self.worker_events[str(event.get("worker", ""))] = event
+        return lines
+
+    def _take(self, row: dict[str, Any]) -> None:
+        """Adds a step's line to the series."""
+        step = row.get("step")
+        if not isinstance(step, int):
+            return
+        self.row = row
+        self.first_step = self.first_step or step
+        self.stage_began.setdefault(str(row.get("stage")), step)
+        for name, value in row.items():
+            if name in NEVER_DRAWN or isinstance(value, str):
+                continue
+            series = self.series.get(name)
+            if series is None:
+                series = self.series[name] = Series()
+            series.add(step, float(value) if isinstance(value, int | float) else None)
+
+
+def seconds_since(stamp: object, now: datetime) -> float | None:
+    """Seconds from a time as the journal writes it (ISO 8601, UTC) to `now`; None for anything else."""
+    if not isinstance(stamp, str):
+        return None
+    try:
+        return max(0.0, (now - datetime.fromisoformat(stamp)).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def process_lives(pid: object) -> bool:
+    """Whether a process of this machine has this number."""
+    if not isinstance(pid, int) or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

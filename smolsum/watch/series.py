@@ -1,0 +1,124 @@
+"""A metric over the steps in a memory that does not grow with them."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from itertools import islice, takewhile
+
+BUCKETS = 512
+RECENT = 512
+
+
+@dataclass(frozen=True)
+class Point:
+    """One step, or several next to each other: where they lie in the mean, and what they show."""
+
+    step: float
+    low: float
+    mean: float
+    high: float
+
+
+class Bucket:
+    """What is kept of some steps."""
+
+    __slots__ = ("count", "high", "low", "steps", "total")
+
+    def __init__(self, step: int, value: float) -> None:
+        self.count, self.steps, self.total = 1, float(step), value
+        self.low = self.high = value
+
+    def add(self, other: Bucket) -> None:
+        """Takes another bucket in."""
+        self.count, self.steps, self.total = (
+            self.count + other.count,
+            self.steps + other.steps,
+            self.total + other.total,
+        )
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+
+    def point(self) -> Point:
+        """The bucket as a point of a chart."""
+        return Point(self.steps / self.count, self.low, self.total / self.count, self.high)
+
+
+class Series:
+    """The values of one metric, in order of step.
+
+    At most BUCKETS buckets with least, mean and greatest value over the whole run: when they are full, neighbours are
+    joined and each new one holds twice as many steps. The last RECENT values are kept as they are.
+    """
+
+    def __init__(self) -> None:
+        self.count = self.missing = 0
+        self.low, self.high = math.inf, -math.inf
+        self._buckets: list[Bucket] = []
+        self._size = 1
+        self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT)
+
+    def add(self, step: int, value: float | None) -> None:
+        """Takes the value of the next step; None, for one that was not finite, only counts as missing."""
+        if value is None or not math.isfinite(value):
+            self.missing += 1
+            return
+        self.count += 1
+        self.low, self.high = min(self.low, value), max(self.high, value)
+        self._recent.append((step, value))
+        one = Bucket(step, value)
+        if self._buckets and self._buckets[-1].count < self._size:
+            self._buckets[-1].add(one)
+            return
+        if len(self._buckets) == BUCKETS:
+            for left, right in zip(self._buckets[::2], self._buckets[1::2], strict=True):
+                left.add(right)
+            self._buckets = self._buckets[::2]
+            self._size *= 2
+        self._buckets.append(one)
+
+    @property
+    def last(self) -> float | None:
+        """The newest value."""
+        return self._recent[-1][1] if self._recent else None
+
+    @property
+    def last_step(self) -> int | None:
+        """The step of the newest value."""
+        return self._recent[-1][0] if self._recent else None
+
+    def recent(self, number: int, since: int = 0) -> list[float]:
+        """The newest values from the step `since` on, at most `number` and RECENT, oldest first."""
+        newest = islice(reversed(self._recent), number)
+        return [value for _, value in takewhile(lambda pair: pair[0] >= since, newest)][::-1]
+
+    def at(self, step: int) -> float | None:
+        """The value of a step while it is recent, else the mean of its neighbourhood; None before the first."""
+        for known, value in reversed(self._recent):
+            if known <= step:
+                return value if known == step else None
+        for bucket in reversed(self._buckets):
+            if bucket.steps / bucket.count <= step:
+                return bucket.total / bucket.count
+        return None
+
+    def points(self, since: float = -math.inf) -> list[Point]:
+        """The whole run, or what comes after `since`: each step where all are recent, else buckets."""
+        if self._recent and (self._recent[0][0] <= since or self.count == len(self._recent)):
+            return [Point(step, value, value, value) for step, value in self._recent if step > since]
+        return [point for bucket in self._buckets if (point := bucket.point()).step > since]
+
+
+def smoothed(points: list[Point], weight: float) -> list[Point]:
+    """Returns the points with their means averaged exponentially over the earlier ones, corrected for the start.
+
+    `weight` in [0, 1) is that of what came before: 0 changes nothing. Lows and highs stay on the mean, as a smoothed
+    line has no band.
+    """
+    if weight <= 0:
+        return points
+    out, total, norm = [], 0.0, 0.0
+    for point in points:
+        total, norm = weight * total + point.mean, weight * norm + 1.0
+        out.append(Point(point.step, total / norm, total / norm, total / norm))
+    return out

@@ -1,0 +1,114 @@
+"""How a run stands: its state in a word and a mark, what went wrong, how far it is, how long it will take."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import fmean, median
+from typing import Any
+
+from smolsum.journal import ALIVE
+from smolsum.progress import duration
+from smolsum.watch.run import Run, process_lives, seconds_since
+
+STALE_S = 600.0
+STALE_STEPS = 10
+GONE_S = 15.0
+"""Seconds without a heartbeat after which a process that is not there any more counts as crashed; it beats every 10."""
+ETA_STEPS = 20
+MARKS = {
+    "waiting": ("○", "."),
+    "starting": ("○", "."),
+    "running": ("●", "*"),
+    "pausing": ("◐", "~"),
+    "paused": ("‖", "="),
+    "stopping": ("◐", "~"),
+    "finished": ("✓", "+"),
+    "failed": ("✗", "x"),
+    "interrupted": ("■", "#"),
+    "STALE": ("?", "?"),
+    "GONE": ("?", "?"),
+}
+TROUBLE = ("failed", "STALE", "GONE")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A run's state, with what went wrong and the command that helps."""
+
+    state: str
+    detail: str = ""
+    hint: str = ""
+
+    def mark(self, ascii: bool) -> str:
+        """One character that tells the state without colour."""
+        return MARKS.get(self.state, ("○", "."))[ascii]
+
+    @property
+    def alive(self) -> bool:
+        """Whether somebody is at work on the run."""
+        return self.state in (*ALIVE, "stopping")
+
+
+def standing(run: Run, now: datetime, lives: Callable[[object], bool] = process_lives) -> Standing:
+    """Returns how the run stands. `lives` tells whether a process of this machine is there.
+
+    STALE: it says that it runs, but its process is gone, or (from another machine) there was no heartbeat for the
+    longer of 10 minutes and ten median steps.
+    """
+    if run.gone:
+        return Standing("GONE", f"{run.paths.root} is no longer there", "what is shown was read before")
+    status = run.status.value
+    state = str(status.get("state") or "waiting")
+    if state in ALIVE:
+        silent = seconds_since(status.get("heartbeat"), now) or 0.0
+        here = status.get("host") == platform.node()
+        limit = max(STALE_S, STALE_STEPS * median(run.recent("perf/step_s", 50) or [0.0]))
+        if here and silent > GONE_S and not lives(status.get("pid")):
+            return _stale(run, f"process {status.get('pid')} is gone, its last heartbeat was {duration(silent)} ago")
+        if not here and silent > limit:
+            return _stale(run, f"no heartbeat from {status.get('host', 'its machine')} for {duration(silent)}")
+        if run.asks("stop"):
+            return Standing("stopping", "finishing the step, then saving")
+        if run.asks("pause") and state == "running":
+            return Standing("pausing", "finishing the step, then saving")
+        if state == "paused":
+            return Standing("paused", "saved, safe to kill", "space resumes")
+        if silent > limit:
+            return Standing(state, f"no heartbeat for {duration(silent)}, but its process is there")
+        return Standing(state)
+    if state in ("failed", "interrupted"):
+        return Standing(state, str(status.get("error") or ""), str(status.get("hint") or run.paths.resume_command))
+    return Standing(state)
+
+
+def _stale(run: Run, why: str) -> Standing:
+    """The error that the run last told of, if there is one, after what made it stale."""
+    failed: dict[str, Any] = next((e for e in reversed(run.events) if e.get("kind") in ("started", "failed")), {})
+    if failed.get("kind") == "failed":
+        return Standing(
+            "STALE", f"{failed.get('message')} ({why})", str(failed.get("hint") or run.paths.resume_command)
+        )
+    return Standing("STALE", why, run.paths.resume_command)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long it took and will take, in seconds; None for what cannot be known."""
+
+    elapsed_s: float | None
+    eta_s: float | None
+
+
+def pace(run: Run, alive: bool, now: datetime) -> Pace:
+    """Returns the time of the attempt until now, or until its last sign of life, and that of the steps to come at the
+    mean of the last few."""
+    began = next((event.get("time") for event in reversed(run.events) if event.get("kind") == "started"), None)
+    elapsed = seconds_since(began, now)
+    if elapsed is not None and not alive:
+        elapsed -= seconds_since(run.status.value.get("heartbeat"), now) or 0.0
+    steps = run.recent("perf/step_s", ETA_STEPS)
+    left = run.total - run.step
+    return Pace(elapsed, fmean(steps) * left if steps and alive and left > 0 else None)

@@ -1,0 +1,90 @@
+"""Files that grow, read from where the last look ended."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+CHUNK = 1 << 20
+
+
+class Tail:
+    """The whole lines of a JSON Lines file as they come.
+
+    A last line without its end waits for its end; a line that is no JSON object is passed over and counted. A file that
+    was replaced or cut (a resumed run takes steps back) is read again from its start: `restarts` goes up.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.restarts = self.damaged = 0
+        self._offset = 0
+        self._inode = 0
+
+    def more(self) -> bool:
+        """Whether there are bytes that were not read; notices a file that began anew."""
+        try:
+            stat = self.path.stat()
+        except OSError:
+            return False
+        if self._inode not in (0, stat.st_ino) or stat.st_size < self._offset:
+            self.restarts += 1
+            self._offset = 0
+        self._inode = stat.st_ino
+        return stat.st_size > self._offset
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """Yields the objects of at most a chunk of new lines; none where the file cannot be read."""
+        if not self.more():
+            return
+        content = self._next_lines()
+        self._offset += len(content)
+        for line in content.splitlines():
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                row = None
+            if isinstance(row, dict):
+                yield row
+            else:
+                self.damaged += 1
+
+    def _next_lines(self) -> bytes:
+        """Up to a chunk from the offset to the last line end in it, more only for a line that is longer."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                content = file.read(CHUNK)
+                while b"\n" not in content and (more := file.read(CHUNK)):
+                    content += more
+        except OSError:
+            return b""
+        return content[: content.rfind(b"\n") + 1]
+
+
+class Document:
+    """A JSON file that its writer replaces; parsed again only when it changed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.value: dict[str, Any] = {}
+        self._seen: tuple[int, int, int] | None = None
+
+    def refresh(self) -> bool:
+        """Whether it changed; the last readable value is kept while it is gone or unreadable."""
+        try:
+            stat = os.stat(self.path)
+            seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+            if seen == self._seen:
+                return False
+            value = json.loads(self.path.read_bytes())
+        except (OSError, ValueError):
+            return False
+        self._seen = seen
+        if not isinstance(value, dict):
+            return False
+        self.value = value
+        return True
