@@ -17,6 +17,7 @@ import typer
 from smolsum import console
 from smolsum.commands.stats import stats
 from smolsum.commands.train import train
+from smolsum.commands.watch import watch
 from smolsum.errors import SmolsumError, UsageError
 
 # \b keeps the lines of a paragraph as they are
@@ -41,8 +42,8 @@ app = typer.Typer(
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command in `argv` (default: the process's arguments) and returns its exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
-    # the command notes here whether tracebacks are wanted
-    told: dict[str, Any] = {"debug": False}
+    # the command notes here whether tracebacks are wanted; train --watch hands its own arguments on
+    told: dict[str, Any] = {"debug": False, "arguments": args}
     try:
         code = app(args, prog_name="smolsum", standalone_mode=False, obj=told)
     except SmolsumError as failure:
@@ -98,6 +99,6 @@ def _app(
         raise typer.Exit(2)
 
 
-COMMANDS: Mapping[str, Callable[..., None]] = {"train": train, "stats": stats}
+COMMANDS: Mapping[str, Callable[..., None]] = {"train": train, "watch": watch, "stats": stats}
 for _name, _command in COMMANDS.items():
     app.command(_name, epilog=_EXIT_CODES)(_command)

@@ -41,8 +41,18 @@ class RunPaths:
     @property
     def resume_command(self) -> str:
         """The command that goes on with this run."""
+        return f"smolsum train --resume {self._reference}"
+
+    @property
+    def watch_command(self) -> str:
+        """The command that shows this run."""
+        return f"smolsum watch {self._reference}"
+
+    @property
+    def _reference(self) -> str:
+        """What names this run on a command line: its name where runs usually are, else its path."""
         usual = self.root.parent == Path(os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
-        return f"smolsum train --resume {self.name if usual else self.root}"
+        return self.name if usual else str(self.root)
 
     @property
     def config(self) -> Path:

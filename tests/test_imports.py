@@ -34,7 +34,9 @@ def loaded(code: str) -> set[str]:
     return set(HEAVY) & set(run.stderr.splitlines())
 
 
-@pytest.mark.parametrize("line", [["--help"], ["train", "--help"], ["stats", "--help"], ["--version"], ["trian"]])
+@pytest.mark.parametrize(
+    "line", [["--help"], ["train", "--help"], ["stats", "--help"], ["watch", "--help"], ["--version"], ["trian"]]
+)
 def test_command_line_is_light(line: list[str]) -> None:
     """Help, version and a mistyped command load none of the heavy libraries, Rich included."""
     assert loaded(f"from smolsum.cli import main\nmain({line})") == set()
@@ -62,6 +64,17 @@ def test_statistics_need_no_mlx() -> None:
     """Comparing scores works on a machine without MLX and loads no model library."""
     code = "import smolsum.stats, smolsum.stats.compare, smolsum.stats.sides"
     assert loaded(code) <= {"numpy", "polars", "scipy"}
+
+
+def test_view_needs_no_mlx() -> None:
+    """Runs can be watched on a machine without MLX; a page of text needs no app either."""
+    assert loaded("import smolsum.watch.app, smolsum.watch.picker, smolsum.watch.launch") <= {"rich", "textual"}
+    assert loaded("import smolsum.watch.snapshot") <= {"rich"}
+
+
+def test_training_needs_no_view() -> None:
+    """The trainer loads nothing of the view."""
+    assert not {"textual"} & loaded("import smolsum.train")
 
 
 def test_rewards_load_their_library_on_use() -> None:

@@ -72,6 +72,9 @@ def train(
         str | None,
         typer.Option(metavar="RUN", help="Go on with a stopped run, exactly where it was."),
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Train in a process of its own, and open the live view on it.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print all settings with their sources and the steps; stop.")
     ] = False,
@@ -116,6 +119,9 @@ def train(
         flags=flags,
         environ=os.environ,
     )
+    if watch and not dry_run:
+        _train_and_watch(context.obj["arguments"], Path(_folder_of(resume, resolved.config.run.dir)))
+        return
     if dry_run:
         show_plan = None if quiet else _plan(resolved.config)  # first what may fail
         console.data(render_with_sources(resolved).rstrip())
@@ -133,6 +139,30 @@ def train(
         run_dir = run_training(settings, resume=resume, progress=progress)
     if run_dir:
         console.data(str(run_dir))
+
+
+def _train_and_watch(arguments: Sequence[str], runs_dir: Path) -> None:
+    """Starts the training beside this process and shows it; prints the run's directory when the view is left."""
+    from smolsum.commands.watch import able_to_draw, show
+    from smolsum.watch.launch import launch, wait_for_run
+
+    if not able_to_draw():
+        raise UsageError("--watch needs a terminal that can be redrawn", hint="leave --watch out")
+    launched = launch([*(argument for argument in arguments if argument != "--watch"), "--plain"])
+    paths = wait_for_run(launched, runs_dir)
+    if paths is None:
+        raise typer.Exit(launched.process.returncode)  # it has said why
+    show(paths, None, ascii=False, readonly=False)
+    console.data(str(paths.root))
+    if code := launched.process.poll():
+        raise typer.Exit(code)
+
+
+def _folder_of(resume: str | None, runs_dir: str) -> str:
+    """The directory of all runs, of which the run to resume is one."""
+    from smolsum.runs import open_run
+
+    return str(open_run(resume, Path(runs_dir)).root.parent) if resume else runs_dir
 
 
 def _plan(config: Config) -> Callable[[], None]:

@@ -28,8 +28,8 @@ def framed(block: Block, width: int, height: int, *, ascii: bool = False) -> lis
     left, line, right, side, low_left, low_right = CORNERS[ascii]
     room = max(width - 6, 0)
     note = Text(block.note)
-    note.truncate(max(room - len(block.title) - 1, 0), overflow="crop")
-    title = Text(block.title)
+    note.truncate(max(room - len(block.title) - 4, 0), overflow="crop")
+    title = Text(f" {block.title} ")
     title.truncate(room, overflow="crop")
     fill = line * max(width - 4 - title.cell_len - note.cell_len - (2 if note.cell_len else 0), 0)
     head = Text(f"{left}{line}").append_text(title).append(fill)
@@ -63,12 +63,12 @@ def bar(share: float, width: int, *, ascii: bool = False) -> str:
 
 
 def number(value: float | None) -> str:
-    """Returns a number in at most seven characters: three significant digits; `-` for none."""
+    """Returns a number in at most seven characters: whole ones as they are, else three digits; `-` for none."""
     if value is None:
         return "-"
     size = abs(value)
-    if size == 0:
-        return "0"
+    if value == int(value) and size < 100_000:
+        return f"{value:.0f}"
     if size < 0.001 or size >= 100_000:
         return f"{value:.1e}"
     if size >= 100:

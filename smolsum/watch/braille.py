@@ -14,8 +14,11 @@ from smolsum.watch.series import Point
 
 Pattern = Literal["solid", "dotted", "band", "rule"]
 BLANK = 0x2800
+SMALLEST = 1e-300
+"""What a log scale takes for 0."""
 # the bit of each dot of a braille character, by row and column (Unicode 16.0, chapter 21)
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+HEIGHTS = "_.-:=+*#"
 ASCII = {"solid": "*", "dotted": "o", "band": ":", "rule": "-"}
 
 
@@ -69,6 +72,16 @@ def draw(
     return Drawing(lines, tuple(tuple(line) for line in owners))
 
 
+def heights(points: Sequence[Point], width: int, *, x: tuple[float, float], y: tuple[float, float]) -> str:
+    """Returns a course in one line of ASCII, from `_` at the bottom y[0] to `#` at the top y[1]."""
+    means: list[float | None] = [None] * width
+    for point in points:
+        means[round((point.step - x[0]) / (x[1] - x[0]) * (width - 1)) if x[1] > x[0] else 0] = point.mean
+    _bridge(means)
+    top = len(HEIGHTS) - 1
+    return "".join(" " if mean is None else HEIGHTS[top - row_of(mean, top + 1, y)] for mean in means)
+
+
 def row_of(value: float, rows: int, y: tuple[float, float], log: bool = False) -> int:
     """Returns the row, 0 at the top, in which a value lies between the bottom y[0] and the top y[1]."""
     if log:
@@ -82,7 +95,7 @@ def bounds(values: Sequence[float], *, log: bool = False) -> tuple[float, float]
 
     (0, 1) without any; (0.1, 1) on a log scale.
     """
-    kept = [value for value in values if math.isfinite(value) and (value > 0 or not log)]
+    kept = [value for value in values if math.isfinite(value) and (value > SMALLEST or not log)]
     if not kept:
         return (0.1, 1.0) if log else (0.0, 1.0)
     low, high = min(kept), max(kept)
@@ -118,7 +131,7 @@ def _spans(
     lows: list[float | None] = [None] * columns
     highs: list[float | None] = [None] * columns
     for point in trace.points:
-        if not x[0] <= point.step <= x[1] or (log and point.low <= 0):
+        if not x[0] <= point.step <= x[1] or (log and point.low <= SMALLEST):
             continue
         place = round((point.step - x[0]) / (x[1] - x[0]) * (columns - 1)) if x[1] > x[0] else 0
         low, high = lows[place], highs[place]

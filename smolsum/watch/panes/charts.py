@@ -10,7 +10,7 @@ from rich.text import Text
 
 from smolsum.watch.block import CURVES, DIM, RED, Block, number
 from smolsum.watch.board import Board, Look
-from smolsum.watch.braille import Pattern, Trace, bounds, draw, row_of
+from smolsum.watch.braille import Pattern, Trace, bounds, draw, heights, row_of
 from smolsum.watch.run import Run
 from smolsum.watch.series import Point, smoothed
 
@@ -38,6 +38,8 @@ class Chart:
     band: tuple[str, str] | None = None
     levels: Callable[[Run], dict[str, float]] = lambda run: {}
     log: bool = False
+    least: float | None = None
+    """where the scale begins at the most, and on a log scale at the least"""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,11 @@ def _clip_level(run: Run) -> dict[str, float]:
 
 CHARTS = (
     Chart("reward", _rewards),
-    Chart("spread in groups", _fixed(("reward_std", "s", "std"), ("frac_reward_zero_std", "z", "groups without"))),
+    Chart(
+        "spread in groups",
+        _fixed(("reward_std", "s", "std"), ("frac_reward_zero_std", "z", "groups without")),
+        least=0.0,
+    ),
     Chart(
         "tokens",
         _fixed(("completions/mean_length", "m", "mean")),
@@ -95,8 +101,15 @@ CHARTS = (
             ("clip_ratio/region_mean", "c", "all"),
             ("cispo_clip_ratio", "c", "cispo"),
         ),
+        least=0.0,
     ),
-    Chart("KL, sampler mismatch", _fixed(("kl", "k", "kl"), ("sampling/mismatch_k3", "m", "mismatch k3")), log=True),
+    # below a millionth sampler and trainer agree but for rounding
+    Chart(
+        "KL, sampler mismatch",
+        _fixed(("kl", "k", "kl"), ("sampling/mismatch_k3", "m", "mismatch")),
+        log=True,
+        least=1e-6,
+    ),
     Chart(
         "validation",
         _fixed(("validation/reward", "v", "reward"), ("validation/within_tol", "t", "on target")),
@@ -118,13 +131,13 @@ def chart(board: Board, width: int, height: int, spec: Chart) -> Block:
     log = spec.log != look.log
     layers = _layers(board, spec)
     title = f"{spec.title}{' log' if log else ''}"
-    note = _note(layers, board.run, spec)
+    note = _note(layers, board.run, spec, width - len(title) - 6)
     points = [point for layer in layers for point in layer.trace.points]
     if not points:
         return Block(title, note, (Text("waiting for the first step", style=DIM),))
     x = (points[0].step, points[0].step) if len(points) == 1 else _reach(points)
     values = [v for p in points for v in (p.low, p.high)]
-    y = bounds([*values, *_levels_in_view(layers, values)], log=log)
+    y = _scale([*values, *_levels_in_view(layers, values)], log, spec.least)
     axis = height >= AXIS_FROM
     rows, room = height - axis, max(width - GUTTER - 2, 4)
     drawing = draw([layer.trace for layer in layers], room, rows, x=x, y=y, log=log, ascii=look.ascii)
@@ -148,16 +161,12 @@ def sparkline(board: Board, width: int, spec: Chart) -> Text:
     points = _points(board.run, curves[0].metric, board.look) if curves else []
     if not points or width - len(head) < 4:
         return Text(head)
-    drawing = draw(
-        [Trace(tuple(points))],
-        width - len(head),
-        1,
-        x=_reach(points),
-        y=bounds([v for p in points for v in (p.low, p.high)]),
-        ascii=False,
-    )
-    # a single line of ASCII has one row of characters, too few for a course
-    return Text(head) if board.look.ascii else Text(head).append(drawing.lines[0], style=CURVES[0])
+    room, y = width - len(head), bounds([v for p in points for v in (p.low, p.high)])
+    if board.look.ascii:  # a single line of ASCII has one row: the character says how high
+        course = heights(points, room, x=_reach(points), y=y)
+    else:
+        course = draw([Trace(tuple(points))], room, 1, x=_reach(points), y=y).lines[0]
+    return Text(head).append(course, style=CURVES[0])
 
 
 def _layers(board: Board, spec: Chart) -> list[Layer]:
@@ -186,18 +195,28 @@ def _points(run: Run, metric: str, look: Look, *, smooth: bool = True) -> list[P
     return smoothed(points, look.smoothing) if smooth else points
 
 
-def _note(layers: list[Layer], run: Run, spec: Chart) -> str:
-    """Newest values, first that of the first curve: `R -0.026  v 0.113  clip 1.0`."""
-    metrics = {curve.name: curve.metric for curve in spec.curves(run)}
-    told = []
-    for layer in reversed(layers):
-        if layer.label in metrics:
-            value = run.last(metrics[layer.label])
-            told.append(f"{layer.letter} {layer.label} {number(value)}" if len(metrics) > 1 else number(value))
-        elif layer.letter == "B" and layer.trace.points:
-            told.append(f"B {number(layer.trace.points[-1].mean)}")
-    told += [layer.label for layer in layers if layer.trace.pattern == "rule" and layer.label[0] not in "+-"]
-    return "  ".join(told)
+def _note(layers: list[Layer], run: Run, spec: Chart, room: int) -> str:
+    """The newest values of the stage at hand, with the names of the curves if there is room; then the levels."""
+    curves = [c for c in spec.curves(run) if (run.series[c.metric].last_step or 0) >= run.stage_began.get(run.stage, 0)]
+    others = [f"B {number(layer.trace.points[-1].mean)}" for layer in layers if layer.letter == "B"][:1]
+    levels = [layer.label for layer in layers if layer.trace.pattern == "rule" and layer.label[0] not in "+-"]
+    short = [f"{c.letter} {number(run.last(c.metric))}" for c in curves]
+    long = [f"{c.letter} {c.name} {number(run.last(c.metric))}" for c in curves]
+    if len(curves) == 1:
+        short = long = [number(run.last(curves[0].metric))]
+    forms = ("  ".join([*values, *others, *levels]) for values in (long, short))
+    return next((form for form in forms if len(form) <= room), "  ".join([*short, *others]))
+
+
+def _scale(values: list[float], log: bool, least: float | None) -> tuple[float, float]:
+    """The ends of the scale; shares begin at 0 even where they are 0 throughout."""
+    if least is None or (least == 0 and log):
+        return bounds(values, log=log)
+    if log:
+        low, high = bounds([max(value, least) for value in values], log=True)
+        return low, high
+    low, high = min(*values, least), max(*values, least)
+    return (low, high) if low < high else (low, low + 1.0)
 
 
 def _levels_in_view(layers: list[Layer], values: list[float]) -> list[float]:

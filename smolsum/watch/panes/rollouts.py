@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import fmean, pstdev
+
 from rich.text import Text
 
 from smolsum.watch.block import DIM, GREEN, ORANGE, RED, SKY, Block, number, wrapped
@@ -27,10 +29,10 @@ def sample_of(board: Board) -> Sample | None:
 def table(board: Board, width: int, height: int) -> Block:
     """Returns a row for each rollout: tokens, every reward, the total, advantage, worker; then the group's mean."""
     group, look = group_of(board), board.look
-    title = f"completions  step {board.step}"
+    title = f"step {board.step}"
     if group is None:
         return Block(title, "", (Text("no completions of this step", style=DIM),))
-    title += f"  prompt {look.group % len(board.groups) + 1}/{len(board.groups)}"
+    title += f" prompt {look.group % len(board.groups) + 1}/{len(board.groups)}"
     names = list(group.samples[0].rewards)
     columns = ["tok", *names, *(["total"] if len(names) != 1 else []), "adv"]
     sizes = [max(len(name[:9]), 6) for name in columns]
@@ -60,8 +62,8 @@ def table(board: Board, width: int, height: int) -> Block:
     rewards = [sample.reward for sample in group.samples if sample.reward is not None]
     version = group.samples[0].version
     if rewards:
-        mean = sum(rewards) / len(rewards)
-        lines += [Text(), Text(f"  group mean {number(mean)}  sampled by v{version}  {group.prompt_id}", style=DIM)]
+        told = f"  mean {number(fmean(rewards))}  std {number(pstdev(rewards))}  by v{version}  {group.prompt_id}"
+        lines += [Text(), Text(told, style=DIM)]
     note = f"by {look.sort}" + (f"  /{look.query}" if look.query else "")
     return Block(title, note, tuple(lines[:height]))
 

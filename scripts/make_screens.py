@@ -1,0 +1,43 @@
+"""Draws the README's screens of `smolsum watch` as SVG, from a run that was trained for it.
+
+uv run python scripts/make_screens.py runs/NAME
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from smolsum.runs import RunPaths
+from smolsum.watch.app import WatchApp
+from smolsum.watch.run import Run
+
+OUT = Path(__file__).parents[1] / "docs"
+SIZE = (120, 40)
+SCREENS = {"watch": (), "watch-charts": ("tab",), "watch-completions": ("tab", "tab", "s", "s", "s")}
+"""File below docs/, and the keys that lead to its page."""
+
+
+async def draw(paths: RunPaths, keys: tuple[str, ...]) -> str:
+    """The view of a run after these keys, as SVG."""
+    app = WatchApp(Run(paths))
+    async with app.run_test(size=SIZE) as pilot:
+        for key in keys:
+            await pilot.press(key)
+        await pilot.pause(1.0)
+        return app.export_screenshot(title=f"smolsum watch {paths.name}", simplify=True)
+
+
+def main() -> None:
+    """Writes one file a screen."""
+    paths = RunPaths(Path(sys.argv[1]))
+    OUT.mkdir(exist_ok=True)
+    for name, keys in SCREENS.items():
+        target = OUT / f"{name}.svg"
+        target.write_text(asyncio.run(draw(paths, keys)), encoding="utf-8")
+        print(target)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,311 @@
+"""The view itself: a Textual app that looks at its runs twice a second and draws what changed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import Static
+
+from smolsum.control import ask, withdraw
+from smolsum.errors import SmolsumError
+from smolsum.watch import layout
+from smolsum.watch.block import DIM, ORANGE
+from smolsum.watch.board import SMOOTHING, WINDOWS, Board, Look
+from smolsum.watch.completions import Group, first_group, read_groups, sort_keys
+from smolsum.watch.dialogs import CONFIRM, Help, Question
+from smolsum.watch.keys import KEYS, footer
+from smolsum.watch.panes.header import header, message
+from smolsum.watch.panes.rollouts import group_of, sample_of
+from smolsum.watch.run import Run
+
+POLL_S = 0.5
+REDRAW_S = 0.25
+CLOCK_S = 1.0
+"""Seconds after which a running run is drawn anew without news: its time goes on."""
+SAY_S = 4.0
+
+
+class WatchApp(App[None]):
+    """Shows a run, and beside its curves those of another. Leaving it does nothing to the run."""
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    Screen { layers: base; overflow: hidden; }
+    Static { position: absolute; }
+    Question Static, Help Static { position: relative; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(key.names, key.action, key.help, priority=key.action in ("turn(1)", "turn(-1)")) for key in KEYS
+    ]
+
+    def __init__(self, run: Run, other: Run | None = None, *, look: Look | None = None, readonly: bool = False) -> None:
+        super().__init__()
+        self.animation_level = "none"
+        self.watched, self.other, self.readonly = run, other, readonly
+        self.look = look or Look()
+        self.at = ""
+        self._groups: tuple[Group, ...] = ()
+        self._groups_of: int | None = None
+        self._first: Group | None = None
+        self._shown: dict[str, Text] = {}
+        self._places: dict[str, tuple[int, int, int, int]] = {}
+        self._drawn = self._said_until = 0.0
+        self._waiting = False
+        self._saying = ""
+
+    def compose(self) -> ComposeResult:
+        """Header, message and keys; the panes come with the first size."""
+        for name in ("header", "message", "keys"):
+            yield Static(id=name)
+
+    def on_mount(self) -> None:
+        """The first look, then one every half second."""
+        self.watched.poll()
+        self.set_interval(POLL_S, self._poll)
+        self._draw()
+
+    def on_resize(self) -> None:
+        """Another size has other pages and places."""
+        self._redraw()
+
+    def board(self) -> Board:
+        """This moment of the view."""
+        return Board(self.watched, self.look, self.other, self._groups, self._first)
+
+    def _poll(self) -> None:
+        changed = self.watched.poll()
+        if self.other is not None:
+            changed |= self.other.poll()
+        ticking = time.monotonic() - self._drawn >= CLOCK_S and (self.board().standing.alive or bool(self._saying))
+        if changed or ticking:
+            self._redraw()
+
+    def _redraw(self) -> None:
+        """Draws now, or as soon as the last time is a quarter of a second ago."""
+        wait = self._drawn + REDRAW_S - time.monotonic()
+        if wait <= 0:
+            self._draw()
+        elif not self._waiting:
+            self._waiting = True
+            self.set_timer(wait, self._draw)
+
+    def _draw(self) -> None:
+        self._drawn, self._waiting = time.monotonic(), False
+        width, height = self.size
+        if not self.is_running or width < 2 or height < layout.HEADER + 5:
+            return
+        self._load()
+        names = layout.pages(width, height)
+        self.at = self.at if self.at in (*names, "chart") else names[0]
+        board = self.board()
+        placed = layout.slots(self.at, width, height, self.look.chart)
+        for slot in placed:
+            self._show(f"pane-{slot.pane}", slot.x, slot.y, slot.width, layout.pane(board, slot))
+        present = {f"pane-{slot.pane}" for slot in placed}
+        for widget in self.screen_stack[0].query(Static):
+            if widget.id and widget.id.startswith("pane-"):
+                widget.display = widget.id in present
+        self._show("header", 0, 0, width, header(board, width))
+        self._show("message", 0, height - 2, width, [self._message(board)])
+        self._show("keys", 0, height - 1, width, [self._keys(names, width)])
+
+    def _show(self, name: str, x: int, y: int, width: int, lines: list[Text]) -> None:
+        """Puts lines at their place, and touches the screen only where they changed."""
+        found = self.screen_stack[0].query(f"#{name}")
+        widget = found.first(Static) if found else None
+        if widget is None:
+            widget = Static(id=name)
+            self.screen_stack[0].mount(widget)
+        place = (x, y, width, len(lines))
+        text = Text("\n", no_wrap=True, end="").join(lines)
+        text.no_wrap = True
+        if self._places.get(name) != place:
+            self._places[name] = place
+            widget.styles.offset, widget.styles.width, widget.styles.height = (x, y), width, len(lines)
+        if self._shown.get(name) != text or self._shown[name].spans != text.spans:
+            widget.update(text)
+            self._shown[name] = text
+
+    def _message(self, board: Board) -> Text:
+        if self._saying and time.monotonic() < self._said_until:
+            return Text(f" {self._saying}", style=ORANGE)
+        self._saying = ""
+        return message(board)
+
+    def _keys(self, names: tuple[str, ...], width: int) -> Text:
+        """The pages, the one that is open marked, then the keys."""
+        line = Text()
+        if len(names) > 1:
+            for name in names:
+                line.append(f" [{name}]" if name == self.at else f" {name}", "bold" if name == self.at else DIM)
+            line.append(" " if len(line) + 40 < width else "")
+        rest = width - len(line)
+        return line.append(footer(rest, readonly=self.readonly), style=DIM) if rest > 30 else line
+
+    def _load(self) -> None:
+        """Reads the completions of the step that is looked at, once."""
+        step = self.look.step if self.look.step is not None else self.watched.step
+        if step == self._groups_of:
+            return
+        groups = read_groups(self.watched.paths, step)
+        if not groups and self.look.step is None and self._groups:
+            return  # the newest step is being written
+        self._groups, self._groups_of = groups, step
+        self._find_first()
+
+    def _find_first(self) -> None:
+        group = group_of(self.board())
+        wanted = self.look.difference and group is not None
+        self._first = first_group(self.watched.paths, group, self.watched.first_step) if wanted and group else None
+
+    def _change(self, **choices: object) -> None:
+        """Another way to look, drawn at once."""
+        self.look = replace(self.look, **choices)  # type: ignore[arg-type]
+        self._redraw()
+
+    def say(self, text: str) -> None:
+        """Shows a sentence for some seconds."""
+        self._saying, self._said_until = text, time.monotonic() + SAY_S
+        self._redraw()
+
+    def action_turn(self, by: int) -> None:
+        """Another page."""
+        names = layout.pages(*self.size)
+        self.at = names[(names.index(self.at) + by) % len(names)] if self.at in names else names[0]
+        self._change(scroll=0)
+
+    def action_open(self, page: Literal["advice", "config"]) -> None:
+        """A page by its name."""
+        self.at = page if page in layout.pages(*self.size) else self.at
+        self._change(scroll=0)
+
+    def action_zoom(self, chart: int) -> None:
+        """A chart over the whole page, or back."""
+        if self.at == "chart" and self.look.chart == chart:
+            self.action_home()
+        else:
+            self.at = "chart"
+            self._change(chart=chart)
+
+    def action_home(self) -> None:
+        """The first page, without a search."""
+        self.at = ""
+        self._change(query="", scroll=0)
+
+    def action_log(self) -> None:
+        """Logarithmic scale or not."""
+        self._change(log=not self.look.log)
+
+    def action_smooth(self) -> None:
+        """More smoothing, then none."""
+        self._change(smoothing=SMOOTHING[(SMOOTHING.index(self.look.smoothing) + 1) % len(SMOOTHING)])
+        self.say(f"smoothing {self.look.smoothing:g}")
+
+    def action_window(self, by: int) -> None:
+        """Fewer or more steps."""
+        place = min(max(WINDOWS.index(self.look.window) + by, 0), len(WINDOWS) - 1)
+        self._change(window=WINDOWS[place])
+        self.say(f"the newest {WINDOWS[place]} steps" if WINDOWS[place] else "all steps")
+
+    def action_move(self, by: int) -> None:
+        """Another rollout; on pages without any, a line."""
+        if self.at in ("advice", "config", "events"):
+            self.action_scroll(by if self.at == "config" else -by)
+            return
+        group = group_of(self.board())
+        last = len(group.samples) - 1 if group else 0
+        self._change(row=min(max(self.look.row + by, 0), last), scroll=0)
+
+    def action_scroll(self, by: int) -> None:
+        """Further down or up in a text."""
+        self._change(scroll=max(self.look.scroll + by, 0))
+
+    def action_step(self, by: int) -> None:
+        """Completions of another step; past the last one, whatever is newest."""
+        run = self.watched
+        step = (self.look.step if self.look.step is not None else run.step) + by
+        self._change(step=None if step >= run.step else max(step, run.first_step), row=0, scroll=0)
+
+    def action_prompt(self, by: int) -> None:
+        """Another prompt of the step."""
+        self._change(group=(self.look.group + by) % max(len(self._groups), 1), row=0, scroll=0)
+        self._find_first()
+
+    def action_sort(self) -> None:
+        """By the next column."""
+        if group := group_of(self.board()):
+            keys = sort_keys(group)
+            place = keys.index(self.look.sort) if self.look.sort in keys else -1
+            self._change(sort=keys[(place + 1) % len(keys)], row=0)
+
+    def action_search(self) -> None:
+        """Asks for words that completions must have."""
+        self.push_screen(Question("find in the completions", self.look.query), self._search)
+
+    def _search(self, query: str | None) -> None:
+        if query is not None:
+            self._change(query=query, row=0)
+
+    def action_difference(self) -> None:
+        """What changed since the prompt was first sampled."""
+        self.look = replace(self.look, difference=not self.look.difference, scroll=0)
+        self._find_first()
+        self._redraw()
+
+    def action_copy(self) -> None:
+        """The completion to the clipboard, where the terminal lets us."""
+        if sample := sample_of(self.board()):
+            self.copy_to_clipboard(sample.text)
+            self.say("the terminal was asked to copy the completion")
+
+    def action_help(self) -> None:
+        """The page of keys."""
+        self.push_screen(Help(readonly=self.readonly))
+
+    def action_pause(self) -> None:
+        """Asks the run to pause, or to go on."""
+        if self._may_ask():
+            pausing = not self.watched.asks("pause")
+            self._request("pause" if pausing else "resume")
+            self.say("pausing after this step; space resumes" if pausing else "the run goes on")
+
+    def action_stop(self) -> None:
+        """Asks the run to stop, after a word that confirms it."""
+        if self._may_ask():
+            text = f"The run finishes its step, saves and ends; it can be resumed.\nType {CONFIRM} to stop it."
+            self.push_screen(Question(text), self._confirmed)
+
+    def _confirmed(self, answer: str | None) -> None:
+        if answer == CONFIRM:
+            self._request("stop")
+            self.say("stopping after this step")
+        else:
+            self.say("not stopped")
+
+    def _may_ask(self) -> bool:
+        if self.readonly:
+            self.say("this view only reads (--readonly)")
+        elif not self.board().standing.alive:
+            self.say(f"the run is not running: {self.board().standing.state}")
+        else:
+            return True
+        return False
+
+    def _request(self, request: Literal["pause", "resume", "stop"]) -> None:
+        try:
+            if request == "resume":
+                withdraw(self.watched.paths, "pause")
+            else:
+                ask(self.watched.paths, request)
+        except SmolsumError as error:
+            self.say(str(error))
+        self._poll()
+
+    def action_leave(self) -> None:
+        """The view ends, the run does not."""
+        self.exit()

@@ -1,0 +1,107 @@
+"""Pause, resume and stop, by files, of a real training process."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from training import arguments, events, learned, make_data, start
+
+from smolsum.cli import main
+from smolsum.control import ask, asked, heed, hold, withdraw
+from smolsum.errors import SmolsumError
+from smolsum.journal import Journal
+from smolsum.pulse import Pulse
+from smolsum.runs import RunPaths, create_run
+
+PATIENCE_S = 900.0
+
+
+def wait_until(met: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not met():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def state(paths: RunPaths) -> str:
+    return str(json.loads(paths.status.read_text())["state"]) if paths.status.exists() else ""
+
+
+def test_requests(tmp_path: Path) -> None:
+    """Asked, taken back, answered; asking twice is asking once."""
+    paths = create_run(tmp_path, "run")
+    ask(paths, "pause")
+    ask(paths, "pause")
+    assert asked(paths, "pause")
+    assert heed(paths, "pause")
+    assert not heed(paths, "pause")
+    withdraw(paths, "pause")
+
+
+def test_a_request_that_cannot_be_written(tmp_path: Path) -> None:
+    """A copy on a medium that refuses is an error with a hint."""
+    paths = RunPaths(tmp_path / "run")
+    paths.root.write_text("no directory")
+    with pytest.raises(SmolsumError) as caught:
+        ask(paths, "stop")
+    assert caught.value.hint
+
+
+def test_hold(tmp_path: Path) -> None:
+    """Waiting ends when the pause is taken back, or by a stop, which is answered."""
+    paths = create_run(tmp_path, "run")
+    ask(paths, "pause")
+    threading.Timer(0.3, withdraw, [paths, "pause"]).start()
+    assert hold(paths)
+    ask(paths, "pause")
+    ask(paths, "stop")
+    assert not hold(paths)
+    assert not asked(paths, "stop")
+
+
+def test_pulse(tmp_path: Path) -> None:
+    """While a step takes its time the heartbeat is renewed and a request is reported; then nothing more is written."""
+    paths = create_run(tmp_path, "run")
+    with Journal(paths, 1) as journal:
+        journal.status("running", step=3, phase="training", stage="length", steps=9)
+        with Pulse(paths, journal, lambda: False, listen_s=0.02):
+            ask(paths, "pause")
+            wait_until(lambda: state(paths) == "pausing")
+            withdraw(paths, "pause")
+            wait_until(lambda: state(paths) == "running")
+            assert json.loads(paths.status.read_text())["step"] == 3
+        journal.status("finished", step=3, phase="finished", stage="length")
+        before = paths.status.read_bytes()
+        journal.beat()
+        assert paths.status.read_bytes() == before
+
+
+def test_pause_resume_stop(tmp_path: Path) -> None:
+    """A real run: it pauses after a step, saved, and its process stays; it resumes; it stops as after Ctrl-C, and
+    resumed it ends with the numbers of a run that was never disturbed."""
+    data, runs = make_data(tmp_path / "data"), tmp_path / "runs"
+    assert main(arguments(data, runs, "calm")) == 0
+    process = start(arguments(data, runs, "asked"))
+    paths = RunPaths(runs / "asked")
+    wait_until(paths.metrics.exists)
+    ask(paths, "pause")
+    wait_until(lambda: state(paths) == "paused")
+    at = json.loads(paths.status.read_text())["step"]
+    assert paths.checkpoint(at).is_dir()
+    assert process.poll() is None
+    withdraw(paths, "pause")
+    wait_until(lambda: state(paths) in ("running", "finished"))
+    ask(paths, "stop")
+    _, told = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, told
+    assert state(paths) == "interrupted"
+    assert "a checkpoint is saved" in told
+    assert not asked(paths, "stop")
+    assert {"paused", "resumed", "interrupted"} <= set(events(paths.root))
+    assert main(["train", "--resume", "asked", "--runs-dir", str(runs)]) == 0
+    assert learned(paths.root) == learned(runs / "calm")

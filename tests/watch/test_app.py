@@ -1,0 +1,266 @@
+"""The view, driven by keys in a terminal that is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from watching import append, golden, make_run, row, screen, status
+
+from smolsum.control import asked
+from smolsum.runs import RunPaths
+from smolsum.watch.app import WatchApp
+from smolsum.watch.board import Look
+from smolsum.watch.picker import Picker
+from smolsum.watch.run import Run
+from smolsum.watch.snapshot import plain_page
+
+Script = Callable[[WatchApp, Pilot[None]], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Times of day are shown in the zone of the machine."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def drive(app: WatchApp, script: Script, size: tuple[int, int] = (120, 40)) -> WatchApp:
+    async def run() -> None:
+        async with app.run_test(size=size) as pilot:
+            await pilot.pause()
+            await script(app, pilot)
+
+    asyncio.run(run())
+    return app
+
+
+async def shown(app: WatchApp, pilot: Pilot[None], wanted: str, *, gone: bool = False) -> None:
+    """Waits until the screen has a text, or has it no more."""
+    for _ in range(400):
+        await pilot.pause(0.05)
+        if (wanted in screen(app)) is not gone:
+            return
+    raise AssertionError(f"{wanted!r} {'stays' if gone else 'missing'}:\n{screen(app)}")
+
+
+def alive(folder: Path, name: str = "made", **options: int) -> RunPaths:
+    """A run of another machine with a heartbeat of this moment."""
+    paths = make_run(folder, name, state="running", **options)
+    now = datetime.now(UTC).isoformat()
+    status(paths.root, "running", 60, 80, heartbeat=now)
+    return paths
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+def test_screens(tmp_path: Path, size: tuple[int, int]) -> None:
+    """What is on the screen is the page that --once prints, and a line of keys."""
+    paths = make_run(tmp_path)
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        text = screen(app)
+        golden(f"screen-{size[0]}x{size[1]}.txt", text)
+        assert text.splitlines()[:-1] == plain_page(app.watched, None, Look(), *size)
+
+    drive(WatchApp(Run(paths)), script, size)
+
+
+def test_pages_by_tab(tmp_path: Path) -> None:
+    """Tab goes through all pages and back to the first; a key opens a chart alone, escape leaves it."""
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        for page in ("charts", "completions", "advice", "config", "overview"):
+            await pilot.press("tab")
+            await shown(app, pilot, f"[{page}]")
+        await pilot.press("shift+tab")
+        await shown(app, pilot, "optimizer.max_grad_norm = 1.0")
+        await pilot.press("3")
+        await shown(app, pilot, "target 64 ± 5")
+        await shown(app, pilot, "grad norm", gone=True)
+        await pilot.press("escape")
+        await shown(app, pilot, "grad norm")
+
+    drive(WatchApp(Run(make_run(tmp_path))), script)
+
+
+def test_resize(tmp_path: Path) -> None:
+    """The page follows the terminal; pages that it no longer has give way to the first."""
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("tab")
+        await shown(app, pilot, "[charts]")
+        for size, text in (((80, 24), "[summary]"), ((60, 15), "reward"), ((200, 60), "[overview]")):
+            await pilot.resize_terminal(*size)
+            await shown(app, pilot, text)
+            assert max(map(len, screen(app).splitlines())) <= size[0]
+
+    drive(WatchApp(Run(make_run(tmp_path))), script)
+
+
+def test_follows_a_run(tmp_path: Path) -> None:
+    """New steps come by themselves; half a line waits for its end; older steps and back by keys."""
+    paths = alive(tmp_path)
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await shown(app, pilot, "step 60/80")
+        append(paths.metrics, [row(61, 80)])
+        with paths.metrics.open("ab") as file:
+            file.write(b'{"step": 62, "reward"')
+        await shown(app, pilot, "step 61/80")
+        await pilot.press("left_curly_bracket")
+        await shown(app, pilot, " step 1 prompt")
+        await pilot.press("right_curly_bracket", "[")
+        await shown(app, pilot, " step 60 prompt")
+
+    drive(WatchApp(Run(paths)), script)
+
+
+def test_browser(tmp_path: Path) -> None:
+    """Sort, choose, next prompt, search and difference by keys."""
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("tab", "tab", "s", "s", "j")
+        await shown(app, pilot, "by length")
+        await shown(app, pilot, "rollout 2")
+        await pilot.press("n")
+        await shown(app, pilot, "prompt 2/2")
+        await pilot.press("p", "d")
+        await shown(app, pilot, "changed since step 1")
+        await pilot.press("slash", *"landlord", "enter")
+        await shown(app, pilot, "/landlord")
+        await pilot.press("escape")
+        await shown(app, pilot, "/landlord", gone=True)
+
+    drive(WatchApp(Run(make_run(tmp_path))), script)
+
+
+def test_pause_and_stop(tmp_path: Path) -> None:
+    """Space asks for a pause and takes it back; S stops only after the word."""
+    paths = alive(tmp_path)
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("space")
+        await shown(app, pilot, "PAUSING")
+        assert asked(paths, "pause")
+        status(paths.root, "paused", 61, 80, heartbeat=datetime.now(UTC).isoformat())
+        await shown(app, pilot, "PAUSED")
+        await pilot.press("space")
+        await shown(app, pilot, "the run goes on")
+        assert not asked(paths, "pause")
+        for answer, stopped in (("no", False), ("stop", True)):
+            await pilot.press("S")
+            await pilot.pause()
+            await pilot.press(*answer, "enter")
+            await shown(app, pilot, "stopping after" if stopped else "not stopped")
+            assert asked(paths, "stop") is stopped
+
+    drive(WatchApp(Run(paths)), script)
+
+
+@pytest.mark.parametrize("readonly", [True, False])
+def test_asks_nothing_of_others(tmp_path: Path, readonly: bool) -> None:
+    """A view that only reads, and one of a run that has ended, ask for nothing and say why."""
+    paths = alive(tmp_path) if readonly else make_run(tmp_path)
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        for key in ("space", "S"):
+            await pilot.press(key)
+            await shown(app, pilot, "--readonly" if readonly else "the run is not running: finished")
+        assert not asked(paths, "pause")
+
+    drive(WatchApp(Run(paths), readonly=readonly), script)
+
+
+def test_crash_and_vanishing(tmp_path: Path) -> None:
+    """A run whose process is gone turns STALE with the way on, one that fails shows its error and hint; a directory
+    that vanishes leaves what was read."""
+    paths = alive(tmp_path)
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await shown(app, pilot, "RUNNING")
+        status(paths.root, "running", 60, 80)  # the heartbeat of long ago
+        await shown(app, pilot, "STALE")
+        await shown(app, pilot, "smolsum train --resume")
+        status(paths.root, "failed", 60, 80, error="the disk is full", hint="free space")
+        await shown(app, pilot, "FAILED")
+        await shown(app, pilot, "the disk is full  -> free space")
+        shutil.rmtree(paths.root)
+        await shown(app, pilot, "GONE")
+        await shown(app, pilot, "step 60/80")
+
+    drive(WatchApp(Run(paths)), script)
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])
+def test_leaving(tmp_path: Path, key: str) -> None:
+    """Each way out ends the view, and asks nothing of the run."""
+    paths = alive(tmp_path)
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press(key)
+        await pilot.pause()
+        assert not app.is_running or app._exit
+
+    drive(WatchApp(Run(paths)), script)
+    assert list(paths.control.iterdir()) == []
+
+
+def test_redraws_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty keys at once are at most four drawings a second."""
+    drawn: list[float] = []
+    draw = WatchApp._draw
+
+    def counted(app: WatchApp) -> None:
+        drawn.append(time.monotonic())
+        draw(app)
+
+    monkeypatch.setattr(WatchApp, "_draw", counted)
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        drawn.clear()
+        began = time.monotonic()
+        for _ in range(20):
+            app.action_log()
+        await pilot.pause(0.6)
+        assert len(drawn) <= 1 + 4 * (time.monotonic() - began)
+
+    drive(WatchApp(Run(make_run(tmp_path))), script)
+
+
+def test_help(tmp_path: Path) -> None:
+    """A page of keys over the view, until any key."""
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("question_mark")
+        await shown(app, pilot, "pause the run after its step")
+        golden("help.txt", screen(app))
+        await pilot.press("x")
+        await shown(app, pilot, "pause the run after its step", gone=True)
+
+    drive(WatchApp(Run(make_run(tmp_path))), script)
+
+
+def test_picker(tmp_path: Path) -> None:
+    """Several runs: the newest first, return takes one, q none."""
+    runs = [alive(tmp_path, name) for name in ("older", "newer")]
+
+    async def pick(*keys: str) -> RunPaths | None:
+        app = Picker(runs)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await pilot.pause()
+            await pilot.press(*keys)
+            await pilot.pause()
+        return app.return_value
+
+    assert asyncio.run(pick("enter")) == runs[1]
+    assert asyncio.run(pick("down", "enter")) == runs[0]
+    assert asyncio.run(pick("q")) is None

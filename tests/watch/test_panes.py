@@ -1,0 +1,123 @@
+"""What each pane shows of a made-up run, to the letter: a change in a golden file is a change that users see."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from watching import BEGAN, append, golden, make_run, row, stamp
+
+from smolsum.watch.board import Board, Look
+from smolsum.watch.completions import first_group, read_groups
+from smolsum.watch.layout import PANES, Slot, page, pages, pane, slots
+from smolsum.watch.run import Run
+
+NOW = BEGAN + timedelta(seconds=200)
+
+
+@pytest.fixture(autouse=True)
+def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Times of day are shown in the zone of the machine."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def board(folder: Path, look: Look | None = None, *, state: str = "running", **changes: float) -> Board:
+    run = Run(make_run(folder, state=state, **changes))
+    run.poll(5)
+    return Board(run, look or Look(), groups=read_groups(run.paths, run.step), now=NOW)
+
+
+def text(found: Board, name: str, width: int = 60, height: int = 14) -> str:
+    return "".join(f"{line.plain}\n" for line in pane(found, Slot(name, 0, 0, width, height)))
+
+
+@pytest.mark.parametrize("name", [name for name in PANES if name != "config"])
+def test_pane(tmp_path: Path, name: str) -> None:
+    """Each pane as it looks on a terminal with braille."""
+    golden(f"pane-{name}.txt", text(board(tmp_path), name))
+
+
+def test_ascii(tmp_path: Path) -> None:
+    """With --ascii no character is outside ASCII, but for what the texts themselves hold."""
+    whole = "\n".join(line.plain for line in page(board(tmp_path, Look(ascii=True)), "overview", 120, 40))
+    golden("page-ascii.txt", whole + "\n")
+    assert set(whole.replace("±", "").replace("…", "")) <= {chr(n) for n in range(10, 127)}
+
+
+def test_chart_choices(tmp_path: Path) -> None:
+    """A log scale, smoothing and a window of the newest steps."""
+    found = board(tmp_path)
+    parts = [
+        text(replace(found, look=look), "chart3") for look in (Look(log=True), Look(smoothing=0.9), Look(window=32))
+    ]
+    golden("chart-choices.txt", "".join(parts))
+
+
+def test_second_run(tmp_path: Path) -> None:
+    """Another run is dotted beside the first, with its own newest value."""
+    other = Run(make_run(tmp_path, "other", steps=80, grad_norm=0.7))
+    other.poll(5)
+    golden("chart-compared.txt", text(replace(board(tmp_path), other=other), "chart3"))
+
+
+def test_workers(tmp_path: Path) -> None:
+    """Workers with their figures; one that is down, with its last error and the remedy."""
+    figures = {"workers/mini-2/tok_s": 2120.0, "workers/mini-2/lag": 1.0, "workers/mini-2/queue": 4.0}
+    figures |= {"workers/mini-2/bytes_synced": 1.5e6, "workers/mini-3/tok_s": 0.0, "workers/mini-3/lag": 3.0}
+    found = board(tmp_path, **figures)
+    trouble = {"worker": "mini-3", "message": "refused the connection for 41 s", "hint": "smolsum serve-worker there"}
+    append(found.run.paths.events, [{"time": stamp(100), "kind": "worker_down", **trouble}])
+    found.run.poll()
+    golden("workers-remote.txt", text(found, "workers"))
+    append(
+        found.run.paths.events, [{"time": stamp(101), "kind": "worker_up", "worker": "mini-3", "message": "is back"}]
+    )
+    found.run.poll()
+    assert "DOWN" not in text(found, "workers")
+
+
+def test_difference_and_search(tmp_path: Path) -> None:
+    """Words that went and came are marked without colour too; a search leaves the rollouts that have it."""
+    found = board(tmp_path, Look(difference=True, row=1))
+    first = first_group(found.run.paths, found.groups[0], 1)
+    parts = [text(replace(found, first=first), "texts"), text(replace(found, look=Look(query="landlord")), "table")]
+    golden("texts-difference.txt", "".join(parts))
+
+
+@pytest.mark.parametrize("size", [(40, 12), (80, 24), (120, 40), (200, 60)])
+@pytest.mark.parametrize("state", ["running", "waiting"])
+def test_pages_fill_the_terminal(tmp_path: Path, size: tuple[int, int], state: str) -> None:
+    """Every page of every size has a line for each row, none too long, and panes without overlap or gap."""
+    found = board(tmp_path)
+    if state == "waiting":
+        empty = make_run(tmp_path, "empty", steps=0)
+        found = replace(found, run=Run(empty), groups=())
+    width, height = size
+    for name in (*pages(width, height), "chart"):
+        lines = page(found, name, width, height)
+        assert len(lines) == height - 1
+        assert all(line.cell_len <= width for line in lines), name
+        places = [
+            (x, y)
+            for s in slots(name, width, height)
+            for x in range(s.x, s.x + s.width)
+            for y in range(s.y, s.y + s.height)
+        ]
+        assert len(places) == len(set(places)) == width * (height - 4)
+
+
+def test_values_are_those_of_the_file(tmp_path: Path) -> None:
+    """The newest numbers on the page are the last line of metrics.jsonl."""
+    found = board(tmp_path)
+    last = row(60, 80)
+    charts = text(found, "chart0", 80) + text(found, "chart2", 80) + text(found, "chart3", 80)
+    for key in ("reward", "completions/mean_length", "grad_norm"):
+        assert f"{last[key]:.3f}" in charts or f"{last[key]:.1f}" in charts
