@@ -26,7 +26,7 @@ async def draw(paths: RunPaths, keys: tuple[str, ...]) -> str:
         for key in keys:
             await pilot.press(key)
         await pilot.pause(1.0)
-        return app.export_screenshot(title=f"smolsum watch {paths.name}", simplify=True)
+        return app.export_screenshot(title=f"smolsum watch {paths.name}")
 
 
 def main() -> None:

@@ -86,9 +86,10 @@ def test_pause_resume_stop(tmp_path: Path) -> None:
     resumed it ends with the numbers of a run that was never disturbed."""
     data, runs = make_data(tmp_path / "data"), tmp_path / "runs"
     assert main(arguments(data, runs, "calm")) == 0
-    process = start(arguments(data, runs, "asked"))
-    paths = RunPaths(runs / "asked")
-    wait_until(paths.metrics.exists)
+    apart = tmp_path / "apart"  # beside the other it would take over its length stage
+    process = start(arguments(data, apart, "asked"))
+    paths = RunPaths(apart / "asked")
+    wait_until(lambda: paths.metrics.exists() and paths.metrics.stat().st_size > 0)
     ask(paths, "pause")
     wait_until(lambda: state(paths) == "paused")
     at = json.loads(paths.status.read_text())["step"]
@@ -103,5 +104,5 @@ def test_pause_resume_stop(tmp_path: Path) -> None:
     assert "a checkpoint is saved" in told
     assert not asked(paths, "stop")
     assert {"paused", "resumed", "interrupted"} <= set(events(paths.root))
-    assert main(["train", "--resume", "asked", "--runs-dir", str(runs)]) == 0
+    assert main(["train", "--resume", "asked", "--runs-dir", str(apart)]) == 0
     assert learned(paths.root) == learned(runs / "calm")

@@ -28,7 +28,7 @@ def framed(block: Block, width: int, height: int, *, ascii: bool = False) -> lis
     left, line, right, side, low_left, low_right = CORNERS[ascii]
     room = max(width - 6, 0)
     note = Text(block.note)
-    note.truncate(max(room - len(block.title) - 4, 0), overflow="crop")
+    note.truncate(max(room - len(block.title) - 2, 0), overflow="crop")
     title = Text(f" {block.title} ")
     title.truncate(room, overflow="crop")
     fill = line * max(width - 4 - title.cell_len - note.cell_len - (2 if note.cell_len else 0), 0)
@@ -68,7 +68,7 @@ def number(value: float | None) -> str:
         return "-"
     size = abs(value)
     if value == int(value) and size < 100_000:
-        return f"{value:.0f}"
+        return str(int(value))
     if size < 0.001 or size >= 100_000:
         return f"{value:.1e}"
     if size >= 100:

@@ -12,15 +12,15 @@ LEVELS = {"trouble": ("!!", RED), "warning": ("!", ORANGE), "note": ("i", SKY)}
 
 
 def advice(board: Board, width: int, height: int, *, full: bool = False) -> Block:
-    """Returns the signals as sentences; `full` with what to do about each."""
+    """Returns the signals as sentences, with what to do about each where there is room or `full` asks for it."""
     found = signals(board.run)
     if not found:
         return Block("signals", "0", (Text("nothing unusual", style=DIM),))
-    lines: list[Text] = []
-    for signal in found:
-        lines += _signal(signal, width, full=full)
+    lines = [line for signal in found for line in _signal(signal, width, full=True)]
+    if len(lines) > height and not full:
+        lines = [line for signal in found for line in _signal(signal, width, full=False)]
     if len(lines) > height:
-        lines = [*lines[: height - 1], Text("… tab shows all, with advice", style=DIM)]
+        lines = [*lines[: height - 1], Text("… e shows all, with advice", style=DIM)]
     return Block("signals", str(len(found)), tuple(lines))
 
 

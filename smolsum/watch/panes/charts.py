@@ -75,7 +75,7 @@ def _length_levels(run: Run) -> dict[str, float]:
 
 def _clip_level(run: Run) -> dict[str, float]:
     level = run.setting("optimizer", "max_grad_norm")
-    return {} if level is None else {f"clip {number(float(level))}": float(level)}
+    return {} if level is None else {f"clipped above {number(float(level))}": float(level)}
 
 
 CHARTS = (
@@ -91,7 +91,7 @@ CHARTS = (
         band=("completions/min_length", "completions/max_length"),
         levels=_length_levels,
     ),
-    Chart("grad norm before clipping", _fixed(("grad_norm", "g", "norm")), levels=_clip_level),
+    Chart("grad norm", _fixed(("grad_norm", "g", "norm")), levels=_clip_level),
     Chart("loss", _fixed(("loss", "l", "loss"))),
     Chart(
         "clip fraction",
@@ -205,7 +205,14 @@ def _note(layers: list[Layer], run: Run, spec: Chart, room: int) -> str:
     if len(curves) == 1:
         short = long = [number(run.last(curves[0].metric))]
     forms = ("  ".join([*values, *others, *levels]) for values in (long, short))
-    return next((form for form in forms if len(form) <= room), "  ".join([*short, *others]))
+    return next((form for form in forms if len(form) <= room), _fitting([*short, *others], room))
+
+
+def _fitting(parts: list[str], room: int) -> str:
+    """As many of the parts, from the first, as have room; at least one."""
+    while len(parts) > 1 and len("  ".join(parts)) > room:
+        parts = parts[:-1]
+    return "  ".join(parts)
 
 
 def _scale(values: list[float], log: bool, least: float | None) -> tuple[float, float]:
