@@ -55,7 +55,7 @@ def measure(run: Path, seconds: float, steps: int, total: int) -> dict[str, floa
         [sys.executable, "-m", "smolsum", "watch", str(run), "--readonly"],
         stdin=slave,
         stdout=slave,
-        stderr=subprocess.DEVNULL,
+        stderr=slave,
         env=os.environ | {"TERM": "xterm-256color"},
         start_new_session=True,
     )

@@ -58,7 +58,7 @@ def watch(
     from smolsum.watch.snapshot import document, whole
 
     folder = Path(runs_dir or os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
-    interactive = not (once or as_json) and able_to_draw()
+    interactive = not (once or as_json) and sys.stdout.isatty() and able_to_draw()
     paths = open_run(run, folder) if run else _newest(folder, ask=interactive)
     if paths is None:
         return
@@ -77,8 +77,8 @@ def watch(
 
 
 def able_to_draw() -> bool:
-    """Whether a view can be opened: both ends are a terminal that can move its cursor."""
-    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "")
+    """Whether a view can be opened: keys and stderr, where it is drawn, are a terminal that can move its cursor."""
+    return sys.stdin.isatty() and sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "")
 
 
 def print_page(paths: RunPaths, second: RunPaths | None, *, ascii: bool) -> None:

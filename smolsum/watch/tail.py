@@ -22,25 +22,27 @@ class Tail:
         self.path = path
         self.restarts = self.damaged = 0
         self._offset = 0
-        self._inode = 0
+        self._inode = self._size = self._half = 0
 
     def more(self) -> bool:
-        """Whether there are bytes that were not read; notices a file that began anew."""
+        """Whether there may be new lines; notices a file that began anew."""
         try:
             stat = self.path.stat()
         except OSError:
             return False
         if self._inode not in (0, stat.st_ino) or stat.st_size < self._offset:
             self.restarts += 1
-            self._offset = 0
-        self._inode = stat.st_ino
-        return stat.st_size > self._offset
+            self._offset = self._half = 0
+        self._inode, self._size = stat.st_ino, stat.st_size
+        return stat.st_size > max(self._offset, self._half)
 
     def read(self) -> Iterator[dict[str, Any]]:
         """Yields the objects of at most a chunk of new lines; none where the file cannot be read."""
         if not self.more():
             return
         content = self._next_lines()
+        # a last line that is half written is looked at again once it has grown
+        self._half = 0 if content else self._size
         self._offset += len(content)
         for line in content.splitlines():
             try:

@@ -16,6 +16,7 @@ def test_only_new_lines(tmp_path: Path) -> None:
     path.write_text('{"a": 1}\n{"a": 2}\n{"a":')
     assert list(tail.read()) == [{"a": 1}, {"a": 2}]
     assert list(tail.read()) == []
+    assert not tail.more()
     with path.open("a") as file:
         file.write(" 3}\n")
     assert list(tail.read()) == [{"a": 3}]

@@ -105,14 +105,14 @@ CHARTS = (
     ),
     # below a millionth sampler and trainer agree but for rounding
     Chart(
-        "KL, sampler mismatch",
-        _fixed(("kl", "k", "kl"), ("sampling/mismatch_k3", "m", "mismatch")),
+        "KL, mismatch",
+        _fixed(("kl", "k", "kl"), ("sampling/mismatch_k3", "m", "sampler mismatch")),
         log=True,
         least=1e-6,
     ),
     Chart(
         "validation",
-        _fixed(("validation/reward", "v", "reward"), ("validation/within_tol", "t", "on target")),
+        _fixed(("validation/reward", "v", "reward"), ("validation/length/within_tol", "t", "on target")),
     ),
     Chart(
         "entropy, repetition",
@@ -172,11 +172,12 @@ def sparkline(board: Board, width: int, spec: Chart) -> Text:
 def _layers(board: Board, spec: Chart) -> list[Layer]:
     """What is drawn, from the back to the front."""
     run, look = board.run, board.look
-    layers = [Layer(Trace(pattern="rule", level=v), "", label, RED) for label, v in spec.levels(run).items()]
+    layers = []
     if spec.band and set(spec.band) <= set(run.series):
         low, high = (_points(run, name, look, smooth=False) for name in spec.band)
         both = [Point(a.step, a.low, a.mean, b.high) for a, b in zip(low, high, strict=False)]
         layers.append(Layer(Trace(tuple(both), "band"), "", "", DIM))
+    layers += [Layer(Trace(pattern="rule", level=v), "", label, RED) for label, v in spec.levels(run).items()]
     curves = spec.curves(run)
     for place, curve in reversed(list(enumerate(curves))):
         if board.other is not None and curve.metric in board.other.series and place == 0:
