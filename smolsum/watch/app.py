@@ -26,7 +26,9 @@ from smolsum.watch.run import Run
 POLL_S = 0.5
 REDRAW_S = 0.25
 CLOCK_S = 1.0
-"""Seconds after which a running run is drawn anew without news: its time goes on."""
+"""Seconds after which the times in the header are drawn anew without news."""
+FIRST_LOOK_S = 0.5
+"""Seconds of reading before something is drawn; a run of 10,000 steps takes less."""
 SAY_S = 4.0
 
 
@@ -54,7 +56,7 @@ class WatchApp(App[None]):
         self._first: Group | None = None
         self._shown: dict[str, Text] = {}
         self._places: dict[str, tuple[int, int, int, int]] = {}
-        self._drawn = self._said_until = 0.0
+        self._drawn = self._ticked = self._said_until = 0.0
         self._waiting = False
         self._saying = ""
 
@@ -65,7 +67,7 @@ class WatchApp(App[None]):
 
     def on_mount(self) -> None:
         """The first look, then one every half second."""
-        self.watched.poll()
+        self.watched.poll(FIRST_LOOK_S)
         self.set_interval(POLL_S, self._poll)
         self._draw()
 
@@ -81,9 +83,12 @@ class WatchApp(App[None]):
         changed = self.watched.poll()
         if self.other is not None:
             changed |= self.other.poll()
-        ticking = time.monotonic() - self._drawn >= CLOCK_S and (self.board().standing.alive or bool(self._saying))
-        if changed or ticking:
+        if changed:
             self._redraw()
+        elif time.monotonic() - self._ticked >= CLOCK_S:
+            self._tick()
+        if self.watched.behind():
+            self.call_later(self._poll)  # a long run is read in portions, and keys are heard in between
 
     def _redraw(self) -> None:
         """Draws now, or as soon as the last time is a quarter of a second ago."""
@@ -93,6 +98,13 @@ class WatchApp(App[None]):
         elif not self._waiting:
             self._waiting = True
             self.set_timer(wait, self._draw)
+
+    def _tick(self) -> None:
+        """Draws what changes with the time alone."""
+        self._ticked = time.monotonic()
+        board, (width, height) = self.board(), self.size
+        self._show("header", 0, 0, width, header(board, width))
+        self._show("message", 0, height - 2, width, [self._message(board)])
 
     def _draw(self) -> None:
         self._drawn, self._waiting = time.monotonic(), False
@@ -110,8 +122,7 @@ class WatchApp(App[None]):
         for widget in self.screen_stack[0].query(Static):
             if widget.id and widget.id.startswith("pane-"):
                 widget.display = widget.id in present
-        self._show("header", 0, 0, width, header(board, width))
-        self._show("message", 0, height - 2, width, [self._message(board)])
+        self._tick()
         self._show("keys", 0, height - 1, width, [self._keys(names, width)])
 
     def _show(self, name: str, x: int, y: int, width: int, lines: list[Text]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
+from typing import cast
 
 BUCKETS = 512
 RECENT = 512
@@ -22,15 +24,15 @@ class Point:
 
 
 class Bucket:
-    """What is kept of some steps."""
+    """What is kept of some steps; made from them with the sums and extremes of the C library, as they may be many."""
 
     __slots__ = ("count", "high", "low", "steps", "total")
 
-    def __init__(self, step: int, value: float) -> None:
-        self.count, self.steps, self.total = 1, float(step), value
-        self.low = self.high = value
+    def __init__(self, steps: Sequence[int], values: Sequence[float]) -> None:
+        self.count, self.steps, self.total = len(values), float(sum(steps)), float(sum(values))
+        self.low, self.high = min(values), max(values)
 
-    def add(self, other: Bucket) -> None:
+    def join(self, other: Bucket) -> None:
         """Takes another bucket in."""
         self.count, self.steps, self.total = (
             self.count + other.count,
@@ -58,24 +60,35 @@ class Series:
         self._size = 1
         self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT)
 
-    def add(self, step: int, value: float | None) -> None:
-        """Takes the value of the next step; None, for one that was not finite, only counts as missing."""
-        if value is None or not math.isfinite(value):
-            self.missing += 1
+    def extend(self, steps: Sequence[int], values: Sequence[float | None]) -> None:
+        """Takes the values of the next steps, in order; None, for one that was not finite, only counts as missing."""
+        places, numbers = _known(steps, values)
+        self.missing += len(steps) - len(places)
+        if not places:
             return
-        self.count += 1
-        self.low, self.high = min(self.low, value), max(self.high, value)
-        self._recent.append((step, value))
-        one = Bucket(step, value)
-        if self._buckets and self._buckets[-1].count < self._size:
-            self._buckets[-1].add(one)
-            return
-        if len(self._buckets) == BUCKETS:
-            for left, right in zip(self._buckets[::2], self._buckets[1::2], strict=True):
-                left.add(right)
-            self._buckets = self._buckets[::2]
-            self._size *= 2
-        self._buckets.append(one)
+        self.count += len(places)
+        self._recent.extend(zip(places[-RECENT:], numbers[-RECENT:], strict=True))
+        self.low, self.high = min(self.low, min(numbers)), max(self.high, max(numbers))
+        start = 0
+        while start < len(places):
+            free = self._size - self._buckets[-1].count if self._buckets else 0
+            if free:
+                end = start + free
+                self._buckets[-1].join(Bucket(places[start:end], numbers[start:end]))
+            else:
+                if len(self._buckets) == BUCKETS:
+                    self._halve()
+                    continue
+                end = start + self._size
+                self._buckets.append(Bucket(places[start:end], numbers[start:end]))
+            start = end
+
+    def _halve(self) -> None:
+        """Joins neighbours, so that each bucket holds twice as many steps."""
+        for left, right in zip(self._buckets[::2], self._buckets[1::2], strict=True):
+            left.join(right)
+        self._buckets = self._buckets[::2]
+        self._size *= 2
 
     @property
     def last(self) -> float | None:
@@ -107,6 +120,15 @@ class Series:
         if self._recent and (self._recent[0][0] <= since or self.count == len(self._recent)):
             return [Point(step, value, value, value) for step, value in self._recent if step > since]
         return [point for bucket in self._buckets if (point := bucket.point()).step > since]
+
+
+def _known(steps: Sequence[int], values: Sequence[float | None]) -> tuple[Sequence[int], Sequence[float]]:
+    """The values that are finite numbers, with their steps; both as they are if all are."""
+    if None not in values and math.isfinite(sum(cast(Sequence[float], values))):
+        return steps, cast(Sequence[float], values)
+    known = [(step, value) for step, value in zip(steps, values, strict=True) if value is not None]
+    known = [pair for pair in known if math.isfinite(pair[1])]
+    return [step for step, _ in known], [value for _, value in known]
 
 
 def smoothed(points: list[Point], weight: float) -> list[Point]:

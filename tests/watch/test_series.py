@@ -13,8 +13,9 @@ from smolsum.watch.series import BUCKETS, RECENT, Point, Series, smoothed
 
 def series_of(values: list[float | None]) -> Series:
     found = Series()
-    for step, value in enumerate(values, start=1):
-        found.add(step, value)
+    for start in range(0, len(values), 7):  # in pieces, as they are read
+        part = values[start : start + 7]
+        found.extend(range(start + 1, start + 1 + len(part)), part)
     return found
 
 
