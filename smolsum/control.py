@@ -7,6 +7,7 @@ control/stop    the trainer finishes its step, saves and leaves as after Ctrl-C;
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Literal
 
 from smolsum.disk import writing
@@ -50,10 +51,10 @@ def forget(paths: RunPaths) -> None:
     withdraw(paths, "stop")
 
 
-def hold(paths: RunPaths) -> bool:
-    """Waits while a pause is asked for; False if it ended by a stop, which is answered by this."""
+def hold(paths: RunPaths, stops: Callable[[], bool]) -> bool:
+    """Waits while a pause is asked for; False if that ended because `stops` says so."""
     while asked(paths, "pause"):
-        if heed(paths, "stop"):
+        if stops():
             return False
         time.sleep(POLL_S)
     return True

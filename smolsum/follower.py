@@ -52,5 +52,13 @@ class Follower(Session):
     def _save(self, name: str, optimizer: Optimizer, best: float | None) -> None:
         """Nothing goes to this rank's disk."""
 
+    def _asks(self) -> bool:
+        """Nobody writes to this rank's disk."""
+        return self.stop_requested
+
+    def _rest(self) -> bool:
+        """The first rank rests, and the others wait for its answer."""
+        return not self.stop_requested
+
     def _interrupt(self) -> None:
         raise InterruptedRun(f"stopped after step {self.step}")

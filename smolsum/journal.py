@@ -12,6 +12,7 @@ import math
 import os
 import platform
 import threading
+import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -86,6 +87,15 @@ class Journal:
         }
         with self._saying:
             self._say(row | fields)
+
+    def failure(self, error: BaseException, step: int) -> None:
+        """Writes down how the attempt ended: the traceback in its log, an event and the status with the hint."""
+        hint = error.hint if isinstance(error, SmolsumError) else self._paths.resume_command
+        state: State = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        message = str(error) or type(error).__name__
+        self.log("".join(traceback.format_exception(error)))
+        self.event(state, message, hint=hint)
+        self.status(state, step=step, phase=state, stage="", error=message, hint=hint)
 
     def beat(self, *, pausing: bool = False) -> None:
         """Renews the heartbeat of the last status, from any thread; does nothing before the first and after the last.

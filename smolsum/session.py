@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,13 +11,14 @@ from typing import Any
 from smolsum import checkpoints, manifest
 from smolsum.config import Config
 from smolsum.control import asked, forget, heed, hold
-from smolsum.errors import InterruptedRun, SmolsumError, UsageError
+from smolsum.errors import InterruptedRun, SmolsumError
 from smolsum.evaluate.generate import greedy, measured
+from smolsum.evaluate.headlines import headline_table
 from smolsum.evaluate.scores import has_scores, read_summary, write_scores
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.interrupt import stop_signals
 from smolsum.journal import Journal, State, discard_after
-from smolsum.materials import Materials, stage_fingerprint
+from smolsum.materials import Materials
 from smolsum.plan import planned_name
 from smolsum.policy import ranks
 from smolsum.policy.load import snapshot
@@ -26,6 +26,7 @@ from smolsum.policy.save import load_trained, save_trained
 from smolsum.progress import Progress
 from smolsum.pulse import Pulse
 from smolsum.runs import RunPaths, acquire, create_run, last_attempt, open_run
+from smolsum.stages import fingerprints, resume_point, span
 
 OPTIMIZER = "optimizer.safetensors"
 NOTES = ("stage_reused", "paused", "resumed")  # events that are no warnings
@@ -38,8 +39,7 @@ class Session:
         self.config, self.runs_dir, self.progress = config, Path(config.run.dir), progress
         self.resumed = paths is not None
         self.step = self.stage_step = 0
-        self.stop_requested = self.in_step = self._asked = False
-        self._evaluating = False
+        self.stop_requested = self.in_step = self._asked = self._evaluating = False
         self.results: dict[str, Mapping[str, float | None]] = {}
         self._paths, self._files = paths, files
         self._best: dict[str, Any] = {}
@@ -78,19 +78,7 @@ class Session:
     def _prepare(self, materials: Materials, steps: Mapping[str, int]) -> None:
         """Fingerprints of the stages; UsageError where another rank would train something else."""
         self.materials, self.steps = materials, dict(steps)
-        self.fingerprints: dict[str, str] = {}
-        for name in self.config.stages:
-            previous = next(reversed(self.fingerprints.values()), "")
-            self.fingerprints[name] = stage_fingerprint(self.config, materials.provenance, name, steps[name], previous)
-        own = {key: materials.provenance[key] for key in manifest.FIXED}
-        every = ranks.gathered(own | {"settings": self.fingerprints})
-        for n, other in enumerate(every):
-            if unlike := [key for key, value in other.items() if value != every[0][key]]:
-                pair = f"{other[unlike[0]]} and {every[0][unlike[0]]}"
-                raise UsageError(
-                    f"rank {n} has another {', '.join(unlike)} than rank 0: {pair}",
-                    hint="give every machine the same files, versions and settings",
-                )
+        self.fingerprints = fingerprints(self.config, materials.provenance, steps)
 
     def begin(self, materials: Materials, steps: Mapping[str, int]) -> None:
         """Make or take over the run directory, and find out where to go on."""
@@ -104,7 +92,7 @@ class Session:
         else:
             manifest.write(self.paths, self.config, self.steps, self.fingerprints, materials.provenance)
         self._whole, damaged = checkpoints.check_all(self.paths)
-        point = self._resume_point()
+        point = resume_point(self.steps, self._whole)
         if self.resumed:
             discard_after(self.paths, point)
         self.journal = self._files.enter_context(Journal(self.paths, attempt))
@@ -124,7 +112,7 @@ class Session:
         A stage that others follow is taken from another run that trained it, if there is one; the last one is what the
         run is for.
         """
-        start, end = self._span(name)
+        start, end = span(self.steps, name)
         # held only where it is read: it keeps a copy of the weights alive
         self._start_weights = snapshot(self.materials.policy.model) if self.config.stages[name].beta > 0 else None
         self._middle, self._best[name] = self._find(name, start, end), {}
@@ -222,7 +210,7 @@ class Session:
             "stage_end": self.fingerprints[name] if last else None,
         }
         checkpoints.save(self.paths, self.step, write, meta)
-        kept = {self._span(stage)[1] for stage in self.steps} | {b["step"] for b in self._best.values() if b}
+        kept = {span(self.steps, stage)[1] for stage in self.steps} | {b["step"] for b in self._best.values() if b}
         checkpoints.prune(self.paths, self.config.train.keep_checkpoints, kept)
 
     def evaluate(self, label: str) -> None:
@@ -242,20 +230,15 @@ class Session:
 
     def finish(self) -> None:
         """Mark the run as finished and show what it did to the model."""
-        known = [name for metrics in self.results.values() for name, value in metrics.items() if value is not None]
-        headlines = [h for h in self.materials.task.headlines if h.metric in known]
-        rows = []
-        for label, metrics in self.results.items():
-            shown = [h.show(v) if (v := metrics.get(h.metric)) is not None else "-" for h in headlines]
-            rows.append([label if label == "start" else f"after {label}", *shown])
         n = len(self.materials.prompts["test"])
-        self.progress.results(f"test split, {n} prompts, greedy", ["model", *(h.title for h in headlines)], rows)
+        head, rows = headline_table(self.materials.task.headlines, self.results)
+        self.progress.results(f"test split, {n} prompts, greedy", head, rows)
         self.journal.status("finished", step=self.step, phase="finished", stage=next(reversed(self.steps)))
         self.journal.event("finished", f"finished at step {self.step}", step=self.step)
 
     @contextmanager
     def next_step(self) -> Iterator[None]:
-        """One optimizer step, up to its checkpoint; a user who asks to stop or to pause in it is heeded at its end."""
+        """One optimizer step, up to its checkpoint, and the rest that a user asked for in it."""
         self.step += 1
         self.in_step = True
         yield
@@ -268,16 +251,22 @@ class Session:
         return self.stop_requested or asked(self.paths, "pause") or asked(self.paths, "stop")
 
     def _rest(self) -> bool:
-        """Wait while a pause is asked for, everything being saved; False where the run is to stop."""
-        if not self.stop_requested and asked(self.paths, "pause"):
-            self._status("paused", "", phase="paused")
+        """Wait for as long as a pause is asked for, everything being saved; False where the run is to stop. The other
+        ranks wait for the answer."""
+        if asked(self.paths, "pause") and not self._stops():
             self._tell("paused", f"paused after step {self.step}; space in smolsum watch resumes it")
-            hold(self.paths, lambda: self.stop_requested)
-            self._tell("resumed", f"resumed after step {self.step}")
-            self._status("running", "", phase="training")
-        return not (heed(self.paths, "stop") or self.stop_requested)
+            self._status("paused", phase="paused")
+            if hold(self.paths, self._stops):
+                self._tell("resumed", f"resumed after step {self.step}")
+                self._status("running", phase="training")
+        return not self._stops()
 
-    def _status(self, state: State, stage: str, *, phase: str) -> None:
+    def _stops(self) -> bool:
+        """Whether the run is to stop, by Ctrl-C or by a file, which is answered by this."""
+        self.stop_requested = heed(self.paths, "stop") or self.stop_requested
+        return self.stop_requested
+
+    def _status(self, state: State, stage: str = "", *, phase: str) -> None:
         """Say what the run does now, of how many steps."""
         self.journal.status(state, step=self.step, phase=phase, stage=stage, steps=sum(self.steps.values()))
 
@@ -292,37 +281,14 @@ class Session:
         self.stop_requested = self.in_step
         return self.in_step
 
-    def _span(self, name: str) -> tuple[int, int]:
-        """The run's steps before the stage's first and at its last."""
-        names = list(self.steps)
-        start = sum(self.steps[n] for n in names[: names.index(name)])
-        return start, start + self.steps[name]
-
-    def _resume_point(self) -> int:
-        """The step to go on from. A stage needs the whole end of the stage before it: without that, the run goes back
-        to there."""
-        point = 0
-        for name in self.steps:
-            start, end = self._span(name)
-            point = max([start, *(c.step for c in self._whole if start < c.step <= end)])
-            if point != end:
-                break
-        return point
-
     def _tell(self, kind: str, message: str, step: int | None = None) -> None:
         self.journal.event(kind, message, step=self.step if step is None else step)
         (self.progress.note if kind in NOTES else self.progress.warn)(message)
 
     def _fail(self, error: BaseException) -> None:
         """Write the failure down, as far as the disk lets us."""
-        if "journal" not in vars(self):
-            return
-        hint = error.hint if isinstance(error, SmolsumError) else self.paths.resume_command
-        state: State = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        message = str(error) or type(error).__name__
         try:
-            self.journal.log("".join(traceback.format_exception(error)))
-            self.journal.event(state, message, hint=hint)
-            self.journal.status(state, step=self.step, phase=state, stage="", error=message, hint=hint)
+            if "journal" in vars(self):
+                self.journal.failure(error, self.step)
         except SmolsumError:
             self.progress.warn("the failure could not be written to the run directory")

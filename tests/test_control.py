@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from training import arguments, events, learned, make_data, start
+from training import PATIENCE_S, arguments, events, learned, make_data, start, state, wait_until
 
 from smolsum.cli import main
 from smolsum.control import ask, asked, heed, hold, withdraw
@@ -17,19 +16,6 @@ from smolsum.errors import SmolsumError
 from smolsum.journal import Journal
 from smolsum.pulse import Pulse
 from smolsum.runs import RunPaths, create_run
-
-PATIENCE_S = 900.0
-
-
-def wait_until(met: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not met():
-        assert time.monotonic() < until
-        time.sleep(0.05)
-
-
-def state(paths: RunPaths) -> str:
-    return str(json.loads(paths.status.read_text())["state"]) if paths.status.exists() else ""
 
 
 def test_requests(tmp_path: Path) -> None:
@@ -53,15 +39,14 @@ def test_a_request_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_hold(tmp_path: Path) -> None:
-    """Waiting ends when the pause is taken back, or by a stop, which is answered."""
+    """Waiting ends when the pause is taken back, or by a stop."""
     paths = create_run(tmp_path, "run")
     ask(paths, "pause")
     threading.Timer(0.3, withdraw, [paths, "pause"]).start()
-    assert hold(paths)
+    assert hold(paths, lambda: False)
     ask(paths, "pause")
     ask(paths, "stop")
-    assert not hold(paths)
-    assert not asked(paths, "stop")
+    assert not hold(paths, lambda: asked(paths, "stop"))
 
 
 def test_pulse(tmp_path: Path) -> None:
@@ -106,3 +91,24 @@ def test_pause_resume_stop(tmp_path: Path) -> None:
     assert {"paused", "resumed", "interrupted"} <= set(events(paths.root))
     assert main(["train", "--resume", "asked", "--runs-dir", str(apart)]) == 0
     assert learned(paths.root) == learned(runs / "calm")
+
+
+@pytest.mark.parametrize("way", ["file", "signal"])
+def test_stop_while_paused(tmp_path: Path, way: str) -> None:
+    """Whichever way the user asks, a resting run leaves as after a step: saved, with the code of an interruption."""
+    data = make_data(tmp_path / "data")
+    process = start(arguments(data, tmp_path / "runs", "asked", stages__length__steps=400))
+    paths = RunPaths(tmp_path / "runs" / "asked")
+    wait_until(lambda: paths.metrics.exists() and paths.metrics.stat().st_size > 0)
+    ask(paths, "pause")
+    wait_until(lambda: state(paths) == "paused")
+    at = json.loads(paths.status.read_text())["step"]
+    if way == "file":
+        ask(paths, "stop")
+    else:
+        process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, told
+    assert f"stopped after step {at}; a checkpoint is saved" in told
+    assert state(paths) == "interrupted"
+    assert "resumed" not in events(paths.root)

@@ -15,6 +15,12 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
+from training import state, wait_until
+
+from smolsum.checkpoints import list_checkpoints
+from smolsum.control import ask, withdraw
+from smolsum.journal import read_jsonl
+from smolsum.runs import RunPaths
 
 SETTINGS = (
     "train.prompts_per_step=3",  # one rank has two prompts, the other one
@@ -174,6 +180,29 @@ def test_one_ctrl_c_stops_all(tmp_path: Path) -> None:
     finish(processes, code=130)
     assert json.loads((tmp_path / "runs/run/status.json").read_text())["state"] == "interrupted"
     assert any((tmp_path / "runs/run/checkpoints").iterdir())
+
+
+def test_a_pause_holds_all(tmp_path: Path) -> None:
+    """Asked of the first rank: all rest after the same step, saved, and go on; stopped in a rest, all stop."""
+    processes = start(tmp_path / "runs", 2, "stages.included.steps=500", "train.checkpoint_every=500")
+    paths = RunPaths(tmp_path / "runs/run")
+    wait_until(lambda: paths.metrics.exists() and paths.metrics.stat().st_size > 0)
+    for stops in (False, True):
+        ask(paths, "pause")
+        wait_until(lambda: state(paths) == "paused")
+        at = len(read_jsonl(paths.metrics))
+        assert [step.step for step in list_checkpoints(paths)][-1] == at
+        time.sleep(2)
+        assert len(read_jsonl(paths.metrics)) == at
+        assert [process.poll() for process in processes] == [None, None]
+        if stops:
+            ask(paths, "stop")
+        else:
+            withdraw(paths, "pause")
+            wait_until(lambda at=at: len(read_jsonl(paths.metrics)) > at)  # type: ignore[misc]
+    finish(processes, code=130)
+    assert state(paths) == "interrupted"
+    assert [step.step for step in list_checkpoints(paths)][-1] == len(read_jsonl(paths.metrics))
 
 
 def test_ranks_with_other_settings_are_refused(tmp_path: Path) -> None:

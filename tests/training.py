@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,9 @@ import polars as pl
 from safetensors.numpy import load_file
 
 from smolsum.journal import read_jsonl
+from smolsum.runs import RunPaths
+
+PATIENCE_S = 900.0
 
 SIZES = {"train": 12, "validation": 3, "test": 4}
 SETTINGS = {
@@ -71,3 +76,16 @@ def weights(run: Path, step: int) -> dict[str, bytes]:
 def events(run: Path) -> list[str]:
     """The kinds of the run's events, in order."""
     return [row["kind"] for row in read_jsonl(run / "events.jsonl")]
+
+
+def state(paths: RunPaths) -> str:
+    """What the run says that it does, nothing before it says anything."""
+    return str(json.loads(paths.status.read_text())["state"]) if paths.status.exists() else ""
+
+
+def wait_until(met: Callable[[], bool]) -> None:
+    """Returns once the condition holds."""
+    until = time.monotonic() + PATIENCE_S
+    while not met():
+        assert time.monotonic() < until
+        time.sleep(0.05)
