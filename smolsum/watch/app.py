@@ -9,14 +9,15 @@ from typing import ClassVar, Literal
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.widgets import Static
 
 from smolsum.control import ask, withdraw
 from smolsum.errors import SmolsumError
 from smolsum.watch import layout
 from smolsum.watch.block import DIM, ORANGE
 from smolsum.watch.board import SMOOTHING, WINDOWS, Board, Look
-from smolsum.watch.completions import Group, first_group, read_groups, sort_keys
+from smolsum.watch.browser import Browser
+from smolsum.watch.canvas import Canvas
+from smolsum.watch.completions import sort_keys
 from smolsum.watch.dialogs import CONFIRM, Help, Question
 from smolsum.watch.keys import KEYS, footer
 from smolsum.watch.panes.header import header, message
@@ -36,11 +37,6 @@ class WatchApp(App[None]):
     """Shows a run, and beside its curves those of another. Leaving it does nothing to the run."""
 
     ENABLE_COMMAND_PALETTE = False
-    CSS = """
-    Screen { layers: base; overflow: hidden; }
-    Static { position: absolute; }
-    Question Static, Help Static { position: relative; }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(key.names, key.action, key.help, priority=key.action in ("turn(1)", "turn(-1)")) for key in KEYS
     ]
@@ -51,19 +47,15 @@ class WatchApp(App[None]):
         self.watched, self.other, self.readonly = run, other, readonly
         self.look = look or Look()
         self.at = ""
-        self._groups: tuple[Group, ...] = ()
-        self._groups_of: int | None = None
-        self._first: Group | None = None
-        self._shown: dict[str, Text] = {}
-        self._places: dict[str, tuple[int, int, int, int]] = {}
+        self._browser = Browser(run, other)
+        self._canvas = Canvas()
         self._drawn = self._ticked = self._said_until = 0.0
         self._waiting = False
         self._saying = ""
 
     def compose(self) -> ComposeResult:
-        """Header, message and keys; the panes come with the first size."""
-        for name in ("header", "message", "keys"):
-            yield Static(id=name)
+        """All is drawn on one canvas."""
+        yield self._canvas
 
     def on_mount(self) -> None:
         """The first look, then one every half second."""
@@ -77,7 +69,7 @@ class WatchApp(App[None]):
 
     def board(self) -> Board:
         """This moment of the view."""
-        return Board(self.watched, self.look, self.other, self._groups, self._first)
+        return self._browser.board(self.look)
 
     def _poll(self) -> None:
         changed = self.watched.poll()
@@ -103,44 +95,23 @@ class WatchApp(App[None]):
         """Draws what changes with the time alone."""
         self._ticked = time.monotonic()
         board, (width, height) = self.board(), self.size
-        self._show("header", 0, 0, width, header(board, width))
-        self._show("message", 0, height - 2, width, [self._message(board)])
+        self._canvas.put("header", 0, 0, width, header(board, width))
+        self._canvas.put("message", 0, height - 2, width, [self._message(board)])
 
     def _draw(self) -> None:
         self._drawn, self._waiting = time.monotonic(), False
         width, height = self.size
         if not self.is_running or width < 2 or height < layout.HEADER + 5:
             return
-        self._load()
         names = layout.pages(width, height)
         self.at = self.at if self.at in (*names, "chart") else names[0]
-        board = self.board()
+        board = self._browser.load(self.look)
         placed = layout.slots(self.at, width, height, self.look.chart)
         for slot in placed:
-            self._show(f"pane-{slot.pane}", slot.x, slot.y, slot.width, layout.pane(board, slot))
-        present = {f"pane-{slot.pane}" for slot in placed}
-        for widget in self.screen_stack[0].query(Static):
-            if widget.id and widget.id.startswith("pane-"):
-                widget.display = widget.id in present
+            self._canvas.put(f"pane-{slot.pane}", slot.x, slot.y, slot.width, layout.pane(board, slot))
+        self._canvas.keep(["header", "message", "keys", *(f"pane-{slot.pane}" for slot in placed)])
         self._tick()
-        self._show("keys", 0, height - 1, width, [self._keys(names, width)])
-
-    def _show(self, name: str, x: int, y: int, width: int, lines: list[Text]) -> None:
-        """Puts lines at their place, and touches the screen only where they changed."""
-        found = self.screen_stack[0].query(f"#{name}")
-        widget = found.first(Static) if found else None
-        if widget is None:
-            widget = Static(id=name)
-            self.screen_stack[0].mount(widget)
-        place = (x, y, width, len(lines))
-        text = Text("\n", no_wrap=True, end="").join(lines)
-        text.no_wrap = True
-        if self._places.get(name) != place:
-            self._places[name] = place
-            widget.styles.offset, widget.styles.width, widget.styles.height = (x, y), width, len(lines)
-        if self._shown.get(name) != text or self._shown[name].spans != text.spans:
-            widget.update(text)
-            self._shown[name] = text
+        self._canvas.put("keys", 0, height - 1, width, [self._keys(names, width)])
 
     def _message(self, board: Board) -> Text:
         if self._saying and time.monotonic() < self._said_until:
@@ -157,22 +128,6 @@ class WatchApp(App[None]):
             line.append(" " if len(line) + 40 < width else "")
         rest = width - len(line)
         return line.append(footer(rest, readonly=self.readonly), style=DIM) if rest > 30 else line
-
-    def _load(self) -> None:
-        """Reads the completions of the step that is looked at, once."""
-        step = self.look.step if self.look.step is not None else self.watched.step
-        if step == self._groups_of:
-            return
-        groups = read_groups(self.watched.paths, step)
-        if not groups and self.look.step is None and self._groups:
-            return  # the newest step is being written
-        self._groups, self._groups_of = groups, step
-        self._find_first()
-
-    def _find_first(self) -> None:
-        group = group_of(self.board())
-        wanted = self.look.difference and group is not None
-        self._first = first_group(self.watched.paths, group, self.watched.first_step) if wanted and group else None
 
     def _change(self, **choices: object) -> None:
         """Another way to look, drawn at once."""
@@ -244,8 +199,7 @@ class WatchApp(App[None]):
 
     def action_prompt(self, by: int) -> None:
         """Another prompt of the step."""
-        self._change(group=(self.look.group + by) % max(len(self._groups), 1), row=0, scroll=0)
-        self._find_first()
+        self._change(group=(self.look.group + by) % max(len(self.board().groups), 1), row=0, scroll=0)
 
     def action_sort(self) -> None:
         """By the next column."""
@@ -265,7 +219,6 @@ class WatchApp(App[None]):
     def action_difference(self) -> None:
         """What changed since the prompt was first sampled."""
         self.look = replace(self.look, difference=not self.look.difference, scroll=0)
-        self._find_first()
         self._redraw()
 
     def action_copy(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -48,7 +48,6 @@ class Run:
 
     def _forget_events(self) -> None:
         self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS)
-        self.kinds: Counter[str] = Counter()
         self.worker_events: dict[str, dict[str, Any]] = {}
 
     def poll(self, budget_s: float = 0.2) -> bool:
@@ -87,11 +86,6 @@ class Run:
     def asks(self, request: Request) -> bool:
         """Whether somebody asked the run for this when it was last looked at."""
         return self._asked[request == "stop"]
-
-    @property
-    def damaged(self) -> int:
-        """Lines that could not be read."""
-        return self._metrics.damaged + self._events.damaged
 
     @property
     def step(self) -> int:
@@ -137,6 +131,11 @@ class Run:
         """The metrics with this beginning and end, in order of their first appearance."""
         return [name for name in self.series if name.startswith(prefix) and name.endswith(suffix)]
 
+    def workers(self) -> list[str]:
+        """The ids of all workers that the run told of, in order of their first appearance."""
+        told = [name.removeprefix("workers/").rpartition("/")[0] for name in self.named("workers/")]
+        return list(dict.fromkeys([*told, *self.worker_events]))
+
     def _read_config(self) -> bool:
         try:
             self.config = tomli.loads(self.paths.config.read_text(encoding="utf-8"))
@@ -152,9 +151,8 @@ class Run:
         for event in self._events.read():
             lines += 1
             self.events.append(event)
-            self.kinds[str(event.get("kind"))] += 1
-            if str(event.get("kind", "")).startswith("worker_"):
-                self.worker_events[str(event.get("worker", ""))] = event
+            if event.get("worker") and str(event.get("kind")).startswith("worker_"):
+                self.worker_events[str(event["worker"])] = event
         return lines
 
     def _take(self, rows: Sequence[Mapping[str, Any]]) -> None:

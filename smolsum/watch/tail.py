@@ -14,13 +14,13 @@ CHUNK = 1 << 20
 class Tail:
     """The whole lines of a JSON Lines file as they come.
 
-    A last line without its end waits for its end; a line that is no JSON object is passed over and counted. A file that
+    A last line without its end waits for its end; a line that is no JSON object is passed over. A file that
     was replaced or cut (a resumed run takes steps back) is read again from its start: `restarts` goes up.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.restarts = self.damaged = 0
+        self.restarts = 0
         self._offset = 0
         self._inode = self._size = self._half = 0
 
@@ -51,8 +51,6 @@ class Tail:
                 row = None
             if isinstance(row, dict):
                 yield row
-            else:
-                self.damaged += 1
 
     def _next_lines(self) -> bytes:
         """Up to a chunk from the offset to the last line end in it, more only for a line that is longer."""
