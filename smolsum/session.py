@@ -210,6 +210,7 @@ class Session:
             "stage_end": self.fingerprints[name] if last else None,
         }
         checkpoints.save(self.paths, self.step, write, meta)
+        self.journal.event("checkpoint", f"checkpoint of step {self.step} saved", step=self.step)
         kept = {span(self.steps, stage)[1] for stage in self.steps} | {b["step"] for b in self._best.values() if b}
         checkpoints.prune(self.paths, self.config.train.keep_checkpoints, kept)
 

@@ -66,7 +66,7 @@ def watch(
     if as_json:
         documents = [document(whole(each)) for each in (paths, second) if each]
         answer = documents[0] if second is None else {"schema_version": 1, "runs": documents}
-        console.data(json.dumps(answer, ensure_ascii=False, indent=2))
+        console.data(json.dumps(answer, indent=2))
         return
     if not interactive:
         if not once:
@@ -87,10 +87,11 @@ def print_page(paths: RunPaths, second: RunPaths | None, *, ascii: bool) -> None
     from smolsum.watch.snapshot import plain_page, whole
 
     size = shutil.get_terminal_size(PAGE_SIZE)
-    unable = not (sys.stdout.encoding or "").lower().startswith("utf")
+    encoding = sys.stdout.encoding or "ascii"
+    look = Look(ascii=ascii or not encoding.lower().startswith("utf"))
     other = whole(second) if second else None
-    for line in plain_page(whole(paths), other, Look(ascii=ascii or unable), size.columns, size.lines):
-        console.data(line)
+    for line in plain_page(whole(paths), other, look, size.columns, size.lines):
+        console.data(line.encode(encoding, "replace").decode(encoding))  # what was sampled may hold any character
 
 
 def show(paths: RunPaths, second: RunPaths | None, *, ascii: bool, readonly: bool) -> None:

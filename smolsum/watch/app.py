@@ -37,6 +37,7 @@ class WatchApp(App[None]):
     """Shows a run, and beside its curves those of another. Leaving it does nothing to the run."""
 
     ENABLE_COMMAND_PALETTE = False
+    CSS = "App.-ascii Question > Vertical, App.-ascii Help > Static { border: ascii $foreground; }"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(key.names, key.action, key.help, priority=key.action in ("turn(1)", "turn(-1)")) for key in KEYS
     ]
@@ -46,6 +47,7 @@ class WatchApp(App[None]):
         self.animation_level = "none"
         self.watched, self.other, self.readonly = run, other, readonly
         self.look = look or Look()
+        self.set_class(self.look.ascii, "-ascii")
         self.at = ""
         self._browser = Browser(run, other)
         self._canvas = Canvas()
@@ -101,7 +103,7 @@ class WatchApp(App[None]):
     def _draw(self) -> None:
         self._drawn, self._waiting = time.monotonic(), False
         width, height = self.size
-        if not self.is_running or width < 2 or height < layout.HEADER + 5:
+        if not self.is_running:
             return
         names = layout.pages(width, height)
         self.at = self.at if self.at in (*names, "chart") else names[0]
@@ -125,9 +127,8 @@ class WatchApp(App[None]):
         if len(names) > 1:
             for name in names:
                 line.append(f" [{name}]" if name == self.at else f" {name}", "bold" if name == self.at else DIM)
-            line.append(" " if len(line) + 40 < width else "")
-        rest = width - len(line)
-        return line.append(footer(rest, readonly=self.readonly), style=DIM) if rest > 30 else line
+            line.append(" ")
+        return line.append(footer(width - len(line), readonly=self.readonly), style=DIM)
 
     def _change(self, **choices: object) -> None:
         """Another way to look, drawn at once."""

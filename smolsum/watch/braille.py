@@ -115,7 +115,7 @@ def _inked(pattern: Pattern, column: int, row: int, ascii: bool) -> bool:
         case "dotted":
             return column % 2 == 0 if ascii else column % 4 < 1 or (column + row) % 4 == 0
         case "band":
-            return ascii or (column % 2 == 0 and row % 2 == 0)
+            return ascii or (column % 4 == 0 and row % 2 == 0)
         case "rule":
             return column % 2 == 0 if ascii else column % 6 < 3
 

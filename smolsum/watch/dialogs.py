@@ -60,7 +60,7 @@ class Help(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """A line for each key; the nine of the charts are one."""
         rows = [(key.shown, key.help) for key in KEYS if not key.action.startswith("zoom")]
-        rows.insert(2, ("1 … 9", "enlarge a chart, and back"))
+        rows.insert(2, ("1-9", "enlarge a chart, and back"))
         closing = "read only: the run cannot be paused or stopped from here" if self._readonly else ""
         yield Static(Text("\n".join([*(f"{shown:<10} {text}" for shown, text in rows), closing]).rstrip()))
 

@@ -48,21 +48,18 @@ KEYS = (
     Key("question_mark", "?", "help", "this page", "help"),
     Key("q,ctrl+c,ctrl+q", "q, ctrl-c", "leave", "leave; the run goes on", "quit (the run goes on)"),
 )
-FOOTER = ("?", "tab", "[, left", "n", "y", "+", "space", "S", "q, ctrl-c")
-"""At most eight and the way out: what fits into a line."""
+FOOTER = ("?", "tab", "space", "S", "[, left", "n", "y", "+", "q, ctrl-c")
+"""At most eight and the way out, from the most needed on."""
 
 
 def footer(width: int, *, readonly: bool) -> str:
-    """Returns the line of keys, from the most needed on as many as fit."""
+    """Returns the line of keys, as many as fit; the way out is always told, the more the more room there is."""
     by_name = {key.shown: key for key in KEYS}
-    parts: list[str] = []
-    last = by_name[FOOTER[-1]]
-    room = width - len(last.footer) - 6
+    way_out = f"q {by_name[FOOTER[-1]].footer}" if width >= 60 else "q quit"
+    line = ""
     for shown in FOOTER[:-1]:
         key = by_name[shown]
-        if key.writes and readonly:
-            continue
-        text = key.footer if key.footer.startswith("[") else f"{shown.split(',')[0]} {key.footer}"
-        if sum(len(part) + 3 for part in parts) + len(text) <= room:
-            parts.append(text)
-    return " " + "   ".join([*parts, f"q {last.footer}"])
+        text = key.footer if key.footer.startswith("[") else f"{shown} {key.footer}"
+        if not (key.writes and readonly) and len(line) + len(text) + len(way_out) + 4 <= width:
+            line += f"{text}  "
+    return f" {line}{way_out}"

@@ -71,7 +71,7 @@ def slots(page: str, width: int, height: int, zoomed: int = 0) -> tuple[Slot, ..
         case "chart":
             return (Slot(f"chart{zoomed}", *area),)
         case "summary":
-            charts = min(len(CHARTS) + 2, max(area[3] - 4, 3))
+            charts = min(len(CHARTS) + 2, max(area[3] - 4, 3), area[3])
             return _rows([("sparklines", charts), ("signals", area[3] - charts)], area)
         case "overview":
             return _overview(area)

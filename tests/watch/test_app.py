@@ -84,7 +84,7 @@ def test_pages_by_tab(tmp_path: Path) -> None:
         await pilot.press("shift+tab")
         await shown(app, pilot, "optimizer.max_grad_norm = 1.0")
         await pilot.press("3")
-        await shown(app, pilot, "target 64 ± 5")
+        await shown(app, pilot, "target 64 (59-69)")
         await shown(app, pilot, "grad norm", gone=True)
         await pilot.press("escape")
         await shown(app, pilot, "grad norm")

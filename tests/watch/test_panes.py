@@ -46,10 +46,10 @@ def test_pane(tmp_path: Path, name: str) -> None:
 
 
 def test_ascii(tmp_path: Path) -> None:
-    """With --ascii no character is outside ASCII, but for what the texts themselves hold."""
+    """With --ascii no character is outside ASCII but what was sampled."""
     whole = "\n".join(line.plain for line in page(board(tmp_path, Look(ascii=True)), "overview", 120, 40))
     golden("page-ascii.txt", whole + "\n")
-    assert set(whole.replace("±", "").replace("…", "")) <= {chr(n) for n in range(10, 127)}
+    assert whole.isascii()
 
 
 def test_chart_choices(tmp_path: Path) -> None:

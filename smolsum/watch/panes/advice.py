@@ -20,7 +20,7 @@ def advice(board: Board, width: int, height: int, *, full: bool = False) -> Bloc
     if len(lines) > height and not full:
         lines = [line for signal in found for line in _signal(signal, width, full=False)]
     if len(lines) > height:
-        lines = [*lines[: height - 1], Text("… e shows all, with advice", style=DIM)]
+        lines = [*lines[: height - 1], Text("e shows all, with advice", style=DIM)]
     return Block("signals", str(len(found)), tuple(lines))
 
 

@@ -68,9 +68,10 @@ def _length_levels(run: Run) -> dict[str, float]:
     target, tolerance = run.setting("task", "target_tokens"), run.setting("task", "tolerance_tokens", 0)
     if target is None:
         return {}
-    return {f"target {target} ± {tolerance}": target} | {
-        f"{s:+d}": target + s * tolerance for s in (-1, 1) if tolerance
-    }
+    low, high = target - tolerance, target + tolerance
+    return {f"target {target} ({low}-{high})": target} | (
+        {f"-{tolerance}": low, f"+{tolerance}": high} if tolerance else {}
+    )
 
 
 def _clip_level(run: Run) -> dict[str, float]:
@@ -115,7 +116,7 @@ CHARTS = (
         _fixed(("validation/reward", "v", "reward"), ("validation/length/within_tol", "t", "on target")),
     ),
     Chart(
-        "entropy, repetition",
+        "entropy, repeats",
         _fixed(("entropy", "e", "entropy"), ("completions/repeated_trigrams", "r", "repeated trigrams")),
     ),
 )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
 from datetime import datetime
+from typing import Any
 
 from rich.text import Text
 
@@ -28,12 +31,18 @@ def events(board: Board, width: int, height: int) -> Block:
 
 def settings(board: Board, width: int, height: int) -> Block:
     """Returns the resolved configuration, from the line that was scrolled to."""
-    lines = []
-    for section, table in board.run.config.items():
-        for key, value in table.items() if isinstance(table, dict) else ():
-            lines.append(Text(clean(f"{section}.{key} = {value}")))
+    lines = [Text(clean(f"{key} = {value}")) for key, value in _flat(board.run.config)]
     start = min(board.look.scroll, max(len(lines) - height, 0))
     return Block("config", str(board.run.paths.config), tuple(lines[start : start + height]))
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Every key of nested tables with its value, as --set takes them."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", json.dumps(value, ensure_ascii=False, default=str)
 
 
 def clock(stamp: object) -> str:

@@ -23,15 +23,15 @@ def header(board: Board, width: int) -> list[Text]:
     if board.other is not None:
         left.append(f"  B {clean(board.other.paths.name)} step {board.other.step}", style=ORANGE)
     took = pace(run, state.alive, board.now)
-    right = "  ".join(
-        part
-        for part in (
-            took.elapsed_s is not None and duration(took.elapsed_s),
-            took.eta_s is not None and f"eta {duration(took.eta_s)}",
-            clean(str(run.status.value.get("host") or "")),
-        )
-        if part
-    )
+    parts = [
+        duration(took.elapsed_s) if took.elapsed_s is not None else "",
+        f"eta {duration(took.eta_s)}" if took.eta_s is not None else "",
+        clean(str(run.status.value.get("host") or "")),
+    ]
+    parts = [part for part in parts if part]
+    while parts and left.cell_len + len("  ".join(parts)) + 3 > width:
+        parts.pop()  # state and step are needed more
+    right = "  ".join(parts)
     left.truncate(max(width - len(right) - 2, 0), overflow="crop", pad=True)
     return [left.append(f" {right} "), _progress(board, width)]
 
@@ -49,7 +49,7 @@ def message(board: Board) -> Text:
         hint = f"  -> {state.hint}" if state.hint else ""
         return Text(f" {clean(state.detail)}{clean(hint)}", style=RED if state.state in TROUBLE else ORANGE)
     if board.run.behind():
-        return Text(" reading the run …", style=DIM)
+        return Text(" reading the run", style=DIM)
     if not board.run.row:
         phase = str(board.run.status.value.get("phase") or "")
         doing = f", {phase} {board.run.stage} now" if phase == "evaluating" else ""
