@@ -6,6 +6,7 @@ uv run python scripts/make_screens.py runs/NAME
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from pathlib import Path
 
@@ -26,7 +27,9 @@ async def draw(paths: RunPaths, keys: tuple[str, ...]) -> str:
         for key in keys:
             await pilot.press(key)
         await pilot.pause(1.0)
-        return app.export_screenshot(title=f"smolsum watch {paths.name}")
+        drawing = app.export_screenshot(title=f"smolsum watch {paths.name}")
+    # fonts from the net are not loaded in a README, and the comment says only what drew it
+    return re.sub(r"@font-face \{.*?\}|<!--.*?-->", "", drawing, flags=re.DOTALL)
 
 
 def main() -> None:
