@@ -104,6 +104,7 @@ def show(paths: RunPaths, second: RunPaths | None, *, ascii: bool, readonly: boo
     from smolsum.watch.standing import standing
 
     other = Run(second) if second else None
+    _ask_the_terminal_for_its_size()
     WatchApp(Run(paths), other, look=Look(ascii=ascii), readonly=readonly).run()
     after = Run(paths)
     after.poll()
@@ -115,6 +116,12 @@ def show(paths: RunPaths, second: RunPaths | None, *, ascii: bool, readonly: boo
         console.narrate(f"run {stands.state}: {stands.detail}")
         if stands.hint:
             console.narrate(f"hint: {stands.hint}")
+
+
+def _ask_the_terminal_for_its_size() -> None:
+    """Textual would believe these, whatever size the terminal has or takes."""
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
 
 
 def _newest(folder: Path, *, ask: bool) -> RunPaths | None:
@@ -132,6 +139,7 @@ def _newest(folder: Path, *, ask: bool) -> RunPaths | None:
         if len(working) > 1:
             from smolsum.watch.picker import Picker
 
+            _ask_the_terminal_for_its_size()
             return Picker(working).run()
         if working:
             return working[0]

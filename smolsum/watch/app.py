@@ -53,7 +53,7 @@ class WatchApp(App[None]):
         self._canvas = Canvas()
         self._drawn = self._ticked = self._said_until = 0.0
         self._waiting = False
-        self._saying = ""
+        self._saying = self._state = ""
 
     def compose(self) -> ComposeResult:
         """All is drawn on one canvas."""
@@ -77,7 +77,9 @@ class WatchApp(App[None]):
         changed = self.watched.poll()
         if self.other is not None:
             changed |= self.other.poll()
-        if changed:
+        state = self.board().standing.state  # STALE comes with the time alone
+        if changed or state != self._state:
+            self._state = state
             self._redraw()
         elif time.monotonic() - self._ticked >= CLOCK_S:
             self._tick()

@@ -22,7 +22,7 @@ class Question(ModalScreen[str | None]):
     DEFAULT_CSS = """
     Question { align: center middle; background: $background 60%; }
     Question > Vertical { width: 70; max-width: 90%; height: auto; border: round $foreground; padding: 1 2; }
-    Question Input { border: none; height: 1; background: $surface; }
+    Question Input, Question Input:focus { border: none; height: 1; background: $surface; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c,ctrl+q", "cancel", priority=True)]
 

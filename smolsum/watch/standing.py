@@ -80,7 +80,8 @@ def standing(run: Run, now: datetime, lives: Callable[[object], bool] = process_
             return Standing(state, f"no heartbeat for {duration(silent)}, but its process is there")
         return Standing(state)
     if state in ("failed", "interrupted"):
-        return Standing(state, str(status.get("error") or ""), str(status.get("hint") or run.paths.resume_command))
+        why = str(status.get("error") or f"stopped after step {run.step}")
+        return Standing(state, why, str(status.get("hint") or run.paths.resume_command))
     return Standing(state)
 
 

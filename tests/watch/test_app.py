@@ -189,7 +189,8 @@ def test_crash_and_vanishing(tmp_path: Path) -> None:
         await shown(app, pilot, "RUNNING")
         status(paths.root, "running", 60, 80)  # the heartbeat of long ago
         await shown(app, pilot, "STALE")
-        await shown(app, pilot, "smolsum train --resume")
+        await shown(app, pilot, "-> smolsum train --resume")
+        await shown(app, pilot, "!! no heartbeat")
         status(paths.root, "failed", 60, 80, error="the disk is full", hint="free space")
         await shown(app, pilot, "FAILED")
         await shown(app, pilot, "the disk is full  -> free space")

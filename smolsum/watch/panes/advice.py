@@ -6,19 +6,24 @@ from rich.text import Text
 
 from smolsum.watch.block import DIM, ORANGE, RED, SKY, Block, wrapped
 from smolsum.watch.board import Board
+from smolsum.watch.completions import clean
 from smolsum.watch.signals import Signal, signals
+from smolsum.watch.standing import TROUBLE
 
 LEVELS = {"trouble": ("!!", RED), "warning": ("!", ORANGE), "note": ("i", SKY)}
 
 
 def advice(board: Board, width: int, height: int, *, full: bool = False) -> Block:
-    """Returns the signals as sentences, with what to do about each where there is room or `full` asks for it."""
-    found = signals(board.run)
+    """Returns the signals as sentences, with what to do about each where there is room or `full` asks for it; before
+    them what a run died of."""
+    state = board.standing
+    found = [Signal("trouble", clean(state.detail), clean(state.hint))] if state.state in TROUBLE else []
+    found += signals(board.run)
     if not found:
         return Block("signals", "0", (Text("nothing unusual", style=DIM),))
     lines = [line for signal in found for line in _signal(signal, width, full=True)]
     if len(lines) > height and not full:
-        lines = [line for signal in found for line in _signal(signal, width, full=False)]
+        lines = [line for signal in found for line in _signal(signal, width, full=signal.level == "trouble")]
     if len(lines) > height:
         lines = [*lines[: height - 1], Text("e shows all, with advice", style=DIM)]
     return Block("signals", str(len(found)), tuple(lines))
