@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -96,6 +97,7 @@ def print_page(paths: RunPaths, second: RunPaths | None, *, ascii: bool) -> None
 
 def show(paths: RunPaths, second: RunPaths | None, *, ascii: bool, readonly: bool) -> None:
     """Opens the view until the user leaves it, then says how the run stands."""
+    gc.disable()  # until the first page: nothing of what is loaded and read for it is garbage
     from datetime import UTC, datetime
 
     from smolsum.watch.app import WatchApp

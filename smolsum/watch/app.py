@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.filter import LineFilter
 
 from smolsum.control import ask, withdraw
 from smolsum.errors import SmolsumError
@@ -16,7 +19,7 @@ from smolsum.watch import layout
 from smolsum.watch.block import DIM, ORANGE
 from smolsum.watch.board import SMOOTHING, WINDOWS, Board, Look
 from smolsum.watch.browser import Browser
-from smolsum.watch.canvas import Canvas
+from smolsum.watch.canvas import Canvas, Colourless
 from smolsum.watch.completions import sort_keys
 from smolsum.watch.dialogs import CONFIRM, Help, Question
 from smolsum.watch.keys import KEYS, footer
@@ -55,6 +58,10 @@ class WatchApp(App[None]):
         self._waiting = False
         self._saying = self._state = ""
 
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """NO_COLOR means none: Textual's own filter would leave greys."""
+        return [Colourless()] if self.no_color else super().get_line_filters()
+
     def compose(self) -> ComposeResult:
         """All is drawn on one canvas."""
         yield self._canvas
@@ -64,6 +71,10 @@ class WatchApp(App[None]):
         self.watched.poll(FIRST_LOOK_S)
         self.set_interval(POLL_S, self._poll)
         self._draw()
+
+    def on_ready(self) -> None:
+        """The first page is there."""
+        gc.enable()
 
     def on_resize(self) -> None:
         """Another size has other pages and places."""

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from rich.segment import Segment
 from rich.text import Text
+from textual.color import Color
+from textual.filter import LineFilter
 from textual.widget import Widget
 from textual.widgets import Static
+
+
+class Colourless(LineFilter):
+    """Leaves bold, underlined and reversed text as it is, in the terminal's own colours."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Textual calls this with every line that it writes."""
+        return [Segment(text, style.without_color if style else style, control) for text, style, control in segments]
 
 
 class Canvas(Widget):

@@ -155,14 +155,14 @@ class Run:
                 self.worker_events[str(event["worker"])] = event
         return lines
 
-    def _take(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _take(self, rows: Sequence[dict[str, Any]]) -> None:
         """Adds the lines of steps to the series, metric by metric: ten thousand lines are to be read in a moment."""
         columns: defaultdict[str, tuple[list[int], list[float | None]]] = defaultdict(lambda: ([], []))
         for row in rows:
             step = row.get("step")
             if not isinstance(step, int):
                 continue
-            self.row = dict(row)
+            self.row = row
             self.first_step = self.first_step or step
             self.stage_began.setdefault(str(row.get("stage")), step)
             for name, value in row.items():

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from textual.color import Color
 from textual.pilot import Pilot
 from watching import append, golden, make_run, row, screen, status
 
@@ -233,6 +234,21 @@ def test_redraws_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             app.action_log()
         await pilot.pause(0.6)
         assert len(drawn) <= 1 + 4 * (time.monotonic() - began)
+
+    drive(WatchApp(Run(make_run(tmp_path))), script)
+
+
+def test_no_color(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With NO_COLOR the terminal is told of no colour, and the chosen rollout still stands out."""
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        strips = app.screen._compositor.render_strips()
+        (filtering,) = app.get_line_filters()
+        black = Color(0, 0, 0)
+        styles = [s.style for strip in strips for s in strip.apply_filter(filtering, black) if s.style]
+        assert any(style.reverse for style in styles)
+        assert all(style.color is None and style.bgcolor is None for style in styles)
 
     drive(WatchApp(Run(make_run(tmp_path))), script)
 
