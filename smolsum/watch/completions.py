@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from smolsum.runs import RunPaths
+from smolsum.watch.typed import items, number, table, whole
 
 EARLY_STEPS = 2000
 """Steps that are searched for a prompt's first rollouts."""
@@ -127,12 +128,13 @@ def clean(text: str) -> str:
 
 
 def _group(step: int, rows: Sequence[Mapping[str, Any]]) -> Group:
-    asked = [str(m.get("content", "")) for m in rows[0].get("messages") or () if m.get("role") == "user"]
+    messages = [table(message) for message in items(rows[0].get("messages"))]
+    asked = [str(message.get("content", "")) for message in messages if message.get("role") == "user"]
     return Group(
         step=step,
         prompt_id=clean(str(rows[0].get("prompt_id", "?"))),
         post=clean(asked[-1]) if asked else "",
-        references=tuple(clean(str(text)) for text in rows[0].get("references") or ()),
+        references=tuple(clean(str(text)) for text in items(rows[0].get("references"))),
         samples=tuple(_sample(row) for row in rows),
     )
 
@@ -140,13 +142,13 @@ def _group(step: int, rows: Sequence[Mapping[str, Any]]) -> Group:
 def _sample(row: Mapping[str, Any]) -> Sample:
     stopped = row.get("finish_reason") == "stop"
     return Sample(
-        number=int(row.get("sample") or 0),
+        number=whole(row.get("sample")) or 0,
         text=clean(str(row.get("text", ""))),
-        tokens=len(row.get("token_ids") or ()) - stopped,
+        tokens=max(len(items(row.get("token_ids"))) - stopped, 0),
         truncated=not stopped,
-        rewards=dict(row.get("rewards") or {}),
-        reward=row.get("reward"),
-        advantage=row.get("advantage"),
+        rewards={clean(name): number(value) for name, value in table(row.get("rewards")).items()},
+        reward=number(row.get("reward")),
+        advantage=number(row.get("advantage")),
         worker=clean(str(row.get("worker", ""))),
-        version=row.get("policy_version"),
+        version=whole(row.get("policy_version")),
     )

@@ -15,6 +15,7 @@ from smolsum.control import Request, asked
 from smolsum.runs import RunPaths
 from smolsum.watch.series import Series
 from smolsum.watch.tail import Document, Tail
+from smolsum.watch.typed import LARGEST, number, table, whole
 
 EVENTS = 200
 NEVER_DRAWN = ("schema_version", "step", "stage_step")
@@ -90,7 +91,7 @@ class Run:
     @property
     def step(self) -> int:
         """The last step that was finished."""
-        return int(self.row.get("step") or self.status.value.get("step") or 0)
+        return int(self.row.get("step") or whole(self.status.value.get("step")) or 0)
 
     @property
     def stage(self) -> str:
@@ -100,13 +101,12 @@ class Run:
     @property
     def stages(self) -> dict[str, int]:
         """Planned steps of each stage, in order; empty while unknown."""
-        steps = self.info.value.get("steps")
-        return {str(k): int(v) for k, v in steps.items()} if isinstance(steps, Mapping) else {}
+        return {name: whole(steps) or 0 for name, steps in table(self.info.value.get("steps")).items()}
 
     @property
     def total(self) -> int:
         """Planned steps of the run; 0 while unknown."""
-        return sum(self.stages.values()) or int(self.status.value.get("steps") or 0)
+        return sum(self.stages.values()) or whole(self.status.value.get("steps")) or 0
 
     def setting(self, section: str, key: str, default: Any = None) -> Any:
         """A value of config.toml."""
@@ -115,13 +115,13 @@ class Run:
 
     def weights(self) -> dict[str, float]:
         """The weight of each signal in the stage at hand."""
-        stage = self.config.get("stages", {}).get(self.stage, {})
-        return {name: float(weight) for name, weight in stage.get("rewards", {}).items()}
+        rewards = table(table(table(self.config.get("stages")).get(self.stage)).get("rewards"))
+        return {name: number(weight) or 0.0 for name, weight in rewards.items()}
 
-    def recent(self, metric: str, number: int) -> list[float]:
-        """The newest values of a metric in the stage at hand, at most `number`, oldest first."""
+    def recent(self, metric: str, most: int) -> list[float]:
+        """The newest values of a metric in the stage at hand, at most `most`, oldest first."""
         since = self.stage_began.get(self.stage, 0)
-        return self.series[metric].recent(number, since) if metric in self.series else []
+        return self.series[metric].recent(most, since) if metric in self.series else []
 
     def last(self, metric: str) -> float | None:
         """The newest value of a metric."""
@@ -159,14 +159,18 @@ class Run:
         """Adds the lines of steps to the series, metric by metric: ten thousand lines are to be read in a moment."""
         columns: defaultdict[str, tuple[list[int], list[float | None]]] = defaultdict(lambda: ([], []))
         for row in rows:
-            step = row.get("step")
-            if not isinstance(step, int):
+            step = whole(row.get("step"))
+            if step is None:
                 continue
             self.row = row
             self.first_step = self.first_step or step
             self.stage_began.setdefault(str(row.get("stage")), step)
             for name, value in row.items():
-                if type(value) is float or value is None or (type(value) is int and name not in NEVER_DRAWN):
+                if (
+                    type(value) is float
+                    or value is None
+                    or (type(value) is int and abs(value) < LARGEST and name not in NEVER_DRAWN)
+                ):
                     steps, values = columns[name]
                     steps.append(step)
                     values.append(value)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import cast
 
+from smolsum.watch.typed import LARGEST
+
 BUCKETS = 512
 RECENT = 512
 
@@ -124,10 +126,10 @@ class Series:
 
 def _known(steps: Sequence[int], values: Sequence[float | None]) -> tuple[Sequence[int], Sequence[float]]:
     """The values that are finite numbers, with their steps; both as they are if all are."""
-    if None not in values and math.isfinite(sum(cast(Sequence[float], values))):
+    if None not in values and abs(sum(cast(Sequence[float], values))) < LARGEST:
         return steps, cast(Sequence[float], values)
     known = [(step, value) for step, value in zip(steps, values, strict=True) if value is not None]
-    known = [pair for pair in known if math.isfinite(pair[1])]
+    known = [pair for pair in known if abs(pair[1]) < LARGEST]
     return [step for step, _ in known], [value for _, value in known]
 
 

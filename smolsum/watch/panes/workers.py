@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from smolsum.watch import typed
 from smolsum.watch.block import DIM, ORANGE, RED, Block, number, wrapped
 from smolsum.watch.board import Board
 from smolsum.watch.completions import clean
@@ -40,7 +41,7 @@ def workers(board: Board, width: int, height: int) -> Block:
         state = STATES.get(kind, kind.removeprefix("worker_")[:6])
         up += state != "DOWN"
         lag, speed, queue, synced = (
-            _figure(run.row.get(f"workers/{name}/{key}")) for key in ("lag", "tok_s", "queue", "bytes_synced")
+            typed.number(run.row.get(f"workers/{name}/{key}")) for key in ("lag", "tok_s", "queue", "bytes_synced")
         )
         row = f"{clean(name)[:11]:<12}{state:<7}{_whole(lag):>4}{_whole(speed):>8}{_whole(queue):>6}{_bytes(synced):>9}"
         lines.append(Text(row, style=RED if state == "DOWN" else ""))
@@ -58,10 +59,6 @@ def _local(run: Run, width: int) -> list[Text]:
     memory = run.last("perf/peak_memory_gb")
     told = f"sampled by the trainer: {sum(tokens) / sum(seconds):,.0f} tok/s"
     return wrapped(told + ("" if memory is None else f", peak memory {memory:.2f} GB"), width)
-
-
-def _figure(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
 
 
 def _whole(value: float | None) -> str:
