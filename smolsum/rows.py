@@ -178,6 +178,8 @@ def _hub_error(error: Exception, path: str, setting: str) -> SmolsumError:
     cause = error.__cause__ if isinstance(error, exceptions.DatasetGenerationError) else error
     reason = (str(cause) or type(cause).__name__).splitlines()[0].rstrip(".")
     download = f"hf download {path} --repo-type dataset --local-dir DIR"
+    # what huggingface_hub 1 says after its first try was refused: it tries again on the client that it closed
+    refused = isinstance(error, RuntimeError) and "client has been closed" in reason
     if isinstance(error, exceptions.DatasetNotFoundError):
         return UsageError(
             f"{what} does not exist, or you have no access: {reason}",
@@ -190,7 +192,8 @@ def _hub_error(error: Exception, path: str, setting: str) -> SmolsumError:
         )
     if type(error) is ValueError:  # the library's own refusal: of the split's name, as a rule
         return UsageError(f"{what}: {reason}", hint=f"--set {setting}=NAME")
-    if isinstance(error, exceptions.DatasetsError | data_files.EmptyDatasetError | RuntimeError | ValueError):
+    unreadable = exceptions.DatasetsError | data_files.EmptyDatasetError | RuntimeError | ValueError
+    if isinstance(error, unreadable) and not refused:
         return UsageError(f"{what} cannot be read: {reason}", hint=f"{download}, then make it {LAYOUT}")
     if config.HF_HUB_OFFLINE:
         return UnreachableError(
@@ -198,7 +201,7 @@ def _hub_error(error: Exception, path: str, setting: str) -> SmolsumError:
             hint=f"unset HF_HUB_OFFLINE, or {download} elsewhere and --set data.path=DIR",
         )
     return UnreachableError(
-        f"the hub did not answer for data set {path!r}: {reason}",
+        f"the hub did not answer for data set {path!r}: {'connection refused' if refused else reason}",
         hint=f"try again later, or {download} elsewhere and --set data.path=DIR",
     )
 
