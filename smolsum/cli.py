@@ -15,6 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from smolsum import console
+from smolsum.commands.baseline import baseline
+from smolsum.commands.evaluate import evaluate
 from smolsum.commands.stats import stats
 from smolsum.commands.train import train
 from smolsum.commands.watch import watch
@@ -99,6 +101,12 @@ def _app(
         raise typer.Exit(2)
 
 
-COMMANDS: Mapping[str, Callable[..., None]] = {"train": train, "watch": watch, "stats": stats}
+COMMANDS: Mapping[str, Callable[..., None]] = {
+    "train": train,
+    "watch": watch,
+    "baseline": baseline,
+    "eval": evaluate,
+    "stats": stats,
+}
 for _name, _command in COMMANDS.items():
     app.command(_name, epilog=_EXIT_CODES)(_command)

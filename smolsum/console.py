@@ -80,6 +80,13 @@ def narrate(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def agree(question: str) -> bool:
+    """Asks on stderr and returns the answer from stdin: yes unless it begins with an n, no at its end."""
+    print(f"{question} [Y/n] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    return bool(answer) and not answer.strip().lower().startswith("n")
+
+
 def warn(text: str) -> None:
     """Prints `warning: …` to stderr."""
     _labelled("warning", "bold yellow", text)

@@ -1,13 +1,7 @@
-"""The journal of a run: the one writer of its metrics, events, status, completions and log.
-
-A line counts once its line end is written. What a killed process leaves after the last one is no line:
-readers pass over it, and the next journal removes it before it appends.
-"""
+"""The journal of a run: the one writer of its metrics, events, status, completions and log."""
 
 from __future__ import annotations
 
-import io
-import json
 import math
 import os
 import platform
@@ -16,11 +10,11 @@ import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Literal, Self
 
 from smolsum.disk import replace, to_json, writing
 from smolsum.errors import SmolsumError
+from smolsum.lines import Lines, end_of_lines, read_bytes, rows_with_starts
 from smolsum.runs import RunPaths, last_attempt
 
 SCHEMA_VERSION = 1
@@ -42,9 +36,9 @@ class Journal:
         self._said: dict[str, Any] = {}
         self._saying = threading.Lock()  # the heartbeat comes from another thread
         with ExitStack() as files:
-            self._metrics = files.enter_context(_open_lines(paths.metrics, paths))
-            self._events = files.enter_context(_open_lines(paths.events, paths))
-            self._log = files.enter_context(_open_lines(paths.log(attempt), paths))
+            self._metrics = files.enter_context(Lines(paths.metrics, paths.resume_command))
+            self._events = files.enter_context(Lines(paths.events, paths.resume_command))
+            self._log = files.enter_context(Lines(paths.log(attempt), paths.resume_command))
             self._files = files.pop_all()
 
     def __enter__(self) -> Self:
@@ -58,10 +52,10 @@ class Journal:
 
         The first line of the file starts with `schema_version`.
         """
-        first = os.fstat(self._metrics.fileno()).st_size == 0
+        first = self._metrics.size == 0
         head = {"schema_version": SCHEMA_VERSION} if first else {}
         line = to_json(head | self._checked(row, "metrics", row["step"]))
-        self._append(self._metrics, self._paths.metrics, line)
+        self._metrics.append(line)
 
     def completions(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """Writes the rollouts of a step, in the place of those that an earlier attempt wrote for it."""
@@ -71,7 +65,7 @@ class Journal:
     def event(self, kind: str, message: str, **fields: Any) -> None:
         """Appends what happened, a sentence for the user, with its time (ISO 8601, UTC) and attempt."""
         row = {"time": _now(), "attempt": self._attempt, "kind": kind, "message": message}
-        self._append(self._events, self._paths.events, to_json(_finite(row | fields)))
+        self._events.append(to_json(_finite(row | fields)))
 
     def status(self, state: State, *, step: int, phase: str, stage: str, **fields: Any) -> None:
         """Replaces what the run says of itself; `heartbeat` is the time of it (ISO 8601, UTC)."""
@@ -116,7 +110,7 @@ class Journal:
     def log(self, text: str) -> None:
         """Appends text, a traceback say, to the attempt's log, after the time."""
         content = f"{_now()} {text.rstrip()}\n".encode("utf-8", "backslashreplace")
-        self._append(self._log, self._paths.log(self._attempt), content)
+        self._log.append(content)
 
     def _checked(self, row: Mapping[str, Any], what: str, step: object) -> dict[str, Any]:
         """Returns `row` as JSON can hold it, after an event if that changed it."""
@@ -127,18 +121,6 @@ class Journal:
             self.event("warning", message, step=step, keys=changed)
         return clean
 
-    def _append(self, file: io.FileIO, path: Path, content: bytes) -> None:
-        """Writes through to the system; a full disk takes a part first, which is then taken back."""
-        with writing(path, self._paths.resume_command):
-            size = os.fstat(file.fileno()).st_size
-            try:
-                rest = memoryview(content)
-                while rest:
-                    rest = rest[file.write(rest) :]
-            except BaseException:
-                file.truncate(size)
-                raise
-
 
 def discard_after(paths: RunPaths, step: int) -> int:
     """Takes back the metrics lines after `step`, which a resumed run writes again; returns their number.
@@ -147,9 +129,9 @@ def discard_after(paths: RunPaths, step: int) -> int:
     last attempt, so call this before the next one's Journal is open. -1 takes back all. Events stay: they did
     happen.
     """
-    content = _read(paths.metrics)
-    kept = end = _end_of_lines(content)
-    for start, row in reversed(_rows(content, paths.metrics)):
+    content = read_bytes(paths.metrics)
+    kept = end = end_of_lines(content)
+    for start, row in reversed(rows_with_starts(content, paths.metrics)):
         if row["step"] <= step:
             break
         kept = start
@@ -166,56 +148,6 @@ def discard_after(paths: RunPaths, step: int) -> int:
     # only now: killed in between, the lines are twice on the disk, and not lost
     replace(paths.metrics, content[:kept], paths.resume_command, durable=True)
     return taken.count(b"\n")
-
-
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Returns the objects of a JSON Lines file that may still be growing; none if it does not exist yet.
-
-    A last line without its line end is passed over. SmolsumError, with the line, for a file that is damaged.
-    """
-    return [row for _, row in _rows(_read(path), path)]
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        what = f"cannot read {path}: {error.strerror or error}"
-        raise SmolsumError(what, hint="check that it is a file and that you may read it") from error
-
-
-def _rows(content: bytes, path: Path) -> list[tuple[int, dict[str, Any]]]:
-    """The objects of whole lines, each with the byte at which its line starts."""
-    rows, start = [], 0
-    for number, line in enumerate(content[: _end_of_lines(content)].split(b"\n")[:-1], start=1):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        if not isinstance(row, dict):
-            raise SmolsumError(
-                f"{path}:{number} is not a JSON object, so the file is damaged",
-                hint="restore it from a copy, or remove that line",
-            )
-        rows.append((start, row))
-        start += len(line) + 1
-    return rows
-
-
-def _end_of_lines(content: bytes) -> int:
-    return content.rfind(b"\n") + 1
-
-
-def _open_lines(path: Path, paths: RunPaths) -> io.FileIO:
-    """Opens a file of lines to append to, without a buffer that could keep a line from its readers."""
-    end = _end_of_lines(_read(path))
-    with writing(path, paths.resume_command):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("ab", buffering=0)
-        file.truncate(end)
-    return file
 
 
 def _finite(value: Any) -> Any:

@@ -61,7 +61,7 @@ def gather(config: Config) -> Materials:
             )
     prompts = {}
     for name, split in splits.items():
-        prompts[name], dropped = _prompts(policy, task, split, config)
+        prompts[name], dropped = encode_prompts(policy, task, split, config)
         if dropped:
             warnings.append(
                 f"{dropped} prompts of the {name} split are longer than {config.data.max_input_tokens} tokens "
@@ -73,15 +73,8 @@ def gather(config: Config) -> Materials:
     provenance = {
         "model": {"path": config.model.path, "dtype": policy.dtype, "weights": weights_hash(policy.path)}
         | {"quantize": config.model.quantize},
-        "tokenizer": _digest(policy.tokenizer.get_vocab()) + _digest(policy.tokenizer.chat_template),
-        "data": {
-            name: {
-                "split": split.name,
-                "fingerprint": split.fingerprint,
-                "prompts": _digest([p.token_ids for p in prompts[name]]),
-            }
-            for name, split in splits.items()
-        },
+        "tokenizer": tokenizer_fingerprint(policy),
+        "data": {name: split_fingerprints(split, prompts[name]) for name, split in splits.items()},
         "meteor": matcher,
         "blas": preload(),
         "versions": {name: version(name) for name in LIBRARIES},
@@ -105,10 +98,45 @@ def forecast(config: Config) -> dict[str, float] | None:
         return None
     policy = _policy(config, shapes_only=True)
     splits = {name: load_split(config.data, name) for name in SPLITS}
-    prompts, _ = _prompts(policy, TASKS[config.task.name], splits["train"], config)
+    prompts, _ = encode_prompts(policy, TASKS[config.task.name], splits["train"], config)
     shape, widest = shape_of(policy.model, policy.config), _widest(prompts, config)
     parts = estimate(shape, config, choose_chunking(shape, config, widest), widest)
     return {name: size / GB for name, size in {**parts, "peak": sum(parts.values())}.items()}
+
+
+def encode_prompts(policy: Policy, task: Task, split: Split, config: Config) -> tuple[tuple[Prompt, ...], int]:
+    """The split's prompts in file order, and how many were dropped for their length. UsageError where one is over
+    `max_input_tokens` and none may be dropped, or none is left."""
+    every, limit = [], config.data.max_input_tokens
+    for example in split.examples:
+        messages = task.messages(example, config)
+        ids = tuple(encode_chat(policy, list(messages)))
+        every.append(Prompt(example.id, messages, ids, example.references, example.metadata))
+    prompts = [prompt for prompt in every if len(prompt.token_ids) <= limit]
+    if len(prompts) < len(every) and config.data.long_prompts == "error":
+        longest = max(every, key=lambda prompt: len(prompt.token_ids))
+        raise UsageError(
+            f"{len(every) - len(prompts)} of {len(every)} prompts of the {split.name} split are over max_input_tokens ="
+            f" {limit}; the longest, {longest.id}, has {len(longest.token_ids)} tokens",
+            hint=f"--set data.max_input_tokens={len(longest.token_ids)}, or --set data.long_prompts=drop",
+        )
+    if not prompts:
+        raise UsageError(
+            f"no prompt of the {split.name} split has {limit} tokens or fewer",
+            hint="--set data.max_input_tokens=N",
+        )
+    return tuple(prompts), len(split.examples) - len(prompts)
+
+
+def split_fingerprints(split: Split, prompts: Sequence[Prompt]) -> dict[str, str]:
+    """What a split and its prompts are known by."""
+    tokens = _digest([prompt.token_ids for prompt in prompts])
+    return {"split": split.name, "fingerprint": split.fingerprint, "prompts": tokens}
+
+
+def tokenizer_fingerprint(policy: Policy) -> str:
+    """What the vocabulary and the chat template are known by."""
+    return _digest(policy.tokenizer.get_vocab()) + _digest(policy.tokenizer.chat_template)
 
 
 def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, steps: int, previous: str) -> str:
@@ -164,28 +192,6 @@ def _check_trainable(policy: Policy, config: Config) -> None:
             f"optimizer.precision = stochastic rounds to bfloat16, but the weights are {policy.dtype}",
             hint="--set model.dtype=bfloat16, or --set optimizer.precision=masters",
         )
-
-
-def _prompts(policy: Policy, task: Task, split: Split, config: Config) -> tuple[tuple[Prompt, ...], int]:
-    every, limit = [], config.data.max_input_tokens
-    for example in split.examples:
-        messages = task.messages(example, config)
-        ids = tuple(encode_chat(policy, list(messages)))
-        every.append(Prompt(example.id, messages, ids, example.references, example.metadata))
-    prompts = [prompt for prompt in every if len(prompt.token_ids) <= limit]
-    if len(prompts) < len(every) and config.data.long_prompts == "error":
-        longest = max(every, key=lambda prompt: len(prompt.token_ids))
-        raise UsageError(
-            f"{len(every) - len(prompts)} of {len(every)} prompts of the {split.name} split are over max_input_tokens ="
-            f" {limit}; the longest, {longest.id}, has {len(longest.token_ids)} tokens",
-            hint=f"--set data.max_input_tokens={len(longest.token_ids)}, or --set data.long_prompts=drop",
-        )
-    if not prompts:
-        raise UsageError(
-            f"no prompt of the {split.name} split has {limit} tokens or fewer",
-            hint="--set data.max_input_tokens=N",
-        )
-    return tuple(prompts), len(split.examples) - len(prompts)
 
 
 def _digest(value: Any) -> str:

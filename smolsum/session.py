@@ -12,9 +12,8 @@ from smolsum import checkpoints, manifest
 from smolsum.config import Config
 from smolsum.control import asked, forget, heed, hold
 from smolsum.errors import InterruptedRun, SmolsumError
-from smolsum.evaluate.generate import greedy, measured
 from smolsum.evaluate.headlines import headline_table
-from smolsum.evaluate.scores import has_scores, read_summary, write_scores
+from smolsum.evaluate.scores import has_scores, read_summary
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.interrupt import stop_signals
 from smolsum.journal import Journal, State, discard_after
@@ -26,6 +25,7 @@ from smolsum.policy.save import load_trained, save_trained
 from smolsum.progress import Progress
 from smolsum.pulse import Pulse
 from smolsum.runs import RunPaths, acquire, create_run, last_attempt, open_run
+from smolsum.stage_results import score_stage
 from smolsum.stages import fingerprints, resume_point, span
 
 OPTIMIZER = "optimizer.safetensors"
@@ -221,12 +221,9 @@ class Session:
             self.progress.phase(f"evaluating on the test split: {label}")
             self._status("running", label, phase="evaluating")
             self._evaluating = True
-            groups = greedy(self.materials.policy, self.materials.prompts["test"], self.config, version=self.step)
+            remedy = self.paths.resume_command
+            score_stage(self.materials, self.config, folder, label=label, step=self.step, remedy=remedy)
             self._evaluating = False
-            rows = measured(groups, self.materials.measure)
-            origin = {"label": label, "step": self.step, "sampler": "greedy"}
-            origin |= {key: self.materials.provenance[key] for key in manifest.FIXED}
-            write_scores(folder, rows, self.materials.task.summarise(rows), origin, self.paths.resume_command)
         self.results[label] = read_summary(folder)["metrics"]
 
     def finish(self) -> None:

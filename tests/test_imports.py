@@ -10,6 +10,7 @@ import pytest
 HEAVY = (
     "datasets",
     "deepeval",
+    "httpx",
     "huggingface_hub",
     "mlx",
     "mlx_lm",
@@ -35,7 +36,17 @@ def loaded(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "line", [["--help"], ["train", "--help"], ["stats", "--help"], ["watch", "--help"], ["--version"], ["trian"]]
+    "line",
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["stats", "--help"],
+        ["watch", "--help"],
+        ["eval", "--help"],
+        ["baseline", "--help"],
+        ["--version"],
+        ["trian"],
+    ],
 )
 def test_command_line_is_light(line: list[str]) -> None:
     """Help, version and a mistyped command load none of the heavy libraries, Rich included."""
@@ -75,6 +86,32 @@ def test_view_needs_no_mlx() -> None:
 def test_training_needs_no_view() -> None:
     """The trainer loads nothing of the view."""
     assert not {"textual"} & loaded("import smolsum.train")
+
+
+@pytest.mark.parametrize("module", ["train", "evaluation"])
+def test_deepeval_is_for_the_judge(module: str) -> None:
+    """Training, and evaluating without a judge, never wait for DeepEval."""
+    assert "deepeval" not in loaded(f"import smolsum.{module}")
+
+
+def test_judge_is_quiet() -> None:
+    """DeepEval sends nothing home, prints nothing, and does not read the .env of the working directory, neither when it
+    is imported nor when it measures."""
+    code = (
+        "import asyncio, os, pathlib, sys, tempfile\n"
+        "sys.addaudithook(lambda event, _: event in ('socket.connect', 'socket.getaddrinfo') and os._exit(9))\n"
+        "os.chdir(tempfile.mkdtemp())\n"
+        "pathlib.Path('.env').write_text('FROM_DOTENV=1')\n"
+        "from smolsum.evaluate.judge import fingerprint\n"
+        "from smolsum.tasks.tldr_criteria import CRITERIA\n"
+        "for criterion in CRITERIA: asyncio.run(fingerprint(criterion))\n"
+        "from deepeval.config.settings import get_settings\n"
+        "assert get_settings().DEEPEVAL_TELEMETRY_OPT_OUT\n"
+        "assert 'FROM_DOTENV' not in os.environ\n"
+        "assert os.listdir() == ['.env']"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_rewards_load_their_library_on_use() -> None:

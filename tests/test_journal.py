@@ -21,7 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smolsum.errors import SmolsumError
-from smolsum.journal import Journal, discard_after, read_jsonl
+from smolsum.journal import Journal, discard_after
+from smolsum.lines import read_jsonl
 from smolsum.runs import RunPaths, create_run
 
 

@@ -19,7 +19,7 @@ from training import state, wait_until
 
 from smolsum.checkpoints import list_checkpoints
 from smolsum.control import ask, withdraw
-from smolsum.journal import read_jsonl
+from smolsum.lines import read_jsonl
 from smolsum.runs import RunPaths
 
 SETTINGS = (

@@ -14,7 +14,7 @@ import pytest
 from training import arguments, events, learned, make_data, start, weights
 
 from smolsum.cli import main
-from smolsum.journal import read_jsonl
+from smolsum.lines import read_jsonl
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from training import arguments, learned, make_data, start, weights
 
 from smolsum.cli import main
-from smolsum.journal import read_jsonl
+from smolsum.lines import read_jsonl
 from smolsum.policy.load import load_policy
 
 LORA = {"lora__rank": 4, "lora__scale": 4.0, "stages__length__steps": 3, "stages__quality__steps": 2}

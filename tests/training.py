@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 from safetensors.numpy import load_file
 
-from smolsum.journal import read_jsonl
+from smolsum.lines import read_jsonl
 from smolsum.runs import RunPaths
 
 PATIENCE_S = 900.0

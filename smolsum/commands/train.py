@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smolsum import console
+from smolsum.commands.judging import silence_hub_bars
 from smolsum.errors import UsageError
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def train(
         }
         _check_resume(resume, [flag for flag, is_given in given.items() if is_given])
     if quiet or not console.live():
-        _silence_hub_bars()
+        silence_hub_bars()
 
     from smolsum.resolve import render_with_sources, resolve
 
@@ -211,12 +212,3 @@ def _check_resume(run: str, flags: Sequence[str]) -> None:
             f"--resume goes on with the run's own settings, so it takes no {', '.join(flags)}",
             hint=f"smolsum train --resume {shlex.quote(run)}, or a new run from its settings with --config",
         )
-
-
-def _silence_hub_bars() -> None:
-    """Switches off the progress bars of the Hugging Face libraries, unless the user has set them.
-
-    Both libraries read these variables when imported.
-    """
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")

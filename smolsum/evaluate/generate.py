@@ -1,42 +1,87 @@
-"""Greedy completions of a whole split, each measured by its task."""
+"""Completions of a whole split, one for each prompt, each measured by its task."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from smolsum.config import Config
-from smolsum.policy.generate import generate
+from smolsum.policy.generate import generate, rollout_seed
 from smolsum.policy.load import Policy
 from smolsum.rollout.local import WORKER, decode
 from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
 
 
+@dataclass(frozen=True)
+class Sampler:
+    """How an evaluation draws its completions: greedy at temperature 0, else with seeds made of `seed`."""
+
+    temperature: float = 0.0
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """`greedy`, or what it takes to draw the same again."""
+        return f"temperature {self.temperature:g}, seed {self.seed}" if self.temperature else "greedy"
+
+
+GREEDY = Sampler()
+
+
 def greedy(policy: Policy, prompts: Sequence[Prompt], config: Config, *, version: int) -> list[RolloutGroup]:
-    """One greedy completion for each prompt, `train.eval_batch` prompts at a time; the longest prompts first, so that
-    memory peaks early."""
-    order = sorted(range(len(prompts)), key=lambda i: (-len(prompts[i].token_ids), i))
-    groups: dict[int, RolloutGroup] = {}
+    """One greedy completion for each prompt, in their order."""
+    groups = {g.prompt.id: g for batch in complete(policy, prompts, config, version=version) for g in batch}
+    return [groups[prompt.id] for prompt in prompts]
+
+
+def complete(
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    config: Config,
+    *,
+    version: int,
+    sampler: Sampler = GREEDY,
+) -> Iterator[list[RolloutGroup]]:
+    """Yields the prompts with one completion each, `train.eval_batch` at a time; the longest prompts first, so that
+    memory peaks early. Above temperature 0 each is drawn with a seed of its own, made of the sampler's and the
+    prompt's id: it does not depend on what else is in the batch."""
+    order = sorted(prompts, key=lambda prompt: -len(prompt.token_ids))
     for start in range(0, len(order), config.train.eval_batch):
         chosen = order[start : start + config.train.eval_batch]
+        seeds = [rollout_seed(sampler.seed, "evaluation", prompt.id) if sampler.temperature else 0 for prompt in chosen]
         completions = generate(
             policy.model,
-            [prompts[i].token_ids for i in chosen],
-            [[0]] * len(chosen),
+            [prompt.token_ids for prompt in chosen],
+            [[drawn] for drawn in seeds],
             eos_ids=policy.eos_ids,
-            temperature=0.0,
+            temperature=sampler.temperature,
             max_new_tokens=config.sampling.max_new_tokens,
         )
-        for i, (c,) in zip(chosen, completions, strict=True):
-            text = decode(policy, c.token_ids)
-            groups[i] = RolloutGroup(
-                prompts[i], (Rollout(c.token_ids, c.logprobs, c.finish_reason, version, WORKER, 0, text),)
+        yield [
+            RolloutGroup(
+                prompt,
+                (
+                    Rollout(
+                        c.token_ids, c.logprobs, c.finish_reason, version, WORKER, drawn, decode(policy, c.token_ids)
+                    ),
+                ),
             )
-    return [groups[i] for i in range(len(prompts))]
+            for prompt, drawn, (c,) in zip(chosen, seeds, completions, strict=True)
+        ]
 
 
 def measured(
-    groups: Sequence[RolloutGroup], measure: Callable[[Prompt, Rollout], dict[str, Any]]
+    groups: Sequence[RolloutGroup], split: str, data: str, measure: Callable[[Prompt, Rollout], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """One row for each greedy completion: its id, text and metrics."""
-    return [{"id": g.prompt.id, "text": g.rollouts[0].text, **measure(g.prompt, g.rollouts[0])} for g in groups]
+    """One row for each completion: its id, its split with the fingerprint of the split's `data`, text and metrics."""
+    return [
+        {
+            "id": g.prompt.id,
+            "split": split,
+            "data": data,
+            "text": g.rollouts[0].text,
+            **measure(g.prompt, g.rollouts[0]),
+        }
+        for g in groups
+    ]

@@ -17,6 +17,11 @@ class Prompt:
     references: tuple[str, ...]
     metadata: Mapping[str, Any]
 
+    @property
+    def source(self) -> str:
+        """What the policy is given to work on: the last turn, without the instruction before it."""
+        return self.messages[-1]["content"]
+
 
 @dataclass(frozen=True)
 class Rollout:

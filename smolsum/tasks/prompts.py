@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Literal, cast
 
 from smolsum.config import TaskConfig
+from smolsum.errors import UsageError
 
 SUMMARISE = TaskConfig().system_prompt
 """the prompt that training uses: it states no length (the study's did not)"""
@@ -13,3 +15,15 @@ SUMMARISE = TaskConfig().system_prompt
 def exactly(count: int, unit: Literal["words", "tokens"]) -> str:
     """The prompt of a zero-shot baseline: the same, with the length asked for."""
     return f"{SUMMARISE} Use exactly {count} {unit}."
+
+
+def instruct(variant: str) -> str:
+    """The system prompt that a baseline's `--prompt` means: `<N>-words` or `<N>-tokens` asks for that length, anything
+    of several words is the prompt itself. UsageError for another single word."""
+    if match := re.fullmatch(r"(\d+)-(words|tokens)", variant):
+        return exactly(int(match[1]), cast(Literal["words", "tokens"], match[2]))
+    if len(variant.split()) < 2:
+        raise UsageError(
+            f"no prompt {variant!r}", hint="give 50-words, 64-tokens (or another number), or a whole instruction"
+        )
+    return variant

@@ -9,6 +9,7 @@ from typing import Any
 from smolsum.config import Config
 from smolsum.data import Example, Split
 from smolsum.rollout.records import Prompt, Rollout
+from smolsum.tasks.criterion import Criterion
 
 Messages = tuple[dict[str, str], ...]
 Row = Mapping[str, Any]
@@ -24,6 +25,15 @@ class Headline:
 
 
 @dataclass(frozen=True)
+class Panel:
+    """One table of an evaluation: its title, its columns, and how to get them where an evaluation lacks them all."""
+
+    title: str
+    headlines: tuple[Headline, ...]
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
 class Task:
     """A kind of prompt with its evaluation. The loop, the workers and the report know a task only by this."""
 
@@ -36,3 +46,11 @@ class Task:
     """the rows of a split to its summary"""
     headlines: tuple[Headline, ...]
     """the columns of the closing table"""
+    panels: tuple[Panel, ...]
+    """the tables of an evaluation, but for what a judge says"""
+    criteria: tuple[Criterion, ...]
+    """what a judge is asked; the composite is the sum of their scores"""
+    instruct: Callable[[str], str]
+    """the system prompt that a baseline's prompt variant (or text) means"""
+    baselines: tuple[str, ...]
+    """the prompt variants that a baseline is made of unless it is told otherwise"""

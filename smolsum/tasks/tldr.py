@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from statistics import fmean, pstdev
+from statistics import fmean
 from typing import Any
 
 from smolsum.config import Config
@@ -14,8 +14,19 @@ from smolsum.rewards.rouge import rouge_l
 from smolsum.rewards.wordnet import find_lexicon
 from smolsum.rollout.records import Prompt, Rollout
 from smolsum.tasks.facts import count_facts, vocabulary
-from smolsum.tasks.proxies import repeated_trigrams
-from smolsum.tasks.task import Headline, Messages, Row, Task
+from smolsum.tasks.lengths import PERCENTILES, length_row, length_table
+from smolsum.tasks.prompts import instruct
+from smolsum.tasks.proxies import copied_share, novel_ngrams, repeated_trigrams
+from smolsum.tasks.task import Headline, Messages, Panel, Row, Task
+from smolsum.tasks.tldr_criteria import CRITERIA
+
+MEANS = ("within_tol", "over_budget", "off_target")
+"""what the summary has the mean of below `length/`"""
+SHARES = (
+    "rouge", "meteor", "bleu", "copied", "novel_bigrams", "novel_trigrams", "repeated_trigrams", "empty", "truncated",
+)  # fmt: skip
+"""and under their own names"""
+FACTS = ("right", "wrong", "missing")
 
 
 def messages(example: Example, config: Config) -> Messages:
@@ -25,8 +36,8 @@ def messages(example: Example, config: Config) -> Messages:
 
 
 def measurer(splits: Sequence[Split], config: Config) -> Callable[[Prompt, Rollout], dict[str, Any]]:
-    """Metrics of one summary: tokens, on target or not, overlap with the reference, repetition, and facts where the
-    data has them."""
+    """Metrics of one summary: length, overlap with the reference, what needs no judge (copying, repetition, …), and
+    facts where the data has them."""
     facts = [
         example.metadata["facts"] for split in splits for example in split.examples if example.metadata.get("facts")
     ]
@@ -34,12 +45,15 @@ def measurer(splits: Sequence[Split], config: Config) -> Callable[[Prompt, Rollo
 
     def measure(prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
         row: dict[str, Any] = {
-            "tokens": rollout.length,
-            "within_tol": float(abs(rollout.length - config.task.target_tokens) <= config.task.tolerance_tokens),
+            **length_row(rollout.length, config.task.target_tokens, config.task.tolerance_tokens),
             "truncated": float(rollout.truncated),
+            "empty": float(not rollout.text.strip()),
             "rouge": rouge_l(rollout.text, prompt.references),
             "meteor": meteor(rollout.text, prompt.references, matcher=matcher),
             "bleu": bleu(rollout.text, prompt.references),
+            "copied": copied_share(rollout.text, prompt.source),
+            "novel_bigrams": novel_ngrams(rollout.text, prompt.source, 2),
+            "novel_trigrams": novel_ngrams(rollout.text, prompt.source, 3),
             "repeated_trigrams": repeated_trigrams(rollout.text),
         }
         if known and prompt.metadata.get("facts"):
@@ -51,35 +65,81 @@ def measurer(splits: Sequence[Split], config: Config) -> Callable[[Prompt, Rollo
 
 
 def summarise(rows: Sequence[Row]) -> dict[str, float | None]:
-    """Means over the split; `facts/wrong_share` is wrongly stated facts over all stated facts of the split."""
-    means = {
-        key: fmean(row[key] for row in rows) for key in ("rouge", "meteor", "bleu", "repeated_trigrams", "truncated")
-    }
+    """Lengths, and means over the examples that have a value; `facts/wrong_share` is wrongly stated facts over all
+    stated facts of the split, `facts/covered_share` rightly stated ones over all that the posts have."""
     summary: dict[str, float | None] = {
-        "completions/mean_length": fmean(row["tokens"] for row in rows),
-        "completions/std_length": pstdev(row["tokens"] for row in rows),
-        "length/within_tol": fmean(row["within_tol"] for row in rows),
-        **means,
+        **length_table([row["tokens"] for row in rows]),
+        **{f"length/{key}": _mean(rows, key) for key in MEANS},
+        **{key: _mean(rows, key) for key in SHARES},
     }
     if all("facts_right" in row for row in rows):
-        right, wrong, missing = (sum(row[f"facts_{key}"] for row in rows) for key in ("right", "wrong", "missing"))
+        right, wrong, missing = (sum(row[f"facts_{key}"] for row in rows) for key in FACTS)
+        summary |= {f"facts/{key}": _mean(rows, f"facts_{key}") for key in FACTS}
         summary["facts/wrong_share"] = wrong / (right + wrong) if right + wrong else None
         summary["facts/covered_share"] = right / (right + missing) if right + missing else None
     return summary
 
+
+def _mean(rows: Sequence[Row], key: str) -> float | None:
+    values = [row[key] for row in rows if row[key] is not None]
+    return fmean(values) if values else None
+
+
+LENGTH = Headline("completions/mean_length", "tokens", "{:.1f}".format)
+ON_TARGET = Headline("length/within_tol", "on target", "{:.0%}".format)
+OVERLAP = (
+    Headline("rouge", "ROUGE-L", "{:.3f}".format),
+    Headline("meteor", "METEOR", "{:.3f}".format),
+    Headline("bleu", "BLEU", "{:.3f}".format),
+)
+WRONG = Headline("facts/wrong_share", "wrong facts", "{:.1%}".format)
+REPEATED = Headline("repeated_trigrams", "repeated", "{:.1%}".format)
 
 TASK = Task(
     name="tldr",
     messages=messages,
     measurer=measurer,
     summarise=summarise,
-    headlines=(
-        Headline("completions/mean_length", "tokens", "{:.1f}".format),
-        Headline("length/within_tol", "on target", "{:.0%}".format),
-        Headline("rouge", "ROUGE-L", "{:.3f}".format),
-        Headline("meteor", "METEOR", "{:.3f}".format),
-        Headline("bleu", "BLEU", "{:.3f}".format),
-        Headline("facts/wrong_share", "wrong facts", "{:.1%}".format),
-        Headline("repeated_trigrams", "repeated", "{:.1%}".format),
+    headlines=(LENGTH, ON_TARGET, *OVERLAP, WRONG, REPEATED),
+    panels=(
+        Panel(
+            "length in tokens",
+            (
+                Headline("completions/mean_length", "mean", "{:.1f}".format),
+                Headline("completions/std_length", "std", "{:.1f}".format),
+                Headline("completions/min_length", "min", "{:.0f}".format),
+                *(Headline(f"completions/p{p}_length", f"P{p}", "{:.0f}".format) for p in PERCENTILES),
+                Headline("completions/max_length", "max", "{:.0f}".format),
+                ON_TARGET,
+                Headline("length/over_budget", "over budget", "{:.0%}".format),
+                Headline("length/off_target", "mean error", "{:.1f}".format),
+            ),
+        ),
+        Panel("overlap with the reference", OVERLAP),
+        Panel(
+            "without a judge",
+            (
+                Headline("copied", "copied", "{:.1%}".format),
+                Headline("novel_bigrams", "new bigrams", "{:.1%}".format),
+                Headline("novel_trigrams", "new trigrams", "{:.1%}".format),
+                REPEATED,
+                Headline("empty", "empty", "{:.1%}".format),
+                Headline("truncated", "truncated", "{:.1%}".format),
+            ),
+        ),
+        Panel(
+            "facts a summary",
+            (
+                Headline("facts/right", "right", "{:.2f}".format),
+                Headline("facts/wrong", "wrong", "{:.2f}".format),
+                Headline("facts/missing", "not stated", "{:.2f}".format),
+                WRONG,
+                Headline("facts/covered_share", "covered", "{:.1%}".format),
+            ),
+            remedy="give the data a column `facts` (smolsum/tasks/facts.py says what is in it)",
+        ),
     ),
+    criteria=CRITERIA,
+    instruct=instruct,
+    baselines=("50-words", "64-tokens"),
 )

@@ -9,7 +9,7 @@ from scipy import stats
 
 from smolsum.cli import main
 from smolsum.evaluate.scores import read_summary
-from smolsum.journal import read_jsonl
+from smolsum.lines import read_jsonl
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from smolsum.journal import read_jsonl
+from smolsum.lines import read_jsonl
 from smolsum.watch.block import number
 
 pytestmark = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from smolsum.tasks.proxies import repeated_trigrams
+from smolsum.tasks.proxies import copied_share, novel_ngrams, repeated_trigrams
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,36 @@ from smolsum.tasks.proxies import repeated_trigrams
 def test_repeated_trigrams_is_the_share_said_before(text: str, share: float) -> None:
     """1 - distinct / all, by hand."""
     assert repeated_trigrams(text) == pytest.approx(share)
+
+
+SOURCE = "My flatmate sold my bike on Monday, and now she says it was hers."
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        (SOURCE, 1.0),
+        ("my flatmate sold my bike", 1.0),
+        ("She sold it, my flatmate sold my bike", 5 / 9),
+        ("my flatmate sold my car", 0.0),
+        ("", None),
+    ],
+)
+def test_copied_share(text: str, share: float | None) -> None:
+    """Only runs of five words of the source count, and each word once."""
+    assert copied_share(text, SOURCE) == (None if share is None else pytest.approx(share))
+
+
+@pytest.mark.parametrize(
+    ("text", "n", "share"),
+    [
+        ("my flatmate sold", 2, 0.0),
+        ("my flatmate left", 2, 0.5),
+        ("Two new words", 3, 1.0),
+        ("one", 2, None),
+        ("", 1, None),
+    ],
+)
+def test_novel_ngrams(text: str, n: int, share: float | None) -> None:
+    """The share of n-grams that the source does not have, in any case."""
+    assert novel_ngrams(text, SOURCE, n) == share

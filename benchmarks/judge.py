@@ -1,0 +1,101 @@
+"""How fast a judge is asked: judgements a second against what its latency allows, over real HTTP on this machine.
+
+    uv run python benchmarks/judge.py                # 400 calls, 500 ms, 16 at a time
+    uv run python benchmarks/judge.py --deepeval     # and through DeepEval's own client
+
+The server is a process of its own. The ideal is calls / concurrency * latency.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from smolsum.evaluate.endpoint import Endpoint
+from smolsum.evaluate.judgements import Ledger
+from smolsum.evaluate.judging import Budget
+from smolsum.evaluate.referee import Item, judge_items
+from smolsum.tasks.tldr_criteria import CRITERIA
+
+SERVER = Path(__file__).parents[1] / "tests" / "judge_server.py"
+POST = "My flatmate sold my bike on Monday. She says it was hers, and I have the receipt. What can I do? " * 10
+
+
+def ours(url: str, calls: int, concurrency: int) -> float:
+    """Seconds for all calls through smolsum, with every judgement written to disk."""
+    items = [Item(f"post-{n}", f"{n} {POST}", f"Summary {n}.", ()) for n in range(calls // len(CRITERIA))]
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = folder
+        with Ledger(Path(folder), "judge-a", "again") as ledger:
+            began = time.perf_counter()
+            judged, failure = judge_items(
+                items, CRITERIA, Endpoint(url, "judge-a"), rounds=1, concurrency=concurrency, budget=Budget(),
+                ledger=ledger, approve=lambda estimate: True, report=lambda done, failed: None,
+            )  # fmt: skip
+            seconds = time.perf_counter() - began
+    assert failure is None
+    assert not judged.missing
+    return seconds
+
+
+def theirs(url: str, calls: int, concurrency: int) -> float:
+    """Seconds for as many calls through DeepEval's model for OpenAI, which makes a client for each."""
+    import smolsum.evaluate.judge  # noqa: F401  its settings
+
+    # isort: split
+    from deepeval.metrics import GEval
+    from deepeval.models import OpenAIModel
+    from deepeval.test_case import LLMTestCase, SingleTurnParams
+
+    model = OpenAIModel(model="judge-a", base_url=url, api_key="none", cost_per_input_token=0, cost_per_output_token=0)
+    shown = [SingleTurnParams.INPUT, SingleTurnParams.ACTUAL_OUTPUT]
+
+    async def measure(gate: asyncio.Semaphore, n: int) -> None:
+        async with gate:
+            metric = GEval("m", evaluation_params=shown, evaluation_steps=list(CRITERIA[0].steps), model=model)
+            await metric.a_measure(LLMTestCase(input=f"{n} {POST}", actual_output="Summary."), _show_indicator=False)
+
+    async def everything() -> None:
+        gate = asyncio.Semaphore(concurrency)
+        await asyncio.gather(*(measure(gate, n) for n in range(calls)))
+
+    began = time.perf_counter()
+    asyncio.run(everything())
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    """Print the rates."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, default=400, metavar="N", help="a multiple of four")
+    parser.add_argument("--latency", type=float, default=0.5, metavar="S")
+    parser.add_argument("--concurrency", type=int, default=16, metavar="N")
+    parser.add_argument("--deepeval", action="store_true", help="also DeepEval's own client")
+    told = parser.parse_args()
+    import smolsum.evaluate.judge  # noqa: F401  its import is not what is measured
+
+    command = [sys.executable, str(SERVER), "--latency", str(told.latency)]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    try:
+        url = server.stdout.readline().strip()
+        ideal = told.calls / told.concurrency * told.latency
+        print(f"{told.calls} calls of {told.latency:g} s, {told.concurrency} at a time: ideal {ideal:.2f} s")
+        for name, measure in (("smolsum", ours), *([("DeepEval", theirs)] if told.deepeval else [])):
+            cpu = time.process_time()
+            seconds = measure(url, told.calls, told.concurrency)
+            cpu = 1000 * (time.process_time() - cpu) / told.calls
+            print(f"{name}: {seconds:.2f} s, {ideal / seconds:.0%} of the ideal rate, {cpu:.1f} ms of CPU a call")
+    finally:
+        server.kill()
+        server.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""The flags that `smolsum eval` and `smolsum baseline` share, and what they make of them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from smolsum import console
+from smolsum.errors import InterruptedRun, UsageError
+
+if TYPE_CHECKING:
+    from smolsum.evaluate.referee import Estimate
+    from smolsum.evaluation import JudgeOptions
+
+SplitFlag = Annotated[Literal["train", "validation", "test"], typer.Option("--split", help="Split of the data.")]
+JudgeFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--judge",
+        metavar="MODEL",
+        help="Model that judges, at $OPENAI_BASE_URL or OpenAI; none: nobody.  [default: $SMOLSUM_JUDGE_MODEL; "
+        "gpt-5-mini-2025-08-07 where OPENAI_BASE_URL is set; else nobody]",
+        show_default=False,
+    ),
+]
+SecondFlag = Annotated[
+    str | None,
+    typer.Option("--second-judge", metavar="MODEL", help="Another judge, for how far the two agree."),
+]
+RoundsFlag = Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="Times that each example is judged.")]
+ConcurrencyFlag = Annotated[
+    int, typer.Option("--concurrency", metavar="N", min=1, help="Questions to the judge at a time.")
+]
+DeadlineFlag = Annotated[
+    float, typer.Option("--deadline", metavar="S", min=0.1, help="Seconds that an answer of the judge may take.")
+]
+AttemptsFlag = Annotated[
+    int, typer.Option("--attempts", metavar="N", min=1, help="Times that a question is asked before it is missing.")
+]
+TemperatureFlag = Annotated[
+    float, typer.Option("--temperature", metavar="T", min=0.0, help="Sampling temperature; 0 is greedy.")
+]
+SeedFlag = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of sampling above temperature 0.")]
+NameFlag = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="Folder of the results.", show_default=False)
+]
+ConfigFlag = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Settings of a model that is no run, in TOML.")
+]
+SetsFlag = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting, e.g. data.path=DIR; repeatable.")
+]
+RunsFlag = Annotated[
+    str | None,
+    typer.Option("--runs-dir", metavar="DIR", help="Directory of all runs.  [default: $SMOLSUM_RUNS_DIR or runs]"),
+]
+YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the judge is paid.")]
+
+
+def judge_options(
+    judge: str | None,
+    second: str | None,
+    *,
+    rounds: int,
+    concurrency: int,
+    deadline: float,
+    attempts: int,
+    yes: bool,
+    quiet: bool,
+    environ: Mapping[str, str],
+) -> JudgeOptions | None:
+    """Who judges, by flag, $SMOLSUM_JUDGE_MODEL or a base URL that is set; None for nobody. UsageError for a judge
+    without a key or a URL, and for a second one without a first."""
+    from smolsum.evaluate.endpoint import DEFAULT_JUDGE, find_endpoint
+
+    default = DEFAULT_JUDGE if environ.get("OPENAI_BASE_URL") else None
+    model = environ.get("SMOLSUM_JUDGE_MODEL") or default if judge is None else judge
+    if not model or model == "none":
+        if second:
+            raise UsageError("--second-judge needs a first one", hint="--judge MODEL")
+        return None
+    if model == second:
+        raise UsageError(f"{model} cannot be its own second judge", hint="--second-judge with another model")
+
+    from smolsum.evaluate.judging import Budget
+    from smolsum.evaluation import JudgeOptions
+
+    return JudgeOptions(
+        endpoint=find_endpoint(model, environ),
+        second=find_endpoint(second, environ) if second else None,
+        rounds=rounds,
+        concurrency=concurrency,
+        budget=Budget(attempts=attempts, deadline_s=deadline),
+        approve=lambda name, estimate: _approve(name, estimate, yes=yes, quiet=quiet),
+    )
+
+
+def runs_folder(given: str | None) -> Path:
+    """Where runs and evaluations lie."""
+    return Path(given or os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
+
+
+def silence_hub_bars() -> None:
+    """Switches off the progress bars of the Hugging Face libraries, unless the user has set them.
+
+    Both libraries read these variables when imported.
+    """
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+
+
+def again(context: typer.Context) -> str:
+    """The command that was typed."""
+    return shlex.join(["smolsum", *context.obj["arguments"]])
+
+
+@contextmanager
+def interruptible(remedy: str) -> Iterator[None]:
+    """Ctrl-C in the block is an InterruptedRun: nothing is lost, and `remedy` goes on."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise InterruptedRun("interrupted; what was generated and judged is kept", hint=remedy) from error
+
+
+def _approve(name: str, estimate: Estimate, *, yes: bool, quiet: bool) -> bool:
+    """Says what judging will take and, on a terminal, asks. InterruptedRun where the user does not want it."""
+    cost = "price unknown" if estimate.dollars is None else f"about ${estimate.dollars:.2f}"
+    tokens = f"about {estimate.input_tokens:,} tokens in and {estimate.output_tokens:,} out"
+    if not quiet:
+        console.narrate(f"judge {name}: {estimate.calls:,} calls, {tokens}, {cost}")
+    if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    if not console.agree("go on?"):
+        raise InterruptedRun("nobody was asked; all that needs no judge is there", hint="--judge none asks nobody")
+    return True

@@ -1,0 +1,221 @@
+"""The judge's HTTP side: an OpenAI-compatible endpoint, one client for all questions, and what its answers mean."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from smolsum.errors import SmolsumError, UnreachableError, UsageError
+from smolsum.values import nearest
+
+DEFAULT_JUDGE = "gpt-5-mini-2025-08-07"
+"""the study's"""
+OPENAI = "https://api.openai.com/v1"
+PREFLIGHT_S = 15.0
+SHOWN = 120
+"""characters of a foreign answer that an error quotes"""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a judge answers, and its name there."""
+
+    url: str
+    model: str
+    key: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the judge said, and the tokens that it counted, 0 where it counts none."""
+
+    text: str
+    input_tokens: int
+    output_tokens: int
+
+
+class NoAnswer(Exception):
+    """A failure that may pass: time-out, lost connection, 429, 5xx. `retry_after` are the seconds asked for, `answer`
+    what had to be paid for all the same."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.answer: Answer | None = None
+
+
+class BadAnswer(NoAnswer):
+    """The judge answered, but not with a score; asked again it may."""
+
+
+class Declined(Exception):
+    """The endpoint refuses this one question, and would again."""
+
+
+def find_endpoint(model: str, environ: Mapping[str, str]) -> Endpoint:
+    """The endpoint of $OPENAI_BASE_URL, else OpenAI's. UsageError without a key for OpenAI, or for what is no URL."""
+    url, key = environ.get("OPENAI_BASE_URL", "").strip().rstrip("/"), environ.get("OPENAI_API_KEY", "").strip()
+    if not url and not key:
+        raise UsageError(
+            f"no key for the judge {model}: OPENAI_API_KEY is not set",
+            hint="export OPENAI_API_KEY=…, or OPENAI_BASE_URL=http://HOST:PORT/v1 for a server of your own",
+        )
+    try:
+        parts = httpx.URL(url or OPENAI)
+        key.encode("ascii")
+    except (httpx.InvalidURL, UnicodeEncodeError) as error:
+        raise UsageError(
+            f"OPENAI_BASE_URL or OPENAI_API_KEY cannot be used: {error}",
+            hint="export OPENAI_BASE_URL=http://HOST:PORT/v1",
+        ) from error
+    if parts.scheme not in ("http", "https") or not parts.host:
+        raise UsageError(f"OPENAI_BASE_URL is no URL: {url!r}", hint="export OPENAI_BASE_URL=http://HOST:PORT/v1")
+    return Endpoint(url or OPENAI, model, key)
+
+
+class JudgeClient:
+    """Connections to one endpoint, kept for all questions. Deadlines are the caller's (`asyncio.timeout`)."""
+
+    def __init__(self, endpoint: Endpoint, *, connections: int, transport: httpx.AsyncBaseTransport | None = None):
+        self.endpoint = endpoint
+        self._structured = True
+        self._http = httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {},
+            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+            timeout=httpx.Timeout(None, connect=PREFLIGHT_S),
+            transport=transport,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def models(self) -> list[str]:
+        """The names that the endpoint lists; none where it has no list. UnreachableError where nothing answers,
+        UsageError where the key is refused."""
+        try:
+            response = await self._http.get(f"{self.endpoint.url}/models", timeout=PREFLIGHT_S)
+        except httpx.ReadTimeout:
+            return []  # it takes connections: the first question will show
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        if response.status_code in (401, 403):
+            raise self._refused(response)
+        try:
+            return [str(model["id"]) for model in response.json()["data"]]
+        except (ValueError, TypeError, KeyError):
+            return []
+
+    async def ask(self, prompt: str, schema: Mapping[str, Any]) -> Answer:
+        """The judge's answer to one prompt, as JSON of this schema where the endpoint can promise that.
+
+        NoAnswer, BadAnswer and Declined concern this question; UsageError and SmolsumError every other one too: a key
+        that is refused, a model that is not there, an account without credit.
+        """
+        body: dict[str, Any] = {"model": self.endpoint.model, "messages": [{"role": "user", "content": prompt}]}
+        promise = {"name": "verdict", "strict": True, "schema": {**schema, "additionalProperties": False}}
+        structured = self._structured
+        if structured:
+            body["response_format"] = {"type": "json_schema", "json_schema": promise}
+        try:
+            response = await self._http.post(f"{self.endpoint.url}/chat/completions", json=body)
+        except httpx.HTTPError as error:
+            raise NoAnswer(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+        refused = any(name in response.text for name in ("response_format", "json_schema"))
+        if structured and refused and response.status_code in (400, 422):
+            self._structured = False  # the prompt asks for JSON too
+            return await self.ask(prompt, schema)
+        if response.status_code != 200:
+            raise self._failure(response)
+        return _read(response)
+
+    def _failure(self, response: httpx.Response) -> Exception:
+        """What a status other than 200 means."""
+        status, said = response.status_code, _said(response)
+        message = f"HTTP {status}: {said}" if said else f"HTTP {status}"
+        if status in (401, 403):
+            return self._refused(response)
+        if status == 404 or "model_not_found" in response.text:
+            return UsageError(
+                f"the endpoint {self.endpoint.url} has no judge {self.endpoint.model!r} ({message})",
+                hint="--judge with a name that it lists, or OPENAI_BASE_URL with the right path (…/v1)",
+            )
+        if "insufficient_quota" in response.text:
+            return SmolsumError(
+                f"the judge's account has no credit left ({message})", hint="top it up, then evaluate again"
+            )
+        if status in (408, 409, 425, 429) or status >= 500:
+            return NoAnswer(message, _retry_after(response))
+        return Declined(message)
+
+    def _refused(self, response: httpx.Response) -> UsageError:
+        return UsageError(
+            f"the endpoint {self.endpoint.url} refuses the key (HTTP {response.status_code}: {_said(response)})",
+            hint="export OPENAI_API_KEY=… with a key for that endpoint",
+        )
+
+    def _unreachable(self, error: Exception) -> UnreachableError:
+        return UnreachableError(
+            f"the judge's endpoint {self.endpoint.url} does not answer: {type(error).__name__}: {error}".rstrip(": "),
+            hint="start it, or correct OPENAI_BASE_URL, then evaluate again",
+        )
+
+
+def unknown_model(endpoint: Endpoint, listed: list[str], error: SmolsumError) -> SmolsumError:
+    """The same error; for a judge that the endpoint does not list, with the nearest name that it does."""
+    if isinstance(error, UsageError) and listed and endpoint.model not in listed:
+        return UsageError(error.message, hint=nearest(endpoint.model, listed))
+    return error
+
+
+def _read(response: httpx.Response) -> Answer:
+    try:
+        content = response.json()
+        text = content["choices"][0]["message"]["content"]
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise BadAnswer(f"not a chat completion: {response.text[:SHOWN]!r}") from error
+    if not isinstance(text, str) or not text.strip():
+        raise BadAnswer("an empty answer")
+    usage = content.get("usage") or {}
+    counts = [usage.get(key) for key in ("prompt_tokens", "completion_tokens")]
+    return Answer(text, *(count if isinstance(count, int) else 0 for count in counts))
+
+
+def _said(response: httpx.Response) -> str:
+    """The endpoint's own words for a failure."""
+    try:
+        error = response.json()["error"]
+        said = error["message"] if isinstance(error, dict) else error
+    except (ValueError, TypeError, KeyError):
+        said = response.text
+    return " ".join(str(said).split())[:SHOWN]
+
+
+def _retry_after(response: httpx.Response) -> float | None:
+    """Seconds; a date in its place is not worth reading, as waiting longer and longer does as well."""
+    try:
+        return max(0.0, float(response.headers["retry-after"]))
+    except (KeyError, ValueError):
+        return None
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    """The JSON object in a judge's answer, which may stand in a fence or between words. BadAnswer where there is
+    none."""
+    start, end = text.find("{"), text.rfind("}")
+    try:
+        found = json.loads(text[start : end + 1])
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise BadAnswer(f"no JSON in the answer: {' '.join(text.split())[:SHOWN]!r}")
+    return found

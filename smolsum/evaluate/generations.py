@@ -1,0 +1,115 @@
+"""The completions of one evaluation on disk, saved batch by batch before anything is measured or judged.
+
+origin.json         what they were made from: what a later evaluation must find as it was
+generations.jsonl   one line an example: text, token ids, why it ended, its seed
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from smolsum.config import Config
+from smolsum.disk import replace, to_json
+from smolsum.errors import SmolsumError, UsageError
+from smolsum.evaluate.generate import Sampler
+from smolsum.lines import Lines, read_jsonl
+from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
+
+GENERATIONS = "generations.jsonl"
+ORIGIN = "origin.json"
+
+Completer = Callable[[Sequence[Prompt]], Iterator[Sequence[RolloutGroup]]]
+
+
+def generated_from(
+    weights: str, tokenizer: str, split: Mapping[str, str], config: Config, sampler: Sampler
+) -> dict[str, Any]:
+    """What decides the completions of an evaluation: two with the same origin may share them. `weights` are a
+    fingerprint or, inside a run, the step; `split` is as of `materials.split_fingerprints`."""
+    return {
+        "weights": weights,
+        "dtype": config.model.dtype,
+        "quantize": config.model.quantize,
+        "tokenizer": tokenizer,
+        **split,
+        "sampler": sampler.name,
+        "max_new_tokens": config.sampling.max_new_tokens,
+        "task": config.task.name,
+    }
+
+
+def obtain(
+    folder: Path,
+    prompts: Sequence[Prompt],
+    origin: Mapping[str, Any],
+    completer: Completer,
+    remedy: str,
+    report: Callable[[int], None] = lambda done: None,
+) -> list[RolloutGroup]:
+    """Returns a completion for each prompt, in their order: those that the folder has, the others from `completer`,
+    which is only called if one is missing, and saved as they come.
+
+    `report` hears how many are there. UsageError where the folder's are of another `origin`.
+    """
+    check_origin(folder, origin, remedy)
+    found = _read(folder, prompts)
+    missing = [prompt for prompt in prompts if prompt.id not in found]
+    report(len(found))
+    if missing:
+        with Lines(folder / GENERATIONS, remedy) as lines:
+            for batch in completer(missing):
+                for group in batch:
+                    lines.append(to_json(_row(group)))
+                    found[group.prompt.id] = group
+                report(len(found))
+    return [found[prompt.id] for prompt in prompts]
+
+
+def check_origin(folder: Path, origin: Mapping[str, Any], remedy: str) -> None:
+    """Write down what the folder's completions are made from; UsageError, with the differences, if that is known
+    already and is something else."""
+    path, now = folder / ORIGIN, json.loads(to_json(origin))
+    if not path.exists():
+        replace(path, to_json(now, indent=2), remedy)
+        return
+    try:
+        then = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise SmolsumError(f"{path} is damaged: {error}", hint=f"remove {folder} and evaluate again") from error
+    if then != now:
+        keys = [key for key in {**then, **now} if then.get(key) != now.get(key)]
+        differences = "; ".join(f"{key} {then.get(key)} then, {now.get(key)} now" for key in keys)
+        raise UsageError(
+            f"{folder} holds the evaluation of something else: {differences}",
+            hint="--name OTHER keeps both",
+        )
+
+
+def _row(group: RolloutGroup) -> dict[str, Any]:
+    (rollout,) = group.rollouts
+    return {
+        "id": group.prompt.id,
+        "text": rollout.text,
+        "token_ids": list(rollout.token_ids),
+        "finish_reason": rollout.finish_reason,
+        "seed": rollout.seed,
+        "worker": rollout.worker,
+        "policy_version": rollout.policy_version,
+    }
+
+
+def _read(folder: Path, prompts: Sequence[Prompt]) -> dict[str, RolloutGroup]:
+    """The saved completions by id; their log-probs were not kept."""
+    known = {prompt.id: prompt for prompt in prompts}
+    found = {}
+    for row in read_jsonl(folder / GENERATIONS):
+        if row["id"] in known:
+            rollout = Rollout(
+                tuple(row["token_ids"]), (), row["finish_reason"], row["policy_version"], row["worker"], row["seed"],
+                row["text"],
+            )  # fmt: skip
+            found[row["id"]] = RolloutGroup(known[row["id"]], (rollout,))
+    return found

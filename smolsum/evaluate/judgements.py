@@ -1,0 +1,168 @@
+"""Judgements on disk: one JSON line for each (example, round, metric), failures too, and a cache by content beside.
+
+judgements.jsonl   in the folder of an evaluation; only ever appended to, and the last line for a question counts
+cache              one file a judge below $XDG_CACHE_HOME/smolsum/judge: the same texts are never paid for twice
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+import xxhash
+
+from smolsum.disk import to_json
+from smolsum.errors import SmolsumError
+from smolsum.lines import Lines, read_jsonl
+from smolsum.tasks.criterion import Seen
+
+JUDGEMENTS = "judgements.jsonl"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked once: a metric of an example in one round. `key` is a fingerprint of judge, prompt, texts and
+    round."""
+
+    id: str
+    round: int
+    metric: str
+    key: str
+    texts: Mapping[Seen, str]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The judge's score in [0, 1] with its reason, and the tokens that it counted."""
+
+    score: float
+    reason: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The outcome of a question: a score in [0, 1] with the judge's reason, or None with the error."""
+
+    id: str
+    round: int
+    metric: str
+    judge: str
+    key: str
+    score: float | None
+    reason: str = ""
+    error: str = ""
+    attempts: int = 0
+    """requests, of which all tokens count; 0 for a score from the cache"""
+    seconds: float = 0.0
+    """of all attempts with the waits between them"""
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+def question_key(judge: str, prompt: str, texts: Mapping[Seen, str], number: int) -> str:
+    """XXH3-128 hex; `prompt` is the fingerprint of the criterion's prompt, `texts` what it shows."""
+    content = json.dumps([judge, prompt, sorted(texts.items()), number], ensure_ascii=False)
+    return str(xxhash.xxh3_128_hexdigest(content.encode("utf-8", "surrogatepass")))
+
+
+@dataclass
+class Spent:
+    """Calls and tokens, failed ones included."""
+
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class Ledger:
+    """The judgements of one evaluation by one judge: what is known of them, and where new ones are written."""
+
+    def __init__(self, folder: Path, judge: str, remedy: str) -> None:
+        """Reads what is known. SmolsumError for a file that is damaged."""
+        self._judge, self._stack = judge, ExitStack()
+        self.spent, self.known = Spent(), dict[str, Judgement]()
+        """all that its lines have cost; the last judgement of each question, by its key and example"""
+        for judgement in _read(folder / JUDGEMENTS):
+            if judgement.judge == judge:
+                self._note(judgement)
+        self._cache_path = cache_folder() / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', judge)}.jsonl"
+        self._cached = {j.key: j for j in _read_cache(self._cache_path) if j.judge == judge}
+        self._path, self._remedy = folder / JUDGEMENTS, remedy
+
+    def __enter__(self) -> Self:
+        self._lines = self._stack.enter_context(Lines(self._path, self._remedy))
+        self._cache = self._stack.enter_context(Lines(self._cache_path, self._remedy))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def find(self, question: Question) -> Judgement | None:
+        """The score of a question that was asked before: here, or with the same content elsewhere. A failure is no
+        score."""
+        found = self.known.get(question.key + question.id)
+        if found and found.score is not None:
+            return found
+        return self._cached.get(question.key)
+
+    def take_from_cache(self, questions: Sequence[Question]) -> int:
+        """Write down the scores that were paid for elsewhere; returns how many of them there were."""
+        taken = [(q, c) for q in questions if (c := self.find(q)) and c is not self.known.get(q.key + q.id)]
+        for question, cached in taken:
+            self._write(replace(cached, id=question.id, attempts=0, seconds=0.0, input_tokens=0, output_tokens=0))
+        return len(taken)
+
+    def record(self, judgement: Judgement) -> None:
+        """Write an outcome; a score can be found from now on."""
+        self._write(judgement)
+        if judgement.score is not None and judgement.attempts:
+            self._cached[judgement.key] = judgement
+            self._cache.append(to_json(asdict(judgement)))
+
+    def _write(self, judgement: Judgement) -> None:
+        self._lines.append(to_json(asdict(judgement)))
+        self._note(judgement)
+
+    def _note(self, judgement: Judgement) -> None:
+        self.known[judgement.key + judgement.id] = judgement
+        self.spent.calls += judgement.attempts
+        self.spent.input_tokens += judgement.input_tokens
+        self.spent.output_tokens += judgement.output_tokens
+
+
+def cache_folder() -> Path:
+    """Where scores are kept by content, over all evaluations of this user."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "smolsum" / "judge"
+
+
+def _read(path: Path) -> list[Judgement]:
+    names = {field.name for field in fields(Judgement)}
+    try:
+        return [Judgement(**{key: row[key] for key in row.keys() & names}) for row in read_jsonl(path)]
+    except TypeError as error:
+        raise SmolsumError(
+            f"{path} is damaged: {error}", hint=f"remove {path}; its judge will be asked again"
+        ) from error
+
+
+def _read_cache(path: Path) -> list[Judgement]:
+    try:
+        return _read(path)
+    except SmolsumError:  # a cache may be lost; what it held is asked again
+        path.unlink(missing_ok=True)
+        return []
+
+
+def texts_of(source: str, completion: str, references: Sequence[str], sees: Sequence[Seen]) -> dict[Seen, str]:
+    """The texts that a criterion is shown; several references stand below each other."""
+    every: dict[Seen, Any] = {"source": source, "completion": completion, "reference": "\n\n".join(references)}
+    return {seen: every[seen] for seen in sees}

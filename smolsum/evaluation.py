@@ -1,0 +1,218 @@
+"""One evaluation from a checkpoint to a scores file: generate, measure, judge. Each part is on disk before the next."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from smolsum import console
+from smolsum.data import Split, load_split
+from smolsum.disk import writing
+from smolsum.errors import SmolsumError, UsageError
+from smolsum.evaluate.agreement import judge_facts, judges_agreement
+from smolsum.evaluate.columns import judged_columns, judged_summary
+from smolsum.evaluate.endpoint import Endpoint
+from smolsum.evaluate.generate import Sampler, complete, measured
+from smolsum.evaluate.generations import generated_from, obtain
+from smolsum.evaluate.judgements import Ledger
+from smolsum.evaluate.judging import Budget
+from smolsum.evaluate.referee import Bench, Estimate, Item, Judged, judge_items, recall
+from smolsum.evaluate.scores import has_scores, read_summary, write_scores
+from smolsum.materials import SPLITS, encode_prompts, split_fingerprints, tokenizer_fingerprint
+from smolsum.meter import Meter
+from smolsum.policy.load import Policy
+from smolsum.rewards.meteor import ensure_meteor, wordnet_problem
+from smolsum.rollout.records import Prompt, RolloutGroup
+from smolsum.scoreboard import say_unjudged, show_judged, show_measured
+from smolsum.subjects import Subject
+from smolsum.tasks import TASKS
+from smolsum.tasks.task import Task
+
+LOCK = "evaluation.lock"
+
+
+@dataclass(frozen=True)
+class JudgeOptions:
+    """Who judges, and how: the judge, perhaps a second one to compare it with, and what a question may cost."""
+
+    endpoint: Endpoint
+    second: Endpoint | None
+    rounds: int
+    concurrency: int
+    budget: Budget
+    approve: Callable[[str, Estimate], bool]
+    """asked with a judge's name before its first call"""
+
+
+def evaluate(
+    subject: Subject, *, split: str, sampler: Sampler, judging: JudgeOptions | None, quiet: bool, remedy: str
+) -> Path:
+    """Evaluate a policy on a split; returns the folder with `scores.jsonl` and `summary.json`.
+
+    What the folder has already is neither generated nor asked again. `remedy` is the command that goes on. Raises what
+    loading raises, and the judge's failure, after what it did score has been written down.
+    """
+    task = TASKS[subject.config.task.name]
+    with _holding(subject.folder, remedy):
+        chosen, others = _splits(subject, split)
+        groups, origin = _generate(subject, task, chosen, sampler, quiet, remedy)
+        rows = measured(groups, split, chosen.fingerprint, task.measurer([chosen, *others], subject.config))
+        metrics = task.summarise(rows)
+        if not has_scores(subject.folder):
+            write_scores(subject.folder, rows, metrics, origin, remedy)
+        show_measured(task, metrics, f"{split} split, {len(rows)} examples, {sampler.name}", quiet=quiet)
+        items = [Item(g.prompt.id, g.prompt.source, g.rollouts[0].text, g.prompt.references) for g in groups]
+        judged, facts, failure = _judge(subject.folder, task, items, judging, quiet, remedy)
+        if judged is not None:
+            columns = {
+                key: judged_columns(task.criteria, judged.bench.rounds, found)
+                for key, found in judged.judgements.items()
+            }
+            rows = [{**row, "judge": judged.bench.name, **columns[row["id"]]} for row in rows]
+            metrics = metrics | judged_summary(task.criteria, rows)
+            origin = origin | {"judge": judged.bench.name, "judging": facts}
+            asking = remedy if judging else f"{remedy} --judge {judged.bench.model}"
+            show_judged(task.criteria, metrics, facts, judged.missing, asking, quiet=quiet)
+        write_scores(subject.folder, rows, metrics, origin, remedy)
+        if judged is None and failure is None:
+            say_unjudged(task.criteria, remedy, quiet=quiet)
+    if failure is not None:
+        raise failure
+    return subject.folder
+
+
+def _splits(subject: Subject, split: str) -> tuple[Split, list[Split]]:
+    """The split, and the others as far as the data has them: facts of all posts are known from all splits."""
+    chosen, others = load_split(subject.config.data, split), []
+    for name in SPLITS:
+        if name != split:
+            with suppress(UsageError):  # data with one split are enough to evaluate
+                others.append(load_split(subject.config.data, name))
+    return chosen, others
+
+
+def _generate(
+    subject: Subject, task: Task, split: Split, sampler: Sampler, quiet: bool, remedy: str
+) -> tuple[list[RolloutGroup], dict[str, Any]]:
+    """A completion for each prompt, and what the summary says of their origin."""
+    tokenizing = subject.load(shapes_only=True)
+    prompts, dropped = encode_prompts(tokenizing, task, split, subject.config)
+    if dropped:
+        console.warn(f"{dropped} prompts longer than {subject.config.data.max_input_tokens} tokens were dropped")
+    matcher = ensure_meteor(subject.config.rewards.require_wordnet)
+    if problem := wordnet_problem():
+        console.warn(f"{problem.message}; to mend it: {problem.hint}")
+    model, tokenizer = subject.identity(tokenizing), tokenizer_fingerprint(tokenizing)
+    fingerprints = split_fingerprints(split, prompts)
+    step = subject.checkpoint.step if subject.checkpoint else 0
+
+    def completer(missing: Sequence[Prompt]) -> Iterator[list[RolloutGroup]]:
+        policy: Policy = subject.load()
+        return complete(policy, missing, subject.config, version=step, sampler=sampler)
+
+    made_from = generated_from(model["weights"], tokenizer, fingerprints, subject.config, sampler)
+    with Meter("generating", len(prompts), quiet=quiet) as meter:
+        groups = obtain(subject.folder, prompts, made_from, completer, remedy, meter.to)
+    origin = {
+        "label": subject.label,
+        **({"step": step} if subject.checkpoint else {}),
+        "split": split.name,
+        "sampler": sampler.name,
+        "model": model,
+        "tokenizer": tokenizer,
+        "data": {split.name: fingerprints},
+        "meteor": matcher,
+        "task": asdict(subject.config.task),
+        "max_new_tokens": subject.config.sampling.max_new_tokens,
+    }
+    return groups, origin
+
+
+def _judge(
+    folder: Path, task: Task, items: Sequence[Item], judging: JudgeOptions | None, quiet: bool, remedy: str
+) -> tuple[Judged | None, dict[str, Any], SmolsumError | None]:
+    """What the judge said, what the summary says of it, and why it could not say more."""
+    if judging is None:
+        return *_recall(folder, task, items, quiet, remedy), None
+    judged, failure = _ask(folder, task, items, judging.endpoint, judging, quiet, remedy)
+    if not any(j.score is not None for found in judged.judgements.values() for j in found):
+        if failure is None and judged.missing:
+            failure = SmolsumError(
+                f"the judge {judged.bench.model} gave no score at all: {judged.missing[0].error}",
+                hint=f"{remedy} asks again",
+            )
+        return *_recall(folder, task, items, quiet, remedy), failure
+    facts = judge_facts(task.criteria, judged)
+    if judging.second is not None and failure is None:
+        other, failure = _ask(folder, task, items, judging.second, judging, quiet, remedy)
+        agreed = judges_agreement(task.criteria, judged, other)
+        facts["second"] = judge_facts(task.criteria, other) | {"agreement": agreed}
+    return judged, facts, failure
+
+
+def _ask(
+    folder: Path,
+    task: Task,
+    items: Sequence[Item],
+    endpoint: Endpoint,
+    judging: JudgeOptions,
+    quiet: bool,
+    remedy: str,
+) -> tuple[Judged, SmolsumError | None]:
+    if not quiet:
+        console.narrate(f"judge {endpoint.model}: starting")  # DeepEval takes seconds to import
+    total = len(items) * len(task.criteria) * judging.rounds
+    with (
+        Ledger(folder, endpoint.model, remedy) as ledger,
+        Meter(f"judging {endpoint.model}", total, quiet=quiet) as meter,
+    ):
+
+        def report(done: int, failed: int) -> None:
+            meter.to(done, f"failed {failed}" if failed else "")
+
+        return judge_items(
+            items,
+            task.criteria,
+            endpoint,
+            rounds=judging.rounds,
+            concurrency=judging.concurrency,
+            budget=judging.budget,
+            ledger=ledger,
+            approve=lambda estimate: judging.approve(endpoint.model, estimate),
+            report=report,
+        )
+
+
+def _recall(
+    folder: Path, task: Task, items: Sequence[Item], quiet: bool, remedy: str
+) -> tuple[Judged | None, dict[str, Any]]:
+    """What a judge said in an earlier evaluation in this folder."""
+    then = read_summary(folder).get("judging") if has_scores(folder) else None
+    if not then or set(then["prompts"]) != {c.name for c in task.criteria}:
+        return None, {}
+    bench = Bench(then["model"], then["rounds"], then["prompts"])
+    if not quiet:
+        console.narrate(f"the judge's scores are those that {bench.model} gave before")
+    with Ledger(folder, bench.model, remedy) as ledger:
+        judged = recall(items, task.criteria, bench, ledger)
+    facts = judge_facts(task.criteria, judged)
+    facts["usage"] |= {"dollars": then["usage"].get("dollars")}
+    return judged, then | facts
+
+
+@contextmanager
+def _holding(folder: Path, remedy: str) -> Iterator[None]:
+    """One process at a time writes an evaluation; the kernel lets go of the lock however it ends."""
+    with writing(folder, remedy):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK).open("ab")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(f"{folder} is being evaluated by another process", hint="wait until it ends") from error
+        yield

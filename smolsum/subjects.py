@@ -1,0 +1,184 @@
+"""What an evaluation is of: a run, one of its checkpoints, or a model; its settings, and where its results go."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from smolsum import checkpoints
+from smolsum.checkpoints import Checkpoint
+from smolsum.config import Config
+from smolsum.errors import SmolsumError, UsageError
+from smolsum.evaluate.generate import GREEDY, Sampler
+from smolsum.evaluate.scores import has_scores, read_summary
+from smolsum.policy.load import Policy, load_policy, weights_hash
+from smolsum.policy.save import load_trained
+from smolsum.resolve import resolve
+from smolsum.runs import RunPaths, open_run
+from smolsum.tasks import TASKS
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A policy to evaluate: its settings, its checkpoint where it is one of a run, and the folder of its results."""
+
+    config: Config
+    folder: Path
+    label: str
+    checkpoint: Checkpoint | None = None
+
+    def load(self, *, shapes_only: bool = False) -> Policy:
+        """The policy; with `shapes_only` its tokenizer, and arrays without values. Errors as of `load_policy`."""
+        model, trained = self.config.model, self.checkpoint
+        adapter = self.config.lora if model.adapter == "lora" else None
+        whole = trained is not None and adapter is None
+        policy = load_policy(
+            str(trained.path) if trained is not None and whole else model.path,
+            dtype=model.dtype,
+            lora=None if trained is None else adapter,
+            quantize=0 if whole else model.quantize,
+            shapes_only=shapes_only,
+        )
+        if trained is not None and adapter is not None and not shapes_only:
+            load_trained(policy, trained.path)
+        return policy
+
+    def identity(self, policy: Policy) -> dict[str, Any]:
+        """What the summary says of the model: its path, and its weights' fingerprint or, in a run, the step."""
+        if self.checkpoint is None:
+            return {"path": self.config.model.path, "dtype": policy.dtype, "weights": weights_hash(policy.path)}
+        return {"path": self.config.model.path, "dtype": policy.dtype, "weights": f"step {self.checkpoint.step}"}
+
+
+def find_subject(
+    reference: str,
+    *,
+    split: str,
+    sampler: Sampler,
+    name: str | None,
+    runs_dir: Path,
+    config_file: Path | None,
+    sets: Sequence[str],
+) -> Subject:
+    """What `reference` names: a run (its last checkpoint), the path of a checkpoint, or else a model as
+    `smolsum train --model` takes it. UsageError where it is none of these."""
+    run, checkpoint = _find_checkpoint(reference, runs_dir)
+    if run is None or checkpoint is None:
+        config = _settings(_model(reference, runs_dir), config_file, sets, runs_dir)
+        folder = runs_dir / (name or f"eval-{plain(reference)}-{split}{_suffix(sampler)}")
+        return Subject(config, folder, folder.name)
+    if config_file is not None:
+        raise UsageError(
+            f"{reference} has its own settings, so it takes no --config", hint="change single ones with --set"
+        )
+    config = _settings(None, run.config, sets, runs_dir)
+    folder, label = _evaluation(run, checkpoint.step, split, sampler)
+    return Subject(config, run.evaluation(name) if name else folder, name or label, checkpoint)
+
+
+def baseline_subjects(
+    model: str | None,
+    *,
+    variants: Sequence[str],
+    split: str,
+    sampler: Sampler,
+    name: str | None,
+    runs_dir: Path,
+    config_file: Path | None,
+    sets: Sequence[str],
+) -> list[Subject]:
+    """A model that nobody has trained, once for each prompt variant (default: the task's own). UsageError for a variant
+    that the task does not know, and for one name for several."""
+    config = _settings(model, config_file, sets, runs_dir)
+    task = TASKS[config.task.name]
+    chosen = list(dict.fromkeys(variants or task.baselines))
+    if name and len(chosen) > 1:
+        raise UsageError(f"--name is for one prompt, and there are {len(chosen)}", hint="give one --prompt")
+    subjects = []
+    for variant in chosen:
+        told = replace(config, task=replace(config.task, system_prompt=task.instruct(variant)))
+        given = f"baseline-{plain(model or config.model.path)}-{plain(variant)[:40]}-{split}{_suffix(sampler)}"
+        subjects.append(Subject(told, runs_dir / (name or given), name or given))
+    return subjects
+
+
+def plain(text: str) -> str:
+    """The last part of a path or hub id, or a text, with nothing but what is plain in a file name."""
+    last = re.split("[/:]", text.rstrip("/"))[-1]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("._-") or "model"
+
+
+def _find_checkpoint(reference: str, runs_dir: Path) -> tuple[RunPaths, Checkpoint] | tuple[None, None]:
+    path = Path(os.path.expanduser(reference))
+    if path.resolve().parent.name == "checkpoints" and (path / checkpoints.META).is_file():
+        run = RunPaths(path.resolve().parents[1])
+        found = [c for c in checkpoints.list_checkpoints(run) if c.path.resolve() == path.resolve()]
+        if run.config.is_file():
+            return run, _whole(found, path)
+    if not any(RunPaths(root).config.is_file() for root in (runs_dir / reference, path)):
+        return None, None
+    run = open_run(reference, runs_dir)
+    return run, _whole(checkpoints.list_checkpoints(run), run.root)
+
+
+def _whole(found: Sequence[Checkpoint], where: Path) -> Checkpoint:
+    """The last checkpoint, once its files are known to be as they were saved."""
+    if not found:
+        raise UsageError(f"{where} holds no checkpoint yet", hint="train it to its first checkpoint")
+    if problems := checkpoints.verify(found[-1].path):
+        raise UsageError(
+            f"checkpoint {found[-1].path} is damaged: {'; '.join(problems)}", hint="evaluate another checkpoint"
+        )
+    return found[-1]
+
+
+def _model(reference: str, runs_dir: Path) -> str:
+    """The reference as a model, unless it looks like a run or checkpoint that is not there."""
+    path = Path(os.path.expanduser(reference))
+    inside = path.parent not in (Path(), Path("/")) and path.parent.is_dir()
+    if not path.exists() and (inside or path.is_absolute() or path.parts[:1] == (runs_dir.name,)):
+        raise UsageError(
+            f"there is no {reference}: neither a run, a checkpoint nor a model", hint=f"look into {path.parent}"
+        )
+    return reference
+
+
+def _settings(model: str | None, config_file: Path | None, sets: Sequence[str], runs_dir: Path) -> Config:
+    try:
+        return resolve(
+            model=model,
+            strategy=None,
+            reward=None,
+            presets=[],
+            config_file=config_file,
+            sets=sets,
+            flags={"run.dir": str(runs_dir)},
+            environ={},
+        ).config
+    except UsageError as error:
+        if model is not None and error.message.startswith("flag --model"):
+            raise UsageError(f"no run, checkpoint or model {model!r}", hint=error.hint) from error
+        raise
+
+
+def _evaluation(run: RunPaths, step: int, split: str, sampler: Sampler) -> tuple[Path, str]:
+    """The folder and the label that the training gave the step's evaluation, or those of a new one."""
+    if sampler == GREEDY:
+        for folder in sorted(run.evaluations.glob(f"*-{split}")):
+            if has_scores(folder):
+                try:
+                    summary = read_summary(folder)
+                except SmolsumError:  # it will be made anew
+                    continue
+                if summary.get("step") == step and summary.get("sampler") == GREEDY.name:
+                    return folder, str(summary.get("label"))
+    label = f"step-{step:06d}"
+    return run.evaluation(f"{label}-{split}{_suffix(sampler)}"), label
+
+
+def _suffix(sampler: Sampler) -> str:
+    return f"-t{sampler.temperature:g}-seed{sampler.seed}" if sampler.temperature else ""

@@ -1,0 +1,59 @@
+"""The noise of a judge and the agreement of two, against published and hand-made numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from smolsum.evaluate.agreement import agreement, judge_noise
+
+RATINGS = [[9, 2, 5, 8], [6, 1, 3, 2], [8, 4, 6, 8], [7, 1, 2, 6], [10, 5, 6, 9], [6, 2, 4, 7]]
+"""Table 2 of Shrout and Fleiss (1979), whose ICC(1,1) is .17 and ICC(1,4) .44"""
+
+
+def test_published_icc() -> None:
+    """The example of the paper that named these coefficients."""
+    noise = judge_noise([[float(x) for x in row] for row in RATINGS])
+    assert noise["icc"] == pytest.approx(0.17, abs=0.005)
+    assert noise["icc_mean"] == pytest.approx(0.44, abs=0.005)
+    assert noise["round_sd"] == pytest.approx(np.sqrt(6.26), abs=0.005)  # their WMS
+    assert noise["n"] == 6
+
+
+def test_a_judge_that_never_wavers() -> None:
+    """No spread within examples: all variance lies between them; none at all has no ICC."""
+    steady = judge_noise([[0.2, 0.2], [0.8, 0.8]])
+    assert (steady["round_sd"], steady["icc"], steady["icc_mean"]) == (0, 1, 1)
+    flat = judge_noise([[0.5, 0.5], [0.5, 0.5]])
+    assert (flat["round_sd"], flat["icc"], flat["icc_mean"]) == (0, None, None)
+
+
+@pytest.mark.parametrize("rounds", [[], [[0.5]], [[0.5], [0.6]], [[0.5, 0.6]], [[None, 0.1], [0.2, None]]])
+def test_too_little_for_noise(rounds: list[list[float | None]]) -> None:
+    """One round, or one whole example, says nothing about noise."""
+    noise = judge_noise(rounds)
+    assert (noise["round_sd"], noise["icc"]) == (None, None)
+
+
+def test_missing_rounds_are_left_out() -> None:
+    """An example with a missing round is not counted."""
+    assert judge_noise([[0.2, 0.3], [0.8, 0.7], [0.4, None]])["n"] == 2
+
+
+def test_agreement() -> None:
+    """Correlation and difference over the examples that both scored."""
+    first = {"a": 0.1, "b": 0.5, "c": 0.9, "d": None, "e": 0.2}
+    second = {"a": 0.2, "b": 0.6, "c": 1.0, "d": 0.3}
+    found = agreement(first, second)
+    assert found["n"] == 3
+    assert found["pearson"] == pytest.approx(1)
+    assert found["spearman"] == pytest.approx(1)
+    assert found["difference"] == pytest.approx(0.1)
+    assert found["difference_sd"] == pytest.approx(0, abs=1e-12)
+
+
+def test_agreement_without_variance() -> None:
+    """A judge that says the same of all has no correlation with anybody."""
+    found = agreement({"a": 0.5, "b": 0.5, "c": 0.5}, {"a": 0.1, "b": 0.2, "c": 0.3})
+    assert (found["pearson"], found["spearman"]) == (None, None)
+    assert agreement({}, {})["difference"] is None

@@ -1,0 +1,403 @@
+"""`smolsum eval` and `smolsum baseline` as a user meets them: the command line, a real model, a judge over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from judge_server import JudgeServer, answer, failure, serving
+from training import SIZES, arguments, make_data
+
+from smolsum import cli, console
+from smolsum.lines import read_jsonl
+from smolsum.tasks import TASKS
+from smolsum.tasks.criterion import Criterion
+from smolsum.tasks.task import Headline, Panel, Task
+
+Call = Callable[..., tuple[int, str, str]]
+TESTS = SIZES["test"]
+CRITERIA = ("faithfulness", "coverage", "conciseness", "clarity")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a few steps, with its data."""
+    root = tmp_path_factory.mktemp("runs")
+    steps = {"stages__length__steps": 1, "stages__quality__steps": 1}
+    assert cli.main(arguments(make_data(root / "data"), root, "mine", **steps)) == 0
+    return root / "mine"
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("SMOLSUM_RUNS_DIR", "SMOLSUM_JUDGE_MODEL", "OPENAI_BASE_URL", "OPENAI_API_KEY", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    console.set_plain(False)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgeServer]:
+    """A judge, which the environment names."""
+    with serving() as running:
+        monkeypatch.setenv("OPENAI_BASE_URL", running.url)
+        yield running
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """`smolsum` with arguments: exit code, stdout, stderr."""
+
+    def invoke(*args: object) -> tuple[int, str, str]:
+        code = cli.main([str(arg) for arg in args])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return invoke
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "summary.json").read_bytes()))
+
+
+def eval_folder(out: str) -> Path:
+    return Path(out.splitlines()[-1])
+
+
+def test_a_run_without_a_judge(run: Path, call: Call) -> None:
+    """The run's own evaluation gains what it lacked; the columns that need a judge are named, with the way to them."""
+    code, out, err = call("eval", run)
+    assert code == 0
+    assert eval_folder(out) == run / "eval" / "quality-test"
+    assert "missing: faithfulness, coverage, conciseness, clarity, composite, pass_rate" in err
+    assert "OPENAI_API_KEY" in err
+    assert "--judge gpt-5-mini-2025-08-07" in err
+    rows = read_jsonl(eval_folder(out) / "scores.jsonl")
+    assert len(rows) == TESTS
+    columns = {"id", "split", "data", "tokens", "within_tol", "over_budget", "off_target", "rouge", "meteor", "bleu"}
+    columns |= {"copied", "novel_bigrams", "repeated_trigrams", "empty", "truncated", "facts_right", "facts_missing"}
+    assert columns <= rows[0].keys()
+    metrics = summary(eval_folder(out))["metrics"]
+    lengths = [f"completions/{name}_length" for name in ("mean", "std", "min", "p50", "p90", "p95", "p99", "max")]
+    for name in (*lengths, "length/within_tol", "length/over_budget", "length/off_target", "facts/right"):
+        assert isinstance(metrics[name], float)
+    assert "P99" in err
+
+
+def test_training_and_eval_agree(run: Path, call: Call) -> None:
+    """A checkpoint evaluated anew scores as the training's own evaluation did, and in its own folder."""
+    before = read_jsonl(run / "eval" / "quality-test" / "scores.jsonl")
+    checkpoint = sorted((run / "checkpoints").glob("step-*"))[-1]
+    code, out, _ = call("eval", checkpoint, "--name", "anew")
+    assert code == 0
+    assert eval_folder(out) == run / "eval" / "anew"
+    after = read_jsonl(eval_folder(out) / "scores.jsonl")
+    for old, new in zip(before, after, strict=True):
+        assert {key: new[key] for key in ("id", "text", "tokens", "meteor")} == {
+            key: old[key] for key in ("id", "text", "tokens", "meteor")
+        }
+
+
+def test_judged_and_compared(run: Path, call: Call, server: JudgeServer) -> None:
+    """Scores with all rounds, which `stats` takes; other judges are refused; nothing is asked twice."""
+    code, out, err = call("eval", run, "--judge", "judge-a", "--rounds", 2, "--second-judge", "judge-b")
+    assert code == 0, err
+    assert len(server.asked) == 2 * 2 * TESTS * len(CRITERIA)
+    assert f"judge judge-a: {2 * TESTS * len(CRITERIA)} calls" in err
+    folder = eval_folder(out)
+    row = read_jsonl(folder / "scores.jsonl")[0]
+    assert row["composite"] == pytest.approx(sum(row[name] for name in CRITERIA))
+    assert all(len(row["rounds"][name]) == 2 for name in (*CRITERIA, "composite", "passed"))
+    assert row["judge"].startswith("judge-a, 2 rounds, prompts ")
+    facts = summary(folder)["judging"]
+    assert facts["missing"] == []
+    assert facts["usage"]["calls"] == 2 * TESTS * len(CRITERIA)
+    assert facts["second"]["agreement"]["composite"]["n"] == TESTS
+    server.asked.clear()
+    assert call("eval", run, "--judge", "judge-a", "--rounds", 2)[0] == 0
+    assert not server.asked
+    # the same run without a judge keeps what was judged
+    assert call("eval", run, "--judge", "none")[0] == 0
+    assert read_jsonl(folder / "scores.jsonl")[0] == row
+
+    code, out, _ = call("eval", run, "--judge", "judge-b", "--rounds", 2, "--name", "other")
+    code, _, err = call("stats", "--paired", folder, eval_folder(out))
+    assert code == 2
+    assert "judge judge-a" in err
+    code, out, err = call("baseline", "--prompt", "64-tokens", *_settings(run), "--judge", "judge-a", "--rounds", 2)
+    assert code == 0, err
+    code, out, err = call("stats", "--paired", eval_folder(out), folder, "--format", "json")
+    assert code == 0, err
+    assert {"composite", "faithfulness", "tokens"} <= {row["metric"] for row in json.loads(out)["results"]}
+
+
+def _settings(run: Path) -> list[str]:
+    return [f"--set=data.path={run.parent / 'data'}", "--set=sampling.max_new_tokens=46"]
+
+
+def test_baseline_prompts(run: Path, call: Call) -> None:
+    """Each prompt variant has its folder; a text is a prompt too, a typing error is none."""
+    code, out, err = call("baseline", *_settings(run))
+    assert code == 0, err
+    assert out.splitlines() == ["runs/baseline-tiny-50-words-test", "runs/baseline-tiny-64-tokens-test"]
+    first, second = (summary(Path(folder)) for folder in out.splitlines())
+    assert first["task"]["system_prompt"].endswith("Use exactly 50 words.")
+    assert second["task"]["system_prompt"].endswith("Use exactly 64 tokens.")
+    assert first["data"]["test"]["fingerprint"] == second["data"]["test"]["fingerprint"]
+    assert first["data"]["test"]["prompts"] != second["data"]["test"]["prompts"]
+    code, out, _ = call("baseline", "--prompt", "Say it in one line.", *_settings(run))
+    assert code == 0
+    assert summary(eval_folder(out))["task"]["system_prompt"] == "Say it in one line."
+    code, _, err = call("baseline", "--prompt", "50-wrods")
+    assert code == 2
+    assert "error: no prompt '50-wrods'" in err
+
+
+def test_seeded_sampling(run: Path, call: Call) -> None:
+    """Above temperature 0 the seed decides, and the folder says so."""
+    texts = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        code, out, _ = call("eval", "tiny", *_settings(run), "--temperature", 1, "--seed", seed, "--name", name)
+        assert code == 0
+        texts.append([row["text"] for row in read_jsonl(eval_folder(out) / "scores.jsonl")])
+    assert texts[0] == texts[1] != texts[2]
+    code, out, _ = call("eval", "tiny", *_settings(run), "--temperature", 1, "--seed", 1)
+    assert eval_folder(out).name == "eval-tiny-test-t1-seed1"
+    code, _, err = call("eval", "tiny", *_settings(run), "--name", "a")
+    assert code == 2
+    assert "temperature 1, seed 1 then, greedy now" in err
+
+
+def test_some_judgements_fail(run: Path, call: Call, server: JudgeServer) -> None:
+    """Gaps are counted, listed and in no mean; the command again fills them."""
+    first = read_jsonl(run / "eval" / "quality-test" / "scores.jsonl")[0]
+    broken = failure(400, "too long")
+    server.mischief = lambda prompt, before: broken if first["text"] in prompt else None
+    code, out, err = call("eval", run, "--judge", "judge-a", "--rounds", 1, "--name", "gaps")
+    assert code == 0
+    assert "warning: 4 judgements are missing" in err
+    assert "HTTP 400: too long" in err
+    rows = read_jsonl(eval_folder(out) / "scores.jsonl")
+    assert [row["id"] for row in rows if row["composite"] is None] == [first["id"]]
+    assert len(summary(eval_folder(out))["judging"]["missing"]) == 4
+    server.mischief = lambda prompt, before: None
+    code, out, err = call("eval", run, "--judge", "judge-a", "--rounds", 1, "--name", "gaps")
+    assert (code, "missing" in err) == (0, False)
+    assert all(row["composite"] is not None for row in read_jsonl(eval_folder(out) / "scores.jsonl"))
+
+
+def test_a_judge_that_answers_prose(run: Path, call: Call, server: JudgeServer) -> None:
+    """No score at all is a failure of the work; what needs no judge is there."""
+    server.mischief = lambda prompt, before: answer("A splendid summary.")
+    code, _, err = call("eval", run, "--judge", "judge-a", "--rounds", 1, "--attempts", 1, "--name", "prose")
+    assert code == 1
+    assert "error: the judge judge-a" in err
+    assert "A splendid summary." in err
+    assert "hint: " in err
+    rows = read_jsonl(run / "eval" / "prose" / "scores.jsonl")
+    assert "meteor" in rows[0]
+    assert "composite" not in rows[0]
+
+
+def test_a_judge_that_fails_takes_no_scores_of_another(run: Path, call: Call, server: JudgeServer) -> None:
+    """What one judge said stays where the next one says nothing."""
+    command = ["eval", run, "--rounds", 1, "--attempts", 1, "--name", "kept", "--judge"]
+    assert call(*command, "judge-a")[0] == 0
+    before = (run / "eval" / "kept" / "scores.jsonl").read_bytes()
+    server.mischief = lambda prompt, before: failure(500, "oops")
+    code, _, err = call(*command, "judge-b")
+    assert code == 1
+    assert "the judge judge-b gave no score at all: HTTP 500: oops" in err
+    assert (run / "eval" / "kept" / "scores.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("change", ["sampling.max_new_tokens=9", "model.dtype=bfloat16", "task.system_prompt=Say it."])
+def test_other_settings_are_another_evaluation(change: str, run: Path, call: Call) -> None:
+    """Completions of other settings are never taken for those that were asked for."""
+    assert call("eval", "tiny", *_settings(run))[0] == 0
+    before = Path("runs/eval-tiny-test/scores.jsonl").read_bytes()
+    code, _, err = call("eval", "tiny", *_settings(run), "--set", change)
+    assert code == 2
+    assert "holds the evaluation of something else" in err
+    assert Path("runs/eval-tiny-test/scores.jsonl").read_bytes() == before
+
+
+def test_a_damaged_summary_is_said(run: Path, call: Call) -> None:
+    """A summary that is no JSON is an error with a remedy."""
+    assert call("eval", run, "--name", "torn")[0] == 0
+    (run / "eval" / "torn" / "summary.json").write_text("{")
+    code, _, err = call("eval", run, "--name", "torn")
+    assert code == 1
+    assert "hint: remove " in err
+
+
+@pytest.mark.parametrize(
+    ("args", "environ", "code", "says"),
+    [
+        (["--judge", "judge-a"], {}, 2, "no key for the judge judge-a"),
+        (["--judge", "judge-x"], {"OPENAI_BASE_URL": ""}, 2, "no key"),
+        (["--judge", "judge-a"], {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}, 3, "does not answer"),
+        (["--second-judge", "judge-b"], {}, 2, "needs a first one"),
+        (["--judge", "a", "--second-judge", "a"], {}, 2, "its own second judge"),
+        (["--rounds", "0"], {}, 2, "--rounds"),
+        (["--config", "x.toml"], {}, 2, "takes no --config"),
+    ],
+)
+def test_bad_requests(
+    args: list[str],
+    environ: dict[str, str],
+    code: int,
+    says: str,
+    run: Path,
+    call: Call,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One error, one hint, the exit code of its kind."""
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    got, out, err = call("eval", run, *args)
+    assert (got, out) == (code, "")
+    assert says in err
+    assert len([line for line in err.splitlines() if line.startswith(("error:", "hint:"))]) == 2
+
+
+def test_unknown_judge(run: Path, call: Call, server: JudgeServer) -> None:
+    """The endpoint's own names are offered."""
+    code, _, err = call("eval", run, "--judge", "judge-x", "--name", "unknown")
+    assert code == 2
+    assert "has no judge 'judge-x'" in err
+    assert "hint: did you mean judge-" in err
+
+
+@pytest.mark.parametrize("reference", ["runs/nothing", "/nowhere/at/all", "nobody"])
+def test_unknown_subject(reference: str, call: Call) -> None:
+    """What is neither run, checkpoint nor model is said, without a download."""
+    code, _, err = call("eval", reference)
+    assert code == 2
+    assert "hint: " in err
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [("", "test"), ('{"id": 1, "prompt": "a", "completion": "b"}\n' * 2, "id")],
+)
+def test_bad_splits(content: str, says: str, tmp_path: Path, call: Call) -> None:
+    """An empty split and ids that occur twice are errors before anything is generated."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "test.jsonl").write_text(content)
+    code, _, err = call("eval", "tiny", "--set=data.path=data")
+    assert code == 2
+    assert err.count("error:") == 1
+    assert says in err
+
+
+def test_one_split_and_no_facts(tmp_path: Path, call: Call) -> None:
+    """Data of one's own need no other split and no facts; their columns are said to be missing."""
+    (tmp_path / "data").mkdir()
+    row = {"prompt": "My cat ate my lunch, and I do not know what to do.", "completion": "Cat ate lunch."}
+    (tmp_path / "data" / "test.jsonl").write_text(json.dumps(row) + "\n")
+    code, out, err = call("eval", "tiny", "--set=data.path=data", "--set=sampling.max_new_tokens=8")
+    assert code == 0, err
+    assert "a column `facts`" in err
+    assert read_jsonl(eval_folder(out) / "scores.jsonl")[0]["truncated"] == 1.0
+
+
+def test_another_task(run: Path, call: Call, server: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured, shown and judged is the task's own: another one needs no change to the evaluation."""
+    criterion = Criterion("answers", ("Say whether the Actual Output answers the Input.",), ("source", "completion"))
+    other = Task(
+        name="tldr",
+        messages=TASKS["tldr"].messages,
+        measurer=lambda splits, config: lambda prompt, rollout: {"valid": float("{" in rollout.text)},
+        summarise=lambda rows: {"valid": sum(row["valid"] for row in rows) / len(rows)},
+        headlines=(),
+        panels=(Panel("JSON", (Headline("valid", "valid", "{:.0%}".format),)),),
+        criteria=(criterion,),
+        instruct=lambda variant: f"Answer in JSON: {variant}",
+        baselines=("plain",),
+    )
+    monkeypatch.setitem(TASKS, "tldr", other)
+    code, out, err = call("baseline", *_settings(run), "--judge", "judge-a", "--rounds", 1)
+    assert code == 0, err
+    assert eval_folder(out).name == "baseline-tiny-plain-test"
+    row = read_jsonl(eval_folder(out) / "scores.jsonl")[0]
+    assert row["composite"] == row["answers"]
+    assert "valid" in err
+    assert "meteor" not in row
+
+
+def test_the_user_is_asked_on_a_terminal(run: Path, call: Call, server: JudgeServer) -> None:
+    """Before the first call a person may say no; nothing was asked then, and what needs no judge is there."""
+    command = [sys.executable, "-m", "smolsum", "eval", str(run), "--judge", "judge-a", "--name", "declined"]
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=dict(os.environ))
+    os.close(theirs)
+    seen, answered = b"", False
+    with suppress(OSError):  # the terminal is gone once its process is
+        while part := os.read(ours, 1024):
+            seen += part
+            if b"go on?" in seen and not answered:
+                answered = bool(os.write(ours, b"n\n"))
+    os.close(ours)
+    out, _ = process.communicate()
+    assert (process.returncode, out) == (130, b"")
+    assert f"judge judge-a: {5 * TESTS * len(CRITERIA)} calls".encode() in seen
+    assert b"nobody was asked" in seen
+    assert not server.asked
+    assert (run / "eval" / "declined" / "scores.jsonl").exists()
+    assert call("eval", run, "--judge", "judge-a", "--rounds", 1, "--name", "declined", "--yes")[0] == 0
+
+
+def test_interrupted_while_it_judges(run: Path, call: Call, server: JudgeServer) -> None:
+    """Ctrl-C says how to go on and keeps what was judged; the same command asks the rest."""
+    command = ["eval", run, "--judge", "judge-a", "--rounds", 2, "--concurrency", 1, "--name", "stopped"]
+    server.mischief = lambda prompt, before: os.kill(os.getpid(), signal.SIGINT) if len(server.asked) == 6 else None
+    code, out, err = call(*command)
+    assert (code, out) == (130, "")
+    assert f"hint: smolsum {' '.join(map(str, command))}" in err
+    known = len(read_jsonl(run / "eval" / "stopped" / "judgements.jsonl"))
+    assert known == 5
+    server.asked.clear()
+    server.mischief = lambda prompt, before: None
+    assert call(*command)[0] == 0
+    assert len(server.asked) == 2 * TESTS * len(CRITERIA) - known
+
+
+def test_killed_while_it_judges(run: Path, server: JudgeServer, tmp_path: Path) -> None:
+    """After kill -9 the same command asks only what is missing: no judgement that was written is asked again."""
+    server.latency_s = 0.2
+    command = [sys.executable, "-m", "smolsum", "eval", str(run), "--judge", "judge-a", "--rounds", "3"]
+    command += ["--concurrency", "2", "--name", "killed"]
+    lines = run / "eval" / "killed" / "judgements.jsonl"
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ))
+    until = time.monotonic() + 300
+    while len(read_jsonl(lines)) < 6 and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    before = read_jsonl(lines)
+    total = 3 * TESTS * len(CRITERIA)
+    assert 6 <= len(before) < total
+    assert len(read_jsonl(run / "eval" / "killed" / "generations.jsonl")) == TESTS
+    time.sleep(0.5)  # what was under way when it was killed reaches the server still
+    server.asked.clear()
+    server.latency_s = 0.0
+    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    assert len(server.asked) == total - len(before)
+    after = read_jsonl(lines)
+    assert after[: len(before)] == before
+    assert len({(row["id"], row["round"], row["metric"]) for row in after}) == len(after) == total
+    assert done.stdout == f"{run / 'eval' / 'killed'}\n"
