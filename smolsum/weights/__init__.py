@@ -1,0 +1,1 @@
+"""How weights travel from the trainer to the workers."""

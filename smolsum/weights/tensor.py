@@ -1,0 +1,148 @@
+"""One tensor as bytes: its changes against an earlier version, or all of it.
+
+Floats are taken by their bits. Seen as sign and magnitude these become integers in the order of the numbers, so that
+the step between neighbouring floats is 1 whatever their size, and an update that the served type can barely show is a
+step of +1 or -1. Every mapping here is a bijection on the bits: NaNs, infinities and -0.0 travel like all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import xxhash
+
+Mode = Literal["same", "sparse", "steps", "whole"]
+
+SPARSE = 0.2
+"""share of changed values up to which their positions are written; above it a step for every value is smaller"""
+BLOCK = 1 << 20
+"""values compared at a time, so that they stay in the processor's cache"""
+ESCAPE = 255
+"""a byte of a gap that says: so many further, and the gap goes on"""
+
+
+def bits(array: Any) -> Any:
+    """The values of an array as a flat array of unsigned integers of their size, without a copy where there can be
+    none. Raises ValueError for a type that is not of 1, 2, 4 or 8 bytes."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if flat.dtype.itemsize not in (1, 2, 4, 8) or flat.dtype.hasobject:
+        raise ValueError(f"values of type {flat.dtype} cannot travel")
+    return flat.view(f"<u{flat.dtype.itemsize}")
+
+
+def checksum(array: Any) -> str:
+    """xxh3_128 hex over the bytes of an array, with its shape and the size of its values."""
+    flat = bits(array)
+    digest = xxhash.xxh3_128(f"{flat.dtype.itemsize}{tuple(np.shape(array))}".encode())
+    digest.update(memoryview(flat).cast("B") if flat.size else b"")
+    return str(digest.hexdigest())
+
+
+def encode(base: Any | None, new: Any) -> tuple[Mode, int, list[Any]]:
+    """How the flat unsigned `new` is written (against `base` of the same size, if there is one), how many values
+    changed, and the byte arrays (uint8) to compress, each of values alike."""
+    if base is None:
+        return "whole", new.size, _planes(new, new.dtype.itemsize)
+    places = _changed(base, new)
+    if places.size == 0:
+        return "same", 0, []
+    if places.size <= SPARSE * new.size:
+        steps = _zigzag(_ordered(new[places]) - _ordered(base[places]))
+        return "sparse", places.size, [_gaps(places), *_planes(steps, _width(steps))]
+    steps = _zigzag(_ordered(new) - _ordered(base))
+    return "steps", places.size, _planes(steps, _width(steps))
+
+
+def decode(mode: Mode, base: Any | None, size: int, kind: Any, parts: Sequence[Any]) -> Any:
+    """The flat unsigned array of `size` values of type `kind` that `encode` was given as `new`.
+
+    Raises ValueError where the parts cannot be what `encode` wrote.
+    """
+    if mode == "whole":
+        return _values(parts, size, kind)
+    if base is None or base.size != size or base.dtype != kind:
+        raise ValueError("there is nothing of this shape to change")
+    if mode == "same":
+        return base
+    if mode == "steps":
+        return _plain(_ordered(base) + _unzigzag(_values(parts, size, kind)))
+    places = _places(parts[0])
+    if places.size and places[-1] >= size:
+        raise ValueError("a change lies outside the tensor")
+    new = base.copy()
+    new[places] = _plain(_ordered(base[places]) + _unzigzag(_values(parts[1:], places.size, kind)))
+    return new
+
+
+def _changed(base: Any, new: Any) -> Any:
+    """Where the two differ (int64, ascending)."""
+    found = [
+        np.flatnonzero(base[start : start + BLOCK] != new[start : start + BLOCK]) + start
+        for start in range(0, new.size, BLOCK)
+    ]
+    return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+def _gaps(places: Any) -> Any:
+    """How many unchanged values lie before each place, as bytes: so many ESCAPEs, then the rest (below ESCAPE)."""
+    gaps = np.diff(places, prepend=-1) - 1
+    if gaps.max() < ESCAPE:
+        return gaps.astype(np.uint8)
+    full = gaps // ESCAPE
+    ends = np.cumsum(full + 1) - 1
+    codes = np.full(int(ends[-1]) + 1, ESCAPE, np.uint8)
+    codes[ends] = gaps - ESCAPE * full
+    return codes
+
+
+def _places(codes: Any) -> Any:
+    """The places whose `_gaps` are given."""
+    ends = np.flatnonzero(codes != ESCAPE)
+    return np.cumsum(codes, dtype=np.int64)[ends] + np.arange(ends.size)
+
+
+def _ordered(values: Any) -> Any:
+    """Bits of floats as unsigned integers in the order of the numbers: the sign bit set for positive ones, all bits
+    turned for negative ones."""
+    kind, sign = values.dtype.type, 8 * values.dtype.itemsize - 1
+    return values ^ ((kind(0) - (values >> kind(sign))) | (kind(1) << kind(sign)))
+
+
+def _plain(ordered: Any) -> Any:
+    """The inverse of `_ordered`."""
+    kind, sign = ordered.dtype.type, 8 * ordered.dtype.itemsize - 1
+    return ordered ^ (((ordered >> kind(sign)) - kind(1)) | (kind(1) << kind(sign)))
+
+
+def _zigzag(steps: Any) -> Any:
+    """Steps modulo the size of their type as 0, -1, 1, -2, 2 … -> 0, 1, 2, 3, 4 …: small ones have zero high bytes."""
+    kind, sign = steps.dtype.type, 8 * steps.dtype.itemsize - 1
+    return (steps << kind(1)) ^ (kind(0) - (steps >> kind(sign)))
+
+
+def _unzigzag(codes: Any) -> Any:
+    kind = codes.dtype.type
+    return (codes >> kind(1)) ^ (kind(0) - (codes & kind(1)))
+
+
+def _width(codes: Any) -> int:
+    """Bytes that the largest of the codes needs."""
+    return max(1, (int(codes.max()).bit_length() + 7) // 8)
+
+
+def _planes(values: Any, width: int) -> list[Any]:
+    """The lowest `width` bytes of the values, each as an array of its own: alike bytes compress together."""
+    table = values.view(np.uint8).reshape(values.size, values.dtype.itemsize)
+    return [np.ascontiguousarray(table[:, n]) for n in range(width)]
+
+
+def _values(planes: Sequence[Any], size: int, kind: Any) -> Any:
+    """The inverse of `_planes`; the bytes that are not there are zero."""
+    if not 1 <= len(planes) <= kind.itemsize or any(plane.size != size for plane in planes):
+        raise ValueError("the number of values is not that of the tensor")
+    table = np.zeros((size, kind.itemsize), np.uint8)
+    for n, plane in enumerate(planes):
+        table[:, n] = plane
+    return table.reshape(-1).view(kind)
