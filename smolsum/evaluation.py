@@ -22,8 +22,9 @@ from smolsum.evaluate.judgements import Ledger
 from smolsum.evaluate.judging import Budget
 from smolsum.evaluate.referee import Bench, Estimate, Item, Judged, judge_items, recall
 from smolsum.evaluate.scores import has_scores, read_summary, write_scores
-from smolsum.materials import SPLITS, encode_prompts, split_fingerprints, tokenizer_fingerprint
+from smolsum.materials import SPLITS, encode_prompts, split_fingerprints
 from smolsum.meter import Meter
+from smolsum.policy.identity import tokenizer_digest
 from smolsum.policy.load import Policy
 from smolsum.rewards.meteor import ensure_meteor, wordnet_problem
 from smolsum.rollout.records import Prompt, RolloutGroup
@@ -106,7 +107,7 @@ def _generate(
     matcher = ensure_meteor(subject.config.rewards.require_wordnet)
     if problem := wordnet_problem():
         console.warn(f"{problem.message}; to mend it: {problem.hint}")
-    model, tokenizer = subject.identity(tokenizing), tokenizer_fingerprint(tokenizing)
+    model, tokenizer = subject.identity(tokenizing), tokenizer_digest(tokenizing.tokenizer)
     fingerprints = split_fingerprints(split, prompts)
     step = subject.checkpoint.step if subject.checkpoint else 0
 

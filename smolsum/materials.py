@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-import xxhash
-
 from smolsum.config import Config
 from smolsum.data import Split, load_split, overlap
 from smolsum.errors import UsageError
+from smolsum.fingerprint import digest
 from smolsum.policy.accumulate import Chunking
 from smolsum.policy.blas import preload
+from smolsum.policy.identity import tokenizer_digest
 from smolsum.policy.load import Policy, encode_chat, is_here, load_policy, weights_hash
 from smolsum.policy.memory import GB, Widest, choose_chunking, estimate, shape_of
 from smolsum.policy.prefix import can_share_prefix
@@ -73,7 +72,7 @@ def gather(config: Config) -> Materials:
     provenance = {
         "model": {"path": config.model.path, "dtype": policy.dtype, "weights": weights_hash(policy.path)}
         | {"quantize": config.model.quantize},
-        "tokenizer": tokenizer_fingerprint(policy),
+        "tokenizer": tokenizer_digest(policy.tokenizer),
         "data": {name: split_fingerprints(split, prompts[name]) for name, split in splits.items()},
         "meteor": matcher,
         "blas": preload(),
@@ -130,13 +129,8 @@ def encode_prompts(policy: Policy, task: Task, split: Split, config: Config) -> 
 
 def split_fingerprints(split: Split, prompts: Sequence[Prompt]) -> dict[str, str]:
     """What a split and its prompts are known by."""
-    tokens = _digest([prompt.token_ids for prompt in prompts])
+    tokens = digest([prompt.token_ids for prompt in prompts])
     return {"split": split.name, "fingerprint": split.fingerprint, "prompts": tokens}
-
-
-def tokenizer_fingerprint(policy: Policy) -> str:
-    """What the vocabulary and the chat template are known by."""
-    return _digest(policy.tokenizer.get_vocab()) + _digest(policy.tokenizer.chat_template)
 
 
 def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, steps: int, previous: str) -> str:
@@ -160,7 +154,7 @@ def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, 
         "version": provenance["versions"]["smolsum"],
         "previous": previous,
     }
-    return _digest(relevant)
+    return digest(relevant)
 
 
 def _policy(config: Config, *, shapes_only: bool = False) -> Policy:
@@ -192,7 +186,3 @@ def _check_trainable(policy: Policy, config: Config) -> None:
             f"optimizer.precision = stochastic rounds to bfloat16, but the weights are {policy.dtype}",
             hint="--set model.dtype=bfloat16, or --set optimizer.precision=masters",
         )
-
-
-def _digest(value: Any) -> str:
-    return str(xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True, default=str).encode()))
