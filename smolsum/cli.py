@@ -17,6 +17,7 @@ import typer
 from smolsum import console
 from smolsum.commands.baseline import baseline
 from smolsum.commands.evaluate import evaluate
+from smolsum.commands.serve_worker import serve_worker
 from smolsum.commands.stats import stats
 from smolsum.commands.train import train
 from smolsum.commands.watch import watch
@@ -103,6 +104,7 @@ def _app(
 
 COMMANDS: Mapping[str, Callable[..., None]] = {
     "train": train,
+    "serve-worker": serve_worker,
     "watch": watch,
     "baseline": baseline,
     "eval": evaluate,

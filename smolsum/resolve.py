@@ -114,6 +114,11 @@ def render_with_sources(resolved: Resolved) -> str:
     return "\n".join(lines)
 
 
+def model_path(model: str) -> str:
+    """Returns what `load_policy` takes for a value of --model: a preset's model, a directory or a hub id."""
+    return _model_layer(model)[0]
+
+
 def _model_layer(model: str) -> tuple[str, list[Entry]]:
     """Returns the model path that --model stands for, and its preset's entries where it is one."""
     names = preset_names("models")

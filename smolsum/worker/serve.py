@@ -1,0 +1,98 @@
+"""A worker from start to end: its engine, its socket, its HTTP server."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import tempfile
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import uvicorn
+
+from smolsum.worker.app import app
+from smolsum.worker.bind import url
+from smolsum.worker.engine import Engine
+from smolsum.worker.mlx import MlxEngine
+from smolsum.worker.openai import Chat
+from smolsum.worker.service import Service
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `smolsum serve-worker` was told."""
+
+    model: str
+    """as it was given"""
+    path: str
+    """what `load_policy` takes"""
+    engine: Literal["mlx", "vllm"] = "mlx"
+    host: str = "127.0.0.1"
+    token: str | None = None
+    dtype: str | None = None
+    quantize: int = 0
+    max_model_len: int | None = None
+    vllm_python: str | None = None
+    work_dir: Path | None = None
+    """the only folder that is written to; none: a temporary one"""
+
+
+def serve(settings: Settings, listener: socket.socket, ready: Callable[[str], None]) -> None:
+    """Serve until Ctrl-C or SIGTERM, the ordinary end; `ready` is called with the URL. Raises what the engine raises
+    where it cannot start, and KeyboardInterrupt where it was stopped before that."""
+    with ExitStack() as stack:
+        stack.enter_context(listener)
+        folder = settings.work_dir
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="smolsum-worker-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        asyncio.run(_serve(settings, folder, listener, ready))
+
+
+async def _serve(settings: Settings, folder: Path, listener: socket.socket, ready: Callable[[str], None]) -> None:
+    engine = make_engine(settings, folder)
+    service = Service(engine, model=settings.model)
+    loop, here = asyncio.get_running_loop(), asyncio.current_task()
+    assert here is not None
+    # uvicorn's own handlers would end the process before the engine is down
+    for number in STOPPING:
+        loop.add_signal_handler(number, here.cancel)
+    try:
+        await service.start()
+        face = app(service, Chat(service), token=settings.token)
+        server = _Server(uvicorn.Config(face, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
+        server.when_ready = lambda: ready(url(settings.host, listener))
+        for number in STOPPING:
+            loop.add_signal_handler(number, server.handle_exit, number, None)
+        await server.serve(sockets=[listener])
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    finally:
+        await engine.stop()
+
+
+class _Server(uvicorn.Server):
+    """Tells when it accepts connections, and leaves the signals alone."""
+
+    when_ready: Callable[[], None]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.when_ready()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+def make_engine(settings: Settings, folder: Path) -> Engine:
+    """The engine that was chosen; nothing is started yet."""
+    return MlxEngine(
+        settings.path, dtype=settings.dtype, quantize=settings.quantize, max_model_len=settings.max_model_len
+    )

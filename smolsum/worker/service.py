@@ -1,0 +1,189 @@
+"""What a worker does: it samples and scores with the policy version that it serves, and takes newer ones.
+
+Nothing straddles two versions: when weights arrive, rollouts that are being sampled are finished, those that wait go on
+after the swap. These then carry the new version, or, where the trainer asked for the old one, come back as errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from smolsum.config import LoraConfig
+from smolsum.errors import SmolsumError, UsageError
+from smolsum.weights import delta
+from smolsum.worker.engine import NEUTRAL, Engine, EngineError, Request, Sampled, Weights
+from smolsum.worker.gate import Gate
+from smolsum.worker.requests import LogprobsAsked, RolloutsAsked
+from smolsum.worker.tally import Tally
+
+
+class ConflictError(SmolsumError):
+    """What was sent is for another version than the one that is served."""
+
+    def __init__(self, message: str, version: int, *, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.version = version
+
+
+class Service:
+    """One engine, the weights that it serves and their version. For one event loop."""
+
+    def __init__(self, engine: Engine, *, model: str) -> None:
+        self.engine, self.model = engine, model
+        self.version, self.checksum = 0, ""
+        self.run: str | None = None
+        """whose versions these are: `metadata["run"]` of the last anchor"""
+        self.tally = Tally()
+        self.gate = Gate(engine.most_running)
+        self._served = Weights({})
+        self.most_bytes = 0
+        """the longest body of weights that can be meant for this model"""
+        self._putting = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Bring the engine up. Raises what it raises."""
+        self._served = await self.engine.start()
+        held = sum(array.nbytes for array in self._served.arrays.values())
+        self.most_bytes = held + held // 8 + (16 << 20)
+        self.checksum = await asyncio.to_thread(delta.checksum, self._served.arrays)
+
+    def health(self) -> dict[str, Any]:
+        """What GET /health tells."""
+        engine = self.engine
+        return {
+            "state": engine.state,
+            "engine": engine.name,
+            "engine_version": engine.version,
+            "model": self.model,
+            **engine.facts,
+            "run": self.run,
+            "version": self.version,
+            "weights": self.checksum,
+            "sampling": NEUTRAL,
+            "max_model_len": engine.max_model_len,
+            "max_new_tokens": engine.max_model_len - 1,
+            "queue": self.gate.inside + self.gate.waiting,
+            "last_error": engine.last_error,
+        }
+
+    def require(self, version: int | None) -> None:
+        """Raise ConflictError where another version is wanted than the one served, EngineError where none is."""
+        if self.engine.state != "ready":
+            raise EngineError(f"the engine is {self.engine.state}", hint="try again in a minute; /health tells more")
+        if version is not None and version != self.version:
+            raise ConflictError(
+                f"version {version} is wanted, {self.version} is served", self.version, hint="PUT /v1/weights first"
+            )
+
+    async def rollouts(self, asked: RolloutsAsked) -> AsyncIterator[dict[str, Any]]:
+        """A line for each rollout as it ends, then how many there were. Leaving the loop early ends the sampling."""
+        tasks = [asyncio.create_task(self._rollout(request, asked.version)) for request in asked.requests]
+        try:
+            for next_one in asyncio.as_completed(tasks):
+                yield await next_one
+            yield {"done": len(tasks)}
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _rollout(self, request: Request, wanted: int | None) -> dict[str, Any]:
+        try:
+            sampled, version = await self.sample(request, wanted)
+        except SmolsumError as error:
+            self.tally.failed += 1
+            return {"id": request.id, "error": error.message}
+        return {
+            "id": request.id,
+            "token_ids": sampled.token_ids,
+            "logprobs": sampled.logprobs,
+            "finish_reason": sampled.finish_reason,
+            "version": version,
+        }
+
+    async def sample(
+        self, request: Request, wanted: int | None = None, on_token: Callable[[int], None] | None = None
+    ) -> tuple[Sampled, int]:
+        """One rollout, and the version that all of it is from. Raises as `require`."""
+        async with self.gate.passing():
+            self.require(wanted)
+            version = self.version
+            sampled = await self.engine.sample(request, on_token)
+        self.tally.rollouts += 1
+        self.tally.tokens += len(sampled.token_ids)
+        return sampled, version
+
+    async def logprobs(self, asked: LogprobsAsked) -> dict[str, Any]:
+        """Log-probs of the sequences, and the version that they are from."""
+        async with self.gate.passing():
+            self.require(None)
+            rows = await self.engine.logprobs(asked.sequences, asked.temperature)
+            return {"version": self.version, "logprobs": rows}
+
+    async def put(self, body: bytes) -> dict[str, Any]:
+        """Serve the weights of a patch or an anchor.
+
+        Raises ConflictError, delta.CorruptPatchError, UsageError for another model's weights, EngineError, SmolsumError
+        for a full disk; what was served before then still is.
+        """
+        began = time.perf_counter()
+        async with self._putting:
+            self.require(None)
+            header = await asyncio.to_thread(delta.read, body)
+            self._check(header)
+            weights = await self._decoded(header, body)
+            async with self.gate.alone():
+                await self.engine.load(weights)
+                self._served, self.version, self.checksum = weights, header.version, header.weights
+                self.run = header.metadata.get("run") if header.kind == "anchor" else self.run
+        seconds = time.perf_counter() - began
+        self.tally.synced(header.kind, len(body), seconds)
+        return {"version": self.version, "weights": self.checksum, "seconds": seconds}
+
+    def _check(self, header: delta.Header) -> None:
+        """ConflictError for a patch that is not for what is served, or an older anchor."""
+        told, hint = header.version, "send a full anchor"
+        if header.kind == "anchor":
+            if told < self.version and header.metadata.get("run") == self.run:
+                raise ConflictError(
+                    f"the anchor is of version {told}, {self.version} is served",
+                    self.version,
+                    hint="send the newest; another run's anchor says so in metadata['run']",
+                )
+            if header.nbytes > self.most_bytes:
+                raise UsageError("the anchor is larger than this model", hint="serve the model that is trained")
+        elif header.base_version != self.version:
+            raise ConflictError(
+                f"the patch changes version {header.base_version}, {self.version} is served", self.version, hint=hint
+            )
+        elif told <= self.version:
+            raise ConflictError(f"the patch leads back to version {told}", self.version, hint=hint)
+
+    async def _decoded(self, header: delta.Header, body: bytes) -> Weights:
+        lora = self._served.lora
+        if header.kind == "anchor":
+            lora = _lora(header.metadata)
+        try:
+            return Weights(await asyncio.to_thread(delta.apply, self._served.arrays, body), lora)
+        except delta.WrongBaseError as error:
+            raise ConflictError(
+                f"the patch is for other weights than version {self.version} here: {error.message}",
+                self.version,
+                hint="send a full anchor",
+            ) from error
+
+
+def _lora(metadata: Mapping[str, Any]) -> LoraConfig | None:
+    """The adapters whose weights an anchor holds: `metadata["lora"]` has rank, scale, layers and keys."""
+    told = metadata.get("lora")
+    if told is None:
+        return None
+    try:
+        return LoraConfig(**{key: told[key] for key in ("rank", "scale", "layers", "keys")})
+    except (KeyError, TypeError) as error:
+        raise UsageError(
+            f"the anchor does not say what its adapters are: {error}", hint="send metadata['lora']"
+        ) from error
