@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +43,10 @@ def serve_worker(
     quantize: Annotated[
         int, typer.Option(metavar="BITS", help="As the trainer's model.quantize: 0, 4 or 8; engine mlx only.")
     ] = 0,
+    lora_rank: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, max=512, help="As the trainer's lora.rank, 0: none; engine vllm only."),
+    ] = 0,
     max_model_len: Annotated[
         int | None,
         typer.Option(
@@ -63,6 +68,9 @@ def serve_worker(
     context.obj["debug"] = debug
     _one_of("--engine", engine, ENGINES)
     _one_of("--dtype", dtype, DTYPES)
+    for flag, value, needed in (("--quantize", quantize, "mlx"), ("--lora-rank", lora_rank, "vllm")):
+        if value and engine != needed:
+            raise UsageError(f"{flag} is for --engine {needed}", hint=f"leave {flag} out, or --engine {needed}")
     if quantize not in (0, 4, 8):
         raise UsageError(f"--quantize {quantize}: 0, 4 or 8 bits", hint="--quantize 4")
     from smolsum.resolve import model_path
@@ -73,7 +81,8 @@ def serve_worker(
     listener = listen(host, port, secret)
     from smolsum.worker.serve import Settings, serve  # loads MLX
 
-    settings = Settings(model, path, engine, host, secret, dtype, quantize, max_model_len, vllm_python, work_dir)  # type: ignore[arg-type]
+    python = vllm_python or sys.executable
+    settings = Settings(model, path, engine, host, secret, dtype, quantize, max_model_len, python, lora_rank, work_dir)  # type: ignore[arg-type]
     serve(settings, listener, console.data)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import sys
 import tempfile
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +21,7 @@ from smolsum.worker.engine import Engine
 from smolsum.worker.mlx import MlxEngine
 from smolsum.worker.openai import Chat
 from smolsum.worker.service import Service
+from smolsum.worker.vllm import VllmEngine
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
@@ -38,7 +40,9 @@ class Settings:
     dtype: str | None = None
     quantize: int = 0
     max_model_len: int | None = None
-    vllm_python: str | None = None
+    vllm_python: str = sys.executable
+    lora_rank: int = 0
+    """of adapters that vLLM makes room for"""
     work_dir: Path | None = None
     """the only folder that is written to; none: a temporary one"""
 
@@ -93,6 +97,11 @@ class _Server(uvicorn.Server):
 
 def make_engine(settings: Settings, folder: Path) -> Engine:
     """The engine that was chosen; nothing is started yet."""
-    return MlxEngine(
-        settings.path, dtype=settings.dtype, quantize=settings.quantize, max_model_len=settings.max_model_len
-    )
+    if settings.engine == "mlx":
+        return MlxEngine(
+            settings.path, dtype=settings.dtype, quantize=settings.quantize, max_model_len=settings.max_model_len
+        )
+    return VllmEngine(
+        settings.path, dtype=settings.dtype, max_model_len=settings.max_model_len, python=settings.vllm_python,
+        folder=folder, lora_rank=settings.lora_rank,
+    )  # fmt: skip

