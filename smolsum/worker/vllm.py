@@ -65,7 +65,8 @@ class VllmEngine:
         self._adapters: Path | None = None
         self._serving, self._numbers = NAME, count(1)
         self._told, self._cpu = 0.0, False
-        self._child: Child | None = None
+        self.child: Child | None = None
+        """the server"""
         self._client = httpx.AsyncClient()
         self._watch: asyncio.Task[None] | None = None
 
@@ -82,8 +83,8 @@ class VllmEngine:
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
-        if self._child is not None:
-            await self._child.stop()
+        if self.child is not None:
+            await self.child.stop()
         await self._client.aclose()
 
     async def sample(self, request: Request, on_token: Callable[[int], None] | None = None) -> Sampled:
@@ -167,21 +168,21 @@ class VllmEngine:
         if self._lora_rank:
             room = next((rank for rank in RANKS if rank >= self._lora_rank), self._lora_rank)
             arguments += ["--enable-lora", "--max-loras", "1", "--max-cpu-loras", "2", "--max-lora-rank", str(room)]
-        self._child = Child(self._python, arguments, self._folder, self._hear)
-        await self._child.start()
+        self.child = Child(self._python, arguments, self._folder, self._hear)
+        await self.child.start()
         self._serving = NAME
         await self._client.aclose()
         limits = httpx.Limits(max_connections=None)
-        self._client = httpx.AsyncClient(base_url=self._child.url, timeout=None, limits=limits, trust_env=False)
+        self._client = httpx.AsyncClient(base_url=self.child.url, timeout=None, limits=limits, trust_env=False)
 
     async def _keep_up(self) -> None:
         """Whenever the server dies, start it again."""
         failures = 0
         while failures < len(WAITS):
-            assert self._child is not None
+            assert self.child is not None
             since = time.monotonic()
             if self.state == "ready":
-                self.last_error = f"vLLM died: {await self._child.ended()}"
+                self.last_error = f"vLLM died: {await self.child.ended()}"
                 self.state = "restarting"
                 failures = 0 if time.monotonic() - since > STEADY else failures
             console.warn(f"{self.last_error}; starting it again in {WAITS[failures]} s")
@@ -227,8 +228,8 @@ class VllmEngine:
             if checked["wrong"]:
                 raise EngineError(f"vLLM does not serve {checked['wrong'][0]} as it was sent", hint="report this")
         except EngineError:
-            assert self._child is not None
-            await self._child.stop()  # nobody knows what it would serve; it comes back with what it served before
+            assert self.child is not None
+            await self.child.stop()  # nobody knows what it would serve; it comes back with what it served before
             raise
 
     async def _swap_adapters(self, name: str, folder: Path) -> None:
@@ -236,11 +237,6 @@ class VllmEngine:
         before, self._serving = self._serving, name
         if before != NAME:
             await self._post("/v1/unload_lora_adapter", {"lora_name": before})
-
-    async def check(self, path: str) -> dict[str, list[str]]:
-        """Names of tensors of a safetensors file that vLLM does not compute with, bit for bit, and of unknown ones."""
-        found: dict[str, list[str]] = await self._rpc("smolsum_check", path)
-        return found
 
     async def _rpc(self, method: str, *arguments: Any) -> Any:
         answer = await self._post("/collective_rpc", {"method": method, "args": list(arguments)})

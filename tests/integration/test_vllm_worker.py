@@ -1,0 +1,243 @@
+"""A worker in front of a real vLLM server, and what may happen to it.
+
+$SMOLSUM_VLLM_PYTHON names the Python of an environment that has vLLM.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from disks import mounted
+from serving import face, process
+
+from smolsum.config import LoraConfig
+from smolsum.policy.load import Policy, load_policy
+from smolsum.policy.logprobs import group_logprobs
+from smolsum.policy.served import served_arrays, set_served
+from smolsum.weights import delta
+from smolsum.worker.files import write_weights
+from smolsum.worker.vllm import VllmEngine
+
+PYTHON = os.environ.get("SMOLSUM_VLLM_PYTHON", "")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not PYTHON, reason="$SMOLSUM_VLLM_PYTHON names no Python that has vLLM"),
+]
+CLOSE = 1e-4
+"""log-probs in float32 of vLLM's kernels against ours"""
+
+
+@contextmanager
+def engine(model: str, folder: Path, *, lora_rank: int = 0) -> Iterator[VllmEngine]:
+    """An engine that has not started; its folder's path is short, as sockets need it."""
+    folder.mkdir(exist_ok=True)
+    made = VllmEngine(model, dtype="float32", max_model_len=512, python=PYTHON, folder=folder, lora_rank=lora_rank)
+    yield made
+
+
+class Pair:
+    """A worker, and the policy that it should serve."""
+
+    def __init__(self, client: httpx.Client, policy: Policy) -> None:
+        self.client, self.policy, self.version = client, policy, 0
+
+    def sync(self, seed: int) -> httpx.Response:
+        """Change the policy and send the patch."""
+        base = served_arrays(self.policy)
+        rng = np.random.default_rng(seed)
+        new = {name: a + 0.02 * rng.standard_normal(a.shape, np.float32) for name, a in base.items()}
+        patch = delta.encode(base, new, base_version=self.version, version=self.version + 1)
+        answer = self.client.put("/v1/weights", content=patch)
+        if answer.is_success:
+            set_served(self.policy, new)
+            self.version += 1
+            assert answer.json()["weights"] == delta.checksum(served_arrays(self.policy))
+            assert self.client.get("/health").json()["weights"] == answer.json()["weights"]
+        return answer
+
+    def rollouts(self, count: int = 8, *, length: int = 5, tokens: int = 24) -> list[dict[str, Any]]:
+        """Rollouts of two prompts, whose order is that of their ids."""
+        requests = [{"id": str(n), "prompt_ids": [n % 2 + 5] * length, "seed": n} for n in range(count)]
+        body = {"version": self.version, "temperature": 0.9, "max_new_tokens": tokens, "requests": requests}
+        answer = self.client.post("/v1/rollouts", json=body)
+        assert answer.is_success, answer.text
+        *lines, last = [json.loads(line) for line in answer.text.splitlines()]
+        assert last == {"done": count}
+        return sorted(lines, key=lambda line: int(line["id"]))
+
+    def agrees(self, **what: int) -> bool:
+        """Whether rollouts are the policy's: complete, of its version, with its log-probs; and so are scores."""
+        length, worst, temperature = what.get("length", 5), 0.0, 0.9
+        lines = self.rollouts(**what)
+        for line in lines:
+            prompt, ids = [int(line["id"]) % 2 + 5] * length, line["token_ids"]
+            mine = group_logprobs(self.policy.model, prompt, [ids], temperature=temperature)[0][0].tolist()
+            worst = max(worst, *(abs(a - b) for a, b in zip(mine, line["logprobs"], strict=True)))
+            assert line["version"] == self.version
+            assert (line["finish_reason"] == "stop") == (ids[-1] in self.policy.eos_ids)
+            assert not self.policy.eos_ids & set(ids[:-1])
+        body = {"sequences": [{"prompt_ids": [5, 6], "completion_ids": lines[0]["token_ids"]}]}
+        (score,) = self.client.post("/v1/logprobs", json=body).json()["logprobs"]
+        mine = group_logprobs(self.policy.model, [5, 6], [lines[0]["token_ids"]])[0][0].tolist()
+        worst = max(worst, *(abs(a - b) for a, b in zip(mine, score, strict=True)))
+        return worst < CLOSE
+
+    def ready(self) -> None:
+        """Wait until it can sample."""
+        for _ in range(600):
+            if self.client.get("/health").json()["state"] == "ready":
+                return
+            time.sleep(0.5)
+        pytest.fail(f"the worker does not come back: {self.client.get('/health').text}")
+
+
+def computes_with(server: VllmEngine, policy: Policy, folder: Path) -> bool:
+    """Whether vLLM multiplies with the policy's weights, every bit of every tensor; read back by unit vectors."""
+    assert server.child is not None
+    path = folder / "expected.safetensors"
+    write_weights(served_arrays(policy), path)
+    body = {"method": "smolsum_check", "args": [str(path)]}
+    found = httpx.post(f"{server.child.url}/collective_rpc", json=body, timeout=60).json()["results"][0]
+    assert found["unseen"] == []
+    return found["wrong"] == []
+
+
+def test_worker(tmp_path: Path) -> None:
+    """Agreement, syncs, faults and a full disk: one server, as starting one takes a minute."""
+    with ExitStack() as stack:
+        work = stack.enter_context(mounted(tmp_path / "disk", 200_000))
+        server = stack.enter_context(engine("builtin:tiny", work))
+        client = stack.enter_context(face(server))
+        pair = Pair(client, load_policy("builtin:tiny", dtype="float32"))
+        assert pair.agrees()
+        assert computes_with(server, pair.policy, tmp_path)
+
+        # prompts of more tokens than are read at a time
+        assert pair.agrees(count=64, length=400, tokens=4)
+
+        for seed in range(3):
+            assert pair.sync(seed).is_success
+            assert pair.agrees()
+            assert computes_with(server, pair.policy, tmp_path)
+
+        base = served_arrays(pair.policy)
+        new = {name: a + 1 for name, a in base.items()}
+        patch = delta.encode(base, new, base_version=3, version=4)
+        damaged = bytearray(patch)
+        damaged[len(damaged) // 2] ^= 4
+        assert client.put("/v1/weights", content=bytes(damaged)).status_code == 422
+        early = delta.encode(base, new, base_version=4, version=5)
+        assert client.put("/v1/weights", content=early).status_code == 409
+
+        with (work / "filler").open("wb") as filler:
+            free = shutil.disk_usage(work).free
+            filler.write(bytes(free - 100_000))
+        answer = client.put("/v1/weights", content=patch)
+        assert (answer.status_code, "disk is full" in answer.json()["error"]) == (507, True)
+        assert pair.agrees()
+        (work / "filler").unlink()
+        assert computes_with(server, pair.policy, tmp_path)
+        assert pair.sync(9).is_success
+        assert pair.agrees()
+        assert [path.name for path in work.glob("weights-*")] == []
+
+        body = {"messages": [{"role": "user", "content": "my dog"}], "max_tokens": 12, "stream": True, "seed": 1}
+        events = client.post("/v1/chat/completions", json=body).text.split("\n\n")
+        assert len(events) > 3
+        assert events[-2] == "data: [DONE]"
+
+        for victim in ("EngineCore", "api_server"):
+            kill(server, victim)
+            wait_for(lambda: client.get("/health").json()["state"] == "restarting")
+            answer = client.post("/v1/rollouts", json={"version": None, "temperature": 1, "max_new_tokens": 2,
+                                 "requests": [{"id": "a", "prompt_ids": [5], "seed": 1}]})  # fmt: skip
+            assert answer.status_code == 503
+            told = client.get("/health").json()
+            assert "vLLM died" in told["last_error"]
+            pair.ready()
+            assert client.get("/health").json()["version"] == pair.version
+            assert pair.agrees()
+            assert computes_with(server, pair.policy, tmp_path)
+        assert "smolsum_worker_engine_restarts_total 2" in client.get("/metrics").text
+
+
+def kill(server: VllmEngine, name: str) -> None:
+    """kill -9 of one of vLLM's processes, in the middle of its work."""
+    assert server.child is not None
+    port = server.child.url.rpartition(":")[2]
+    table = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in table.splitlines()[1:]]
+    (api,) = [int(pid) for pid, _, args in rows if f"--port {port} " in args and "leash" not in args]
+    if name == "api_server":
+        os.kill(api, signal.SIGKILL)
+        return
+    (core,) = [int(pid) for pid, parent, args in rows if int(parent) == api and "EngineCore" in args]
+    os.kill(core, signal.SIGKILL)
+
+
+def wait_for(condition: Any) -> None:
+    """Wait until it holds, a minute at most."""
+    for _ in range(600):
+        if condition():
+            return
+        time.sleep(0.1)
+    pytest.fail("it does not happen")
+
+
+def test_adapters(tmp_path: Path) -> None:
+    """Adapters alone are sent, to a server that was started for them."""
+    lora = LoraConfig(rank=4, keys="self_attn.q_proj,self_attn.v_proj,mlp.down_proj")
+    policy = load_policy("builtin:tiny", dtype="float32", lora=lora, seed=3)
+    rng = np.random.default_rng(0)
+    told = {"rank": lora.rank, "scale": lora.scale, "layers": lora.layers, "keys": lora.keys}
+    with engine("builtin:tiny", tmp_path / "w", lora_rank=4) as server, face(server) as client:
+        pair = Pair(client, policy)
+        for version in (1, 2):
+            base = served_arrays(policy)
+            new = {name: a + 0.02 * rng.standard_normal(a.shape, np.float32) for name, a in base.items()}
+            if version == 1:
+                body = delta.anchor(new, version=1, metadata={"lora": told})
+            else:
+                body = delta.encode(base, new, base_version=1, version=2)
+            assert client.put("/v1/weights", content=body).json()["weights"] == delta.checksum(new)
+            set_served(policy, new)
+            pair.version = version
+            assert pair.agrees()
+        whole = delta.anchor(served_arrays(load_policy("builtin:tiny", dtype="float32")), version=3)
+        assert client.put("/v1/weights", content=whole).status_code == 422
+        assert pair.agrees()
+
+
+def test_other_architecture_and_sudden_end(tmp_path: Path) -> None:
+    """LFM2, whose head vLLM always ties; the command line; and when the worker is killed, so is the server."""
+    arguments = ["--model", "tiny-lfm", "--engine", "vllm", "--vllm-python", PYTHON]
+    with process(*arguments, log=tmp_path / "log", TMPDIR="/tmp") as (worker, client):
+        pair = Pair(client, load_policy("builtin:tiny-lfm", dtype="float32"))
+        assert pair.agrees()
+        assert pair.sync(1).is_success
+        assert pair.agrees()
+        ours = str(worker.pid)
+        table = subprocess.run(["ps", "-eo", "pid,ppid"], capture_output=True, text=True, check=True).stdout
+        children = [pid for pid, parent in (line.split() for line in table.splitlines()[1:]) if parent == ours]
+        sessions = {os.getsid(int(pid)) for pid in children} - {os.getsid(worker.pid)}
+        assert sessions
+        worker.kill()
+        wait_for(lambda: not any(alive(session) for session in sessions))
+    assert "vllm: " in (tmp_path / "log").read_text()
+
+
+def alive(session: int) -> bool:
+    """Whether any process of a session still runs."""
+    return subprocess.run(["ps", "-s", str(session), "-o", "pid="], capture_output=True, text=True).stdout.strip() != ""
