@@ -177,7 +177,7 @@ def kill(server: VllmEngine, name: str) -> None:
     """kill -9 of one of vLLM's processes, in the middle of its work."""
     assert server.child is not None
     port = server.child.url.rpartition(":")[2]
-    table = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    table = subprocess.run(["ps", "-ww", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
     rows = [line.split(None, 2) for line in table.splitlines()[1:]]
     (api,) = [int(pid) for pid, _, args in rows if f"--port {port} " in args and "leash" not in args]
     if name == "api_server":
