@@ -99,7 +99,7 @@ class Child:
 
     def last_words(self) -> str:
         """The line of the log that says most about its end."""
-        telling = [line for line in self._lines if "Error" in line or "error:" in line]
+        telling = [line for line in self._lines if " ERROR " in line]
         return (telling or list(self._lines) or ["nothing"])[-1].strip()
 
     def _error(self, what: str) -> MachineError:
