@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from smolsum.config import Config, StageConfig
 from smolsum.grpo.advantages import zero_spread
-from smolsum.policy import ranks
-from smolsum.policy.load import Policy
 from smolsum.rewards.combine import combine, score_all
-from smolsum.rollout.local import sample_groups
-from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
+from smolsum.rollout.records import Prompt, RolloutGroup
+from smolsum.rollout.source import Asked, Source
 
 
 @dataclass(frozen=True)
@@ -52,8 +50,15 @@ class PromptOrder:
         return self.prompts[int(shuffled[row])]
 
 
+def ahead(source: Source, order: PromptOrder, k: int, stage: StageConfig, *, step: int, steps: int) -> None:
+    """Ask for the rollouts of the stage's steps after `k`, of `steps`, that may be sampled while the update of `k`, the
+    run's `step`, runs."""
+    for later in range(k + 1, min(steps, k + 1 + source.depth)):
+        source.ahead(Asked(step + later - k, order.take(later), 0, stage.temperature))
+
+
 def collect(
-    policy: Policy,
+    source: Source,
     order: PromptOrder,
     k: int,
     config: Config,
@@ -72,18 +77,7 @@ def collect(
     """
 
     def sampled(prompts: list[Prompt], first_place: int) -> Batch:
-        places = ranks.share(range(len(prompts)))
-        mine = sample_groups(
-            policy,
-            [prompts[place] for place in places],
-            [first_place + place for place in places],
-            config.sampling,
-            temperature=stage.temperature,
-            run_seed=config.train.seed,
-            step=step,
-            version=step - 1,
-        )
-        groups = exchanged(mine, prompts)
+        groups = source.sample(Asked(step, prompts, first_place, stage.temperature))
         lap("rollout_s")
         scores = score_all(groups, stage.rewards, config)
         totals = np.array(combine(groups, scores, stage.rewards), dtype=np.float64)
@@ -103,21 +97,3 @@ def collect(
         for n, place in zip(empty, useful, strict=False):
             used[n] = place
     return batch, used
-
-
-def exchanged(mine: Sequence[RolloutGroup], prompts: Sequence[Prompt]) -> list[RolloutGroup]:
-    """The groups of all prompts, from what each rank sampled of its share."""
-    if ranks.alone():
-        return list(mine)
-    shares = ranks.gathered([[asdict(rollout) for rollout in group.rollouts] for group in mine])
-    n = len(shares)
-    return [
-        RolloutGroup(prompt, tuple(_rollout(fields) for fields in shares[place % n][place // n]))
-        for place, prompt in enumerate(prompts)
-    ]
-
-
-def _rollout(fields: dict[str, Any]) -> Rollout:
-    """What `asdict` took apart and JSON carried."""
-    lists = {name: tuple(fields[name]) for name in ("token_ids", "logprobs")}
-    return Rollout(**(fields | lists))

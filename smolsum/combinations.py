@@ -23,6 +23,13 @@ def check_combinations(config: Config, sources: Mapping[str, str]) -> None:
             f"{config.data.prompt_column!r}",
             hint="--set data.completion_column=NAME",
         )
+    workers = config.workers
+    if workers.urls and workers.max_staleness < workers.sync_every - 1:
+        raise UsageError(
+            f"{sources['workers.max_staleness']}: with new weights every {workers.sync_every} steps rollouts get "
+            f"{workers.sync_every - 1} updates old, more than workers.max_staleness, {workers.max_staleness}",
+            hint=f"--set workers.max_staleness={workers.sync_every}, or --set workers.sync_every=1",
+        )
     limit, buffer = config.sampling.max_new_tokens, config.rewards.overlong_buffer
     for name, stage in config.stages.items():
         if "overlong" in stage.rewards and buffer > limit:

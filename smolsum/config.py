@@ -239,6 +239,26 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
+class WorkersConfig:
+    """Machines that sample; without any the trainer does."""
+
+    urls: str = ""
+    """Workers by comma (`http://10.0.0.2:8100,http://10.0.0.3:8100`), as `smolsum serve-worker` prints them."""
+    sync_every: PositiveCount = 1
+    """Optimizer steps between two pushes of the weights."""
+    max_staleness: Count = 1
+    """Updates that the weights which sample may be behind those that learn; 0: nothing is sampled ahead."""
+    anchor_every: PositiveCount = 50
+    """Pushes of which one holds all weights; the others hold what changed."""
+    timeout_s: Positive = 300.0
+    """Seconds of silence after which a worker is given up, and its work goes to the others."""
+    retries: Count = 4
+    """Times that a rollout is asked for again after a failure."""
+    wait_s: Positive = 600.0
+    """Seconds to wait for a worker when none is left; then the run stops, saved."""
+
+
+@dataclass(frozen=True)
 class StageConfig:
     """One leg of a run. What a configuration leaves out is inherited from the sections above."""
 
@@ -275,6 +295,7 @@ class Config:
     lora: LoraConfig = field(default_factory=LoraConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    workers: WorkersConfig = field(default_factory=WorkersConfig)
     stages: dict[str, StageConfig] = field(default_factory=dict)
     """The stages in the order in which they run, each starting from the one before."""
 

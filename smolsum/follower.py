@@ -56,6 +56,10 @@ class Follower(Session):
         """Nobody writes to this rank's disk."""
         return self.stop_requested
 
+    def stops(self) -> bool:
+        """By this rank's own user."""
+        return self.stop_requested
+
     def _rest(self) -> bool:
         """The first rank rests, and the others wait for its answer."""
         return not self.stop_requested

@@ -151,6 +151,7 @@ def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, 
             config.train.accumulation_steps,
             config.train.refill_rounds,
         ),
+        "workers": (config.workers.sync_every, config.workers.max_staleness) if config.workers.urls else None,
         "version": provenance["versions"]["smolsum"],
         "previous": previous,
     }

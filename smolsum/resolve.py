@@ -1,7 +1,7 @@
 """From presets, files, the environment and flags to one `Config`, with the origin of every value.
 
 Low to high: defaults of the records < profiles/default < model preset < --preset < --config < environment
-(folders only, never a hyperparameter) < flags and --set. A layer that has stages replaces those below it
+(folders and workers, never a hyperparameter) < flags and --set. A layer that has stages replaces those below it
 wholesale, and so do --strategy and --reward. A stage inherits what it leaves out; and what is typed for the
 whole run (`--set grpo.beta=0.1`) also replaces what files say of single stages, or it would do nothing.
 """
@@ -31,6 +31,8 @@ INHERITED = {
     "beta": "grpo.beta",
 }
 """Where a stage takes what it leaves out."""
+ENVIRONMENT = {"SMOLSUM_RUNS_DIR": "run.dir", "SMOLSUM_WORKERS": "workers.urls"}
+"""Context that a variable gives."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ def resolve(
 ) -> Resolved:
     """Returns the configuration of a run and the origin of its values.
 
-    `flags` holds further options by dotted key, None for one that was not given; of `environ` only
-    SMOLSUM_RUNS_DIR is read. UsageError names the source of whatever is wrong, even where a later layer wins.
+    `flags` holds further options by dotted key, None for one that was not given; of `environ` only what
+    ENVIRONMENT names is read. UsageError names the source of whatever is wrong, even where a later layer wins.
     """
     shipped = [find_preset(name) for name in presets]
     own = [] if config_file is None else read_file(config_file)
@@ -83,8 +85,9 @@ def resolve(
     for layer in [read_preset("profiles", "default"), *layers]:
         _lay(given, layer, "preset")
     _lay(given, own, "user")
-    if environ.get("SMOLSUM_RUNS_DIR"):
-        _lay(given, [Entry("run.dir", environ["SMOLSUM_RUNS_DIR"], "environment SMOLSUM_RUNS_DIR")], "user")
+    for variable, key in ENVIRONMENT.items():
+        if environ.get(variable):
+            _lay(given, [Entry(key, environ[variable], f"environment {variable}")], "user")
     if strategy is not None or reward is not None or not _stage_names(given):
         chosen = [DEFAULT_STRATEGY, *(name for kind, name in shipped if kind == "strategies")][-1]
         _lay(given, _strategy_layer(chosen if strategy is None else strategy, reward), "preset")

@@ -11,7 +11,7 @@ from typing import Any
 from smolsum import checkpoints, manifest
 from smolsum.config import Config
 from smolsum.control import asked, forget, heed, hold
-from smolsum.errors import InterruptedRun, SmolsumError
+from smolsum.errors import InterruptedRun, SmolsumError, UnreachableError
 from smolsum.evaluate.headlines import headline_table
 from smolsum.evaluate.scores import has_scores, read_summary
 from smolsum.grpo.optimizer import Optimizer
@@ -29,7 +29,8 @@ from smolsum.stage_results import score_stage
 from smolsum.stages import fingerprints, resume_point, span
 
 OPTIMIZER = "optimizer.safetensors"
-NOTES = ("stage_reused", "paused", "resumed")  # events that are no warnings
+NOTES = ("stage_reused", "paused", "resumed", "worker_up", "workers_back", "worker_resynced")
+"""events that are no warnings"""
 
 
 class Session:
@@ -100,9 +101,9 @@ class Session:
         self._files.enter_context(Pulse(self.paths, self.journal, lambda: self._evaluating))
         self.journal.event("started", f"attempt {attempt} from step {point}", step=point)
         for path, problem in (damaged[step] for step in sorted(damaged) if step > point):
-            self._tell("checkpoint_damaged", f"checkpoint {path.name} is damaged and was passed over: {problem}", point)
+            self.tell("checkpoint_damaged", f"checkpoint {path.name} is damaged and was passed over: {problem}", point)
         for warning in materials.warnings:
-            self._tell("warning", warning, point)
+            self.tell("warning", warning, point)
         self.progress.plan(list(self.steps.items()))
         self.journal.status("starting", step=point, phase="loaded", stage=next(iter(self.steps)))
 
@@ -133,7 +134,7 @@ class Session:
         if found is None:
             return None
         copied = checkpoints.copy(found, self.paths)
-        self._tell(
+        self.tell(
             "stage_reused",
             f"stage {name} was trained before, with the same model, data and settings: "
             f"its {self.steps[name]} steps are taken from {found.path}",
@@ -172,15 +173,12 @@ class Session:
         self.journal.metrics({"step": self.step, "stage": name, "stage_step": self.stage_step, **metrics, **times})
         self._status("running", name, phase="training")
         self.progress.step(name, self.step, {**metrics, **times})
-        validation = {
-            key.removeprefix("validation/"): value for key, value in metrics.items() if key.startswith("validation/")
-        }
+        validation = {key.removeprefix("validation/"): v for key, v in metrics.items() if key.startswith("validation/")}
         if validation:
             self.progress.validation(self.step, validation)
         if metrics.get("update/skipped"):
-            self._tell(
-                "update_skipped",
-                f"step {self.step} had a gradient that is not finite; the weights were left as they were",
+            self.tell(
+                "update_skipped", f"step {self.step} had a gradient that is not finite; the weights stay as they were"
             )
 
     def checkpoint(self, name: str, optimizer: Optimizer, best: float | None) -> None:
@@ -251,15 +249,15 @@ class Session:
     def _rest(self) -> bool:
         """Wait for as long as a pause is asked for, everything being saved; False where the run is to stop. The other
         ranks wait for the answer."""
-        if asked(self.paths, "pause") and not self._stops():
-            self._tell("paused", f"paused after step {self.step}; space in smolsum watch resumes it")
+        if asked(self.paths, "pause") and not self.stops():
+            self.tell("paused", f"paused after step {self.step}; space in smolsum watch resumes it")
             self._status("paused", phase="paused")
-            if hold(self.paths, self._stops):
-                self._tell("resumed", f"resumed after step {self.step}")
+            if hold(self.paths, self.stops):
+                self.tell("resumed", f"resumed after step {self.step}")
                 self._status("running", phase="training")
-        return not self._stops()
+        return not self.stops()
 
-    def _stops(self) -> bool:
+    def stops(self) -> bool:
         """Whether the run is to stop, by Ctrl-C or by a file, which is answered by this."""
         self.stop_requested = heed(self.paths, "stop") or self.stop_requested
         return self.stop_requested
@@ -267,6 +265,19 @@ class Session:
     def _status(self, state: State, stage: str = "", *, phase: str) -> None:
         """Say what the run does now, of how many steps."""
         self.journal.status(state, step=self.step, phase=phase, stage=stage, steps=sum(self.steps.values()))
+
+    @contextmanager
+    def saved_if_unreachable(self, name: str, optimizer: Optimizer) -> Iterator[None]:
+        """Where what the step needs from elsewhere is out of reach, keep what was trained so far, before the error."""
+        try:
+            yield
+        except UnreachableError:
+            self.step, self._asked = self.step - 1, True
+            if self.stage_step:
+                self._save(name, optimizer, None)
+            if self.stops():
+                self._interrupt()
+            raise
 
     def _interrupt(self) -> None:
         """Leave after the user's signal; the step is finished and saved."""
@@ -279,8 +290,9 @@ class Session:
         self.stop_requested = self.in_step
         return self.in_step
 
-    def _tell(self, kind: str, message: str, step: int | None = None) -> None:
-        self.journal.event(kind, message, step=self.step if step is None else step)
+    def tell(self, kind: str, message: str, step: int | None = None, **fields: Any) -> None:
+        """Write down an event, and show it."""
+        self.journal.event(kind, message, step=self.step if step is None else step, **fields)
         (self.progress.note if kind in NOTES else self.progress.warn)(message)
 
     def _fail(self, error: BaseException) -> None:

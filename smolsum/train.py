@@ -9,10 +9,11 @@ an uninterrupted one bit for bit.
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 from statistics import fmean
 
-from smolsum.collect import PromptOrder, collect
+from smolsum.collect import PromptOrder, ahead, collect
 from smolsum.config import Config, StageConfig
 from smolsum.evaluate.generate import greedy
 from smolsum.follower import Follower
@@ -24,6 +25,8 @@ from smolsum.plan import planned_steps
 from smolsum.policy import ranks
 from smolsum.progress import Progress
 from smolsum.rewards.combine import combine, score_all
+from smolsum.rollout.choose import open_source
+from smolsum.rollout.source import Source
 from smolsum.session import Session
 from smolsum.step_metrics import rollout_metrics, rollout_rows
 
@@ -39,17 +42,20 @@ def train(config: Config, *, resume: str | None, progress: Progress) -> Path | N
     with role.open(config, resume, progress) as session:
         progress.phase(f"loading {config.model.path} and {config.data.path}")
         materials = gather(config)
-        session.begin(materials, planned_steps(config, len(materials.prompts["train"])))
-        session.evaluate("start")
-        for name in config.stages:
-            if not session.restore(name):
-                run_stage(session, materials, name)
-            session.evaluate(name)
-        session.finish()
+        prompts = materials.prompts["train"]
+        source = open_source(materials.policy, config, prompts, tell=session.tell, stopping=session.stops)
+        with closing(source):
+            session.begin(materials, planned_steps(config, len(prompts)))
+            session.evaluate("start")
+            for name in config.stages:
+                if not session.restore(name):
+                    run_stage(session, materials, source, name)
+                session.evaluate(name)
+            session.finish()
         return session.paths.root if ranks.leads() else None
 
 
-def run_stage(session: Session, materials: Materials, name: str) -> None:
+def run_stage(session: Session, materials: Materials, source: Source, name: str) -> None:
     """One leg of a run, from the checkpoint that the session restored or from the stage's start."""
     config, stage, policy = session.config, session.config.stages[name], materials.policy
     steps = session.steps[name]
@@ -57,10 +63,13 @@ def run_stage(session: Session, materials: Materials, name: str) -> None:
     optimizer = Optimizer(policy.model, config.optimizer, seed=config.train.seed)
     session.load_optimizer(optimizer)
     order = PromptOrder(materials.prompts["train"], config, list(config.stages).index(name))
+    source.publish(session.step, always=True)
     for k in range(session.stage_step, steps):
         with session.next_step():
             clock = Clock()
-            batch, used = collect(policy, order, k, config, stage, step=session.step, lap=clock.lap)
+            with session.saved_if_unreachable(name, optimizer):
+                batch, used = collect(source, order, k, config, stage, step=session.step, lap=clock.lap)
+            ahead(source, order, k, stage, step=session.step, steps=steps)
             chosen = batch.take(used)
             advantages_PG = advantages(chosen.totals, chosen.scores, stage.rewards, scale=config.grpo.advantage_scale)
             grads, metrics = gradients(
@@ -76,7 +85,9 @@ def run_stage(session: Session, materials: Materials, name: str) -> None:
             clock.lap("fwd_bwd_s")
             metrics |= optimizer.step(policy.model, grads, learning_rate(stage, k, steps))
             clock.lap("optimizer_s")
-            metrics |= rollout_metrics(batch, config)
+            source.publish(session.step)
+            clock.lap("publish_s")
+            metrics |= rollout_metrics(batch, config) | source.metrics()
             if session.validates(k):
                 metrics |= validate(session, materials, stage)
                 clock.lap("validate_s")

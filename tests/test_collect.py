@@ -10,6 +10,7 @@ import pytest
 from smolsum.collect import PromptOrder, collect
 from smolsum.config import Config, ModelConfig, SamplingConfig, StageConfig, TrainConfig
 from smolsum.policy.load import Policy, load_policy
+from smolsum.rollout.local import LocalSource
 from smolsum.rollout.records import Prompt
 
 CONFIG = Config(
@@ -50,10 +51,10 @@ def test_groups_without_spread_are_replaced(policy: Policy, prompts: tuple[Promp
     What was sampled first is what is sampled without refilling, and twice the same."""
     order = PromptOrder(prompts, CONFIG, 0)
     config = replace(CONFIG, train=replace(CONFIG.train, refill_rounds=rounds))
-    plain, kept = collect(policy, order, 1, CONFIG, STAGE, step=2, lap=lambda _: None)
+    plain, kept = collect(LocalSource(policy, CONFIG), order, 1, CONFIG, STAGE, step=2, lap=lambda _: None)
     assert kept == [0, 1, 2]
-    batch, used = collect(policy, order, 1, config, STAGE, step=2, lap=lambda _: None)
-    again, same = collect(policy, order, 1, config, STAGE, step=2, lap=lambda _: None)
+    batch, used = collect(LocalSource(policy, CONFIG), order, 1, config, STAGE, step=2, lap=lambda _: None)
+    again, same = collect(LocalSource(policy, CONFIG), order, 1, config, STAGE, step=2, lap=lambda _: None)
     assert (batch.groups, used) == (again.groups, same)
     assert batch.groups[:3] == plain.groups
     spread = [len(set(row)) > 1 for row in batch.totals.tolist()]
@@ -73,8 +74,8 @@ def test_rollouts_of_a_prompt_met_again_differ(policy: Policy, prompts: tuple[Pr
     """A prompt that filled a place and comes up in its own step has other seeds there."""
     order = PromptOrder(prompts, CONFIG, 0)
     config = replace(CONFIG, train=replace(CONFIG.train, refill_rounds=2))
-    batch, _ = collect(policy, order, 1, config, STAGE, step=2, lap=lambda _: None)
-    later, _ = collect(policy, order, 2, CONFIG, STAGE, step=3, lap=lambda _: None)
+    batch, _ = collect(LocalSource(policy, CONFIG), order, 1, config, STAGE, step=2, lap=lambda _: None)
+    later, _ = collect(LocalSource(policy, CONFIG), order, 2, CONFIG, STAGE, step=3, lap=lambda _: None)
     seeds = [rollout.seed for b in (batch, later) for group in b.groups for rollout in group.rollouts]
     assert len(set(seeds)) == len(seeds)
 
@@ -82,7 +83,7 @@ def test_rollouts_of_a_prompt_met_again_differ(policy: Policy, prompts: tuple[Pr
 def test_parts_of_a_batch(policy: Policy, prompts: tuple[Prompt, ...]) -> None:
     """Groups, signals and totals stay together."""
     order = PromptOrder(prompts, CONFIG, 0)
-    batch, _ = collect(policy, order, 0, CONFIG, STAGE, step=1, lap=lambda _: None)
+    batch, _ = collect(LocalSource(policy, CONFIG), order, 0, CONFIG, STAGE, step=1, lap=lambda _: None)
     part = (batch + batch).take([4, 0])
     assert part.groups == [batch.groups[1], batch.groups[0]]
     assert part.scores == {"length": [batch.scores["length"][1], batch.scores["length"][0]]}

@@ -68,6 +68,13 @@ def train(
         str | None,
         typer.Option(metavar="DIR", help="Directory of all runs.  [default: $SMOLSUM_RUNS_DIR or runs]"),
     ] = None,
+    worker: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="Let this `smolsum serve-worker` sample; repeatable.  [default: $SMOLSUM_WORKERS, by comma]",
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of everything random.")] = None,
     resume: Annotated[
         str | None,
@@ -109,7 +116,8 @@ def train(
 
     from smolsum.resolve import render_with_sources, resolve
 
-    flags = {"train.seed": seed, "run.name": name, "run.dir": runs_dir}
+    workers = ",".join(worker) if worker else None
+    flags = {"train.seed": seed, "run.name": name, "run.dir": runs_dir, "workers.urls": workers}
     resolved = resolve(
         model=model,
         strategy=strategy,
@@ -136,7 +144,7 @@ def train(
         progress.phase("starting")  # the imports below take seconds on a cold disk
         from smolsum.train import train as run_training
 
-        settings = _settings_of(resume, resolved.config.run.dir) if resume else resolved.config
+        settings = _settings_of(resume, resolved.config.run.dir, workers) if resume else resolved.config
         run_dir = run_training(settings, resume=resume, progress=progress)
     if run_dir:
         console.data(str(run_dir))
@@ -187,8 +195,9 @@ def _plan(config: Config) -> Callable[[], None]:
     return show
 
 
-def _settings_of(run: str, runs_dir: str) -> Config:
-    """The settings that a run began with; it is found by its name in `runs_dir`, or by its path."""
+def _settings_of(run: str, runs_dir: str, workers: str | None) -> Config:
+    """The settings that a run began with, but for the workers where others are given; it is found by its name in
+    `runs_dir`, or by its path."""
     from smolsum.resolve import resolve
     from smolsum.runs import open_run
 
@@ -200,7 +209,7 @@ def _settings_of(run: str, runs_dir: str) -> Config:
         presets=[],
         config_file=paths.config,
         sets=[],
-        flags={"run.dir": str(paths.root.parent)},
+        flags={"run.dir": str(paths.root.parent), "workers.urls": workers},
         environ={},
     ).config
 

@@ -4,12 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from smolsum.config import SamplingConfig
+from smolsum.config import Config, SamplingConfig
+from smolsum.policy import ranks
 from smolsum.policy.generate import generate, rollout_seed
 from smolsum.policy.load import Policy
+from smolsum.rollout.exchange import exchanged
 from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
+from smolsum.rollout.source import Asked
 
 WORKER = "local"
+
+
+class LocalSource:
+    """Samples with the policy itself, each rank its share; see `smolsum.rollout.source.Source`."""
+
+    depth = 0
+
+    def __init__(self, policy: Policy, config: Config) -> None:
+        self.policy, self.config = policy, config
+
+    def publish(self, version: int, *, always: bool = False) -> None:
+        """Nothing: it samples with the weights that are trained."""
+
+    def ahead(self, asked: Asked) -> None:
+        """Nothing: nobody else could sample meanwhile."""
+
+    def sample(self, asked: Asked) -> list[RolloutGroup]:
+        places = ranks.share(range(len(asked.prompts)))
+        mine = sample_groups(
+            self.policy,
+            [asked.prompts[place] for place in places],
+            [asked.first_place + place for place in places],
+            self.config.sampling,
+            temperature=asked.temperature,
+            run_seed=self.config.train.seed,
+            step=asked.step,
+            version=asked.step - 1,
+        )
+        return exchanged(mine, asked.prompts)
+
+    def metrics(self) -> dict[str, float]:
+        """None."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing was taken."""
 
 
 def sample_groups(

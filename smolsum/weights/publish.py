@@ -1,0 +1,104 @@
+"""The versions of the served weights, and what brings a worker from the one it has to the newest."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from smolsum.weights import delta
+
+
+@dataclass(frozen=True)
+class Version:
+    """Weights that are to be served, and the proof that they are."""
+
+    number: int
+    arrays: Mapping[str, Any]
+    sequences: Sequence[tuple[Sequence[int], Sequence[int]]]
+    """prompts and completions, token ids"""
+    logprobs: Sequence[Sequence[float]]
+    """of the completions' tokens, by the trainer, under these weights"""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A version that workers can be brought to."""
+
+    version: Version
+    weights: str
+    """checksum that a worker must report"""
+    patches: Mapping[int, bytes] = field(default_factory=dict)
+    """by the version that each changes; one leads to the next, the last to this one"""
+    seconds: float = 0.0
+    """that encoding took"""
+    density: float = 1.0
+    """share of the values that the last patch changes"""
+
+    @property
+    def number(self) -> int:
+        """The policy version."""
+        return self.version.number
+
+
+class Publisher:
+    """Makes patches from version to version, and anchors where no patches lead.
+
+    Not more than one `publish` at a time; `bodies` may be called from other threads meanwhile.
+    """
+
+    def __init__(self, *, anchor_every: int, metadata: Mapping[str, Any]) -> None:
+        """`metadata` travels with every patch and anchor. After `anchor_every` versions all workers are given an
+        anchor once."""
+        self._anchor_every, self._metadata = anchor_every, dict(metadata)
+        self._count, self._checksums = 0, dict[int, str]()
+        self._anchor: tuple[int, bytes] | None = None
+        self._encoding = threading.Lock()
+
+    def publish(self, previous: Published | None, version: Version) -> Published:
+        """Encode what leads from the previous version to this one. Patches that a worker may have missed are kept while
+        together they are smaller than the weights."""
+        published = self._encoded(previous, version)
+        self._checksums[version.number] = published.weights
+        return published
+
+    def knows(self, version: Any, weights: Any) -> bool:
+        """Whether these are a version that was published, and the checksum that its weights have."""
+        return version in self._checksums and self._checksums[version] == weights
+
+    def _encoded(self, previous: Published | None, version: Version) -> Published:
+        began = time.perf_counter()
+        self._count += 1
+        if previous is None or self._count % self._anchor_every == 0:
+            return Published(version, delta.checksum(version.arrays), seconds=time.perf_counter() - began)
+        patch = delta.encode(
+            previous.version.arrays,
+            version.arrays,
+            base_version=previous.number,
+            version=version.number,
+            metadata=self._metadata,
+        )
+        header = delta.read(patch)
+        patches, room = {previous.number: patch}, header.nbytes - len(patch)
+        for base in sorted(previous.patches, reverse=True):
+            room -= len(previous.patches[base])
+            if room < 0:
+                break
+            patches[base] = previous.patches[base]
+        return Published(version, header.weights, patches, time.perf_counter() - began, header.density)
+
+    def bodies(self, published: Published, held: int | None) -> list[bytes]:
+        """What is to be pushed, in order, to a worker that has version `held` (None: anything)."""
+        if held is not None and held in published.patches:
+            return [published.patches[base] for base in sorted(published.patches) if base >= held]
+        return [self._anchored(published.version)]
+
+    def _anchored(self, version: Version) -> bytes:
+        with self._encoding:  # several workers may want it at once
+            if self._anchor is None or self._anchor[0] != version.number:
+                self._anchor = None
+                body = delta.anchor(version.arrays, version=version.number, metadata=self._metadata)
+                self._anchor = (version.number, body)
+            return self._anchor[1]
