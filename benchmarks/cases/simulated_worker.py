@@ -1,0 +1,94 @@
+"""Workers that answer at the pace of a model without having one: many in this process, each on a port of its own.
+
+    python simulated_worker.py COUNT TOKENS SECONDS     prints the URLs as JSON, serves until stdin ends
+
+A rollout of TOKENS tokens takes SECONDS, all of a request together, as in a batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from smolsum.weights import delta
+
+EOS, VOCABULARY = 0, 1000
+FACTS = {"architecture": "qwen2", "vocab_size": VOCABULARY, "tokenizer": "", "dtype": "float32"}
+
+
+def worker(tokens: int, seconds: float) -> Starlette:
+    """One worker's face."""
+    served: dict[str, Any] = {"version": 0, "weights": ""}
+
+    async def health(_: Request) -> Response:
+        return JSONResponse({"state": "ready", "sampling": {}, "max_model_len": 100_000, **FACTS, **served})
+
+    async def put(request: Request) -> Response:
+        header = delta.read(await request.body())
+        served.update(version=header.version, weights=header.weights)
+        return JSONResponse({**served, "seconds": 0.0})
+
+    async def rollouts(request: Request) -> Response:
+        asked = await request.json()
+        line = {
+            "token_ids": [7] * (tokens - 1) + [EOS],
+            "logprobs": [-1.2345678] * tokens,
+            "finish_reason": "stop",
+            "version": served["version"],
+        }
+
+        async def lines() -> AsyncIterator[str]:
+            await asyncio.sleep(seconds)
+            for each in asked["requests"]:
+                yield json.dumps({"id": each["id"], **line}) + "\n"
+            yield json.dumps({"done": len(asked["requests"])}) + "\n"
+
+        return StreamingResponse(lines(), media_type="application/x-ndjson")
+
+    return Starlette(
+        routes=[
+            Route("/health", health),
+            Route("/v1/weights", put, methods=["PUT"]),
+            Route("/v1/rollouts", rollouts, methods=["POST"]),
+        ]
+    )
+
+
+async def main() -> None:
+    """Serve them all until the parent closes stdin."""
+    count, tokens, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    servers = [
+        uvicorn.Server(uvicorn.Config(worker(tokens, seconds), log_level="error", timeout_graceful_shutdown=0))
+        for _ in sockets
+    ]
+    for server in servers:
+        server.capture_signals = _none  # type: ignore[method-assign]  # one process, many servers
+    tasks = [
+        asyncio.create_task(server.serve(sockets=[listener])) for server, listener in zip(servers, sockets, strict=True)
+    ]
+    print(json.dumps([f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in sockets]), flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    for server in servers:
+        server.should_exit = server.force_exit = True
+    await asyncio.gather(*tasks)
+
+
+def _none() -> Any:
+    from contextlib import nullcontext
+
+    return nullcontext()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

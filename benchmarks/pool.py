@@ -1,0 +1,77 @@
+"""What the pool of workers costs the trainer: CPU a rollout and delay a step, from 1 to 256 workers over real HTTP.
+
+    uv run python benchmarks/pool.py
+
+The workers are simulated (another process, no model): a request takes as long whatever it asks for, so that a step
+could take exactly that long; what it takes longer is the delay. Rollouts grow with the workers, 8 for each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from smolsum.rollout.http import Terms, Wanted, WorkerClient
+from smolsum.rollout.member import Member
+from smolsum.rollout.pool import Pool
+from smolsum.rollout.preflight import Expected
+from smolsum.weights.publish import Publisher, Version
+
+SIMULATED = Path(__file__).parent / "cases" / "simulated_worker.py"
+FACTS = {"architecture": "qwen2", "vocab_size": 1000, "tokenizer": "", "dtype": "float32"}
+
+
+def measure(workers: int, *, per_worker: int, tokens: int, prompt: int, seconds: float, steps: int) -> dict[str, float]:
+    """Means over the steps: milliseconds of trainer CPU a rollout, and seconds that a step took longer than `seconds`."""
+    command = [sys.executable, str(SIMULATED), str(workers), str(tokens), str(seconds)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    urls = json.loads(process.stdout.readline())
+
+    def members() -> list[Member]:
+        return [Member(url, WorkerClient(url, None, timeout_s=60.0), Expected(FACTS, 10)) for url in urls]
+
+    pool = Pool(members, Publisher(anchor_every=50, metadata={}), retries=4)
+    pool.open()
+    weights = np.zeros(1000, np.float32)
+    terms = Terms(1.0, tokens, 1000, frozenset([0]))
+    try:
+        pool.publish(Version(0, {"w": weights}, [], [])).result()
+        while not all(member.state == "up" for member in pool.members):
+            time.sleep(0.01)
+        count, cpu, wall = workers * per_worker, 0.0, 0.0
+        for step in range(steps + 1):
+            wanted = [Wanted(f"{step}-{n}", (5,) * prompt, n) for n in range(count)]
+            began, used = time.perf_counter(), time.process_time()
+            pool.submit(wanted, terms, least_version=0).result.result(timeout=600)
+            if step:  # the first opens connections
+                wall += time.perf_counter() - began
+                cpu += time.process_time() - used
+        return {"cpu_ms": cpu / (steps * count) * 1e3, "delay_s": wall / steps - seconds}
+    finally:
+        pool.close()
+        process.stdin.close()  # type: ignore[union-attr]
+        process.wait()
+
+
+def main() -> None:
+    """Print the table in Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, 16, 64, 256])
+    parser.add_argument("--steps", type=int, default=5)
+    told = parser.parse_args()
+    print("8 rollouts a worker, 64 tokens of a prompt of 330, 2 s a request\n")
+    print("| workers | rollouts a step | trainer CPU, ms a rollout | delay, s a step |\n| --- | --- | --- | --- |")
+    for workers in told.workers:
+        found = measure(workers, per_worker=8, tokens=64, prompt=330, seconds=2.0, steps=told.steps)
+        print(f"| {workers} | {workers * 8} | {found['cpu_ms']:.2f} | {found['delay_s']:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

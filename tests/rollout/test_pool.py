@@ -1,0 +1,258 @@
+"""Workers that fail, come back and catch up: no rollout is lost, and none is paired with another's prompt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import pytest
+
+from smolsum.errors import SmolsumError
+from smolsum.rollout.http import Terms, Wanted, WorkerClient, WorkerError
+from smolsum.rollout import member
+from smolsum.rollout.member import Member
+from smolsum.rollout.pool import Pool, Ticket
+from smolsum.rollout.preflight import Expected
+from smolsum.weights.delta import checksum
+from smolsum.weights.publish import Publisher, Version
+from tests.scripted_worker import EOS, FACTS, FAULTS, VOCABULARY, ScriptedWorker, completion
+
+TERMS = Terms(1.0, 8, VOCABULARY, frozenset([EOS]))
+PROBE = [([1, 2], [3, 4])]
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a worker is tried again."""
+    monkeypatch.setattr(member, "FIRST_PAUSE_S", 0.05)
+
+
+def version(number: int) -> Version:
+    """Weights of which the scripted worker's log-probs are one value."""
+    weights = np.full(1000, -1.0, np.float32)
+    weights[:3] -= number / 64
+    return Version(number, {"w": weights}, PROBE, [[float(weights[0])] * 2])
+
+
+def wanted(count: int, mark: str = "a") -> list[Wanted]:
+    return [Wanted(f"{mark}{n}", (n + 7, n), 1000 + n) for n in range(count)]
+
+
+def checked(ticket: Ticket, asked: Sequence[Wanted], timeout: float = 20) -> dict[str, str]:
+    """The worker of each rollout, once all are there and each is its prompt's."""
+    found = ticket.result.result(timeout=timeout)
+    assert found.keys() == {w.id for w in asked}
+    for each in asked:
+        assert list(found[each.id][0].token_ids) == completion(each.prompt_ids, each.seed, TERMS.max_new_tokens)
+    return {name: worker for name, (_, worker) in found.items()}
+
+
+@contextmanager
+def pool_of(
+    *workers: ScriptedWorker, timeout_s: float = 5.0, retries: int = 4, anchor_every: int = 50
+) -> Iterator[Pool]:
+    def members() -> list[Member]:
+        return [Member(w.url, WorkerClient(w.url, None, timeout_s=timeout_s), Expected(FACTS, 100)) for w in workers]
+
+    pool = Pool(members, Publisher(anchor_every=anchor_every, metadata={"run": "test"}), retries=retries)
+    pool.open()
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+@pytest.fixture
+def workers() -> Iterator[Callable[..., ScriptedWorker]]:
+    with ExitStack() as stack:
+
+        def make(**settings: float) -> ScriptedWorker:
+            worker = ScriptedWorker(**settings)  # type: ignore[arg-type]
+            stack.callback(worker.close)
+            return worker
+
+        yield make
+
+
+def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.01)
+
+
+def all_up(pool: Pool) -> Callable[[], bool]:
+    return lambda: all(m.state == "up" for m in pool.members)
+
+
+def kinds(pool: Pool) -> list[str]:
+    found = []
+    while not pool.events.empty():
+        found.append(pool.events.get().kind)
+    return found
+
+
+def test_each_takes_a_share_by_its_speed(workers: Callable[..., ScriptedWorker]) -> None:
+    """Equal shares at first, then as many as its speed says."""
+    slow, fast = workers(delay_s=0.06), workers(delay_s=0.01)
+    with pool_of(slow, fast) as pool:
+        pool.publish(version(0)).result(timeout=10)
+        until(all_up(pool))
+        asked = wanted(20)
+        first = list(checked(pool.submit(asked, TERMS, least_version=0), asked).values())
+        asked = wanted(40, "b")
+        second = list(checked(pool.submit(asked, TERMS, least_version=0), asked).values())
+        names = [member.name for member in pool.members]
+        assert first.count(names[0]) == 10
+        assert second.count(names[1]) > 3 * second.count(names[0]) > 0
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_work_of_one_that_fails_is_done_by_the_other(fault: str, workers: Callable[..., ScriptedWorker]) -> None:
+    """Whatever it answers; what it had done rightly before counts, and it is told of with a remedy."""
+    bad, good = workers(), workers()
+    with pool_of(bad, good, timeout_s=0.5) as pool:
+        pool.publish(version(0)).result(timeout=10)
+        until(all_up(pool))
+        bad.fault = fault
+        asked = wanted(12)
+        checked(pool.submit(asked, TERMS, least_version=0), asked)
+        assert bad.asked > 0
+        if fault != "errors":
+            until(lambda: pool.members[0].trouble is not None or bad.fault is None)
+            assert pool.members[0].trouble is not None
+            assert pool.members[0].trouble.hint
+        bad.fault = None
+        until(all_up(pool))
+        asked = wanted(6, "b")
+        assert len(set(checked(pool.submit(asked, TERMS, least_version=0), asked).values())) == 2
+
+
+def test_a_worker_that_dies_is_replaced_and_taken_back(workers: Callable[..., ScriptedWorker]) -> None:
+    """Its work goes on elsewhere; back without any weights, it is given all of them."""
+    doomed, other = workers(delay_s=0.05), workers(delay_s=0.05)
+    with pool_of(doomed, other) as pool:
+        pool.publish(version(0)).result(timeout=10)
+        until(all_up(pool))
+        asked = wanted(16)
+        ticket = pool.submit(asked, TERMS, least_version=0)
+        until(lambda: doomed.sampled > 1)
+        back = doomed.restart()
+        try:
+            checked(ticket, asked)
+            pool.publish(version(1)).result(timeout=10)
+            until(all_up(pool))
+            asked = wanted(8, "b")
+            assert len(set(checked(pool.submit(asked, TERMS, least_version=1), asked).values())) == 2
+            assert back.bodies[0][0] == "anchor"
+            assert back.weights == checksum(version(1).arrays)
+            assert "worker_down" in kinds(pool)
+        finally:
+            back.close()
+
+
+def test_versions_travel_as_patches_and_now_and_then_as_anchors(workers: Callable[..., ScriptedWorker]) -> None:
+    """Both are proven, by checksum and log-probs; what is served is bit for bit what was published."""
+    worker = workers()
+    with pool_of(worker, anchor_every=4) as pool:
+        for number in range(6):
+            pool.publish(version(number)).result(timeout=10)
+            until(lambda number=number: pool.members[0].version == number)  # type: ignore[misc]
+            assert worker.weights == checksum(version(number).arrays)
+            assert worker.arrays["w"].tobytes() == version(number).arrays["w"].tobytes()
+        assert [kind for kind, _ in worker.bodies] == ["anchor", "patch", "patch", "anchor", "patch", "patch"]
+
+
+def test_no_rollout_is_sampled_with_weights_that_are_too_old(workers: Callable[..., ScriptedWorker]) -> None:
+    """Work waits for the version that it needs."""
+    worker = workers()
+    with pool_of(worker) as pool:
+        pool.publish(version(0)).result(timeout=10)
+        until(all_up(pool))
+        asked = wanted(3)
+        ticket = pool.submit(asked, TERMS, least_version=2)
+        pool.publish(version(1)).result(timeout=10)
+        until(lambda: worker.version == 1)
+        time.sleep(0.1)
+        assert worker.asked == 0
+        pool.publish(version(2)).result(timeout=10)
+        checked(ticket, asked)
+        assert {sampled.version for sampled, _ in ticket.result.result().values()} == {2}
+
+
+@pytest.mark.parametrize("fault", ["wrong weights", "wrong log-probs"])
+def test_a_sync_that_cannot_be_proven_takes_the_worker_out(fault: str, workers: Callable[..., ScriptedWorker]) -> None:
+    """The other one goes on alone, until the first one serves what it should."""
+    bad, good = workers(), workers()
+    with pool_of(bad, good) as pool:
+        pool.publish(version(0)).result(timeout=10)
+        until(all_up(pool))
+        bad.fault = fault
+        pool.publish(version(1)).result(timeout=10)
+        until(lambda: pool.members[0].state == "down")
+        asked = wanted(8)
+        assert set(checked(pool.submit(asked, TERMS, least_version=1), asked).values()) == {pool.members[1].name}
+        bad.fault = None
+        until(all_up(pool))
+
+
+def test_one_that_comes_back_as_another_model_is_left_out(workers: Callable[..., ScriptedWorker]) -> None:
+    """With both values and the remedy."""
+    worker, other = workers(), workers()
+    with pool_of(worker, other, timeout_s=0.5) as pool:
+        pool.publish(version(0)).result(timeout=10)
+        until(all_up(pool))
+        worker.health_changes = {"tokenizer": "xyz"}
+        worker.fault = "hangs"
+        asked = wanted(6)
+        checked(pool.submit(asked, TERMS, least_version=0), asked)
+        until(lambda: "tokenizer" in str(pool.members[0].trouble))
+        assert str(pool.members[0].trouble) == f"{worker.url} serves another tokenizer: xyz there, abc here"
+
+
+def test_without_any_worker_the_pool_waits_and_says_so(workers: Callable[..., ScriptedWorker]) -> None:
+    """The clock runs until one is back."""
+    worker = workers()
+    with pool_of(worker) as pool:
+        pool.publish(version(0)).result(timeout=10)
+        until(all_up(pool))
+        worker.close()
+        asked = wanted(4)
+        ticket = pool.submit(asked, TERMS, least_version=0)
+        until(lambda: pool.waited_s() > 0.2)
+        assert kinds(pool)[-1] == "workers_lost"
+        back = ScriptedWorker(port=worker.port)
+        try:
+            checked(ticket, asked)
+            assert pool.waited_s() == 0.0
+            assert "workers_back" in kinds(pool)
+        finally:
+            back.close()
+
+
+def test_a_rollout_that_always_fails_ends_in_an_error(workers: Callable[..., ScriptedWorker]) -> None:
+    """After its retries, with the last reason; it does not go round for ever."""
+    worker = workers()
+    with pool_of(worker, retries=2) as pool:
+        pool.publish(version(0)).result(timeout=10)
+        until(all_up(pool))
+        worker.fault = "errors"
+        ticket = pool.submit(wanted(2), TERMS, least_version=0)
+        with pytest.raises(WorkerError, match="failed 3 times, at last so: .* out of memory"):
+            ticket.result.result(timeout=10)
+
+
+def test_a_wrong_token_is_refused_by_name(workers: Callable[..., ScriptedWorker]) -> None:
+    """An address where nobody listens, as well."""
+    worker = workers()
+    worker.close()
+    with pool_of(worker) as pool:
+        pool.publish(version(0)).result(timeout=10)
+        until(lambda: pool.members[0].trouble is not None)
+        trouble = pool.members[0].trouble
+        assert isinstance(trouble, SmolsumError)
+        assert trouble.message.startswith(f"cannot reach {worker.url}")
+        assert trouble.hint
+        assert trouble.exit_code == 3
