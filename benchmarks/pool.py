@@ -28,7 +28,7 @@ FACTS = {"architecture": "qwen2", "vocab_size": 1000, "tokenizer": "", "dtype": 
 
 
 def measure(workers: int, *, per_worker: int, tokens: int, prompt: int, seconds: float, steps: int) -> dict[str, float]:
-    """Means over the steps: milliseconds of trainer CPU a rollout, and seconds that a step took longer than `seconds`."""
+    """Means over the steps: milliseconds of trainer CPU a rollout, and by how many seconds a step exceeds `seconds`."""
     command = [sys.executable, str(SIMULATED), str(workers), str(tokens), str(seconds)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -47,7 +47,9 @@ class ScriptedWorker:
             Route("/v1/logprobs", self._logprobs, methods=["POST"]),
             Route("/v1/rollouts", self._rollouts, methods=["POST"]),
         ]
-        config = uvicorn.Config(Starlette(routes=routes), log_level="critical", timeout_graceful_shutdown=0)
+        config = uvicorn.Config(
+            Starlette(routes=routes), log_level="critical", lifespan="off", timeout_graceful_shutdown=0
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
         self._thread.start()

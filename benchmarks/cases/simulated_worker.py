@@ -69,7 +69,9 @@ async def main() -> None:
     count, tokens, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     servers = [
-        uvicorn.Server(uvicorn.Config(worker(tokens, seconds), log_level="error", timeout_graceful_shutdown=0))
+        uvicorn.Server(
+            uvicorn.Config(worker(tokens, seconds), log_level="critical", lifespan="off", timeout_graceful_shutdown=0)
+        )
         for _ in sockets
     ]
     for server in servers:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from smolsum.errors import SmolsumError
-from smolsum.rollout.http import Terms, Wanted, WorkerClient, WorkerError
 from smolsum.rollout import member
+from smolsum.rollout.http import Terms, Wanted, WorkerClient, WorkerError
 from smolsum.rollout.member import Member
 from smolsum.rollout.pool import Pool, Ticket
 from smolsum.rollout.preflight import Expected
@@ -240,7 +240,7 @@ def test_a_rollout_that_always_fails_ends_in_an_error(workers: Callable[..., Scr
         until(all_up(pool))
         worker.fault = "errors"
         ticket = pool.submit(wanted(2), TERMS, least_version=0)
-        with pytest.raises(WorkerError, match="failed 3 times, at last so: .* out of memory"):
+        with pytest.raises(WorkerError, match=r"failed 3 times, at last so: .* out of memory"):
             ticket.result.result(timeout=10)
 
 
