@@ -10,6 +10,15 @@ from smolsum.errors import UsageError
 from smolsum.rollout.http import WorkerError
 
 FACTS = ("architecture", "vocab_size", "tokenizer", "dtype")
+NEUTRAL = {
+    "top_p": (1,),
+    "top_k": (0, -1),
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+}
+"""sampling parameters with the values that leave the distribution as it is"""
 TOLERANCE = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 1e-2}
 """mean absolute difference of log-probs, in nats, that rounding of the type explains"""
 
@@ -38,9 +47,10 @@ def check(url: str, health: Mapping[str, Any], expected: Expected) -> None:
                 f"{url} serves another {name}: {health.get(name)} there, {expected.facts[name]} here",
                 hint=f"start it with smolsum serve-worker {remedy}, and the same version of smolsum",
             )
-    if sampling := health.get("sampling"):
+    sampling: Mapping[str, Any] = health.get("sampling") or {}
+    if cut := {name: value for name, value in sampling.items() if value not in NEUTRAL.get(name, (value,))}:
         raise UsageError(
-            f"{url} samples by settings of its own: {sampling} there, none here",
+            f"{url} cuts or bends the distribution that it samples from: {cut} there, nothing here",
             hint="serve the model without a generation_config.json that cuts or penalises",
         )
     if (most := health.get("max_model_len")) is not None and most < expected.longest:

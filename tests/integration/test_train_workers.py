@@ -1,0 +1,155 @@
+"""Thirty steps with one vLLM worker and one MLX worker on loopback, each killed and restarted in the middle.
+
+$SMOLSUM_VLLM_PYTHON names the Python of an environment that has vLLM.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import httpx
+import pytest
+
+from smolsum.journal import read_jsonl
+from smolsum.policy.generate import rollout_seed
+from smolsum.policy.load import load_policy
+from smolsum.policy.served import served_arrays
+from smolsum.weights import delta
+
+VLLM_PYTHON = os.environ.get("SMOLSUM_VLLM_PYTHON")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not VLLM_PYTHON, reason="SMOLSUM_VLLM_PYTHON names no environment that has vLLM"),
+]
+STEPS, ROLLOUTS, PROMPTS = 30, 4, 2
+SETTINGS = {
+    "sampling.rollouts": ROLLOUTS,
+    "sampling.max_new_tokens": 96,
+    "train.prompts_per_step": PROMPTS,
+    "train.validate_every": 0,
+    "train.checkpoint_every": 1,
+    "train.keep_checkpoints": STEPS,
+    "stages.included.steps": STEPS,
+    "workers.max_staleness": 0,
+    "workers.timeout_s": 120,
+    "optimizer.learning_rate": 1e-4,
+}
+
+
+class Worker:
+    """`smolsum serve-worker`, that can be killed and started again at the same port."""
+
+    def __init__(self, engine: str, folder: Path) -> None:
+        self.engine, self.folder, self.port = engine, folder, 0
+        self.start()
+
+    def start(self) -> None:
+        """Start it, and wait until it serves."""
+        more = ["--vllm-python", str(VLLM_PYTHON)] if self.engine == "vllm" else []
+        command = [sys.executable, "-m", "smolsum", "serve-worker", "--model", "tiny", "--engine", self.engine, *more]
+        with (self.folder / f"{self.engine}.log").open("a") as log:
+            self.process = subprocess.Popen(
+                [*command, "--port", str(self.port)], stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().strip()
+        assert self.url, (self.folder / f"{self.engine}.log").read_text()
+        self.port = int(self.url.rpartition(":")[2])
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.communicate()
+
+    def stop(self) -> None:
+        """As a user would."""
+        self.process.terminate()
+        self.process.communicate(timeout=60)
+
+    def health(self) -> dict[str, Any]:
+        """What it serves."""
+        return dict(httpx.get(f"{self.url}/health", timeout=60).json())
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[list[Worker]]:
+    with ExitStack() as stack:
+        started = []
+        for engine in ("mlx", "vllm"):
+            started.append(Worker(engine, tmp_path))
+            stack.callback(started[-1].stop)
+        yield started
+
+
+def until_step(run: Path, step: int, training: subprocess.Popen[str]) -> None:
+    """Wait until that many steps are written."""
+    deadline = time.monotonic() + 600
+    while not (run / "metrics.jsonl").exists() or len((run / "metrics.jsonl").read_text().splitlines()) < step:
+        assert training.poll() is None, training.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_workers_that_die_cost_nothing(workers: list[Worker], tmp_path: Path) -> None:
+    """Every prompt has all its rollouts, with its own seeds; right after each sync sampler and trainer agree; what the
+    workers serve is bit for bit the checkpoint of that step."""
+    run = tmp_path / "runs/mine"
+    sets = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
+    urls = [word for worker in workers for word in ("--worker", worker.url)]
+    command = ["train", "--model", "tiny", "--strategy", "included", "--name", "mine", "--runs-dir", str(run.parent)]
+    training = subprocess.Popen(
+        [sys.executable, "-m", "smolsum", *command, *sets, *urls],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for worker, step in zip(workers, (6, 14), strict=True):
+        until_step(run, step, training)
+        worker.kill()
+        worker.start()
+    until_step(run, STEPS - 1, training)
+    served = [worker.health() for worker in workers]
+    said = training.communicate(timeout=600)
+    assert training.returncode == 0, said
+    rows = read_jsonl(run / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
+    off = [row["sampling/sampling_logp_difference/mean"] for row in rows]
+    assert max(off) < 1e-3, off
+    assert all(row["staleness/max"] == 0 for row in rows)
+    met = [check_rollouts(run, step) for step in range(1, STEPS + 1)]
+    assert len({prompt for prompts in met for prompt in prompts}) == STEPS * PROMPTS
+    by = [
+        row["worker"] for step in range(1, STEPS + 1) for row in read_jsonl(run / f"completions/step-{step:06d}.jsonl")
+    ]
+    names = {worker.url.removeprefix("http://") for worker in workers}
+    assert set(by) == names
+    told = [(event["kind"], event.get("worker")) for event in read_jsonl(run / "events.jsonl")]
+    for name in names:
+        assert ("worker_down", name) in told
+        assert told.count(("worker_up", name)) >= 2, told
+        assert by[-STEPS:].count(name) > 0
+    for health in served:
+        policy = load_policy(str(run / "checkpoints" / f"step-{health['version']:06d}"))
+        assert health["weights"] == delta.checksum(served_arrays(policy))
+    print(json.dumps({"logp difference": fmean(off), "share": {name: by.count(name) / len(by) for name in names}}))
+
+
+def check_rollouts(run: Path, step: int) -> list[str]:
+    """The step's prompts, each with all its rollouts, each with the seed of its place."""
+    rows = read_jsonl(run / f"completions/step-{step:06d}.jsonl")
+    prompts = list(dict.fromkeys(row["prompt_id"] for row in rows))
+    assert len(rows) == PROMPTS * ROLLOUTS
+    expected = [rollout_seed(42, step, p, name, g) for p, name in enumerate(prompts) for g in range(ROLLOUTS)]
+    assert [row["seed"] for row in rows] == expected
+    assert {row["policy_version"] for row in rows} == {step - 1}
+    return prompts
