@@ -24,12 +24,12 @@ from smolsum.rollout.preflight import Expected
 from smolsum.weights.publish import Publisher, Version
 
 SIMULATED = Path(__file__).parent / "cases" / "simulated_worker.py"
-FACTS = {"architecture": "qwen2", "vocab_size": 1000, "tokenizer": "", "dtype": "float32"}
+FACTS = {"architecture": "qwen2", "vocab_size": 1000, "tokenizer": "", "dtype": "float32", "eos": 0}
 
 
 def measure(workers: int, *, per_worker: int, tokens: int, prompt: int, seconds: float, steps: int) -> dict[str, float]:
     """Means over the steps: milliseconds of trainer CPU a rollout, and by how many seconds a step exceeds `seconds`."""
-    command = [sys.executable, str(SIMULATED), str(workers), str(tokens), str(seconds)]
+    command = [sys.executable, str(SIMULATED), str(workers), str(tokens), str(seconds), json.dumps(FACTS)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     urls = json.loads(process.stdout.readline())

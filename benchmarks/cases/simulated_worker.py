@@ -1,8 +1,9 @@
 """Workers that answer at the pace of a model without having one: many in this process, each on a port of its own.
 
-    python simulated_worker.py COUNT TOKENS SECONDS     prints the URLs as JSON, serves until stdin ends
+    python simulated_worker.py COUNT TOKENS SECONDS FACTS    prints the URLs as JSON, serves until stdin ends
 
-A rollout of TOKENS tokens takes SECONDS, all of a request together, as in a batch.
+A rollout of TOKENS tokens takes SECONDS, all of a request together, as in a batch. FACTS is JSON: `vocab_size`, `eos`,
+and what else /health should tell.
 """
 
 from __future__ import annotations
@@ -22,16 +23,15 @@ from starlette.routing import Route
 
 from smolsum.weights import delta
 
-EOS, VOCABULARY = 0, 1000
-FACTS = {"architecture": "qwen2", "vocab_size": VOCABULARY, "tokenizer": "", "dtype": "float32"}
+SILENT: dict[str, Any] = {"log_level": "critical", "lifespan": "off", "timeout_graceful_shutdown": 0}
 
 
-def worker(tokens: int, seconds: float) -> Starlette:
+def worker(tokens: int, seconds: float, facts: dict[str, Any]) -> Starlette:
     """One worker's face."""
     served: dict[str, Any] = {"version": 0, "weights": ""}
 
     async def health(_: Request) -> Response:
-        return JSONResponse({"state": "ready", "sampling": {}, "max_model_len": 100_000, **FACTS, **served})
+        return JSONResponse({"state": "ready", "sampling": {}, "max_model_len": 100_000, **facts, **served})
 
     async def put(request: Request) -> Response:
         header = delta.read(await request.body())
@@ -41,7 +41,7 @@ def worker(tokens: int, seconds: float) -> Starlette:
     async def rollouts(request: Request) -> Response:
         asked = await request.json()
         line = {
-            "token_ids": [7] * (tokens - 1) + [EOS],
+            "token_ids": [7] * (tokens - 1) + [facts["eos"]],
             "logprobs": [-1.2345678] * tokens,
             "finish_reason": "stop",
             "version": served["version"],
@@ -66,14 +66,9 @@ def worker(tokens: int, seconds: float) -> Starlette:
 
 async def main() -> None:
     """Serve them all until the parent closes stdin."""
-    count, tokens, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    count, tokens, seconds, facts = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), json.loads(sys.argv[4])
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    servers = [
-        uvicorn.Server(
-            uvicorn.Config(worker(tokens, seconds), log_level="critical", lifespan="off", timeout_graceful_shutdown=0)
-        )
-        for _ in sockets
-    ]
+    servers = [uvicorn.Server(uvicorn.Config(worker(tokens, seconds, facts), **SILENT)) for _ in sockets]
     for server in servers:
         server.capture_signals = _none  # type: ignore[method-assign]  # one process, many servers
     tasks = [
