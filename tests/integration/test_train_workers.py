@@ -100,6 +100,15 @@ def until_step(run: Path, step: int, training: subprocess.Popen[str]) -> None:
         time.sleep(0.1)
 
 
+def until_told(run: Path, kind: str, worker: Worker) -> None:
+    """Wait until the run has an event about a worker."""
+    deadline = time.monotonic() + 120
+    name = worker.url.removeprefix("http://")
+    while not any((e["kind"], e.get("worker")) == (kind, name) for e in read_jsonl(run / "events.jsonl")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def test_workers_that_die_cost_nothing(workers: list[Worker], tmp_path: Path) -> None:
     """Every prompt has all its rollouts, with its own seeds; right after each sync sampler and trainer agree; what the
     workers serve is bit for bit the checkpoint of that step."""
@@ -116,7 +125,10 @@ def test_workers_that_die_cost_nothing(workers: list[Worker], tmp_path: Path) ->
     for worker, step in zip(workers, (6, 14), strict=True):
         until_step(run, step, training)
         worker.kill()
+        until_told(run, "worker_down", worker)
+        training.send_signal(signal.SIGSTOP)  # or the thirty steps would be over before vLLM is back
         worker.start()
+        training.send_signal(signal.SIGCONT)
     until_step(run, STEPS - 1, training)
     served = [worker.health() for worker in workers]
     said = training.communicate(timeout=600)
