@@ -44,7 +44,8 @@ PROBED = 2
 class RemoteSource:
     """Samples through a pool of workers; see `smolsum.rollout.source.Source`.
 
-    `tell` hears of events, their kind, message, hint and worker; `stopping` says whether the user wants to leave, for when nothing goes on.
+    `tell` hears of events, their kind, message, hint and worker; `stopping` says whether the user wants to leave, for
+    when nothing goes on.
     """
 
     def __init__(
