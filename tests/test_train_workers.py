@@ -12,7 +12,7 @@ import pytest
 from serving import process
 
 from smolsum.cli import main
-from smolsum.journal import read_jsonl
+from smolsum.lines import read_jsonl
 from smolsum.policy.generate import rollout_seed
 from tests.training import arguments, events, make_data, start
 

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import pytest
 
-from smolsum.journal import read_jsonl
+from smolsum.lines import read_jsonl
 from smolsum.policy.generate import rollout_seed
 from smolsum.policy.load import load_policy
 from smolsum.policy.served import served_arrays
