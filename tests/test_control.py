@@ -66,13 +66,14 @@ def test_pulse(tmp_path: Path) -> None:
         assert paths.status.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_pause_resume_stop(tmp_path: Path) -> None:
     """A real run: it pauses after a step, saved, and its process stays; it resumes; it stops as after Ctrl-C, and
     resumed it ends with the numbers of a run that was never disturbed."""
     data, runs = make_data(tmp_path / "data"), tmp_path / "runs"
-    assert main(arguments(data, runs, "calm", stages__quality__steps=25)) == 0
+    assert main(arguments(data, runs, "calm", stages__quality__steps=15)) == 0
     apart = tmp_path / "apart"  # beside the other it would take over its length stage
-    process = start(arguments(data, apart, "asked", stages__quality__steps=25))
+    process = start(arguments(data, apart, "asked", stages__quality__steps=15))
     paths = RunPaths(apart / "asked")
     wait_until(lambda: paths.metrics.exists() and paths.metrics.stat().st_size > 0)
     ask(paths, "pause")

@@ -375,6 +375,7 @@ def test_interrupted_while_it_judges(run: Path, call: Call, server: JudgeServer)
     assert len(server.asked) == 2 * TESTS * len(CRITERIA) - known
 
 
+@pytest.mark.slow
 def test_killed_while_it_judges(run: Path, server: JudgeServer, tmp_path: Path) -> None:
     """After kill -9 the same command asks only what is missing: no judgement that was written is asked again."""
     server.latency_s = 0.2

@@ -159,6 +159,7 @@ def test_two_ranks_train_as_one(alone: Path, tmp_path: Path) -> None:
     assert_same(tmp_path / "runs", alone)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_takes_the_first_rank_s_state(alone: Path, tmp_path: Path) -> None:
     """After a stop in the middle the other ranks are given weights and optimizer; they need no disk in common."""
     shutil.copytree(alone, tmp_path / "runs", symlinks=True)
@@ -169,6 +170,7 @@ def test_a_resumed_run_takes_the_first_rank_s_state(alone: Path, tmp_path: Path)
     assert_same(tmp_path / "runs", alone)
 
 
+@pytest.mark.slow
 def test_one_ctrl_c_stops_all(tmp_path: Path) -> None:
     """A signal to any rank ends the step for all, saved, with the code of an interruption."""
     processes = start(tmp_path / "runs", 2, "stages.included.steps=500")
@@ -182,6 +184,7 @@ def test_one_ctrl_c_stops_all(tmp_path: Path) -> None:
     assert any((tmp_path / "runs/run/checkpoints").iterdir())
 
 
+@pytest.mark.slow
 def test_a_pause_holds_all(tmp_path: Path) -> None:
     """Asked of the first rank: all rest after the same step, saved, and go on; stopped in a rest, all stop."""
     processes = start(tmp_path / "runs", 2, "stages.included.steps=500", "train.checkpoint_every=500")
@@ -205,6 +208,7 @@ def test_a_pause_holds_all(tmp_path: Path) -> None:
     assert [step.step for step in list_checkpoints(paths)][-1] == len(read_jsonl(paths.metrics))
 
 
+@pytest.mark.slow
 def test_ranks_with_other_settings_are_refused(tmp_path: Path) -> None:
     """Before anything is trained, with what differs."""
     ours = start(tmp_path / "runs", 2)

@@ -114,7 +114,7 @@ def test_config_of_a_run_repeats_it(finished: Path, tmp_path: Path) -> None:
     assert weights(tmp_path / "twin", 8) == weights(finished, 8)
 
 
-@pytest.mark.parametrize("step", [1, 4, 7])
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 4, pytest.param(7, marks=pytest.mark.slow)])
 def test_resume_after_kill_is_bitwise(data: Path, finished: Path, tmp_path: Path, step: int) -> None:
     """kill -9 before any checkpoint, inside a stage, in the second stage: the end is that of the whole run."""
     process = start(arguments(data, tmp_path, "killed"))
