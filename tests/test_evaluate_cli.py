@@ -123,7 +123,7 @@ def test_judged_and_compared(run: Path, call: Call, server: JudgeServer) -> None
     assert row["judge"].startswith("judge-a, 2 rounds, prompts ")
     facts = summary(folder)["judging"]
     assert facts["missing"] == []
-    assert facts["usage"]["calls"] == 2 * TESTS * len(CRITERIA)
+    assert facts["usage"]["calls"] >= 2 * TESTS * len(CRITERIA)  # one whose connection had gone is asked again
     assert facts["second"]["agreement"]["composite"]["n"] == TESTS
     server.asked.clear()
     assert call("eval", run, "--judge", "judge-a", "--rounds", 2)[0] == 0
