@@ -137,13 +137,15 @@ class Member:
         open_works = {work.wanted.id: work for work in works}
         self.under_way, tokens, began = len(works), 0, time.monotonic()
         assert self.version is not None
+        failed: WorkerError | None = None
         try:
             stream = self.client.rollouts([work.wanted for work in works], works[0].terms, version=self.version)
             async for name, sampled in stream:
                 work = open_works.pop(name)
                 self.under_way -= 1
                 if isinstance(sampled, str):
-                    pool.undone([work], WorkerError(f"{self.url} could not sample {name}: {sampled}"))
+                    failed = WorkerError(f"{self.url} could not sample {name}: {sampled}", hint="see its log")
+                    pool.undone([work], failed)
                     continue
                 tokens += len(sampled.token_ids)
                 pool.done(work, sampled, self)
@@ -152,6 +154,8 @@ class Member:
             raise
         finally:
             self.under_way = 0
+        if failed is not None:
+            raise failed  # or it would take the same work again and again
         self.failures = 0
         rate = tokens / max(1e-6, time.monotonic() - began)
         self.tok_s = rate if not self.tok_s else SMOOTHING * rate + (1 - SMOOTHING) * self.tok_s
