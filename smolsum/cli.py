@@ -17,6 +17,7 @@ import typer
 from smolsum import console
 from smolsum.commands.baseline import baseline
 from smolsum.commands.evaluate import evaluate
+from smolsum.commands.report import report
 from smolsum.commands.serve_worker import serve_worker
 from smolsum.commands.stats import stats
 from smolsum.commands.train import train
@@ -109,6 +110,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "baseline": baseline,
     "eval": evaluate,
     "stats": stats,
+    "report": report,
 }
 for _name, _command in COMMANDS.items():
     app.command(_name, epilog=_EXIT_CODES)(_command)

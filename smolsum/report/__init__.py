@@ -1,0 +1,1 @@
+"""From run directories to a publishable page: tables, figures and the files that every number comes from."""

@@ -1,0 +1,198 @@
+"""Charts as SVG text: pure functions of numbers. Colours are CSS classes, so that a page decides light and dark.
+
+A drawing is as wide as its place: `viewBox` and no width. Text is 11 units high in a drawing of some 640.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH = 640.0
+COLOURS = 8
+"""series that are told apart by colour; later ones repeat them, dashed"""
+LETTER = 5.6
+"""mean width of a letter of text"""
+LEFT, BOTTOM, TOP = 46.0, 20.0, 22.0
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line or a cloud of points with its name; `values` are (x, y)."""
+
+    name: str
+    values: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One small plot."""
+
+    title: str
+    series: tuple[Series, ...]
+
+
+def lines(panels: Sequence[Panel], names: Sequence[str], *, alt: str, x_title: str = "step") -> str:
+    """Small multiples with one legend, two panels a row, each with its own y axis. `names` fixes the colours."""
+    width, height, gap = (WIDTH - 20) / 2, 150.0, 20.0
+    parts = []
+    for place, panel in enumerate(panels):
+        x, y = (place % 2) * (width + gap), (place // 2) * (height + 26)
+        parts.append(_plot(panel, x, y, width, height, names, dots=False, x_title=x_title))
+    below = math.ceil(len(panels) / 2) * (height + 26)
+    legend, tall = _legend(names, below + 6)
+    return _svg("".join(parts) + legend, below + tall + 12, alt)
+
+
+def scatter(
+    series: Sequence[Series], *, alt: str, x_title: str, y_title: str, front: Sequence[tuple[float, float]] = ()
+) -> str:
+    """Points by series; `front` is joined by steps, from the left."""
+    names = [one.name for one in series]
+    panel = Panel(y_title, tuple(series))
+    drawn = _plot(panel, 0, 0, WIDTH, 320, names, dots=True, x_title=x_title, front=front)
+    legend, tall = _legend(names, 352)
+    return _svg(drawn + legend, 358 + tall, alt)
+
+
+def heat(names: Sequence[str], values: Sequence[Sequence[float]], *, alt: str) -> str:
+    """A square of numbers in [-1, 1]: green above 0, red below, grey where there is none (NaN)."""
+    label, size = 84.0, 62.0
+    parts = []
+    for row, name in enumerate(names):
+        parts.append(_text(label - 6, 24 + row * 34 + 21, name, "end"))
+        parts.append(_text(label + row * size + size / 2, 16, _short(name, int(size / LETTER)), "middle"))
+        for column, value in enumerate(values[row]):
+            x, y = label + column * size, 24 + row * 34
+            known = not math.isnan(value)
+            kind = "none" if not known else "pos" if value >= 0 else "neg"
+            opacity = f' fill-opacity="{0.12 + 0.6 * min(1.0, abs(value)):.2f}"' if known else ""
+            parts.append(f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{size - 2:g}" height="32"{opacity}/>')
+            shown = f"{value:+.2f}".replace("-", "\N{MINUS SIGN}") if known else "\N{EN DASH}"
+            parts.append(_text(x + size / 2 - 1, y + 20, shown, "middle"))
+    width = label + size * len(names)
+    return _svg("".join(parts), 24 + 34 * len(names) + 4, alt, width)
+
+
+def bars(names: Sequence[str], parts: Sequence[str], shares: Sequence[Sequence[float]], *, alt: str) -> str:
+    """A horizontal bar a name, cut into `parts` by their shares in [0, 1]; what is missing to 1 stays blank."""
+    label = min(270.0, max((len(name) for name in names), default=0) * LETTER + 10)
+    drawn = []
+    for row, name in enumerate(names):
+        y, x = row * 22.0, label
+        drawn.append(_text(label - 6, y + 15, _short(name, int(label / LETTER)), "end"))
+        drawn.append(f'<rect class="blank" x="{label:g}" y="{y + 3:g}" width="{WIDTH - label:g}" height="16"/>')
+        for place, share in enumerate(shares[row]):
+            wide = share * (WIDTH - label)
+            if wide > 0:
+                title = f"<title>{escape(parts[place])}: {100 * share:.1f}%</title>"
+                drawn.append(
+                    f'<rect class="fill c{place % COLOURS}" x="{x:.1f}" y="{y + 3:g}" width="{wide:.1f}" height="16">'
+                    f"{title}</rect>"
+                )
+            x += wide
+    legend, tall = _legend(parts, 22 * len(names) + 8)
+    return _svg("".join(drawn) + legend, 22 * len(names) + 14 + tall, alt)
+
+
+def _plot(
+    panel: Panel,
+    x0: float,
+    y0: float,
+    width: float,
+    height: float,
+    names: Sequence[str],
+    *,
+    dots: bool,
+    x_title: str,
+    front: Sequence[tuple[float, float]] = (),
+) -> str:
+    points = [point for one in panel.series for point in one.values if all(map(math.isfinite, point))]
+    parts = [_text(x0 + LEFT, y0 + 13, panel.title, "start", "title")]
+    left, right, top, bottom = x0 + LEFT, x0 + width - 6, y0 + TOP, y0 + height - BOTTOM
+    if not points:
+        parts.append(_text((left + right) / 2, (top + bottom) / 2, "no values", "middle", "faint"))
+        return "".join(parts)
+    x_ticks = ticks(min(x for x, _ in points), max(x for x, _ in points))
+    y_ticks = ticks(min(y for _, y in points), max(y for _, y in points))
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = (x - x_ticks[0]) / (x_ticks[-1] - x_ticks[0])
+        up = (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
+        return left + across * (right - left), bottom - up * (bottom - top)
+
+    for tick in y_ticks:
+        y = place(x_ticks[0], tick)[1]
+        parts.append(f'<path class="grid" d="M{left:.1f} {y:.1f}H{right:.1f}"/>')
+        parts.append(_text(left - 4, y + 3.5, _tick(tick), "end", "faint"))
+    for tick in x_ticks:
+        x = place(tick, y_ticks[0])[0]
+        anchor = "end" if tick == x_ticks[-1] else "middle"
+        parts.append(_text(x, bottom + 13, _tick(tick), anchor, "faint"))
+    if dots:
+        parts.append(_text(right, y0 + height + 6, x_title, "end", "faint"))
+    if front:
+        steps = [place(*point) for point in front]
+        path = f"M{steps[0][0]:.1f} {steps[0][1]:.1f}" + "".join(f"H{x:.1f}V{y:.1f}" for x, y in steps[1:])
+        parts.append(f'<path class="front" d="{path}"/>')
+    for one in panel.series:
+        colour = _class(names.index(one.name))
+        inside = [place(x, y) for x, y in one.values if math.isfinite(x) and math.isfinite(y)]
+        if dots:
+            circles = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2"/>' for x, y in inside)
+            parts.append(f'<g class="dot {colour}"><title>{escape(one.name)}</title>{circles}</g>')
+        elif inside:
+            path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in inside)
+            parts.append(f'<path class="line {colour}" d="{path}"><title>{escape(one.name)}</title></path>')
+    return "".join(parts)
+
+
+def ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """Round numbers from at or below `low` to at or above `high`, two at least."""
+    if high - low < 1e-12 * max(1.0, abs(high)):
+        pad = abs(high) * 0.1 or 1.0
+        low, high = low - pad, high + pad
+    raw = (high - low) / (most - 1)
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(power * unit for unit in (1, 2, 2.5, 5, 10) if power * unit >= raw * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [index * step for index in range(first, max(last, first + 1) + 1)]
+
+
+def _tick(value: float) -> str:
+    return f"{value:.4g}".replace("-", "\N{MINUS SIGN}").replace("e\N{MINUS SIGN}0", "e\N{MINUS SIGN}")
+
+
+def _legend(names: Sequence[str], top: float) -> tuple[str, float]:
+    """The names with their colours, as many a row as fit, and the height of it."""
+    x, y, parts = LEFT, top + 10, []
+    for place, name in enumerate(names):
+        wide = len(name) * LETTER + 30
+        if x > LEFT and x + wide > WIDTH:
+            x, y = LEFT, y + 16
+        parts.append(f'<path class="key {_class(place)}" d="M{x:.1f} {y - 4:.1f}h14"/>')
+        parts.append(_text(x + 18, y, name, "start"))
+        x += wide
+    return "".join(parts), (y - top + 6 if names else 0.0)
+
+
+def _class(place: int) -> str:
+    return f"c{place % COLOURS}" + (" dashed" if place >= COLOURS else "")
+
+
+def _short(text: str, letters: int) -> str:
+    return text if len(text) <= letters else text[: max(1, letters - 1)] + "…"
+
+
+def _text(x: float, y: float, text: str, anchor: str, kind: str = "") -> str:
+    styled = f' class="{kind}"' if kind else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{styled}>{escape(text)}</text>'
+
+
+def _svg(content: str, height: float, alt: str, width: float = WIDTH) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img" '
+        f'aria-label="{escape(alt)}"><title>{escape(alt)}</title>{content}</svg>'
+    )

@@ -1,0 +1,67 @@
+"""The order of a report: verdict and provenance first, the study's tables in its order, then what the study lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from smolsum.evaluate.columns import COMPOSITE
+from smolsum.report import figures, tables_more, tables_setup
+from smolsum.report.gather import Study
+from smolsum.report.page import Page, Section
+from smolsum.report.results import Outcome, outcomes
+from smolsum.report.tables_results import result_tables, strategies_table
+from smolsum.stats.paired import ALPHA
+
+
+def compose(study: Study) -> Page:
+    """Returns the whole report of a study; the same study gives the same page."""
+    found = outcomes(study)
+    sections = [Section("Provenance", (tables_more.provenance_table(study),))]
+    if study.left_out:
+        sections.append(Section("Left out", (tables_more.left_out_table(study.left_out),)))
+    sections += [
+        Section("Data", tuple(tables_setup.data_tables(study))),
+        Section("Evaluation", (tables_setup.metrics_table(study),)),
+        Section("Baselines", tuple(tables_setup.baseline_tables(study))),
+        Section("Method", tuple(tables_setup.method_tables(study))),
+        Section("Results", (*result_tables(study, found), strategies_table(study, found))),
+        Section("Training", tuple(figures.curve_figures(study))),
+        Section("Correlations", tuple(figures.correlation_figures(study, found))),
+        Section(
+            "Quality, length and errors",
+            (
+                *figures.pareto_figure(study, found),
+                *figures.errors_figure(study, found),
+                tables_more.errors_table(study, found),
+                tables_more.flips_table(study, found),
+            ),
+        ),
+        Section("The judge", (tables_more.noise_table(study), *figures.reward_figures(found))),
+        Section("Cost", (tables_more.cost_table(study),)),
+        Section("Samples", tuple(tables_more.samples_table(study, found, model) for model in study.models)),
+        Section("Settings", (tables_more.differences_table(study),)),
+        Section("Limits", (), tuple(tables_more.limits(study, found))),
+    ]
+    kept = tuple(section for section in sections if section.items or section.text)
+    return Page(f"smolsum report: {', '.join(study.models)}", verdict(study, found), kept)
+
+
+def verdict(study: Study, found: Sequence[Outcome]) -> str:
+    """One sentence a model on what is best and whether that is more than chance."""
+    said = []
+    for model in study.models:
+        mine = [one for one in found if one.model == model and one.metric(COMPOSITE) is not None]
+        if not mine:
+            said.append(f"{model}: nothing has been judged yet.")
+            continue
+        best = max(mine, key=lambda one: one.metric(COMPOSITE) or 0.0)
+        told = f"{model}: {best.name} scores highest, {best.metric(COMPOSITE):.3f} of 4"
+        if best.test is not None:
+            result = best.test.result
+            sure = "significantly" if best.p_holm < ALPHA else "not significantly"
+            told += (
+                f", {sure} different from length alone (Δ {result.delta:+.3f}, 95 % [{result.ci_low:+.3f}, "
+                f"{result.ci_high:+.3f}], p adjusted {best.p_holm:.2g})"
+            )
+        said.append(told + ".")
+    return " ".join(said).replace("-0.", "\N{MINUS SIGN}0.")

@@ -1,0 +1,68 @@
+"""What a run is in the study's words: its model, its strategy and its reward configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+LENGTH_ONLY, FINETUNED, INCLUDED = "length-only", "finetuned", "included"
+STRATEGIES = {FINETUNED: "length-penalty fine-tuned", INCLUDED: "length-penalty included"}
+PREFIX = {FINETUNED: "quality-", INCLUDED: "length-quality-"}
+SIGNALS = {
+    "bleu": ("BLEU", "[0, 1]", "n-gram precision against the reference, with a brevity penalty"),
+    "rouge": ("ROUGE-L", "[0, 1]", "F1 of the longest common subsequence with the reference"),
+    "meteor": ("METEOR", "[0, 1]", "unigram precision and recall with stems and synonyms, less for broken order"),
+    "length": ("length", "(-∞, 0]", "distance from the target, in targets, negative"),
+    "overlong": ("overlong", "[-1, 0]", "soft punishment for the last tokens before the limit"),
+}
+REWARDS = {
+    "rouge": ("rouge",),
+    "meteor": ("meteor",),
+    "bleu": ("bleu",),
+    "meteor-bleu": ("meteor", "bleu"),
+    "meteor-rouge": ("meteor", "rouge"),
+    "bleu-rouge": ("bleu", "rouge"),
+}
+"""the study's reward configurations (Table 8), in the order of its Tables 10-13"""
+
+
+def model_name(path: str) -> str:
+    """The last part of a model's path or hub id."""
+    return PurePosixPath(path.rstrip("/")).name.rpartition(":")[2] or path
+
+
+def model_argument(path: str) -> str:
+    """What `--model` takes for a path."""
+    return path.removeprefix("builtin:")
+
+
+def strategy_of(config: Mapping[str, Any]) -> str:
+    """Returns the strategy of a run's stages: length-only, finetuned, included, or the names of its stages."""
+    stages = [set(stage["rewards"]) for stage in config["stages"].values()]
+    if all(signals == {"length"} for signals in stages):
+        return LENGTH_ONLY
+    if len(stages) == 1 and "length" in stages[0]:
+        return INCLUDED
+    if len(stages) == 2 and stages[0] == {"length"} and "length" not in stages[1]:
+        return FINETUNED
+    return "+".join(config["stages"])
+
+
+def reward_of(config: Mapping[str, Any]) -> str:
+    """Returns the reward configuration of a run's last stage: `meteor-rouge`; weights other than 1 are in the name."""
+    rewards = dict(list(config["stages"].values())[-1]["rewards"])
+    quality = {name: weight for name, weight in rewards.items() if name != "length"}
+    if not quality:
+        return LENGTH_ONLY
+    known = next((label for label, signals in REWARDS.items() if set(signals) == set(quality)), "-".join(quality))
+    unusual = [f"{name}={weight:g}" for name, weight in rewards.items() if weight != 1.0]
+    return f"{known} ({', '.join(unusual)})" if unusual else known
+
+
+def train_command(model: str, strategy: str, reward: str) -> str:
+    """The command that trains a configuration of the study; `model` as `--model` takes it."""
+    if strategy == LENGTH_ONLY:
+        return f"smolsum train --model {model} --strategy included --reward length"
+    signals: Sequence[str] = REWARDS.get(reward, (reward,))
+    return f"smolsum train --model {model} --strategy {strategy} --reward {'-'.join(signals)}"

@@ -1,0 +1,158 @@
+"""The study's figures, and three that it lacks, drawn from a study's runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from smolsum.evaluate.columns import COMPOSITE
+from smolsum.report import charts
+from smolsum.report.configurations import STRATEGIES
+from smolsum.report.gather import Study, Trained
+from smolsum.report.page import Figure
+from smolsum.report.results import Outcome, baseline_of
+from smolsum.report.tables_more import ERRORS, error_shares
+from smolsum.report.tables_results import CRITERIA
+from smolsum.stats.correlation import correlate
+
+POINTS = 120
+"""of a curve at most, so that a page stays small"""
+CLOUD = 200
+"""of one configuration's scatter at most"""
+DYNAMICS = (
+    ("loss", "loss"),
+    ("grad_norm", "gradient norm before clipping"),
+    ("reward", "reward"),
+    ("reward_std", "reward std within a group"),
+    ("completions/mean_length", "tokens"),
+    ("length/within_tol", "share on target"),
+    ("frac_reward_zero_std", "groups without spread"),
+    ("entropy", "entropy"),
+)
+OVERLAP = ("rouge", "meteor", "bleu")
+
+
+def correlation_figures(study: Study, outcomes: Sequence[Outcome]) -> list[Figure]:
+    """Returns Figure 1: a heat map of the judged metrics for each model and strategy."""
+    figures: list[Figure] = []
+    for model in study.models:
+        for strategy, title in STRATEGIES.items():
+            mine = [one for one in outcomes if (one.model, one.strategy) == (model, strategy)]
+            frames = [e.scores.frame for one in mine for e in one.evaluations if set(CRITERIA) <= set(e.scores.metrics)]
+            if not frames:
+                continue
+            found = {(pair.x, pair.y): pair for pair in correlate(frames, CRITERIA)}
+            values = [[1.0 if x == y else (found.get((x, y)) or found[(y, x)]).r for y in CRITERIA] for x in CRITERIA]
+            told = ", ".join(f"{x} and {y} {pair.r:+.2f}" for (x, y), pair in found.items() if not math.isnan(pair.r))
+            alt = f"Pearson correlations, {model}, {title}: {told or 'none, as no metric varies'}"
+            n = next(iter(found.values())).n
+            figures.append(
+                Figure(
+                    f"1{'abcdefghij'[len(figures)]}",
+                    f"Correlation of judged metrics, {model}, {title}",
+                    charts.heat(CRITERIA, values, alt=alt),
+                    alt,
+                    (f"n = {n}: all examples of {len(frames)} evaluations pooled.",),
+                )
+            )
+    return figures
+
+
+def curve_figures(study: Study) -> list[Figure]:
+    """Returns Figure 2, KL and clip fraction, and the training dynamics of each model (Figures 3 and 4)."""
+    if not study.trained:
+        return []
+    names = [run.paths.name for run in study.trained]
+    panels = [
+        _panel(study.trained, "kl", "KL divergence"),
+        _panel(study.trained, "clip_ratio/region_mean", "clip fraction"),
+    ]
+    highest = {p.title: max((y for s in p.series for _, y in s.values), default=0.0) for p in panels}
+    alt = "KL divergence and clip fraction by step: " + ", ".join(f"{t} at most {v:.3g}" for t, v in highest.items())
+    figures = [Figure("2", "KL divergence and clip fraction", charts.lines(panels, names, alt=alt), alt)]
+    for place, model in enumerate(study.models):
+        runs = [run for run in study.trained if run.model == model]
+        if not runs:
+            continue
+        panels = [_panel(runs, key, title) for key, title in DYNAMICS]
+        names = [run.paths.name for run in runs]
+        alt = f"Training dynamics of {model}, {len(runs)} runs: {', '.join(title for _, title in DYNAMICS)} by step"
+        figures.append(Figure(str(3 + place), f"Training dynamics, {model}", charts.lines(panels, names, alt=alt), alt))
+    return figures
+
+
+def _panel(runs: Sequence[Trained], key: str, title: str) -> charts.Panel:
+    series = []
+    for run in runs:
+        values = [
+            (float(row["step"]), float(row[key]))
+            for row in run.metrics
+            if isinstance(row.get(key), int | float) and isinstance(row.get("step"), int)
+        ]
+        stride = max(1, math.ceil(len(values) / POINTS))
+        # each point is the mean of its steps: a thinned curve would show a step's noise
+        thinned = [_mean(values[start : start + stride]) for start in range(0, len(values), stride)]
+        if thinned:
+            series.append(charts.Series(run.paths.name, tuple(thinned)))
+    return charts.Panel(title, tuple(series))
+
+
+def _mean(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    return points[-1][0], math.fsum(y for _, y in points) / len(points)
+
+
+def pareto_figure(study: Study, outcomes: Sequence[Outcome]) -> list[Figure]:
+    """Returns the composite against the share on target, with the front that nothing beats in both."""
+    every = [*filter(None, (baseline_of(study, model) for model in study.models)), *outcomes]
+    points = [
+        (f"{one.model} {one.name}", on, composite)
+        for one in every
+        if (on := one.metric("length/within_tol")) is not None and (composite := one.metric(COMPOSITE)) is not None
+    ]
+    if not points:
+        return []
+    front = sorted(
+        (x, y) for _, x, y in points if not any(a >= x and b >= y and (a, b) != (x, y) for _, a, b in points)
+    )
+    best = [name for name, x, y in points if (x, y) in front]
+    alt = f"Composite against share on target, {len(points)} configurations; nothing beats {', '.join(best)} in both"
+    series = [charts.Series(name, ((x, y),)) for name, x, y in points]
+    svg = charts.scatter(series, alt=alt, x_title="share on target", y_title="composite", front=front)
+    return [Figure("S1", "Quality against length", svg, alt, ("The line joins what nothing else beats in both.",))]
+
+
+def reward_figures(outcomes: Sequence[Outcome]) -> list[Figure]:
+    """Returns each overlap signal of an example against what the judge gave it."""
+    figures: list[Figure] = []
+    judged = [one for one in outcomes if COMPOSITE in one.evaluations[0].scores.metrics]
+    for signal in OVERLAP:
+        mine = [one for one in judged if signal in one.evaluations[0].scores.metrics]
+        if not mine:
+            continue
+        (pair,) = correlate([one.evaluations[0].scores.frame for one in mine], (signal, COMPOSITE))
+        most = max(1, CLOUD * 8 // max(8, len(mine)))
+        series = []
+        for one in mine:
+            rows = one.evaluations[0].scores.frame.select(signal, COMPOSITE).drop_nulls().rows()
+            stride = max(1, math.ceil(len(rows) / most))
+            series.append(charts.Series(f"{one.model} {one.name}", tuple((x, y) for x, y in rows[::stride])))
+        r = "no correlation, as one does not vary" if math.isnan(pair.r) else f"r = {pair.r:+.2f}"
+        alt = f"Composite against {signal} of {pair.n} summaries: {r}"
+        svg = charts.scatter(series, alt=alt, x_title=signal, y_title="composite")
+        figures.append(
+            Figure(f"S2{'abc'[len(figures)]}", f"Reward against judge, {signal}", svg, alt, (f"{r}, n = {pair.n}.",))
+        )
+    return figures
+
+
+def errors_figure(study: Study, outcomes: Sequence[Outcome]) -> list[Figure]:
+    """Returns how many summaries of each configuration are too long or too short."""
+    every = [*filter(None, (baseline_of(study, model) for model in study.models)), *outcomes]
+    shares = [[share or 0.0 for share in error_shares(one)[:2]] for one in every]
+    if not every:
+        return []
+    names = [f"{one.model} {one.name}" for one in every]
+    told = "; ".join(f"{name} {long:.0%} and {short:.0%}" for name, (long, short) in zip(names, shares, strict=True))
+    alt = f"Share of summaries too long and too short: {told}"
+    svg = charts.bars(names, ERRORS[:2], shares, alt=alt)
+    return [Figure("S3", "Off target", svg, alt)]

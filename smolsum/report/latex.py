@@ -1,0 +1,60 @@
+"""The tables of a report as LaTeX, for \\input; they need the packages booktabs and longtable."""
+
+from __future__ import annotations
+
+from smolsum.report.html import numeric_columns
+from smolsum.report.page import MINUS, Cell, Page, Table
+
+_ESCAPES = {
+    "\\": r"\textbackslash{}",
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    MINUS: "$-$",
+    "±": r"$\pm$",
+    "Δ": r"$\Delta$",
+    "\N{GREEK SMALL LETTER ALPHA}": r"$\alpha$",
+    "β": r"$\beta$",
+    "ε": r"$\varepsilon$",
+    "∞": r"$\infty$",
+    "✓": r"yes",
+    "✗": r"no",
+    "…": r"\ldots{}",
+    "·": r"$\cdot$",
+    "\N{RIGHT SINGLE QUOTATION MARK}": "'",
+}
+
+
+def to_latex(page: Page) -> str:
+    """Returns every table; what no run fills is a dash, and a comment above the table has the commands."""
+    parts = ["% needs \\usepackage{booktabs,longtable}"]
+    for section in page.sections:
+        parts += [_table(item) for item in section.items if isinstance(item, Table)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(table: Table) -> str:
+    commands = dict.fromkeys(cell.command for row in table.rows for cell in row if cell.command)
+    comments = "".join(f"% not run: {command}\n" for command in commands)
+    spec = "".join("r" if right else "l" for right in numeric_columns(table))
+    head = " & ".join(escape(name) for name in table.columns) + r" \\"
+    rows = "\n".join(" & ".join(_cell(cell) for cell in row) + r" \\" for row in table.rows)
+    caption = escape(f"{table.title}. {' '.join(table.notes)}".strip())
+    return (
+        f"{comments}\\begin{{longtable}}{{{spec}}}\n\\caption{{{caption}}}\\label{{tab:{table.number}}}\\\\\n\\toprule\n"
+        f"{head}\n\\midrule\n\\endhead\n{rows}\n\\bottomrule\n\\end{{longtable}}"
+    )
+
+
+def _cell(cell: Cell) -> str:
+    if cell.command:
+        return "--"
+    return f"\\textbf{{{escape(cell.text)}}}" if cell.best else escape(cell.text)
+
+
+def escape(text: str) -> str:
+    """Text on one line that LaTeX reads as text."""
+    return "".join(_ESCAPES.get(letter, letter) for letter in " ".join(text.split()))

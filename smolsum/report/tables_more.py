@@ -1,0 +1,257 @@
+"""What the study does not have: judge noise, rescued examples, errors, cost, settings that differ, samples, limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from smolsum.evaluate.columns import COMPOSITE
+from smolsum.evaluate.scores import SUMMARY
+from smolsum.report.gather import LeftOut, Study, Trained
+from smolsum.report.page import Cell, Source, Table, empty, number, p_value, percent, plain, words
+from smolsum.report.results import Outcome, baseline_of
+from smolsum.report.tables_results import CRITERIA, NOT_DONE, judge_command
+
+ERRORS = ("too long", "too short", "copied", "repetitive", "empty", "unfaithful")
+COPIED, REPETITIVE, UNFAITHFUL = 0.5, 0.2, 0.5
+"""shares of words copied in runs and of repeated trigrams above which, and a faithfulness below which, a summary counts
+as such"""
+SAMPLES = 20
+_LONGEST = 420
+
+
+def left_out_table(left_out: Sequence[LeftOut]) -> Table:
+    """Returns what was asked for and is not in the report, with why."""
+    rows = tuple((words(one.name), words(one.reason), words(one.command or NOT_DONE)) for one in left_out)
+    return Table("S2", "Left out of this report", ("Run", "Why", "Command that helps"), rows)
+
+
+def provenance_table(study: Study) -> Table:
+    """Returns what all of the report rests on."""
+    first = study.evaluations[0]
+    judge = Cell(study.judge) if study.judge else empty(judge_command(first))
+    data = str(first.scores.origin.get("data"))
+    rows = [
+        (words("Runs"), words(len(study.trained))),
+        (words("Baselines"), words(len(study.baselines))),
+        (words("Models"), words(", ".join(study.models))),
+        (words("Test split fingerprint"), Cell(data, source=Source(first.folder / SUMMARY, "data"))),
+        (words("Examples"), number(first.summary["n"], plain(0), Source(first.folder / SUMMARY, "n"))),
+        (words("Judge"), judge),
+        (words("METEOR"), words(", ".join(sorted({str(e.summary.get("meteor")) for e in study.evaluations})))),
+    ]
+    versions = sorted({str(run.info.get("versions", {}).get("smolsum")) for run in study.trained})
+    machines = sorted({str(run.info.get("machine", {}).get("system")) for run in study.trained})
+    rows.append((words("smolsum"), words(", ".join(versions) or NOT_DONE)))
+    rows.append((words("Trained on"), words(", ".join(machines) or NOT_DONE)))
+    return Table("S3", "Provenance", ("What", "Value"), tuple(rows))
+
+
+def noise_table(study: Study) -> Table:
+    """Returns how far the judge agrees with itself from round to round."""
+    rows: list[tuple[Cell, ...]] = []
+    for evaluation in study.evaluations:
+        name = evaluation.folder.parents[1].name if evaluation.step is not None else evaluation.folder.name
+        noise = evaluation.summary.get("judging", {}).get("noise", {})
+        path = evaluation.folder / SUMMARY
+        cells = [words(name)]
+        for key in (*CRITERIA, COMPOSITE):
+            found = noise.get(key, {})
+            for part in ("round_sd", "icc") if key == COMPOSITE else ("round_sd",):
+                source = Source(path, f"judging.noise.{key}.{part}")
+                cells.append(number(found.get(part), plain(3), source, command=judge_command(evaluation)))
+        missing = evaluation.summary.get("judging", {}).get("missing")
+        source = Source(path, "judging.missing")
+        cells.append(
+            number(None if missing is None else len(missing), plain(0), source, command=judge_command(evaluation))
+        )
+        rows.append(tuple(cells))
+    columns = ("Evaluation", *map(str.title, CRITERIA), "Composite", "Composite ICC", "Failed judgements")
+    note = (
+        "Standard deviation of a score between the rounds of one example; ICC(1,1): share of variance between examples."
+    )
+    return Table("S4", "Judge noise", columns, tuple(rows), (note,))
+
+
+def flips_table(study: Study, outcomes: Sequence[Outcome]) -> Table:
+    """Returns the examples that training rescued and those that it regressed, against the length-only baseline."""
+    rows: list[tuple[Cell, ...]] = []
+    for one in outcomes:
+        head = (words(one.model), words(one.name))
+        if one.flips is None:
+            rows.append((*head, *[empty(judge_command(one.evaluations[0]))] * 4))
+            continue
+        baseline = baseline_of(study, one.model)
+        assert baseline is not None
+        ids = baseline.side.ids
+        before, after = (side.values("passed", ids)[0] for side in (baseline.side, one.side))
+        changed = [
+            [str(key) for key, was, now in zip(ids["id"], before, after, strict=True) if now - was == by]
+            for by in (1, -1)
+        ]
+        listed = "; ".join(
+            f"{what} {', '.join(names[:3])}{'…' if len(names) > 3 else ''}"
+            for what, names in zip(("rescued", "regressed"), changed, strict=True)
+            if names
+        )
+        flips = one.flips
+        rows.append(
+            (
+                *head,
+                number(flips.gained, plain(0)),
+                number(flips.lost, plain(0)),
+                number(flips.p, p_value),
+                words(listed or NOT_DONE),
+            )
+        )
+    columns = ("Model", "Configuration", "Rescued", "Regressed", "p (McNemar)", "Which")
+    note = "Rescued: passes most rounds now and did not with the length-only baseline; regressed: the reverse."
+    return Table("S5", "Rescued and regressed examples", columns, tuple(rows), (note,))
+
+
+def error_shares(outcome: Outcome) -> list[float | None]:
+    """Returns the share of an outcome's first evaluation with each of `ERRORS`; None where it cannot be told."""
+    evaluation, task = outcome.evaluations[0], outcome.runs[0].config["task"]
+    frame = evaluation.scores.frame
+    low, high = (task["target_tokens"] + sign * task["tolerance_tokens"] for sign in (-1, 1))
+    tests = (
+        ("tokens", lambda value: value > high),
+        ("tokens", lambda value: value < low),
+        ("copied", lambda value: value > COPIED),
+        ("repeated_trigrams", lambda value: value > REPETITIVE),
+        ("empty", lambda value: value > 0),
+        ("faithfulness", lambda value: value < UNFAITHFUL),
+    )
+    shares: list[float | None] = []
+    for column, fails in tests:
+        values = frame[column].drop_nulls().to_list() if column in frame.columns else []
+        shares.append(sum(map(fails, values)) / len(values) if values else None)
+    return shares
+
+
+def errors_table(study: Study, outcomes: Sequence[Outcome]) -> Table:
+    """Returns what is wrong with the summaries, in shares of the examples; one may have several faults."""
+    rows = []
+    for one in [*filter(None, (baseline_of(study, model) for model in study.models)), *outcomes]:
+        evaluation = one.evaluations[0]
+        again = f"smolsum eval {evaluation.folder.parents[1].name}"
+        cells = []
+        for error, share in zip(ERRORS, error_shares(one), strict=True):
+            command = judge_command(evaluation) if error == "unfaithful" else again
+            cells.append(number(share, percent, Source(evaluation.folder / "scores.jsonl", error), command=command))
+        rows.append((words(one.model), words(one.name), *cells))
+    note = (
+        f"Too long and too short: outside the tolerance; copied: over {COPIED:.0%} of the words in runs of the post; "
+        f"repetitive: over {REPETITIVE:.0%} of the trigrams said before; unfaithful: faithfulness below {UNFAITHFUL}."
+    )
+    columns = ("Model", "Configuration", *(error.capitalize() for error in ERRORS))
+    return Table("S6", "Error taxonomy", columns, tuple(rows), (note,))
+
+
+def cost_table(study: Study) -> Table:
+    """Returns what each run took: steps, time by part, memory; and what its judge took."""
+    rows: list[tuple[Cell, ...]] = []
+    for run in study.trained:
+        usage = run.last.summary.get("judging", {}).get("usage", {})
+        judged, source = judge_command(run.last), Source(run.last.folder / SUMMARY, "judging.usage")
+        dollars = usage.get("dollars")
+        rows.append(
+            (
+                words(run.paths.name),
+                number(len(run.metrics), plain(0), Source(run.paths.metrics, "step")),
+                *(_spent(run, key) for key in ("perf/step_s", "perf/rollout_s", "perf/fwd_bwd_s")),
+                _peak(run),
+                number(usage.get("calls"), plain(0), source, command=judged),
+                number(usage.get("input_tokens"), plain(0), source, command=judged),
+                number(usage.get("output_tokens"), plain(0), source, command=judged),
+                words("price unknown")
+                if usage and dollars is None
+                else number(dollars, plain(2), source, command=judged),
+            )
+        )
+    columns = (
+        "Run", "Steps", "Minutes", "Minutes sampling", "Minutes updating", "Peak GB", "Judge calls", "Tokens in",
+        "Tokens out", "Dollars",
+    )  # fmt: skip
+    return Table("S7", "Cost and time", columns, tuple(rows))
+
+
+def _column(run: Trained, key: str) -> list[float]:
+    return [float(row[key]) for row in run.metrics if isinstance(row.get(key), int | float)]
+
+
+def _spent(run: Trained, key: str) -> Cell:
+    values = _column(run, key)
+    return (
+        number(math.fsum(values) / 60, plain(1), Source(run.paths.metrics, f"sum of {key}"))
+        if values
+        else words(NOT_DONE)
+    )
+
+
+def _peak(run: Trained) -> Cell:
+    values = _column(run, key := "perf/peak_memory_gb")
+    return number(max(values), plain(2), Source(run.paths.metrics, f"max of {key}")) if values else words(NOT_DONE)
+
+
+def differences_table(study: Study) -> Table:
+    """Returns every setting that not all runs share."""
+    flat = [_flat(run.config) for run in study.trained]
+    keys = dict.fromkeys(key for settings in flat for key in settings if not key.startswith("run."))
+    rows = [
+        (
+            words(key),
+            *(
+                Cell(str(s.get(key, NOT_DONE)), source=Source(run.paths.config, key))
+                for run, s in zip(study.trained, flat, strict=True)
+            ),
+        )
+        for key in keys
+        if len({str(settings.get(key)) for settings in flat}) > 1
+    ]
+    columns = ("Setting", *(run.paths.name for run in study.trained))
+    return Table("S8", "Settings that differ", columns, tuple(rows), folded=True)
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def samples_table(study: Study, outcomes: Sequence[Outcome], model: str) -> Table:
+    """Returns completions of the same examples side by side; the examples are spread evenly over the split."""
+    shown = [*filter(None, [baseline_of(study, model)]), *(one for one in outcomes if one.model == model)]
+    ids = shown[0].side.ids["id"].to_list() if shown else []
+    picked = ids[:: max(1, math.ceil(len(ids) / SAMPLES))]
+    rows = []
+    for key in picked:
+        cells = [words(key)]
+        for one in shown:
+            evaluation = one.evaluations[0]
+            text = evaluation.texts.get(key, "")
+            cut = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+            cells.append(Cell(cut or "(empty)", source=Source(evaluation.folder / "scores.jsonl", key)))
+        rows.append(tuple(cells))
+    columns = ("Example", *(one.name for one in shown))
+    return Table("S9", f"Completions side by side, {model}", columns, tuple(rows), folded=True)
+
+
+def limits(study: Study, outcomes: Sequence[Outcome]) -> list[str]:
+    """Returns what a reader should keep in mind about these very runs."""
+    said = []
+    if any(len(one.evaluations) == 1 for one in outcomes):
+        said.append(
+            "A configuration with one seed cannot show how much training varies; its p value is about examples."
+        )
+    if study.judge is None:
+        said.append("No judge has scored these runs: lengths and overlap say little about quality.")
+    else:
+        said.append(f"Quality is the opinion of one judge ({study.judge}); no human has scored these summaries.")
+    if any("exact+stem" in str(e.summary.get("meteor")) for e in study.evaluations):
+        said.append("METEOR matched words and stems without WordNet's synonyms.")
+    data = {run.config["data"]["path"] for run in study.trained}
+    said.append(f"One data set ({', '.join(sorted(data)) or 'that of the baselines'}), one split, greedy decoding.")
+    return said

@@ -1,0 +1,252 @@
+"""What was done, in the study's Tables 1-9: data, metrics, baselines and their tests, signals, settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from smolsum.errors import SmolsumError
+from smolsum.evaluate.columns import COMPOSITE, PASS_RATE
+from smolsum.evaluate.scores import SUMMARY
+from smolsum.lines import read_jsonl
+from smolsum.report.configurations import REWARDS, SIGNALS, STRATEGIES, model_argument, train_command
+from smolsum.report.gather import Evaluation, Study
+from smolsum.report.page import Cell, Source, Table, empty, mark_best, number, p_value, percent, plain, signed, words
+from smolsum.report.tables_results import CRITERIA, NOT_DONE, judge_command
+from smolsum.stats.paired import ALPHA
+from smolsum.stats.runs import compare_runs
+from smolsum.stats.sides import Side
+
+MEASURES = {
+    "faithfulness": "Does the summary say only what the post says?",
+    "coverage": "Does it convey the key points of the post?",
+    "conciseness": "Is it free of repetition and filler?",
+    "clarity": "Is it well formed and easy to read?",
+}
+VARIANTS = ("50-words", "64-tokens")
+"""the prompts of the study's baselines (Table 4)"""
+TRAIN_AGAIN = "smolsum train, which writes it to run.json since this version"
+_SIZES = ("mean", "std", "min", "p50", "p90", "p95", "p99", "max")
+_SHOWN_POSTS, _EXCERPT = 2, 320
+
+HYPERPARAMETERS = (
+    ("Learning rate", "optimizer.learning_rate"),
+    ("Optimizer", "optimizer.name"),
+    ("Optimizer precision", "optimizer.precision"),
+    ("Batch size (prompts a step)", "train.prompts_per_step"),
+    ("Gradient accumulation steps", "train.accumulation_steps"),
+    ("Max grad norm", "optimizer.max_grad_norm"),
+    ("Clip ratio (ε), low", "grpo.eps_low"),
+    ("Clip ratio (ε), high", "grpo.eps_high"),
+    ("KL beta (β)", "grpo.beta"),
+    ("Loss", "grpo.loss"),
+    ("Rollouts per prompt", "sampling.rollouts"),
+    ("Temperature", "sampling.temperature"),
+    ("Max input tokens", "data.max_input_tokens"),
+    ("Max output tokens", "sampling.max_new_tokens"),
+    ("Target tokens", "task.target_tokens"),
+    ("Dtype", "model.dtype"),
+    ("Adapter", "model.adapter"),
+    ("Seed", "train.seed"),
+)
+
+
+def data_tables(study: Study) -> list[Table]:
+    """Returns Tables 1, 1b, 1c and 2: the splits, how long posts and references are, and the first posts."""
+    sizes: list[tuple[Cell, ...]] = []
+    first = study.evaluations[0]
+    corpora = {run.model: run for run in study.trained if "corpus" in run.info}
+    some = next(iter(corpora.values()), None)
+    for split in ("train", "validation", "test"):
+        if some is not None:
+            source = Source(some.paths.info, f"corpus.{split}.examples")
+            cell = number(some.info["corpus"][split]["examples"], plain(0), source)
+        elif split == "test":
+            cell = number(first.summary["n"], plain(0), Source(first.folder / SUMMARY, "n"))
+        else:
+            cell = empty(TRAIN_AGAIN)
+        sizes.append((words(split.title()), cell))
+    path = study.trained[0].config["data"]["path"] if study.trained else "the baselines' data"
+    tables = [Table("1", f"Split sizes of {path}", ("Split", "Examples"), tuple(sizes))]
+    for label, of, split, title in (
+        ("1b", "references", "test", "Reference tokens, test split"),
+        ("1c", "posts", "train", "Post tokens without system prompt, train split"),
+    ):
+        rows: list[tuple[Cell, ...]] = []
+        for model in study.models:
+            run = corpora.get(model)
+            if run is None:
+                rows.append((words(model), *[empty(TRAIN_AGAIN)] * len(_SIZES)))
+                continue
+            table = run.info["corpus"][split][of]
+            cells = [
+                number(
+                    table[key],
+                    plain(1 if key in ("mean", "std") else 0),
+                    Source(run.paths.info, f"corpus.{split}.{of}.{key}"),
+                )
+                for key in _SIZES
+            ]
+            rows.append((words(model), *cells))
+        tables.append(Table(label, title, ("Tokenizer", *(key.title() for key in _SIZES)), tuple(rows)))
+    return [*tables, _samples(study)]
+
+
+def _samples(study: Study) -> Table:
+    columns = ("Example", "Post (truncated)", "Reference")
+    for run in study.trained:
+        path = run.paths.completions(1)
+        try:
+            asked = [row for row in read_jsonl(path) if "messages" in row][:_SHOWN_POSTS]
+        except SmolsumError:
+            continue
+        if asked:
+            rows = tuple(
+                (
+                    words(row["prompt_id"]),
+                    Cell(_excerpt(row["messages"][-1]["content"]), source=Source(path, "messages")),
+                    words(_excerpt(" / ".join(row["references"]))),
+                )
+                for row in asked
+            )
+            return Table("2", "The first posts with their references", columns, rows)
+    return Table("2", "The first posts with their references", columns, ((empty(TRAIN_AGAIN),) * 3,))
+
+
+def _excerpt(text: str) -> str:
+    one_line = " ".join(text.split())
+    return one_line if len(one_line) <= _EXCERPT else one_line[: _EXCERPT - 1] + "…"
+
+
+def metrics_table(study: Study) -> Table:
+    """Returns Table 3: what is judged, from which score it passes, and the fingerprint of each question."""
+    judged = next((e for e in study.evaluations if e.judge), None)
+    rows: list[tuple[Cell, ...]] = []
+    for name in CRITERIA:
+        if judged is None:
+            blank = empty(judge_command(study.evaluations[0]))
+            rows.append((words(name.title()), words(MEASURES[name]), blank, blank))
+            continue
+        facts, path = judged.summary["judging"], judged.folder / SUMMARY
+        rows.append(
+            (
+                words(name.title()),
+                words(MEASURES[name]),
+                number(facts["thresholds"].get(name), plain(2), Source(path, f"judging.thresholds.{name}")),
+                Cell(str(facts["prompts"].get(name, NOT_DONE))[:8], source=Source(path, f"judging.prompts.{name}")),
+            )
+        )
+    rows.append((words("Composite"), words("Sum of all four, at most 4.0"), words(NOT_DONE), words(NOT_DONE)))
+    note = f"Judge: {study.judge}." if study.judge else "No evaluation here has been judged."
+    return Table("3", "Judged metrics", ("Metric", "What it measures", "Passes from", "Prompt"), tuple(rows), (note,))
+
+
+def variant_of(evaluation: Evaluation) -> str:
+    """The prompt of a baseline: `50-words` where its label says so, else the label."""
+    label = str(evaluation.summary.get("label") or evaluation.folder.name)
+    found = re.search(r"\d+-(words|tokens)", label)
+    return found[0] if found else label
+
+
+def baseline_tables(study: Study) -> list[Table]:
+    """Returns Table 4, the untrained models told a length in the prompt, and a test of the two prompts (5, 6)."""
+    rows: list[tuple[Cell, ...]] = []
+    tests = []
+    for place, model in enumerate(study.models):
+        mine = {variant_of(e): e for e in study.baselines if e.model == model}
+        name = model_argument(study.path_of(model))
+        for variant in dict.fromkeys((*VARIANTS, *sorted(mine))):
+            told = f"baseline-{variant}" if variant in VARIANTS else variant
+            if (found := mine.get(variant)) is None:
+                blank = empty(f"smolsum baseline --model {name} --prompt {variant} --judge MODEL")
+                rows.append((words(model), words(told), *[blank] * 6))
+                continue
+            ask = f"smolsum baseline --model {name} --prompt {variant} --judge MODEL"
+            cells = [number(found.metric(k), plain(3), found.source(k), command=ask) for k in (COMPOSITE, *CRITERIA)]
+            passes = number(found.metric(PASS_RATE), percent, found.source(PASS_RATE), command=ask)
+            rows.append((words(model), words(told), *cells, passes))
+        # the study tests Qwen first
+        label = str(6 - place) if place < 2 else f"S{5 + place}"
+        tests.append(_prompts_table(label, model, name, [mine.get(variant) for variant in VARIANTS]))
+    columns = ("Model", "Prompt", "Composite", *map(str.title, CRITERIA), "Pass Rate")
+    table = Table("4", "Untrained models, told the length in the prompt", columns, mark_best(rows, range(2, 8)))
+    return [table, *sorted(tests, key=lambda one: one.number)]
+
+
+def _prompts_table(label: str, model: str, name: str, pair: Sequence[Evaluation | None]) -> Table:
+    one, two = pair
+    rows: list[tuple[Cell, ...]] = []
+    for key in (*CRITERIA, COMPOSITE):
+        if one is None or two is None or not all(key in e.scores.metrics for e in (one, two)):
+            rows.append((words(key.title()), *[empty(f"smolsum baseline --model {name} --judge MODEL")] * 6))
+            continue
+        sides = [Side(e.folder.name, (e.scores,)) for e in (one, two)]
+        values = [side.values(key, sides[0].ids) for side in sides]
+        result = compare_runs(values[0], values[1], alternative="two-sided").result
+        rows.append(
+            (
+                words(key.title()),
+                number(result.mean_a, plain(4), one.source(key)),
+                number(result.mean_b, plain(4), two.source(key)),
+                number(result.delta, signed(4)),
+                words(NOT_DONE) if result.note else number(result.t, plain(4)),
+                words(NOT_DONE) if result.note == "constant" else number(result.p, p_value),
+                words("✓" if result.p < ALPHA else "✗"),
+            )
+        )
+    title = f"{model} - paired t-test, {VARIANTS[1]} minus {VARIANTS[0]}"
+    return Table(label, title, ("Metric", *VARIANTS, "Δ", "t", "p", "Sig"), tuple(rows))
+
+
+def method_tables(study: Study) -> list[Table]:
+    """Returns Tables 7-9: signals, configurations with the runs that have them, and settings."""
+    used = {name for run in study.trained for stage in run.config["stages"].values() for name in stage["rewards"]}
+    signals = tuple(
+        tuple(words(text) for text in (*SIGNALS[name], "yes" if name in used else "no"))
+        for name in dict.fromkeys((*SIGNALS, *sorted(used)))
+        if name in SIGNALS
+    )
+    rows = []
+    for reward, names in REWARDS.items():
+        cells = [words(reward), words(" + ".join(SIGNALS[name][0] for name in names))]
+        for strategy in STRATEGIES:
+            runs = [run for run in study.trained if (run.strategy, run.reward) == (strategy, reward)]
+            source = Source(runs[0].paths.config, "stages") if runs else None
+            model = model_argument(study.path_of(study.models[0]))
+            filled = Cell(", ".join(run.paths.name for run in runs), source=source)
+            cells.append(filled if runs else empty(train_command(model, strategy, reward)))
+        rows.append(tuple(cells))
+    configurations = Table(
+        "8",
+        "Reward configurations",
+        ("Configuration", "Signals", *(s.capitalize() for s in STRATEGIES.values())),
+        tuple(rows),
+    )
+    return [
+        Table("7", "Reward signals", ("Signal", "Range", "What it measures", "Used here"), signals),
+        configurations,
+        _settings(study),
+    ]
+
+
+def setting(config: Mapping[str, Any], key: str) -> Any:
+    """A value of config.toml by its dotted key; None where it has none."""
+    section, _, name = key.partition(".")
+    return config.get(section, {}).get(name)
+
+
+def _settings(study: Study) -> Table:
+    rows = []
+    for title, key in HYPERPARAMETERS:
+        values = {str(setting(run.config, key)): run for run in reversed(study.trained)}
+        values.pop("None", None)
+        command = train_command(model_argument(study.path_of(study.models[0])), "finetuned", "meteor")
+        if not values:
+            rows.append((words(title), empty(command)))
+            continue
+        run = next(run for run in study.trained if str(setting(run.config, key)) in values)
+        ordered = dict.fromkeys(str(setting(run.config, key)) for run in study.trained)
+        rows.append((words(title), Cell(" | ".join(ordered), source=Source(run.paths.config, key))))
+    note = "Several values: not all runs share it; the table of differences says which run has which."
+    return Table("9", "GRPO hyperparameters", ("Hyperparameter", "Value"), tuple(rows), (note,))

@@ -1,0 +1,87 @@
+"""The study's own numbers, given as runs, come out as its own tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from studies import read_csv, the_study
+
+from smolsum.report.compose import compose
+from smolsum.report.gather import gather
+from smolsum.report.html import to_html
+from smolsum.report.page import Page, Table
+
+NAMES = {"length-only": "length-only (GRPO baseline)", "length-quality-rouge-l": "length-quality-rouge"}
+"""the study calls one signal rouge in three tables and rouge-l in one"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    """The report of the study."""
+    runs = tmp_path_factory.mktemp("study")
+    the_study(runs)
+    return compose(gather([str(path) for path in sorted(runs.iterdir())], runs))
+
+
+def table(page: Page, number: str) -> Table:
+    """A table by its number."""
+    return next(i for s in page.sections for i in s.items if isinstance(i, Table) and i.number == number)
+
+
+def minus(text: str) -> str:
+    """Text with a true minus sign before a number."""
+    return text.replace("-", "\N{MINUS SIGN}", 1) if text.startswith("-") else text
+
+
+@pytest.mark.parametrize("number", ["10", "11", "12", "13"])
+def test_results_are_the_study_s(page: Page, number: str) -> None:
+    """Every cell of Tables 10-13, row by row in the study's order, and every verdict."""
+    found = [[cell.text for cell in row][:11] for row in table(page, number).rows]
+    expected = []
+    for row in read_csv("study_results.csv"):
+        if row["table"] != number:
+            continue
+        means = [row[k] for k in ("average", "faithfulness", "coverage", "conciseness", "clarity", "pass_rate")]
+        mark = {"yes": "✓", "no": "✗", "": "-"}[row["significant"]]
+        tested = [minus(row["delta"]), minus(row["t"]), row["p"], mark] if row["delta"] else ["-"] * 4
+        expected.append([NAMES.get(row["configuration"], row["configuration"]), *means, *tested])
+    assert found == expected
+
+
+@pytest.mark.parametrize("number", ["10a", "11a", "12a", "13a"])
+def test_lengths_are_the_study_s(page: Page, number: str) -> None:
+    """Every cell of Tables 10a-13a."""
+    found = [[cell.text for cell in row] for row in table(page, number).rows]
+    names = NAMES | {"length-only": "length-only (baseline)"}
+    expected = [
+        [names.get(row["configuration"], row["configuration"]), *list(row.values())[3:]]
+        for row in read_csv("study_lengths.csv")
+        if row["table"] == number
+    ]
+    assert found == expected
+
+
+def test_best_of_each_strategy(page: Page) -> None:
+    """Table 14, and no test that the study did not make changes its cells."""
+    assert [[cell.text for cell in row][:4] for row in table(page, "14").rows] == [
+        ["LFM2.5-350M", "2.904 (quality-meteor)", "2.701 (length-quality-meteor-rouge)", minus("-0.203")],
+        ["Qwen2.5-0.5B-Instruct", "2.817 (quality-bleu-rouge)", "2.769 (length-quality-meteor-rouge)", minus("-0.048")],
+    ]
+    assert all(row[4].value is not None and row[5].value is not None for row in table(page, "14").rows)
+
+
+def test_adjusted_over_all_24(page: Page) -> None:
+    """Holm over the 24 comparisons keeps 17 of the study's 19."""
+    rows = [row for number in ("10", "11", "12", "13") for row in table(page, number).rows[1:]]
+    assert len(rows) == 24
+    assert sum(row[10].value == "yes" for row in rows) == 19
+    assert sum(isinstance(p := row[11].value, float) and p < 0.05 for row in rows) == 17
+
+
+def test_the_whole_study_is_a_small_file(page: Page, tmp_path: Path) -> None:
+    """26 runs make one page below a megabyte that loads nothing."""
+    text = to_html(page, tmp_path)
+    assert len(text.encode()) < 1_000_000
+    for forbidden in ("<script", "<link", "<img", "url(", "@import", "src="):
+        assert forbidden not in text
