@@ -13,7 +13,7 @@ from html import escape
 WIDTH = 640.0
 COLOURS = 8
 """series that are told apart by colour; later ones repeat them, dashed"""
-LETTER = 5.6
+LETTER = 6.1
 """mean width of a letter of text"""
 LEFT, BOTTOM, TOP = 46.0, 20.0, 22.0
 

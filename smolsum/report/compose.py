@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from smolsum.evaluate.columns import COMPOSITE
 from smolsum.report import figures, tables_more, tables_setup
 from smolsum.report.gather import Study
-from smolsum.report.page import Page, Section
+from smolsum.report.page import Page, Section, p_value, signed
 from smolsum.report.results import Outcome, outcomes
 from smolsum.report.tables_results import result_tables, strategies_table
 from smolsum.stats.paired import ALPHA
@@ -48,7 +48,7 @@ def compose(study: Study) -> Page:
 
 def verdict(study: Study, found: Sequence[Outcome]) -> str:
     """One sentence a model on what is best and whether that is more than chance."""
-    said = []
+    said, show = [], signed(3)
     for model in study.models:
         mine = [one for one in found if one.model == model and one.metric(COMPOSITE) is not None]
         if not mine:
@@ -60,8 +60,8 @@ def verdict(study: Study, found: Sequence[Outcome]) -> str:
             result = best.test.result
             sure = "significantly" if best.p_holm < ALPHA else "not significantly"
             told += (
-                f", {sure} different from length alone (Δ {result.delta:+.3f}, 95 % [{result.ci_low:+.3f}, "
-                f"{result.ci_high:+.3f}], p adjusted {best.p_holm:.2g})"
+                f", {sure} different from length alone (Δ {show(result.delta)}, 95 % [{show(result.ci_low)}, "
+                f"{show(result.ci_high)}], p adjusted {p_value(best.p_holm)})"
             )
         said.append(told + ".")
-    return " ".join(said).replace("-0.", "\N{MINUS SIGN}0.")
+    return " ".join(said)

@@ -23,19 +23,20 @@ _DARK = (
 )
 _STYLE = """
 *{box-sizing:border-box}
-body{margin:0 auto;padding:1rem;max-width:76rem;background:var(--bg);color:var(--fg);
+body{margin:0 auto;padding:1rem;max-width:80rem;background:var(--bg);color:var(--fg);
 font:15px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}
 h1{font-size:1.5rem;margin:.5rem 0}h2{font-size:1.2rem;margin:2.2rem 0 .6rem;border-bottom:1px solid var(--rule)}
 nav{font-size:.9rem}nav a{margin-right:.8rem;white-space:nowrap;display:inline-block}
 a{color:var(--link)}td a{color:inherit;text-decoration:none}td a:hover,td a:focus{text-decoration:underline}
 .verdict{font-size:1.05rem}
-figure{margin:1.2rem 0}figcaption,caption,summary{font-weight:600;text-align:left;padding:.2rem 0}
-.scroll{overflow-x:auto;margin:.8rem 0 .2rem}
-table{border-collapse:collapse;font-size:.86rem;font-variant-numeric:tabular-nums}
-th,td{padding:.25rem .55rem;border-bottom:1px solid var(--rule);text-align:left;vertical-align:top}
-th{border-bottom:2px solid var(--rule)}td{min-width:3rem;max-width:34rem;overflow-wrap:break-word}
+figure{margin:1.2rem 0}figcaption,.cap,summary{font-weight:600;padding:.2rem 0}.cap{margin:1.1rem 0 0}
+.scroll{overflow-x:auto;margin:.2rem 0}
+table{border-collapse:collapse;font-size:.82rem;font-variant-numeric:tabular-nums}
+th,td{padding:.25rem .42rem;overflow-wrap:normal;border-bottom:1px solid var(--rule);text-align:left;vertical-align:top}
+th{border-bottom:2px solid var(--rule)}td{max-width:34rem}
 td.n,th.n{text-align:right;white-space:nowrap}td.w{min-width:14rem}td.k{white-space:nowrap}
-td.e{background:var(--blank);color:var(--dim)}td.e details summary{font-weight:400;padding:0;cursor:pointer}
+td.l{min-width:9rem;overflow-wrap:break-word}
+td.e{background:var(--blank);color:var(--dim)}td.e summary{font-weight:400;padding:0;cursor:pointer;white-space:nowrap}
 td.e code{font-size:.8rem;display:block;white-space:normal;min-width:11rem}td.b{background:var(--best);font-weight:600}
 .note{color:var(--dim);font-size:.86rem;margin:.15rem 0}
 svg{display:block;width:100%;max-width:50rem;height:auto;font:11px system-ui,sans-serif}
@@ -106,7 +107,7 @@ def _item(item: Item, folder: Path) -> str:
         )
     numeric = numeric_columns(item)
     head = "".join(
-        f'<th scope="col"{" class=n" if right else ""}>{escape(name)}</th>'
+        f'<th scope="col" class="{"n" if right else "h"}">{escape(name)}</th>'
         for name, right in zip(item.columns, numeric, strict=True)
     )
     rows = "\n".join(
@@ -114,12 +115,15 @@ def _item(item: Item, folder: Path) -> str:
         for row in item.rows
     )
     caption = escape(f"Table {item.number}: {item.title}")
-    inside = "" if item.folded else f"<caption>{caption}</caption>"
     table = (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}"><table id="table-{item.number}">'
-        f"{inside}<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>\n{notes}"
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>\n{notes}"
     )
-    return f"<details><summary>{caption}</summary>\n{table}</details>" if item.folded else table
+    return (
+        f"<details><summary>{caption}</summary>\n{table}</details>"
+        if item.folded
+        else f'<p class="cap">{caption}</p>\n{table}'
+    )
 
 
 def numeric_columns(table: Table) -> list[bool]:
@@ -138,7 +142,13 @@ def _cell(cell: Cell, right: bool, folder: Path) -> str:
     long = len(cell.text) > 60
     kinds = " ".join(
         kind
-        for kind, holds in (("n", right), ("b", cell.best), ("w", long), ("k", not right and len(cell.text) < 34))
+        for kind, holds in (
+            ("n", right),
+            ("b", cell.best),
+            ("w", long),
+            ("k", not right and len(cell.text) < 34),
+            ("l", not right and 34 <= len(cell.text) <= 60),
+        )
         if holds
     )
     shown = escape(cell.text)

@@ -1,0 +1,225 @@
+"""`smolsum report` as a user meets it: the real command line on run directories."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from studies import CRITERIA, PATHS, evaluation, judged, run
+
+from smolsum import cli
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "report"
+Call = Callable[..., tuple[int, str, str]]
+
+
+def scores(shift: float) -> list[dict[str, Any]]:
+    """Six judged examples."""
+    steps = [0.0, 0.05, -0.1, 0.15, 0.1, -0.05]
+    columns = {k: [round(0.5 + shift * (i + 1) / 2 + step, 3) for i, step in enumerate(steps)] for k in CRITERIA}
+    columns["composite"] = [round(sum(row), 3) for row in zip(*columns.values(), strict=True)]
+    columns["passed"] = [float(value > 2.1) for value in columns["composite"]]
+    columns |= {"pass_rate": columns["passed"], "tokens": [60 + 10 * shift * i for i in range(6)]}
+    columns |= {"meteor": [0.2 + shift, 0.3, 0.25, 0.4, 0.1, 0.35], "copied": [0.1, 0.6, 0.2, 0.0, 0.0, 0.3]}
+    return judged(columns, ["A <b>bold</b> | text.", *["A summary."] * 5])
+
+
+def means(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """The summary of rows."""
+    found = {key: sum(row[key] for row in rows) / len(rows) for key in rows[0] if isinstance(rows[0][key], float)}
+    sizes = {"mean": 62.5, "std": 3.4, "min": 60.0, "p50": 62.0, "p90": 65.0, "p95": 65.0, "p99": 65.0, "max": 65.0}
+    return found | {f"completions/{key}_length": value for key, value in sizes.items()} | {"length/within_tol": 0.5}
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A length-only run, a quality run and a baseline of one model."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SMOLSUM_RUNS_DIR", raising=False)
+    folder = tmp_path / "runs"
+    for name, stages, shift in (
+        ("length", {"length": ["length"]}, 0.0),
+        ("meteor", {"length": ["length"], "quality": ["meteor"]}, 0.1),
+    ):
+        rows = scores(shift)
+        run(folder, name, PATHS["lfm"], stages, rows, means(rows))
+    rows = scores(-0.05)
+    weights = {"path": PATHS["lfm"], "dtype": "bfloat16", "weights": "w1"}
+    told = {"name": "tldr", "target_tokens": 64, "tolerance_tokens": 5}
+    evaluation(folder / "baseline-lfm-50-words-test", rows, means(rows), model=weights, task=told)
+    (folder / "latest").symlink_to("meteor")
+    return folder
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], runs: Path) -> Call:
+    """`smolsum report` of everything in runs/: exit code, stdout, stderr."""
+
+    def report(*args: str) -> tuple[int, str, str]:
+        code = cli.main(["report", *(str(Path("runs") / path.name) for path in sorted(runs.iterdir())), *args])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return report
+
+
+@pytest.mark.parametrize(("form", "name"), [("html", "report.html"), ("md", "report.md"), ("json", "report.json")])
+def test_golden_bytes(call: Call, form: str, name: str) -> None:
+    """The same runs give the same bytes. SMOLSUM_GOLDEN=1 writes the golden files anew."""
+    code, out, err = call("--format", form)
+    assert (code, out, err) == (0, f"report/{name}\n", "")
+    content = Path("report", name).read_bytes()
+    if os.environ.get("SMOLSUM_GOLDEN"):
+        GOLDEN.mkdir(exist_ok=True)
+        (GOLDEN / name).write_bytes(content)
+    assert content == (GOLDEN / name).read_bytes()
+
+
+def test_every_value_leads_to_its_file(call: Call) -> None:
+    """A value with a source is what that file has in that field."""
+    call("--format", "json")
+    found = json.loads(Path("report/report.json").read_text())
+    cells = [cell for s in found["sections"] for i in s["items"] for row in i.get("rows", []) for cell in row]
+    checked = 0
+    for cell in cells:
+        if cell.get("file", "").endswith("summary.json") and cell["field"].startswith("metrics."):
+            summary = json.loads((Path("report") / cell["file"]).read_text())
+            assert summary["metrics"][cell["field"].removeprefix("metrics.")] == pytest.approx(cell["value"])
+            checked += 1
+        if "file" in cell:
+            assert (Path("report") / cell["file"]).exists()
+    assert checked > 30
+
+
+def test_empty_cells_have_their_command(call: Call) -> None:
+    """What no run fills says what would."""
+    call("--format", "json")
+    text = Path("report/report.json").read_text()
+    for command in (
+        "smolsum train --model LiquidAI/LFM2.5-350M --strategy included --reward meteor-rouge",
+        "smolsum baseline --model LiquidAI/LFM2.5-350M --prompt 64-tokens --judge MODEL",
+    ):
+        assert f'"command": "{command}"' in text
+
+
+def test_markdown_brings_its_figures(call: Call) -> None:
+    """Each figure is a well-formed SVG with a title, and the text of a completion cannot leave its cell."""
+    call("--format", "md")
+    text = Path("report/report.md").read_text()
+    figures = sorted(Path("report").glob("*.svg"))
+    assert len(figures) >= 5
+    for figure in figures:
+        assert f"]({figure.name})" in text
+        assert ElementTree.fromstring(figure.read_text()).find("{*}title") is not None
+    assert "A \\<b\\>bold\\</b\\> \\| text." in text
+    assert "<b>bold" not in text
+
+
+def test_html_is_whole_and_safe(call: Call) -> None:
+    """The page is well formed, has no script, and shows a completion's markup as text."""
+    call()
+    text = Path("report/report.html").read_text()
+    assert "&lt;b&gt;bold&lt;/b&gt;" in text
+    assert "<script" not in text
+    ElementTree.fromstring(
+        text.partition("\n")[2].replace('<meta charset="utf-8">', "").replace('initial-scale=1">', 'initial-scale=1"/>')
+    )
+
+
+def test_latex_has_every_table(call: Call) -> None:
+    """As many tables as the JSON has, each closed, with special letters escaped."""
+    call("--format", "latex")
+    call("--format", "json")
+    text = Path("report/report.tex").read_text()
+    tables = Path("report/report.json").read_text().count('"table":')
+    assert text.count(r"\begin{longtable}") == text.count(r"\end{longtable}") == tables
+    assert r"100\%" in text or r"50.0\%" in text
+    assert all("\N{MINUS SIGN}" not in line for line in text.splitlines() if not line.startswith("%"))
+
+
+def damage(runs: Path, kind: str) -> str:
+    """A third run of the given kind of trouble; returns what is said of it."""
+    rows = scores(0.3)
+    root = run(runs, "odd", PATHS["lfm"], {"included": ["length", "bleu"]}, rows, means(rows))
+    folder = root / "eval" / "included-test"
+    summary = json.loads((folder / "summary.json").read_text())
+    if kind == "half":
+        (root / "status.json").write_text('{"state": "interrupted", "step": 2}')
+        return "half-finished: is interrupted at step 2 (smolsum train --resume odd)"
+    if kind == "unevaluated":
+        shutil.rmtree(folder)
+        return "half-finished: no evaluation of its last step, 4"
+    if kind == "line":
+        (folder / "scores.jsonl").write_text('{"id": "test-0000"\n')
+        return "malformed: "
+    if kind == "short":
+        lines = (folder / "scores.jsonl").read_text().splitlines(keepends=True)
+        (folder / "scores.jsonl").write_text("".join(lines[:4]))
+        return "malformed: "
+    if kind == "config":
+        (root / "config.toml").write_text("[stages\n")
+        return "malformed: "
+    if kind == "data":
+        changed = (folder / "scores.jsonl").read_text().replace('"d1"', '"d2"')
+        (folder / "scores.jsonl").write_text(changed)
+        return "mixed: the fingerprint of its test split"
+    if kind == "judge":
+        (folder / "summary.json").write_text(json.dumps(summary | {"judge": "judge-b"}))
+        (folder / "scores.jsonl").write_text((folder / "scores.jsonl").read_text().replace("judge-a", "judge-b"))
+        return "mixed: its judge"
+    info = json.loads((root / "run.json").read_text())
+    info["model"]["weights"] = "w2"
+    (root / "run.json").write_text(json.dumps(info))
+    return "mixed: the fingerprint of its base model"
+
+
+@pytest.mark.parametrize("kind", ["half", "unevaluated", "line", "short", "config", "data", "judge", "weights"])
+def test_a_bad_run_is_named_and_left_out(call: Call, runs: Path, kind: str) -> None:
+    """It is said on stderr and in the report, and no other table changes by it."""
+    call("--format", "json")
+    before = {s["title"]: s for s in json.loads(Path("report/report.json").read_text())["sections"]}
+    reason = damage(runs, kind)
+    code, _, err = call("--format", "json")
+    after = {s["title"]: s for s in json.loads(Path("report/report.json").read_text())["sections"]}
+    assert code == 0
+    assert f"odd is left out: {reason}" in err
+    (named,) = after.pop("Left out")["items"][0]["rows"]
+    assert named[0]["text"] == "odd"
+    assert after == before
+
+
+def test_seeds_are_one_row(call: Call, runs: Path) -> None:
+    """Runs that differ in name and seed alone are one configuration; the same seed twice stays two."""
+    rows = scores(0.12)
+    stages = {"length": ["length"], "quality": ["meteor"]}
+    run(runs, "meteor-s1", PATHS["lfm"], stages, rows, means(rows), seed=1)
+    call("--format", "json")
+    assert '"quality-meteor x2"' in Path("report/report.json").read_text()
+    run(runs, "meteor-s1-again", PATHS["lfm"], stages, rows, means(rows), seed=1)
+    call("--format", "json")
+    text = Path("report/report.json").read_text()
+    assert "x2" not in text
+    assert '"quality-meteor · meteor-s1-again"' in text
+
+
+def test_nothing_to_report(capsys: pytest.CaptureFixture[str], runs: Path) -> None:
+    """A run that is not there, and runs of which none can be used, are usage errors."""
+    assert cli.main(["report", "absent"]) == 2
+    assert "no run 'absent'" in capsys.readouterr().err
+    (runs / "meteor" / "run.json").write_text("{")
+    assert cli.main(["report", "meteor"]) == 2
+    assert "nothing to report: meteor: malformed" in capsys.readouterr().err
+    assert not Path("report").exists()
+
+
+def test_one_run_reports_into_itself(capsys: pytest.CaptureFixture[str], runs: Path) -> None:
+    """A report of a single run lies in that run; its empty cells name what a comparison lacks."""
+    assert cli.main(["report", "meteor"]) == 0
+    assert capsys.readouterr().out == "runs/meteor/report/report.html\n"
+    assert (runs / "meteor" / "report" / "report.html").exists()
