@@ -22,6 +22,7 @@ from smolsum.policy.prefix import can_share_prefix
 from smolsum.rewards.meteor import ensure_meteor, wordnet_problem
 from smolsum.rollout.records import Prompt, Rollout
 from smolsum.tasks import TASKS
+from smolsum.tasks.lengths import length_table
 from smolsum.tasks.task import Task
 
 SPLITS = ("train", "validation", "test")
@@ -74,6 +75,7 @@ def gather(config: Config) -> Materials:
         | {"quantize": config.model.quantize},
         "tokenizer": tokenizer_digest(policy.tokenizer),
         "data": {name: split_fingerprints(split, prompts[name]) for name, split in splits.items()},
+        "corpus": {name: corpus_facts(split, policy.tokenizer) for name, split in splits.items()},
         "meteor": matcher,
         "blas": preload(),
         "versions": {name: version(name) for name in LIBRARIES},
@@ -131,6 +133,18 @@ def split_fingerprints(split: Split, prompts: Sequence[Prompt]) -> dict[str, str
     """What a split and its prompts are known by."""
     tokens = digest([prompt.token_ids for prompt in prompts])
     return {"split": split.name, "fingerprint": split.fingerprint, "prompts": tokens}
+
+
+def corpus_facts(split: Split, tokenizer: Any) -> dict[str, Any]:
+    """How many examples a split has, and how long their posts and references are in tokens, special tokens left out:
+    mean, std (population), min, p50, p90, p95, p99, max."""
+    posts = [example.source for example in split.examples]
+    references = [text for example in split.examples for text in example.references]
+    facts: dict[str, Any] = {"examples": len(split.examples)}
+    for name, texts in (("posts", posts), ("references", references)):
+        lengths = length_table([len(tokenizer.encode(text, add_special_tokens=False)) for text in texts])
+        facts[name] = {key.removeprefix("completions/").removesuffix("_length"): n for key, n in lengths.items()}
+    return facts
 
 
 def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, steps: int, previous: str) -> str:

@@ -26,7 +26,6 @@ MEASURES = {
 }
 VARIANTS = ("50-words", "64-tokens")
 """the prompts of the study's baselines (Table 4)"""
-TRAIN_AGAIN = "smolsum train, which writes it to run.json since this version"
 _SIZES = ("mean", "std", "min", "p50", "p90", "p95", "p99", "max")
 _SHOWN_POSTS, _EXCERPT = 2, 320
 
@@ -58,6 +57,7 @@ def data_tables(study: Study) -> list[Table]:
     first = study.evaluations[0]
     corpora = {run.model: run for run in study.trained if "corpus" in run.info}
     some = next(iter(corpora.values()), None)
+    again = _train_command(study, study.models[0])
     for split in ("train", "validation", "test"):
         if some is not None:
             source = Source(some.paths.info, f"corpus.{split}.examples")
@@ -65,7 +65,7 @@ def data_tables(study: Study) -> list[Table]:
         elif split == "test":
             cell = number(first.summary["n"], plain(0), Source(first.folder / SUMMARY, "n"))
         else:
-            cell = empty(TRAIN_AGAIN)
+            cell = empty(again)
         sizes.append((words(split.title()), cell))
     path = study.trained[0].config["data"]["path"] if study.trained else "the baselines' data"
     tables = [Table("1", f"Split sizes of {path}", ("Split", "Examples"), tuple(sizes))]
@@ -77,7 +77,7 @@ def data_tables(study: Study) -> list[Table]:
         for model in study.models:
             run = corpora.get(model)
             if run is None:
-                rows.append((words(model), *[empty(TRAIN_AGAIN)] * len(_SIZES)))
+                rows.append((words(model), *[empty(_train_command(study, model))] * len(_SIZES)))
                 continue
             table = run.info["corpus"][split][of]
             cells = [
@@ -91,6 +91,11 @@ def data_tables(study: Study) -> list[Table]:
             rows.append((words(model), *cells))
         tables.append(Table(label, title, ("Tokenizer", *(key.title() for key in _SIZES)), tuple(rows)))
     return [*tables, _samples(study)]
+
+
+def _train_command(study: Study, model: str) -> str:
+    """The command that makes a run with all that is known of its data."""
+    return train_command(model_argument(study.path_of(model)), "finetuned", "meteor")
 
 
 def _samples(study: Study) -> Table:
@@ -111,7 +116,9 @@ def _samples(study: Study) -> Table:
                 for row in asked
             )
             return Table("2", "The first posts with their references", columns, rows)
-    return Table("2", "The first posts with their references", columns, ((empty(TRAIN_AGAIN),) * 3,))
+    return Table(
+        "2", "The first posts with their references", columns, ((empty(_train_command(study, study.models[0])),) * 3,)
+    )
 
 
 def _excerpt(text: str) -> str:
@@ -241,7 +248,7 @@ def _settings(study: Study) -> Table:
     for title, key in HYPERPARAMETERS:
         values = {str(setting(run.config, key)): run for run in reversed(study.trained)}
         values.pop("None", None)
-        command = train_command(model_argument(study.path_of(study.models[0])), "finetuned", "meteor")
+        command = _train_command(study, study.models[0])
         if not values:
             rows.append((words(title), empty(command)))
             continue
