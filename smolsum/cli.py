@@ -16,8 +16,10 @@ import typer
 
 from smolsum import console
 from smolsum.commands.baseline import baseline
+from smolsum.commands.doctor import doctor
 from smolsum.commands.evaluate import evaluate
 from smolsum.commands.report import report
+from smolsum.commands.runs import runs
 from smolsum.commands.serve_worker import serve_worker
 from smolsum.commands.stats import stats
 from smolsum.commands.train import train
@@ -111,6 +113,8 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "eval": evaluate,
     "stats": stats,
     "report": report,
+    "runs": runs,
+    "doctor": doctor,
 }
 for _name, _command in COMMANDS.items():
     app.command(_name, epilog=_EXIT_CODES)(_command)

@@ -77,6 +77,13 @@ def test_statistics_need_no_mlx() -> None:
     assert loaded(code) <= {"numpy", "polars", "scipy"}
 
 
+def test_reports_need_no_mlx() -> None:
+    """A report, and a list of runs, are made on a machine without MLX."""
+    never = {"datasets", "deepeval", "mlx", "mlx_lm", "textual", "torch", "transformers"}
+    assert not never & loaded("import smolsum.report.compose, smolsum.report.gather, smolsum.report.write")
+    assert not never & loaded("import smolsum.listing")
+
+
 def test_view_needs_no_mlx() -> None:
     """Runs can be watched on a machine without MLX; a page of text needs no app either."""
     assert loaded("import smolsum.watch.app, smolsum.watch.picker, smolsum.watch.launch") <= {"rich", "textual"}

@@ -1,0 +1,112 @@
+"""What lies in a runs directory: each run with its state and its newest evaluation, each evaluation beside the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from smolsum.errors import SmolsumError
+from smolsum.evaluate.scores import has_scores, read_summary
+from smolsum.runs import LATEST, RunPaths, list_runs
+from smolsum.watch.run import Run, process_lives
+from smolsum.watch.standing import standing
+
+SHOWN = ("length/within_tol", "rouge", "meteor", "bleu", "composite")
+"""metrics of an evaluation that a list has room for"""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A run, or an evaluation outside of runs."""
+
+    name: str
+    path: str
+    kind: str
+    """run or evaluation"""
+    state: str
+    step: int | None
+    steps: int | None
+    model: str
+    rewards: str
+    """of each stage: `length > meteor`"""
+    started: str
+    """ISO 8601, as the run has it; empty where it is not known"""
+    hint: str
+    """the command that goes on where something is wrong"""
+    metrics: dict[str, float | None]
+    """those of `SHOWN` that its newest evaluation has"""
+
+
+def inventory(folder: Path, lives: Callable[[object], bool] = process_lives) -> list[Listed]:
+    """Returns all runs in `folder`, the newest last, then the evaluations of baselines and models by name. What cannot
+    be read is `damaged`. UsageError for a folder that cannot be read."""
+    found = [_run(paths, lives) for paths in list_runs(folder)]
+    if not folder.is_dir():
+        return found
+    beside = (path for path in sorted(folder.iterdir()) if path.name != LATEST and path.is_dir())
+    return found + [_evaluation(path) for path in beside if not RunPaths(path).config.exists() and has_scores(path)]
+
+
+def _run(paths: RunPaths, lives: Callable[[object], bool]) -> Listed:
+    run = Run(paths)
+    try:
+        run.poll()
+        stands = standing(run, datetime.now(UTC), lives)
+        state, hint = stands.state, stands.hint
+    except SmolsumError as error:
+        state, hint = "damaged", error.hint or ""
+    stages = run.config.get("stages")
+    rewards = [_signals(stage) for stage in stages.values()] if isinstance(stages, dict) else []
+    return Listed(
+        paths.name,
+        str(paths.root),
+        "run",
+        state,
+        run.step,
+        run.total or None,
+        str(run.setting("model", "path", "")),
+        " > ".join(rewards),
+        str(run.info.value.get("created") or ""),
+        hint,
+        _metrics(_newest(paths)),
+    )
+
+
+def _signals(stage: Any) -> str:
+    rewards = stage.get("rewards") if isinstance(stage, dict) else None
+    return "+".join(rewards) if rewards else "?"
+
+
+def _newest(paths: RunPaths) -> dict[str, Any]:
+    """The summary of the last step's evaluation; of several the one that most was measured in."""
+    summaries = [_summary(folder) for folder in sorted(paths.evaluations.glob("*")) if has_scores(folder)]
+    return max(summaries, key=lambda s: (_step(s), len(s.get("metrics") or {})), default={})
+
+
+def _step(summary: dict[str, Any]) -> int:
+    step = summary.get("step")
+    return step if isinstance(step, int) else -1
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    try:
+        return read_summary(folder)
+    except SmolsumError:
+        return {}
+
+
+def _metrics(summary: dict[str, Any]) -> dict[str, float | None]:
+    metrics = summary.get("metrics")
+    return {key: metrics[key] for key in SHOWN if key in metrics} if isinstance(metrics, dict) else {}
+
+
+def _evaluation(folder: Path) -> Listed:
+    summary = _summary(folder)
+    model = summary.get("model")
+    path = str(model.get("path", "")) if isinstance(model, dict) else ""
+    state = "finished" if summary else "damaged"
+    hint = "" if summary else f"remove {folder} and evaluate again"
+    return Listed(folder.name, str(folder), "evaluation", state, None, None, path, "", "", hint, _metrics(summary))
