@@ -49,6 +49,11 @@ class RunPaths:
         return f"smolsum watch {self._reference}"
 
     @property
+    def evaluate_command(self) -> str:
+        """The command that evaluates this run's last checkpoint."""
+        return f"smolsum eval {self._reference}"
+
+    @property
     def _reference(self) -> str:
         """What names this run on a command line: its name where runs usually are, else its path."""
         usual = self.root.parent == Path(os.environ.get("SMOLSUM_RUNS_DIR") or "runs")

@@ -39,7 +39,7 @@ def compose(study: Study) -> Page:
         Section("The judge", (tables_more.noise_table(study), *figures.reward_figures(found))),
         Section("Cost", (tables_more.cost_table(study),)),
         Section("Samples", tuple(tables_more.samples_table(study, found, model) for model in study.models)),
-        Section("Settings", (tables_more.differences_table(study),)),
+        Section("Settings", tuple(table for table in (tables_more.differences_table(study),) if table.rows)),
         Section("Limits", (), tuple(tables_more.limits(study, found))),
     ]
     kept = tuple(section for section in sections if section.items or section.text)

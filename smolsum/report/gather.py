@@ -19,7 +19,7 @@ import tomli
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.evaluate.scores import SCORES, SUMMARY, has_scores, read_summary
 from smolsum.lines import read_jsonl
-from smolsum.report.configurations import model_name, reward_of, strategy_of
+from smolsum.report.configurations import model_argument, model_name, reward_of, strategy_of
 from smolsum.report.page import Source
 from smolsum.runs import LATEST, RunPaths
 from smolsum.stats.scores import Scores, load_scores
@@ -50,6 +50,15 @@ class Evaluation:
     def model(self) -> str:
         """The model's name."""
         return model_name(str(self.summary["model"]["path"]))
+
+    @property
+    def again(self) -> str:
+        """The command that makes this evaluation, but for a judge's options."""
+        if self.step is None:
+            return f"smolsum eval {model_argument(str(self.summary['model']['path']))}"
+        run = RunPaths(self.folder.parents[1])
+        between = self.step < sum(json.loads(run.info.read_bytes())["steps"].values())
+        return f"smolsum eval {run.checkpoint(self.step)}" if between else run.evaluate_command
 
     def metric(self, name: str) -> float | None:
         """The mean of a metric over the examples."""
@@ -209,7 +218,7 @@ def _read_run(paths: RunPaths) -> Trained:
     evaluations = sorted(map(_read_evaluation, folders), key=lambda e: (e.step or 0, e.judge is not None))
     last = sum(info["steps"].values())
     if not evaluations or evaluations[-1].step != last:
-        raise _Unfinished(f"half-finished: no evaluation of its last step, {last}", f"smolsum eval {paths.root}")
+        raise _Unfinished(f"half-finished: no evaluation of its last step, {last}", paths.evaluate_command)
     return Trained(paths, config, info, read_jsonl(paths.metrics), tuple(evaluations))
 
 

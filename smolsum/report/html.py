@@ -56,7 +56,7 @@ table{font-size:7pt}th,td{padding:1pt 3pt}tr,figure,svg{break-inside:avoid}h2{br
 def style() -> str:
     """The style sheet; what is drawn and written takes its colours from it."""
     sheet = [f":root{{{_LIGHT}}}", _palette("light"), _STYLE.strip()]
-    sheet.append(f"@media (prefers-color-scheme:dark) and (not print){{:root{{{_DARK}}}{_palette('dark')}}}")
+    sheet.append(f"@media screen and (prefers-color-scheme:dark){{:root{{{_DARK}}}{_palette('dark')}}}")
     return "\n".join(sheet)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from smolsum.report.html import numeric_columns, relative, style, title
@@ -49,13 +50,22 @@ def _item(item: Item, folder: Path) -> list[str]:
 
 def _table(table: Table, folder: Path) -> list[str]:
     rules = ["--:" if right else ":--" for right in numeric_columns(table)]
-    rows = [[_cell(cell, folder) for cell in row] for row in table.rows]
+    rows = [[*_row(row, folder)] for row in table.rows]
     return [f"| {' | '.join(row)} |" for row in ([_plain(name) for name in table.columns], rules, *rows)]
 
 
+def _row(row: Sequence[Cell], folder: Path) -> Iterator[str]:
+    """The cells of a row; neighbours that the same command fills name it once."""
+    command = ""
+    for cell in row:
+        if cell.command:
+            yield f"*{cell.text}*" if cell.command == command else f"*{cell.text}:* `{cell.command}`"
+        else:
+            yield _cell(cell, folder)
+        command = cell.command
+
+
 def _cell(cell: Cell, folder: Path) -> str:
-    if cell.command:
-        return f"*{cell.text}:* `{cell.command}`"
     shown = f"**{_plain(cell.text)}**" if cell.best else _plain(cell.text)
     if cell.source is None:
         return shown

@@ -135,7 +135,7 @@ def errors_table(study: Study, outcomes: Sequence[Outcome]) -> Table:
     rows = []
     for one in [*filter(None, (baseline_of(study, model) for model in study.models)), *outcomes]:
         evaluation = one.evaluations[0]
-        again = f"smolsum eval {evaluation.folder.parents[1].name}"
+        again = evaluation.again
         cells = []
         for error, share in zip(ERRORS, error_shares(one), strict=True):
             command = judge_command(evaluation) if error == "unfaithful" else again

@@ -39,9 +39,7 @@ _LENGTHS = (
 
 def judge_command(evaluation: Evaluation) -> str:
     """The command that has an evaluation judged."""
-    if evaluation.step is None:
-        return f"smolsum eval {model_argument(str(evaluation.summary['model']['path']))} --judge MODEL"
-    return f"smolsum eval {evaluation.folder.parents[1].name} --judge MODEL"
+    return f"{evaluation.again} --judge MODEL"
 
 
 def result_tables(study: Study, outcomes: Sequence[Outcome]) -> list[Table]:
@@ -227,7 +225,7 @@ def _lengths(
 
 def _length_row(name: str, one: Outcome) -> tuple[Cell, ...]:
     first = one.evaluations[0]
-    again = f"smolsum eval {first.folder.parents[1].name}"
+    again = first.again
     cells = [
         number(one.metric(key := f"completions/{of}_length"), show, first.source(key), command=again)
         for _, of, show in _LENGTHS

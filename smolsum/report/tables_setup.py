@@ -174,7 +174,7 @@ def baseline_tables(study: Study) -> list[Table]:
             passes = number(found.metric(PASS_RATE), percent, found.source(PASS_RATE), command=ask)
             rows.append((words(model), words(told), *cells, passes))
         # the study tests Qwen first
-        label = str(6 - place) if place < 2 else f"S{5 + place}"
+        label = str(6 - place if len(study.models) > 1 else 5) if place < 2 else f"S{5 + place}"
         tests.append(_prompts_table(label, model, name, [mine.get(variant) for variant in VARIANTS]))
     columns = ("Model", "Prompt", "Composite", *map(str.title, CRITERIA), "Pass Rate")
     table = Table("4", "Untrained models, told the length in the prompt", columns, mark_best(rows, range(2, 8)))
