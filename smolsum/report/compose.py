@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from smolsum.evaluate.columns import COMPOSITE
 from smolsum.report import figures, tables_more, tables_setup
 from smolsum.report.gather import Study
-from smolsum.report.page import Page, Section, p_value, signed
+from smolsum.report.page import Page, Section, p_value, percent, signed
 from smolsum.report.results import Outcome, outcomes
 from smolsum.report.tables_results import result_tables, strategies_table
 from smolsum.stats.paired import ALPHA
@@ -52,7 +52,7 @@ def verdict(study: Study, found: Sequence[Outcome]) -> str:
     for model in study.models:
         mine = [one for one in found if one.model == model and one.metric(COMPOSITE) is not None]
         if not mine:
-            said.append(f"{model}: nothing has been judged yet.")
+            said.append(f"{model}: nothing has been judged yet{_most_on_target(found, model)}.")
             continue
         best = max(mine, key=lambda one: one.metric(COMPOSITE) or 0.0)
         told = f"{model}: {best.name} scores highest, {best.metric(COMPOSITE):.3f} of 4"
@@ -65,3 +65,12 @@ def verdict(study: Study, found: Sequence[Outcome]) -> str:
             )
         said.append(told + ".")
     return " ".join(said)
+
+
+def _most_on_target(found: Sequence[Outcome], model: str) -> str:
+    """What can be said without a judge."""
+    shares = {one.name: share for one in found if one.model == model and (share := one.metric("length/within_tol"))}
+    if not shares:
+        return ""
+    best = max(shares, key=lambda name: shares[name])
+    return f"; {best} is on target most often, in {percent(shares[best])} of the examples"

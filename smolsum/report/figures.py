@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from smolsum.evaluate.columns import COMPOSITE
 from smolsum.report import charts
-from smolsum.report.configurations import STRATEGIES
+from smolsum.report.configurations import INCLUDED, STRATEGIES
 from smolsum.report.gather import Study, Trained
 from smolsum.report.page import Figure
 from smolsum.report.results import Outcome, baseline_of
@@ -38,6 +38,8 @@ def correlation_figures(study: Study, outcomes: Sequence[Outcome]) -> list[Figur
     for model in study.models:
         for strategy, title in STRATEGIES.items():
             mine = [one for one in outcomes if (one.model, one.strategy) == (model, strategy)]
+            if mine and strategy == INCLUDED and (baseline := baseline_of(study, model)) is not None:
+                mine.append(baseline)  # as in the study: 1,400 examples there, 1,200 of the other strategy
             frames = [e.scores.frame for one in mine for e in one.evaluations if set(CRITERIA) <= set(e.scores.metrics)]
             if not frames:
                 continue

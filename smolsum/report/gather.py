@@ -161,9 +161,15 @@ def gather(references: Sequence[str], runs_dir: Path) -> Study:
     for root in _roots(references, runs_dir):
         try:
             if RunPaths(root).config.exists():
-                trained.append(_read_run(RunPaths(root)))
+                run = _read_run(RunPaths(root))
+                for of_run, _, _ in _KINDS:
+                    of_run(run)
+                trained.append(run)
             elif has_scores(root):
-                baselines.append(_read_evaluation(root))
+                evaluation = _read_evaluation(root)
+                for _, of_evaluation, _ in _KINDS:
+                    of_evaluation(evaluation)
+                baselines.append(evaluation)
             else:
                 left_out.append(LeftOut(root.name, "holds neither a run nor a finished evaluation"))
         except _Unfinished as unfinished:
@@ -232,6 +238,10 @@ def _read_evaluation(folder: Path) -> Evaluation:
     summary, scores = read_summary(folder), load_scores(str(folder))
     if not isinstance(summary["metrics"], dict) or summary["n"] != scores.frame.height:
         raise ValueError(f"{folder / SUMMARY} is not of the {scores.frame.height} lines of {SCORES}")
+    if not all(value is None or isinstance(value, int | float) for value in summary["metrics"].values()):
+        raise ValueError(f"{folder / SUMMARY} has a metric that is no number")
+    if summary.get("judge") and not all(isinstance(summary["judging"][key], dict) for key in ("prompts", "thresholds")):
+        raise ValueError(f"{folder / SUMMARY} does not say what was judged")
     model_name(summary["model"]["path"])
     return Evaluation(folder, summary, replace(scores, name=folder.name))
 

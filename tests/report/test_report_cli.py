@@ -165,6 +165,14 @@ def damage(runs: Path, kind: str) -> str:
     if kind == "config":
         (root / "config.toml").write_text("[stages\n")
         return "malformed: "
+    if kind == "task":
+        config = (root / "config.toml").read_text()
+        (root / "config.toml").write_text(config.replace("target_tokens", "goal"))
+        return "malformed: KeyError: 'target_tokens'"
+    if kind == "metric":
+        summary["metrics"]["composite"] = "high"
+        (folder / "summary.json").write_text(json.dumps(summary))
+        return "malformed: ValueError: "
     if kind == "data":
         changed = (folder / "scores.jsonl").read_text().replace('"d1"', '"d2"')
         (folder / "scores.jsonl").write_text(changed)
@@ -179,7 +187,9 @@ def damage(runs: Path, kind: str) -> str:
     return "mixed: the fingerprint of its base model"
 
 
-@pytest.mark.parametrize("kind", ["half", "unevaluated", "line", "short", "config", "data", "judge", "weights"])
+@pytest.mark.parametrize(
+    "kind", ["half", "unevaluated", "line", "short", "config", "task", "metric", "data", "judge", "weights"]
+)
 def test_a_bad_run_is_named_and_left_out(call: Call, runs: Path, kind: str) -> None:
     """It is said on stderr and in the report, and no other table changes by it."""
     call("--format", "json")
@@ -216,6 +226,17 @@ def test_nothing_to_report(capsys: pytest.CaptureFixture[str], runs: Path) -> No
     assert cli.main(["report", "meteor"]) == 2
     assert "nothing to report: meteor: malformed" in capsys.readouterr().err
     assert not Path("report").exists()
+
+
+def test_a_baseline_alone(call: Call, capsys: pytest.CaptureFixture[str], runs: Path) -> None:
+    """Without any training there are still the baseline's rows, and commands for all the rest."""
+    assert cli.main(["report", str(runs / "baseline-lfm-50-words-test"), "--format", "json"]) == 0
+    found = json.loads(Path("report/report.json").read_text())
+    tables = {item["table"]: item for section in found["sections"] for item in section["items"] if "table" in item}
+    assert tables["4"]["rows"][0][1]["text"] == "baseline-50-words"
+    assert tables["4"]["rows"][0][2]["value"] == pytest.approx(1.75)
+    assert tables["10"]["rows"][1][1]["command"].startswith("smolsum train --model LiquidAI/LFM2.5-350M")
+    assert capsys.readouterr().err == ""
 
 
 def test_one_run_reports_into_itself(capsys: pytest.CaptureFixture[str], runs: Path) -> None:

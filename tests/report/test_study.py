@@ -10,7 +10,7 @@ from studies import read_csv, the_study
 from smolsum.report.compose import compose
 from smolsum.report.gather import gather
 from smolsum.report.html import to_html
-from smolsum.report.page import Page, Table
+from smolsum.report.page import Figure, Page, Table
 
 NAMES = {"length-only": "length-only (GRPO baseline)", "length-quality-rouge-l": "length-quality-rouge"}
 """the study calls one signal rouge in three tables and rouge-l in one"""
@@ -77,6 +77,12 @@ def test_adjusted_over_all_24(page: Page) -> None:
     assert len(rows) == 24
     assert sum(row[10].value == "yes" for row in rows) == 19
     assert sum(isinstance(p := row[11].value, float) and p < 0.05 for row in rows) == 17
+
+
+def test_correlations_pool_as_the_study_did(page: Page) -> None:
+    """Figure 1: 1,200 examples of the fine-tuned strategy, 1,400 of the other, for each model."""
+    figures = [i for s in page.sections for i in s.items if isinstance(i, Figure) and i.number.startswith("1")]
+    assert [figure.notes[0].split()[2] for figure in figures] == ["1200:", "1400:", "1200:", "1400:"]
 
 
 def test_the_whole_study_is_a_small_file(page: Page, tmp_path: Path) -> None:
