@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 WIDTH = 640.0
@@ -15,7 +15,7 @@ COLOURS = 8
 """series that are told apart by colour; later ones repeat them, dashed"""
 LETTER = 6.1
 """mean width of a letter of text"""
-LEFT, BOTTOM, TOP = 46.0, 20.0, 22.0
+LEFT, BOTTOM, TOP = 54.0, 20.0, 22.0
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,10 @@ def lines(panels: Sequence[Panel], names: Sequence[str], *, alt: str, x_title: s
 def scatter(
     series: Sequence[Series], *, alt: str, x_title: str, y_title: str, front: Sequence[tuple[float, float]] = ()
 ) -> str:
-    """Points by series; `front` is joined by steps, from the left."""
+    """Points by series; `front` is joined by steps, from the left. Series of one point each are numbered, as there
+    may be more of them than colours."""
+    if all(len(one.values) == 1 for one in series):
+        series = [replace(one, name=f"{place} {one.name}") for place, one in enumerate(series, start=1)]
     names = [one.name for one in series]
     panel = Panel(y_title, tuple(series))
     drawn = _plot(panel, 0, 0, WIDTH, 320, names, dots=True, x_title=x_title, front=front)
@@ -59,7 +62,7 @@ def scatter(
 
 def heat(names: Sequence[str], values: Sequence[Sequence[float]], *, alt: str) -> str:
     """A square of numbers in [-1, 1]: green above 0, red below, grey where there is none (NaN)."""
-    label, size = 84.0, 62.0
+    label, size = 100.0, 100.0
     parts = []
     for row, name in enumerate(names):
         parts.append(_text(label - 6, 24 + row * 34 + 21, name, "end"))
@@ -70,10 +73,9 @@ def heat(names: Sequence[str], values: Sequence[Sequence[float]], *, alt: str) -
             kind = "none" if not known else "pos" if value >= 0 else "neg"
             opacity = f' fill-opacity="{0.12 + 0.6 * min(1.0, abs(value)):.2f}"' if known else ""
             parts.append(f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{size - 2:g}" height="32"{opacity}/>')
-            shown = f"{value:+.2f}".replace("-", "\N{MINUS SIGN}") if known else "\N{EN DASH}"
+            shown = f"{round(value, 2) + 0.0:+.2f}".replace("-", "\N{MINUS SIGN}") if known else "\N{EN DASH}"
             parts.append(_text(x + size / 2 - 1, y + 20, shown, "middle"))
-    width = label + size * len(names)
-    return _svg("".join(parts), 24 + 34 * len(names) + 4, alt, width)
+    return _svg("".join(parts), 24 + 34 * len(names) + 4, alt)
 
 
 def bars(names: Sequence[str], parts: Sequence[str], shares: Sequence[Sequence[float]], *, alt: str) -> str:
@@ -130,12 +132,12 @@ def _plot(
     for tick in x_ticks:
         x = place(tick, y_ticks[0])[0]
         anchor = "end" if tick == x_ticks[-1] else "middle"
-        parts.append(_text(x, bottom + 13, _tick(tick), anchor, "faint"))
+        parts.append(_text(x, bottom + 15, _tick(tick), anchor, "faint"))
     if dots:
         parts.append(_text(right, y0 + height + 6, x_title, "end", "faint"))
     if front:
         steps = [place(*point) for point in front]
-        path = f"M{steps[0][0]:.1f} {steps[0][1]:.1f}" + "".join(f"H{x:.1f}V{y:.1f}" for x, y in steps[1:])
+        path = f"M{steps[0][0]:.1f} {steps[0][1]:.1f}" + "".join(f"V{y:.1f}H{x:.1f}" for x, y in steps[1:])
         parts.append(f'<path class="front" d="{path}"/>')
     for one in panel.series:
         colour = _class(names.index(one.name))
@@ -143,6 +145,11 @@ def _plot(
         if dots:
             circles = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2"/>' for x, y in inside)
             parts.append(f'<g class="dot {colour}"><title>{escape(one.name)}</title>{circles}</g>')
+            if len(inside) == 1 and (told := one.name.split()[0]).isdigit():
+                x, y = inside[0]
+                parts.append(
+                    _text(x + 5 if x < right - 18 else x - 5, y - 4, told, "start" if x < right - 18 else "end")
+                )
         elif inside:
             path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in inside)
             parts.append(f'<path class="line {colour}" d="{path}"><title>{escape(one.name)}</title></path>')
@@ -191,8 +198,8 @@ def _text(x: float, y: float, text: str, anchor: str, kind: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{styled}>{escape(text)}</text>'
 
 
-def _svg(content: str, height: float, alt: str, width: float = WIDTH) -> str:
+def _svg(content: str, height: float, alt: str) -> str:
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height:g}" role="img" '
         f'aria-label="{escape(alt)}"><title>{escape(alt)}</title>{content}</svg>'
     )

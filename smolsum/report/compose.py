@@ -55,13 +55,13 @@ def verdict(study: Study, found: Sequence[Outcome]) -> str:
             said.append(f"{model}: nothing has been judged yet{_most_on_target(found, model)}.")
             continue
         best = max(mine, key=lambda one: one.metric(COMPOSITE) or 0.0)
-        told = f"{model}: {best.name} scores highest, {best.metric(COMPOSITE):.3f} of 4"
+        told = f"{model}: of {len(mine)} configurations {best.name} scores highest, {best.metric(COMPOSITE):.3f} of 4"
         if best.test is not None:
             result = best.test.result
-            sure = "significantly" if best.p_holm < ALPHA else "not significantly"
+            sure = "significant" if best.p_holm < ALPHA else "not significant"
             told += (
-                f", {sure} different from length alone (Δ {show(result.delta)}, 95 % [{show(result.ci_low)}, "
-                f"{show(result.ci_high)}], p adjusted {p_value(best.p_holm)})"
+                f"; length alone has {result.mean_a:.3f}, and the difference is {sure} (Δ {show(result.delta)}, "
+                f"95 % [{show(result.ci_low)}, {show(result.ci_high)}], p adjusted {p_value(best.p_holm)})"
             )
         said.append(told + ".")
     return " ".join(said)

@@ -150,10 +150,12 @@ def reward_figures(outcomes: Sequence[Outcome]) -> list[Figure]:
 def errors_figure(study: Study, outcomes: Sequence[Outcome]) -> list[Figure]:
     """Returns how many summaries of each configuration are too long or too short."""
     every = [*filter(None, (baseline_of(study, model) for model in study.models)), *outcomes]
-    shares = [[share or 0.0 for share in error_shares(one)[:2]] for one in every]
-    if not every:
+    found = [(f"{one.model} {one.name}", error_shares(one)[:2]) for one in every]
+    known = [(name, [share for share in pair if share is not None]) for name, pair in found]
+    known = [(name, pair) for name, pair in known if len(pair) == 2]
+    if not known:
         return []
-    names = [f"{one.model} {one.name}" for one in every]
+    names, shares = [name for name, _ in known], [pair for _, pair in known]
     told = "; ".join(f"{name} {long:.0%} and {short:.0%}" for name, (long, short) in zip(names, shares, strict=True))
     alt = f"Share of summaries too long and too short: {told}"
     svg = charts.bars(names, ERRORS[:2], shares, alt=alt)

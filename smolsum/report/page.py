@@ -111,12 +111,12 @@ def mark_best(rows: Sequence[tuple[Cell, ...]], columns: Sequence[int]) -> tuple
 
 def plain(digits: int) -> Callable[[float], str]:
     """Writes a number with so many decimals and a true minus sign."""
-    return lambda value: f"{value:.{digits}f}".replace("-", MINUS)
+    return lambda value: f"{round(value, digits) + 0.0:.{digits}f}".replace("-", MINUS)
 
 
 def signed(digits: int) -> Callable[[float], str]:
     """The same with a plus sign too."""
-    return lambda value: f"{value:+.{digits}f}".replace("-", MINUS)
+    return lambda value: f"{round(value, digits) + 0.0:+.{digits}f}".replace("-", MINUS)
 
 
 def percent(value: float) -> str:

@@ -1,0 +1,74 @@
+"""Charts from numbers: what is drawn stays inside, and nothing is made up."""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import pairwise
+from xml.etree import ElementTree
+
+import pytest
+
+from smolsum.report import charts
+from smolsum.report.charts import Panel, Series
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.0, 1.0), (-0.2, 0.31), (5.0, 5.0), (0.0, 0.0), (1e-6, 3e-6), (-900.0, 12000.0)]
+)
+def test_ticks_hold_the_values(low: float, high: float) -> None:
+    """Round, even steps, from below the lowest to above the highest value, few enough to read."""
+    found = charts.ticks(low, high)
+    steps = [b - a for a, b in pairwise(found)]
+    assert found[0] <= low + 1e-12
+    assert found[-1] >= high - 1e-12
+    assert 2 <= len(found) <= 8
+    assert steps == pytest.approx([steps[0]] * len(steps))
+
+
+def test_lines_place_values() -> None:
+    """Two points go to the corners of their panel: later is to the right, more is higher up."""
+    svg = charts.lines([Panel("p", (Series("a", ((0.0, 0.0), (4.0, 1.0))),))], ["a"], alt="two points")
+    (path,) = re.findall(r'class="line c0" d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', svg)
+    x1, y1, x2, y2 = map(float, path)
+    assert x1 < x2
+    assert y1 > y2
+
+
+def test_values_that_are_none_are_not_drawn() -> None:
+    """Infinite and undefined values leave no mark; a panel without any value says so."""
+    series = Series("a", ((0.0, math.nan), (1.0, 2.0), (2.0, math.inf)))
+    svg = charts.lines([Panel("p", (series,)), Panel("empty", (Series("a", ()),))], ["a"], alt="x")
+    assert "nan" not in svg
+    assert "inf" not in svg
+    assert "no values" in svg
+
+
+def test_a_front_goes_down_before_right() -> None:
+    """What a front encloses is what its points beat: no corner is better than every point."""
+    points = [Series("a", ((0.0, 1.0),)), Series("b", ((1.0, 0.0),))]
+    svg = charts.scatter(points, alt="x", x_title="x", y_title="y", front=((0.0, 1.0), (1.0, 0.0)))
+    assert re.search(r'class="front" d="M[\d.]+ [\d.]+V[\d.]+H[\d.]+"', svg)
+    assert "1 a" in svg
+
+
+def test_names_cannot_break_a_drawing() -> None:
+    """Names and alternative texts with markup stay text."""
+    name = 'a<b>&"c"'
+    drawings = [
+        charts.lines([Panel(name, (Series(name, ((0.0, 0.0),)),))], [name], alt=name),
+        charts.heat([name, "b"], [[1.0, math.nan], [math.nan, 1.0]], alt=name),
+        charts.bars([name], [name], [[0.5]], alt=name),
+        charts.scatter([Series(name, ((0.0, 0.0),))], alt=name, x_title=name, y_title=name),
+    ]
+    for svg in drawings:
+        root = ElementTree.fromstring(svg)
+        assert root.get("aria-label") == name
+
+
+def test_more_series_than_colours_differ() -> None:
+    """The ninth series has the first's colour and another stroke."""
+    names = [f"n{i}" for i in range(9)]
+    svg = charts.lines([Panel("p", tuple(Series(n, ((0.0, 0.0), (1.0, 1.0))) for n in names))], names, alt="x")
+    assert svg.count('class="line c0"') == 1
+    assert svg.count('class="line c0 dashed"') == 1
