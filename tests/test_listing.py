@@ -83,12 +83,13 @@ def test_damage_is_a_row(call: Call) -> None:
     (Path("runs") / "first" / "config.toml").write_text("[")
     (Path("runs") / "first" / "status.json").write_text("nothing")
     (Path("runs") / "baseline-lfm" / "summary.json").write_text("{")
-    code, out, _ = call()
+    code, out, err = call()
     rows = {line.split()[0]: line.split()[1] for line in out.splitlines()}
     assert code == 0
     assert rows["second"] == "interrupted"
     assert rows["baseline-lfm"] == "damaged"
     assert "first" in rows
+    assert "baseline-lfm: remove runs/baseline-lfm and evaluate again\n" in err
 
 
 def test_a_run_whose_process_is_gone(call: Call, tmp_path: Path) -> None:

@@ -14,6 +14,9 @@ from smolsum import console
 
 TITLES = {"length/within_tol": "on target", "rouge": "ROUGE-L", "meteor": "METEOR", "bleu": "BLEU"}
 
+STOPPED = ("failed", "interrupted", "STALE", "damaged")
+"""states in which somebody has to do something"""
+
 
 def runs(
     context: typer.Context,
@@ -51,5 +54,5 @@ def runs(
     ]
     console.data_table(["name", "state", "step", *(TITLES.get(key, key) for key in shown), "rewards", "model"], rows)
     for one in found:
-        if one.hint and one.kind == "run":
+        if one.hint and one.state in STOPPED:
             console.narrate(f"{one.name}: {one.hint}")
