@@ -164,7 +164,7 @@ def _train_and_watch(arguments: Sequence[str], runs_dir: Path) -> None:
     show(paths, None, ascii=False, readonly=False)
     console.data(str(paths.root))
     if code := launched.process.poll():
-        raise typer.Exit(code)
+        raise typer.Exit(max(1, code))  # killed by a signal: a negative number
 
 
 def _folder_of(resume: str | None, runs_dir: str) -> str:

@@ -77,8 +77,8 @@ class WatchApp(App[None]):
         gc.enable()
 
     def on_resize(self) -> None:
-        """Another size has other pages and places."""
-        self._redraw()
+        """Another size has other pages and places; Textual knows it only after this."""
+        self.call_after_refresh(self._redraw)
 
     def board(self) -> Board:
         """This moment of the view."""

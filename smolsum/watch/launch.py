@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -38,6 +39,8 @@ def launch(arguments: Sequence[str]) -> Launched:
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
     )
+    # who died must not look alive to other views for want of a parent that asks
+    threading.Thread(target=process.wait, name="trainer's end", daemon=True).start()
     return Launched(process, said)
 
 

@@ -139,7 +139,7 @@ class Run:
     def _read_config(self) -> bool:
         try:
             self.config = tomli.loads(self.paths.config.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return False
         return True
 
@@ -196,6 +196,8 @@ def process_lives(pid: object) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
+    except OverflowError:
+        return False  # no process has such a number
     except OSError:
         return True
     return True

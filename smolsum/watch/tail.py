@@ -81,7 +81,7 @@ class Document:
             if seen == self._seen:
                 return False
             value = json.loads(self.path.read_bytes())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return False
         self._seen = seen
         if not isinstance(value, dict):
