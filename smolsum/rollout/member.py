@@ -86,7 +86,7 @@ class Member:
                 f"{self.url} is {health.get('state')}", hint=f"wait; its last error: {health.get('last_error')}"
             )
         published = await pool.published()
-        if pool.publisher.knows(health["version"], health["weights"]):
+        if pool.publisher.knows(health.get("version"), health.get("weights")):
             self.version = health["version"]
         if self.version == published.number:
             await self._prove(published)

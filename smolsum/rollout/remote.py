@@ -177,8 +177,9 @@ class RemoteSource:
             self._look()
             waited = self.pool.waited_s()
             if waited > self.settings.wait_s or (waited and self._stopping()):
-                last = next(m.trouble for m in self.pool.members if m.trouble is not None)
-                raise WorkerError(f"no worker came back in {waited:.0f} s; one of them: {last}", hint=last.hint)
+                last = next((m.trouble for m in self.pool.members if m.trouble is not None), None)
+                reason, hint = (f"; one of them: {last}", last.hint) if last else ("", None)
+                raise WorkerError(f"no worker came back in {waited:.0f} s{reason}", hint=hint)
             with suppress(NotYetError):
                 return ticket.result.result(timeout=LOOK_S)
 
