@@ -20,6 +20,7 @@ from smolsum.evaluate.generate import Sampler, complete, measured
 from smolsum.evaluate.generations import generated_from, obtain
 from smolsum.evaluate.judgements import Ledger
 from smolsum.evaluate.judging import Budget
+from smolsum.evaluate.legend import error_shares, legend
 from smolsum.evaluate.referee import Bench, Estimate, Item, Judged, judge_items, recall
 from smolsum.evaluate.scores import has_scores, read_summary, write_scores
 from smolsum.materials import SPLITS, encode_prompts, split_fingerprints
@@ -62,7 +63,8 @@ def evaluate(
         chosen, others = _splits(subject, split)
         groups, origin = _generate(subject, task, chosen, sampler, quiet, remedy)
         rows = measured(groups, split, chosen.fingerprint, task.measurer([chosen, *others], subject.config))
-        metrics = task.summarise(rows)
+        metrics = task.summarise(rows) | error_shares(task.errors, rows)
+        origin |= legend(task, metrics)
         if not has_scores(subject.folder):
             write_scores(subject.folder, rows, metrics, origin, remedy)
         show_measured(task, metrics, f"{split} split, {len(rows)} examples, {sampler.name}", quiet=quiet)
@@ -74,7 +76,7 @@ def evaluate(
                 for key, found in judged.judgements.items()
             }
             rows = [{**row, "judge": judged.bench.name, **columns[row["id"]]} for row in rows]
-            metrics = metrics | judged_summary(task.criteria, rows)
+            metrics |= judged_summary(task.criteria, rows) | error_shares(task.errors, rows)
             origin = origin | {"judge": judged.bench.name, "judging": facts}
             asking = remedy if judging else f"{remedy} --judge {judged.bench.model}"
             show_judged(task.criteria, metrics, facts, judged.missing, asking, quiet=quiet)

@@ -7,6 +7,7 @@ from pathlib import Path
 from smolsum.config import Config
 from smolsum.evaluate.generate import GREEDY, complete, measured
 from smolsum.evaluate.generations import generated_from, obtain
+from smolsum.evaluate.legend import error_shares, legend
 from smolsum.evaluate.scores import write_scores
 from smolsum.manifest import FIXED
 from smolsum.materials import Materials
@@ -28,4 +29,5 @@ def score_stage(materials: Materials, config: Config, folder: Path, *, label: st
     rows = measured(groups, SPLIT, split["fingerprint"], materials.measure)
     origin = {"label": label, "step": step, "split": SPLIT, "sampler": GREEDY.name}
     origin |= {key: materials.provenance[key] for key in FIXED}
-    write_scores(folder, rows, materials.task.summarise(rows), origin, remedy)
+    metrics = materials.task.summarise(rows) | error_shares(materials.task.errors, rows)
+    write_scores(folder, rows, metrics, origin | legend(materials.task, metrics), remedy)

@@ -50,6 +50,12 @@ def rollout_metrics(batch: Batch, config: Config) -> dict[str, float]:
     return metrics
 
 
+def advantage_metrics(advantages_PG: Any) -> dict[str, float]:
+    """Mean and standard deviation (population) of the advantages that a step learns from."""
+    values = np.asarray(advantages_PG, dtype=np.float64)
+    return {"advantages/mean": float(values.mean()), "advantages/std": float(values.std())}
+
+
 def rollout_rows(batch: Batch, advantages: Mapping[int, Sequence[float]]) -> list[dict[str, Any]]:
     """One row for each rollout: prompt, text, token ids, every signal, total, advantage, and where it came from.
 

@@ -28,7 +28,7 @@ from smolsum.rewards.combine import combine, score_all
 from smolsum.rollout.choose import open_source
 from smolsum.rollout.source import Source
 from smolsum.session import Session
-from smolsum.step_metrics import rollout_metrics, rollout_rows
+from smolsum.step_metrics import advantage_metrics, rollout_metrics, rollout_rows
 
 
 def train(config: Config, *, resume: str | None, progress: Progress) -> Path | None:
@@ -87,7 +87,7 @@ def run_stage(session: Session, materials: Materials, source: Source, name: str)
             clock.lap("optimizer_s")
             source.publish(session.step)
             clock.lap("publish_s")
-            metrics |= rollout_metrics(batch, config) | source.metrics()
+            metrics |= rollout_metrics(batch, config) | advantage_metrics(advantages_PG) | source.metrics()
             if session.validates(k):
                 metrics |= validate(session, materials, stage)
                 clock.lap("validate_s")

@@ -11,7 +11,7 @@ from models import EOS, group
 from smolsum.collect import Batch
 from smolsum.config import Config, TaskConfig
 from smolsum.rollout.records import RolloutGroup
-from smolsum.step_metrics import rollout_metrics, rollout_rows
+from smolsum.step_metrics import advantage_metrics, rollout_metrics, rollout_rows
 
 NAN = float("nan")
 CONFIG = Config(task=TaskConfig(target_tokens=3, tolerance_tokens=1))
@@ -44,6 +44,12 @@ def test_hand_computed() -> None:
             "rewards/length/std": math.sqrt(1 / 6),
         }
     )
+
+
+def test_advantages() -> None:
+    """Mean and spread of what a step learns from."""
+    found = advantage_metrics(np.array([[1.0, -1.0], [0.0, 0.0]]))
+    assert found == pytest.approx({"advantages/mean": 0.0, "advantages/std": math.sqrt(0.5)})
 
 
 def test_a_mean_of_nothing_is_left_out() -> None:

@@ -7,9 +7,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 from smolsum.evaluate.judgements import Judgement
-from smolsum.tasks.criterion import Criterion
+from smolsum.tasks.criterion import COMPOSITE, Criterion
 
-COMPOSITE, PASS_RATE, PASSED = "composite", "pass_rate", "passed"
+PASS_RATE, PASSED = "pass_rate", "passed"
 
 
 def judged_columns(criteria: Sequence[Criterion], rounds: int, judgements: Iterable[Judgement]) -> dict[str, Any]:

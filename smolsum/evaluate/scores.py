@@ -14,7 +14,9 @@ summary.json:
   schema_version, n    of this layout; examples
   label, step          what was evaluated; `step` in a run only
   split, sampler, model, tokenizer, data, meteor, task, max_new_tokens     provenance; what is not known is left out
-  metrics              {name: mean over the examples that have a value, or null}; judged ones also as `<name>/se`
+  metrics              {name: mean over the examples that have a value, or null}; judged ones also as `<name>/se`;
+                       `errors/<kind>`: share of the examples that have that error
+  score, criteria, headlines, errors    how the task shows them (`legend.py`)
   judge                as in the lines
   judging              model, rounds, prompts (fingerprints), thresholds, usage (calls, tokens, dollars, cached),
                        missing ([{id, round, metric, error, attempts}]), noise ({metric: n, round_sd, icc, icc_mean}),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from smolsum.evaluate.columns import COMPOSITE
 from smolsum.report import figures, tables_more, tables_setup
 from smolsum.report.gather import Study
 from smolsum.report.page import Page, Section, p_value, percent, signed
 from smolsum.report.results import Outcome, outcomes
 from smolsum.report.tables_results import result_tables, strategies_table
 from smolsum.stats.paired import ALPHA
+from smolsum.tasks.criterion import COMPOSITE
 
 
 def compose(study: Study) -> Page:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from smolsum.evaluate.columns import COMPOSITE
 from smolsum.report import charts
 from smolsum.report.configurations import INCLUDED, STRATEGIES
 from smolsum.report.gather import Study, Trained
@@ -14,6 +13,7 @@ from smolsum.report.results import Outcome, baseline_of
 from smolsum.report.tables_more import ERRORS, error_shares
 from smolsum.report.tables_results import CRITERIA
 from smolsum.stats.correlation import correlate
+from smolsum.tasks.criterion import COMPOSITE
 
 POINTS = 120
 """of a curve at most, so that a page stays small"""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from smolsum.evaluate.columns import COMPOSITE
 from smolsum.fingerprint import digest
 from smolsum.report.configurations import LENGTH_ONLY, PREFIX, REWARDS
 from smolsum.report.gather import Evaluation, Study, Trained
@@ -15,6 +14,7 @@ from smolsum.stats.family import holm
 from smolsum.stats.paired import McNemar, mcnemar
 from smolsum.stats.runs import MixedResult, compare_runs
 from smolsum.stats.sides import Side
+from smolsum.tasks.criterion import COMPOSITE
 
 
 @dataclass(frozen=True)

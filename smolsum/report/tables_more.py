@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from smolsum.evaluate.columns import COMPOSITE
 from smolsum.evaluate.scores import SUMMARY
 from smolsum.report.gather import LeftOut, Study, Trained
 from smolsum.report.page import Cell, Source, Table, empty, number, p_value, percent, plain, words
 from smolsum.report.results import Outcome, baseline_of
 from smolsum.report.tables_results import CRITERIA, NOT_DONE, judge_command
+from smolsum.tasks.criterion import COMPOSITE
 
 ERRORS = ("too long", "too short", "copied", "repetitive", "empty", "unfaithful")
 COPIED, REPETITIVE, UNFAITHFUL = 0.5, 0.2, 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from smolsum.evaluate.columns import COMPOSITE, PASS_RATE
+from smolsum.evaluate.columns import PASS_RATE
 from smolsum.report.configurations import (
     FINETUNED,
     INCLUDED,
@@ -20,6 +20,7 @@ from smolsum.report.gather import Evaluation, Study
 from smolsum.report.page import Cell, Table, empty, mark_best, number, p_value, percent, plain, signed, words
 from smolsum.report.results import Outcome, baseline_of, compare
 from smolsum.stats.paired import ALPHA
+from smolsum.tasks.criterion import COMPOSITE
 from smolsum.tasks.lengths import PERCENTILES
 
 CRITERIA = ("faithfulness", "coverage", "conciseness", "clarity")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from smolsum.errors import SmolsumError
-from smolsum.evaluate.columns import COMPOSITE, PASS_RATE
+from smolsum.evaluate.columns import PASS_RATE
 from smolsum.evaluate.scores import SUMMARY
 from smolsum.lines import read_jsonl
 from smolsum.report.configurations import REWARDS, SIGNALS, STRATEGIES, model_argument, train_command
@@ -17,6 +17,7 @@ from smolsum.report.tables_results import CRITERIA, NOT_DONE, judge_command
 from smolsum.stats.paired import ALPHA
 from smolsum.stats.runs import compare_runs
 from smolsum.stats.sides import Side
+from smolsum.tasks.criterion import COMPOSITE
 
 MEASURES = {
     "faithfulness": "Does the summary say only what the post says?",

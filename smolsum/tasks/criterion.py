@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Seen = Literal["source", "completion", "reference"]
+COMPOSITE = "composite"
+"""the column with the sum of all criteria"""
 
 
 @dataclass(frozen=True)

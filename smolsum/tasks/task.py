@@ -9,7 +9,7 @@ from typing import Any
 from smolsum.config import Config
 from smolsum.data import Example, Split
 from smolsum.rollout.records import Prompt, Rollout
-from smolsum.tasks.criterion import Criterion
+from smolsum.tasks.criterion import COMPOSITE, Criterion
 
 Messages = tuple[dict[str, str], ...]
 Row = Mapping[str, Any]
@@ -34,6 +34,16 @@ class Panel:
 
 
 @dataclass(frozen=True)
+class ErrorKind:
+    """Something that goes wrong with a completion: its name, what counts as that in words, and how a row shows it."""
+
+    name: str
+    meaning: str
+    shown: Callable[[Row], bool | None]
+    """a row with its metrics, and the judge's where there was one; None where the row cannot tell"""
+
+
+@dataclass(frozen=True)
 class Task:
     """A kind of prompt with its evaluation. The loop, the workers and the report know a task only by this."""
 
@@ -54,3 +64,7 @@ class Task:
     """the system prompt that a baseline's prompt variant (or text) means"""
     baselines: tuple[str, ...]
     """the prompt variants that a baseline is made of unless it is told otherwise"""
+    errors: tuple[ErrorKind, ...] = ()
+    """the error taxonomy; a completion may have several, or none"""
+    score: str = COMPOSITE
+    """the column that a report compares configurations by, higher is better"""

@@ -17,7 +17,7 @@ from smolsum.tasks.facts import count_facts, vocabulary
 from smolsum.tasks.lengths import PERCENTILES, length_row, length_table
 from smolsum.tasks.prompts import instruct
 from smolsum.tasks.proxies import copied_share, novel_ngrams, repeated_trigrams
-from smolsum.tasks.task import Headline, Messages, Panel, Row, Task
+from smolsum.tasks.task import ErrorKind, Headline, Messages, Panel, Row, Task
 from smolsum.tasks.tldr_criteria import CRITERIA
 
 MEANS = ("within_tol", "over_budget", "off_target")
@@ -27,6 +27,9 @@ SHARES = (
 )  # fmt: skip
 """and under their own names"""
 FACTS = ("right", "wrong", "missing")
+COPIED, REPETITIVE, UNFAITHFUL = 0.5, 0.2, 0.5
+"""shares of words copied in runs and of repeated trigrams above which, and a faithfulness below which, a summary counts
+as such"""
 
 
 def messages(example: Example, config: Config) -> Messages:
@@ -85,6 +88,27 @@ def _mean(rows: Sequence[Row], key: str) -> float | None:
     return fmean(values) if values else None
 
 
+def _beyond(column: str, limit: float) -> Callable[[Row], bool | None]:
+    """Whether a metric is over a limit."""
+    return lambda row: None if row.get(column) is None else row[column] > limit
+
+
+def _unfaithful(row: Row) -> bool | None:
+    return None if row.get("faithfulness") is None else row["faithfulness"] < UNFAITHFUL
+
+
+ERRORS = (
+    ErrorKind("too long", "above the tolerance", lambda row: not row["within_tol"] and row["over_budget"] > 0),
+    ErrorKind("too short", "below the tolerance", lambda row: not row["within_tol"] and row["over_budget"] == 0),
+    ErrorKind("copied", f"over {COPIED:.0%} of the words in runs of the post", _beyond("copied", COPIED)),
+    ErrorKind(
+        "repetitive", f"over {REPETITIVE:.0%} of the trigrams said before", _beyond("repeated_trigrams", REPETITIVE)
+    ),
+    ErrorKind("empty", "no text at all", _beyond("empty", 0)),
+    ErrorKind("wrong facts", "states a fact that the post does not", _beyond("facts_wrong", 0)),
+    ErrorKind("unfaithful", f"judged below {UNFAITHFUL} in faithfulness", _unfaithful),
+)
+
 LENGTH = Headline("completions/mean_length", "tokens", "{:.1f}".format)
 ON_TARGET = Headline("length/within_tol", "on target", "{:.0%}".format)
 OVERLAP = (
@@ -142,4 +166,5 @@ TASK = Task(
     criteria=CRITERIA,
     instruct=instruct,
     baselines=("50-words", "64-tokens"),
+    errors=ERRORS,
 )

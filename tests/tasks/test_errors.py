@@ -1,0 +1,57 @@
+"""The error taxonomy: what each kind says of a row, and what a summary has of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from smolsum.evaluate.legend import error_shares, legend
+from smolsum.tasks import TASKS
+from smolsum.tasks.lengths import length_row
+
+FINE = {"copied": 0.1, "repeated_trigrams": 0.0, "empty": 0.0, "facts_wrong": 0, "faithfulness": 0.9}
+NAMES = [kind.name for kind in TASKS["tldr"].errors]
+
+
+def row(tokens: int = 64, **changes: Any) -> dict[str, Any]:
+    """A summary of 64 tokens with nothing wrong, but for the changes."""
+    return {**length_row(tokens, 64, 5), **FINE, **changes}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kinds"),
+    [
+        (row(), []),
+        (row(59), []),
+        (row(69), []),
+        (row(70), ["too long"]),
+        (row(58), ["too short"]),
+        (row(copied=0.51), ["copied"]),
+        (row(repeated_trigrams=0.21), ["repetitive"]),
+        (row(0, empty=1.0, copied=None), ["too short", "empty"]),
+        (row(facts_wrong=1), ["wrong facts"]),
+        (row(faithfulness=0.49), ["unfaithful"]),
+    ],
+)
+def test_kinds(wrong: dict[str, Any], kinds: list[str]) -> None:
+    """A row has exactly these errors."""
+    assert [kind.name for kind in TASKS["tldr"].errors if kind.shown(wrong)] == kinds
+
+
+def test_shares_are_of_those_that_can_tell() -> None:
+    """What no row can tell has no share, and a row that cannot tell is in no share."""
+    unjudged = [{k: v for k, v in row(tokens).items() if k != "faithfulness"} for tokens in (64, 90)]
+    shares = error_shares(TASKS["tldr"].errors, [*unjudged, row(30, copied=None)])
+    assert list(shares) == [f"errors/{name}" for name in NAMES]
+    assert shares["errors/too long"] == pytest.approx(1 / 3)
+    assert shares["errors/unfaithful"] == 0.0
+    assert error_shares(TASKS["tldr"].errors, unjudged)["errors/unfaithful"] is None
+
+
+def test_a_summary_explains_itself() -> None:
+    """Titles and texts of what there is; all that a reader needs who knows no task."""
+    told = legend(TASKS["tldr"], {"meteor": 0.25, "rouge": None})
+    assert told["headlines"] == [{"metric": "meteor", "title": "METEOR", "text": "0.250"}]
+    assert (told["score"], list(told["errors"])) == ("composite", NAMES)
+    assert told["criteria"] == ["faithfulness", "coverage", "conciseness", "clarity"]
