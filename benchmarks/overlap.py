@@ -21,7 +21,7 @@ from smolsum.grpo.optimizer import Optimizer
 from smolsum.grpo.update import gradients
 from smolsum.policy.identity import identity
 from smolsum.policy.load import load_policy
-from smolsum.rollout import remote
+from smolsum.rollout import fleet, remote
 from smolsum.rollout.records import Prompt
 from smolsum.rollout.source import Asked
 
@@ -54,8 +54,8 @@ def measure(seconds: float) -> tuple[float, float, float]:
         stages={"length": STAGE},
     )
     prompts = [Prompt(f"{n}", (), tuple(range(20, 220)), ("",), {}) for n in range(PROMPTS)]
-    remote.PROBED = 0  # a worker without a model cannot prove its weights
-    source = remote.RemoteSource(policy, config, prompts, None, tell=lambda _: None, stopping=lambda: False)
+    fleet.PROBED = 0  # a worker without a model cannot prove its weights
+    source = remote.RemoteSource(policy, config, prompts, tell=lambda *_, **__: None, stopping=lambda: False)
     optimizer = Optimizer(policy.model, config.optimizer)
     advantages = mx.array([[float(g) - 3.5 for g in range(GROUP)]] * PROMPTS)
     steps, updates = [], []

@@ -22,6 +22,7 @@ from smolsum.evaluate.judgements import Ledger
 from smolsum.evaluate.judging import Budget
 from smolsum.evaluate.legend import error_shares, legend
 from smolsum.evaluate.referee import Bench, Estimate, Item, Judged, judge_items, recall
+from smolsum.evaluate.remote import complete_remotely
 from smolsum.evaluate.scores import has_scores, read_summary, write_scores
 from smolsum.materials import SPLITS, encode_prompts, split_fingerprints
 from smolsum.meter import Meter
@@ -115,7 +116,8 @@ def _generate(
 
     def completer(missing: Sequence[Prompt]) -> Iterator[list[RolloutGroup]]:
         policy: Policy = subject.load()
-        return complete(policy, missing, subject.config, version=step, sampler=sampler)
+        sample = complete_remotely if subject.config.workers.urls else complete
+        return sample(policy, missing, subject.config, version=step, sampler=sampler)
 
     made_from = generated_from(model["weights"], tokenizer, fingerprints, subject.config, sampler)
     with Meter("generating", len(prompts), quiet=quiet) as meter:

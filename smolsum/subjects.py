@@ -63,19 +63,20 @@ def find_subject(
     runs_dir: Path,
     config_file: Path | None,
     sets: Sequence[str],
+    workers: str = "",
 ) -> Subject:
     """What `reference` names: a run (its last checkpoint), the path of a checkpoint, or else a model as
-    `smolsum train --model` takes it. UsageError where it is none of these."""
+    `smolsum train --model` takes it; `workers`, URLs by comma, sample for it. UsageError where it is none of these."""
     run, checkpoint = _find_checkpoint(reference, runs_dir)
     if run is None or checkpoint is None:
-        config = _settings(_model(reference, runs_dir), config_file, sets, runs_dir)
+        config = _settings(_model(reference, runs_dir), config_file, sets, runs_dir, workers)
         folder = runs_dir / (name or f"eval-{plain(reference)}-{split}{_suffix(sampler)}")
         return Subject(config, folder, folder.name)
     if config_file is not None:
         raise UsageError(
             f"{reference} has its own settings, so it takes no --config", hint="change single ones with --set"
         )
-    config = _settings(None, run.config, sets, runs_dir)
+    config = _settings(None, run.config, sets, runs_dir, workers)
     folder, label = _evaluation(run, checkpoint.step, split, sampler)
     return Subject(config, run.evaluation(name) if name else folder, name or label, checkpoint)
 
@@ -90,10 +91,11 @@ def baseline_subjects(
     runs_dir: Path,
     config_file: Path | None,
     sets: Sequence[str],
+    workers: str = "",
 ) -> list[Subject]:
     """A model that nobody has trained, once for each prompt variant (default: the task's own). UsageError for a variant
     that the task does not know, and for one name for several."""
-    config = _settings(model, config_file, sets, runs_dir)
+    config = _settings(model, config_file, sets, runs_dir, workers)
     task = TASKS[config.task.name]
     chosen = list(dict.fromkeys(variants or task.baselines))
     if name and len(chosen) > 1:
@@ -147,7 +149,8 @@ def _model(reference: str, runs_dir: Path) -> str:
     return reference
 
 
-def _settings(model: str | None, config_file: Path | None, sets: Sequence[str], runs_dir: Path) -> Config:
+def _settings(model: str | None, config_file: Path | None, sets: Sequence[str], runs_dir: Path, workers: str) -> Config:
+    """Workers are those of this evaluation: the ones that a run was trained with may be gone long since."""
     try:
         return resolve(
             model=model,
@@ -156,7 +159,7 @@ def _settings(model: str | None, config_file: Path | None, sets: Sequence[str], 
             presets=[],
             config_file=config_file,
             sets=sets,
-            flags={"run.dir": str(runs_dir)},
+            flags={"run.dir": str(runs_dir), "workers.urls": workers},
             environ={},
         ).config
     except UsageError as error:

@@ -22,12 +22,14 @@ from smolsum.commands.judging import (
     SetsFlag,
     SplitFlag,
     TemperatureFlag,
+    WorkerFlag,
     YesFlag,
     again,
     interruptible,
     judge_options,
     runs_folder,
     silence_hub_bars,
+    workers_named,
 )
 
 
@@ -53,6 +55,7 @@ def evaluate(
     name: NameFlag = None,
     config: ConfigFlag = None,
     sets: SetsFlag = None,
+    worker: WorkerFlag = None,
     runs_dir: RunsFlag = None,
     yes: YesFlag = False,
     plain: Annotated[bool, typer.Option("--plain", help="No colour, no bar: one plain line a report.")] = False,
@@ -102,6 +105,7 @@ def evaluate(
             runs_dir=runs_folder(runs_dir),
             config_file=config,
             sets=sets or [],
+            workers=workers_named(worker),
         )
         folder = run_evaluation(found, split=split, sampler=sampler, judging=judging, quiet=quiet, remedy=remedy)
     console.data(str(folder))

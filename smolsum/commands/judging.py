@@ -61,6 +61,15 @@ RunsFlag = Annotated[
     str | None,
     typer.Option("--runs-dir", metavar="DIR", help="Directory of all runs.  [default: $SMOLSUM_RUNS_DIR or runs]"),
 ]
+WorkerFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--worker",
+        metavar="URL",
+        help="Let this `smolsum serve-worker` sample; repeatable.  [default: $SMOLSUM_WORKERS, by comma]",
+        show_default=False,
+    ),
+]
 YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the judge is paid.")]
 
 
@@ -105,6 +114,11 @@ def judge_options(
 def runs_folder(given: str | None) -> Path:
     """Where runs and evaluations lie."""
     return Path(given or os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
+
+
+def workers_named(given: list[str] | None) -> str:
+    """The workers that sample, by comma; none: the model is run here."""
+    return ",".join(given) if given else os.environ.get("SMOLSUM_WORKERS", "")
 
 
 def silence_hub_bars() -> None:

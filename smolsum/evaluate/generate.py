@@ -43,13 +43,9 @@ def complete(
     version: int,
     sampler: Sampler = GREEDY,
 ) -> Iterator[list[RolloutGroup]]:
-    """Yields the prompts with one completion each, `train.eval_batch` at a time; the longest prompts first, so that
-    memory peaks early. Above temperature 0 each is drawn with a seed of its own, made of the sampler's and the
-    prompt's id: it does not depend on what else is in the batch."""
-    order = sorted(prompts, key=lambda prompt: -len(prompt.token_ids))
-    for start in range(0, len(order), config.train.eval_batch):
-        chosen = order[start : start + config.train.eval_batch]
-        seeds = [rollout_seed(sampler.seed, "evaluation", prompt.id) if sampler.temperature else 0 for prompt in chosen]
+    """Yields the prompts with one completion each, a batch at a time as `in_batches` makes them."""
+    for chosen in in_batches(prompts, config):
+        seeds = [completion_seed(sampler, prompt) for prompt in chosen]
         completions = generate(
             policy.model,
             [prompt.token_ids for prompt in chosen],
@@ -69,6 +65,19 @@ def complete(
             )
             for prompt, drawn, (c,) in zip(chosen, seeds, completions, strict=True)
         ]
+
+
+def in_batches(prompts: Sequence[Prompt], config: Config) -> Iterator[Sequence[Prompt]]:
+    """Yields `train.eval_batch` prompts at a time; the longest first, so that memory peaks early."""
+    order = sorted(prompts, key=lambda prompt: -len(prompt.token_ids))
+    for start in range(0, len(order), config.train.eval_batch):
+        yield order[start : start + config.train.eval_batch]
+
+
+def completion_seed(sampler: Sampler, prompt: Prompt) -> int:
+    """The seed of a prompt's completion above temperature 0, made of the sampler's and the prompt's id: it does not
+    depend on what else is in the batch."""
+    return rollout_seed(sampler.seed, "evaluation", prompt.id) if sampler.temperature else 0
 
 
 def measured(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 
 from smolsum.config import Config
@@ -25,11 +24,10 @@ def open_source(
 ) -> Source:
     """Workers where `workers.urls` names some, else the policy itself; workers belong to the first rank.
 
-    The token that workers want is in SMOLSUM_WORKER_TOKEN. Arguments and errors as of RemoteSource.
+    Arguments and errors as of RemoteSource.
     """
     if not config.workers.urls:
         return LocalSource(policy, config)
     if not ranks.leads():
         return Receiver()
-    token = os.environ.get("SMOLSUM_WORKER_TOKEN") or None
-    return RemoteSource(policy, config, prompts, token, tell=tell, stopping=stopping)
+    return RemoteSource(policy, config, prompts, tell=tell, stopping=stopping)
