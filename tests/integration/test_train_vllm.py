@@ -1,4 +1,5 @@
-"""Thirty steps with one vLLM worker and one MLX worker on loopback, each killed and restarted in the middle.
+"""Training with one vLLM worker and one MLX worker on loopback: thirty steps, in the middle of which each is killed and
+restarted; and a few with adapters.
 
 $SMOLSUM_VLLM_PYTHON names the Python of an environment that has vLLM.
 """
@@ -20,9 +21,11 @@ from typing import Any
 import httpx
 import pytest
 
+from smolsum.config import LoraConfig
 from smolsum.lines import read_jsonl
 from smolsum.policy.generate import rollout_seed
 from smolsum.policy.load import load_policy
+from smolsum.policy.save import load_trained
 from smolsum.policy.served import served_arrays
 from smolsum.weights import delta
 
@@ -49,13 +52,13 @@ SETTINGS = {
 class Worker:
     """`smolsum serve-worker`, that can be killed and started again at the same port."""
 
-    def __init__(self, engine: str, folder: Path) -> None:
-        self.engine, self.folder, self.port = engine, folder, 0
+    def __init__(self, engine: str, folder: Path, *more: str) -> None:
+        self.engine, self.folder, self.more, self.port = engine, folder, more, 0
         self.start()
 
     def start(self) -> None:
         """Start it, and wait until it serves."""
-        more = ["--vllm-python", str(VLLM_PYTHON)] if self.engine == "vllm" else []
+        more = ["--vllm-python", str(VLLM_PYTHON), *self.more] if self.engine == "vllm" else []
         command = [sys.executable, "-m", "smolsum", "serve-worker", "--model", "tiny", "--engine", self.engine, *more]
         with (self.folder / f"{self.engine}.log").open("a") as log:
             self.process = subprocess.Popen(
@@ -82,11 +85,11 @@ class Worker:
 
 
 @pytest.fixture
-def workers(tmp_path: Path) -> Iterator[list[Worker]]:
+def workers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Worker]]:
     with ExitStack() as stack:
         started = []
         for engine in ("mlx", "vllm"):
-            started.append(Worker(engine, tmp_path))
+            started.append(Worker(engine, tmp_path, *getattr(request, "param", ())))
             stack.callback(started[-1].stop)
         yield started
 
@@ -113,15 +116,7 @@ def test_workers_that_die_cost_nothing(workers: list[Worker], tmp_path: Path) ->
     """Every prompt has all its rollouts, with its own seeds; right after each sync sampler and trainer agree; what the
     workers serve is bit for bit the checkpoint of that step."""
     run = tmp_path / "runs/mine"
-    sets = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
-    urls = [word for worker in workers for word in ("--worker", worker.url)]
-    command = ["train", "--model", "tiny", "--strategy", "included", "--name", "mine", "--runs-dir", str(run.parent)]
-    training = subprocess.Popen(
-        [sys.executable, "-m", "smolsum", *command, *sets, *urls],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    training = train(run, workers, SETTINGS)
     for worker, step in zip(workers, (6, 14), strict=True):
         until_step(run, step, training)
         worker.kill()
@@ -154,6 +149,43 @@ def test_workers_that_die_cost_nothing(workers: list[Worker], tmp_path: Path) ->
         policy = load_policy(str(run / "checkpoints" / f"step-{health['version']:06d}"))
         assert health["weights"] == delta.checksum(served_arrays(policy))
     print(json.dumps({"logp difference": fmean(off), "share": {name: by.count(name) / len(by) for name in names}}))
+
+
+@pytest.mark.parametrize("workers", [("--lora-rank", "4")], indirect=True)
+def test_adapters_travel_alone(workers: list[Worker], tmp_path: Path) -> None:
+    """A LoRA run: both workers are given the adapter after each step, and nothing else; sampler and trainer agree."""
+    run, steps = tmp_path / "runs/mine", 5
+    settings = SETTINGS | {"stages.included.steps": steps, "lora.rank": 4, "optimizer.learning_rate": 1e-3}
+    training = train(run, workers, settings)
+    until_step(run, steps - 1, training)
+    served = [worker.health() for worker in workers]
+    said = training.communicate(timeout=600)
+    assert training.returncode == 0, said
+    rows = read_jsonl(run / "metrics.jsonl")
+    off = [row["sampling/sampling_logp_difference/mean"] for row in rows]
+    assert max(off) < 1e-3, off
+    used = {row["worker"] for n in range(1, steps + 1) for row in read_jsonl(run / f"completions/step-{n:06d}.jsonl")}
+    assert used == {worker.url.removeprefix("http://") for worker in workers}
+    for health in served:
+        checkpoint = run / "checkpoints" / f"step-{health['version']:06d}"
+        policy = load_policy("builtin:tiny", lora=LoraConfig(rank=4))
+        whole = len(delta.anchor(served_arrays(load_policy("builtin:tiny")), version=0, metadata={}))
+        assert max(row["perf/weight_sync_bytes"] for row in rows) < len(workers) * whole
+        load_trained(policy, checkpoint)
+        assert health["weights"] == delta.checksum(served_arrays(policy))
+
+
+def train(run: Path, workers: list[Worker], settings: dict[str, Any]) -> subprocess.Popen[str]:
+    """`smolsum train`, under way."""
+    sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    urls = [word for worker in workers for word in ("--worker", worker.url)]
+    command = ["train", "--model", "tiny", "--strategy", "included", "--name", "mine", "--runs-dir", str(run.parent)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "smolsum", *command, *sets, *urls],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def check_rollouts(run: Path, step: int) -> list[str]:
