@@ -43,6 +43,8 @@ class RunConfig:
     """Folder of the run below `dir`; empty: derived from model, strategy, rewards and time."""
     dir: Text = "runs"
     """Folder that holds all runs."""
+    mirror: str = ""
+    """URL of a folder, such as s3://BUCKET/FOLDER, where the run is kept too while it trains; empty: nowhere."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from smolsum.errors import InterruptedRun
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.interrupt import stop_signals
 from smolsum.materials import Materials
+from smolsum.mirror.upload import Mirror
 from smolsum.progress import Progress
 from smolsum.session import Session
 
@@ -23,7 +24,7 @@ class Follower(Session):
     def open(cls, config: Config, resume: str | None, progress: Progress) -> Iterator[Session]:
         """A session without a run directory; on the screen it gives warnings and errors only."""
         progress.close()
-        session = cls(config, None, progress, ExitStack())
+        session = cls(config, None, progress, ExitStack(), Mirror(""))
         with stop_signals(session.request_stop):
             yield session
 

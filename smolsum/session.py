@@ -18,6 +18,7 @@ from smolsum.grpo.optimizer import Optimizer
 from smolsum.interrupt import stop_signals
 from smolsum.journal import Journal, State, discard_after
 from smolsum.materials import Materials
+from smolsum.mirror.upload import Mirror
 from smolsum.plan import planned_name
 from smolsum.policy import ranks
 from smolsum.policy.load import snapshot
@@ -29,15 +30,18 @@ from smolsum.stage_results import score_stage
 from smolsum.stages import fingerprints, resume_point, span
 
 OPTIMIZER = "optimizer.safetensors"
-NOTES = ("stage_reused", "paused", "resumed", "worker_up", "workers_back", "worker_resynced")
+NOTES = ("stage_reused", "paused", "resumed", "worker_up", "workers_back", "worker_resynced", "mirror", "mirror_back")
 """events that are no warnings"""
 
 
 class Session:
     """One attempt. `step` counts optimizer steps over all stages, `stage_step` those of the stage at hand."""
 
-    def __init__(self, config: Config, paths: RunPaths | None, progress: Progress, files: ExitStack) -> None:
+    def __init__(
+        self, config: Config, paths: RunPaths | None, progress: Progress, files: ExitStack, mirror: Mirror
+    ) -> None:
         self.config, self.runs_dir, self.progress = config, Path(config.run.dir), progress
+        self._mirror = mirror
         self.resumed = paths is not None
         self.step = self.stage_step = 0
         self.stop_requested = self.in_step = self._asked = self._evaluating = False
@@ -62,7 +66,9 @@ class Session:
             paths = open_run(resume, runs_dir) if resume else None
             if paths is None and config.run.name and (runs_dir / config.run.name).exists():
                 create_run(runs_dir, config.run.name)  # refuses before anything is loaded
-            session = cls(config, paths, progress, files)
+            session = cls(config, paths, progress, files, Mirror(config.run.mirror))
+            if paths is None and config.run.name:
+                session._mirror.expect_none(config.run.name)
             try:
                 with stop_signals(session.request_stop):
                     yield session
@@ -75,6 +81,8 @@ class Session:
                         "interrupted; the run can go on from what was last saved", hint=session.paths.resume_command
                     ) from error
                 raise
+            finally:
+                session._settle()
 
     def _prepare(self, materials: Materials, steps: Mapping[str, int]) -> None:
         """Fingerprints of the stages; UsageError where another rank would train something else."""
@@ -85,7 +93,9 @@ class Session:
         """Make or take over the run directory, and find out where to go on."""
         self._prepare(materials, steps)
         if self._paths is None:
-            self._paths = create_run(self.runs_dir, planned_name(self.config, self.runs_dir))
+            name = planned_name(self.config, self.runs_dir)
+            self._mirror.expect_none(name)
+            self._paths = create_run(self.runs_dir, name)
         self._files.enter_context(acquire(self.paths))
         attempt = last_attempt(self.paths) + 1
         if self.resumed and self.paths.info.exists():
@@ -96,6 +106,7 @@ class Session:
         point = resume_point(self.steps, self._whole)
         if self.resumed:
             discard_after(self.paths, point)
+        self._mirror.begin(self.paths)
         self.journal = self._files.enter_context(Journal(self.paths, attempt))
         forget(self.paths)  # what was asked of an earlier attempt
         self._files.enter_context(Pulse(self.paths, self.journal, lambda: self._evaluating))
@@ -172,6 +183,7 @@ class Session:
         self.journal.completions(self.step, rollouts)
         self.journal.metrics({"step": self.step, "stage": name, "stage_step": self.stage_step, **metrics, **times})
         self._status("running", name, phase="training")
+        self._pass_on()
         self.progress.step(name, self.step, {**metrics, **times})
         validation = {key.removeprefix("validation/"): v for key, v in metrics.items() if key.startswith("validation/")}
         if validation:
@@ -210,7 +222,8 @@ class Session:
         checkpoints.save(self.paths, self.step, write, meta)
         self.journal.event("checkpoint", f"checkpoint of step {self.step} saved", step=self.step)
         kept = {span(self.steps, stage)[1] for stage in self.steps} | {b["step"] for b in self._best.values() if b}
-        checkpoints.prune(self.paths, self.config.train.keep_checkpoints, kept)
+        checkpoints.prune(self.paths, self.config.train.keep_checkpoints, kept | self._mirror.busy)
+        self._mirror.wake()
 
     def evaluate(self, label: str) -> None:
         """Greedy results of the model as it stands on the test split; kept in `eval/<label>-test`, made once."""
@@ -294,6 +307,22 @@ class Session:
         """Write down an event, and show it."""
         self.journal.event(kind, message, step=self.step if step is None else step, **fields)
         (self.progress.note if kind in NOTES else self.progress.warn)(message)
+
+    def _pass_on(self) -> None:
+        """Tell what the mirror has to say."""
+        for kind, message in self._mirror.told():
+            self.tell(kind, message)
+
+    def _settle(self) -> None:
+        """Let the mirror have the end of the run too."""
+        if "journal" in vars(self):
+            if self._mirror.behind():
+                self.progress.phase("waiting for the mirror; Ctrl-C leaves it behind")
+            try:
+                self._mirror.settle()
+                self._pass_on()
+            except SmolsumError:
+                self.progress.warn("what the mirror lacks could not be written to the run directory")
 
     def _fail(self, error: BaseException) -> None:
         """Write the failure down, as far as the disk lets us."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,10 +75,17 @@ def train(
             help="Let this `smolsum serve-worker` sample; repeatable.  [default: $SMOLSUM_WORKERS, by comma]",
         ),
     ] = None,
+    mirror: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Keep the run there too while it trains (s3://BUCKET/FOLDER, or any fsspec URL); none: nowhere.",
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of everything random.")] = None,
     resume: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="Go on with a stopped run, exactly where it was."),
+        typer.Option(metavar="RUN", help="Go on with a stopped run, exactly where it was; a mirrored one by its URL."),
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Train in a process of its own, and open the live view on it.")
@@ -117,7 +124,8 @@ def train(
     from smolsum.resolve import render_with_sources, resolve
 
     workers = ",".join(worker) if worker else None
-    flags = {"train.seed": seed, "run.name": name, "run.dir": runs_dir, "workers.urls": workers}
+    kept = {"workers.urls": workers, "run.mirror": "" if mirror == "none" else mirror}
+    flags = {"train.seed": seed, "run.name": name, "run.dir": runs_dir, **kept}
     resolved = resolve(
         model=model,
         strategy=strategy,
@@ -144,7 +152,9 @@ def train(
         progress.phase("starting")  # the imports below take seconds on a cold disk
         from smolsum.train import train as run_training
 
-        settings = _settings_of(resume, resolved.config.run.dir, workers) if resume else resolved.config
+        if resume and "://" in resume:
+            resume, kept["run.mirror"] = _fetched(resume, resolved.config.run.dir, kept["run.mirror"], progress.note)
+        settings = _settings_of(resume, resolved.config.run.dir, kept) if resume else resolved.config
         run_dir = run_training(settings, resume=resume, progress=progress)
     if run_dir:
         console.data(str(run_dir))
@@ -171,7 +181,8 @@ def _folder_of(resume: str | None, runs_dir: str) -> str:
     """The directory of all runs, of which the run to resume is one."""
     from smolsum.runs import open_run
 
-    return str(open_run(resume, Path(runs_dir)).root.parent) if resume else runs_dir
+    known = resume and "://" not in resume
+    return str(open_run(resume, Path(runs_dir)).root.parent) if resume and known else runs_dir
 
 
 def _plan(config: Config) -> Callable[[], None]:
@@ -195,8 +206,21 @@ def _plan(config: Config) -> Callable[[], None]:
     return show
 
 
-def _settings_of(run: str, runs_dir: str, workers: str | None) -> Config:
-    """The settings that a run began with, but for the workers where others are given; it is found by its name in
+def _fetched(url: str, runs_dir: str, mirror: str | None, tell: Callable[[str], None]) -> tuple[str, str]:
+    """The path of a run that was brought here from its mirror, and where it is mirrored from now on: there, unless
+    `mirror` says otherwise."""
+    from smolsum.mirror.fetch import fetch_run
+
+    if "MLX_RANK" in os.environ:
+        raise UsageError(
+            "several processes cannot fetch one run", hint=f"copy it here first, then --resume {Path(runs_dir)}/NAME"
+        )
+    paths = fetch_run(url, Path(runs_dir), tell)
+    return str(paths.root), url.rstrip("/").rsplit("/", 1)[0] if mirror is None else mirror
+
+
+def _settings_of(run: str, runs_dir: str, flags: Mapping[str, str | None]) -> Config:
+    """The settings that a run began with, but for those of `flags` that are given; it is found by its name in
     `runs_dir`, or by its path."""
     from smolsum.resolve import resolve
     from smolsum.runs import open_run
@@ -209,7 +233,7 @@ def _settings_of(run: str, runs_dir: str, workers: str | None) -> Config:
         presets=[],
         config_file=paths.config,
         sets=[],
-        flags={"run.dir": str(paths.root.parent), "workers.urls": workers},
+        flags={"run.dir": str(paths.root.parent), **flags},
         environ={},
     ).config
 

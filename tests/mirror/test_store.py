@@ -1,0 +1,81 @@
+"""A folder at a URL: whole files in and out of real S3 and a disk, and one error for each thing that can be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from s3_server import S3Server, serving
+
+from smolsum.errors import SmolsumError, UnreachableError, UsageError
+from smolsum.mirror.store import Store
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    """A server."""
+    with serving() as server:
+        yield server
+
+
+@pytest.mark.parametrize("kind", ["s3", "disk"])
+def test_files_go_in_and_out(s3: S3Server, tmp_path: Path, kind: str) -> None:
+    """What was written is read back, listed with its size, replaced and removed; twice removed is no error."""
+    store = Store(f"{s3.url}/a" if kind == "s3" else f"file://{tmp_path}/a")
+    assert store.sizes() == {}
+    store.prove()
+    assert store.sizes() == {}
+    store.write("x/empty", b"")
+    store.write("x/one", b"1")
+    (tmp_path / "weights").write_bytes(bytes(3_000_000))
+    store.put(tmp_path / "weights", "y/weights")
+    assert store.sizes() == {"x/empty": 0, "x/one": 1, "y/weights": 3_000_000}
+    assert store.folders() == ["x", "y"]
+    store.write("x/one", b"two")
+    assert store.read("x/one") == b"two"
+    store.fetch("y/weights", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == bytes(3_000_000)
+    store.remove("x/one")
+    store.remove("x/one")
+    assert not store.has("x/one")
+    assert store.has("x/empty")
+    with pytest.raises(FileNotFoundError):
+        store.put(tmp_path / "gone", "y/gone")
+    assert "y/gone" not in store.sizes()
+
+
+def test_what_is_no_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each mistake is one sentence with a remedy: no URL, unknown or missing library, no bucket, no server, no key."""
+    for url, words in {
+        "bucket/runs": "no URL to mirror runs at",
+        "s4://bucket": "Protocol not known",
+        "gs://bucket": "nothing installed can reach",
+    }.items():
+        with pytest.raises(UsageError, match=words) as refused:
+            Store(url)
+        assert refused.value.hint
+    with pytest.raises(UsageError, match="bucket does not exist") as refused:
+        Store("s3://no-such-bucket/runs").prove()
+    assert refused.value.hint
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    with pytest.raises(UsageError, match="does not let us write: Unable to locate credentials"):
+        Store(s3.url).prove()
+
+
+def test_nobody_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is not there is exit code 3, with the variable that says where servers are."""
+    with serving() as server:
+        server.stop()
+        with pytest.raises(UnreachableError, match="does not answer") as refused:
+            Store(server.url).prove()
+        assert "AWS_ENDPOINT_URL_S3" in str(refused.value.hint)
+
+
+def test_a_disk_that_refuses(tmp_path: Path) -> None:
+    """A file where a folder should be."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SmolsumError) as refused:
+        Store(f"file://{tmp_path}/file").prove()
+    assert str(tmp_path) in str(refused.value)

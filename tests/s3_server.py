@@ -1,0 +1,90 @@
+"""A real S3-compatible server on a loopback port, that tests start, stop and start again with what it holds."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+import boto3
+from moto.server import ThreadedMotoServer
+
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "tester",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+"""moto takes any"""
+
+
+@dataclass
+class S3Server:
+    """The server and one bucket on it; `environment` is what a client needs."""
+
+    port: int
+    bucket: str = field(default_factory=lambda: f"bucket-{secrets.token_hex(4)}")
+    server: ThreadedMotoServer | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Where it is, and who we are."""
+        return {**CREDENTIALS, "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{self.port}"}
+
+    @property
+    def url(self) -> str:
+        """A folder for runs."""
+        return f"s3://{self.bucket}/runs"
+
+    def start(self) -> None:
+        """Answer from now on; what was stored before is still there."""
+        self.server = ThreadedMotoServer(ip_address="127.0.0.1", port=self.port, verbose=False)
+        self.server.start()
+
+    def stop(self) -> None:
+        """Refuse connections from now on."""
+        if self.server is not None:
+            self.server.stop()
+            self.server = None
+
+    def client(self):  # type: ignore[no-untyped-def]
+        """Amazon's own client."""
+        environment = self.environment
+        return boto3.client(
+            "s3",
+            endpoint_url=environment["AWS_ENDPOINT_URL_S3"],
+            aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
+            region_name=environment["AWS_DEFAULT_REGION"],
+        )
+
+    def keys(self) -> set[str]:
+        """The objects in the bucket."""
+        pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=self.bucket)
+        return {item["Key"] for page in pages for item in page.get("Contents", [])}
+
+
+@contextmanager
+def serving() -> Iterator[S3Server]:
+    """A server with a bucket while the block runs, which this process's environment names."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        server = S3Server(free.getsockname()[1])
+    before = {name: os.environ.get(name) for name in server.environment}
+    os.environ.update(server.environment)
+    server.start()
+    try:
+        server.client().create_bucket(Bucket=server.bucket)
+        yield server
+    finally:
+        server.stop()
+        for name, value in before.items():
+            with suppress(KeyError):
+                os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
