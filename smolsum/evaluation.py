@@ -152,11 +152,29 @@ def _judge(
             )
         return *_recall(folder, task, items, quiet, remedy), failure
     facts = judge_facts(task.criteria, judged)
-    if judging.second is not None and failure is None:
+    if judging.second is None:
+        facts |= _second_recalled(folder, task, items, judged, remedy)
+    elif failure is None:
         other, failure = _ask(folder, task, items, judging.second, judging, quiet, remedy)
-        agreed = judges_agreement(task.criteria, judged, other)
-        facts["second"] = judge_facts(task.criteria, other) | {"agreement": agreed}
+        facts |= _second(task, judged, other)
     return judged, facts, failure
+
+
+def _second(task: Task, judged: Judged, other: Judged) -> dict[str, Any]:
+    """What the summary says of a second judge."""
+    return {"second": judge_facts(task.criteria, other) | {"agreement": judges_agreement(task.criteria, judged, other)}}
+
+
+def _second_recalled(folder: Path, task: Task, items: Sequence[Item], judged: Judged, remedy: str) -> dict[str, Any]:
+    """The same of one that an earlier evaluation in this folder asked, if one did."""
+    then = (read_summary(folder).get("judging") or {}).get("second") if has_scores(folder) else None
+    if not then or set(then["prompts"]) != {c.name for c in task.criteria} or then["model"] == judged.bench.model:
+        return {}
+    bench = Bench(then["model"], then["rounds"], then["prompts"])
+    with Ledger(folder, bench.model, remedy) as ledger:
+        second = _second(task, judged, recall(items, task.criteria, bench, ledger))
+    second["second"]["usage"] |= {"dollars": then["usage"].get("dollars")}
+    return second
 
 
 def _ask(
@@ -206,7 +224,7 @@ def _recall(
         judged = recall(items, task.criteria, bench, ledger)
     facts = judge_facts(task.criteria, judged)
     facts["usage"] |= {"dollars": then["usage"].get("dollars")}
-    return judged, then | facts
+    return judged, then | facts | _second_recalled(folder, task, items, judged, remedy)
 
 
 @contextmanager

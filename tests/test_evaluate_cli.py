@@ -126,11 +126,14 @@ def test_judged_and_compared(run: Path, call: Call, server: JudgeServer) -> None
     assert facts["usage"]["calls"] >= 2 * TESTS * len(CRITERIA)  # one whose connection had gone is asked again
     assert facts["second"]["agreement"]["composite"]["n"] == TESTS
     server.asked.clear()
+    # what a second judge said stays, whoever is asked later
     assert call("eval", run, "--judge", "judge-a", "--rounds", 2)[0] == 0
     assert not server.asked
+    assert summary(folder)["judging"]["second"]["agreement"] == facts["second"]["agreement"]
     # the same run without a judge keeps what was judged
     assert call("eval", run, "--judge", "none")[0] == 0
     assert read_jsonl(folder / "scores.jsonl")[0] == row
+    assert summary(folder)["judging"]["second"]["agreement"] == facts["second"]["agreement"]
 
     code, out, _ = call("eval", run, "--judge", "judge-b", "--rounds", 2, "--name", "other")
     code, _, err = call("stats", "--paired", folder, eval_folder(out))
