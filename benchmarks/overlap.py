@@ -16,9 +16,10 @@ import time
 from pathlib import Path
 from statistics import median
 
-from smolsum.config import Config, GrpoConfig, ModelConfig, SamplingConfig, StageConfig, TrainConfig, WorkersConfig
+from smolsum.config import Config, ModelConfig, SamplingConfig, StageConfig, TrainConfig, WorkersConfig
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.grpo.update import gradients
+from smolsum.objective import GrpoConfig
 from smolsum.policy.identity import identity
 from smolsum.policy.load import load_policy
 from smolsum.rollout import fleet, remote

@@ -33,9 +33,10 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 
-from smolsum.config import GrpoConfig, OptimizerConfig, StageConfig
+from smolsum.config import StageConfig
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.grpo.update import gradients
+from smolsum.objective import GrpoConfig, OptimizerConfig
 from smolsum.policy import kernels
 from smolsum.policy.accumulate import Chunking
 from smolsum.policy.logprobs import group_logprobs

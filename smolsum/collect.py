@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,9 @@ import numpy as np
 
 from smolsum.config import Config, StageConfig
 from smolsum.grpo.advantages import zero_spread
+from smolsum.rewards import REWARDS
 from smolsum.rewards.combine import combine, score_all
+from smolsum.rewards.signal import Signal
 from smolsum.rollout.records import Prompt, RolloutGroup
 from smolsum.rollout.source import Asked, Source
 
@@ -66,9 +68,10 @@ def collect(
     *,
     step: int,
     lap: Callable[[str], None],
+    signals: Mapping[str, Signal] = REWARDS,
 ) -> tuple[Batch, list[int]]:
-    """All that was sampled for the stage's step `k`, and the places of the groups to learn from, as many as `k` has
-    prompts.
+    """All that was sampled for the stage's step `k`, scored by the task's `signals`, and the places of the groups to
+    learn from, as many as `k` has prompts.
 
     Groups whose rewards are all the same teach nothing. In up to `train.refill_rounds` rounds as many of the prompts
     that come next are sampled too, and take their places where their own rewards differ (dynamic sampling,
@@ -79,7 +82,7 @@ def collect(
     def sampled(prompts: list[Prompt], first_place: int) -> Batch:
         groups = source.sample(Asked(step, prompts, first_place, stage.temperature))
         lap("rollout_s")
-        scores = score_all(groups, stage.rewards, config)
+        scores = score_all(groups, stage.rewards, config, signals)
         totals = np.array(combine(groups, scores, stage.rewards), dtype=np.float64)
         lap("score_s")
         return Batch(groups, scores, totals)

@@ -1,4 +1,4 @@
-"""Posts and their references, from the package, a local directory or the hub, checked row by row.
+"""Prompts and their references, from the package, a local directory, the hub or a generator, checked row by row.
 
 A split is one file (or the shards of one) wherever it comes from: `builtin:NAME`, a directory that holds
 `<split>.jsonl`, `<split>.json` (one object a line), `<split>.parquet` or, as a hub snapshot does,
@@ -24,7 +24,7 @@ ID_COLUMN = "id"
 
 @dataclass(frozen=True)
 class Example:
-    """One post to summarise, its reference summaries (at least one) and the row's other columns."""
+    """One post to summarise, or what else a task asks; its references, if any, and the row's other columns."""
 
     id: str
     source: str
@@ -41,18 +41,25 @@ class Split:
     fingerprint: str
 
 
-def load_split(data: DataConfig, split: str) -> Split:
+def load_split(data: DataConfig, split: str, *, references: bool = True) -> Split:
     """Returns the split `train`, `validation` or `test`, read under the name that `data` gives it.
 
-    Ids come from an `id` column if there is one, else they are `<split>-<row>`, rows counted from 1.
-    UsageError for input the user has to mend, UnreachableError for a hub that does not answer.
+    Without `references` the column of completions is not read. Ids come from an `id` column if there is one, else they
+    are `<split>-<row>`, rows counted from 1. UsageError for input the user has to mend, UnreachableError for a hub that
+    does not answer.
     """
     names = {"train": data.train_split, "validation": data.validation_split, "test": data.test_split}
     if split not in names:
         raise UsageError(f"unknown split {split!r}", hint=f"choose from {', '.join(names)}")
     rows = read_rows(data.path, names[split], f"data.{split}_split")
-    examples = tuple(_examples(rows, data, split))
+    examples = tuple(_examples(rows, data, split, references))
     return Split(name=split, examples=examples, fingerprint=_fingerprint(examples))
+
+
+def generated_split(name: str, examples: Iterable[Example]) -> Split:
+    """A split of examples that a task made from its seed, fingerprinted as one that was read. Ids must be unique."""
+    made = tuple(examples)
+    return Split(name, made, _fingerprint(made))
 
 
 def overlap(a: Split, b: Split) -> list[str]:
@@ -61,15 +68,14 @@ def overlap(a: Split, b: Split) -> list[str]:
     return list(dict.fromkeys(example.source for example in a.examples if example.source in known))
 
 
-def _examples(rows: Sequence[Row], data: DataConfig, split: str) -> Iterator[Example]:
+def _examples(rows: Sequence[Row], data: DataConfig, split: str, has_references: bool) -> Iterator[Example]:
     """The rows as examples; the first that breaks a rule ends the reading with its place."""
     has_ids = any(ID_COLUMN in row for _, row in rows)
-    used = {data.prompt_column, data.completion_column, ID_COLUMN}
+    used = {data.prompt_column, *([data.completion_column] if has_references else []), ID_COLUMN}
     seen: dict[str, str] = {}
     for number, (where, row) in enumerate(rows, start=1):
         source = _column(row, where, data.prompt_column, "data.prompt_column", used)
-        completion = _column(row, where, data.completion_column, "data.completion_column", used)
-        references = completion if isinstance(completion, list) else [completion]
+        references = _references(row, where, data, used) if has_references else ()
         name = _id(row.get(ID_COLUMN), where) if has_ids else f"{split}-{number}"
         if name in seen:
             raise UsageError(
@@ -80,9 +86,15 @@ def _examples(rows: Sequence[Row], data: DataConfig, split: str) -> Iterator[Exa
         yield Example(
             id=name,
             source=_texts([source], f"{where}: {data.prompt_column!r}")[0],
-            references=_texts(references, f"{where}: {data.completion_column!r}"),
+            references=references,
             metadata={column: value for column, value in row.items() if column not in used},
         )
+
+
+def _references(row: Mapping[str, Any], where: str, data: DataConfig, used: Collection[str]) -> tuple[str, ...]:
+    completion = _column(row, where, data.completion_column, "data.completion_column", used)
+    values = completion if isinstance(completion, list) else [completion]
+    return _texts(values, f"{where}: {data.completion_column!r}")
 
 
 def _column(row: Mapping[str, Any], where: str, column: str, setting: str, taken: Collection[str]) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from smolsum import console
-from smolsum.data import Split, load_split
+from smolsum.data import Split
 from smolsum.disk import writing
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.evaluate.agreement import judge_facts, judges_agreement
@@ -24,11 +24,10 @@ from smolsum.evaluate.legend import error_shares, legend
 from smolsum.evaluate.referee import Bench, Estimate, Item, Judged, judge_items, recall
 from smolsum.evaluate.remote import complete_remotely
 from smolsum.evaluate.scores import has_scores, read_summary, write_scores
-from smolsum.materials import SPLITS, encode_prompts, split_fingerprints
+from smolsum.materials import SPLITS, encode_prompts, matching, split_fingerprints
 from smolsum.meter import Meter
 from smolsum.policy.identity import tokenizer_digest
 from smolsum.policy.load import Policy
-from smolsum.rewards.meteor import ensure_meteor, wordnet_problem
 from smolsum.rollout.records import Prompt, RolloutGroup
 from smolsum.scoreboard import say_unjudged, show_judged, show_measured
 from smolsum.subjects import Subject
@@ -61,7 +60,7 @@ def evaluate(
     """
     task = TASKS[subject.config.task.name]
     with _holding(subject.folder, remedy):
-        chosen, others = _splits(subject, split)
+        chosen, others = _splits(subject, task, split)
         groups, origin = _generate(subject, task, chosen, sampler, quiet, remedy)
         rows = measured(groups, split, chosen.fingerprint, task.measurer([chosen, *others], subject.config))
         metrics = task.summarise(rows) | error_shares(task.errors, rows)
@@ -82,20 +81,20 @@ def evaluate(
             asking = remedy if judging else f"{remedy} --judge {judged.bench.model}"
             show_judged(task.criteria, metrics, facts, judged.missing, asking, quiet=quiet)
         write_scores(subject.folder, rows, metrics, origin, remedy)
-        if judged is None and failure is None:
+        if task.criteria and judged is None and failure is None:
             say_unjudged(task.criteria, remedy, quiet=quiet)
     if failure is not None:
         raise failure
     return subject.folder
 
 
-def _splits(subject: Subject, split: str) -> tuple[Split, list[Split]]:
+def _splits(subject: Subject, task: Task, split: str) -> tuple[Split, list[Split]]:
     """The split, and the others as far as the data has them: facts of all posts are known from all splits."""
-    chosen, others = load_split(subject.config.data, split), []
+    chosen, others = task.load(subject.config, split), []
     for name in SPLITS:
         if name != split:
             with suppress(UsageError):  # data with one split are enough to evaluate
-                others.append(load_split(subject.config.data, name))
+                others.append(task.load(subject.config, name))
     return chosen, others
 
 
@@ -107,9 +106,7 @@ def _generate(
     prompts, dropped = encode_prompts(tokenizing, task, split, subject.config)
     if dropped:
         console.warn(f"{dropped} prompts longer than {subject.config.data.max_input_tokens} tokens were dropped")
-    matcher = ensure_meteor(subject.config.rewards.require_wordnet)
-    if problem := wordnet_problem():
-        console.warn(f"{problem.message}; to mend it: {problem.hint}")
+    matcher = matching(task, subject.config, console.warn)
     model, tokenizer = subject.identity(tokenizing), tokenizer_digest(tokenizing.tokenizer)
     fingerprints = split_fingerprints(split, prompts)
     step = subject.checkpoint.step if subject.checkpoint else 0
@@ -141,6 +138,8 @@ def _judge(
     folder: Path, task: Task, items: Sequence[Item], judging: JudgeOptions | None, quiet: bool, remedy: str
 ) -> tuple[Judged | None, dict[str, Any], SmolsumError | None]:
     """What the judge said, what the summary says of it, and why it could not say more."""
+    if not task.criteria:
+        return None, {}, None
     if judging is None:
         return *_recall(folder, task, items, quiet, remedy), None
     judged, failure = _ask(folder, task, items, judging.endpoint, judging, quiet, remedy)

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 from smolsum.config import Config
-from smolsum.data import Split, load_split, overlap
+from smolsum.data import Split, overlap
 from smolsum.errors import UsageError
 from smolsum.fingerprint import digest
 from smolsum.policy.accumulate import Chunking
@@ -48,8 +48,8 @@ def gather(config: Config) -> Materials:
     `max_input_tokens`."""
     policy = _policy(config)
     task = TASKS[config.task.name]
-    splits = {name: load_split(config.data, name) for name in SPLITS}
-    warnings = []
+    splits = {name: task.load(config, name) for name in SPLITS}
+    warnings = list(task.check(config))
     if not can_share_prefix(policy.model):
         warnings.append(
             "this model cannot share a prompt among its completions: each goes through it anew, more slowly"
@@ -57,7 +57,7 @@ def gather(config: Config) -> Materials:
     for a, b in (("train", "validation"), ("train", "test"), ("validation", "test")):
         if shared := overlap(splits[a], splits[b]):
             warnings.append(
-                f"{len(shared)} posts are in both the {a} and the {b} split: results on {b} flatter the model"
+                f"{len(shared)} prompts are in both the {a} and the {b} split: results on {b} flatter the model"
             )
     prompts = {}
     for name, split in splits.items():
@@ -67,9 +67,7 @@ def gather(config: Config) -> Materials:
                 f"{dropped} prompts of the {name} split are longer than {config.data.max_input_tokens} tokens "
                 "and were dropped"
             )
-    matcher = ensure_meteor(config.rewards.require_wordnet)
-    if problem := wordnet_problem():
-        warnings.append(f"{problem.message}; to mend it: {problem.hint}")
+    matcher = matching(task, config, warnings.append)
     provenance = {
         "model": {"path": config.model.path, "dtype": policy.dtype, "weights": weights_hash(policy.path)}
         | {"quantize": config.model.quantize},
@@ -97,9 +95,9 @@ def forecast(config: Config) -> dict[str, float] | None:
     """
     if not is_here(config.model.path):
         return None
-    policy = _policy(config, shapes_only=True)
-    splits = {name: load_split(config.data, name) for name in SPLITS}
-    prompts, _ = encode_prompts(policy, TASKS[config.task.name], splits["train"], config)
+    policy, task = _policy(config, shapes_only=True), TASKS[config.task.name]
+    splits = {name: task.load(config, name) for name in SPLITS}
+    prompts, _ = encode_prompts(policy, task, splits["train"], config)
     shape, widest = shape_of(policy.model, policy.config), _widest(prompts, config)
     parts = estimate(shape, config, choose_chunking(shape, config, widest), widest)
     return {name: size / GB for name, size in {**parts, "peak": sum(parts.values())}.items()}
@@ -129,6 +127,17 @@ def encode_prompts(policy: Policy, task: Task, split: Split, config: Config) -> 
     return tuple(prompts), len(split.examples) - len(prompts)
 
 
+def matching(task: Task, config: Config, warn: Callable[[str], None]) -> str:
+    """How METEOR matches words on this machine, with a warning where it is worse than it could be; empty for a task
+    that does not offer it."""
+    if "meteor" not in task.signals:
+        return ""
+    matcher = ensure_meteor(config.rewards.require_wordnet)
+    if problem := wordnet_problem():
+        warn(f"{problem.message}; to mend it: {problem.hint}")
+    return matcher
+
+
 def split_fingerprints(split: Split, prompts: Sequence[Prompt]) -> dict[str, str]:
     """What a split and its prompts are known by."""
     tokens = digest([prompt.token_ids for prompt in prompts])
@@ -136,12 +145,14 @@ def split_fingerprints(split: Split, prompts: Sequence[Prompt]) -> dict[str, str
 
 
 def corpus_facts(split: Split, tokenizer: Any) -> dict[str, Any]:
-    """How many examples a split has, and how long their posts and references are in tokens, special tokens left out:
-    mean, std (population), min, p50, p90, p95, p99, max."""
+    """How many examples a split has, and how long their posts and references (if any) are in tokens, special tokens
+    left out: mean, std (population), min, p50, p90, p95, p99, max."""
     posts = [example.source for example in split.examples]
     references = [text for example in split.examples for text in example.references]
     facts: dict[str, Any] = {"examples": len(split.examples)}
     for name, texts in (("posts", posts), ("references", references)):
+        if not texts:
+            continue
         lengths = length_table([len(tokenizer.encode(text, add_special_tokens=False)) for text in texts])
         facts[name] = {key.removeprefix("completions/").removesuffix("_length"): n for key, n in lengths.items()}
     return facts

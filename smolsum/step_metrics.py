@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from smolsum.collect import Batch
-from smolsum.config import Config
 from smolsum.grpo.advantages import zero_spread
 from smolsum.tasks.proxies import repeated_trigrams
 
 
-def rollout_metrics(batch: Batch, config: Config) -> dict[str, float]:
+def rollout_metrics(batch: Batch) -> dict[str, float]:
     """Rewards, lengths and degeneration of all that one step sampled.
 
     `reward_std` is the mean over groups of the standard deviation within a group; `frac_reward_zero_std` the share of
@@ -24,7 +23,6 @@ def rollout_metrics(batch: Batch, config: Config) -> dict[str, float]:
     rollouts = [rollout for group in batch.groups for rollout in group.rollouts]
     lengths = [rollout.length for rollout in rollouts]
     ended = [rollout.length for rollout in rollouts if not rollout.truncated]
-    low, high = (config.task.target_tokens + sign * config.task.tolerance_tokens for sign in (-1, 1))
     metrics = {
         "frac_reward_zero_std": float(np.mean(zero_spread(totals_PG))),
         "completions/mean_length": fmean(lengths),
@@ -32,7 +30,6 @@ def rollout_metrics(batch: Batch, config: Config) -> dict[str, float]:
         "completions/max_length": float(max(lengths)),
         "completions/clipped_ratio": 1.0 - len(ended) / len(lengths),
         "completions/repeated_trigrams": fmean(repeated_trigrams(rollout.text) for rollout in rollouts),
-        "length/within_tol": fmean(low <= n <= high for n in lengths),
         "num_tokens": float(sum(len(rollout.token_ids) for rollout in rollouts)),
     }
     if ended:

@@ -19,7 +19,7 @@ from smolsum.policy.load import Policy, load_policy, weights_hash
 from smolsum.policy.save import load_trained
 from smolsum.resolve import resolve
 from smolsum.runs import RunPaths, open_run
-from smolsum.tasks import TASKS
+from smolsum.tasks import DEFAULT_TASK, TASKS
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class Subject:
 def find_subject(
     reference: str,
     *,
+    task: str | None = None,
     split: str,
     sampler: Sampler,
     name: str | None,
@@ -69,12 +70,13 @@ def find_subject(
     `smolsum train --model` takes it; `workers`, URLs by comma, sample for it. UsageError where it is none of these."""
     run, checkpoint = _find_checkpoint(reference, runs_dir)
     if run is None or checkpoint is None:
-        config = _settings(_model(reference, runs_dir), config_file, sets, runs_dir, workers)
-        folder = runs_dir / (name or f"eval-{plain(reference)}-{split}{_suffix(sampler)}")
+        config = _settings(_model(reference, runs_dir), config_file, sets, runs_dir, workers, task)
+        folder = runs_dir / (name or f"eval-{_of(config)}{plain(reference)}-{split}{_suffix(sampler)}")
         return Subject(config, folder, folder.name)
-    if config_file is not None:
+    if config_file is not None or task is not None:
+        flag = "--config" if task is None else "--task"
         raise UsageError(
-            f"{reference} has its own settings, so it takes no --config", hint="change single ones with --set"
+            f"{reference} has its own settings, so it takes no {flag}", hint="change single ones with --set"
         )
     config = _settings(None, run.config, sets, runs_dir, workers)
     folder, label = _evaluation(run, checkpoint.step, split, sampler)
@@ -84,6 +86,7 @@ def find_subject(
 def baseline_subjects(
     model: str | None,
     *,
+    task: str | None = None,
     variants: Sequence[str],
     split: str,
     sampler: Sampler,
@@ -95,17 +98,22 @@ def baseline_subjects(
 ) -> list[Subject]:
     """A model that nobody has trained, once for each prompt variant (default: the task's own). UsageError for a variant
     that the task does not know, and for one name for several."""
-    config = _settings(model, config_file, sets, runs_dir, workers)
-    task = TASKS[config.task.name]
-    chosen = list(dict.fromkeys(variants or task.baselines))
+    config = _settings(model, config_file, sets, runs_dir, workers, task)
+    asked = TASKS[config.task.name]
+    chosen = list(dict.fromkeys(variants or asked.baselines))
     if name and len(chosen) > 1:
         raise UsageError(f"--name is for one prompt, and there are {len(chosen)}", hint="give one --prompt")
     subjects = []
     for variant in chosen:
-        told = replace(config, task=replace(config.task, system_prompt=task.instruct(variant)))
-        given = f"baseline-{plain(model or config.model.path)}-{plain(variant)[:40]}-{split}{_suffix(sampler)}"
-        subjects.append(Subject(told, runs_dir / (name or given), name or given))
+        told = replace(config, task=asked.variant(config.task, variant))
+        given = f"{_of(config)}{plain(model or config.model.path)}-{plain(variant)[:40]}-{split}{_suffix(sampler)}"
+        subjects.append(Subject(told, runs_dir / (name or f"baseline-{given}"), name or f"baseline-{given}"))
     return subjects
+
+
+def _of(config: Config) -> str:
+    """The task in the name of a folder, where it is not the default one."""
+    return "" if config.task.name == DEFAULT_TASK else f"{config.task.name}-"
 
 
 def plain(text: str) -> str:
@@ -149,7 +157,14 @@ def _model(reference: str, runs_dir: Path) -> str:
     return reference
 
 
-def _settings(model: str | None, config_file: Path | None, sets: Sequence[str], runs_dir: Path, workers: str) -> Config:
+def _settings(
+    model: str | None,
+    config_file: Path | None,
+    sets: Sequence[str],
+    runs_dir: Path,
+    workers: str,
+    task: str | None = None,
+) -> Config:
     """Workers are those of this evaluation: the ones that a run was trained with may be gone long since."""
     try:
         return resolve(
@@ -159,7 +174,7 @@ def _settings(model: str | None, config_file: Path | None, sets: Sequence[str], 
             presets=[],
             config_file=config_file,
             sets=sets,
-            flags={"run.dir": str(runs_dir), "workers.urls": workers},
+            flags={"run.dir": str(runs_dir), "workers.urls": workers, "task.name": task},
             environ={},
         ).config
     except UsageError as error:

@@ -68,7 +68,9 @@ def run_stage(session: Session, materials: Materials, source: Source, name: str)
         with session.next_step():
             clock = Clock()
             with session.saved_if_unreachable(name, optimizer):
-                batch, used = collect(source, order, k, config, stage, step=session.step, lap=clock.lap)
+                batch, used = collect(
+                    source, order, k, config, stage, step=session.step, lap=clock.lap, signals=materials.task.signals
+                )
             ahead(source, order, k, stage, step=session.step, steps=steps)
             chosen = batch.take(used)
             advantages_PG = advantages(chosen.totals, chosen.scores, stage.rewards, scale=config.grpo.advantage_scale)
@@ -87,7 +89,8 @@ def run_stage(session: Session, materials: Materials, source: Source, name: str)
             clock.lap("optimizer_s")
             source.publish(session.step)
             clock.lap("publish_s")
-            metrics |= rollout_metrics(batch, config) | advantage_metrics(advantages_PG) | source.metrics()
+            metrics |= rollout_metrics(batch) | advantage_metrics(advantages_PG) | source.metrics()
+            metrics |= materials.task.step_metrics(batch.groups, config)
             if session.validates(k):
                 metrics |= validate(session, materials, stage)
                 clock.lap("validate_s")
@@ -100,7 +103,8 @@ def validate(session: Session, materials: Materials, stage: StageConfig) -> dict
     """Greedy reward and share on target, on the same prompts of the validation split every time."""
     prompts = materials.prompts["validation"][: session.config.train.validation_prompts]
     groups = greedy(materials.policy, prompts, session.config, version=session.step)
-    totals = combine(groups, score_all(groups, stage.rewards, session.config), stage.rewards)
+    scores = score_all(groups, stage.rewards, session.config, materials.task.signals)
+    totals = combine(groups, scores, stage.rewards)
     rewards = [row[0] for row in totals if row[0] is not None]
     summary = materials.task.summarise([materials.measure(g.prompt, g.rollouts[0]) for g in groups])
     found = {"validation/reward": fmean(rewards)} if rewards else {}

@@ -16,11 +16,12 @@ import pytest
 import tomli
 
 from smolsum import cli, console, errors
-from smolsum import resolve as resolving
-from smolsum.config import KNOWN_REWARDS, Config, to_toml
+from smolsum.config import Config, to_toml
 from smolsum.presets import preset_names
 from smolsum.progress import Progress
+from smolsum.rewards import REWARDS
 from smolsum.runs import create_run
+from smolsum.tasks import DEFAULT_TASK, TASKS
 
 HUB_BARS = ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
 
@@ -329,11 +330,11 @@ def test_help_names_what_is_shipped(capsys: pytest.CaptureFixture[str]) -> None:
     preset, _ = rest.split("--config FILE")
     assert all(name in model for name in preset_names("models"))
     assert all(f"{name}:" in strategy for name in preset_names("strategies"))
-    assert all(name in reward for name in KNOWN_REWARDS)
+    assert all(name in reward for name in REWARDS)
     assert all(name in preset for name in preset_names("profiles") if name != "default")
-    assert f"[default: {resolving.DEFAULT_MODEL}]" in model
-    assert f"[default: {resolving.DEFAULT_STRATEGY}]" in strategy
-    assert f"[default: {resolving.DEFAULT_REWARD}]" in reward
+    assert f"[default: the task's, {TASKS[DEFAULT_TASK].model}]" in model
+    assert f"[default: the task's, {TASKS[DEFAULT_TASK].strategy}]" in strategy
+    assert f"[default: the task's, {TASKS[DEFAULT_TASK].reward}]" in reward
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

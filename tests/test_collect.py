@@ -12,9 +12,11 @@ from smolsum.config import Config, ModelConfig, SamplingConfig, StageConfig, Tra
 from smolsum.policy.load import Policy, load_policy
 from smolsum.rollout.local import LocalSource
 from smolsum.rollout.records import Prompt
+from smolsum.tasks.tldr_settings import TldrConfig
 
 CONFIG = Config(
     model=ModelConfig(path="builtin:tiny"),
+    task=TldrConfig(),
     sampling=SamplingConfig(rollouts=2, max_new_tokens=12),
     train=TrainConfig(prompts_per_step=3, seed=5),
 )

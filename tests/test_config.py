@@ -17,6 +17,8 @@ from smolsum.config import SECTIONS, Config, StageConfig, to_toml
 from smolsum.errors import UsageError
 from smolsum.presets import line_numbers
 from smolsum.resolve import Resolved, parse_reward, render_with_sources, resolve
+from smolsum.rewards import REWARDS
+from smolsum.tasks.tldr_settings import TldrConfig
 
 TINY = tomli.loads((resources.files("smolsum") / "presets" / "models" / "tiny.toml").read_text())
 
@@ -104,7 +106,8 @@ def test_sources_cover_the_config() -> None:
     stage_keys = [f"stages.{name}.{f.name}" for name in stages for f in dataclasses.fields(StageConfig)]
     keys = {key for key in stage_keys if not key.endswith(".rewards")}
     keys |= {f"stages.{name}.rewards.{signal}" for name, stage in stages.items() for signal in stage.rewards}
-    keys |= {f"{name}.{f.name}" for name, record in SECTIONS.items() for f in dataclasses.fields(record)}
+    sections = SECTIONS | {"task": TldrConfig}
+    keys |= {f"{name}.{f.name}" for name, record in sections.items() for f in dataclasses.fields(record)}
     assert keys == set(result.sources)
 
 
@@ -276,11 +279,11 @@ def test_epochs_displace_inherited_steps(tmp_path: Path) -> None:
 
 def test_parse_reward() -> None:
     """A reward names known signals joined by hyphens, each once."""
-    assert parse_reward("meteor-rouge") == ("meteor", "rouge")
+    assert parse_reward("meteor-rouge", REWARDS) == ("meteor", "rouge")
     assert parse_reward("new", known=("new",)) == ("new",)
     for wrong in ("", "meteor-", "rogue", "meteor-rouge-meteor"):
         with pytest.raises(UsageError):
-            parse_reward(wrong)
+            parse_reward(wrong, REWARDS)
 
 
 # text

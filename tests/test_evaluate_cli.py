@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from smolsum import cli, console
 from smolsum.lines import read_jsonl
 from smolsum.tasks import TASKS
 from smolsum.tasks.criterion import Criterion
-from smolsum.tasks.task import Headline, Panel, Task
+from smolsum.tasks.task import Headline, Panel
 
 Call = Callable[..., tuple[int, str, str]]
 TESTS = SIZES["test"]
@@ -320,15 +321,15 @@ def test_one_split_and_no_facts(tmp_path: Path, call: Call) -> None:
 def test_another_task(run: Path, call: Call, server: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is measured, shown and judged is the task's own: another one needs no change to the evaluation."""
     criterion = Criterion("answers", ("Say whether the Actual Output answers the Input.",), ("source", "completion"))
-    other = Task(
-        name="tldr",
-        messages=TASKS["tldr"].messages,
+    other = replace(
+        TASKS["tldr"],
         measurer=lambda splits, config: lambda prompt, rollout: {"valid": float("{" in rollout.text)},
         summarise=lambda rows: {"valid": sum(row["valid"] for row in rows) / len(rows)},
         headlines=(),
         panels=(Panel("JSON", (Headline("valid", "valid", "{:.0%}".format),)),),
         criteria=(criterion,),
-        instruct=lambda variant: f"Answer in JSON: {variant}",
+        errors=(),
+        variant=lambda settings, text: replace(settings, system_prompt=f"Answer in JSON: {text}"),
         baselines=("plain",),
     )
     monkeypatch.setitem(TASKS, "tldr", other)

@@ -13,9 +13,10 @@ import pytest
 import tomli
 
 import smolsum
-from smolsum.config import Config, TaskConfig, to_toml
+from smolsum.config import Config, to_toml
 from smolsum.presets import KINDS, find_preset, preset_names, read_preset
 from smolsum.resolve import resolve
+from smolsum.tasks.tldr_settings import TldrConfig
 
 PRESETS = [(kind, name) for kind in KINDS for name in preset_names(kind)]
 FOLDER = Path(smolsum.__file__).parent / "presets"
@@ -125,7 +126,7 @@ def test_models() -> None:
 
 def test_system_prompt_states_no_length() -> None:
     """The training prompt gives no number and no unit of length: the reward teaches it."""
-    prompt = TaskConfig().system_prompt.lower()
+    prompt = TldrConfig().system_prompt.lower()
     assert not any(character.isdigit() for character in prompt)
     assert not any(word in prompt for word in ("token", "word", "sentence", "short", "brief", "length"))
 

@@ -36,7 +36,8 @@ SETTINGS = (
 
 UPDATE = """
 import random, sys
-from smolsum.config import GrpoConfig, StageConfig
+from smolsum.config import StageConfig
+from smolsum.objective import GrpoConfig
 from smolsum.grpo.update import gradients
 from smolsum.policy import ranks
 from smolsum.policy.load import load_policy

@@ -9,12 +9,14 @@ import pytest
 from models import EOS, group
 
 from smolsum.collect import Batch
-from smolsum.config import Config, TaskConfig
+from smolsum.config import Config
 from smolsum.rollout.records import RolloutGroup
 from smolsum.step_metrics import advantage_metrics, rollout_metrics, rollout_rows
+from smolsum.tasks.tldr import step_metrics
+from smolsum.tasks.tldr_settings import TldrConfig
 
 NAN = float("nan")
-CONFIG = Config(task=TaskConfig(target_tokens=3, tolerance_tokens=1))
+CONFIG = Config(task=TldrConfig(target_tokens=3, tolerance_tokens=1))
 # lengths without EOS: 3 and 1; 5 (cut) and 2
 GROUPS = [group([5], [[9, 9, 9, EOS], [9, EOS]]), group([6], [[9] * 5, [9, 9, EOS]], stopped=[False, True])]
 SCORES = {"length": [[0.0, -1.0], [-0.5, None]], "judge": [[None, None], [None, None]]}
@@ -22,7 +24,7 @@ TOTALS = np.array([[1.0, 2.0], [4.0, NAN]])
 
 
 def metrics(groups: list[RolloutGroup] = GROUPS, totals: np.ndarray = TOTALS) -> dict[str, float]:
-    return rollout_metrics(Batch(groups, SCORES, totals), CONFIG)
+    return rollout_metrics(Batch(groups, SCORES, totals)) | step_metrics(groups, CONFIG)
 
 
 def test_hand_computed() -> None:

@@ -21,6 +21,7 @@ from smolsum.commands.judging import (
     SeedFlag,
     SetsFlag,
     SplitFlag,
+    TaskFlag,
     TemperatureFlag,
     WorkerFlag,
     YesFlag,
@@ -35,9 +36,13 @@ from smolsum.commands.judging import (
 
 def baseline(
     context: typer.Context,
+    task: TaskFlag = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Preset (tiny, tiny-lfm, qwen, lfm), directory or hub id.  [default: tiny]"),
+        typer.Option(
+            metavar="MODEL",
+            help="Preset (tiny, tiny-lfm, qwen, lfm), directory or hub id.  [default: the task's, tiny]",
+        ),
     ] = None,
     prompt: Annotated[
         list[str] | None,
@@ -67,7 +72,7 @@ def baseline(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Measure what a model does without training, told the length in its prompt; print a folder for each prompt.
+    """Measure what a model does without training, told in its prompt what is wanted; print a folder for each prompt.
 
     \b
     Which wording is better?
@@ -100,6 +105,7 @@ def baseline(
         sampler = Sampler(temperature, seed)
         subjects = baseline_subjects(
             model,
+            task=task,
             variants=prompt or [],
             split=split,
             sampler=sampler,

@@ -21,6 +21,7 @@ from smolsum.commands.judging import (
     SeedFlag,
     SetsFlag,
     SplitFlag,
+    TaskFlag,
     TemperatureFlag,
     WorkerFlag,
     YesFlag,
@@ -43,6 +44,7 @@ def evaluate(
             show_default=False,
         ),
     ],
+    task: TaskFlag = None,
     split: SplitFlag = "test",
     judge: JudgeFlag = None,
     second_judge: SecondFlag = None,
@@ -99,6 +101,7 @@ def evaluate(
         sampler = Sampler(temperature, seed)
         found = find_subject(
             subject,
+            task=task,
             split=split,
             sampler=sampler,
             name=name,

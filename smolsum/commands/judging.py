@@ -48,6 +48,12 @@ TemperatureFlag = Annotated[
     float, typer.Option("--temperature", metavar="T", min=0.0, help="Sampling temperature; 0 is greedy.")
 ]
 SeedFlag = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of sampling above temperature 0.")]
+TaskFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--task", metavar="TASK", help="What is asked of the model.  [default: tldr, summaries of a set length]"
+    ),
+]
 NameFlag = Annotated[
     str | None, typer.Option("--name", metavar="NAME", help="Folder of the results.", show_default=False)
 ]

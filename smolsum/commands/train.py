@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smolsum import console
-from smolsum.commands.judging import silence_hub_bars
+from smolsum.commands.judging import TaskFlag, silence_hub_bars
 from smolsum.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,18 +20,20 @@ if TYPE_CHECKING:
 
 def train(
     context: typer.Context,
+    task: TaskFlag = None,
     model: Annotated[
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Preset (tiny, tiny-lfm, qwen, lfm), local directory or hub id.  [default: tiny]",
+            help="Preset (tiny, tiny-lfm, qwen, lfm), local directory or hub id.  [default: the task's, tiny]",
         ),
     ] = None,
     strategy: Annotated[
         str | None,
         typer.Option(
             metavar="STRATEGY",
-            help="finetuned: length first, then quality; included: both at once.  [default: finetuned]",
+            help="finetuned: length first, then quality; included: both at once; other tasks have their own.  "
+            "[default: the task's, finetuned]",
         ),
     ] = None,
     reward: Annotated[
@@ -39,7 +41,7 @@ def train(
         typer.Option(
             metavar="SIGNALS",
             help="Quality signals: rouge, meteor, bleu or several joined by '-', overlong among them to punish coming "
-            "near the token limit; length: no quality signal.  [default: meteor]",
+            "near the token limit; length: no quality signal.  [default: the task's, meteor]",
         ),
     ] = None,
     preset: Annotated[
@@ -107,6 +109,7 @@ def train(
     console.set_plain(plain)
     if resume is not None:
         given = {
+            "--task": task is not None,
             "--model": model is not None,
             "--strategy": strategy is not None,
             "--reward": reward is not None,
@@ -125,7 +128,7 @@ def train(
 
     workers = ",".join(worker) if worker else None
     kept = {"workers.urls": workers, "run.mirror": "" if mirror == "none" else mirror}
-    flags = {"train.seed": seed, "run.name": name, "run.dir": runs_dir, **kept}
+    flags = {"task.name": task, "train.seed": seed, "run.name": name, "run.dir": runs_dir, **kept}
     resolved = resolve(
         model=model,
         strategy=strategy,
@@ -187,11 +190,11 @@ def _folder_of(resume: str | None, runs_dir: str) -> str:
 
 def _plan(config: Config) -> Callable[[], None]:
     """What shows the stages with their optimizer steps, and the memory that they take, as tables."""
-    from smolsum.data import load_split
     from smolsum.materials import forecast
     from smolsum.plan import needs_data, planned_steps
+    from smolsum.tasks import TASKS
 
-    prompts = len(load_split(config.data, "train").examples) if needs_data(config) else 0
+    prompts = len(TASKS[config.task.name].load(config, "train").examples) if needs_data(config) else 0
     steps = planned_steps(config, prompts)
     memory = forecast(config)
 

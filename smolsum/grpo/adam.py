@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from smolsum.config import OptimizerConfig
 from smolsum.grpo.rounding import round_stochastically
+from smolsum.objective import OptimizerConfig
 
 CLIP_FLOOR = 1e-6
 """added to a gradient's norm before it divides, as MLX does"""

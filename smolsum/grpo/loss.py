@@ -27,10 +27,10 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from smolsum.config import GrpoConfig
 from smolsum.grpo.correction import importance_weights, kept_sequences
 from smolsum.grpo.kl import MAX_LOG_RATIO, kl_estimate
 from smolsum.grpo.tally import SQUARE, WEIGHT, Tally, highest, lowest, means, weighted
+from smolsum.objective import GrpoConfig
 from smolsum.values import Correction, KlEstimate, LossKind
 
 SEQUENCE_RATIO = ("gspo", "study")

@@ -11,9 +11,10 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_unflatten
 
-from smolsum.config import OptimizerConfig, StageConfig
+from smolsum.config import StageConfig
 from smolsum.grpo.adam import Scalars, Stepped, compiled_step, scalars
 from smolsum.grpo.rounding import random_bits
+from smolsum.objective import OptimizerConfig
 from smolsum.policy import ranks
 from smolsum.policy.streams import spread
 

@@ -11,9 +11,10 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_map
 
-from smolsum.config import GrpoConfig, StageConfig
+from smolsum.config import StageConfig
 from smolsum.grpo.loss import BatchTotals, loss_and_tally
 from smolsum.grpo.tally import Tally, means, merged, over_ranks
+from smolsum.objective import GrpoConfig
 from smolsum.policy import ranks
 from smolsum.policy.accumulate import WHOLE, Chunking, group_value_and_grad
 from smolsum.policy.logprobs import group_logprobs

@@ -50,9 +50,17 @@ def find_preset(name: str) -> tuple[str, str]:
 
 def read_preset(kind: str, name: str) -> list[Entry]:
     """Returns the entries of a shipped preset, each with the source `preset KIND/NAME`."""
-    text = _folder(kind).joinpath(f"{name}.toml").read_text(encoding="utf-8")
-    source = f"preset {kind}/{name}"
-    return [Entry(key, value, source) for key, value in walk(tomli.loads(text))]
+    return entries(read_table(kind, name), f"preset {kind}/{name}")
+
+
+def read_table(kind: str, name: str) -> dict[str, Any]:
+    """Returns a shipped preset as nested tables."""
+    return tomli.loads(_folder(kind).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def entries(table: Mapping[str, Any], source: str) -> list[Entry]:
+    """Returns the entries of nested tables that come from one place."""
+    return [Entry(key, value, source) for key, value in walk(table)]
 
 
 def read_file(path: Path) -> list[Entry]:

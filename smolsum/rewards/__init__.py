@@ -1,16 +1,14 @@
-"""The reward signals by name.
+"""The reward signals that any task can offer, by name; a task adds its own (`Task.signals`).
 
 To add one: write `rewards/<name>.py` with a pure function on plain values (the evaluation calls it too) and a
-scorer of the `Scorer` type beside it, then add one line to `REWARDS` and its name to `KNOWN_REWARDS` in the
-config. A scorer sees the whole step at once, so that it may call a judge or depend on the batch; it returns P
-lists of G values, in the order of the groups and their rollouts, and `None` for a value that could not be
-computed (never 0, which would be a judgement). Importing this package loads none of the metric libraries: a
-scorer imports its own on first use.
+scorer of the `Scorer` type (`signal.py`) beside it, then add one line to `REWARDS`. A scorer sees the whole step at
+once, so that it may call a judge or depend on the batch; it returns P lists of G values, in the order of the groups and
+their rollouts, and `None` for a value that could not be computed (never 0, which would be a judgement). Importing this
+package loads none of the metric libraries: a scorer imports its own on first use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from smolsum.rewards.bleu import score_bleu
@@ -20,10 +18,7 @@ from smolsum.rewards.overlong import score_overlong
 from smolsum.rewards.rouge import score_rouge
 
 if TYPE_CHECKING:
-    from smolsum.config import Config
-    from smolsum.rollout.records import RolloutGroup
-
-    Scorer = Callable[[Sequence[RolloutGroup], Config], list[list[float | None]]]
+    from smolsum.rewards.signal import Scorer
 
 REWARDS: dict[str, Scorer] = {
     "length": score_length,

@@ -7,17 +7,36 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from smolsum.rewards import REWARDS
+from smolsum.rewards.signal import Dependent
 
 if TYPE_CHECKING:
     from smolsum.config import Config
+    from smolsum.rewards.signal import Signal, Values
     from smolsum.rollout.records import RolloutGroup
 
 
 def score_all(
-    groups: Sequence[RolloutGroup], weights: Mapping[str, float], config: Config
-) -> dict[str, list[list[float | None]]]:
-    """PxG values of each signal in `weights`, by name; a signal of weight 0 is computed too, to be logged."""
-    return {name: REWARDS[name](groups, config) for name in weights}
+    groups: Sequence[RolloutGroup],
+    weights: Mapping[str, float],
+    config: Config,
+    signals: Mapping[str, Signal] = REWARDS,
+) -> dict[str, Values]:
+    """PxG values of each signal in `weights` and of those they need, by name, looked up in the task's `signals`; a
+    signal of weight 0 is computed too, to be logged."""
+    found: dict[str, Values] = {}
+
+    def compute(name: str) -> Values:
+        if name not in found:
+            signal = signals[name]
+            if isinstance(signal, Dependent):
+                found[name] = signal.score(groups, config, {need: compute(need) for need in signal.needs})
+            else:
+                found[name] = signal(groups, config)
+        return found[name]
+
+    for name in weights:
+        compute(name)
+    return found
 
 
 def combine(

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, cast
 
 from smolsum.errors import UsageError
 
 if TYPE_CHECKING:
     from smolsum.config import Config
     from smolsum.rollout.records import RolloutGroup
+
+
+class Target(Protocol):
+    """The settings of a task whose completions have a length to reach."""
+
+    target_tokens: int
+    tolerance_tokens: int
 
 
 def length_reward(length: int, *, target: int, shape: str, floor: float, tolerance: int) -> float:
@@ -41,14 +48,15 @@ def length_reward(length: int, *, target: int, shape: str, floor: float, toleran
 
 def score_length(groups: Sequence[RolloutGroup], config: Config) -> list[list[float | None]]:
     """PxG length rewards, from the sampled ids without EOS (never from re-tokenised text)."""
+    task = cast(Target, config.task)
     return [
         [
             length_reward(
                 rollout.length,
-                target=config.task.target_tokens,
+                target=task.target_tokens,
                 shape=config.rewards.length_shape,
                 floor=config.rewards.length_floor,
-                tolerance=config.task.tolerance_tokens,
+                tolerance=task.tolerance_tokens,
             )
             for rollout in group.rollouts
         ]

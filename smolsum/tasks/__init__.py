@@ -1,9 +1,13 @@
-"""The tasks by name. To add one: write `tasks/<name>.py` with a `TASK`, and add a line here and its name to
-`TaskConfig.name`."""
+"""The tasks by name. To add one: write `tasks/<name>.py` with a `TASK` (`task.py` says what is in it), and add a
+line."""
 
 from __future__ import annotations
 
+from smolsum.tasks import tldr
 from smolsum.tasks.task import Task
-from smolsum.tasks.tldr import TASK as TLDR
 
-TASKS: dict[str, Task] = {TLDR.name: TLDR}
+TASKS: dict[str, Task] = {
+    "tldr": tldr.TASK,
+}
+DEFAULT_TASK = "tldr"
+"""meant where no task is named"""

@@ -1,18 +1,41 @@
-"""What a task brings to the loop: its prompts, and what it measures on a completion."""
+"""What a task is. Loop, workers, statistics, view and report know a task only by the record `Task` below.
+
+To add one: write `tasks/<name>.py` with a `TASK`, and add a line to `TASKS` in `tasks/__init__.py`. A task brings
+
+  prompts      `load` gives the examples of a split: rows of `[data]` (`data.load_split`), or made from a seed
+               (`data.generated_split`, for the path `generated`); either way they are fingerprinted, and what is
+               checked or scored later travels in an example's metadata. `messages` makes the chat of one example.
+  settings     a frozen dataclass over `TaskConfig`: the section [task] of its runs. Its keys work with --set and
+               --config, and --dry-run shows them; a key of another task is refused.
+  signals      what completions are rewarded for, by name: functions that score a whole step at once (they may ask a
+               server; None is a value that could not be computed, never 0), a `Dependent` one where it needs others'
+               values. The general ones are in `smolsum.rewards.REWARDS`; a task lists those that make sense for it.
+  defaults     the model, strategy and reward that are meant when none is given; `defaults` lie over the model's preset,
+               `models` and `profiles` add presets of the task's own, `strategies` are its stages with their weights.
+               All are tables as a TOML file has them.
+  evaluation   `measurer` (one completion to its metrics), `summarise` (the rows of a split to their summary), what is
+               shown of it (`headlines`, `panels`), what configurations are compared by (`score`), what goes wrong
+               (`errors`), what a judge is asked (`criteria`, perhaps none), and metrics over several samples of a
+               prompt (`over_samples`, such as pass@k).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from smolsum.config import Config
-from smolsum.data import Example, Split
-from smolsum.rollout.records import Prompt, Rollout
+from smolsum.config import Config, TaskConfig
+from smolsum.data import Example, Split, load_split
+from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
 from smolsum.tasks.criterion import COMPOSITE, Criterion
+
+if TYPE_CHECKING:
+    from smolsum.rewards.signal import Signal
 
 Messages = tuple[dict[str, str], ...]
 Row = Mapping[str, Any]
+Table = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -43,28 +66,74 @@ class ErrorKind:
     """a row with its metrics, and the judge's where there was one; None where the row cannot tell"""
 
 
-@dataclass(frozen=True)
+def load_rows(config: Config, split: str) -> Split:
+    """The examples of a task whose data have prompts and references; errors as of `load_split`."""
+    return load_split(config.data, split)
+
+
+def no_metrics(groups: Sequence[RolloutGroup], config: Config) -> dict[str, float]:
+    """Of a step nothing beside what is measured for every task."""
+    return {}
+
+
+def no_warnings(config: Config) -> Sequence[str]:
+    """No setting is wrong with another."""
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Task:
-    """A kind of prompt with its evaluation. The loop, the workers and the report know a task only by this."""
+    """A kind of prompt with its signals and its evaluation."""
 
     name: str
+    settings: type[TaskConfig]
+    """of its section [task]"""
     messages: Callable[[Example, Config], Messages]
     """the chat that asks for one example"""
+    signals: Mapping[str, Signal]
+    """what can be rewarded, by name"""
+
+    model: str
+    """--model where none is given"""
+    strategy: str
+    """--strategy where none is given"""
+    strategies: Mapping[str, Table]
+    """tables with `stages`; in a list of signals the word "quality" stands for those of --reward"""
+    reward: str = ""
+    """--reward where none is given; empty: strategies name all signals"""
+    defaults: Table = field(default_factory=dict)
+    """settings over the model's preset"""
+    models: Mapping[str, Table] = field(default_factory=dict)
+    """presets for --model, over the shipped ones of the same name"""
+    profiles: Mapping[str, Table] = field(default_factory=dict)
+    """presets for --preset"""
+
+    load: Callable[[Config, str], Split] = load_rows
+    """the split `train`, `validation` or `test`; UsageError where the user has to mend something"""
+    check: Callable[[Config], Sequence[str]] = no_warnings
+    """warnings about settings that do not go together; UsageError for those that mean nothing together"""
+
     measurer: Callable[[Sequence[Split], Config], Callable[[Prompt, Rollout], dict[str, Any]]]
-    """given all splits, a function from a prompt and its completion to the metrics of that example"""
+    """given all splits, a function from a prompt and its completion to the metrics of that example; a column `passed`,
+    1 where an example is right and else 0, tells rescued and regressed ones apart"""
     summarise: Callable[[Sequence[Row]], dict[str, float | None]]
     """the rows of a split to its summary"""
+    over_samples: Callable[[Sequence[Sequence[Row]]], dict[str, float | None]] | None = None
+    """the rows of every prompt's samples, as many for each, to what only several tell (pass@k)"""
+    step_metrics: Callable[[Sequence[RolloutGroup], Config], dict[str, float]] = no_metrics
+    """of a training step's rollouts, for metrics.jsonl and the view"""
     headlines: tuple[Headline, ...]
-    """the columns of the closing table"""
+    """the columns of the closing table, the most important first"""
     panels: tuple[Panel, ...]
     """the tables of an evaluation, but for what a judge says"""
-    criteria: tuple[Criterion, ...]
-    """what a judge is asked; the composite is the sum of their scores"""
-    instruct: Callable[[str], str]
-    """the system prompt that a baseline's prompt variant (or text) means"""
-    baselines: tuple[str, ...]
-    """the prompt variants that a baseline is made of unless it is told otherwise"""
     errors: tuple[ErrorKind, ...] = ()
     """the error taxonomy; a completion may have several, or none"""
     score: str = COMPOSITE
     """the column that a report compares configurations by, higher is better"""
+    criteria: tuple[Criterion, ...] = ()
+    """what a judge is asked; the composite is the sum of their scores"""
+
+    variant: Callable[[TaskConfig, str], TaskConfig]
+    """settings for a baseline's prompt variant (or text): UsageError where there is none such"""
+    baselines: tuple[str, ...]
+    """the prompt variants that a baseline is made of unless it is told otherwise"""

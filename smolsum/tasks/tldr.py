@@ -8,17 +8,20 @@ from typing import Any
 
 from smolsum.config import Config
 from smolsum.data import Example, Split
+from smolsum.presets import preset_names, read_table
+from smolsum.rewards import REWARDS
 from smolsum.rewards.bleu import bleu
 from smolsum.rewards.meteor import meteor
 from smolsum.rewards.rouge import rouge_l
 from smolsum.rewards.wordnet import find_lexicon
-from smolsum.rollout.records import Prompt, Rollout
+from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
 from smolsum.tasks.facts import count_facts, vocabulary
 from smolsum.tasks.lengths import PERCENTILES, length_row, length_table
-from smolsum.tasks.prompts import instruct
+from smolsum.tasks.prompts import variant
 from smolsum.tasks.proxies import copied_share, novel_ngrams, repeated_trigrams
 from smolsum.tasks.task import ErrorKind, Headline, Messages, Panel, Row, Task
 from smolsum.tasks.tldr_criteria import CRITERIA
+from smolsum.tasks.tldr_settings import TldrConfig, settings
 
 MEANS = ("within_tol", "over_budget", "off_target")
 """what the summary has the mean of below `length/`"""
@@ -44,11 +47,12 @@ def measurer(splits: Sequence[Split], config: Config) -> Callable[[Prompt, Rollo
     facts = [
         example.metadata["facts"] for split in splits for example in split.examples if example.metadata.get("facts")
     ]
+    task = settings(config)
     known, matcher = vocabulary(facts) if facts else None, find_lexicon()
 
     def measure(prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
         row: dict[str, Any] = {
-            **length_row(rollout.length, config.task.target_tokens, config.task.tolerance_tokens),
+            **length_row(rollout.length, task.target_tokens, task.tolerance_tokens),
             "truncated": float(rollout.truncated),
             "empty": float(not rollout.text.strip()),
             "rouge": rouge_l(rollout.text, prompt.references),
@@ -109,6 +113,14 @@ ERRORS = (
     ErrorKind("unfaithful", f"judged below {UNFAITHFUL} in faithfulness", _unfaithful),
 )
 
+
+def step_metrics(groups: Sequence[RolloutGroup], config: Config) -> dict[str, float]:
+    """The share of a step's completions that are of the wanted length."""
+    task = settings(config)
+    misses = [abs(rollout.length - task.target_tokens) for group in groups for rollout in group.rollouts]
+    return {"length/within_tol": fmean(miss <= task.tolerance_tokens for miss in misses)}
+
+
 LENGTH = Headline("completions/mean_length", "tokens", "{:.1f}".format)
 ON_TARGET = Headline("length/within_tol", "on target", "{:.0%}".format)
 OVERLAP = (
@@ -121,9 +133,16 @@ REPEATED = Headline("repeated_trigrams", "repeated", "{:.1%}".format)
 
 TASK = Task(
     name="tldr",
+    settings=TldrConfig,
     messages=messages,
+    signals=REWARDS,
+    model="tiny",
+    strategy="finetuned",
+    strategies={name: read_table("strategies", name) for name in preset_names("strategies")},
+    reward="meteor",
     measurer=measurer,
     summarise=summarise,
+    step_metrics=step_metrics,
     headlines=(LENGTH, ON_TARGET, *OVERLAP, WRONG, REPEATED),
     panels=(
         Panel(
@@ -164,7 +183,7 @@ TASK = Task(
         ),
     ),
     criteria=CRITERIA,
-    instruct=instruct,
+    variant=variant,
     baselines=("50-words", "64-tokens"),
     errors=ERRORS,
 )

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smolsum.config import GrpoConfig
 from smolsum.grpo.loss import BatchTotals, loss_and_tally, policy_loss
 from smolsum.grpo.tally import means, merged
+from smolsum.objective import GrpoConfig
 
 # isort: split
 import mlx.core as mx

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from models import build
 
-from smolsum.config import OptimizerConfig, StageConfig
+from smolsum.config import StageConfig
 from smolsum.grpo import optimizer as optimizer_module
 from smolsum.grpo.optimizer import Optimizer, learning_rate
 from smolsum.grpo.rounding import random_bits, round_stochastically
+from smolsum.objective import OptimizerConfig
 from smolsum.policy.streams import streams
 
 # isort: split

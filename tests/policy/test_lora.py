@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from models import EOS, group, write
 
-from smolsum.config import GrpoConfig, LoraConfig, OptimizerConfig, StageConfig
+from smolsum.config import LoraConfig, StageConfig
 from smolsum.errors import UsageError
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.grpo.update import gradients
+from smolsum.objective import GrpoConfig, OptimizerConfig
 from smolsum.policy import logprobs
 from smolsum.policy.load import Policy, load_policy, snapshot
 from smolsum.policy.logprobs import group_logprobs

@@ -12,10 +12,11 @@ import mlx.core as mx
 import pytest
 from models import build
 
-from smolsum.config import Config, EngineConfig, GrpoConfig, OptimizerConfig, StageConfig, TrainConfig
+from smolsum.config import Config, EngineConfig, StageConfig, TrainConfig
 from smolsum.errors import MachineError
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.grpo.update import gradients
+from smolsum.objective import GrpoConfig, OptimizerConfig
 from smolsum.policy.accumulate import WHOLE, Chunking
 from smolsum.policy.memory import GB, Shape, Widest, choose_chunking, estimate, shape_of
 from smolsum.policy.streams import streams

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from smolsum.config import KNOWN_REWARDS, Config
+from smolsum.config import Config
 from smolsum.rewards import REWARDS
 from smolsum.rewards.combine import combine, score_all
+from smolsum.rewards.signal import Dependent, Values
 from smolsum.rollout.records import RolloutGroup
 
-Scores = dict[str, list[list[float | None]]]
+Scores = dict[str, Values]
 
 
 def test_totals_are_weighted_sums(group: Callable[..., RolloutGroup]) -> None:
@@ -54,9 +55,28 @@ def test_score_all_runs_the_signals_of_the_stage(group: Callable[..., RolloutGro
     assert scores == {"rouge": [[1.0, 0.0]], "bleu": [[1.0, 0.0]]}
 
 
-def test_the_signals_are_those_the_config_knows() -> None:
-    """A name that --reward accepts has a scorer, and every scorer can be named."""
-    assert tuple(REWARDS) == KNOWN_REWARDS == ("length", "rouge", "meteor", "bleu", "overlong")
+def test_a_dependent_signal_gets_what_it_needs(group: Callable[..., RolloutGroup]) -> None:
+    """Another signal's values of the same step, computed once and logged even without a weight of their own."""
+    asked: list[str] = []
+
+    def right(groups: Sequence[RolloutGroup], config: Config) -> Values:
+        asked.append("right")
+        return [[float(rollout.text == "yes") for rollout in g.rollouts] for g in groups]
+
+    def bonus(groups: Sequence[RolloutGroup], config: Config, told: Mapping[str, Values]) -> Values:
+        return [[0.2 * value if value is not None else None for value in row] for row in told["right"]]
+
+    signals = {"right": right, "bonus": Dependent(("right",), bonus)}
+    groups = [group(["yes", "no"])]
+    assert score_all(groups, {"bonus": 1.0}, Config(), signals) == {"right": [[1.0, 0.0]], "bonus": [[0.2, 0.0]]}
+    assert asked == ["right"]
+    scores = score_all(groups, {"right": 1.0, "bonus": 1.0}, Config(), signals)
+    assert combine(groups, scores, {"right": 1.0, "bonus": 1.0}) == [[1.2, 0.0]]
+
+
+def test_the_general_signals() -> None:
+    """Names that tasks and presets use."""
+    assert tuple(REWARDS) == ("length", "rouge", "meteor", "bleu", "overlong")
 
 
 def test_importing_the_room_loads_no_metric_library() -> None:

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smolsum.config import Config, RewardsConfig, TaskConfig
+from smolsum.config import Config, RewardsConfig
 from smolsum.errors import UsageError
 from smolsum.rewards.length import length_reward, score_length
 from smolsum.rollout.records import RolloutGroup
+from smolsum.tasks.tldr_settings import TldrConfig
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_the_scorer_counts_sampled_tokens_without_eos_under_the_config(
 ) -> None:
     """P lists of G values by the config; a truncated rollout has no EOS to drop."""
     config = Config(
-        task=TaskConfig(target_tokens=4, tolerance_tokens=1),
+        task=TldrConfig(target_tokens=4, tolerance_tokens=1),
         rewards=RewardsConfig(length_shape="dead_band", length_floor=-0.5),
     )
     stopped = group(["a b c d", "a b", "a b c d e f g h"])
