@@ -8,9 +8,7 @@ runs/latest -> <name>
 
 from __future__ import annotations
 
-import fcntl
 import os
-import platform
 import re
 import shutil
 from collections.abc import Iterator
@@ -19,10 +17,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TextIO
 
 from smolsum.disk import point, writing
 from smolsum.errors import UsageError
+from smolsum.lock import locked
 
 LATEST = "latest"
 
@@ -130,14 +128,18 @@ def step_name(step: int) -> str:
     return f"step-{step:06d}"
 
 
+def plain(text: str) -> str:
+    """The last part of a path or hub id, or a text, with nothing but what is plain in a file name."""
+    last = re.split("[/:]", text.rstrip("/"))[-1]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("._-") or "model"
+
+
 def derive_name(model: str, strategy: str, rewards: str, now: datetime, runs_dir: Path) -> str:
     """Returns `<model>-<strategy>-<rewards>-<MMDD-HHMM>`, then -2, -3 … where `runs_dir` has it already.
 
-    A model's path or hub id gives its last part, of which only what is plain in a file name.
+    A model gives its plain name.
     """
-    last = re.split("[/:]", model.rstrip("/"))[-1]
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("._-") or "model"
-    base = f"{plain}-{strategy}-{rewards}-{now:%m%d-%H%M}"
+    base = f"{plain(model)}-{strategy}-{rewards}-{now:%m%d-%H%M}"
     name, number = base, 1
     while (runs_dir / name).exists():
         number += 1
@@ -206,37 +208,9 @@ def last_attempt(paths: RunPaths) -> int:
 
 @contextmanager
 def acquire(paths: RunPaths) -> Iterator[None]:
-    """Holds the run for this process while the block runs; UsageError if another process trains it.
-
-    The kernel lets go of the lock when the process ends, in whatever way, so a crashed run is never locked.
-    """
-    file = _lock(paths)
-    try:
+    """Holds the run for this process while the block runs; UsageError if another process trains it."""
+    with locked(paths.lock, f"run {paths.name!r} is being trained", paths.resume_command):
         yield
-    finally:
-        file.close()
-
-
-def _lock(paths: RunPaths) -> TextIO:
-    with writing(paths.lock, paths.resume_command):
-        file = paths.lock.open("a+", encoding="utf-8")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            file.truncate(0)
-            file.write(f"{os.getpid()} on {platform.node()}")
-            file.flush()
-        except BlockingIOError as error:
-            file.seek(0)
-            holder = file.read()  # empty for the moment between the other's lock and its line
-            file.close()
-            who = f"process {holder}" if holder else "another process"
-            stop = f", or end it with a checkpoint: kill -INT {holder.split()[0]}" if holder else ""
-            what = f"run {paths.name!r} is being trained by {who}"
-            raise UsageError(what, hint=f"wait until it ends{stop}") from error
-        except OSError:
-            file.close()
-            raise
-    return file
 
 
 def _started(root: Path) -> float | None:

@@ -35,7 +35,9 @@ NOTES = ("stage_reused", "paused", "resumed", "worker_up", "workers_back", "work
 
 
 class Session:
-    """One attempt. `step` counts optimizer steps over all stages, `stage_step` those of the stage at hand."""
+    """One attempt. `step` counts optimizer steps over all stages, `stage_step` those of the stage at hand;
+    `stage_start` are the trained parameters that it began with, the frozen reference of its KL term, None where beta is
+    0 (with adapters: the adapters of then over the same base)."""
 
     def __init__(
         self, config: Config, paths: RunPaths | None, progress: Progress, files: ExitStack, mirror: Mirror
@@ -126,7 +128,7 @@ class Session:
         """
         start, end = span(self.steps, name)
         # held only where it is read: it keeps a copy of the weights alive
-        self._start_weights = snapshot(self.materials.policy.model) if self.config.stages[name].beta > 0 else None
+        self.stage_start = snapshot(self.materials.policy.model) if self.config.stages[name].beta > 0 else None
         self._middle, self._best[name] = self._find(name, start, end), {}
         self.step = ranks.gathered(self._middle.step if self._middle else start)[0]
         self.stage_step = self.step - start
@@ -157,13 +159,6 @@ class Session:
         """Whether the stage's step `k` (from 0) ends with a validation."""
         every = self.config.train.validate_every
         return bool(every) and (k + 1) % every == 0
-
-    def stage_start(self) -> Any:
-        """The trained parameters that the stage began with, the frozen reference of its KL term; None where beta is 0.
-
-        With adapters they are those of the stage's start over the same base: at a run's start, the base alone.
-        """
-        return self._start_weights
 
     def load_optimizer(self, optimizer: Optimizer) -> None:
         """Restore the optimizer where a stage goes on in its middle."""
@@ -232,8 +227,8 @@ class Session:
             self.progress.phase(f"evaluating on the test split: {label}")
             self._status("running", label, phase="evaluating")
             self._evaluating = True
-            remedy = self.paths.resume_command
-            score_stage(self.materials, self.config, folder, label=label, step=self.step, remedy=remedy)
+            trained = self.fingerprints.get(label, "")
+            score_stage(self.materials, self.config, self.paths, label=label, step=self.step, trained=trained)
             self._evaluating = False
         self.results[label] = read_summary(folder)["metrics"]
 

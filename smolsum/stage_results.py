@@ -2,32 +2,62 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from smolsum.config import Config
+from smolsum.disk import replace
+from smolsum.errors import SmolsumError
 from smolsum.evaluate.generate import GREEDY, complete, measured
-from smolsum.evaluate.generations import generated_from, obtain
+from smolsum.evaluate.generations import GENERATIONS, ORIGIN, generated_from, obtain
 from smolsum.evaluate.legend import error_shares, legend
-from smolsum.evaluate.scores import write_scores
+from smolsum.evaluate.scores import has_scores, read_summary, write_scores
+from smolsum.fingerprint import digest
 from smolsum.manifest import FIXED
 from smolsum.materials import Materials
+from smolsum.runs import RunPaths, list_runs
 
 SPLIT = "test"
+WEIGHTS = "weights"
+"""of the summary: what the evaluated weights were trained from and how"""
 
 
-def score_stage(materials: Materials, config: Config, folder: Path, *, label: str, step: int, remedy: str) -> None:
-    """Evaluate the policy as it stands into `folder`, as `smolsum eval` does without a judge; `remedy` is the command
-    that goes on after a full disk."""
+def score_stage(materials: Materials, config: Config, paths: RunPaths, *, label: str, step: int, trained: str) -> None:
+    """Evaluate the policy as it stands into `eval/<label>-test`, as `smolsum eval` does without a judge.
+
+    `trained` is the fingerprint of the stages that lie behind the policy: where another run beside this one has
+    completions of the same weights, they are taken from there.
+    """
+    folder, remedy = paths.evaluation(f"{label}-{SPLIT}"), paths.resume_command
     split = materials.provenance["data"][SPLIT]
+    made_from = generated_from(f"step {step}", materials.provenance["tokenizer"], split, config, GREEDY)
+    weights = digest([materials.provenance["model"], trained])
+    _share(folder, made_from, weights, paths.root.parent, remedy)
     groups = obtain(
         folder,
         materials.prompts[SPLIT],
-        generated_from(f"step {step}", materials.provenance["tokenizer"], split, config, GREEDY),
+        made_from,
         lambda missing: complete(materials.policy, missing, config, version=step),
         remedy,
     )
     rows = measured(groups, SPLIT, split["fingerprint"], materials.measure)
-    origin = {"label": label, "step": step, "split": SPLIT, "sampler": GREEDY.name}
+    origin = {"label": label, "step": step, "split": SPLIT, "sampler": GREEDY.name, WEIGHTS: weights}
     origin |= {key: materials.provenance[key] for key in FIXED}
     metrics = materials.task.summarise(rows) | error_shares(materials.task.errors, rows)
     write_scores(folder, rows, metrics, origin | legend(materials.task, metrics), remedy)
+
+
+def _share(folder: Path, made_from: Mapping[str, Any], weights: str, runs_dir: Path, remedy: str) -> None:
+    """Give the folder another run's completions of the same weights, if it has none of its own."""
+    if (folder / GENERATIONS).exists():
+        return
+    for run in reversed(list_runs(runs_dir)):
+        other = run.evaluation(folder.name)
+        with suppress(OSError, ValueError, SmolsumError):  # not a whole evaluation: it will be made anew
+            same = has_scores(other) and read_summary(other).get(WEIGHTS) == weights
+            if same and json.loads((other / ORIGIN).read_bytes()) == made_from:
+                replace(folder / GENERATIONS, (other / GENERATIONS).read_bytes(), remedy)
+                return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from smolsum.evaluate.scores import has_scores, read_summary
 from smolsum.policy.load import Policy, load_policy, weights_hash
 from smolsum.policy.save import load_trained
 from smolsum.resolve import resolve
-from smolsum.runs import RunPaths, open_run
+from smolsum.runs import RunPaths, open_run, plain
 from smolsum.tasks import DEFAULT_TASK, TASKS
 
 
@@ -114,12 +113,6 @@ def baseline_subjects(
 def _of(config: Config) -> str:
     """The task in the name of a folder, where it is not the default one."""
     return "" if config.task.name == DEFAULT_TASK else f"{config.task.name}-"
-
-
-def plain(text: str) -> str:
-    """The last part of a path or hub id, or a text, with nothing but what is plain in a file name."""
-    last = re.split("[/:]", text.rstrip("/"))[-1]
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("._-") or "model"
 
 
 def _find_checkpoint(reference: str, runs_dir: Path) -> tuple[RunPaths, Checkpoint] | tuple[None, None]:

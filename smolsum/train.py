@@ -59,7 +59,7 @@ def run_stage(session: Session, materials: Materials, source: Source, name: str)
     """One leg of a run, from the checkpoint that the session restored or from the stage's start."""
     config, stage, policy = session.config, session.config.stages[name], materials.policy
     steps = session.steps[name]
-    reference = session.stage_start()
+    reference = session.stage_start
     optimizer = Optimizer(policy.model, config.optimizer, seed=config.train.seed)
     session.load_optimizer(optimizer)
     order = PromptOrder(materials.prompts["train"], config, list(config.stages).index(name))

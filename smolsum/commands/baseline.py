@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +15,7 @@ from smolsum.commands.judging import (
     ConfigFlag,
     DeadlineFlag,
     JudgeFlag,
+    ModelFlag,
     NameFlag,
     RoundsFlag,
     RunsFlag,
@@ -25,25 +27,23 @@ from smolsum.commands.judging import (
     TemperatureFlag,
     WorkerFlag,
     YesFlag,
-    again,
-    interruptible,
     judge_options,
+    measure,
     runs_folder,
     silence_hub_bars,
     workers_named,
 )
+from smolsum.errors import UsageError
+
+if TYPE_CHECKING:
+    from smolsum.evaluate.generate import Sampler
+    from smolsum.subjects import Subject
 
 
 def baseline(
     context: typer.Context,
     task: TaskFlag = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="Preset (tiny, tiny-lfm, qwen, lfm), directory or hub id.  [default: the task's, tiny]",
-        ),
-    ] = None,
+    model: ModelFlag = None,
     prompt: Annotated[
         list[str] | None,
         typer.Option(
@@ -94,29 +94,44 @@ def baseline(
         quiet=quiet,
         environ=os.environ,
     )
-    remedy = again(context)
-    with interruptible(remedy):
-        if not quiet:
-            console.narrate("starting")  # the imports below take seconds on a cold disk
-        from smolsum.evaluate.generate import Sampler
-        from smolsum.evaluation import evaluate as run_evaluation
+    from smolsum.grid.selection import select
+
+    models = select(model, None, None, task).models
+    if name and len(models) > 1:
+        raise UsageError(f"--name is for one model, and there are {len(models)}", hint="give one --model")
+
+    def found(sampler: Sampler) -> dict[str, Callable[[], Subject]]:
         from smolsum.subjects import baseline_subjects
 
-        sampler = Sampler(temperature, seed)
-        subjects = baseline_subjects(
-            model,
-            task=task,
-            variants=prompt or [],
-            split=split,
-            sampler=sampler,
-            name=name,
-            runs_dir=runs_folder(runs_dir),
-            config_file=config,
-            sets=sets or [],
-            workers=workers_named(worker),
-        )
-        for subject in subjects:
-            if not quiet:
-                console.narrate(f"prompt: {subject.config.task.system_prompt}")
-            folder = run_evaluation(subject, split=split, sampler=sampler, judging=judging, quiet=quiet, remedy=remedy)
-            console.data(str(folder))
+        subjects = [
+            subject
+            for one in models
+            for subject in baseline_subjects(
+                one,
+                task=task,
+                variants=prompt or [],
+                split=split,
+                sampler=sampler,
+                name=name,
+                runs_dir=runs_folder(runs_dir),
+                config_file=config,
+                sets=sets or [],
+                workers=workers_named(worker),
+            )
+        ]
+        return {f"{s.label}: {s.config.task.system_prompt}": _ready(s) for s in subjects}
+
+    measure(
+        context,
+        found,
+        judging,
+        split=split,
+        temperature=temperature,
+        seed=seed,
+        skip=len(models) > 1 and not (sets or config),
+        quiet=quiet,
+    )
+
+
+def _ready(subject: Subject) -> Callable[[], Subject]:
+    return lambda: subject

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +17,7 @@ from smolsum.commands.judging import (
     ConfigFlag,
     DeadlineFlag,
     JudgeFlag,
+    ModelFlag,
     NameFlag,
     RoundsFlag,
     RunsFlag,
@@ -25,26 +29,41 @@ from smolsum.commands.judging import (
     TemperatureFlag,
     WorkerFlag,
     YesFlag,
-    again,
-    interruptible,
     judge_options,
+    measure,
     runs_folder,
     silence_hub_bars,
     workers_named,
 )
+from smolsum.errors import UsageError
+
+if TYPE_CHECKING:
+    from smolsum.evaluate.generate import Sampler
+    from smolsum.grid.selection import Selection
+    from smolsum.runs import RunPaths
+    from smolsum.subjects import Subject
 
 
 def evaluate(
     context: typer.Context,
     subject: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="RUN|CHECKPOINT|MODEL",
             help="A run (its last checkpoint), a checkpoint's directory, or a model: preset, directory or hub id.",
             show_default=False,
         ),
-    ],
+    ] = None,
     task: TaskFlag = None,
+    model: ModelFlag = None,
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STRATEGY", help="Runs of this strategy (finetuned, included); repeatable; all: both."),
+    ] = None,
+    reward: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SIGNALS", help="Runs of these quality signals; repeatable; all: the study's six."),
+    ] = None,
     split: SplitFlag = "test",
     judge: JudgeFlag = None,
     second_judge: SecondFlag = None,
@@ -73,6 +92,10 @@ def evaluate(
     Any OpenAI-compatible server can judge:
       OPENAI_BASE_URL=http://localhost:8080/v1 smolsum eval runs/mine --judge my-judge
 
+    \b
+    Every run of a grid, as `smolsum train` takes it, but those that are done:
+      smolsum eval --model all --strategy all --reward all
+
     Judgements that fail are missing, never 0; the same command asks for them again.
     """
     context.obj["debug"] = debug
@@ -90,25 +113,47 @@ def evaluate(
         quiet=quiet,
         environ=os.environ,
     )
-    remedy = again(context)
-    with interruptible(remedy):
-        if not quiet:
-            console.narrate("starting")  # the imports below take seconds on a cold disk
-        from smolsum.evaluate.generate import Sampler
-        from smolsum.evaluation import evaluate as run_evaluation
+    folder, selected = runs_folder(runs_dir), bool(model or strategy or reward)
+    if selected == (subject is not None):
+        raise UsageError(
+            "give either a run, a checkpoint or a model, or select runs by --model, --strategy and --reward",
+            hint="smolsum eval runs/mine, or smolsum eval --model all --strategy all --reward all",
+        )
+    if selected and (name or config):
+        raise UsageError("--name and --config are for one evaluation", hint="give one run, by name or path")
+
+    def found(sampler: Sampler) -> dict[str, Callable[[], Subject]]:
+        from smolsum.grid.selection import select
         from smolsum.subjects import find_subject
 
-        sampler = Sampler(temperature, seed)
-        found = find_subject(
-            subject,
-            task=task,
-            split=split,
-            sampler=sampler,
-            name=name,
-            runs_dir=runs_folder(runs_dir),
-            config_file=config,
-            sets=sets or [],
-            workers=workers_named(worker),
-        )
-        folder = run_evaluation(found, split=split, sampler=sampler, judging=judging, quiet=quiet, remedy=remedy)
-    console.data(str(folder))
+        options: dict[str, Any] = {"split": split, "sampler": sampler, "name": name, "runs_dir": folder}
+        options |= {"config_file": config, "sets": sets or [], "workers": workers_named(worker), "task": task}
+        if subject is not None:
+            return {subject: partial(find_subject, subject, **options)}
+        chosen = _chosen(select(model, strategy, reward, task), folder)
+        return {run.name: partial(find_subject, str(run.root), **options) for run in chosen}
+
+    measure(
+        context,
+        found,
+        judging,
+        split=split,
+        temperature=temperature,
+        seed=seed,
+        skip=selected and not sets,
+        quiet=quiet,
+    )
+
+
+def _chosen(selection: Selection, folder: Path) -> Sequence[RunPaths]:
+    """The finished runs of a selection; what of it is not there, or not finished, is said. UsageError without any."""
+    from smolsum.grid.chosen import choose
+
+    chosen = choose(selection, folder)
+    for run in chosen.unfinished:
+        console.warn(f"{run.name} has not finished, and is passed over ({run.resume_command})")
+    if chosen.absent:
+        console.warn(f"not trained yet: {', '.join(chosen.absent)} (smolsum train with the same flags)")
+    if not chosen.finished:
+        raise UsageError(f"no finished run in {folder} is of this selection", hint="smolsum runs lists what there is")
+    return chosen.finished

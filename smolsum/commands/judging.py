@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -16,8 +16,10 @@ from smolsum import console
 from smolsum.errors import InterruptedRun, UsageError
 
 if TYPE_CHECKING:
+    from smolsum.evaluate.generate import Sampler
     from smolsum.evaluate.referee import Estimate
     from smolsum.evaluation import JudgeOptions
+    from smolsum.subjects import Subject
 
 SplitFlag = Annotated[Literal["train", "validation", "test"], typer.Option("--split", help="Split of the data.")]
 JudgeFlag = Annotated[
@@ -76,6 +78,15 @@ WorkerFlag = Annotated[
         show_default=False,
     ),
 ]
+ModelFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        metavar="MODEL",
+        help="Preset (tiny, tiny-lfm, qwen, lfm), directory or hub id; repeatable; all: the study's qwen and lfm.",
+        show_default=False,
+    ),
+]
 YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the judge is paid.")]
 
 
@@ -113,7 +124,7 @@ def judge_options(
         rounds=rounds,
         concurrency=concurrency,
         budget=Budget(attempts=attempts, deadline_s=deadline),
-        approve=lambda name, estimate: _approve(name, estimate, yes=yes, quiet=quiet),
+        approve=_Approval(yes, quiet),
     )
 
 
@@ -136,13 +147,8 @@ def silence_hub_bars() -> None:
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
 
 
-def again(context: typer.Context) -> str:
-    """The command that was typed."""
-    return shlex.join(["smolsum", *context.obj["arguments"]])
-
-
 @contextmanager
-def interruptible(remedy: str) -> Iterator[None]:
+def _interruptible(remedy: str) -> Iterator[None]:
     """Ctrl-C in the block is an InterruptedRun: nothing is lost, and `remedy` goes on."""
     try:
         yield
@@ -150,14 +156,46 @@ def interruptible(remedy: str) -> Iterator[None]:
         raise InterruptedRun("interrupted; what was generated and judged is kept", hint=remedy) from error
 
 
-def _approve(name: str, estimate: Estimate, *, yes: bool, quiet: bool) -> bool:
-    """Says what judging will take and, on a terminal, asks. InterruptedRun where the user does not want it."""
-    cost = "price unknown" if estimate.dollars is None else f"about ${estimate.dollars:.2f}"
-    tokens = f"about {estimate.input_tokens:,} tokens in and {estimate.output_tokens:,} out"
-    if not quiet:
-        console.narrate(f"judge {name}: {estimate.calls:,} calls, {tokens}, {cost}")
-    if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+class _Approval:
+    """Says what judging an evaluation will take and, on a terminal, asks before a judge's first. InterruptedRun where
+    the user does not want it."""
+
+    def __init__(self, agreed: bool, quiet: bool) -> None:
+        self.quiet, self._agreed, self._to = quiet, agreed, set[str]()
+
+    def __call__(self, name: str, estimate: Estimate) -> bool:
+        cost = "price unknown" if estimate.dollars is None else f"about ${estimate.dollars:.2f}"
+        tokens = f"about {estimate.input_tokens:,} tokens in and {estimate.output_tokens:,} out"
+        if not self.quiet:
+            console.narrate(f"judge {name}: {estimate.calls:,} calls, {tokens}, {cost}")
+        if self._agreed or name in self._to or not (sys.stdin.isatty() and sys.stderr.isatty()):
+            return True
+        if not console.agree("go on?"):
+            raise InterruptedRun("nobody was asked; all that needs no judge is there", hint="--judge none asks nobody")
+        self._to.add(name)
         return True
-    if not console.agree("go on?"):
-        raise InterruptedRun("nobody was asked; all that needs no judge is there", hint="--judge none asks nobody")
-    return True
+
+
+def measure(
+    context: typer.Context,
+    found: Callable[[Sampler], Mapping[str, Callable[[], Subject]]],
+    judging: JudgeOptions | None,
+    *,
+    split: str,
+    temperature: float,
+    seed: int,
+    skip: bool,
+    quiet: bool,
+) -> None:
+    """Evaluates all that `found` returns, by name, once it is loaded; with `skip` not what is done."""
+    remedy = shlex.join(["smolsum", *context.obj["arguments"]])
+    with _interruptible(remedy):
+        if not quiet:
+            console.narrate("starting")  # the imports below take seconds on a cold disk
+        from smolsum.evaluate.generate import Sampler
+        from smolsum.grid.evaluate import evaluate_all
+
+        sampler = Sampler(temperature, seed)
+        evaluate_all(
+            found(sampler), split=split, sampler=sampler, judging=judging, skip=skip, quiet=quiet, remedy=remedy
+        )

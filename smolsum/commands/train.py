@@ -22,26 +22,28 @@ def train(
     context: typer.Context,
     task: TaskFlag = None,
     model: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="MODEL",
-            help="Preset (tiny, tiny-lfm, qwen, lfm), local directory or hub id.  [default: the task's, tiny]",
+            help="Preset (tiny, tiny-lfm, qwen, lfm), local directory or hub id; repeatable; all: the study's qwen and "
+            "lfm.  [default: the task's, tiny]",
         ),
     ] = None,
     strategy: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="STRATEGY",
-            help="finetuned: length first, then quality; included: both at once; other tasks have their own.  "
-            "[default: the task's, finetuned]",
+            help="finetuned: length first, then quality; included: both at once; other tasks have their own; "
+            "repeatable; all: each.  [default: the task's, finetuned]",
         ),
     ] = None,
     reward: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="SIGNALS",
             help="Quality signals: rouge, meteor, bleu or several joined by '-', overlong among them to punish coming "
-            "near the token limit; length: no quality signal.  [default: the task's, meteor]",
+            "near the token limit; length: no quality signal; repeatable; all: the study's six.  [default: the task's, "
+            "meteor]",
         ),
     ] = None,
     preset: Annotated[
@@ -104,15 +106,17 @@ def train(
     \b
     Minutes on two CPU cores:
       smolsum train --model tiny --strategy finetuned --reward meteor
+    The whole study; what is done is not trained again:
+      smolsum train --model all --strategy all --reward all --dry-run
     """
     context.obj["debug"] = debug
     console.set_plain(plain)
     if resume is not None:
         given = {
             "--task": task is not None,
-            "--model": model is not None,
-            "--strategy": strategy is not None,
-            "--reward": reward is not None,
+            "--model": bool(model),
+            "--strategy": bool(strategy),
+            "--reward": bool(reward),
             "--preset": bool(preset),
             "--config": config is not None,
             "--set": bool(sets),
@@ -124,15 +128,27 @@ def train(
     if quiet or not console.live():
         silence_hub_bars()
 
+    from smolsum.grid.selection import select
     from smolsum.resolve import render_with_sources, resolve
 
     workers = ",".join(worker) if worker else None
     kept = {"workers.urls": workers, "run.mirror": "" if mirror == "none" else mirror}
     flags = {"task.name": task, "train.seed": seed, "run.name": name, "run.dir": runs_dir, **kept}
+    chosen = select(model, strategy, reward, task)
+    if chosen.is_grid:
+        from smolsum.commands.grid import refuse_single, train_grid
+        from smolsum.grid.plan import plan
+
+        refuse_single([flag for flag, given in (("--name", name is not None), ("--watch", watch)) if given])
+        planned = plan(
+            chosen, presets=preset or [], config_file=config, sets=sets or [], flags=flags, environ=os.environ
+        )
+        train_grid(planned, context.obj["arguments"], dry_run=dry_run, quiet=quiet)
+        return
     resolved = resolve(
-        model=model,
-        strategy=strategy,
-        reward=reward,
+        model=chosen.models[0],
+        strategy=chosen.strategies[0],
+        reward=chosen.rewards[0],
         presets=preset or [],
         config_file=config,
         sets=sets or [],

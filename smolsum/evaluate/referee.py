@@ -98,7 +98,7 @@ def judge_items(
     UnreachableError and UsageError are raised where it does not answer at all, or refuses the key.
     """
     by_name = {c.name: c for c in criteria}
-    bench = asyncio.run(_bench(endpoint.model, rounds, criteria))
+    bench = bench_of(endpoint.model, rounds, criteria)
     questions = bench.questions(items, criteria)
     ledger.take_from_cache(questions)
     todo = list({question.key: question for question in questions if ledger.find(question) is None}.values())
@@ -115,6 +115,11 @@ def judge_items(
     judged = recall(items, criteria, bench, ledger)
     dollars = _cost(ledger.spent.input_tokens, ledger.spent.output_tokens, _prices(endpoint.model))
     return replace(judged, usage={**judged.usage, "dollars": dollars}), failure
+
+
+def bench_of(model: str, rounds: int, criteria: Sequence[Criterion]) -> Bench:
+    """What a judge's scores would bear as their judge."""
+    return asyncio.run(_bench(model, rounds, criteria))
 
 
 async def _bench(model: str, rounds: int, criteria: Sequence[Criterion]) -> Bench:

@@ -12,7 +12,7 @@ scores.jsonl, one object an example, in the order of the data:
 
 summary.json:
   schema_version, n    of this layout; examples
-  label, step          what was evaluated; `step` in a run only
+  label, step          what was evaluated; `step` in a run only, as `weights`: fingerprint of model and training
   split, sampler, model, tokenizer, data, meteor, task, max_new_tokens     provenance; what is not known is left out
   metrics              {name: mean over the examples that have a value, or null}; judged ones also as `<name>/se`;
                        `errors/<kind>`: share of the examples that have that error

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from smolsum.configurations import INCLUDED, STRATEGIES
 from smolsum.report import charts
-from smolsum.report.configurations import INCLUDED, STRATEGIES
 from smolsum.report.gather import Study, Trained
 from smolsum.report.page import Figure
 from smolsum.report.results import Outcome, baseline_of

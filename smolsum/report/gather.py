@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 import tomli
 
+from smolsum.configurations import model_argument, model_name, reward_of, strategy_of
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.evaluate.scores import SCORES, SUMMARY, has_scores, read_summary
 from smolsum.lines import read_jsonl
-from smolsum.report.configurations import model_argument, model_name, reward_of, strategy_of
 from smolsum.report.page import Source
 from smolsum.runs import LATEST, RunPaths
 from smolsum.stats.scores import Scores, load_scores

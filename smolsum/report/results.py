@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from smolsum.configurations import LENGTH_ONLY, PREFIX, REWARDS
 from smolsum.fingerprint import digest
-from smolsum.report.configurations import LENGTH_ONLY, PREFIX, REWARDS
 from smolsum.report.gather import Evaluation, Study, Trained
 from smolsum.stats.family import holm
 from smolsum.stats.paired import McNemar, mcnemar

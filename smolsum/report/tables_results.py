@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from smolsum.evaluate.columns import PASS_RATE
-from smolsum.report.configurations import (
+from smolsum.configurations import (
     FINETUNED,
     INCLUDED,
     LENGTH_ONLY,
@@ -16,6 +15,7 @@ from smolsum.report.configurations import (
     model_argument,
     train_command,
 )
+from smolsum.evaluate.columns import PASS_RATE
 from smolsum.report.gather import Evaluation, Study
 from smolsum.report.page import Cell, Table, empty, mark_best, number, p_value, percent, plain, signed, words
 from smolsum.report.results import Outcome, baseline_of, compare

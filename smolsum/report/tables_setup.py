@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from smolsum.configurations import REWARDS, SIGNALS, STRATEGIES, model_argument, train_command
 from smolsum.errors import SmolsumError
 from smolsum.evaluate.columns import PASS_RATE
 from smolsum.evaluate.scores import SUMMARY
 from smolsum.lines import read_jsonl
-from smolsum.report.configurations import REWARDS, SIGNALS, STRATEGIES, model_argument, train_command
 from smolsum.report.gather import Evaluation, Study
 from smolsum.report.page import Cell, Source, Table, empty, mark_best, number, p_value, percent, plain, signed, words
 from smolsum.report.tables_results import CRITERIA, NOT_DONE, judge_command

@@ -66,6 +66,15 @@ class ErrorKind:
     """a row with its metrics, and the judge's where there was one; None where the row cannot tell"""
 
 
+@dataclass(frozen=True)
+class Grid:
+    """What `all` means for --model, --strategy and --reward; empty: all presets and strategies of the task's own."""
+
+    models: tuple[str, ...] = ()
+    strategies: tuple[str, ...] = ()
+    rewards: tuple[str, ...] = ()
+
+
 def load_rows(config: Config, split: str) -> Split:
     """The examples of a task whose data have prompts and references; errors as of `load_split`."""
     return load_split(config.data, split)
@@ -107,6 +116,8 @@ class Task:
     """presets for --model, over the shipped ones of the same name"""
     profiles: Mapping[str, Table] = field(default_factory=dict)
     """presets for --preset"""
+    grid: Grid = Grid()
+    """what `all` means"""
 
     load: Callable[[Config, str], Split] = load_rows
     """the split `train`, `validation` or `test`; UsageError where the user has to mend something"""

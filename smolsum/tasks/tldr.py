@@ -7,6 +7,8 @@ from statistics import fmean
 from typing import Any
 
 from smolsum.config import Config
+from smolsum.configurations import FINETUNED, INCLUDED, MODELS
+from smolsum.configurations import REWARDS as REWARD_SETS
 from smolsum.data import Example, Split
 from smolsum.presets import preset_names, read_table
 from smolsum.rewards import REWARDS
@@ -19,7 +21,7 @@ from smolsum.tasks.facts import count_facts, vocabulary
 from smolsum.tasks.lengths import PERCENTILES, length_row, length_table
 from smolsum.tasks.prompts import variant
 from smolsum.tasks.proxies import copied_share, novel_ngrams, repeated_trigrams
-from smolsum.tasks.task import ErrorKind, Headline, Messages, Panel, Row, Task
+from smolsum.tasks.task import ErrorKind, Grid, Headline, Messages, Panel, Row, Task
 from smolsum.tasks.tldr_criteria import CRITERIA
 from smolsum.tasks.tldr_settings import TldrConfig, settings
 
@@ -140,6 +142,7 @@ TASK = Task(
     strategy="finetuned",
     strategies={name: read_table("strategies", name) for name in preset_names("strategies")},
     reward="meteor",
+    grid=Grid(MODELS, (FINETUNED, INCLUDED), tuple(REWARD_SETS)),
     measurer=measurer,
     summarise=summarise,
     step_metrics=step_metrics,

@@ -25,6 +25,8 @@ REWARDS = {
     "bleu-rouge": ("bleu", "rouge"),
 }
 """the study's reward configurations (Table 8), in the order of its Tables 10-13"""
+MODELS = ("qwen", "lfm")
+"""the study's models, as `--model` takes them"""
 
 
 def model_name(path: str) -> str:
@@ -55,14 +57,19 @@ def reward_of(config: Mapping[str, Any]) -> str:
     quality = {name: weight for name, weight in rewards.items() if name != "length"}
     if not quality:
         return LENGTH_ONLY
-    known = next((label for label, signals in REWARDS.items() if set(signals) == set(quality)), "-".join(quality))
+    known = label_of(tuple(quality))
     unusual = [f"{name}={weight:g}" for name, weight in rewards.items() if weight != 1.0]
     return f"{known} ({', '.join(unusual)})" if unusual else known
+
+
+def label_of(signals: Sequence[str]) -> str:
+    """The study's name for quality signals in whatever order, or their names joined."""
+    return next((label for label, known in REWARDS.items() if set(known) == set(signals)), "-".join(signals))
 
 
 def train_command(model: str, strategy: str, reward: str) -> str:
     """The command that trains a configuration of the study; `model` as `--model` takes it."""
     if strategy == LENGTH_ONLY:
-        return f"smolsum train --model {model} --strategy included --reward length"
+        return f"smolsum train --model {model} --strategy finetuned --reward length"
     signals: Sequence[str] = REWARDS.get(reward, (reward,))
     return f"smolsum train --model {model} --strategy {strategy} --reward {'-'.join(signals)}"

@@ -1,0 +1,158 @@
+"""A judge for trying `--judge` without a model or a network: rules behind an OpenAI-compatible endpoint on loopback.
+
+    uv run python scripts/rule_judge.py --port 8077
+
+It is a stand-in and no judge. It counts words where a model would read: what it gives shows that the way from
+completions to tables works, and says nothing about quality. For scores that mean something serve a real model
+(llama.cpp, vLLM, Ollama …) and let OPENAI_BASE_URL name it.
+
+faithfulness   share of the summary's longer words, names and numbers that the post has too
+coverage       share of the post's names, numbers and most frequent longer words that the summary has
+conciseness    falls with the length beyond a quarter of the post, and with trigrams said before
+clarity        falls with an end in mid-sentence, words said twice in a row, and trigrams said before
+Each is a whole number from 0 to 10, the same whenever the same text is asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from typing import Any
+
+from smolsum.tasks.proxies import repeated_trigrams
+from smolsum.tasks.tldr_criteria import CLARITY, CONCISENESS, COVERAGE, CRITERIA, FAITHFULNESS
+
+MODEL = "rules"
+LONG = 5
+"""letters from which on a word counts"""
+KEY_WORDS = 6
+"""frequent words of a post that a summary should have, beside names and numbers"""
+
+
+def faithfulness(post: str, summary: str) -> float:
+    """Whether what the summary says stands in the post."""
+    said, known = _telling(summary), _telling(post) | set(_words(post))
+    return len(said & known) / len(said) if said else 0.0
+
+
+def coverage(post: str, summary: str) -> float:
+    """Whether the summary has what the post turns on."""
+    key = _names(post) | {word for word, _ in Counter(w for w in _words(post) if len(w) >= LONG).most_common(KEY_WORDS)}
+    return len(key & set(_words(summary))) / len(key) if key else 0.0
+
+
+def conciseness(post: str, summary: str) -> float:
+    """Whether the summary is short and says nothing twice."""
+    ratio = len(_words(summary)) / max(1, len(_words(post)))
+    return 1.0 - min(1.0, max(0.0, ratio - 0.25) / 0.75) - 2 * repeated_trigrams(summary) if summary.strip() else 0.0
+
+
+def clarity(_post: str, summary: str) -> float:
+    """Whether the summary reads like sentences."""
+    words = _words(summary)
+    twice = sum(a == b for a, b in pairwise(words)) / max(1, len(words))
+    ends = summary.rstrip().endswith((".", "!", "?"))
+    return (1.0 if ends else 0.7) - 3 * twice - 2 * repeated_trigrams(summary) if words else 0.0
+
+
+RULES: dict[str, Callable[[str, str], float]] = {
+    FAITHFULNESS.name: faithfulness,
+    COVERAGE.name: coverage,
+    CONCISENESS.name: conciseness,
+    CLARITY.name: clarity,
+}
+
+
+def judge(prompt: str) -> int | None:
+    """The score for a prompt of G-Eval, by the criterion whose steps it has; None for one that is about none."""
+    name = next((c.name for c in CRITERIA if c.steps[0] in prompt), None)
+    if name is None:
+        return None
+    return round(10 * min(1.0, max(0.0, RULES[name](*_texts(prompt)))))
+
+
+def _texts(prompt: str) -> tuple[str, str]:
+    """The post, empty where it is not shown, and the summary."""
+    case = prompt.rpartition("Test Case:\n")[2].rpartition("\nParameters:")[0]
+    post, _, summary = case.rpartition("Actual Output:\n")
+    return post.removeprefix("Input:\n").strip(), summary.strip()
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9$]+", text.lower())
+
+
+def _names(text: str) -> set[str]:
+    """Numbers, and words with a capital inside a sentence."""
+    return {word.lower() for word in re.findall(r"\$?\d[\d,.]*\d|\d|(?<=[a-z,] )[A-Z][a-z]+", text)}
+
+
+def _telling(text: str) -> set[str]:
+    return _names(text) | {word for word in _words(text) if len(word) >= LONG}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """`GET /v1/models` and `POST /v1/chat/completions`, as far as a judge needs them."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        """Lists the one model."""
+        self._send(200, {"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+
+    def do_POST(self) -> None:
+        """Answers one question."""
+        try:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            content = asked["messages"][-1]["content"]
+            score = judge(content if isinstance(content, str) else content[0]["text"])
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            self._send(400, {"error": {"message": f"not a chat request: {error}"}})
+            return
+        if score is None:
+            self._send(400, {"error": {"message": "only questions about summaries are answered here"}})
+            return
+        verdict = json.dumps({"score": score, "reason": "counted by rules, not read"})
+        message = {"role": "assistant", "content": verdict}
+        self._send(
+            200,
+            {
+                "id": "rules",
+                "object": "chat.completion",
+                "model": MODEL,
+                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+            },
+        )
+
+    def _send(self, status: int, body: dict[str, Any]) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing of single requests."""
+
+
+def main() -> None:
+    """Serves until Ctrl-C."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("--port", type=int, default=8077, metavar="N")
+    server = ThreadingHTTPServer(("127.0.0.1", parser.parse_args().port), Handler)
+    print(f"http://127.0.0.1:{server.server_port}/v1", flush=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        server.server_close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""The runs that a selection means, and how far each of them is in a runs directory.
+
+A run is known by its settings and not by its name: one that was trained by hand, or by an earlier grid, counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from smolsum.config import Config
+from smolsum.configurations import FINETUNED, LENGTH_ONLY, reward_of, strategy_of
+from smolsum.data import load_split
+from smolsum.errors import SmolsumError, UsageError
+from smolsum.fingerprint import digest
+from smolsum.grid.selection import Selection
+from smolsum.plan import needs_data, planned_steps
+from smolsum.resolve import resolve
+from smolsum.runs import RunPaths, list_runs, plain
+from smolsum.tasks import TASKS
+
+ELSEWHERE = ("run", "workers", "engine")
+"""sections that say where and with what a run is trained, not what it learns"""
+State = Literal["done", "goes on", "to train"]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a grid: its settings, with the name that it has or will get."""
+
+    config: Config
+    state: State
+    resume: RunPaths | None
+    """the directory to go on in"""
+
+    @property
+    def name(self) -> str:
+        """The run's folder."""
+        return self.config.run.name
+
+    @property
+    def strategy(self) -> str:
+        """Its strategy in the study's words."""
+        return strategy_of(asdict(self.config))
+
+    @property
+    def reward(self) -> str:
+        """Its reward configuration in the study's words."""
+        return reward_of(asdict(self.config))
+
+    @property
+    def root(self) -> Path:
+        """The run's directory."""
+        return self.resume.root if self.resume else Path(self.config.run.dir) / self.name
+
+
+def plan(
+    selection: Selection,
+    *,
+    presets: Sequence[str],
+    config_file: Path | None,
+    sets: Sequence[str],
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+) -> list[Planned]:
+    """Returns every run of the selection, a model's length-only parent before those that begin with it. Arguments and
+    errors as of `resolve`; a `--set` for a stage concerns the runs that have it."""
+
+    common = [text for text in sets if _stage(text) is None]
+
+    def resolved(model: str | None, strategy: str | None, reward: str | None, sets: Sequence[str]) -> Config:
+        return resolve(
+            model=model,
+            strategy=strategy,
+            reward=reward,
+            presets=presets,
+            config_file=config_file,
+            sets=sets,
+            flags=flags,
+            environ=environ,
+        ).config
+
+    wanted = []
+    for model in selection.models:
+        pairs = [(strategy, reward) for strategy in selection.strategies for reward in selection.rewards]
+        several = [resolved(model, *pair, common) for pair in pairs]
+        signals = {name for config in several for stage in config.stages.values() for name in stage.rewards}
+        if len(pairs) > 1 and "length" in signals and FINETUNED in TASKS[several[0].task.name].strategies:
+            # the fine-tuned runs begin with length alone, and all are compared with it
+            pairs.insert(0, (FINETUNED, "length"))
+        wanted += [(model, *pair) for pair in pairs]
+    stages = {one: tuple(resolved(*one, common).stages) for one in wanted}
+    for text in sets:
+        if (stage := _stage(text)) is not None and not any(stage in names for names in stages.values()):
+            known = ", ".join(dict.fromkeys(name for names in stages.values() for name in names))
+            raise UsageError(f"--set {text}: no run here has a stage {stage!r}", hint=f"choose from {known}")
+    configs = [
+        resolved(*one, [text for text in sets if (stage := _stage(text)) is None or stage in stages[one]])
+        for one in wanted
+    ]
+    distinct = list({_key(config): config for config in configs}.values())
+    return _found(distinct)
+
+
+def _stage(text: str) -> str | None:
+    """The stage that one `--set` is about, if it is about one."""
+    parts = text.partition("=")[0].strip().split(".")
+    return parts[1] if parts[0] == "stages" and len(parts) > 2 else None
+
+
+def _key(config: Config) -> str:
+    """Equal for runs that learn the same."""
+    return digest({name: section for name, section in asdict(config).items() if name not in ELSEWHERE})
+
+
+def _found(configs: Sequence[Config]) -> list[Planned]:
+    """What of each is there already; all lie in one directory."""
+    runs_dir = Path(configs[0].run.dir)
+    known: dict[str, RunPaths] = {}
+    for run in list_runs(runs_dir):
+        with suppress(SmolsumError):  # a run that cannot be read is none of these
+            key = _key(settings_of(run))
+            if key not in known or not is_finished(known[key]):
+                known[key] = run
+    planned, taken = [], {run.name for run in known.values()}
+    for config in configs:
+        there = known.get(_key(config))
+        name = there.name if there else _free_name(config, runs_dir, taken)
+        taken.add(name)
+        if there is None and (runs_dir / name).is_dir():
+            there = RunPaths(runs_dir / name)  # killed as it was made
+        state: State = "to train" if there is None else "done" if is_finished(there) else "goes on"
+        named = replace(config, run=replace(config.run, name=name))
+        planned.append(Planned(named, state, there))
+    return planned
+
+
+def settings_of(run: RunPaths) -> Config:
+    """The settings that a run began with. Errors as of `resolve`."""
+    return resolve(
+        model=None, strategy=None, reward=None, presets=[], config_file=run.config, sets=[], flags={}, environ={}
+    ).config
+
+
+def is_finished(run: RunPaths) -> bool:
+    """Whether a run says that it has come to its end."""
+    return status_of(run).get("state") == "finished"
+
+
+def status_of(run: RunPaths) -> dict[str, Any]:
+    """What a run says of itself; nothing where that cannot be read."""
+    with suppress(OSError, ValueError, TypeError):
+        return dict(json.loads(run.status.read_bytes()))
+    return {}
+
+
+def _free_name(config: Config, runs_dir: Path, taken: set[str]) -> str:
+    """`<model>-<strategy>-<reward>`, or with -2, -3 … where that is another run; one that was killed before it had any
+    content is nobody's."""
+    settings = asdict(config)
+    strategy, reward = strategy_of(settings), reward_of(settings)
+    base = "-".join(
+        [plain(config.model.path), *(["length"] if strategy == LENGTH_ONLY else [plain(strategy), plain(reward)])]
+    )
+    name, number = base, 1
+    while name in taken or ((runs_dir / name).exists() and not _is_void(RunPaths(runs_dir / name))):
+        number += 1
+        name = f"{base}-{number}"
+    return name
+
+
+def _is_void(run: RunPaths) -> bool:
+    """Whether the directory was made for a run that never got its settings."""
+    return run.lock.exists() and not run.config.exists()
+
+
+def steps_of(planned: Sequence[Planned]) -> list[dict[str, int] | None]:
+    """Optimizer steps of every stage of each; None where they follow from data that are not to be had here."""
+    found: list[dict[str, int] | None] = []
+    prompts: dict[str, int | None] = {}
+    for one in planned:
+        key = digest(asdict(one.config.data))
+        if not needs_data(one.config):
+            found.append(planned_steps(one.config, 0))
+            continue
+        if key not in prompts:
+            try:
+                prompts[key] = len(load_split(one.config.data, "train").examples)
+            except SmolsumError:
+                prompts[key] = None
+        size = prompts[key]
+        found.append(None if size is None else planned_steps(one.config, size))
+    return found

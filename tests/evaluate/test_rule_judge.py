@@ -1,0 +1,74 @@
+"""The stand-in for a judge, as its users start it: a process, asked by `smolsum eval` over HTTP."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from training import make_data
+
+from smolsum import cli
+from smolsum.lines import read_jsonl
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "rule_judge.py"
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """Where the judge answers."""
+    process = subprocess.Popen([sys.executable, str(SCRIPT), "--port", "0"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    yield process.stdout.readline().strip()
+    process.kill()
+    process.communicate()
+
+
+def ask(url: str, *, post: str, summary: str, steps: str) -> int:
+    """The score of a question as G-Eval words it."""
+    shown = f"Input:\n{post} \n\n" if post else ""
+    prompt = f"Evaluation Steps:\n{steps}\n\nTest Case:\n{shown}Actual Output:\n{summary} \n\n\n\nParameters:\nall\n"
+    body = {"model": "rules", "messages": [{"role": "user", "content": prompt}]}
+    answer = httpx.post(f"{url}/chat/completions", json=body).json()
+    return int(json.loads(answer["choices"][0]["message"]["content"])["score"])
+
+
+def test_rules(url: str) -> None:
+    """Each rule tells a fair summary from one that has its fault."""
+    from smolsum.tasks.tldr_criteria import CLARITY, CONCISENESS, COVERAGE, FAITHFULNESS
+
+    post = "My brother Noah asked Emma for $300 last Friday. He wants to repair the garage. " * 3
+    good = "Noah asked Emma for $300 to repair the garage."
+    for criterion, bad in (
+        (FAITHFULNESS, "Olivia stole twelve elephants from Berlin."),
+        (COVERAGE, "Somebody wants something."),
+        (CONCISENESS, post),
+        (CLARITY, "the the the the Noah Noah and and"),
+    ):
+        scores = [ask(url, post=post, summary=text, steps=f"1. {criterion.steps[0]}") for text in (good, bad)]
+        assert scores[0] >= 7, criterion.name
+        assert scores[1] <= 4, criterion.name
+
+
+def test_what_is_no_question(url: str) -> None:
+    """Anything else is a 400 that says so, not a score."""
+    body = {"model": "rules", "messages": [{"role": "user", "content": "Hello?"}]}
+    assert httpx.post(f"{url}/chat/completions", json=body).status_code == 400
+    assert httpx.post(f"{url}/chat/completions", content=b"{").status_code == 400
+    assert httpx.get(f"{url}/models").json()["data"][0]["id"] == "rules"
+
+
+def test_an_evaluation(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All four scores of every example, none missing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    data = f"--set=data.path={make_data(tmp_path / 'data')}"
+    assert cli.main(["eval", "tiny", data, "--judge", "rules", "--rounds", "1", "--quiet"]) == 0
+    rows = read_jsonl(Path("runs/eval-tiny-test/scores.jsonl"))
+    assert all(0 <= row["composite"] <= 4 for row in rows)
+    assert len({row["composite"] for row in rows}) > 1
