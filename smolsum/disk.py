@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from smolsum.errors import SmolsumError
 
@@ -70,3 +72,16 @@ def to_json(value: object, *, indent: int | None = None) -> bytes:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
     # half a surrogate pair (an undecodable file name, say) becomes the escape that JSON has for it
     return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def finite(value: Any) -> Any:
+    """Returns `value` itself if JSON can hold it, else a copy with None for every NaN and infinity."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        clean = {key: finite(item) for key, item in value.items()}
+        return value if all(clean[key] is item for key, item in value.items()) else clean
+    if isinstance(value, list | tuple):
+        items = [finite(item) for item in value]
+        return value if all(new is old for new, old in zip(items, value, strict=True)) else items
+    return value

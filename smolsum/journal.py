@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import threading
@@ -12,7 +11,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any, Literal, Self
 
-from smolsum.disk import replace, to_json, writing
+from smolsum.disk import finite, replace, to_json, writing
 from smolsum.errors import SmolsumError
 from smolsum.lines import Lines, end_of_lines, read_bytes, rows_with_starts
 from smolsum.runs import RunPaths, last_attempt
@@ -65,7 +64,7 @@ class Journal:
     def event(self, kind: str, message: str, **fields: Any) -> None:
         """Appends what happened, a sentence for the user, with its time (ISO 8601, UTC) and attempt."""
         row = {"time": _now(), "attempt": self._attempt, "kind": kind, "message": message}
-        self._events.append(to_json(_finite(row | fields)))
+        self._events.append(to_json(finite(row | fields)))
 
     def status(self, state: State, *, step: int, phase: str, stage: str, **fields: Any) -> None:
         """Replaces what the run says of itself; `heartbeat` is the time of it (ISO 8601, UTC)."""
@@ -104,7 +103,7 @@ class Journal:
 
     def _say(self, row: dict[str, Any]) -> None:
         self._said = row
-        content = to_json(_finite(row | {"heartbeat": _now()}), indent=2)
+        content = to_json(finite(row | {"heartbeat": _now()}), indent=2)
         replace(self._paths.status, content, self._paths.resume_command)
 
     def log(self, text: str) -> None:
@@ -114,7 +113,7 @@ class Journal:
 
     def _checked(self, row: Mapping[str, Any], what: str, step: object) -> dict[str, Any]:
         """Returns `row` as JSON can hold it, after an event if that changed it."""
-        clean = {key: _finite(value) for key, value in row.items()}
+        clean = {key: finite(value) for key, value in row.items()}
         changed = [key for key, value in row.items() if clean[key] is not value]
         if changed:
             message = f"{what} of step {step} not finite, written as null: {', '.join(changed)}"
@@ -148,19 +147,6 @@ def discard_after(paths: RunPaths, step: int) -> int:
     # only now: killed in between, the lines are twice on the disk, and not lost
     replace(paths.metrics, content[:kept], paths.resume_command, durable=True)
     return taken.count(b"\n")
-
-
-def _finite(value: Any) -> Any:
-    """Returns `value` itself if JSON can hold it, else a copy with None for every NaN and infinity."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        clean = {key: _finite(item) for key, item in value.items()}
-        return value if all(clean[key] is item for key, item in value.items()) else clean
-    if isinstance(value, list | tuple):
-        items = [_finite(item) for item in value]
-        return value if all(new is old for new, old in zip(items, value, strict=True)) else items
-    return value
 
 
 def _now() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from smolsum.errors import SmolsumError
 from smolsum.evaluate.scores import has_scores, read_summary
 from smolsum.runs import LATEST, RunPaths, list_runs
+from smolsum.watch import typed
 from smolsum.watch.run import Run, process_lives
 from smolsum.watch.standing import standing
 
@@ -58,8 +59,7 @@ def _run(paths: RunPaths, lives: Callable[[object], bool]) -> Listed:
         state, hint = stands.state, stands.hint
     except SmolsumError as error:
         state, hint = "damaged", error.hint or ""
-    stages = run.config.get("stages")
-    rewards = [_signals(stage) for stage in stages.values()] if isinstance(stages, dict) else []
+    rewards = [_signals(typed.table(stage)) for stage in typed.table(run.config.get("stages")).values()]
     return Listed(
         paths.name,
         str(paths.root),
@@ -67,17 +67,16 @@ def _run(paths: RunPaths, lives: Callable[[object], bool]) -> Listed:
         state,
         run.step,
         run.total or None,
-        str(run.setting("model", "path", "")),
+        typed.text(run.setting("model", "path")),
         " > ".join(rewards),
-        str(run.info.value.get("created") or ""),
+        typed.text(run.info.value.get("created")),
         hint,
         _metrics(_newest(paths)),
     )
 
 
-def _signals(stage: Any) -> str:
-    rewards = stage.get("rewards") if isinstance(stage, dict) else None
-    return "+".join(rewards) if rewards else "?"
+def _signals(stage: Mapping[str, object]) -> str:
+    return "+".join(typed.table(stage.get("rewards"))) or "?"
 
 
 def _newest(paths: RunPaths) -> dict[str, Any]:

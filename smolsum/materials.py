@@ -73,6 +73,7 @@ def gather(config: Config) -> Materials:
         | {"quantize": config.model.quantize},
         "tokenizer": tokenizer_digest(policy.tokenizer),
         "data": {name: split_fingerprints(split, prompts[name]) for name, split in splits.items()},
+        "headlines": {headline.metric: headline.title for headline in task.headlines},
         "corpus": {name: corpus_facts(split, policy.tokenizer) for name, split in splits.items()},
         "meteor": matcher,
         "blas": preload(),

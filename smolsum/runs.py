@@ -114,6 +114,10 @@ class RunPaths:
         """Directory of an evaluation, of a step or of what `of` names (a stage, say)."""
         return self.evaluations / (step_name(of) if isinstance(of, int) else of)
 
+    def stage_evaluation(self, label: str) -> Path:
+        """Directory of the evaluation that the run makes of itself: of `start`, and after each stage by its name."""
+        return self.evaluation(f"{label}-test")
+
     def log(self, attempt: int) -> Path:
         """Log of an attempt: 1 for the start of the run, one more for every resumption."""
         return self.root / "logs" / f"attempt_{attempt}.log"
@@ -178,6 +182,9 @@ def open_run(reference: str, runs_dir: Path) -> RunPaths:
         if reference and _started(root) is not None:
             # a link is followed once, so that the run has its own name and not that of the link
             return RunPaths(root.parent / os.readlink(root) if root.is_symlink() else root)
+    if reference and path.is_dir() and (runs := list_runs(path)):
+        hint = f"choose one of its runs: {', '.join(str(run.root) for run in runs[-4:])}"
+        raise UsageError(f"{reference!r} is no run, but a directory of runs", hint=hint)
     names = [run.name for run in list_runs(runs_dir)]
     if not names:
         hint = "smolsum train --model tiny makes one; if runs are elsewhere, SMOLSUM_RUNS_DIR=DIR"
@@ -185,7 +192,10 @@ def open_run(reference: str, runs_dir: Path) -> RunPaths:
         hint = f"did you mean {close[0]}?"
     else:
         hint = f"choose from {', '.join(names[-8:])}"
-    raise UsageError(f"no run {reference!r} in {runs_dir}", hint=hint)
+    what = f"no run {reference!r} in {runs_dir}"
+    if reference and path.is_dir():
+        what = f"{reference!r} is no run: that directory has neither run.lock nor config.toml"
+    raise UsageError(what, hint=hint)
 
 
 def list_runs(runs_dir: Path) -> list[RunPaths]:

@@ -222,7 +222,7 @@ class Session:
 
     def evaluate(self, label: str) -> None:
         """Greedy results of the model as it stands on the test split; kept in `eval/<label>-test`, made once."""
-        folder = self.paths.evaluation(f"{label}-test")
+        folder = self.paths.stage_evaluation(label)
         if not has_scores(folder):
             self.progress.phase(f"evaluating on the test split: {label}")
             self._status("running", label, phase="evaluating")

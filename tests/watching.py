@@ -16,6 +16,7 @@ GOLDEN = Path(__file__).parent / "golden" / "watch"
 BEGAN = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
 STEP_S = 2.0
 GROUP = 4
+HEADLINES = {"completions/mean_length": "tokens", "length/within_tol": "on target", "meteor": "METEOR"}
 TEXTS = (
     "Mira wants to leave the flat in Ostby because the heating failed twice this winter.",
     "My flatmate broke the heating and I want to leave.",
@@ -73,6 +74,7 @@ def row(step: int, total: int, **changes: Any) -> dict[str, Any]:
     }
     if step % 10 == 0:
         found |= {"validation/reward": -0.4 * math.exp(-4 * share), "validation/length/within_tol": share}
+        found |= {"validation/meteor": 0.2 + share / 4, "validation/completions/mean_length": 60 + share}
         found |= {"perf/validate_s": 0.5}
     return found | changes
 
@@ -146,7 +148,13 @@ def make_run(
         "stages.quality.rewards": "length = 1.0\nmeteor = 1.0",
     }
     paths.config.write_text("".join(f"[{section}]\n{body}\n\n" for section, body in settings.items()))
-    paths.info.write_text(json.dumps({"steps": {"length": total // 2, "quality": total - total // 2}}))
+    info = {"steps": {"length": total // 2, "quality": total - total // 2}, "headlines": HEADLINES}
+    paths.info.write_text(json.dumps(info))
+    for place, label in enumerate(("start", "length")):
+        folder = paths.stage_evaluation(label)
+        folder.mkdir(parents=True)
+        means = {"completions/mean_length": 94.0 - 30 * place, "length/within_tol": 0.045 + place / 2, "meteor": None}
+        (folder / "summary.json").write_text(json.dumps({"label": label, "step": 40 * place, "metrics": means}))
     append(paths.metrics, [row(step, total, **changes) for step in range(1, steps + 1)])
     for step in {1, steps}:
         append(paths.completions(step), completions(step, total))

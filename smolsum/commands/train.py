@@ -17,6 +17,8 @@ from smolsum.errors import UsageError
 if TYPE_CHECKING:
     from smolsum.config import Config
 
+OF_THE_VIEW = ("--watch", "--ascii", "--readonly")
+
 
 def train(
     context: typer.Context,
@@ -94,6 +96,8 @@ def train(
     watch: Annotated[
         bool, typer.Option("--watch", help="Train in a process of its own, and open the live view on it.")
     ] = False,
+    ascii: Annotated[bool, typer.Option("--ascii", help="With --watch: draw with ASCII characters only.")] = False,
+    readonly: Annotated[bool, typer.Option("--readonly", help="With --watch: without pause and stop.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print all settings with their sources and the steps; stop.")
     ] = False,
@@ -125,6 +129,8 @@ def train(
             "--dry-run": dry_run,
         }
         _check_resume(resume, [flag for flag, is_given in given.items() if is_given])
+    if (ascii or readonly) and not watch:
+        raise UsageError("--ascii and --readonly are for the view that --watch opens", hint="add --watch")
     if quiet or not console.live():
         silence_hub_bars()
 
@@ -156,7 +162,8 @@ def train(
         environ=os.environ,
     )
     if watch and not dry_run:
-        _train_and_watch(context.obj["arguments"], Path(_folder_of(resume, resolved.config.run.dir)))
+        folder = Path(_folder_of(resume, resolved.config.run.dir))
+        _train_and_watch(context.obj["arguments"], folder, ascii=ascii, readonly=readonly)
         return
     if dry_run:
         show_plan = None if quiet else _plan(resolved.config)  # first what may fail
@@ -179,18 +186,22 @@ def train(
         console.data(str(run_dir))
 
 
-def _train_and_watch(arguments: Sequence[str], runs_dir: Path) -> None:
+def _train_and_watch(arguments: Sequence[str], runs_dir: Path, *, ascii: bool, readonly: bool) -> None:
     """Starts the training beside this process and shows it; prints the run's directory when the view is left."""
     from smolsum.commands.watch import able_to_draw, show
-    from smolsum.watch.launch import launch, wait_for_run
+    from smolsum.watch.launch import launch
 
     if not able_to_draw():
         raise UsageError("--watch needs a terminal that can be redrawn", hint="leave --watch out")
-    launched = launch([*(argument for argument in arguments if argument != "--watch"), "--plain"])
-    paths = wait_for_run(launched, runs_dir)
+    launched, paths = launch(
+        [*(argument for argument in arguments if argument not in OF_THE_VIEW), "--plain"], runs_dir
+    )
     if paths is None:
         raise typer.Exit(launched.process.returncode)  # it has said why
-    show(paths, None, ascii=False, readonly=False)
+    try:
+        show(paths, None, ascii=ascii, readonly=readonly)
+    except KeyboardInterrupt:  # before there is a view that takes it as a key
+        console.narrate(f"run continues: {paths.watch_command}")
     console.data(str(paths.root))
     if code := launched.process.poll():
         raise typer.Exit(max(1, code))  # killed by a signal: a negative number

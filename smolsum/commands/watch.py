@@ -18,6 +18,7 @@ from smolsum.errors import UsageError
 if TYPE_CHECKING:
     from smolsum.runs import RunPaths
 
+VERBS = {"paused": "stays paused", "pausing": "pauses after its step", "stopping": "stops after its step"}
 PAGE_SIZE = (120, 40)
 """Characters of a page that is printed where there is no terminal to fill."""
 
@@ -67,7 +68,7 @@ def watch(
     if as_json:
         documents = [document(whole(each)) for each in (paths, second) if each]
         answer = documents[0] if second is None else {"schema_version": 1, "runs": documents}
-        console.data(json.dumps(answer, indent=2))
+        console.data(json.dumps(answer, indent=2, allow_nan=False))
         return
     if not interactive:
         if not once:
@@ -96,28 +97,32 @@ def print_page(paths: RunPaths, second: RunPaths | None, *, ascii: bool) -> None
 
 
 def show(paths: RunPaths, second: RunPaths | None, *, ascii: bool, readonly: bool) -> None:
-    """Opens the view until the user leaves it, then says how the run stands."""
+    """Opens the view until the user leaves it, then says how the run stands; exits with 1 if the view broke."""
     gc.disable()  # until the first page: nothing of what is loaded and read for it is garbage
     from datetime import UTC, datetime
 
     from smolsum.watch.app import WatchApp
     from smolsum.watch.board import Look
-    from smolsum.watch.run import Run
+    from smolsum.watch.run import Run, process_lives
     from smolsum.watch.standing import standing
 
     other = Run(second) if second else None
     _ask_the_terminal_for_its_size()
-    WatchApp(Run(paths), other, look=Look(ascii=ascii), readonly=readonly).run()
+    app = WatchApp(Run(paths), other, look=Look(ascii=ascii), readonly=readonly)
+    app.run()
     after = Run(paths)
-    after.poll()
-    stands = standing(after, datetime.now(UTC))
+    after.status.refresh()
+    lives = process_lives(after.status.value.get("pid"))
+    after.poll()  # whoever was gone before has said its last words
+    stands = standing(after, datetime.now(UTC), lambda _: lives, gone_s=0.0)
     if stands.alive:
-        verb = "stays paused" if stands.state == "paused" else "continues"
-        console.narrate(f"run {verb}: {paths.watch_command}")
+        console.narrate(f"run {VERBS.get(stands.state, 'continues')}: {paths.watch_command}")
     elif stands.detail:
         console.narrate(f"run {stands.state}: {stands.detail}")
         if stands.hint:
             console.narrate(f"hint: {stands.hint}")
+    if app.return_code:
+        raise typer.Exit(1)
 
 
 def _ask_the_terminal_for_its_size() -> None:

@@ -12,11 +12,12 @@ from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
+from textual.screen import ModalScreen
 
 from smolsum.control import ask, withdraw
 from smolsum.errors import SmolsumError
 from smolsum.watch import layout
-from smolsum.watch.block import DIM, ORANGE
+from smolsum.watch.block import ORANGE, cut
 from smolsum.watch.board import SMOOTHING, WINDOWS, Board, Look
 from smolsum.watch.browser import Browser
 from smolsum.watch.canvas import Canvas, Colourless
@@ -49,7 +50,7 @@ class WatchApp(App[None]):
         super().__init__()
         self.animation_level = "none"
         self.watched, self.other, self.readonly = run, other, readonly
-        self.look = look or Look()
+        self.look = replace(look or Look(), asks=not readonly)
         self.set_class(self.look.ascii, "-ascii")
         self.at = ""
         self._browser = Browser(run, other)
@@ -61,6 +62,10 @@ class WatchApp(App[None]):
     def get_line_filters(self) -> Sequence[LineFilter]:
         """NO_COLOR means none: Textual's own filter would leave greys."""
         return [Colourless()] if self.no_color else super().get_line_filters()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Under a dialog no page is turned, though tab comes here first."""
+        return action != "turn" or not isinstance(self.screen, ModalScreen)
 
     def compose(self) -> ComposeResult:
         """All is drawn on one canvas."""
@@ -111,7 +116,7 @@ class WatchApp(App[None]):
         self._ticked = time.monotonic()
         board, (width, height) = self.board(), self.size
         self._canvas.put("header", 0, 0, width, header(board, width))
-        self._canvas.put("message", 0, height - 2, width, [self._message(board)])
+        self._canvas.put("message", 0, height - 2, width, [self._message(board, width)])
 
     def _draw(self) -> None:
         self._drawn, self._waiting = time.monotonic(), False
@@ -126,22 +131,15 @@ class WatchApp(App[None]):
             self._canvas.put(f"pane-{slot.pane}", slot.x, slot.y, slot.width, layout.pane(board, slot))
         self._canvas.keep(["header", "message", "keys", *(f"pane-{slot.pane}" for slot in placed)])
         self._tick()
-        self._canvas.put("keys", 0, height - 1, width, [self._keys(names, width)])
+        state = board.standing
+        line = footer(width, names, self.at, asks=self.look.asks and state.alive, state=state.state)
+        self._canvas.put("keys", 0, height - 1, width, [line])
 
-    def _message(self, board: Board) -> Text:
+    def _message(self, board: Board, width: int) -> Text:
         if self._saying and time.monotonic() < self._said_until:
-            return Text(f" {self._saying}", style=ORANGE)
+            return cut(Text(f" {self._saying}", style=ORANGE), width, ascii=self.look.ascii)
         self._saying = ""
-        return message(board)
-
-    def _keys(self, names: tuple[str, ...], width: int) -> Text:
-        """The pages, the one that is open marked, then the keys."""
-        line = Text()
-        if len(names) > 1:
-            for name in names:
-                line.append(f" [{name}]" if name == self.at else f" {name}", "bold" if name == self.at else DIM)
-            line.append(" ")
-        return line.append(footer(width - len(line), readonly=self.readonly), style=DIM)
+        return message(board, width)
 
     def _change(self, **choices: object) -> None:
         """Another way to look, drawn at once."""
@@ -250,7 +248,8 @@ class WatchApp(App[None]):
         if self._may_ask():
             pausing = not self.watched.asks("pause")
             self._request("pause" if pausing else "resume")
-            self.say("pausing after this step; space resumes" if pausing else "the run goes on")
+            if not pausing:
+                self.say("the run goes on")
 
     def action_stop(self) -> None:
         """Asks the run to stop, after a word that confirms it."""
@@ -261,7 +260,6 @@ class WatchApp(App[None]):
     def _confirmed(self, answer: str | None) -> None:
         if answer == CONFIRM:
             self._request("stop")
-            self.say("stopping after this step")
         else:
             self.say("not stopped")
 

@@ -27,10 +27,8 @@ def framed(block: Block, width: int, height: int, *, ascii: bool = False) -> lis
     """Returns exactly `height` lines of `width` cells: the block in a box, cut or filled up."""
     left, line, right, side, low_left, low_right = CORNERS[ascii]
     room = max(width - 6, 0)
-    note = Text(block.note)
-    note.truncate(max(room - len(block.title) - 2, 0), overflow="crop")
-    title = Text(f" {block.title} ")
-    title.truncate(room, overflow="crop")
+    title = cut(Text(f" {block.title} "), room, ascii=ascii)
+    note = cut(Text(block.note), max(room - title.cell_len, 0), ascii=ascii)
     fill = line * max(width - 4 - title.cell_len - note.cell_len - (2 if note.cell_len else 0), 0)
     head = Text(f"{left}{line}").append_text(title).append(fill)
     if note.cell_len:
@@ -56,6 +54,22 @@ def wrapped(text: str, width: int, style: str = "", indent: str = "") -> list[Te
     return [Text(line, style=style) for line in found]
 
 
+def _powers(value: float, places: int) -> str:
+    """A number with so many decimal places and its power of ten, which has no more digits than it needs."""
+    mantissa, power = f"{value:.{places}e}".split("e")
+    return f"{mantissa}e{int(power)}"
+
+
+def cut(text: Text, width: int, *, ascii: bool = False) -> Text:
+    """Returns a line of at most `width` cells; one that was longer ends with what says so."""
+    if text.cell_len <= width:
+        return text
+    mark = "..." if ascii else "…"
+    shorter = text.copy()
+    shorter.truncate(max(width - len(mark), 0), overflow="crop")
+    return shorter.append(mark[: max(width, 0)])
+
+
 def bar(share: float, width: int, *, ascii: bool = False) -> str:
     """Returns a bar of `width` cells, filled to a share in [0, 1]."""
     full = round(min(max(share, 0.0), 1.0) * width)
@@ -69,8 +83,8 @@ def number(value: float | None) -> str:
     size = abs(value)
     if value == int(value) and size < 100_000:
         return str(int(value))
-    if size < 0.001 or size >= 100_000:
-        return f"{value:.1e}"
+    if size < 0.001 or size >= 99_999.5:
+        return next(text for places in (1, 0) if len(text := _powers(value, places)) <= 7)
     if size >= 100:
         return f"{value:.0f}"
     return f"{value:.3f}" if size < 10 else f"{value:.1f}"

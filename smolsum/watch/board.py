@@ -34,6 +34,8 @@ class Look:
     query: str = ""
     difference: bool = False
     scroll: int = 0
+    asks: bool = False
+    """whether the reader has keys that ask something of the run"""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from smolsum.watch.keys import KEYS
+from smolsum.watch.keys import help_rows
 
 CONFIRM = "stop"
 
@@ -50,7 +50,7 @@ class Help(ModalScreen[None]):
 
     DEFAULT_CSS = """
     Help { align: center middle; background: $background 60%; }
-    Help > Static { width: 66; max-width: 100%; height: auto; max-height: 100%; border: round $foreground; }
+    Help > Static { width: 72; max-width: 100%; height: auto; max-height: 100%; border: round $foreground; }
     """
 
     def __init__(self, *, readonly: bool) -> None:
@@ -58,11 +58,10 @@ class Help(ModalScreen[None]):
         self._readonly = readonly
 
     def compose(self) -> ComposeResult:
-        """A line for each key; the nine of the charts are one."""
-        rows = [(key.shown, key.help) for key in KEYS if not key.action.startswith("zoom")]
-        rows.insert(2, ("1-9", "enlarge a chart, and back"))
+        """A line for each key, or for a pair."""
         closing = "read only: the run cannot be paused or stopped from here" if self._readonly else ""
-        yield Static(Text("\n".join([*(f"{shown:<10} {text}" for shown, text in rows), closing]).rstrip()))
+        lines = [f"{shown:<18} {text}" for shown, text in help_rows()]
+        yield Static(Text("\n".join([*lines, closing]).rstrip()))
 
     def on_key(self) -> None:
         """Any key."""

@@ -2,64 +2,122 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from rich.text import Text
+
+from smolsum.watch.block import DIM
+from smolsum.watch.standing import ALIVE
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key as Textual names it, as people do, the action it takes and what the help says of it."""
+    """A key as Textual names it, as people do, the action it takes and what the help says of it.
+
+    One without a help stands in the line before."""
 
     names: str
     shown: str
     action: str
     help: str
     footer: str = ""
-    writes: bool = False
-    """whether it asks something of the run, which a read-only view does not"""
 
 
 KEYS = (
-    Key("tab", "tab", "turn(1)", "next page", "page"),
-    Key("shift+tab", "shift+tab", "turn(-1)", "page before"),
-    *(Key(str(n), str(n), f"zoom({n - 1})", f"enlarge chart {n}, and back") for n in range(1, 10)),
-    Key("escape", "esc", "home", "back to the first page, or end a search"),
+    Key("tab", "tab", "turn(1)", "next page, page before", "page"),
+    Key("shift+tab", "shift+tab", "turn(-1)", ""),
+    Key("1", "1-9", "zoom(0)", "enlarge a chart, and back", "enlarge"),
+    *(Key(str(n), "", f"zoom({n - 1})", "") for n in range(2, 10)),
+    Key("escape", "esc", "home", "back to the first page, or end a search", "back"),
     Key("y", "y", "log", "logarithmic scale", "log"),
     Key("w", "w", "smooth", "smoother lines", "smooth"),
-    Key("plus,equals_sign", "+", "window(1)", "newest 512, 128, 32 steps only", "zoom"),
-    Key("minus", "-", "window(-1)", "more steps again"),
-    Key("up,k", "up, k", "move(-1)", "rollout before"),
-    Key("down,j", "down, j", "move(1)", "next rollout"),
-    Key("pageup,u", "pgup, u", "scroll(-5)", "scroll the text up"),
-    Key("pagedown,m", "pgdn, m", "scroll(5)", "scroll the text down"),
-    Key("left_square_bracket,left", "[, left", "step(-1)", "step before", "[ ] step"),
-    Key("right_square_bracket,right", "], right", "step(1)", "next step"),
-    Key("left_curly_bracket,home", "{, home", "step(-1000000)", "first step"),
-    Key("right_curly_bracket,end", "}, end", "step(1000000)", "follow the newest step"),
-    Key("n", "n", "prompt(1)", "next prompt", "prompt"),
-    Key("p", "p", "prompt(-1)", "prompt before"),
+    Key("plus,equals_sign", "+", "window(1)", "only the newest 512, 128, 32 steps; more again", "zoom"),
+    Key("minus", "-", "window(-1)", ""),
+    Key("up,k", "up, k", "move(-1)", "rollout before, next one"),
+    Key("down,j", "down, j", "move(1)", ""),
+    Key("pageup,u", "pgup, u", "scroll(-5)", "scroll the text up, down"),
+    Key("pagedown,m", "pgdn, m", "scroll(5)", ""),
+    Key("left_square_bracket,left", "[, left", "step(-1)", "completions of the step before, the next step"),
+    Key("right_square_bracket,right", "], right", "step(1)", ""),
+    Key("left_curly_bracket,home", "{, home", "step(-1000000)", "of the first step, of the newest as it comes"),
+    Key("right_curly_bracket,end", "}, end", "step(1000000)", ""),
+    Key("n", "n", "prompt(1)", "next prompt, prompt before", "prompt"),
+    Key("p", "p", "prompt(-1)", ""),
     Key("s", "s", "sort", "sort by the next column", "sort"),
     Key("slash", "/", "search", "search in the completions", "find"),
     Key("d", "d", "difference", "what changed since the prompt was first sampled", "diff"),
     Key("c", "c", "copy", "copy the completion"),
     Key("e", "e", "open('advice')", "signals with advice, workers, events"),
     Key("o", "o", "open('config')", "the settings of the run"),
-    Key("space", "space", "pause", "pause the run after its step, or resume it", "pause", writes=True),
-    Key("S", "S", "stop", "stop the run after its step; it can be resumed", "stop", writes=True),
+    Key("space", "space", "pause", "pause the run after its step, or resume it", "pause"),
+    Key("S", "S", "stop", "stop the run after its step; it can be resumed", "stop"),
     Key("question_mark", "?", "help", "this page", "help"),
-    Key("q,ctrl+c,ctrl+q", "q, ctrl-c", "leave", "leave; the run goes on", "quit (the run goes on)"),
+    Key("q,ctrl+c,ctrl+q", "q, ctrl-c", "leave", "leave; the run goes on", "quit"),
 )
-FOOTER = ("?", "tab", "space", "S", "[, left", "n", "y", "+", "q, ctrl-c")
-"""At most eight and the way out, from the most needed on."""
 
 
-def footer(width: int, *, readonly: bool) -> str:
-    """Returns the line of keys, as many as fit; the way out is always told, the more the more room there is."""
-    by_name = {key.shown: key for key in KEYS}
-    way_out = f"q {by_name[FOOTER[-1]].footer}" if width >= 60 else "q quit"
-    line = ""
-    for shown in FOOTER[:-1]:
-        key = by_name[shown]
-        text = key.footer if key.footer.startswith("[") else f"{shown} {key.footer}"
-        if not (key.writes and readonly) and len(line) + len(text) + len(way_out) + 4 <= width:
-            line += f"{text}  "
-    return f" {line}{way_out}"
+def help_rows() -> list[tuple[str, str]]:
+    """Returns every key with what it does, those of one row together."""
+    rows: list[tuple[str, str]] = []
+    for key in KEYS:
+        if key.help:
+            rows.append((key.shown, key.help))
+        elif key.shown:
+            rows[-1] = (f"{rows[-1][0]}, {key.shown}", rows[-1][1])
+    return rows
+
+
+SPACE, STOP = "space", "S"
+MUST = ("?", "tab", SPACE, STOP)
+"""Keys that every page tells of; on an enlarged chart the way back stands for the next page."""
+MORE = {
+    "summary": ("1-9", "y", "w", "+"),
+    "charts": ("1-9", "y", "w", "+"),
+    "chart": ("y", "w", "+"),
+    "completions": ("[, left", "n", "s", "/", "d"),
+    "advice": ("down, j",),
+    "events": ("down, j",),
+    "config": ("down, j",),
+}
+"""Those that a page has use for, from the most needed on."""
+ELSEWHERE = ("1-9", "[, left", "n", "y", "+")
+MOST = 8
+SHORT = {"[, left": "[ ] step", "down, j": "up down scroll"}
+
+
+def footer(width: int, names: Sequence[str], at: str, *, asks: bool, state: str) -> Text:
+    """Returns the last line of a page: all pages with the open one marked, only that one where there is no room for
+    more; then keys, at most MOST, and the way out. `asks`: whether the run can be paused and stopped from here."""
+    rests = state in ("pausing", "paused")
+    told = {key.shown: f"{key.shown} {key.footer}" for key in KEYS} | SHORT
+    told |= {SPACE: f"{SPACE} {'resume' if rests else 'pause'}"}
+    first = [name for name in MUST if asks or name not in (SPACE, STOP)]
+    if at == "chart":
+        first[1] = "esc"
+    wanted = [told[name] for name in (*first, *MORE.get(at, ELSEWHERE))][:MOST]
+    least = "  ".join([*wanted[: len(first)], "q quit"])
+    for pages in (_all(names, at), _one(names, at), Text()):
+        if len(pages) + len(least) + 2 <= width:
+            break
+    out = "q quit (the run goes on)" if state in ALIVE else "q quit"
+    room = width - len(pages) - 2
+    if len("  ".join([*wanted[: len(first)], out])) > room:
+        out = "q quit"
+    while wanted and len("  ".join([*wanted, out])) > room:
+        wanted.pop()
+    return pages.append(" " + "  ".join([*wanted, out]), style=DIM)
+
+
+def _all(names: Sequence[str], at: str) -> Text:
+    """Every page."""
+    line = Text()
+    for name in names if len(names) > 1 else ():
+        line.append(f" [{name}]" if name == at else f" {name}", "bold" if name == at else DIM)
+    return line.append(" ")
+
+
+def _one(names: Sequence[str], at: str) -> Text:
+    """The page that is open, and which of how many it is."""
+    place = f" {names.index(at) + 1}/{len(names)}" if at in names else ""
+    return Text.assemble((f" [{at}]", "bold"), (f"{place} ", DIM))

@@ -10,11 +10,14 @@ from rich.text import Text
 
 from smolsum.watch.block import Block, framed
 from smolsum.watch.board import Board
+from smolsum.watch.curves import CHARTS
 from smolsum.watch.panes import rollouts
 from smolsum.watch.panes.advice import advice
-from smolsum.watch.panes.charts import CHARTS, chart, sparkline
+from smolsum.watch.panes.charts import chart
 from smolsum.watch.panes.events import events, settings
 from smolsum.watch.panes.header import header, message
+from smolsum.watch.panes.results import results
+from smolsum.watch.panes.sparklines import sparklines
 from smolsum.watch.panes.times import times
 from smolsum.watch.panes.workers import workers
 
@@ -26,17 +29,14 @@ NARROW, LOW = 80, 24
 HEADER = 2
 
 
-def _sparklines(board: Board, width: int, height: int) -> Block:
-    return Block("charts", "1-9 enlarges", tuple(sparkline(board, width, spec) for spec in CHARTS[:height]))
-
-
 PANES: dict[str, Draw] = {
     **{f"chart{number}": partial(chart, spec=spec) for number, spec in enumerate(CHARTS)},
-    "sparklines": _sparklines,
+    "sparklines": sparklines,
     "workers": workers,
     "times": times,
     "signals": advice,
     "advice": partial(advice, full=True),
+    "results": results,
     "events": events,
     "config": settings,
     "table": rollouts.table,
@@ -60,8 +60,8 @@ def pages(width: int, height: int) -> tuple[str, ...]:
     if width < NARROW or height < LOW:
         return ("summary",)
     if width < WIDE or height < TALL:
-        return ("summary", "completions", "advice", "workers", "events", "config")
-    return ("overview", "charts", "completions", "advice", "config")
+        return ("summary", "completions", "results", "advice", "workers", "events", "config")
+    return ("overview", "charts", "completions", "results", "advice", "config")
 
 
 def slots(page: str, width: int, height: int, zoomed: int = 0) -> tuple[Slot, ...]:
@@ -71,7 +71,7 @@ def slots(page: str, width: int, height: int, zoomed: int = 0) -> tuple[Slot, ..
         case "chart":
             return (Slot(f"chart{zoomed}", *area),)
         case "summary":
-            charts = min(len(CHARTS) + 2, max(area[3] - 4, 3), area[3])
+            charts = min(len(CHARTS) + 3, max(area[3] - 4, 3), area[3])
             return _rows([("sparklines", charts), ("signals", area[3] - charts)], area)
         case "overview":
             return _overview(area)
@@ -90,6 +90,10 @@ def slots(page: str, width: int, height: int, zoomed: int = 0) -> tuple[Slot, ..
                 Slot("advice", 0, HEADER, half, area[3]),
                 *_rows([("workers", upper), ("events", area[3] - upper)], (half, HEADER, width - half, area[3])),
             )
+        case "results" if width >= WIDE:
+            below = area[3] // 2
+            tops = _rows([("results", area[3] - below)], area)
+            return (*tops, *_grid(["chart0", "chart7"], 2, (0, HEADER + area[3] - below, width, below)))
         case "workers":
             return _rows([("workers", area[3] // 2), ("times", area[3] - area[3] // 2)], area)
         case _:
@@ -154,6 +158,4 @@ def page(board: Board, name: str, width: int, height: int) -> list[Text]:
             if slot.y <= y < slot.y + slot.height:
                 line.append_text(drawn[slot][y - slot.y])
         lines.append(line)
-    told = message(board)
-    told.truncate(width, overflow="ellipsis")
-    return [*lines, told]
+    return [*lines, message(board, width)]

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from pathlib import Path
 
 import tomli
 
 from smolsum.control import Request, asked
+from smolsum.evaluate.scores import SUMMARY
 from smolsum.runs import RunPaths
 from smolsum.watch.series import Series
 from smolsum.watch.tail import Document, Tail
-from smolsum.watch.typed import LARGEST, number, table, whole
+from smolsum.watch.typed import LARGEST, number, table, text, whole
 
 EVENTS = 200
 NEVER_DRAWN = ("schema_version", "step", "stage_step")
@@ -32,24 +33,25 @@ class Run:
         self.paths = paths
         self.status = Document(paths.status)
         self.info = Document(paths.info)
-        self.config: dict[str, Any] = {}
+        self.config: dict[str, object] = {}
         self.gone = False
         self._metrics = Tail(paths.metrics)
         self._events = Tail(paths.events)
         self._restarts = (0, 0)
         self._asked: tuple[bool, bool] = (False, False)
+        self.results: dict[str, Document] = {}
         self._forget_metrics()
         self._forget_events()
 
     def _forget_metrics(self) -> None:
         self.series: dict[str, Series] = {}
-        self.row: dict[str, Any] = {}
+        self.row: dict[str, object] = {}
         self.first_step = 0
         self.stage_began: dict[str, int] = {}
 
     def _forget_events(self) -> None:
-        self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS)
-        self.worker_events: dict[str, dict[str, Any]] = {}
+        self.events: deque[dict[str, object]] = deque(maxlen=EVENTS)
+        self.worker_events: dict[str, dict[str, object]] = {}
 
     def poll(self, budget_s: float = 0.2) -> bool:
         """Reads what is new, for about `budget_s` seconds at most; whether anything changed.
@@ -65,7 +67,7 @@ class Run:
         requests = (asked(self.paths, "pause"), asked(self.paths, "stop"))
         changed |= requests != self._asked
         self._asked = requests
-        changed |= self.status.refresh() | self.info.refresh()
+        changed |= self.status.refresh() | self.info.refresh() | self._refresh_results()
         if not self.config:
             changed |= self._read_config()
         while self.behind():
@@ -91,12 +93,12 @@ class Run:
     @property
     def step(self) -> int:
         """The last step that was finished."""
-        return int(self.row.get("step") or whole(self.status.value.get("step")) or 0)
+        return whole(self.row.get("step")) or whole(self.status.value.get("step")) or 0
 
     @property
     def stage(self) -> str:
         """The stage of the last step; of what the status tells before the first."""
-        return str(self.row.get("stage") or self.status.value.get("stage") or "")
+        return text(self.row.get("stage")) or text(self.status.value.get("stage"))
 
     @property
     def stages(self) -> dict[str, int]:
@@ -108,10 +110,17 @@ class Run:
         """Planned steps of the run; 0 while unknown."""
         return sum(self.stages.values()) or whole(self.status.value.get("steps")) or 0
 
-    def setting(self, section: str, key: str, default: Any = None) -> Any:
-        """A value of config.toml."""
-        table = self.config.get(section)
-        return table.get(key, default) if isinstance(table, Mapping) else default
+    @property
+    def headlines(self) -> dict[str, str]:
+        """What people look at first of this run's task, by metric, with their titles; in runs that do not say all
+        that its validations measure."""
+        told = {name: text(title) for name, title in table(self.info.value.get("headlines")).items()}
+        measured = [name.removeprefix("validation/") for name in self.named("validation/")]
+        return told or {name: name for name in measured if name != "reward"}
+
+    def setting(self, section: str, key: str) -> object:
+        """A value of config.toml, of whatever kind somebody wrote there: `typed` says what it can be used as."""
+        return table(self.config.get(section)).get(key)
 
     def weights(self) -> dict[str, float]:
         """The weight of each signal in the stage at hand."""
@@ -136,6 +145,14 @@ class Run:
         told = [name.removeprefix("workers/").rpartition("/")[0] for name in self.named("workers/")]
         return list(dict.fromkeys([*told, *self.worker_events]))
 
+    def _refresh_results(self) -> bool:
+        """Looks for the evaluations of the start and of each stage, as far as they are known and there."""
+        for label in ("start", *self.stages):
+            if label not in self.results:
+                self.results[label] = Document(self.paths.stage_evaluation(label) / SUMMARY)
+        changed = [summary.refresh() for summary in self.results.values()]
+        return any(changed)
+
     def _read_config(self) -> bool:
         try:
             self.config = tomli.loads(self.paths.config.read_text(encoding="utf-8"))
@@ -155,7 +172,7 @@ class Run:
                 self.worker_events[str(event["worker"])] = event
         return lines
 
-    def _take(self, rows: Sequence[dict[str, Any]]) -> None:
+    def _take(self, rows: Sequence[dict[str, object]]) -> None:
         """Adds the lines of steps to the series, metric by metric: ten thousand lines are to be read in a moment."""
         columns: defaultdict[str, tuple[list[int], list[float | None]]] = defaultdict(lambda: ([], []))
         for row in rows:
@@ -194,10 +211,16 @@ def process_lives(pid: object) -> bool:
         return False
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # no process can have a number that large
         return False
-    except OverflowError:
-        return False  # no process has such a number
     except OSError:
         return True
-    return True
+    return not _defunct(pid)
+
+
+def _defunct(pid: int) -> bool:
+    """Whether a process has ended and only waits to be asked how, which in a container perhaps nobody does."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:1] == [b"Z"]
+    except OSError:
+        return False

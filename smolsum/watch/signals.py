@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
+from smolsum.watch import typed
 from smolsum.watch.run import Run
 
 WINDOW = 50
@@ -102,18 +103,18 @@ def _clip(run: Run) -> Signal | None:
 
 
 def _gradient_always_cut(run: Run) -> Signal | None:
-    norms, limit = run.recent("grad_norm", WINDOW), run.setting("optimizer", "max_grad_norm")
+    norms, limit = run.recent("grad_norm", WINDOW), typed.number(run.setting("optimizer", "max_grad_norm"))
     if limit is None or len(norms) < ENOUGH or sum(norm > limit for norm in norms) < 0.9 * len(norms):
         return None
     return Signal(
         "note",
-        f"nearly every gradient of the last {len(norms)} steps was cut to norm {limit}",
+        f"nearly every gradient of the last {len(norms)} steps was cut to norm {limit:g}",
         "the learning rate alone sets the step size now; optimizer.max_grad_norm could be higher",
     )
 
 
 def _stale(run: Run) -> Signal | None:
-    lags, bound = run.recent("staleness/max", WINDOW), run.setting("rollout", "max_staleness")
+    lags, bound = run.recent("staleness/max", WINDOW), typed.whole(run.setting("workers", "max_staleness"))
     if bound is None or not lags or max(lags) <= bound:
         return None
     return Signal(

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from smolsum.disk import finite
 from smolsum.runs import RunPaths
 from smolsum.watch.board import Board, Look
 from smolsum.watch.completions import read_groups
@@ -36,11 +37,12 @@ def plain_page(run: Run, other: Run | None, look: Look, width: int, height: int)
 
 
 def document(run: Run) -> dict[str, Any]:
-    """Returns the run's state, newest metrics, signals and events as JSON can hold them; times in seconds."""
+    """Returns the run's state, newest metrics, signals and events as JSON can hold them; times in seconds. What is no
+    number to JSON is None."""
     now = datetime.now(UTC)
     stands = standing(run, now)
-    took = pace(run, stands.alive, now)
-    return {
+    took = pace(run, stands, now)
+    found = {
         "schema_version": SCHEMA_VERSION,
         "name": run.paths.name,
         "path": str(run.paths.root),
@@ -57,6 +59,7 @@ def document(run: Run) -> dict[str, Any]:
         "signals": [asdict(signal) for signal in signals(run)],
         "events": list(run.events)[-LAST_EVENTS:],
     }
+    return dict(finite(found))
 
 
 def at_work(runs: Sequence[RunPaths]) -> list[RunPaths]:

@@ -7,16 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import fmean, median
-from typing import Any
 
-from smolsum.journal import ALIVE
+from smolsum.journal import ALIVE as AT_WORK
 from smolsum.progress import duration
 from smolsum.watch.run import Run, process_lives, seconds_since
+from smolsum.watch.typed import text
 
 STALE_S = 600.0
 STALE_STEPS = 10
 GONE_S = 15.0
-"""Seconds without a heartbeat after which a process that is not there any more counts as crashed; it beats every 10."""
+"""Seconds without a heartbeat after which a process that is not there any more counts as crashed: its last words may be
+on their way."""
 ETA_STEPS = 20
 MARKS = {
     "waiting": ("○", "."),
@@ -32,6 +33,8 @@ MARKS = {
     "GONE": ("?", "?"),
 }
 TROUBLE = ("failed", "STALE", "GONE")
+MOVING = ("starting", "running")
+ALIVE = (*AT_WORK, "stopping")
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,21 @@ class Standing:
         return MARKS.get(self.state, ("○", "."))[ascii]
 
     @property
+    def hopeful(self) -> bool:
+        """Whether there may be more steps without anybody doing something."""
+        return self.alive or self.state == "waiting"
+
+    @property
     def alive(self) -> bool:
         """Whether somebody is at work on the run."""
-        return self.state in (*ALIVE, "stopping")
+        return self.state in ALIVE
 
 
-def standing(run: Run, now: datetime, lives: Callable[[object], bool] = process_lives) -> Standing:
-    """Returns how the run stands. `lives` tells whether a process of this machine is there.
+def standing(
+    run: Run, now: datetime, lives: Callable[[object], bool] = process_lives, *, gone_s: float = GONE_S
+) -> Standing:
+    """Returns how the run stands. `lives` tells whether a process of this machine is there; after `gone_s` seconds
+    without a sign one that is not counts as crashed.
 
     STALE: it says that it runs, but its process is gone, or (from another machine) there was no heartbeat for the
     longer of 10 minutes and ten median steps.
@@ -61,37 +72,39 @@ def standing(run: Run, now: datetime, lives: Callable[[object], bool] = process_
     if run.gone:
         return Standing("GONE", f"{run.paths.root} is no longer there", "what is shown was read before")
     status = run.status.value
-    state = str(status.get("state") or "waiting")
-    if state in ALIVE:
+    state = text(status.get("state")) or "waiting"
+    if state in AT_WORK:
         silent = seconds_since(status.get("heartbeat"), now) or 0.0
         here = status.get("host") == platform.node()
         limit = max(STALE_S, STALE_STEPS * median(run.recent("perf/step_s", 50) or [0.0]))
-        if here and silent > GONE_S and not lives(status.get("pid")):
+        if here and silent >= gone_s and not lives(status.get("pid")):
             return _stale(run, f"process {status.get('pid')} is gone, its last heartbeat was {duration(silent)} ago")
         if not here and silent > limit:
             return _stale(run, f"no heartbeat from {status.get('host', 'its machine')} for {duration(silent)}")
         if run.asks("stop"):
-            return Standing("stopping", "finishing the step, then saving")
-        if run.asks("pause") and state == "running":
-            return Standing("pausing", "finishing the step, then saving")
-        if state == "paused":
-            return Standing("paused", "saved, safe to kill", "space resumes")
+            return Standing("stopping", "a stop is asked for: the run finishes its step, saves and ends")
+        if run.asks("pause"):
+            remedy = f"rm {run.paths.control / 'pause'}"
+            if state == "paused":
+                return Standing("paused", f"paused after step {run.step}: saved, safe to kill", remedy)
+            return Standing("pausing", "a pause is asked for: the run finishes its step, saves and waits", remedy)
+        # the request was withdrawn, and the trainer has not looked yet
+        state = "running" if state in ("pausing", "paused") else state
         if silent > limit:
             return Standing(state, f"no heartbeat for {duration(silent)}, but its process is there")
         return Standing(state)
     if state in ("failed", "interrupted"):
-        why = str(status.get("error") or f"stopped after step {run.step}")
-        return Standing(state, why, str(status.get("hint") or run.paths.resume_command))
+        why = text(status.get("error")) or f"stopped after step {run.step}"
+        return Standing(state, why, text(status.get("hint")) or run.paths.resume_command)
     return Standing(state)
 
 
 def _stale(run: Run, why: str) -> Standing:
     """The error that the run last told of, if there is one, after what made it stale."""
-    failed: dict[str, Any] = next((e for e in reversed(run.events) if e.get("kind") in ("started", "failed")), {})
-    if failed.get("kind") == "failed":
-        return Standing(
-            "STALE", f"{failed.get('message')} ({why})", str(failed.get("hint") or run.paths.resume_command)
-        )
+    last = next((event for event in reversed(run.events) if event.get("kind") in ("started", "failed")), {})
+    remedy = text(last.get("hint")) or run.paths.resume_command
+    if last.get("kind") == "failed":
+        return Standing("STALE", f"{text(last.get('message'))} ({why})", remedy)
     return Standing("STALE", why, run.paths.resume_command)
 
 
@@ -103,13 +116,13 @@ class Pace:
     eta_s: float | None
 
 
-def pace(run: Run, alive: bool, now: datetime) -> Pace:
+def pace(run: Run, stands: Standing, now: datetime) -> Pace:
     """Returns the time of the attempt until now, or until its last sign of life, and that of the steps to come at the
-    mean of the last few."""
+    mean of the last few; a run that rests comes to no end."""
     began = next((event.get("time") for event in reversed(run.events) if event.get("kind") == "started"), None)
     elapsed = seconds_since(began, now)
-    if elapsed is not None and not alive:
+    if elapsed is not None and not stands.alive:
         elapsed -= seconds_since(run.status.value.get("heartbeat"), now) or 0.0
     steps = run.recent("perf/step_s", ETA_STEPS)
     left = run.total - run.step
-    return Pace(elapsed, fmean(steps) * left if steps and alive and left > 0 else None)
+    return Pace(elapsed, fmean(steps) * left if steps and stands.state in MOVING and left > 0 else None)

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 CHUNK = 1 << 20
 
@@ -36,7 +35,7 @@ class Tail:
         self._inode, self._size = stat.st_ino, stat.st_size
         return stat.st_size > max(self._offset, self._half)
 
-    def read(self) -> Iterator[dict[str, Any]]:
+    def read(self) -> Iterator[dict[str, object]]:
         """Yields the objects of at most a chunk of new lines; none where the file cannot be read."""
         if not self.more():
             return
@@ -70,7 +69,7 @@ class Document:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.value: dict[str, Any] = {}
+        self.value: dict[str, object] = {}
         self._seen: tuple[int, int, int] | None = None
 
     def refresh(self) -> bool:

@@ -16,6 +16,7 @@ from watching import append, golden, make_run, row, screen, status
 
 from smolsum.control import asked
 from smolsum.runs import RunPaths
+from smolsum.watch import layout
 from smolsum.watch.app import WatchApp
 from smolsum.watch.board import Look
 from smolsum.watch.picker import Picker
@@ -79,7 +80,7 @@ def test_pages_by_tab(tmp_path: Path) -> None:
     """Tab goes through all pages and back to the first; a key opens a chart alone, escape leaves it."""
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        for page in ("charts", "completions", "advice", "config", "overview"):
+        for page in ("charts", "completions", "results", "advice", "config", "overview"):
             await pilot.press("tab")
             await shown(app, pilot, f"[{page}]")
         await pilot.press("shift+tab")
@@ -151,9 +152,15 @@ def test_pause_and_stop(tmp_path: Path) -> None:
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
         await pilot.press("space")
         await shown(app, pilot, "PAUSING")
+        await shown(
+            app, pilot, "a pause is asked for: the run finishes its step, saves and waits  -> space takes it back"
+        )
+        await shown(app, pilot, "space resume  S stop")
         assert asked(paths, "pause")
         status(paths.root, "paused", 61, 80, heartbeat=datetime.now(UTC).isoformat())
         await shown(app, pilot, "PAUSED")
+        await shown(app, pilot, "saved, safe to kill  -> space resumes")
+        await shown(app, pilot, " eta ", gone=True)
         await pilot.press("space")
         await shown(app, pilot, "the run goes on")
         assert not asked(paths, "pause")
@@ -161,7 +168,7 @@ def test_pause_and_stop(tmp_path: Path) -> None:
             await pilot.press("S")
             await pilot.pause()
             await pilot.press(*answer, "enter")
-            await shown(app, pilot, "stopping after" if stopped else "not stopped")
+            await shown(app, pilot, "STOPPING" if stopped else "not stopped")
             assert asked(paths, "stop") is stopped
 
     drive(WatchApp(Run(paths)), script)
@@ -264,6 +271,63 @@ def test_help(tmp_path: Path) -> None:
         await shown(app, pilot, "pause the run after its step", gone=True)
 
     drive(WatchApp(Run(make_run(tmp_path))), script)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_keys_of_every_page(tmp_path: Path, size: tuple[int, int]) -> None:
+    """Whatever page, the last line tells how to pause, stop and leave a run that goes on, and how to turn the page."""
+    paths = alive(tmp_path)
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        for page in layout.pages(*size):
+            await shown(app, pilot, f"[{page}]")
+            keys = screen(app).splitlines()[-1]
+            assert all(f"  {told}" in keys for told in ("tab page", "space pause", "S stop", "q quit")), keys
+            assert len(keys) <= size[0]
+            await pilot.press("tab")
+        await pilot.press("4")
+        await shown(app, pilot, "esc back  space pause  S stop")
+
+    drive(WatchApp(Run(paths)), script, size)
+
+
+@pytest.mark.parametrize("readonly", [True, False])
+def test_keys_without_use_are_not_offered(tmp_path: Path, readonly: bool) -> None:
+    """A run that has ended, or that is only read, has nothing to pause."""
+    paths = alive(tmp_path) if readonly else make_run(tmp_path)
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        keys = screen(app).splitlines()[-1]
+        assert "space" not in keys
+        assert "S stop" not in keys
+        assert ("the run goes on" in keys) is readonly
+
+    drive(WatchApp(Run(paths), readonly=readonly), script)
+
+
+@pytest.mark.parametrize("key", ["S", "question_mark", "slash"])
+def test_no_page_turns_behind_a_dialog(tmp_path: Path, key: str) -> None:
+    """Tab belongs to what is open."""
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press(key)
+        await pilot.pause()
+        await pilot.press("tab", "shift+tab", "tab")
+        await pilot.press("escape")
+        await shown(app, pilot, "[overview]")
+
+    drive(WatchApp(Run(alive(tmp_path))), script)
+
+
+def test_a_long_message_says_that_it_is_cut(tmp_path: Path) -> None:
+    """The last character of a line that was longer is a mark."""
+    paths = make_run(tmp_path)
+    status(paths.root, "failed", 60, 80, error="a word " * 40, hint="free space")
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        assert screen(app).splitlines()[-2].endswith("…")
+
+    drive(WatchApp(Run(paths)), script)
 
 
 def test_picker(tmp_path: Path) -> None:

@@ -11,10 +11,22 @@ from typing import Any
 import pytest
 from watching import make_run
 
-from smolsum.watch.board import Look
+from smolsum.cli import main
+from smolsum.watch.board import Board, Look
+from smolsum.watch.layout import PANES, Slot, pane
 from smolsum.watch.snapshot import document, plain_page, whole
 
 JUNK: tuple[Any, ...] = (None, "é\x1b[31m", "", 5, -1, 1e308, 10**400, math.nan, math.inf, True, [1], {"a": 1})
+SETTINGS = ('"x"', "nan", "inf", "-inf", "true", "-5", "1e308", "0", "[1]", '{ a = "é" }', "1979-05-27", '""')
+KEYS = {
+    "task": ("target_tokens", "tolerance_tokens"),
+    "optimizer": ("max_grad_norm",),
+    "workers": ("max_staleness",),
+    "grpo": ("old_logprobs",),
+    "stages.length": ("rewards",),
+    "stages.quality.rewards": ("length", "meteor"),
+    "model": ("path",),
+}
 
 
 def mutated(value: Any, draw: random.Random) -> Any:
@@ -44,4 +56,31 @@ def test_junk_is_not_known(tmp_path: Path, seed: int) -> None:
             lines = plain_page(whole(paths), None, Look(), *size)
             assert len(lines) == size[1] - 1
             assert "\x1b" not in "".join(lines)
-        json.dumps(document(whole(paths)))
+        json.dumps(document(whole(paths)), allow_nan=False)
+
+
+@pytest.mark.parametrize("value", SETTINGS)
+def test_a_setting_of_another_kind(tmp_path: Path, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every setting that the view reads, with every kind of value: all panes are drawn, `runs` lists it too."""
+    paths = make_run(tmp_path, **{"staleness/max": 5.0, "grad_norm": 3.0})
+    paths.config.write_text(
+        "".join(f"[{section}]\n" + "".join(f"{key} = {value}\n" for key in keys) for section, keys in KEYS.items())
+    )
+    run = whole(paths)
+    for name in PANES:
+        assert len(pane(Board(run), Slot(name, 0, 0, 60, 14))) == 14
+    for size in ((80, 24), (120, 40)):
+        plain_page(run, None, Look(), *size)
+    json.dumps(document(run), allow_nan=False)
+    assert main(["runs", "--runs-dir", str(tmp_path)]) == 0
+    assert "made" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", ["task = 5\noptimizer = []\nstages = 1", "not toml", "", "stages = {length = 3}"])
+def test_a_table_of_another_kind(tmp_path: Path, content: str) -> None:
+    """So are sections that are none, and a file that is no TOML."""
+    paths = make_run(tmp_path)
+    paths.config.write_text(content)
+    run = whole(paths)
+    for name in PANES:
+        assert len(pane(Board(run), Slot(name, 0, 0, 60, 14))) == 14

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -65,7 +66,60 @@ def test_second_run(tmp_path: Path) -> None:
     """Another run is dotted beside the first, with its own newest value."""
     other = Run(make_run(tmp_path, "other", steps=80, grad_norm=0.7))
     other.poll(5)
-    golden("chart-compared.txt", text(replace(board(tmp_path), other=other), "chart3"))
+    found = replace(board(tmp_path), other=other)
+    golden("chart-compared.txt", text(found, "chart3") + text(found, "chart0"))
+
+
+def test_second_run_in_a_small_terminal(tmp_path: Path) -> None:
+    """Where charts are a line each, both runs stand in it: names, values and courses."""
+    other = Run(make_run(tmp_path, "other", steps=80, grad_norm=0.7))
+    other.poll(5)
+    lines = page(replace(board(tmp_path), other=other), "summary", 80, 24)
+    golden("page-compared.txt", "".join(f"{line.plain.rstrip()}\n" for line in lines))
+
+
+def test_a_course_that_is_0_lies_at_the_bottom(tmp_path: Path) -> None:
+    """What never differed from 0 does not look like a half."""
+    (line,) = [line for line in text(board(tmp_path), "sparklines").splitlines() if "clip fraction" in line]
+    assert set(line.split()[-1].strip("│")) == {"⣀"}
+
+
+@pytest.mark.parametrize(
+    ("state", "steps", "said"),
+    [
+        ("running", 0, "waiting for the first step"),
+        ("finished", 0, "no step was finished"),
+        ("running", 5, "nothing measured yet"),
+        ("finished", 5, "this run did not measure it"),
+    ],
+)
+def test_why_a_chart_is_empty(tmp_path: Path, state: str, steps: int, said: str) -> None:
+    """Validations may be to come, or there were none."""
+    run = Run(make_run(tmp_path, state=state, steps=steps))
+    run.poll(5)
+    assert said in text(Board(run, now=BEGAN + timedelta(seconds=60)), "chart7")
+
+
+def test_another_task(tmp_path: Path) -> None:
+    """Signals and headlines of whatever names are shown; without a share on target there is no wanted length."""
+    paths = make_run(tmp_path, steps=0, total=80, state="running")
+    settings = paths.config.read_text().replace("length = 1.0\nmeteor = 1.0", '"json/valid" = 1.0\nbleu = 1.0')
+    paths.config.write_text(settings)
+    heads = {"pass@1/schema": "schema", "words": "words"}
+    paths.info.write_text(json.dumps({"steps": {"length": 40, "quality": 40}, "headlines": heads}))
+    rows = []
+    for step in range(1, 31):
+        found = {
+            key: value for key, value in row(step, 80).items() if not key.startswith(("rewards/", "length/", "val"))
+        }
+        found |= {"rewards/json/valid/mean": step / 30, "rewards/json/valid/std": 0.2, "rewards/bleu/mean": 0.25}
+        found |= {"validation/reward": 0.5, "validation/pass@1/schema": step / 40, "validation/words": 300.0 + step}
+        rows.append(found)
+    append(paths.metrics, rows)
+    run = Run(paths)
+    run.poll(5)
+    found = Board(run, now=BEGAN + timedelta(seconds=100))
+    golden("another-task.txt", "".join(text(found, name) for name in ("chart0", "chart2", "chart7", "results")))
 
 
 def test_workers(tmp_path: Path) -> None:

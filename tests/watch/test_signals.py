@@ -42,7 +42,7 @@ def test_a_run_that_learns(tmp_path: Path) -> None:
         ({"rewards/length/std": 9.0}, "length makes 98% of the reward's spread"),
         ({"update/lost_norm_frac": 0.6}, "60% of each update is lost to rounding"),
         ({"update/visible_frac": 0.0001}, "an update changes 0.01% of the weights"),
-        ({"grad_norm": 3.0}, "nearly every gradient of the last 50 steps was cut to norm 1.0"),
+        ({"grad_norm": 3.0}, "nearly every gradient of the last 50 steps was cut to norm 1"),
     ],
 )
 def test_each_signal(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
@@ -56,7 +56,7 @@ def test_staleness(tmp_path: Path) -> None:
     run = Run(paths)
     run.poll()
     assert not [s for s in signals(run) if "versions old" in s.sentence]
-    paths.config.write_text(paths.config.read_text() + "[rollout]\nmax_staleness = 2\n")
+    paths.config.write_text(paths.config.read_text() + "[workers]\nmax_staleness = 2\n")
     run = Run(paths)
     run.poll()
     assert [s for s in signals(run) if "up to 5 versions old in the last 50 steps; the bound is 2" in s.sentence]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
+import subprocess
+import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,8 +15,8 @@ import pytest
 from watching import BEGAN, STEP_S, append, make_run, stamp, status
 
 from smolsum.control import ask
-from smolsum.watch.run import Run
-from smolsum.watch.standing import pace, standing
+from smolsum.watch.run import Run, process_lives
+from smolsum.watch.standing import Pace, Standing, pace, standing
 
 HERE = platform.node()
 LAST_BEAT = 30 + 10 * STEP_S
@@ -83,6 +86,43 @@ def test_requests_show_at_once(tmp_path: Path) -> None:
         assert standing(run, after(1)).state == state
 
 
+def test_answers_show_at_once(tmp_path: Path) -> None:
+    """Once a pause is taken back the run counts as running, though its trainer has not looked yet."""
+    for state in ("pausing", "paused"):
+        assert stands(tmp_path / state, 1, state=state).state == "running"
+
+
+def test_a_rest_names_the_way_on(tmp_path: Path) -> None:
+    """A paused run says that it may be killed, and what ends the pause."""
+    paths = make_run(tmp_path, steps=10, total=20, state="paused")
+    ask(paths, "pause")
+    run = Run(paths)
+    run.poll()
+    found = standing(run, after(1))
+    assert (found.state, found.detail) == ("paused", "paused after step 10: saved, safe to kill")
+    assert found.hint == f"rm {paths.control / 'pause'}"
+
+
+def test_without_patience(tmp_path: Path) -> None:
+    """Who knows that the process was gone before the files were read need not wait for its last words."""
+    paths = make_run(tmp_path, steps=10, total=20, state="running")
+    status(paths.root, "running", 10, 20, host=HERE)
+    run = Run(paths)
+    run.poll()
+    assert standing(run, after(1), lambda pid: False).state == "running"
+    assert standing(run, after(1), lambda pid: False, gone_s=0.0).state == "STALE"
+
+
+def test_a_process_that_nobody_asked_how_it_ended() -> None:
+    """It has a number still, and is gone all the same."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert process_lives(child.pid)
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert not process_lives(child.pid)
+    assert not process_lives(child.pid)
+
+
 def test_vanished(tmp_path: Path) -> None:
     """A directory that is gone leaves what was read."""
     paths = make_run(tmp_path, steps=10, total=20)
@@ -107,13 +147,14 @@ def test_nothing_there_yet(tmp_path: Path) -> None:
 
 
 def test_pace(tmp_path: Path) -> None:
-    """Ten steps of 2 s are left; the time of a run that ended stands still."""
+    """Ten steps of 2 s are left; the time of a run that ended stands still, and one that rests comes to no end."""
     run = Run(make_run(tmp_path, steps=10, total=20, state="running"))
     run.poll()
-    took = pace(run, True, after(5))
+    took = pace(run, Standing("running"), after(5))
     assert (took.elapsed_s, took.eta_s) == (LAST_BEAT + 5, 10 * STEP_S)
-    took = pace(run, False, after(500))
+    took = pace(run, Standing("STALE"), after(500))
     assert (took.elapsed_s, took.eta_s) == (LAST_BEAT, None)
+    assert pace(run, Standing("paused"), after(5)) == Pace(LAST_BEAT + 5, None)
 
 
 def test_resumed_run_is_read_anew(tmp_path: Path) -> None:

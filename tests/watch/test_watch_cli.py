@@ -83,6 +83,43 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {signal["level"] for signal in found["signals"]} <= {"trouble", "warning", "note"}
 
 
+def test_json_is_strict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """NaN and infinities, wherever a run has them, are null: other readers refuse the words."""
+    paths = make_run(tmp_path, steps=3)
+    with paths.metrics.open("ab") as file:
+        file.write(b'{"step": 4, "stage": "length", "loss": NaN, "kl": Infinity, "reward": 1e999, "grad_norm": 1.5}\n')
+    with paths.events.open("ab") as file:
+        file.write(b'{"kind": "warning", "message": "odd", "step": NaN, "more": [{"x": -Infinity}]}\n')
+    assert main(["watch", "made", "--json", "--runs-dir", str(tmp_path)]) == 0
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    found = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert [found["metrics"][key] for key in ("loss", "kl", "reward", "grad_norm")] == [None, None, None, 1.5]
+    assert found["events"][-1]["more"] == [{"x": None}]
+
+
+def test_a_directory_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is said what it lacks; a directory of runs names them."""
+    make_run(tmp_path / "elsewhere")
+    assert main(["watch", str(tmp_path), "--once", "--runs-dir", str(tmp_path / "elsewhere")]) == 2
+    told = capsys.readouterr().err
+    assert "is no run: that directory has neither run.lock nor config.toml" in told
+    assert "hint: choose from made" in told
+    assert main(["watch", str(tmp_path / "elsewhere"), "--once", "--runs-dir", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert "is no run, but a directory of runs" in told
+    assert f"hint: choose one of its runs: {tmp_path / 'elsewhere' / 'made'}" in told
+
+
+@pytest.mark.parametrize("flag", ["--ascii", "--readonly"])
+def test_flags_of_the_view_need_it(tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str) -> None:
+    """`train` has a view only with --watch."""
+    assert main(["train", flag, "--runs-dir", str(tmp_path)]) == 2
+    assert "hint: add --watch" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

@@ -5,34 +5,40 @@ from __future__ import annotations
 from rich.text import Text
 
 from smolsum.progress import duration
-from smolsum.watch.block import DIM, GREEN, ORANGE, RED, SKY, bar
+from smolsum.watch.block import DIM, GREEN, ORANGE, RED, SKY, bar, cut
 from smolsum.watch.board import Board
 from smolsum.watch.completions import clean
+from smolsum.watch.curves import RUNS
 from smolsum.watch.panes.events import clock
 from smolsum.watch.standing import TROUBLE, Standing, pace
+from smolsum.watch.typed import text
 
+WITH_KEYS = {"pausing": "space takes it back", "paused": "space resumes"}
+"""What a reader with keys presses, in the place of the command that does the same."""
 STATE_STYLE = {"running": GREEN, "finished": GREEN, "paused": SKY, "pausing": ORANGE, "stopping": ORANGE}
 
 
 def header(board: Board, width: int) -> list[Text]:
     """Returns two lines: the run, its state, step, time; and a bar of its stages."""
     run, state = board.run, board.standing
-    left = Text.assemble((f" {clean(run.paths.name)} ", "bold"), " ", state_text(state, board.look.ascii))
+    which = f" {RUNS[0]}" if board.other is not None else ""
+    left = Text.assemble((f"{which} {clean(run.paths.name)} ", "bold"), " ", state_text(state, board.look.ascii))
     total = f"/{run.total}" if run.total else ""
     left.append(f"  step {run.step}{total}")
     if board.other is not None:
-        left.append(f"  B {clean(board.other.paths.name)} step {board.other.step}", style=ORANGE)
-    took = pace(run, state.alive, board.now)
+        left.append(f"  {RUNS[1]} {clean(board.other.paths.name)} step {board.other.step}", style=ORANGE)
+    took = pace(run, state, board.now)
     parts = [
         duration(took.elapsed_s) if took.elapsed_s is not None else "",
         f"eta {duration(took.eta_s)}" if took.eta_s is not None else "",
-        clean(str(run.status.value.get("host") or "")),
+        clean(text(run.status.value.get("host"))),
     ]
     parts = [part for part in parts if part]
     while parts and left.cell_len + len("  ".join(parts)) + 3 > width:
         parts.pop()  # state and step are needed more
     right = "  ".join(parts)
-    left.truncate(max(width - len(right) - 2, 0), overflow="crop", pad=True)
+    left = cut(left, max(width - len(right) - 2, 0), ascii=board.look.ascii)
+    left.pad_right(max(width - len(right) - 2 - left.cell_len, 0))
     return [left.append(f" {right} "), _progress(board, width)]
 
 
@@ -42,22 +48,31 @@ def state_text(state: Standing, ascii: bool) -> Text:
     return Text(f"{state.mark(ascii)} {state.state.upper()}", style=f"bold {style}".strip())
 
 
-def message(board: Board) -> Text:
-    """Returns what is wrong with the run and what helps, in a line; else the newest event."""
+def message(board: Board, width: int) -> Text:
+    """Returns how the run stands and what helps, in a line of `width` cells that stands out; where there is nothing to
+    say of it, what it does now or what was last."""
     state = board.standing
-    if state.detail:
-        hint = f"  -> {state.hint}" if state.hint else ""
-        return Text(f" {clean(state.detail)}{clean(hint)}", style=RED if state.state in TROUBLE else ORANGE)
-    if board.run.behind():
-        return Text(" reading the run", style=DIM)
-    if not board.run.row:
-        phase = str(board.run.status.value.get("phase") or "")
-        doing = f", {phase} {board.run.stage} now" if phase == "evaluating" else ""
-        return Text(f" waiting for the first step{doing}", style=DIM)
-    if board.run.status.value.get("phase") == "evaluating":
-        return Text(f" evaluating on the test split: {board.run.status.value.get('stage')}", style=DIM)
-    newest = board.run.events[-1] if board.run.events else {}
-    return Text(f" {clock(newest.get('time'))} {clean(str(newest.get('message', '')))}", style=DIM)
+    if not state.detail:
+        return cut(Text(f" {clean(_news(board))}", style=DIM), width, ascii=board.look.ascii)
+    hint = WITH_KEYS.get(state.state, state.hint) if board.look.asks else state.hint
+    line = Text(f" {clean(state.detail)}{f'  -> {clean(hint)}' if hint else ''}")
+    line = cut(line, width, ascii=board.look.ascii)
+    line.pad_right(width - line.cell_len)
+    line.stylize(f"bold reverse {RED if state.state in TROUBLE else ORANGE}")
+    return line
+
+
+def _news(board: Board) -> str:
+    """What the run does while nothing is wrong, else its newest event."""
+    run, state = board.run, board.standing
+    if run.behind():
+        return "reading the run"
+    if state.alive and run.status.value.get("phase") == "evaluating":
+        return f"evaluating on the test split: {run.stage if run.row else text(run.status.value.get('stage'))}"
+    if not run.row and state.hopeful:
+        return "waiting for the first step"
+    newest = run.events[-1] if run.events else {}
+    return f"{clock(newest.get('time'))} {text(newest.get('message'))}" if newest else ""
 
 
 def _progress(board: Board, width: int) -> Text:

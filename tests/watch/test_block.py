@@ -1,0 +1,45 @@
+"""Numbers, cut lines and letters in the room that they have."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.text import Text
+
+from smolsum.watch.block import cut, number
+from smolsum.watch.curves import letters
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e300, max_value=1e300))
+def test_a_number_has_at_most_seven_characters(value: float) -> None:
+    """The scale of a chart has room for seven, and a number there still is that number, but for its digits."""
+    told = number(value)
+    assert len(told) <= 7
+    assert float(told) == pytest.approx(value, rel=0.5, abs=0.0)
+
+
+def test_numbers_that_were_too_long() -> None:
+    """Powers of ten have no more digits than they need."""
+    assert [number(value) for value in (-1.25e-5, -1.5e-300, -123_456.7)] == ["-1.3e-5", "-2e-300", "-1.2e5"]
+
+
+@pytest.mark.parametrize(
+    ("width", "ascii", "told"), [(9, False, "123456789"), (8, False, "1234567…"), (8, True, "12345...")]
+)
+def test_a_cut_line_says_so(width: int, ascii: bool, told: str) -> None:
+    """What fits stays as it is."""
+    assert cut(Text("123456789"), width, ascii=ascii).plain == told
+
+
+def test_letters() -> None:
+    """The first free letter of each name; never a or b, which are runs, whatever the case."""
+    assert letters(["length", "bleu", "bleu-2", "Meteor", "ab", "ab", ""], taken="v") == [
+        "l",
+        "e",
+        "u",
+        "m",
+        "c",
+        "d",
+        "f",
+    ]

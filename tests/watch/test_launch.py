@@ -1,0 +1,65 @@
+"""`train --watch`, and what is said when a view is left, in a real terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from terminals import Terminal
+
+SHORT = ("--set", "stages.length.steps=40", "--set", "stages.quality.steps=1", "--set", "train.validate_every=0")
+
+
+def trainers(folder: Path) -> list[int]:
+    """The processes that train below this folder."""
+    found = subprocess.run(["ps", "-ww", "-eo", "pid=,args="], capture_output=True, text=True, check=True).stdout
+    return [int(line.split()[0]) for line in found.splitlines() if str(folder) in line and "--plain" in line]
+
+
+def gone(folder: Path) -> bool:
+    end = time.monotonic() + 60
+    while trainers(folder) and time.monotonic() < end:
+        time.sleep(0.1)
+    return not trainers(folder)
+
+
+@pytest.mark.parametrize("after", ["", "starting"])
+def test_ctrl_c_while_it_starts(tmp_path: Path, after: str) -> None:
+    """Whoever leaves before there is a view leaves no trainer behind, and is told so."""
+    with Terminal(["train", "--watch", "--model", "tiny", "--runs-dir", str(tmp_path)]) as terminal:
+        while not trainers(tmp_path):
+            time.sleep(0.05)
+        if after:
+            terminal.until(after)
+        terminal.send("\x03")
+        assert terminal.code() == 130
+        assert "interrupted while the training started; it was ended too" in terminal.text
+    assert gone(tmp_path)
+
+
+def test_leaving_a_training_under_way(tmp_path: Path) -> None:
+    """The view opens with the flags that it was given; Ctrl-C leaves it, names the run, and the run goes on. A run that
+    is killed under a view does not continue."""
+    command = ["train", "--watch", "--ascii", "--readonly", "--name", "mine", "--runs-dir", str(tmp_path), *SHORT]
+    with Terminal(command, {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}) as terminal:
+        terminal.until("tab page")
+        terminal.send("\x03")
+        assert terminal.code() == 0
+    assert f"run continues: smolsum watch {tmp_path / 'mine'}" in terminal.text
+    assert "+- " in terminal.text
+    assert "╭" not in terminal.text
+    assert "space pause" not in terminal.text
+    (trainer,) = trainers(tmp_path)
+    with Terminal(["watch", str(tmp_path / "mine")]) as terminal:
+        terminal.until("space pause")
+        os.kill(trainer, signal.SIGKILL)
+        assert gone(tmp_path)
+        terminal.send("q")
+        assert terminal.code() == 0
+    assert "run continues" not in terminal.text
+    assert f"process {trainer} is gone" in terminal.text
+    assert f"hint: smolsum train --resume {tmp_path / 'mine'}" in terminal.text
