@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 LENGTH_ONLY, FINETUNED, INCLUDED = "length-only", "finetuned", "included"
+STAGES = {LENGTH_ONLY: ("length",), FINETUNED: ("length", "quality"), INCLUDED: ("included",)}
 STRATEGIES = {FINETUNED: "length-penalty fine-tuned", INCLUDED: "length-penalty included"}
 PREFIX = {FINETUNED: "quality-", INCLUDED: "length-quality-"}
 SIGNALS = {
@@ -32,11 +33,6 @@ MODELS = ("qwen", "lfm")
 def model_name(path: str) -> str:
     """The last part of a model's path or hub id."""
     return PurePosixPath(path.rstrip("/")).name.rpartition(":")[2] or path
-
-
-def model_argument(path: str) -> str:
-    """What `--model` takes for a path."""
-    return path.removeprefix("builtin:")
 
 
 def strategy_of(config: Mapping[str, Any]) -> str:
@@ -65,11 +61,3 @@ def reward_of(config: Mapping[str, Any]) -> str:
 def label_of(signals: Sequence[str]) -> str:
     """The study's name for quality signals in whatever order, or their names joined."""
     return next((label for label, known in REWARDS.items() if set(known) == set(signals)), "-".join(signals))
-
-
-def train_command(model: str, strategy: str, reward: str) -> str:
-    """The command that trains a configuration of the study; `model` as `--model` takes it."""
-    if strategy == LENGTH_ONLY:
-        return f"smolsum train --model {model} --strategy finetuned --reward length"
-    signals: Sequence[str] = REWARDS.get(reward, (reward,))
-    return f"smolsum train --model {model} --strategy {strategy} --reward {'-'.join(signals)}"

@@ -55,6 +55,14 @@ def evaluation(folder: Path, rows: Sequence[Mapping[str, Any]], metrics: Mapping
         "data": {"test": {"split": "test", "fingerprint": "d1", "prompts": "p1"}},
         "meteor": "wordnet",
         "judge": JUDGE,
+        "score": "composite",
+        "criteria": list(CRITERIA),
+        "headlines": [
+            {"metric": key, "title": title, "text": f"{metrics[key]:.3f}"}
+            for key, title in (("meteor", "METEOR"), ("length/within_tol", "on target"))
+            if key in metrics
+        ],
+        "errors": {"too long": "above the tolerance", "copied": "over half of the words in runs of the post"},
         "judging": {
             "model": "judge-a",
             "rounds": 5,
@@ -66,7 +74,7 @@ def evaluation(folder: Path, rows: Sequence[Mapping[str, Any]], metrics: Mapping
         },
         **more,
     }
-    write_scores(folder, rows, metrics, origin, "again")
+    write_scores(folder, rows, metrics, {key: value for key, value in origin.items() if value is not None}, "again")
 
 
 def run(
@@ -99,6 +107,7 @@ def run(
     }
     (root / "config.toml").write_text(tomli_w.dumps(config))
     info = {
+        "argv": ["smolsum", "train", "--model=any", "--set=stages.quality.steps=4", "--set", "task.target_tokens=64"],
         "steps": dict.fromkeys(stages, steps),
         "fingerprints": dict.fromkeys(stages, "f"),
         "model": {"path": model, "dtype": "bfloat16", "weights": "w1"},
@@ -122,6 +131,12 @@ def run(
             "reward_std": 0.3,
         }
         | {"kl": 0.001 * step, "clip_ratio/region_mean": 0.0, "completions/mean_length": 90.0 - step, "entropy": 1.0}
+        | {
+            "advantages/mean": 0.0,
+            "advantages/std": 0.9,
+            "completions/min_length": 40.0,
+            "completions/max_length": 128.0,
+        }
         | {"length/within_tol": 0.1 * step / last, "frac_reward_zero_std": 0.0, "perf/step_s": 60.0}
         for step in range(1, last + 1)
     ]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from smolsum.report import figures, tables_more, tables_setup
-from smolsum.report.gather import Study
-from smolsum.report.page import Page, Section, p_value, percent, signed
+from smolsum.report import figures, tables_more, tables_setup, tables_task
+from smolsum.report.page import Item, Page, Section, p_value, percent, signed
 from smolsum.report.results import Outcome, outcomes
+from smolsum.report.study import Study
 from smolsum.report.tables_results import result_tables, strategies_table
 from smolsum.stats.paired import ALPHA
 from smolsum.tasks.criterion import COMPOSITE
@@ -21,10 +21,10 @@ def compose(study: Study) -> Page:
         sections.append(Section("Left out", (tables_more.left_out_table(study.left_out),)))
     sections += [
         Section("Data", tuple(tables_setup.data_tables(study))),
-        Section("Evaluation", (tables_setup.metrics_table(study),)),
+        Section("Evaluation", tuple(tables_setup.metrics_tables(study))),
         Section("Baselines", tuple(tables_setup.baseline_tables(study))),
         Section("Method", tuple(tables_setup.method_tables(study))),
-        Section("Results", (*result_tables(study, found), strategies_table(study, found))),
+        Section("Results", (*_results(study, found), tables_task.headlines_table(study))),
         Section("Training", tuple(figures.curve_figures(study))),
         Section("Correlations", tuple(figures.correlation_figures(study, found))),
         Section(
@@ -32,11 +32,11 @@ def compose(study: Study) -> Page:
             (
                 *figures.pareto_figure(study, found),
                 *figures.errors_figure(study, found),
-                tables_more.errors_table(study, found),
-                tables_more.flips_table(study, found),
+                tables_task.errors_table(study, found),
+                *([tables_more.flips_table(study, found)] if study.repeats else []),
             ),
         ),
-        Section("The judge", (tables_more.noise_table(study), *figures.reward_figures(found))),
+        Section("The judge", _judge(study, found) if study.criteria else ()),
         Section("Cost", (tables_more.cost_table(study),)),
         Section("Samples", tuple(tables_more.samples_table(study, found, model) for model in study.models)),
         Section("Settings", tuple(table for table in (tables_more.differences_table(study),) if table.rows)),
@@ -46,8 +46,21 @@ def compose(study: Study) -> Page:
     return Page(f"smolsum report: {', '.join(study.models)}", verdict(study, found), kept)
 
 
+def _results(study: Study, found: Sequence[Outcome]) -> Sequence[Item]:
+    """The study's tables, or those of a task that is not the study's."""
+    if study.repeats:
+        return [*result_tables(study, found), strategies_table(study, found)]
+    return [tables_task.started_table(study)] if study.trained else []
+
+
+def _judge(study: Study, found: Sequence[Outcome]) -> tuple[Item, ...]:
+    return (tables_more.noise_table(study), *figures.reward_figures(found))
+
+
 def verdict(study: Study, found: Sequence[Outcome]) -> str:
     """One sentence a model on what is best and whether that is more than chance."""
+    if not study.repeats:
+        return _trained_verdict(study)
     said, show = [], signed(3)
     for model in study.models:
         mine = [one for one in found if one.model == model and one.metric(COMPOSITE) is not None]
@@ -64,6 +77,26 @@ def verdict(study: Study, found: Sequence[Outcome]) -> str:
                 f"95 % [{show(result.ci_low)}, {show(result.ci_high)}], p adjusted {p_value(best.p_holm)})"
             )
         said.append(told + ".")
+    return " ".join(said)
+
+
+def _trained_verdict(study: Study) -> str:
+    """What training did to the score, of a task that is not the study's."""
+    said = []
+    for model in study.models:
+        tests = {run.paths.name: tables_task.started(run, study.score) for run in study.trained if run.model == model}
+        known = {name: test.result for name, test in tests.items() if test is not None}
+        if not known:
+            said.append(f"{model}: no run has {study.score} before and after training.")
+            continue
+        best = max(known, key=lambda name: known[name].mean_b)
+        result = known[best]
+        sure = "" if result.p < ALPHA else "not significantly "
+        verb = "raised" if result.delta > 0 else "lowered"
+        said.append(
+            f"{model}: of {len(known)} runs {best} ends highest in {study.score}, {result.mean_b:.3f}; training {sure}"
+            f"{verb} it from {result.mean_a:.3f} (p {p_value(result.p)})."
+        )
     return " ".join(said)
 
 

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 from smolsum.configurations import INCLUDED, STRATEGIES
 from smolsum.report import charts
-from smolsum.report.gather import Study, Trained
 from smolsum.report.page import Figure
 from smolsum.report.results import Outcome, baseline_of
-from smolsum.report.tables_more import ERRORS, error_shares
-from smolsum.report.tables_results import CRITERIA
+from smolsum.report.study import CRITERIA, Study, Trained
+from smolsum.report.tables_task import ERRORS
 from smolsum.stats.correlation import correlate
 from smolsum.tasks.criterion import COMPOSITE
 
@@ -24,12 +23,17 @@ DYNAMICS = (
     ("grad_norm", "gradient norm before clipping"),
     ("reward", "reward"),
     ("reward_std", "reward std within a group"),
-    ("completions/mean_length", "tokens"),
+    ("advantages/mean", "advantage, mean"),
+    ("advantages/std", "advantage, std"),
+    ("completions/mean_length", "tokens, mean"),
+    ("completions/min_length", "tokens, shortest"),
+    ("completions/max_length", "tokens, longest"),
     ("length/within_tol", "share on target"),
     ("frac_reward_zero_std", "groups without spread"),
     ("entropy", "entropy"),
 )
 OVERLAP = ("rouge", "meteor", "bleu")
+OFF_TARGET = ("too long", "too short")
 
 
 def correlation_figures(study: Study, outcomes: Sequence[Outcome]) -> list[Figure]:
@@ -150,7 +154,7 @@ def reward_figures(outcomes: Sequence[Outcome]) -> list[Figure]:
 def errors_figure(study: Study, outcomes: Sequence[Outcome]) -> list[Figure]:
     """Returns how many summaries of each configuration are too long or too short."""
     every = [*filter(None, (baseline_of(study, model) for model in study.models)), *outcomes]
-    found = [(f"{one.model} {one.name}", error_shares(one)[:2]) for one in every]
+    found = [(f"{one.model} {one.name}", [one.metric(ERRORS + name) for name in OFF_TARGET]) for one in every]
     known = [(name, [share for share in pair if share is not None]) for name, pair in found]
     known = [(name, pair) for name, pair in known if len(pair) == 2]
     if not known:
@@ -158,5 +162,5 @@ def errors_figure(study: Study, outcomes: Sequence[Outcome]) -> list[Figure]:
     names, shares = [name for name, _ in known], [pair for _, pair in known]
     told = "; ".join(f"{name} {long:.0%} and {short:.0%}" for name, (long, short) in zip(names, shares, strict=True))
     alt = f"Share of summaries too long and too short: {told}"
-    svg = charts.bars(names, ERRORS[:2], shares, alt=alt)
+    svg = charts.bars(names, OFF_TARGET, shares, alt=alt)
     return [Figure("S3", "Off target", svg, alt)]

@@ -9,7 +9,7 @@ from typing import Any
 
 from smolsum.configurations import LENGTH_ONLY, PREFIX, REWARDS
 from smolsum.fingerprint import digest
-from smolsum.report.gather import Evaluation, Study, Trained
+from smolsum.report.study import Evaluation, Study, Trained
 from smolsum.stats.family import holm
 from smolsum.stats.paired import McNemar, mcnemar
 from smolsum.stats.runs import MixedResult, compare_runs

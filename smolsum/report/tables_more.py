@@ -7,16 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from smolsum.evaluate.scores import SUMMARY
-from smolsum.report.gather import LeftOut, Study, Trained
-from smolsum.report.page import Cell, Source, Table, empty, number, p_value, percent, plain, words
+from smolsum.report.commands import judge_command
+from smolsum.report.page import Cell, Source, Table, empty, number, p_value, plain, words
 from smolsum.report.results import Outcome, baseline_of
-from smolsum.report.tables_results import CRITERIA, NOT_DONE, judge_command
+from smolsum.report.study import LeftOut, Study, Trained
+from smolsum.report.tables_results import NOT_DONE
 from smolsum.tasks.criterion import COMPOSITE
 
-ERRORS = ("too long", "too short", "copied", "repetitive", "empty", "unfaithful")
-COPIED, REPETITIVE, UNFAITHFUL = 0.5, 0.2, 0.5
-"""shares of words copied in runs and of repeated trigrams above which, and a faithfulness below which, a summary counts
-as such"""
 SAMPLES = 20
 _LONGEST = 420
 
@@ -30,7 +27,7 @@ def left_out_table(left_out: Sequence[LeftOut]) -> Table:
 def provenance_table(study: Study) -> Table:
     """Returns what all of the report rests on."""
     first = study.evaluations[0]
-    judge = Cell(study.judge) if study.judge else empty(judge_command(first))
+    judge = Cell(study.judge) if study.judge else empty(judge_command(study, first))
     data = str(first.scores.origin.get("data"))
     rows = [
         (words("Runs"), words(len(study.trained))),
@@ -54,20 +51,19 @@ def noise_table(study: Study) -> Table:
     for evaluation in study.evaluations:
         name = evaluation.folder.parents[1].name if evaluation.step is not None else evaluation.folder.name
         noise = evaluation.summary.get("judging", {}).get("noise", {})
-        path = evaluation.folder / SUMMARY
+        path, ask = evaluation.folder / SUMMARY, judge_command(study, evaluation)
+        again = judge_command(study, evaluation, rounds=2) if evaluation.judge else ask  # one round has no noise
         cells = [words(name)]
-        for key in (*CRITERIA, COMPOSITE):
+        for key in (*study.criteria, COMPOSITE):
             found = noise.get(key, {})
             for part in ("round_sd", "icc") if key == COMPOSITE else ("round_sd",):
                 source = Source(path, f"judging.noise.{key}.{part}")
-                cells.append(number(found.get(part), plain(3), source, command=judge_command(evaluation)))
+                cells.append(number(found.get(part), plain(3), source, command=again))
         missing = evaluation.summary.get("judging", {}).get("missing")
         source = Source(path, "judging.missing")
-        cells.append(
-            number(None if missing is None else len(missing), plain(0), source, command=judge_command(evaluation))
-        )
+        cells.append(number(None if missing is None else len(missing), plain(0), source, command=ask))
         rows.append(tuple(cells))
-    columns = ("Evaluation", *map(str.title, CRITERIA), "Composite", "Composite ICC", "Failed judgements")
+    columns = ("Evaluation", *map(str.title, study.criteria), "Composite", "Composite ICC", "Failed judgements")
     note = (
         "Standard deviation of a score between the rounds of one example; ICC(1,1): share of variance between examples."
     )
@@ -80,7 +76,7 @@ def flips_table(study: Study, outcomes: Sequence[Outcome]) -> Table:
     for one in outcomes:
         head = (words(one.model), words(one.name))
         if one.flips is None:
-            rows.append((*head, *[empty(judge_command(one.evaluations[0]))] * 4))
+            rows.append((*head, *[empty(judge_command(study, one.evaluations[0]))] * 4))
             continue
         baseline = baseline_of(study, one.model)
         assert baseline is not None
@@ -110,51 +106,12 @@ def flips_table(study: Study, outcomes: Sequence[Outcome]) -> Table:
     return Table("S5", "Rescued and regressed examples", columns, tuple(rows), (note,))
 
 
-def error_shares(outcome: Outcome) -> list[float | None]:
-    """Returns the share of an outcome's first evaluation with each of `ERRORS`; None where it cannot be told."""
-    evaluation, task = outcome.evaluations[0], outcome.runs[0].config["task"]
-    frame = evaluation.scores.frame
-    low, high = (task["target_tokens"] + sign * task["tolerance_tokens"] for sign in (-1, 1))
-    tests = (
-        ("tokens", lambda value: value > high),
-        ("tokens", lambda value: value < low),
-        ("copied", lambda value: value > COPIED),
-        ("repeated_trigrams", lambda value: value > REPETITIVE),
-        ("empty", lambda value: value > 0),
-        ("faithfulness", lambda value: value < UNFAITHFUL),
-    )
-    shares: list[float | None] = []
-    for column, fails in tests:
-        values = frame[column].drop_nulls().to_list() if column in frame.columns else []
-        shares.append(sum(map(fails, values)) / len(values) if values else None)
-    return shares
-
-
-def errors_table(study: Study, outcomes: Sequence[Outcome]) -> Table:
-    """Returns what is wrong with the summaries, in shares of the examples; one may have several faults."""
-    rows = []
-    for one in [*filter(None, (baseline_of(study, model) for model in study.models)), *outcomes]:
-        evaluation = one.evaluations[0]
-        again = evaluation.again
-        cells = []
-        for error, share in zip(ERRORS, error_shares(one), strict=True):
-            command = judge_command(evaluation) if error == "unfaithful" else again
-            cells.append(number(share, percent, Source(evaluation.folder / "scores.jsonl", error), command=command))
-        rows.append((words(one.model), words(one.name), *cells))
-    note = (
-        f"Too long and too short: outside the tolerance; copied: over {COPIED:.0%} of the words in runs of the post; "
-        f"repetitive: over {REPETITIVE:.0%} of the trigrams said before; unfaithful: faithfulness below {UNFAITHFUL}."
-    )
-    columns = ("Model", "Configuration", *(error.capitalize() for error in ERRORS))
-    return Table("S6", "Error taxonomy", columns, tuple(rows), (note,))
-
-
 def cost_table(study: Study) -> Table:
     """Returns what each run took: steps, time by part, memory; and what its judge took."""
     rows: list[tuple[Cell, ...]] = []
     for run in study.trained:
         usage = run.last.summary.get("judging", {}).get("usage", {})
-        judged, source = judge_command(run.last), Source(run.last.folder / SUMMARY, "judging.usage")
+        judged, source = judge_command(study, run.last), Source(run.last.folder / SUMMARY, "judging.usage")
         dollars = usage.get("dollars")
         rows.append(
             (

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from smolsum.configurations import REWARDS, SIGNALS, STRATEGIES, model_argument, train_command
+from smolsum.configurations import REWARDS, SIGNALS, STRATEGIES
 from smolsum.errors import SmolsumError
 from smolsum.evaluate.columns import PASS_RATE
 from smolsum.evaluate.scores import SUMMARY
 from smolsum.lines import read_jsonl
-from smolsum.report.gather import Evaluation, Study
+from smolsum.report.commands import baseline_command, judge_command, train_command
 from smolsum.report.page import Cell, Source, Table, empty, mark_best, number, p_value, percent, plain, signed, words
-from smolsum.report.tables_results import CRITERIA, NOT_DONE, judge_command
+from smolsum.report.study import CRITERIA, Evaluation, Study
+from smolsum.report.tables_results import JUDGED, NOT_DONE
 from smolsum.stats.paired import ALPHA
 from smolsum.stats.runs import compare_runs
 from smolsum.stats.sides import Side
@@ -58,7 +58,7 @@ def data_tables(study: Study) -> list[Table]:
     first = study.evaluations[0]
     corpora = {run.model: run for run in study.trained if "corpus" in run.info}
     some = next(iter(corpora.values()), None)
-    again = _train_command(study, study.models[0])
+    again = train_command(study, study.models[0])
     for split in ("train", "validation", "test"):
         if some is not None:
             source = Source(some.paths.info, f"corpus.{split}.examples")
@@ -78,9 +78,11 @@ def data_tables(study: Study) -> list[Table]:
         for model in study.models:
             run = corpora.get(model)
             if run is None:
-                rows.append((words(model), *[empty(_train_command(study, model))] * len(_SIZES)))
+                rows.append((words(model), *[empty(train_command(study, model))] * len(_SIZES)))
                 continue
-            table = run.info["corpus"][split][of]
+            table = run.info["corpus"][split].get(of)
+            if table is None:  # a task without references
+                continue
             cells = [
                 number(
                     table[key],
@@ -90,13 +92,9 @@ def data_tables(study: Study) -> list[Table]:
                 for key in _SIZES
             ]
             rows.append((words(model), *cells))
-        tables.append(Table(label, title, ("Tokenizer", *(key.title() for key in _SIZES)), tuple(rows)))
+        if rows:
+            tables.append(Table(label, title, ("Tokenizer", *(key.title() for key in _SIZES)), tuple(rows)))
     return [*tables, _samples(study)]
-
-
-def _train_command(study: Study, model: str) -> str:
-    """The command that makes a run with all that is known of its data."""
-    return train_command(model_argument(study.path_of(model)), "finetuned", "meteor")
 
 
 def _samples(study: Study) -> Table:
@@ -118,7 +116,7 @@ def _samples(study: Study) -> Table:
             )
             return Table("2", "The first posts with their references", columns, rows)
     return Table(
-        "2", "The first posts with their references", columns, ((empty(_train_command(study, study.models[0])),) * 3,)
+        "2", "The first posts with their references", columns, ((empty(train_command(study, study.models[0])),) * 3,)
     )
 
 
@@ -127,67 +125,66 @@ def _excerpt(text: str) -> str:
     return one_line if len(one_line) <= _EXCERPT else one_line[: _EXCERPT - 1] + "…"
 
 
-def metrics_table(study: Study) -> Table:
-    """Returns Table 3: what is judged, from which score it passes, and the fingerprint of each question."""
+def metrics_tables(study: Study) -> list[Table]:
+    """Returns Table 3: what is judged, from which score it passes, and the fingerprint of each question; nothing where
+    the task has no judge."""
+    if not study.criteria:
+        return []
     judged = next((e for e in study.evaluations if e.judge), None)
     rows: list[tuple[Cell, ...]] = []
-    for name in CRITERIA:
+    for name in study.criteria:
         if judged is None:
-            blank = empty(judge_command(study.evaluations[0]))
-            rows.append((words(name.title()), words(MEASURES[name]), blank, blank))
+            blank = empty(judge_command(study, study.evaluations[0]))
+            rows.append((words(name.title()), words(MEASURES.get(name, NOT_DONE)), blank, blank))
             continue
         facts, path = judged.summary["judging"], judged.folder / SUMMARY
         rows.append(
             (
                 words(name.title()),
-                words(MEASURES[name]),
+                words(MEASURES.get(name, NOT_DONE)),
                 number(facts["thresholds"].get(name), plain(2), Source(path, f"judging.thresholds.{name}")),
                 Cell(str(facts["prompts"].get(name, NOT_DONE))[:8], source=Source(path, f"judging.prompts.{name}")),
             )
         )
-    rows.append((words("Composite"), words("Sum of all four, at most 4.0"), words(NOT_DONE), words(NOT_DONE)))
+    n = len(study.criteria)
+    rows.append((words("Composite"), words(f"Sum of all {n}, at most {n}.0"), words(NOT_DONE), words(NOT_DONE)))
     note = f"Judge: {study.judge}." if study.judge else "No evaluation here has been judged."
-    return Table("3", "Judged metrics", ("Metric", "What it measures", "Passes from", "Prompt"), tuple(rows), (note,))
-
-
-def variant_of(evaluation: Evaluation) -> str:
-    """The prompt of a baseline: `50-words` where its label says so, else the label."""
-    label = str(evaluation.summary.get("label") or evaluation.folder.name)
-    found = re.search(r"\d+-(words|tokens)", label)
-    return found[0] if found else label
+    return [Table("3", "Judged metrics", ("Metric", "What it measures", "Passes from", "Prompt"), tuple(rows), (note,))]
 
 
 def baseline_tables(study: Study) -> list[Table]:
-    """Returns Table 4, the untrained models told a length in the prompt, and a test of the two prompts (5, 6)."""
+    """Returns Table 4, the untrained models told a length in the prompt, and a test of the two prompts (5, 6); nothing
+    where the task is another one, whose baselines are among the headline metrics."""
+    if not study.repeats:
+        return []
     rows: list[tuple[Cell, ...]] = []
     tests = []
     for place, model in enumerate(study.models):
-        mine = {variant_of(e): e for e in study.baselines if e.model == model}
-        name = model_argument(study.path_of(model))
+        mine = {e.variant: e for e in study.baselines if e.model == model}
         for variant in dict.fromkeys((*VARIANTS, *sorted(mine))):
             told = f"baseline-{variant}" if variant in VARIANTS else variant
             if (found := mine.get(variant)) is None:
-                blank = empty(f"smolsum baseline --model {name} --prompt {variant} --judge MODEL")
-                rows.append((words(model), words(told), *[blank] * 6))
+                blank = empty(baseline_command(study, model, variant))
+                rows.append((words(model), words(told), *[blank] * len(JUDGED)))
                 continue
-            ask = f"smolsum baseline --model {name} --prompt {variant} --judge MODEL"
+            ask = judge_command(study, found)
             cells = [number(found.metric(k), plain(3), found.source(k), command=ask) for k in (COMPOSITE, *CRITERIA)]
             passes = number(found.metric(PASS_RATE), percent, found.source(PASS_RATE), command=ask)
             rows.append((words(model), words(told), *cells, passes))
         # the study tests Qwen first
         label = str(6 - place if len(study.models) > 1 else 5) if place < 2 else f"S{5 + place}"
-        tests.append(_prompts_table(label, model, name, [mine.get(variant) for variant in VARIANTS]))
+        tests.append(_prompts_table(label, model, study, [mine.get(variant) for variant in VARIANTS]))
     columns = ("Model", "Prompt", "Composite", *map(str.title, CRITERIA), "Pass Rate")
     table = Table("4", "Untrained models, told the length in the prompt", columns, mark_best(rows, range(2, 8)))
     return [table, *sorted(tests, key=lambda one: one.number)]
 
 
-def _prompts_table(label: str, model: str, name: str, pair: Sequence[Evaluation | None]) -> Table:
+def _prompts_table(label: str, model: str, study: Study, pair: Sequence[Evaluation | None]) -> Table:
     one, two = pair
     rows: list[tuple[Cell, ...]] = []
     for key in (*CRITERIA, COMPOSITE):
         if one is None or two is None or not all(key in e.scores.metrics for e in (one, two)):
-            rows.append((words(key.title()), *[empty(f"smolsum baseline --model {name} --judge MODEL")] * 6))
+            rows.append((words(key.title()), *[empty(baseline_command(study, model))] * 6))
             continue
         sides = [Side(e.folder.name, (e.scores,)) for e in (one, two)]
         values = [side.values(key, sides[0].ids) for side in sides]
@@ -208,34 +205,31 @@ def _prompts_table(label: str, model: str, name: str, pair: Sequence[Evaluation 
 
 
 def method_tables(study: Study) -> list[Table]:
-    """Returns Tables 7-9: signals, configurations with the runs that have them, and settings."""
-    used = {name for run in study.trained for stage in run.config["stages"].values() for name in stage["rewards"]}
-    signals = tuple(
-        tuple(words(text) for text in (*SIGNALS[name], "yes" if name in used else "no"))
-        for name in dict.fromkeys((*SIGNALS, *sorted(used)))
-        if name in SIGNALS
+    """Returns Tables 7-9: signals, the study's configurations with the runs that have them, and settings."""
+    used = dict.fromkeys(
+        name for run in study.trained for stage in run.config["stages"].values() for name in stage["rewards"]
     )
+    shown = dict.fromkeys((*SIGNALS, *used)) if study.repeats else used
+    signals = tuple(
+        tuple(words(text) for text in (*SIGNALS.get(name, (name, *[NOT_DONE] * 2)), "yes" if name in used else "no"))
+        for name in shown
+    )
+    tables = [Table("7", "Reward signals", ("Signal", "Range", "What it measures", "Used here"), signals)]
+    return [*tables, *([_configurations(study)] if study.repeats else []), _settings(study)]
+
+
+def _configurations(study: Study) -> Table:
     rows = []
     for reward, names in REWARDS.items():
         cells = [words(reward), words(" + ".join(SIGNALS[name][0] for name in names))]
         for strategy in STRATEGIES:
             runs = [run for run in study.trained if (run.strategy, run.reward) == (strategy, reward)]
             source = Source(runs[0].paths.config, "stages") if runs else None
-            model = model_argument(study.path_of(study.models[0]))
             filled = Cell(", ".join(run.paths.name for run in runs), source=source)
-            cells.append(filled if runs else empty(train_command(model, strategy, reward)))
+            cells.append(filled if runs else empty(train_command(study, study.models[0], strategy, reward)))
         rows.append(tuple(cells))
-    configurations = Table(
-        "8",
-        "Reward configurations",
-        ("Configuration", "Signals", *(s.capitalize() for s in STRATEGIES.values())),
-        tuple(rows),
-    )
-    return [
-        Table("7", "Reward signals", ("Signal", "Range", "What it measures", "Used here"), signals),
-        configurations,
-        _settings(study),
-    ]
+    columns = ("Configuration", "Signals", *(s.capitalize() for s in STRATEGIES.values()))
+    return Table("8", "Reward configurations", columns, tuple(rows))
 
 
 def setting(config: Mapping[str, Any], key: str) -> Any:
@@ -249,9 +243,9 @@ def _settings(study: Study) -> Table:
     for title, key in HYPERPARAMETERS:
         values = {str(setting(run.config, key)): run for run in reversed(study.trained)}
         values.pop("None", None)
-        command = _train_command(study, study.models[0])
         if not values:
-            rows.append((words(title), empty(command)))
+            if not study.trained:
+                rows.append((words(title), empty(train_command(study, study.models[0]))))
             continue
         run = next(run for run in study.trained if str(setting(run.config, key)) in values)
         ordered = dict.fromkeys(str(setting(run.config, key)) for run in study.trained)

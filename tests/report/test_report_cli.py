@@ -34,7 +34,11 @@ def means(rows: list[dict[str, Any]]) -> dict[str, float]:
     """The summary of rows."""
     found = {key: sum(row[key] for row in rows) / len(rows) for key in rows[0] if isinstance(rows[0][key], float)}
     sizes = {"mean": 62.5, "std": 3.4, "min": 60.0, "p50": 62.0, "p90": 65.0, "p95": 65.0, "p99": 65.0, "max": 65.0}
-    return found | {f"completions/{key}_length": value for key, value in sizes.items()} | {"length/within_tol": 0.5}
+    return (
+        found
+        | {f"completions/{key}_length": value for key, value in sizes.items()}
+        | {"length/within_tol": 0.5, "errors/too long": 0.25, "errors/copied": 1 / 6, "errors/unfaithful": None}
+    )
 
 
 @pytest.fixture
@@ -102,8 +106,10 @@ def test_empty_cells_have_their_command(call: Call) -> None:
     call("--format", "json")
     text = Path("report/report.json").read_text()
     for command in (
-        "smolsum train --model LiquidAI/LFM2.5-350M --strategy included --reward meteor-rouge",
-        "smolsum baseline --model LiquidAI/LFM2.5-350M --prompt 64-tokens --judge MODEL",
+        "smolsum train --model lfm --strategy included --reward meteor-rouge --set task.target_tokens=64",
+        "smolsum train --model lfm --strategy finetuned --reward rouge --set stages.quality.steps=4 --set "
+        "task.target_tokens=64",
+        "smolsum baseline --model lfm --prompt 64-tokens --set task.target_tokens=64 --judge judge-a",
     ):
         assert f'"command": "{command}"' in text
 
@@ -168,7 +174,11 @@ def damage(runs: Path, kind: str) -> str:
     if kind == "task":
         config = (root / "config.toml").read_text()
         (root / "config.toml").write_text(config.replace("target_tokens", "goal"))
-        return "malformed: KeyError: 'target_tokens'"
+        return "mixed: its target length"
+    if kind == "other task":
+        config = (root / "config.toml").read_text()
+        (root / "config.toml").write_text(config.replace('name = "tldr"', 'name = "poems"'))
+        return "mixed: its task"
     if kind == "metric":
         summary["metrics"]["composite"] = "high"
         (folder / "summary.json").write_text(json.dumps(summary))
@@ -188,7 +198,8 @@ def damage(runs: Path, kind: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "kind", ["half", "unevaluated", "line", "short", "config", "task", "metric", "data", "judge", "weights"]
+    "kind",
+    ["half", "unevaluated", "line", "short", "config", "task", "other task", "metric", "data", "judge", "weights"],
 )
 def test_a_bad_run_is_named_and_left_out(call: Call, runs: Path, kind: str) -> None:
     """It is said on stderr and in the report, and no other table changes by it."""
@@ -235,7 +246,7 @@ def test_a_baseline_alone(call: Call, capsys: pytest.CaptureFixture[str], runs: 
     tables = {item["table"]: item for section in found["sections"] for item in section["items"] if "table" in item}
     assert tables["4"]["rows"][0][1]["text"] == "baseline-50-words"
     assert tables["4"]["rows"][0][2]["value"] == pytest.approx(1.75)
-    assert tables["10"]["rows"][1][1]["command"].startswith("smolsum train --model LiquidAI/LFM2.5-350M")
+    assert tables["10"]["rows"][1][1]["command"].startswith("smolsum train --model lfm")
     assert capsys.readouterr().err == ""
 
 
@@ -244,3 +255,44 @@ def test_one_run_reports_into_itself(capsys: pytest.CaptureFixture[str], runs: P
     assert cli.main(["report", "meteor"]) == 0
     assert capsys.readouterr().out == "runs/meteor/report/report.html\n"
     assert (runs / "meteor" / "report" / "report.html").exists()
+
+
+def test_a_task_that_is_not_the_study_s(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Runs of another task are told by its score, headlines and errors; of the study nothing is said: no length, no
+    table of its configurations, no command for them."""
+    told = {"name": "poems"}
+    meant = {"criteria": [], "score": "rhymes", "judge": None, "judging": None}
+    shown = {"headlines": [{"metric": "rhymes", "title": "it rhymes", "text": "50%"}], "errors": {"prose": "no verse"}}
+    root = tmp_path / "runs"
+    for name, shift in (("short", 0.1), ("long", 0.6)):
+        for label, step, gain in (("start", 0, 0.0), ("verse", 4, shift)):
+            rows = [{**row, "rhymes": 0.1 * i % 0.4 + gain} for i, row in enumerate(scores(0.0))]
+            rows = [{k: row[k] for k in ("id", "split", "data", "text", "rhymes")} for row in rows]
+            mean = sum(row["rhymes"] for row in rows) / len(rows)
+            if label == "start":
+                run(root, name, PATHS["qwen"], {"verse": ["rhymes"]}, rows, {})
+                shutil.rmtree(root / name / "eval" / "verse-test")
+            model = {"path": PATHS["qwen"], "dtype": "bfloat16", "weights": "w1"}
+            metrics = {"rhymes": mean, "errors/prose": 0.5 - gain / 2}
+            folder = root / name / "eval" / f"{label}-test"
+            evaluation(folder, rows, metrics, model=model, step=step, task=told, **meant, **shown)
+        config = (root / name / "config.toml").read_text()
+        for line in ("target_tokens = 64\n", "tolerance_tokens = 5\n"):
+            config = config.replace(line, "")
+        (root / name / "config.toml").write_text(config.replace('name = "tldr"', 'name = "poems"'))
+    assert (
+        cli.main(["report", str(root / "short"), str(root / "long"), "--out", str(tmp_path), "--format", "json"]) == 0
+    )
+    found = json.loads((tmp_path / "report.json").read_text())
+    assert "of 2 runs long ends highest in rhymes" in found["verdict"]
+    items = {item.get("table", item.get("figure")): item for s in found["sections"] for item in s["items"]}
+    assert not {"4", "5", "6", "8", "10", "10a", "11", "14", "S1", "S4"} & set(items)
+    assert [row[4]["value"] for row in items["S11"]["rows"]] == pytest.approx([0.6, 0.1])
+    assert [row[1]["text"] for row in items["S10"]["rows"]] == ["50%", "50%"]
+    assert items["S6"]["columns"] == ["Model", "Configuration", "Prose"]
+    assert items["S6"]["notes"] == ["Prose: no verse."]
+    assert "--reward meteor" not in (tmp_path / "report.json").read_text()
+    for form in ("html", "md", "latex"):
+        assert cli.main(["report", str(root / "short"), "--out", str(tmp_path), "--format", form]) == 0
+    assert "summaries" not in (tmp_path / "report.html").read_text()
+    capsys.readouterr()

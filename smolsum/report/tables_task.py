@@ -1,0 +1,101 @@
+"""What the task itself says of its completions: headline metrics, errors, and for a task that is not the study's its
+results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from smolsum.report.commands import judge_command
+from smolsum.report.page import Cell, Table, empty, number, percent, plain, signed, words
+from smolsum.report.results import Outcome, baseline_of
+from smolsum.report.study import Evaluation, Study, Trained
+from smolsum.report.tables_results import interval, test_cells
+from smolsum.stats.family import holm
+from smolsum.stats.runs import MixedResult, compare_runs
+from smolsum.stats.sides import Side
+
+ERRORS = "errors/"
+"""before the names of errors among the metrics"""
+
+
+def headlines_table(study: Study) -> Table:
+    """Returns the task's headline metrics of every evaluation, as the task shows them."""
+    shown = [*((run.paths.name, run.last) for run in study.trained), *((e.folder.name, e) for e in study.baselines)]
+    titles = {h["metric"]: h["title"] for _, e in shown for h in e.summary.get("headlines", ())}
+    rows = []
+    for name, evaluation in shown:
+        texts = {h["metric"]: h["text"] for h in evaluation.summary.get("headlines", ())}
+        cells = [
+            Cell(texts[metric], evaluation.metric(metric), evaluation.source(metric))
+            if metric in texts
+            else empty(evaluation.again, "not known")
+            for metric in titles
+        ]
+        rows.append((words(name), *cells))
+    note = "Of the test split, greedy; the evaluation of a run is that of its last step."
+    return Table("S10", "Headline metrics", ("Evaluation", *titles.values()), tuple(rows), (note,))
+
+
+def started_table(study: Study) -> Table:
+    """Returns what training did to the score of each run: its last evaluation against the one before its first step."""
+    tests = [started(run, study.score) for run in study.trained]
+    adjusted = holm([math.nan if test is None else test.result.p for test in tests])
+    rows = []
+    for run, test, p in zip(study.trained, tests, adjusted, strict=True):
+        head = (words(run.model), words(run.paths.name))
+        if test is None:
+            rows.append((*head, *[empty(judge_command(study, run.last))] * 8))
+            continue
+        result = test.result
+        rows.append(
+            (
+                *head,
+                number(result.mean_a, plain(3)),
+                number(result.mean_b, plain(3), run.last.source(study.score) if run.last.metric(study.score) else None),
+                number(result.delta, signed(3)),
+                *test_cells(result.t, result.p, p),
+                interval(result.ci_low, result.ci_high),
+            )
+        )
+    columns = ("Model", "Run", "Before", "After", "Δ", "t", "p", "Sig", "p (Holm)", "95 % interval")
+    note = f"{study.score}, mean over the test examples; two-sided paired t-test of after minus before."
+    return Table("S11", "What training did", columns, tuple(rows), (note,))
+
+
+def started(run: Trained, score: str) -> MixedResult | None:
+    """The last evaluation against the first; None where one of them lacks the score."""
+    if run.first is None or not all(score in e.scores.metrics for e in (run.first, run.last)):
+        return None
+    sides = [Side(e.folder.name, (e.scores,)) for e in (run.first, run.last)]
+    before, after = (side.values(score, sides[0].ids) for side in sides)
+    return compare_runs(before, after, alternative="two-sided")
+
+
+def error_names(study: Study, outcomes: Sequence[Outcome]) -> list[str]:
+    """Names of all errors that an evaluation counts."""
+    evaluations = [*(one.evaluations[0] for one in outcomes), *study.evaluations]
+    keys = dict.fromkeys(key for e in evaluations for key in e.summary["metrics"] if key.startswith(ERRORS))
+    return [key.removeprefix(ERRORS) for key in keys]
+
+
+def errors_table(study: Study, outcomes: Sequence[Outcome]) -> Table:
+    """Returns what is wrong with the completions, in shares of the examples; one may have several faults."""
+    names = error_names(study, outcomes)
+    rows = []
+    for one in [*filter(None, (baseline_of(study, model) for model in study.models)), *outcomes]:
+        evaluation = one.evaluations[0]
+        rows.append((words(one.model), words(one.name), *(_share(study, evaluation, name) for name in names)))
+    for evaluation in study.baselines:
+        cells = [_share(study, evaluation, name) for name in names]
+        rows.append((words(evaluation.model), words(evaluation.folder.name), *cells))
+    meanings = {k: v for e in study.evaluations for k, v in e.summary.get("errors", {}).items()}
+    note = "; ".join(f"{name}: {meanings[name]}" for name in names if name in meanings)
+    columns = ("Model", "Configuration", *(name.capitalize() for name in names))
+    return Table("S6", "Error taxonomy", columns, tuple(rows), (f"{note.capitalize()}.",) if note else ())
+
+
+def _share(study: Study, evaluation: Evaluation, name: str) -> Cell:
+    """A share; where nothing could tell it, the command that might: with a judge, if there was none."""
+    command = evaluation.again if evaluation.judge else judge_command(study, evaluation)
+    return number(evaluation.metric(key := ERRORS + name), percent, evaluation.source(key), command=command)
