@@ -16,7 +16,12 @@ from smolsum.watch.run import Run
 
 OUT = Path(__file__).parents[1] / "docs"
 SIZE = (120, 40)
-SCREENS = {"watch": (), "watch-charts": ("tab",), "watch-completions": ("tab", "tab", "s", "s", "s")}
+SCREENS = {
+    "watch": (),
+    "watch-charts": ("tab",),
+    "watch-completions": ("tab", "tab", "s", "s", "s"),
+    "watch-results": ("tab", "tab", "tab"),
+}
 """File below docs/, and the keys that lead to its page."""
 
 

@@ -18,6 +18,7 @@ from smolsum.errors import SmolsumError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?\s?([%a-z]{0,3}|\*)|-|[-+]?inf|nan|", re.IGNORECASE)
 _plain = False
@@ -54,6 +55,27 @@ def console() -> Console:
         emoji=False,
         highlight=False,
     )
+
+
+def bar(doing: str, total: int, numbers: str = "", *, spinner: bool = False) -> Progress:
+    """Returns a running bar on stderr; its one task has a field `numbers` behind it. It goes when it is stopped."""
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+    found = Progress(
+        *([SpinnerColumn("line")] if spinner else []),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=None),
+        TextColumn("{task.fields[numbers]}", markup=False),
+        console=console(),
+        expand=True,
+        transient=True,
+        redirect_stdout=False,
+        # often enough to look alive, seldom enough for a slow line
+        refresh_per_second=2,
+    )
+    found.add_task(doing, total=total, numbers=numbers)
+    found.start()
+    return found
 
 
 def data(text: str) -> None:

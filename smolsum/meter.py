@@ -44,7 +44,7 @@ class Meter:
         if self._first is None:
             self._first, self._began = done, self._clock()
             if console.live() and not self._quiet:
-                self._bar = self._new_bar()
+                self._bar = console.bar(self._doing, self._total)
         now = self._clock()
         fresh = done - self._first
         left = f"eta {duration((now - self._began) / fresh * (self._total - done))}" if fresh else ""
@@ -54,21 +54,3 @@ class Meter:
         elif not self._quiet and (now - self._spoke >= self._every_s or (done == self._total and fresh)):
             self._spoke = now
             console.narrate(f"{self._doing} {text}")
-
-    def _new_bar(self) -> Bar:
-        from rich.progress import BarColumn, TextColumn
-        from rich.progress import Progress as Bar
-
-        bar = Bar(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=None),
-            TextColumn("{task.fields[numbers]}", markup=False),
-            console=console.console(),
-            expand=True,
-            transient=True,
-            redirect_stdout=False,
-            refresh_per_second=2,
-        )
-        bar.add_task(self._doing, total=self._total, numbers="")
-        bar.start()
-        return bar

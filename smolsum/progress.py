@@ -115,7 +115,8 @@ class Progress:
             self._headed = False
             if self._live and not self._quiet:
                 self._drop_bar()
-                self._bar = self._new_bar(stages[0][0])
+                first = stages[0][0][:_STAGE_WIDTH]
+                self._bar = console.bar(first, self._total, f"0/{self._total}", spinner=True)
 
     def step(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
         """Takes the metrics of a finished step, by the names in metrics.jsonl; missing ones are left out."""
@@ -185,26 +186,6 @@ class Progress:
             texts[0] = row["stage"][:_STAGE_WIDTH].ljust(self._widths["stage"])
             lines.append(_fit(texts, room))
         self.note("\n".join(lines))
-
-    def _new_bar(self, stage: str) -> Bar:
-        from rich.progress import BarColumn, SpinnerColumn, TextColumn
-        from rich.progress import Progress as Bar
-
-        bar = Bar(
-            SpinnerColumn("line"),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=None),
-            TextColumn("{task.fields[numbers]}", markup=False),
-            console=console.console(),
-            expand=True,
-            transient=True,
-            redirect_stdout=False,
-            # often enough to look alive, seldom enough for a slow line
-            refresh_per_second=2,
-        )
-        bar.add_task(stage[:_STAGE_WIDTH], total=self._total, numbers=f"0/{self._total}")
-        bar.start()
-        return bar
 
     def _drop_bar(self) -> None:
         if self._bar is not None:

@@ -132,7 +132,7 @@ class WatchApp(App[None]):
         self._canvas.keep(["header", "message", "keys", *(f"pane-{slot.pane}" for slot in placed)])
         self._tick()
         state = board.standing
-        line = footer(width, names, self.at, asks=self.look.asks and state.alive, state=state.state)
+        line = footer(width, names, self.at, asks=self.look.asks and state.answers, state=state.state)
         self._canvas.put("keys", 0, height - 1, width, [line])
 
     def _message(self, board: Board, width: int) -> Text:
@@ -266,8 +266,8 @@ class WatchApp(App[None]):
     def _may_ask(self) -> bool:
         if self.readonly:
             self.say("this view only reads (--readonly)")
-        elif not self.board().standing.alive:
-            self.say(f"the run is not running: {self.board().standing.state}")
+        elif not self.board().standing.answers:
+            self.say(f"nothing to pause or stop: the run is {self.board().standing.state}")
         else:
             return True
         return False

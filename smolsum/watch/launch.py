@@ -43,6 +43,7 @@ def launch(arguments: Sequence[str], runs_dir: Path) -> tuple[Launched, RunPaths
     Ctrl-C ends the trainer, as nobody has seen it yet: InterruptedRun says so, and how a run that was made goes on.
     """
     with _hearing() as heard:
+        console.narrate("the view opens once there is a run; until then Ctrl-C ends the training")
         launched, told = _start(arguments), 0
         while not heard:
             ended = launched.process.poll() is not None

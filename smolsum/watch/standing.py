@@ -55,6 +55,11 @@ class Standing:
         return self.alive or self.state == "waiting"
 
     @property
+    def answers(self) -> bool:
+        """Whether it can be asked for something still."""
+        return self.state in AT_WORK
+
+    @property
     def alive(self) -> bool:
         """Whether somebody is at work on the run."""
         return self.state in ALIVE
@@ -70,7 +75,7 @@ def standing(
     longer of 10 minutes and ten median steps.
     """
     if run.gone:
-        return Standing("GONE", f"{run.paths.root} is no longer there", "what is shown was read before")
+        return Standing("GONE", f"{run.paths.root} is no longer there; what is shown was read before")
     status = run.status.value
     state = text(status.get("state")) or "waiting"
     if state in AT_WORK:

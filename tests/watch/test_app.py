@@ -182,7 +182,7 @@ def test_asks_nothing_of_others(tmp_path: Path, readonly: bool) -> None:
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
         for key in ("space", "S"):
             await pilot.press(key)
-            await shown(app, pilot, "--readonly" if readonly else "the run is not running: finished")
+            await shown(app, pilot, "--readonly" if readonly else "nothing to pause or stop: the run is finished")
         assert not asked(paths, "pause")
 
     drive(WatchApp(Run(paths), readonly=readonly), script)

@@ -20,7 +20,8 @@ def advice(board: Board, width: int, height: int, *, full: bool = False) -> Bloc
     found = [Signal("trouble", clean(state.detail), clean(state.hint))] if state.state in TROUBLE else []
     found += signals(board.run)
     if not found:
-        return Block("signals", "0", (Text("nothing unusual", style=DIM),))
+        told = "nothing unusual" if board.run.row else "nothing to judge yet" if state.hopeful else "nothing to judge"
+        return Block("signals", "0", (Text(told, style=DIM),))
     lines = [line for signal in found for line in _signal(signal, width, full=True)]
     if len(lines) > height and not full:
         lines = [line for signal in found for line in _signal(signal, width, full=signal.level == "trouble")]
