@@ -46,7 +46,7 @@ class Follower(Session):
         """Never: the first rank does."""
         return False
 
-    def _find(self, name: str, start: int, end: int) -> None:
+    def _find(self, name: str) -> None:
         """Nothing is on this rank's disk."""
         return None
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from smolsum import checkpoints, manifest
+from smolsum import manifest
+from smolsum.checkpoints import Checkpoint
 from smolsum.config import Config
 from smolsum.control import asked, forget, heed, hold
 from smolsum.errors import InterruptedRun, SmolsumError, UnreachableError
@@ -22,14 +22,13 @@ from smolsum.mirror.upload import Mirror
 from smolsum.plan import planned_name
 from smolsum.policy import ranks
 from smolsum.policy.load import snapshot
-from smolsum.policy.save import load_trained, save_trained
 from smolsum.progress import Progress
 from smolsum.pulse import Pulse
 from smolsum.runs import RunPaths, acquire, create_run, last_attempt, open_run
+from smolsum.savepoints import OPTIMIZER, Savepoints
 from smolsum.stage_results import score_stage
-from smolsum.stages import fingerprints, resume_point, span
+from smolsum.stages import fingerprints, span
 
-OPTIMIZER = "optimizer.safetensors"
 NOTES = ("stage_reused", "paused", "resumed", "worker_up", "workers_back", "worker_resynced", "mirror", "mirror_back")
 """events that are no warnings"""
 
@@ -49,8 +48,7 @@ class Session:
         self.stop_requested = self.in_step = self._asked = self._evaluating = False
         self.results: dict[str, Mapping[str, float | None]] = {}
         self._paths, self._files = paths, files
-        self._best: dict[str, Any] = {}
-        self._middle: checkpoints.Checkpoint | None = None
+        self._middle: Checkpoint | None = None
 
     @property
     def paths(self) -> RunPaths:
@@ -104,8 +102,8 @@ class Session:
             manifest.compare(self.paths, materials.provenance)
         else:
             manifest.write(self.paths, self.config, self.steps, self.fingerprints, materials.provenance)
-        self._whole, damaged = checkpoints.check_all(self.paths)
-        point = resume_point(self.steps, self._whole)
+        self._saved = Savepoints(self.paths, self.config, self.steps, self.fingerprints, busy=lambda: self._mirror.busy)
+        point, damaged = self._saved.point, self._saved.damaged
         if self.resumed:
             discard_after(self.paths, point)
         self._mirror.begin(self.paths)
@@ -129,28 +127,24 @@ class Session:
         start, end = span(self.steps, name)
         # held only where it is read: it keeps a copy of the weights alive
         self.stage_start = snapshot(self.materials.policy.model) if self.config.stages[name].beta > 0 else None
-        self._middle, self._best[name] = self._find(name, start, end), {}
+        self._middle = self._find(name)
         self.step = ranks.gathered(self._middle.step if self._middle else start)[0]
         self.stage_step = self.step - start
         if self._middle:
-            self._best[name] = dict(self._middle.meta.get("best", {}))
-            load_trained(self.materials.policy, self._middle.path)
+            self._saved.load(name, self._middle, self.materials.policy)
         ranks.take_weights(self.materials.policy.model)
         return self.step == end
 
-    def _find(self, name: str, start: int, end: int) -> checkpoints.Checkpoint | None:
+    def _find(self, name: str) -> Checkpoint | None:
         """The checkpoint to go on from: one of this run's, or the stage's end in another."""
-        if own := [c for c in self._whole if start < c.step <= end]:
-            return own[-1]
-        last = next(reversed(self.steps))
-        found = checkpoints.find_stage(self.runs_dir, self.fingerprints[name]) if name != last else None
-        if found is None:
-            return None
-        copied = checkpoints.copy(found, self.paths)
+        own = self._saved.own(name)
+        if own or (found := self._saved.of_another(name, self.runs_dir)) is None:
+            return own
+        copied, origin = found
         self.tell(
             "stage_reused",
             f"stage {name} was trained before, with the same model, data and settings: "
-            f"its {self.steps[name]} steps are taken from {found.path}",
+            f"its {self.steps[name]} steps are taken from {origin}",
             copied.step,
         )
         return copied
@@ -195,30 +189,9 @@ class Session:
         self._save(name, optimizer, best)
 
     def _save(self, name: str, optimizer: Optimizer, best: float | None) -> None:
-        last = self.stage_step == self.steps[name]
-        improved = best is not None and best > self._best[name].get("reward", -math.inf)
-        if improved:
-            self._best[name] = {"reward": best, "step": self.step}
-        if not (improved or last or self._asked or self.stage_step % self.config.train.checkpoint_every == 0):
-            return
-        policy = self.materials.policy
-
-        def write(folder: Path) -> None:
-            save_trained(policy, folder)
-            optimizer.save(folder / OPTIMIZER)
-
-        meta = {
-            "stage": name,
-            "stage_step": self.stage_step,
-            "best": self._best[name],
-            "model": self.config.model.path,
-            "stage_end": self.fingerprints[name] if last else None,
-        }
-        checkpoints.save(self.paths, self.step, write, meta)
-        self.journal.event("checkpoint", f"checkpoint of step {self.step} saved", step=self.step)
-        kept = {span(self.steps, stage)[1] for stage in self.steps} | {b["step"] for b in self._best.values() if b}
-        checkpoints.prune(self.paths, self.config.train.keep_checkpoints, kept | self._mirror.busy)
-        self._mirror.wake()
+        if self._saved.save(name, self.step, self.materials.policy, optimizer, best, anyway=self._asked):
+            self.journal.event("checkpoint", f"checkpoint of step {self.step} saved", step=self.step)
+            self._mirror.wake()
 
     def evaluate(self, label: str) -> None:
         """Greedy results of the model as it stands on the test split; kept in `eval/<label>-test`, made once."""
