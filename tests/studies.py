@@ -20,6 +20,7 @@ GOLDEN = Path(__file__).parent / "golden"
 CRITERIA = ("faithfulness", "coverage", "conciseness", "clarity")
 JUDGE = "judge-a, 5 rounds, prompts 12345678"
 PATHS = {"lfm": "LiquidAI/LFM2.5-350M", "qwen": "Qwen/Qwen2.5-0.5B-Instruct"}
+LONG = "my roommate took the car without asking, and I do not know whether I should tell her about the repair. " * 4
 Values = NDArray[np.float64]
 
 
@@ -189,7 +190,8 @@ def the_study(runs: Path) -> None:
                 metrics |= {f"completions/{k}_length": float(found[k]) for k in ("mean", "std", "min", "max")}
                 metrics |= {f"completions/p{p}_length": float(found[f"p{p}"]) for p in (50, 90, 95, 99)}
                 metrics["length/within_tol"] = int(found["within"].split("/")[0]) / 200
-            run(runs, f"{model}-{name}", PATHS[model], stages_of(row["table"], name), judged(columns), metrics)
+            examples = judged(columns, [f"Summary {i}: {LONG}" for i in range(200)])
+            run(runs, f"{model}-{name}", PATHS[model], stages_of(row["table"], name), examples, metrics, steps=500)
 
 
 def _means(rows: Sequence[Mapping[str, str]], printed: float) -> tuple[float, dict[str, float]]:

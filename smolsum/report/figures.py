@@ -14,10 +14,11 @@ from smolsum.report.tables_task import ERRORS
 from smolsum.stats.correlation import correlate
 from smolsum.tasks.criterion import COMPOSITE
 
-POINTS = 120
-"""of a curve at most, so that a page stays small"""
-CLOUD = 200
-"""of one configuration's scatter at most"""
+POINTS, CURVE_POINTS, FEWEST = 120, 600, 30
+"""of a curve, and of all curves in a plot together, at most, so that a page stays small; of a curve at least, all the
+same"""
+CLOUD, CLOUD_POINTS = 200, 800
+"""of one configuration's scatter at most, and of all in a plot together"""
 DYNAMICS = (
     ("loss", "loss"),
     ("grad_norm", "gradient norm before clipping"),
@@ -88,14 +89,14 @@ def curve_figures(study: Study) -> list[Figure]:
 
 
 def _panel(runs: Sequence[Trained], key: str, title: str) -> charts.Panel:
-    series = []
+    series, most = [], min(POINTS, max(FEWEST, CURVE_POINTS // len(runs)))
     for run in runs:
         values = [
             (float(row["step"]), float(row[key]))
             for row in run.metrics
             if isinstance(row.get(key), int | float) and isinstance(row.get("step"), int)
         ]
-        stride = max(1, math.ceil(len(values) / POINTS))
+        stride = max(1, math.ceil(len(values) / most))
         # each point is the mean of its steps: a thinned curve would show a step's noise
         thinned = [_mean(values[start : start + stride]) for start in range(0, len(values), stride)]
         if thinned:
@@ -136,7 +137,7 @@ def reward_figures(outcomes: Sequence[Outcome]) -> list[Figure]:
         if not mine:
             continue
         (pair,) = correlate([one.evaluations[0].scores.frame for one in mine], (signal, COMPOSITE))
-        most = max(1, CLOUD * 8 // max(8, len(mine)))
+        most = min(CLOUD, max(1, CLOUD_POINTS // len(mine)))
         series = []
         for one in mine:
             rows = one.evaluations[0].scores.frame.select(signal, COMPOSITE).drop_nulls().rows()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from smolsum.report.html import numeric_columns
 from smolsum.report.page import MINUS, Cell, Page, Table
 
+BROKEN = 36
+"""letters above which a column of words is set in lines"""
 _ESCAPES = {
     "\\": r"\textbackslash{}",
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
@@ -39,7 +41,7 @@ def to_latex(page: Page) -> str:
 def _table(table: Table) -> str:
     commands = dict.fromkeys(cell.command for row in table.rows for cell in row if cell.command)
     comments = "".join(f"% not run: {command}\n" for command in commands)
-    spec = "".join("r" if right else "l" for right in numeric_columns(table))
+    spec = "".join(_columns(table))
     head = " & ".join(escape(name) for name in table.columns) + r" \\"
     rows = "\n".join(" & ".join(_cell(cell) for cell in row) + r" \\" for row in table.rows)
     caption = escape(f"{table.title}. {' '.join(table.notes)}".strip())
@@ -47,6 +49,16 @@ def _table(table: Table) -> str:
         f"{comments}\\begin{{longtable}}{{{spec}}}\n\\caption{{{caption}}}\\label{{tab:{table.number}}}\\\\\n\\toprule\n"
         f"{head}\n\\midrule\n\\endhead\n{rows}\n\\bottomrule\n\\end{{longtable}}"
     )
+
+
+def _columns(table: Table) -> list[str]:
+    """Numbers to the right, words to the left; columns of long texts share most of the line and break it."""
+    longest = [max((len(row[n].text) for row in table.rows), default=0) for n in range(len(table.columns))]
+    share = 0.75 / max(1, sum(size > BROKEN for size in longest))
+    return [
+        "r" if right else f"p{{{share:.3f}\\linewidth}}" if size > BROKEN else "l"
+        for right, size in zip(numeric_columns(table), longest, strict=True)
+    ]
 
 
 def _cell(cell: Cell) -> str:
