@@ -159,8 +159,8 @@ def _plot(
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
     """Round numbers from at or below `low` to at or above `high`, two at least."""
     if high - low < 1e-12 * max(1.0, abs(high)):
-        pad = abs(high) * 0.1 or 1.0
-        low, high = low - pad, high + pad
+        pad = abs(high) * 0.1
+        low, high = (low - pad, high + pad) if pad else (0.0, 1.0)
     raw = (high - low) / (most - 1)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * unit for unit in (1, 2, 2.5, 5, 10) if power * unit >= raw * 0.999)

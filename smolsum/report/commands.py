@@ -36,6 +36,12 @@ def judge_command(study: Study, evaluation: Evaluation, *, rounds: int = 0) -> s
     return f"{evaluation.again} {_asking(study, rounds)}"
 
 
+def judge_all_command(study: Study, model: str, strategy: str) -> str:
+    """The command that has all runs of a model and a strategy (or `all`) judged."""
+    command = shlex.join(["smolsum", "eval", "--model", _argument(study, model), "--strategy", strategy])
+    return f"{command} {_asking(study, 0)}"
+
+
 def baseline_command(study: Study, model: str, variant: str = "", *, rounds: int = 0) -> str:
     """The command that measures a model untrained, told the length in its prompt; every variant, if none is named."""
     prompt = ["--prompt", variant] if variant else []

@@ -59,7 +59,7 @@ def correlation_figures(study: Study, outcomes: Sequence[Outcome]) -> list[Figur
                     f"Correlation of judged metrics, {model}, {title}",
                     charts.heat(CRITERIA, values, alt=alt),
                     alt,
-                    (f"n = {n}: all examples of {len(frames)} evaluations pooled.",),
+                    (f"n = {n}: all examples of {len(frames)} evaluation{'s' * (len(frames) > 1)} pooled.",),
                 )
             )
     return figures

@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import tomli
 
@@ -85,12 +86,12 @@ def _roots(references: Sequence[str], runs_dir: Path) -> list[Path]:
 
 
 def _read_run(paths: RunPaths) -> Trained:
-    status = dict(json.loads(paths.status.read_bytes())) if paths.status.exists() else {}
+    status = _read_json(paths.status) if paths.status.exists() else {}
     if (state := status.get("state")) != "finished":
         told = f"is {state} at step {status.get('step')}" if state else "has no status"
         raise _Unfinished(f"half-finished: {told}", paths.resume_command)
     config = tomli.loads(paths.config.read_text(encoding="utf-8"))
-    info = dict(json.loads(paths.info.read_bytes()))
+    info = _read_json(paths.info)
     if not config["stages"] or not config["model"]["path"] or list(info["steps"]) != list(config["stages"]):
         raise ValueError(f"{paths.info} tells of other stages than {paths.config}")
     strategy_of(config), reward_of(config)
@@ -100,6 +101,13 @@ def _read_run(paths: RunPaths) -> Trained:
     if not evaluations or evaluations[-1].step != last:
         raise _Unfinished(f"half-finished: no evaluation of its last step, {last}", paths.evaluate_command)
     return Trained(paths, config, info, read_jsonl(paths.metrics), tuple(evaluations))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except ValueError as error:
+        raise ValueError(f"{path} is not a JSON object: {error}") from error
 
 
 def _wanted(folder: Path) -> bool:

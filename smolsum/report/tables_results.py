@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from smolsum.configurations import FINETUNED, INCLUDED, LENGTH_ONLY, PREFIX, REWARDS, STRATEGIES
 from smolsum.evaluate.columns import PASS_RATE
-from smolsum.report.commands import judge_command, train_command
+from smolsum.report.commands import judge_all_command, judge_command, train_command
 from smolsum.report.page import Cell, Table, empty, mark_best, number, p_value, percent, plain, signed, words
 from smolsum.report.results import Outcome, baseline_of, compare
 from smolsum.report.study import CRITERIA, Study
@@ -45,14 +45,16 @@ def strategies_table(study: Study, outcomes: Sequence[Outcome]) -> Table:
     """Returns Table 14: the best of each strategy, and the direct test between them."""
     rows = []
     for model in study.models:
-        best = {}
+        best, cells = {}, []
         for strategy in STRATEGIES:
-            judged = [o for o in outcomes if (o.model, o.strategy) == (model, strategy) and o.metric(COMPOSITE)]
+            mine = [o for o in outcomes if (o.model, o.strategy) == (model, strategy)]
+            judged = [o for o in mine if o.metric(COMPOSITE)]
             best[strategy] = max(judged, key=lambda o: o.metric(COMPOSITE) or 0.0, default=None)
+            fill = judge_all_command if mine else train_command
+            cells.append(_best_cell(best[strategy], fill(study, model, strategy)))
         staged, joint = best[FINETUNED], best[INCLUDED]
-        cells = [_best_cell(study, best[s], model, s) for s in STRATEGIES]
         if staged is None or joint is None:
-            blank = empty("smolsum report RUNS, with a judged run of both strategies")
+            blank = next(cell for cell in cells if cell.command)
             rows.append((words(model), *cells, *[blank] * 5))
             continue
         test = compare(staged, joint)
@@ -87,9 +89,9 @@ def _average(one: Outcome) -> float:
     return value
 
 
-def _best_cell(study: Study, one: Outcome | None, model: str, strategy: str) -> Cell:
+def _best_cell(one: Outcome | None, command: str) -> Cell:
     if one is None:
-        return empty(train_command(study, model, strategy))
+        return empty(command)
     value = _average(one)
     return Cell(f"{value:.3f} ({one.name})", value, one.evaluations[0].source(COMPOSITE))
 
