@@ -41,6 +41,7 @@ def test_ctrl_c_while_it_starts(tmp_path: Path, after: str) -> None:
     assert gone(tmp_path)
 
 
+@pytest.mark.slow
 def test_leaving_a_training_under_way(tmp_path: Path) -> None:
     """The view opens with the flags that it was given; Ctrl-C leaves it, names the run, and the run goes on. A run that
     is killed under a view does not continue."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from watching import BEGAN, append, golden, make_run, row, stamp
 
+from smolsum.watch.block import number
 from smolsum.watch.board import Board, Look
 from smolsum.watch.completions import first_group, read_groups
 from smolsum.watch.layout import PANES, Slot, page, pages, pane, slots
@@ -166,6 +167,17 @@ def test_pages_fill_the_terminal(tmp_path: Path, size: tuple[int, int], state: s
             for y in range(s.y, s.y + s.height)
         ]
         assert len(places) == len(set(places)) == width * (height - 4)
+
+
+def test_every_reward_has_its_place(tmp_path: Path) -> None:
+    """What the table has no column for stands above the text."""
+    found = board(tmp_path)
+    rewards = {f"signal_{n}": n / 8 for n in range(7)}
+    samples = tuple(replace(sample, rewards=rewards) for sample in found.groups[0].samples)
+    found = replace(found, groups=(replace(found.groups[0], samples=samples),))
+    assert "signal_6" not in text(found, "table", 46)
+    words = text(found, "texts", 46).replace("│", " ").split()
+    assert [words[words.index(name) + 1] for name in rewards] == [number(value) for value in rewards.values()]
 
 
 def test_values_are_those_of_the_file(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from smolsum.watch.block import DIM, GREEN, ORANGE, RED, SKY, Block, number, wra
 from smolsum.watch.board import Board
 from smolsum.watch.completions import Group, Sample, changes, chosen
 
+MANY = 3
 CHANGE_STYLE = {"same": "", "gone": f"strike {RED}", "new": f"underline {GREEN}"}
 CHANGE_MARKS = {"same": ("", ""), "gone": ("[-", "-]"), "new": ("{+", "+}")}
 
@@ -69,17 +70,17 @@ def table(board: Board, width: int, height: int) -> Block:
 
 
 def texts(board: Board, width: int, height: int) -> Block:
-    """Returns completion, reference and post of the chosen rollout, from the line that was scrolled to."""
+    """Returns completion, references and prompt of the chosen rollout, from the line that was scrolled to."""
     group, sample = group_of(board), sample_of(board)
     if group is None or sample is None:
         return Block("text", "", ())
-    lines = _heading(board, group)
+    lines = [*_heading(board, group), *_rewards(sample, width)]
     lines += _difference(board, sample, width) if board.look.difference else _found(board, sample.text, width)
     for place, reference in enumerate(group.references):
         more = f" {place + 1}" if len(group.references) > 1 else ""
         lines += [Text(), Text(f"REFERENCE{more}", style=f"bold {SKY}"), *_paragraphs(reference, width)]
-    lines += [Text(), Text("POST", style=f"bold {SKY}")]
-    lines += _paragraphs(group.post, width) if group.post else [Text(" this run did not keep its posts", style=DIM)]
+    lines += [Text(), Text("PROMPT", style=f"bold {SKY}")]
+    lines += _paragraphs(group.post, width) if group.post else [Text(" this run did not keep its prompts", style=DIM)]
     start = min(board.look.scroll, max(len(lines) - height, 0))
     note = f"{sample.tokens} tokens{', cut' if sample.truncated else ''}"
     if len(lines) > height:
@@ -92,6 +93,14 @@ def _heading(board: Board, group: Group) -> list[Text]:
     if board.look.difference:
         told += f"  changed since step {board.first.step}" if board.first else "  no earlier rollouts of this prompt"
     return [Text(told, style=f"bold {SKY}")]
+
+
+def _rewards(sample: Sample, width: int) -> list[Text]:
+    """Every reward by its whole name, where there are more than a narrow table has room for."""
+    if len(sample.rewards) < MANY:
+        return []
+    told = "  ".join(f"{name} {number(value)}" for name, value in sample.rewards.items())
+    return [*wrapped(f"{told}  total {number(sample.reward)}", width - 1, DIM, " "), Text()]
 
 
 def _difference(board: Board, sample: Sample, width: int) -> list[Text]:
