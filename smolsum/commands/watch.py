@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import sys
+import termios
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -109,6 +111,7 @@ def show(paths: RunPaths, second: RunPaths | None, *, ascii: bool, readonly: boo
     other = Run(second) if second else None
     _ask_the_terminal_for_its_size()
     app = WatchApp(Run(paths), other, look=Look(ascii=ascii), readonly=readonly)
+    _forget_keys()
     app.run()
     after = Run(paths)
     after.status.refresh()
@@ -129,6 +132,12 @@ def _ask_the_terminal_for_its_size() -> None:
     """Textual would believe these, whatever size the terminal has or takes."""
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
+
+
+def _forget_keys() -> None:
+    """Keys that were pressed before there was something to see are not meant for it: a space would pause the run."""
+    with suppress(termios.error):
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
 
 
 def _newest(folder: Path, *, ask: bool) -> RunPaths | None:

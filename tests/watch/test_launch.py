@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 from terminals import Terminal
+from watching import make_run, status
+
+from smolsum.control import asked
 
 SHORT = ("--set", "stages.length.steps=40", "--set", "stages.quality.steps=1", "--set", "train.validate_every=0")
 
@@ -39,6 +42,18 @@ def test_ctrl_c_while_it_starts(tmp_path: Path, after: str) -> None:
         assert terminal.code() == 130
         assert "interrupted while the training started; it was ended too" in terminal.text
     assert gone(tmp_path)
+
+
+def test_keys_before_the_view_are_forgotten(tmp_path: Path) -> None:
+    """A space that was pressed while nothing was there to see pauses nothing."""
+    paths = make_run(tmp_path, state="running")
+    status(paths.root, "running", 60, 80, heartbeat="2999-01-01T00:00:00.000Z")
+    with Terminal(["watch", str(paths.root)]) as terminal:
+        terminal.send(" ")
+        terminal.until("space pause")
+        terminal.send("q")
+        assert terminal.code() == 0
+    assert not asked(paths, "pause")
 
 
 @pytest.mark.slow

@@ -169,6 +169,11 @@ def test_pages_fill_the_terminal(tmp_path: Path, size: tuple[int, int], state: s
         assert len(places) == len(set(places)) == width * (height - 4)
 
 
+def test_a_signal_has_the_only_line(tmp_path: Path) -> None:
+    """Where one line is all there is it tells of the run, and not of a key."""
+    assert "clipping never changed" in text(board(tmp_path), "signals", 60, 3)
+
+
 def test_every_reward_has_its_place(tmp_path: Path) -> None:
     """What the table has no column for stands above the text."""
     found = board(tmp_path)

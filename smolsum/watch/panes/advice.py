@@ -12,6 +12,9 @@ from smolsum.watch.standing import TROUBLE
 
 LEVELS = {"trouble": ("!!", RED), "warning": ("!", ORANGE), "note": ("i", SKY)}
 
+LEAST = 3
+"""Lines of which one can be spared to say that there is more."""
+
 
 def advice(board: Board, width: int, height: int, *, full: bool = False) -> Block:
     """Returns the signals as sentences, with what to do about each where there is room or `full` asks for it; before
@@ -25,7 +28,7 @@ def advice(board: Board, width: int, height: int, *, full: bool = False) -> Bloc
     lines = [line for signal in found for line in _signal(signal, width, full=True)]
     if len(lines) > height and not full:
         lines = [line for signal in found for line in _signal(signal, width, full=signal.level == "trouble")]
-    if len(lines) > height:
+    if len(lines) > height >= LEAST:
         lines = [*lines[: height - 1], Text("e shows all, with advice", style=DIM)]
     return Block("signals", str(len(found)), tuple(lines))
 
