@@ -274,7 +274,10 @@ class Session:
     def tell(self, kind: str, message: str, step: int | None = None, **fields: Any) -> None:
         """Write down an event, and show it."""
         self.journal.event(kind, message, step=self.step if step is None else step, **fields)
-        (self.progress.note if kind in NOTES else self.progress.warn)(message)
+        if kind in NOTES:
+            self.progress.note(message)
+        else:
+            self.progress.warn(f"{message}; {fields['hint']}" if fields.get("hint") else message)
 
     def _pass_on(self) -> None:
         """Tell what the mirror has to say."""

@@ -37,6 +37,8 @@ class ScriptedWorker:
         self.delay_s, self.asked, self.sampled = delay_s, 0, 0
         self.version, self.weights, self.arrays = 0, "", dict[str, Any]()
         self.health_changes: dict[str, Any] = {}
+        self.hangs = False  # in whatever it is asked
+        self.weights_asked: list[str] = []  # that were served when rollouts were sampled
         self.bodies: list[tuple[str, int]] = []
         self._socket = socket.create_server(("127.0.0.1", port))
         self.port = self._socket.getsockname()[1]
@@ -66,6 +68,8 @@ class ScriptedWorker:
         return ScriptedWorker(port=self.port, delay_s=self.delay_s)
 
     async def _health(self, _: Request) -> Response:
+        while self.hangs:
+            await asyncio.sleep(0.05)
         facts = {"state": "ready", "version": self.version, "weights": self.weights, "sampling": {}}
         return JSONResponse(FACTS | facts | {"max_model_len": 1000} | self.health_changes)
 
@@ -82,6 +86,8 @@ class ScriptedWorker:
 
     async def _logprobs(self, request: Request) -> Response:
         asked = await request.json()
+        if asked["weights"] != self.weights:
+            return JSONResponse({"error": "another run's", "hint": "push", "version": self.version}, 409)
         value = -9.0 if self.fault == "wrong log-probs" else float(self.arrays["w"][0])
         rows = [[value] * len(s["completion_ids"]) for s in asked["sequences"]]
         return JSONResponse({"version": self.version, "logprobs": rows})
@@ -89,7 +95,7 @@ class ScriptedWorker:
     async def _rollouts(self, request: Request) -> Response:
         asked = await request.json()
         self.asked += len(asked["requests"])
-        if asked["version"] != self.version:
+        if (asked["version"], asked["weights"]) != (self.version, self.weights):
             return JSONResponse({"error": "another version", "hint": "push", "version": self.version}, 409)
         if self.fault == "refuses":
             return JSONResponse({"error": "no", "hint": "do not"}, 500)
@@ -123,6 +129,13 @@ class ScriptedWorker:
                 case "prose":
                     yield b"I am sorry, but as a language model\n"
                     return
+                case "deep":
+                    yield b"[" * 100_000 + b"\n"
+                    return
+                case "strange id":
+                    line["id"] = [1]
+                case "huge log-probs":
+                    line["logprobs"] = [-(10**400)] * len(ids)
                 case "other id":
                     line["id"] = "somebody else's"
                 case "twice" if last and n:
@@ -141,12 +154,13 @@ class ScriptedWorker:
                 case "errors":
                     line = {"id": each["id"], "error": "out of memory"}
             self.sampled += 1
+            self.weights_asked.append(self.weights)
             yield json.dumps(line).encode() + b"\n"
         yield json.dumps({"done": len(requests)}).encode() + b"\n"
 
 
 FAULTS = (
     "refuses", "hangs", "trickles", "truncates", "fewer", "prose", "other id", "twice", "outside", "no numbers",
-    "other length", "no end", "other version", "errors",
+    "other length", "no end", "other version", "errors", "deep", "strange id", "huge log-probs",
 )  # fmt: skip
 """ways to answer rollouts wrongly"""

@@ -16,6 +16,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+import httpx
+
 from smolsum.config import WorkersConfig
 from smolsum.errors import UsageError
 from smolsum.policy.identity import identity
@@ -56,7 +58,7 @@ class Fleet:
         """`prompts` are those that will be sampled. Raises what `preflight` raises."""
         self.policy, self.settings = policy, settings
         self._tell, self._stopping = tell, stopping
-        token = os.environ.get("SMOLSUM_WORKER_TOKEN") or None
+        token = worker_token()
         self._probe = sequences(
             policy,
             [p.token_ids for p in prompts[:PROBED]],
@@ -163,22 +165,44 @@ def worker_urls(text: str) -> list[str]:
     """The URLs of `workers.urls`. Raises UsageError for what is no URL, or one twice."""
     urls = [url.strip().rstrip("/") for url in text.split(",") if url.strip()]
     for url in urls:
-        if not url.startswith(("http://", "https://")) or len(url.split("/")) != 3 or " " in url:
+        if not _is_worker(url):
             raise UsageError(f"worker {url!r} is no URL", hint="--worker http://HOST:PORT, as serve-worker prints it")
     if len(set(urls)) < len(urls):
         raise UsageError(f"a worker is named twice: {text}", hint="name each once")
     return urls
 
 
+def worker_token() -> str | None:
+    """SMOLSUM_WORKER_TOKEN, the secret that workers want. Raises UsageError for one that no header can carry."""
+    token = os.environ.get("SMOLSUM_WORKER_TOKEN") or None
+    if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token):
+        raise UsageError("SMOLSUM_WORKER_TOKEN holds white space or other signs", hint="openssl rand -hex 16")
+    return token
+
+
+def _is_worker(url: str) -> bool:
+    """Whether this is scheme, host and perhaps port, and nothing else."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        return False
+    plain = not parsed.userinfo and parsed.raw_path == b"/" and not parsed.fragment and " " not in url
+    return parsed.scheme in ("http", "https") and bool(parsed.host) and plain
+
+
 async def preflight(urls: Sequence[str], token: str | None, expected: Expected, timeout_s: float) -> None:
     """Every worker answers and has the trainer's model, before anything is begun. Raises WorkerError, UsageError."""
 
-    async def one(url: str) -> None:
+    async def one(url: str) -> str:
         client = WorkerClient(url, token, timeout_s=min(timeout_s, 30.0))
         try:
             health: Mapping[str, Any] = await client.health()
             check(url, health, expected)
+            return str(health.get("instance", url))
         finally:
             await client.close()
 
-    await asyncio.gather(*(one(url) for url in urls))
+    found = dict[str, str]()
+    for url, instance in zip(urls, await asyncio.gather(*(one(url) for url in urls)), strict=True):
+        if (other := found.setdefault(instance, url)) != url:
+            raise UsageError(f"{other} and {url} are one and the same worker", hint="name it once")

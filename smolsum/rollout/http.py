@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,7 +16,13 @@ import httpx
 
 from smolsum.errors import UnreachableError
 
-CONNECT_S = 10.0
+CONNECT_S, HEALTH_S = 10.0, 15.0
+HEALTH: dict[str, type | tuple[type, ...]] = {
+    "state": str, "architecture": str, "vocab_size": int, "tokenizer": str, "dtype": str, "version": int,
+    "weights": str, "sampling": dict, "max_model_len": (int, type(None)), "instance": str,
+}  # fmt: skip
+"""types of what a worker says of itself"""
+LEAST_LOGPROB = -1e6
 SERVE = "start it: smolsum serve-worker --model MODEL"
 
 
@@ -46,6 +51,20 @@ class Terms:
     max_new_tokens: int
     vocab_size: int
     eos_ids: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What a worker is taken to serve: versions are numbers that every run has, the checksum of the weights tells one
+    run's from another's. A worker that serves something else refuses."""
+
+    version: int
+    weights: str
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """As a body has them."""
+        return {"version": self.version, "weights": self.weights}
 
 
 @dataclass(frozen=True)
@@ -78,8 +97,12 @@ class WorkerClient:
         await self._http.aclose()
 
     async def health(self) -> dict[str, Any]:
-        """What GET /health tells."""
-        return await self._json("GET", "/health")
+        """What GET /health tells; a worker that has nothing else to do but hang is not waited for as long."""
+        told = await self._json("GET", "/health", timeout_s=min(HEALTH_S, self._timeout_s))
+        for name, kind in HEALTH.items():
+            if name in told and not isinstance(told[name], kind):
+                raise self._garbage(f"its {name} is {str(told[name])[:60]}")
+        return told
 
     async def put_weights(self, body: bytes) -> tuple[int, str]:
         """Push a patch or an anchor; the version that is served then, and the checksum of its weights."""
@@ -89,11 +112,15 @@ class WorkerClient:
         return told["version"], told["weights"]
 
     async def logprobs(
-        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0
+        self,
+        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
+        serving: Serving,
+        temperature: float = 1.0,
     ) -> list[list[float]]:
         """Log-probs, at a temperature, of the second of each pair of token ids after the first."""
         rows = [{"prompt_ids": list(p), "completion_ids": list(c)} for p, c in sequences]
-        told = await self._json("POST", "/v1/logprobs", json={"sequences": rows, "temperature": temperature})
+        body = {**serving.fields, "sequences": rows, "temperature": temperature}
+        told = await self._json("POST", "/v1/logprobs", json=body)
         found = told.get("logprobs")
         if not isinstance(found, list) or len(found) != len(rows):
             raise self._garbage(f"it was asked for log-probs of {len(rows)} sequences and sent {str(found)[:80]}")
@@ -103,14 +130,14 @@ class WorkerClient:
         return found
 
     async def rollouts(
-        self, wanted: Sequence[Wanted], terms: Terms, *, version: int
+        self, wanted: Sequence[Wanted], terms: Terms, serving: Serving
     ) -> AsyncIterator[tuple[str, Sampled | str]]:
         """Each rollout, by its id, as it ends: what was sampled, or the worker's reason for not doing so.
 
         The stream ends once each id has come exactly once. Raises WorkerError for anything else.
         """
         body = {
-            "version": version,
+            **serving.fields,
             "temperature": terms.temperature,
             "max_new_tokens": terms.max_new_tokens,
             "requests": [{"id": w.id, "prompt_ids": list(w.prompt_ids), "seed": w.seed} for w in wanted],
@@ -129,11 +156,11 @@ class WorkerClient:
                     if "done" in told:
                         break
                     name = told.get("id")
-                    if name not in open_ids:
+                    if not isinstance(name, str) or name not in open_ids:
                         raise self._garbage(f"it sent a rollout {str(name)[:40]!r} that it was not asked for")
                     open_ids.discard(name)
                     deadline.reschedule(asyncio.get_running_loop().time() + self._timeout_s)
-                    yield name, str(told["error"]) if "error" in told else self._sampled(told, terms, version)
+                    yield name, str(told["error"]) if "error" in told else self._sampled(told, terms, serving)
         except TimeoutError as error:
             raise self._silent() from error
         except httpx.HTTPError as error:
@@ -141,7 +168,7 @@ class WorkerClient:
         if open_ids:
             raise self._garbage(f"{len(open_ids)} of {len(wanted)} rollouts are missing from its answer")
 
-    def _sampled(self, told: Mapping[str, Any], terms: Terms, version: int) -> Sampled:
+    def _sampled(self, told: Mapping[str, Any], terms: Terms, serving: Serving) -> Sampled:
         ids, logprobs, reason = (told.get(key) for key in ("token_ids", "logprobs", "finish_reason"))
         if not isinstance(ids, list) or not 0 < len(ids) <= terms.max_new_tokens:
             raise self._garbage(f"a rollout has token ids {str(ids)[:80]}")
@@ -153,19 +180,20 @@ class WorkerClient:
             raise self._garbage(f"a rollout that ends with token {ids[-1]} has finish_reason {reason!r}")
         if reason == "length" and len(ids) != terms.max_new_tokens:
             raise self._garbage(f"a rollout was cut after {len(ids)} of {terms.max_new_tokens} tokens")
-        if told.get("version") != version:
+        if told.get("version") != serving.version:
             raise OtherVersionError(
-                f"{self.url} sampled with version {told.get('version')}, not {version}",
+                f"{self.url} sampled with version {told.get('version')}, not {serving.version}",
                 hint="it is given the weights again; see that no other run uses it",
             )
-        return Sampled(tuple(ids), tuple(map(float, logprobs)), reason, version)
+        return Sampled(tuple(ids), tuple(map(float, logprobs)), reason, serving.version)
 
-    async def _json(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+    async def _json(self, method: str, path: str, *, timeout_s: float = 0.0, **more: Any) -> dict[str, Any]:
+        patience = timeout_s or self._timeout_s
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(patience):
                 response = await self._http.request(method, path, **more)
         except TimeoutError as error:
-            raise self._silent() from error
+            raise self._silent(patience) from error
         except httpx.HTTPError as error:
             raise self._broken(error) from error
         if response.status_code != 200:
@@ -175,7 +203,7 @@ class WorkerClient:
     def _object(self, text: str) -> dict[str, Any]:
         try:
             value = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._garbage(f"{text[:60]!r} is not JSON") from error
         if not isinstance(value, dict):
             raise self._garbage(f"{text[:60]!r} is no JSON object")
@@ -186,7 +214,7 @@ class WorkerClient:
         try:
             told = json.loads(content)
             words, hint = str(told["error"]), told.get("hint")
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             words, hint = content[:80].decode(errors="replace") or "no reason given", None
         kind = OtherVersionError if status == 409 else WorkerError
         return kind(f"{self.url} refused ({status}): {words}", hint=hint or "see its log")
@@ -197,9 +225,9 @@ class WorkerClient:
             hint="run the same version of smolsum on both machines, and see that the URL is the worker's",
         )
 
-    def _silent(self) -> WorkerError:
+    def _silent(self, patience: float = 0.0) -> WorkerError:
         return WorkerError(
-            f"{self.url} has said nothing for {self._timeout_s:g} s",
+            f"{self.url} has said nothing for {patience or self._timeout_s:g} s",
             hint="see its log, or allow more: --set workers.timeout_s=SECONDS",
         )
 
@@ -217,5 +245,5 @@ def _numbers(value: Any, count: int) -> bool:
     return (
         isinstance(value, list)
         and len(value) == count
-        and all(type(x) in (int, float) and math.isfinite(x) and x <= 1e-4 for x in value)
+        and all(type(x) in (int, float) and LEAST_LOGPROB <= x <= 1e-4 for x in value)
     )

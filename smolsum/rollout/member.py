@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from smolsum.errors import SmolsumError, UsageError
-from smolsum.rollout.http import OtherVersionError, Terms, Wanted, WorkerClient, WorkerError
+from smolsum.rollout.http import OtherVersionError, Serving, Terms, Wanted, WorkerClient, WorkerError
 from smolsum.rollout.preflight import Expected, check, check_probe
 from smolsum.weights.publish import Published
 
@@ -34,7 +34,8 @@ class Work:
     """that it may be sampled with"""
     ticket: Any
     """the pool's, to which the result belongs"""
-    failures: int = 0
+    failed_by: list[str] = field(default_factory=list)
+    """names of the members that failed at it, one for each time"""
 
 
 @dataclass
@@ -47,6 +48,8 @@ class Member:
     state: State = "joining"
     version: int | None = None
     """that it serves, as far as is known"""
+    weights: str = ""
+    """checksum of that version"""
     tok_s: float = 0.0
     """tokens sampled a second, lately; 0: not known yet"""
     under_way: int = 0
@@ -71,10 +74,21 @@ class Member:
                 while True:
                     await self._catch_up(pool)
                     await self._work(pool)
-            except (WorkerError, UsageError) as error:
-                pool.lost(self, error)
+            except Exception as error:
+                pool.lost(self, self._trouble(error))
                 self.failures += 1
                 await asyncio.sleep(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self.failures - 1)))
+
+    def _trouble(self, error: Exception) -> SmolsumError:
+        """What is said of an error: one worker that answers what nobody thought of must not end the run."""
+        if isinstance(error, WorkerError | UsageError):
+            return error
+        trouble = WorkerError(
+            f"{self.url} answered what cannot be understood: {type(error).__name__}: {str(error)[:80]}",
+            hint="run the same version of smolsum on both machines",
+        )
+        trouble.__cause__ = error
+        return trouble
 
     async def _join(self, pool: Pool) -> None:
         """See that it is there, ready, and the trainer's own model."""
@@ -122,9 +136,9 @@ class Member:
         """Its log-probs of fixed sequences are the trainer's."""
         known = published.version
         if known.sequences:
-            found = await self.client.logprobs(known.sequences)
+            found = await self.client.logprobs(known.sequences, Serving(published.number, published.weights))
             check_probe(self.url, found, known.logprobs, self.expected.dtype)
-        self.version = published.number
+        self.version, self.weights = published.number, published.weights
 
     async def _work(self, pool: Pool) -> None:
         """Sample what it is given; what it leaves undone goes back."""
@@ -138,19 +152,20 @@ class Member:
         self.under_way, tokens, began = len(works), 0, time.monotonic()
         assert self.version is not None
         failed: WorkerError | None = None
+        serving = Serving(self.version, self.weights)
         try:
-            stream = self.client.rollouts([work.wanted for work in works], works[0].terms, version=self.version)
+            stream = self.client.rollouts([work.wanted for work in works], works[0].terms, serving)
             async for name, sampled in stream:
                 work = open_works.pop(name)
                 self.under_way -= 1
                 if isinstance(sampled, str):
                     failed = WorkerError(f"{self.url} could not sample {name}: {sampled}", hint="see its log")
-                    pool.undone([work], failed)
+                    pool.undone([work], self, failed)
                     continue
                 tokens += len(sampled.token_ids)
                 pool.done(work, sampled, self)
-        except WorkerError as error:
-            pool.undone(list(open_works.values()), error)
+        except Exception as error:
+            pool.undone(list(open_works.values()), self, self._trouble(error))
             raise
         finally:
             self.under_way = 0
@@ -163,7 +178,9 @@ class Member:
 
 def share(member: Member, members: Sequence[Member], waiting: int) -> int:
     """How many of the rollouts that wait a worker should take: its part, by speed, of all that are open, so that all
-    end together."""
+    end together. One that failed last time is tried with a single one."""
+    if member.failures:
+        return 1
     up = [m for m in members if m.state == "up"]
     known = [m.tok_s for m in up if m.tok_s]
     usual = sum(known) / len(known) if known else 1.0

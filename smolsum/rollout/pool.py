@@ -66,6 +66,7 @@ class Pool:
         self.failure: BaseException | None = None
         self._make, self._retries = members, retries
         self._waiting: deque[Work] = deque()
+        self._begun = False
         self._stranded_since: float | None = None
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="worker pool", daemon=True)
@@ -118,7 +119,7 @@ class Pool:
                 assert self.newest is not None
                 if member.version != self.newest.number:
                     return []
-                fit = [w for w in self._waiting if w.least_version <= self.newest.number]
+                fit = [w for w in self._waiting if w.least_version <= self.newest.number and self._falls_to(member, w)]
                 if fit:
                     alike = [w for w in fit if w.terms == fit[0].terms]
                     taken = alike[: share(member, self.members, len(alike))]
@@ -127,19 +128,25 @@ class Pool:
                     return taken
                 await self._changed.wait()
 
+    def _falls_to(self, member: Member, work: Work) -> bool:
+        """Whether a member may do a work: one that failed at it leaves it to others, while there are any."""
+        failed = work.failed_by
+        return member.name not in failed or not any(m.state == "up" and m.name not in failed for m in self.members)
+
     def done(self, work: Work, sampled: Sampled, member: Member) -> None:
         """A rollout is there."""
         work.ticket.fill(work.wanted.id, sampled, member.name)
 
-    def undone(self, works: Sequence[Work], error: WorkerError) -> None:
-        """These are to be sampled again, before what came later; or, after too many failures, never."""
+    def undone(self, works: Sequence[Work], member: Member, error: SmolsumError) -> None:
+        """A member failed at these: they are to be sampled again, before what came later; after too many failures,
+        never."""
         again = []
         for work in works:
-            work.failures += 1
-            if work.failures > self._retries:
+            work.failed_by.append(member.name)
+            if len(work.failed_by) > self._retries:
                 work.ticket.fail(
                     WorkerError(
-                        f"rollout {work.wanted.id} failed {work.failures} times, at last so: {error.message}",
+                        f"rollout {work.wanted.id} failed {len(work.failed_by)} times, at last so: {error.message}",
                         hint=error.hint,
                     )
                 )
@@ -151,6 +158,7 @@ class Pool:
     def joined(self, member: Member) -> None:
         """A member is there, or back."""
         assert member.version is not None
+        self._begun = True
         self.tell("worker_up", f"{member.url} samples, with version {member.version}", member)
         if self._stranded_since is not None:
             self._stranded_since = None
@@ -162,7 +170,8 @@ class Pool:
         if str(member.trouble) != str(error):  # said once
             self.tell("worker_down", error.message, member, error.hint)
         member.state, member.trouble = "down", error
-        if self._stranded_since is None and all(m.state == "down" for m in self.members):
+        # one that is tried again is no help yet, but before the first has joined there is nothing to lose
+        if self._begun and self._stranded_since is None and not any(m.state == "up" for m in self.members):
             self._stranded_since = time.monotonic()
             self.tell("workers_lost", "no worker is left; the run waits for one to come back", None, error.hint)
         self._wake()

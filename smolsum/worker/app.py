@@ -51,7 +51,7 @@ def app(service: Service, chat: openai.Chat, *, token: str | None) -> ASGIApp:
 
     async def rollouts(request: Request) -> Response:
         asked = requests.rollouts(await _body(request, MOST_JSON), **_limits(service))
-        service.require(asked.version)
+        service.require(asked.serving)
         lines = (to_json(line) async for line in service.rollouts(asked))
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
@@ -69,7 +69,7 @@ def app(service: Service, chat: openai.Chat, *, token: str | None) -> ASGIApp:
         return await _openai(requests.fields(await _body(request, MOST_JSON)), chatting=True)
 
     async def _openai(asked: dict[str, Any], *, chatting: bool) -> Response:
-        service.require(None)
+        service.require()
         job = chat.read(asked, chatting=chatting)
         if job.stream:
             return StreamingResponse(chat.stream(job), media_type="text/event-stream")

@@ -88,7 +88,7 @@ class Chat:
 
         async def sample(n: int, request: Request) -> None:
             try:
-                sampled, _ = await self.service.sample(request, None, lambda token: events.put_nowait((n, token)))
+                sampled, _ = await self.service.sample(request, on_token=lambda token: events.put_nowait((n, token)))
             except Exception as error:
                 events.put_nowait((n, error))
             else:

@@ -16,10 +16,19 @@ HINT = "README.md, `The worker's HTTP face`, shows the fields"
 
 
 @dataclass(frozen=True)
+class Serving:
+    """What the sender takes the worker to serve; None: whatever it is. Versions are numbers that every run has, the
+    checksum of the weights tells one run's from another's."""
+
+    version: int | None = None
+    weights: str | None = None
+
+
+@dataclass(frozen=True)
 class RolloutsAsked:
     """The body of POST /v1/rollouts."""
 
-    version: int | None
+    serving: Serving
     requests: tuple[Request, ...]
 
 
@@ -27,6 +36,7 @@ class RolloutsAsked:
 class LogprobsAsked:
     """The body of POST /v1/logprobs."""
 
+    serving: Serving
     sequences: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
     temperature: float
 
@@ -45,9 +55,7 @@ def fields(body: bytes) -> dict[str, Any]:
 def rollouts(body: bytes, *, vocabulary: int, max_model_len: int) -> RolloutsAsked:
     """The rollouts that are asked for. Raises UsageError with the field that is wrong."""
     asked = fields(body)
-    version = asked.get("version")
-    if version is not None and type(version) is not int:
-        raise UsageError(f"version is {version!r}, neither a number nor null", hint=HINT)
+    serving = _serving(asked)
     temperature, most = number(asked, "temperature", 0, 100), whole(asked, "max_new_tokens", 1, max_model_len)
     requests = []
     for place, each in enumerate(_list(asked, "requests")):
@@ -64,7 +72,7 @@ def rollouts(body: bytes, *, vocabulary: int, max_model_len: int) -> RolloutsAsk
         requests.append(Request(each["id"], prompt, seed, temperature, most))
     if len({request.id for request in requests}) < len(requests):
         raise UsageError("two requests have the same id", hint="give each rollout an id of its own")
-    return RolloutsAsked(version, tuple(requests))
+    return RolloutsAsked(serving, tuple(requests))
 
 
 def logprobs(body: bytes, *, vocabulary: int, max_model_len: int) -> LogprobsAsked:
@@ -83,7 +91,7 @@ def logprobs(body: bytes, *, vocabulary: int, max_model_len: int) -> LogprobsAsk
                 hint="start the worker with a larger --max-model-len",
             )
         sequences.append((prompt, completion))
-    return LogprobsAsked(tuple(sequences), number(asked, "temperature", 0, 100, default=1.0) or 1.0)
+    return LogprobsAsked(_serving(asked), tuple(sequences), number(asked, "temperature", 0, 100, default=1.0) or 1.0)
 
 
 def tokens(value: Any, where: str, vocabulary: int, *, least: int = 0) -> tuple[int, ...]:
@@ -109,6 +117,15 @@ def whole(asked: dict[str, Any], name: str, low: int, high: int, *, default: int
     if type(value) is not int or not low <= value <= high:
         raise UsageError(f"{name} is {value!r}, not a whole number from {low} to {high}", hint=HINT)
     return value
+
+
+def _serving(asked: dict[str, Any]) -> Serving:
+    version, weights = asked.get("version"), asked.get("weights")
+    if version is not None and type(version) is not int:
+        raise UsageError(f"version is {version!r}, neither a number nor null", hint=HINT)
+    if weights is not None and not isinstance(weights, str):
+        raise UsageError("weights is neither a checksum nor null", hint=HINT)
+    return Serving(version, weights)
 
 
 def _list(asked: dict[str, Any], name: str) -> Sequence[Any]:

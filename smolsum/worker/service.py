@@ -7,6 +7,7 @@ after the swap. These then carry the new version, or, where the trainer asked fo
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
@@ -16,8 +17,10 @@ from smolsum.errors import SmolsumError, UsageError
 from smolsum.weights import delta
 from smolsum.worker.engine import NEUTRAL, Engine, EngineError, Request, Sampled, Weights
 from smolsum.worker.gate import Gate
-from smolsum.worker.requests import LogprobsAsked, RolloutsAsked
+from smolsum.worker.requests import LogprobsAsked, RolloutsAsked, Serving
 from smolsum.worker.tally import Tally
+
+ANY = Serving()
 
 
 class ConflictError(SmolsumError):
@@ -35,7 +38,9 @@ class Service:
         self.engine, self.model = engine, model
         self.version, self.checksum = 0, ""
         self.run: str | None = None
-        """whose versions these are: `metadata["run"]` of the last anchor"""
+        """whose versions these are: `metadata["run"]` of the last weights"""
+        self.instance = secrets.token_hex(8)
+        """tells this worker from others, whatever URLs it has"""
         self.tally = Tally()
         self.gate = Gate(engine.most_running)
         self._served = Weights({})
@@ -59,6 +64,7 @@ class Service:
             "engine_version": engine.version,
             "model": self.model,
             **engine.facts,
+            "instance": self.instance,
             "run": self.run,
             "version": self.version,
             "weights": self.checksum,
@@ -69,18 +75,26 @@ class Service:
             "last_error": engine.last_error,
         }
 
-    def require(self, version: int | None) -> None:
-        """Raise ConflictError where another version is wanted than the one served, EngineError where none is."""
+    def require(self, wanted: Serving = ANY) -> None:
+        """Raise ConflictError where other weights are wanted than those served, EngineError where none are."""
         if self.engine.state != "ready":
             raise EngineError(f"the engine is {self.engine.state}", hint="try again in a minute; /health tells more")
-        if version is not None and version != self.version:
+        if wanted.version not in (None, self.version):
             raise ConflictError(
-                f"version {version} is wanted, {self.version} is served", self.version, hint="PUT /v1/weights first"
+                f"version {wanted.version} is wanted, {self.version} is served",
+                self.version,
+                hint="PUT /v1/weights first",
+            )
+        if wanted.weights not in (None, self.checksum):
+            raise ConflictError(
+                f"version {self.version} is served, but that of another run ({self.run})",
+                self.version,
+                hint="give each run workers of its own",
             )
 
     async def rollouts(self, asked: RolloutsAsked) -> AsyncIterator[dict[str, Any]]:
         """A line for each rollout as it ends, then how many there were. Leaving the loop early ends the sampling."""
-        tasks = [asyncio.create_task(self._rollout(request, asked.version)) for request in asked.requests]
+        tasks = [asyncio.create_task(self._rollout(request, asked.serving)) for request in asked.requests]
         try:
             for next_one in asyncio.as_completed(tasks):
                 yield await next_one
@@ -90,7 +104,7 @@ class Service:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _rollout(self, request: Request, wanted: int | None) -> dict[str, Any]:
+    async def _rollout(self, request: Request, wanted: Serving) -> dict[str, Any]:
         try:
             sampled, version = await self.sample(request, wanted)
         except SmolsumError as error:
@@ -105,7 +119,7 @@ class Service:
         }
 
     async def sample(
-        self, request: Request, wanted: int | None = None, on_token: Callable[[int], None] | None = None
+        self, request: Request, wanted: Serving = ANY, on_token: Callable[[int], None] | None = None
     ) -> tuple[Sampled, int]:
         """One rollout, and the version that all of it is from. Raises as `require`."""
         async with self.gate.passing():
@@ -119,7 +133,7 @@ class Service:
     async def logprobs(self, asked: LogprobsAsked) -> dict[str, Any]:
         """Log-probs of the sequences, and the version that they are from."""
         async with self.gate.passing():
-            self.require(None)
+            self.require(asked.serving)
             rows = await self.engine.logprobs(asked.sequences, asked.temperature)
             return {"version": self.version, "logprobs": rows}
 
@@ -131,14 +145,14 @@ class Service:
         """
         began = time.perf_counter()
         async with self._putting:
-            self.require(None)
+            self.require()
             header = await asyncio.to_thread(delta.read, body)
             self._check(header)
             weights = await self._decoded(header, body)
             async with self.gate.alone():
                 await self.engine.load(weights)
                 self._served, self.version, self.checksum = weights, header.version, header.weights
-                self.run = header.metadata.get("run") if header.kind == "anchor" else self.run
+                self.run = header.metadata.get("run")
         seconds = time.perf_counter() - began
         self.tally.synced(header.kind, len(body), seconds)
         return {"version": self.version, "weights": self.checksum, "seconds": seconds}

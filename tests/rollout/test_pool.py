@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -209,6 +210,70 @@ def test_one_that_comes_back_as_another_model_is_left_out(workers: Callable[...,
         checked(pool.submit(asked, TERMS, least_version=0), asked)
         until(lambda: "tokenizer" in str(pool.members[0].trouble))
         assert str(pool.members[0].trouble) == f"{worker.url} serves another tokenizer: xyz there, abc here"
+
+
+@pytest.mark.parametrize(
+    "change", [{"max_model_len": "many"}, {"sampling": [1]}, {"version": [1]}, {"state": 3}, {"vocab_size": [50]}]
+)
+def test_nonsense_about_itself_costs_no_run(change: dict[str, object], workers: Callable[..., ScriptedWorker]) -> None:
+    """The other one does all the work; the pool lives."""
+    worker, other = workers(), workers()
+    worker.health_changes = change
+    with pool_of(worker, other) as pool:
+        pool.publish(version(0)).result(timeout=10)
+        until(lambda: pool.members[0].trouble is not None and pool.members[1].state == "up")
+        asked = wanted(6)
+        assert set(checked(pool.submit(asked, TERMS, least_version=0), asked).values()) == {pool.members[1].name}
+        pool.check()
+        assert f"its {next(iter(change))} is" in str(pool.members[0].trouble)
+
+
+def test_a_sick_worker_spends_no_retries_while_another_is_well(workers: Callable[..., ScriptedWorker]) -> None:
+    """It comes back again and again, is tried with one rollout at a time, and never with one that it failed at."""
+    sick, slow = workers(), workers(delay_s=0.3)
+    with pool_of(sick, slow, retries=2) as pool:
+        pool.publish(version(0)).result(timeout=10)
+        until(all_up(pool))
+        sick.fault = "refuses"
+        asked = wanted(8)
+        assert set(checked(pool.submit(asked, TERMS, least_version=0), asked).values()) == {pool.members[1].name}
+        assert sick.asked <= len(asked)
+
+
+def test_workers_that_hang_one_after_the_other(workers: Callable[..., ScriptedWorker]) -> None:
+    """One is tried again while the other is given up: no worker is there all the same, and the clock runs."""
+    first, second = workers(), workers()
+    with pool_of(first, second, timeout_s=0.6) as pool:
+        pool.publish(version(0)).result(timeout=10)
+        until(all_up(pool))
+        first.fault = second.fault = "hangs"
+        first.hangs = True
+        pool.submit(wanted(4), TERMS, least_version=0)
+        until(lambda: pool.members[0].state != "up")
+        second.hangs = True
+        until(lambda: pool.waited_s() > 1.5)
+        assert "workers_lost" in kinds(pool)
+
+
+def test_two_runs_at_one_worker_never_take_each_others_rollouts(workers: Callable[..., ScriptedWorker]) -> None:
+    """Each has a version of the same number there: every rollout is sampled with the weights of the run that it is for,
+    though the two take the worker from each other."""
+    worker = workers(delay_s=0.002)
+    mine, other = version(1), replace(version(2), number=1)
+    with pool_of(worker) as a, pool_of(worker) as b:
+        a.publish(mine).result(timeout=10)
+        until(all_up(a))
+        b.publish(other).result(timeout=10)
+        until(all_up(b))
+        for n in range(4):
+            asked = wanted(3, f"{n}-")
+            mark = worker.weights_asked
+            mark.clear()
+            checked(a.submit(asked, TERMS, least_version=1), asked)
+            assert set(mark) == {checksum(mine.arrays)}
+            mark.clear()
+            checked(b.submit(asked, TERMS, least_version=1), asked)
+            assert set(mark) == {checksum(other.arrays)}
 
 
 def test_without_any_worker_the_pool_waits_and_says_so(workers: Callable[..., ScriptedWorker]) -> None:

@@ -163,6 +163,21 @@ def test_rollouts_name_their_version(worker: httpx.Client, folder: Path) -> None
     assert refused(ask(worker, {"a": 1}, version=0)[0], 409, "version 0 is wanted, 1 is served")
 
 
+def test_another_runs_weights_are_told_apart(worker: httpx.Client, folder: Path) -> None:
+    """Two runs have versions of the same number; who names the weights is not given the other's."""
+    mine = served_arrays(load_policy(str(folder), dtype="float32"))
+    other = shifted(mine)
+    put(worker, delta.anchor(mine, version=1, metadata={"run": "mine"}))
+    named = {"version": 1, "weights": delta.checksum(mine)}
+    body = {"requests": [{"id": "a", "prompt_ids": PROMPT, "seed": 1}], "temperature": 1, "max_new_tokens": 4, **named}
+    scored = {"sequences": [{"prompt_ids": PROMPT, "completion_ids": [5]}], **named}
+    assert worker.post("/v1/rollouts", json=body).status_code == 200
+    assert worker.post("/v1/logprobs", json=scored).status_code == 200
+    put(worker, delta.anchor(other, version=1, metadata={"run": "other"}))
+    for path, asked in (("/v1/rollouts", body), ("/v1/logprobs", scored)):
+        assert refused(worker.post(path, json=asked), 409, "that of another run (other)")
+
+
 def test_sync_under_way(worker: httpx.Client, folder: Path) -> None:
     """Weights that arrive while rollouts are sampled: each rollout is whole and from one version, by its own word."""
     base = served_arrays(load_policy(str(folder), dtype="float32"))
