@@ -1,6 +1,7 @@
 """Charts as SVG text: pure functions of numbers. Colours are CSS classes, so that a page decides light and dark.
 
-A drawing is as wide as its place: `viewBox` and no width. Text is 11 units high in a drawing of some 640.
+A drawing is as wide as its place, up to a width at which its text is that of the page. Text is 11 units high in a
+drawing of 310 or 400, so that it can be read on a phone.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 
-WIDTH = 640.0
+WIDTH, PANEL = 400.0, 310.0
+"""of a drawing, and of one of several that stand beside or below one another"""
+REM = 13.0
+"""units in 1 rem at a drawing's full width"""
 COLOURS = 8
-"""series that are told apart by colour; later ones repeat them, dashed"""
+"""series that are told apart by colour; later ones repeat them with other strokes"""
+STROKES = ("", " dashed", " dotted", " mixed")
 LETTER = 6.1
 """mean width of a letter of text"""
 LEFT, BOTTOM, TOP = 54.0, 20.0, 22.0
@@ -34,16 +39,29 @@ class Panel:
     series: tuple[Series, ...]
 
 
+def panels(panels: Sequence[Panel], names: Sequence[str], *, x_title: str = "step") -> tuple[str, ...]:
+    """A drawing for each panel, each with its own y axis, and one of their legend. `names` fixes the colours."""
+    return tuple(_svg(content, height, alt, PANEL) for content, height, alt in _pieces(panels, names, x_title))
+
+
 def lines(panels: Sequence[Panel], names: Sequence[str], *, alt: str, x_title: str = "step") -> str:
-    """Small multiples with one legend, two panels a row, each with its own y axis. `names` fixes the colours."""
-    width, height, gap = (WIDTH - 20) / 2, 150.0, 20.0
-    parts = []
-    for place, panel in enumerate(panels):
-        x, y = (place % 2) * (width + gap), (place // 2) * (height + 26)
-        parts.append(_plot(panel, x, y, width, height, names, dots=False, x_title=x_title))
-    below = math.ceil(len(panels) / 2) * (height + 26)
-    legend, tall = _legend(names, below + 6)
-    return _svg("".join(parts) + legend, below + tall + 12, alt)
+    """The same in one drawing, two beside each other, for where a page cannot set them itself."""
+    parts, y, row = [], 0.0, 0.0
+    for place, (content, height, _) in enumerate(_pieces(panels, names, x_title)):
+        if place % 2 == 0:
+            y, row = y + row, 0.0
+        row = max(row, height)
+        parts.append(f'<g transform="translate({(place % 2) * (PANEL + 20):g} {y:g})">{content}</g>')
+    return _svg("".join(parts), y + row, alt, 2 * PANEL + 20)
+
+
+def _pieces(panels: Sequence[Panel], names: Sequence[str], x_title: str) -> list[tuple[str, float, str]]:
+    """Content, height and alternative text of each panel, and of the legend."""
+    height = 150.0
+    drawn = [_plot(panel, 0, 0, PANEL, height, names, dots=False, x_title=x_title) for panel in panels]
+    legend, tall = _legend(names, 2, PANEL)
+    found = [(content, height + 20, panel.title) for content, panel in zip(drawn, panels, strict=True)]
+    return [*found, (legend, tall + 8, f"Legend: {', '.join(names)}")]
 
 
 def scatter(
@@ -55,18 +73,18 @@ def scatter(
         series = [replace(one, name=f"{place} {one.name}") for place, one in enumerate(series, start=1)]
     names = [one.name for one in series]
     panel = Panel(y_title, tuple(series))
-    drawn = _plot(panel, 0, 0, WIDTH, 320, names, dots=True, x_title=x_title, front=front)
-    legend, tall = _legend(names, 352)
-    return _svg(drawn + legend, 358 + tall, alt)
+    drawn = _plot(panel, 0, 0, WIDTH, 280, names, dots=True, x_title=x_title, front=front)
+    legend, tall = _legend(names, 312, WIDTH)
+    return _svg(drawn + legend, 318 + tall, alt)
 
 
 def heat(names: Sequence[str], values: Sequence[Sequence[float]], *, alt: str) -> str:
     """A square of numbers in [-1, 1]: green above 0, red below, grey where there is none (NaN)."""
-    label, size = 100.0, 100.0
+    label, size = 78.0, 74.0
     parts = []
     for row, name in enumerate(names):
         parts.append(_text(label - 6, 24 + row * 34 + 21, name, "end"))
-        parts.append(_text(label + row * size + size / 2, 16, _short(name, int(size / LETTER)), "middle"))
+        parts.append(_text(label + row * size + size / 2, 16, _short(name, int(size / LETTER) + 1), "middle"))
         for column, value in enumerate(values[row]):
             x, y = label + column * size, 24 + row * 34
             known = not math.isnan(value)
@@ -75,28 +93,27 @@ def heat(names: Sequence[str], values: Sequence[Sequence[float]], *, alt: str) -
             parts.append(f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{size - 2:g}" height="32"{opacity}/>')
             shown = f"{round(value, 2) + 0.0:+.2f}".replace("-", "\N{MINUS SIGN}") if known else "\N{EN DASH}"
             parts.append(_text(x + size / 2 - 1, y + 20, shown, "middle"))
-    return _svg("".join(parts), 24 + 34 * len(names) + 4, alt)
+    return _svg("".join(parts), 24 + 34 * len(names) + 4, alt, label + size * len(names))
 
 
 def bars(names: Sequence[str], parts: Sequence[str], shares: Sequence[Sequence[float]], *, alt: str) -> str:
-    """A horizontal bar a name, cut into `parts` by their shares in [0, 1]; what is missing to 1 stays blank."""
-    label = min(270.0, max((len(name) for name in names), default=0) * LETTER + 10)
+    """A name with a bar below it, cut into `parts` by their shares in [0, 1]; what is missing to 1 stays blank."""
     drawn = []
     for row, name in enumerate(names):
-        y, x = row * 22.0, label
-        drawn.append(_text(label - 6, y + 15, _short(name, int(label / LETTER)), "end"))
-        drawn.append(f'<rect class="blank" x="{label:g}" y="{y + 3:g}" width="{WIDTH - label:g}" height="16"/>')
+        y, x = row * 36.0, 0.0
+        drawn.append(_text(0, y + 13, name, "start"))
+        drawn.append(f'<rect class="blank" x="0" y="{y + 18:g}" width="{WIDTH:g}" height="12"/>')
         for place, share in enumerate(shares[row]):
-            wide = share * (WIDTH - label)
+            wide = share * WIDTH
             if wide > 0:
                 title = f"<title>{escape(parts[place])}: {100 * share:.1f}%</title>"
                 drawn.append(
-                    f'<rect class="fill c{place % COLOURS}" x="{x:.1f}" y="{y + 3:g}" width="{wide:.1f}" height="16">'
+                    f'<rect class="fill c{place % COLOURS}" x="{x:.1f}" y="{y + 18:g}" width="{wide:.1f}" height="12">'
                     f"{title}</rect>"
                 )
             x += wide
-    legend, tall = _legend(parts, 22 * len(names) + 8)
-    return _svg("".join(drawn) + legend, 22 * len(names) + 14 + tall, alt)
+    legend, tall = _legend(parts, 36 * len(names) + 4, WIDTH, 0)
+    return _svg("".join(drawn) + legend, 36 * len(names) + 10 + tall, alt)
 
 
 def _plot(
@@ -172,13 +189,13 @@ def _tick(value: float) -> str:
     return f"{value:.4g}".replace("-", "\N{MINUS SIGN}").replace("e\N{MINUS SIGN}0", "e\N{MINUS SIGN}")
 
 
-def _legend(names: Sequence[str], top: float) -> tuple[str, float]:
+def _legend(names: Sequence[str], top: float, width: float, left: float = 8.0) -> tuple[str, float]:
     """The names with their colours, as many a row as fit, and the height of it."""
-    x, y, parts = LEFT, top + 10, []
+    x, y, parts = left, top + 10, []
     for place, name in enumerate(names):
         wide = len(name) * LETTER + 30
-        if x > LEFT and x + wide > WIDTH:
-            x, y = LEFT, y + 16
+        if x > left and x + wide > width:
+            x, y = left, y + 16
         parts.append(f'<path class="key {_class(place)}" d="M{x:.1f} {y - 4:.1f}h14"/>')
         parts.append(_text(x + 18, y, name, "start"))
         x += wide
@@ -186,7 +203,7 @@ def _legend(names: Sequence[str], top: float) -> tuple[str, float]:
 
 
 def _class(place: int) -> str:
-    return f"c{place % COLOURS}" + (" dashed" if place >= COLOURS else "")
+    return f"c{place % COLOURS}{STROKES[place // COLOURS % len(STROKES)]}"
 
 
 def _short(text: str, letters: int) -> str:
@@ -198,8 +215,8 @@ def _text(x: float, y: float, text: str, anchor: str, kind: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{styled}>{escape(text)}</text>'
 
 
-def _svg(content: str, height: float, alt: str) -> str:
+def _svg(content: str, height: float, alt: str, width: float = WIDTH) -> str:
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height:g}" role="img" '
-        f'aria-label="{escape(alt)}"><title>{escape(alt)}</title>{content}</svg>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img" '
+        f'style="max-width:{width / REM:.1f}rem" aria-label="{escape(alt)}"><title>{escape(alt)}</title>{content}</svg>'
     )

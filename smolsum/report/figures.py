@@ -76,7 +76,7 @@ def curve_figures(study: Study) -> list[Figure]:
     ]
     highest = {p.title: max((y for s in p.series for _, y in s.values), default=0.0) for p in panels}
     alt = "KL divergence and clip fraction by step: " + ", ".join(f"{t} at most {v:.3g}" for t, v in highest.items())
-    figures = [Figure("2", "KL divergence and clip fraction", charts.lines(panels, names, alt=alt), alt)]
+    figures = [_curves("2", "KL divergence and clip fraction", panels, names, alt)]
     for place, model in enumerate(study.models):
         runs = [run for run in study.trained if run.model == model]
         if not runs:
@@ -84,8 +84,12 @@ def curve_figures(study: Study) -> list[Figure]:
         panels = [_panel(runs, key, title) for key, title in DYNAMICS]
         names = [run.paths.name for run in runs]
         alt = f"Training dynamics of {model}, {len(runs)} runs: {', '.join(title for _, title in DYNAMICS)} by step"
-        figures.append(Figure(str(3 + place), f"Training dynamics, {model}", charts.lines(panels, names, alt=alt), alt))
+        figures.append(_curves(str(3 + place), f"Training dynamics, {model}", panels, names, alt))
     return figures
+
+
+def _curves(label: str, title: str, panels: Sequence[charts.Panel], names: Sequence[str], alt: str) -> Figure:
+    return Figure(label, title, charts.lines(panels, names, alt=alt), alt, parts=charts.panels(panels, names))
 
 
 def _panel(runs: Sequence[Trained], key: str, title: str) -> charts.Panel:

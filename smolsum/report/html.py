@@ -39,17 +39,16 @@ td.l{min-width:9rem;overflow-wrap:break-word}
 td.e{background:var(--blank);color:var(--dim)}td.e summary{font-weight:400;padding:0;cursor:pointer;white-space:nowrap}
 td.e code{font-size:.8rem;display:block;white-space:normal;min-width:11rem}td.b{background:var(--best);font-weight:600}
 .note{color:var(--dim);font-size:.86rem;margin:.15rem 0}
-svg{display:block;width:100%;max-width:50rem;height:auto;font:11px system-ui,sans-serif}
-.wide{overflow-x:auto}.wide svg{min-width:34rem}
+svg{display:block;width:100%;height:auto;font:11px system-ui,sans-serif}
+.drawn{display:flex;flex-wrap:wrap;align-items:flex-start;gap:.4rem 1.6rem}
 svg text{fill:var(--fg)}svg text.faint{fill:var(--dim)}svg text.title{font-weight:600}
 .grid{stroke:var(--rule);fill:none;stroke-width:.6}.line{fill:none;stroke-width:1.4}.key{fill:none;stroke-width:4}
 .front{fill:none;stroke:var(--dim);stroke-dasharray:4 3}.dot circle{fill-opacity:.65}
-.line.dashed{stroke-dasharray:5 3}.key.dashed{stroke-dasharray:5 3}
+.dashed{stroke-dasharray:5 3}.dotted{stroke-dasharray:1.5 2}.mixed{stroke-dasharray:6 2 1.5 2}
 rect.pos{fill:var(--pos)}rect.neg{fill:var(--neg)}rect.none,rect.blank{fill:var(--blank)}
 @media (max-width:40rem){body{padding:.7rem;font-size:14px}table{font-size:.78rem}}
-@media print{body{max-width:none;font-size:10pt}nav{display:none}.scroll,.wide{overflow:visible}
-table{font-size:7pt}th,td{padding:1pt 3pt}tr,figure,svg{break-inside:avoid}h2{break-after:avoid}td.w{min-width:0}
-.wide svg{min-width:0}}
+@media print{body{max-width:none;font-size:10pt}nav{display:none}.scroll{overflow:visible}
+table{font-size:7pt}th,td{padding:1pt 3pt}tr,figure,svg{break-inside:avoid}h2{break-after:avoid}td.w{min-width:0}}
 """
 
 
@@ -103,7 +102,7 @@ def _item(item: Item, folder: Path) -> str:
         caption = f"Figure {item.number}: {item.title}"
         return (
             f'<figure id="figure-{item.number}"><figcaption>{escape(caption)}</figcaption>\n'
-            f'<div class="wide">{item.svg}</div>\n{notes}</figure>'
+            f'<div class="drawn">{"".join(item.parts) or item.svg}</div>\n{notes}</figure>'
         )
     numeric = numeric_columns(item)
     head = "".join(

@@ -54,6 +54,8 @@ class Figure:
     svg: str
     alt: str
     notes: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    """the same in pieces, which a page sets beside or below one another as it has room; none if it is in one piece"""
 
 
 Item: TypeAlias = Table | Figure

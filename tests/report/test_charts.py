@@ -67,8 +67,29 @@ def test_names_cannot_break_a_drawing() -> None:
 
 
 def test_more_series_than_colours_differ() -> None:
-    """The ninth series has the first's colour and another stroke."""
-    names = [f"n{i}" for i in range(9)]
+    """No two of the 26 of a whole study look alike; the ninth has the first's colour and another stroke."""
+    names = [f"n{i}" for i in range(26)]
     svg = charts.lines([Panel("p", tuple(Series(n, ((0.0, 0.0), (1.0, 1.0))) for n in names))], names, alt="x")
     assert svg.count('class="line c0"') == 1
     assert svg.count('class="line c0 dashed"') == 1
+    assert len(set(re.findall(r'class="line ([^"]+)"', svg))) == 26
+
+
+def test_pieces_fit_a_phone() -> None:
+    """Each panel and the legend come as a drawing of their own, narrow enough to be read at 360 px, with nothing beyond
+    its edge."""
+    names = [f"tiny-lfm-included-meteor-rouge-{i}" for i in range(26)]
+    curves = tuple(Series(name, ((0.0, 0.0), (1000.0, -2.5e-7))) for name in names)
+    pieces = charts.panels([Panel("loss", curves), Panel("reward", curves)], names)
+    assert len(pieces) == 3
+    for piece in pieces:
+        root = ElementTree.fromstring(piece)
+        width, height = map(float, (root.get("viewBox") or "").split()[2:])
+        assert width <= 340
+        for text in root.iter("{http://www.w3.org/2000/svg}text"):
+            wide = len(text.text or "") * charts.LETTER
+            x = float(text.get("x") or 0)
+            left = {"start": x, "middle": x - wide / 2, "end": x - wide}[text.get("text-anchor") or "start"]
+            assert left >= 0
+            assert left + wide <= width + 1
+            assert 0 <= float(text.get("y") or 0) <= height
