@@ -39,6 +39,8 @@ class Split:
     name: str
     examples: tuple[Example, ...]
     fingerprint: str
+    left_out: str = ""
+    """what the task could not use of the data, and why, in the words of a warning"""
 
 
 def load_split(data: DataConfig, split: str, *, references: bool = True) -> Split:
@@ -56,10 +58,11 @@ def load_split(data: DataConfig, split: str, *, references: bool = True) -> Spli
     return Split(name=split, examples=examples, fingerprint=_fingerprint(examples))
 
 
-def generated_split(name: str, examples: Iterable[Example]) -> Split:
-    """A split of examples that a task made from its seed, fingerprinted as one that was read. Ids must be unique."""
+def generated_split(name: str, examples: Iterable[Example], left_out: str = "") -> Split:
+    """A split of examples that a task made, from its seed or from data of which some may be `left_out`, fingerprinted
+    as one that was read. Ids must be unique."""
     made = tuple(examples)
-    return Split(name, made, _fingerprint(made))
+    return Split(name, made, _fingerprint(made), left_out)
 
 
 def overlap(a: Split, b: Split) -> list[str]:

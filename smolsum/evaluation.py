@@ -104,6 +104,8 @@ def _generate(
     """A completion for each prompt, and what the summary says of their origin."""
     tokenizing = subject.load(shapes_only=True)
     prompts, dropped = encode_prompts(tokenizing, task, split, subject.config)
+    if split.left_out:
+        console.warn(split.left_out)
     if dropped:
         console.warn(f"{dropped} prompts longer than {subject.config.data.max_input_tokens} tokens were dropped")
     matcher = matching(task, subject.config, console.warn)

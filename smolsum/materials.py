@@ -49,7 +49,7 @@ def gather(config: Config) -> Materials:
     policy = _policy(config)
     task = TASKS[config.task.name]
     splits = {name: task.load(config, name) for name in SPLITS}
-    warnings = list(task.check(config))
+    warnings = [*task.check(config), *(split.left_out for split in splits.values() if split.left_out)]
     if not can_share_prefix(policy.model):
         warnings.append(
             "this model cannot share a prompt among its completions: each goes through it anew, more slowly"

@@ -44,7 +44,7 @@ def config(
 
 def test_names() -> None:
     """These presets are shipped, and no name stands for two of them."""
-    assert preset_names("profiles") == ("default", "study")
+    assert preset_names("profiles") == ("default", "kalomaze", "study")
     assert preset_names("models") == ("lfm", "qwen", "tiny", "tiny-lfm")
     assert preset_names("strategies") == ("finetuned", "included")
     assert len(PRESETS) == len({name for _, name in PRESETS})

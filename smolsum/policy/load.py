@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -114,6 +114,20 @@ def load_policy(
     if lora:
         add_adapters(model, lora, dtype=DTYPES[policy.dtype], seed=seed)
     return policy
+
+
+def load_decoder(path_or_id: str) -> Callable[[Sequence[int]], str]:
+    """What turns token ids of the model at `path_or_id` into text, special tokens left out; no weight is read. Raises
+    what `load_policy` raises."""
+    path = locate(path_or_id)
+    try:
+        tokenizer = load_tokenizer(path)
+    except (ValueError, RuntimeError, KeyError, OSError, TypeError) as error:
+        raise UsageError(
+            f"the tokenizer in {path} cannot be loaded: {_first_line(error)}",
+            hint="check the files or download the model again",
+        ) from error
+    return lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
 def locate(path_or_id: str) -> Path:

@@ -3,11 +3,12 @@ line."""
 
 from __future__ import annotations
 
-from smolsum.tasks import tldr
+from smolsum.tasks import ab_judge, tldr
 from smolsum.tasks.task import Task
 
 TASKS: dict[str, Task] = {
     "tldr": tldr.TASK,
+    "ab-judge": ab_judge.TASK,
 }
 DEFAULT_TASK = "tldr"
 """meant where no task is named"""

@@ -1,0 +1,102 @@
+"""Judging which of two samples is the original, the other having been corrupted: notes first, then a letter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
+
+from smolsum.config import Config, TaskConfig
+from smolsum.data import Example, Split, generated_split, load_split
+from smolsum.errors import UsageError
+from smolsum.rewards import REWARDS
+from smolsum.rewards.judgement import read
+from smolsum.rollout.records import RolloutGroup
+from smolsum.tasks.ab_judge.corruption import MIN_WORDS
+from smolsum.tasks.ab_judge.measures import ERRORS, HEADLINES, PANELS, measurer, summarise
+from smolsum.tasks.ab_judge.pairs import make_pairs
+from smolsum.tasks.ab_judge.rules import rules
+from smolsum.tasks.ab_judge.settings import NOTES_TOKENS, AbJudgeConfig, settings
+from smolsum.tasks.ab_judge.signals import SIGNALS, is_right
+from smolsum.tasks.task import Messages, Task
+
+
+def load(config: Config, split: str) -> Split:
+    """A pair of each text of the split's `data.prompt_column` that can be corrupted, and how many cannot. UsageError
+    where none can."""
+    texts = load_split(config.data, split, references=False)
+    pairs = make_pairs(texts.examples, rules(config, texts), seed=settings(config).pairs_seed)
+    if not pairs.examples:
+        raise UsageError(
+            f"none of the {len(texts.examples)} texts of the {split} split can be corrupted: each has fewer than "
+            f"{MIN_WORDS} words, or nothing that task.faults = {settings(config).faults!r} could change",
+            hint="--set data.prompt_column=NAME for a column of longer texts, or --set task.faults=all",
+        )
+    left_out = (
+        f"{pairs.skipped} of {len(texts.examples)} texts of the {split} split cannot be corrupted and were left out"
+    )
+    return generated_split(split, pairs.examples, left_out if pairs.skipped else "")
+
+
+def messages(example: Example, config: Config) -> Messages:
+    """The instruction with the number of tokens in it, and both samples."""
+    task = settings(config)
+    system = task.system_prompt.replace(NOTES_TOKENS, str(task.notes_tokens))
+    return (*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": example.source})
+
+
+def check(config: Config) -> Sequence[str]:
+    """A warning where advantages are standardised, which takes the power of the accuracy out again."""
+    task, scale = settings(config), config.grpo.advantage_scale
+    scaled = [name for name, stage in config.stages.items() if stage.rewards.get("judgement")]
+    if not scaled or task.accuracy_power == 0 or scale == "none":
+        return ()
+    return (
+        f"task.accuracy_power = {task.accuracy_power:g} does next to nothing with grpo.advantage_scale = {scale}: it "
+        "multiplies all right judgements of a step alike, and dividing by a standard deviation takes that out again; "
+        "to let it act: --set grpo.advantage_scale=none",
+    )
+
+
+def step_metrics(groups: Sequence[RolloutGroup], config: Config) -> dict[str, float]:
+    """The share of a step's judgements that are right, and of those that say A."""
+    readings = [(read(rollout.text), group.prompt) for group in groups for rollout in group.rollouts]
+    said = [reading.letter == "A" for reading, _ in readings if reading.letter]
+    accuracy = {"accuracy": fmean(is_right(reading, prompt) for reading, prompt in readings)}
+    return accuracy | ({"position/said_a": fmean(said)} if said else {})
+
+
+def variant(task: TaskConfig, text: str) -> TaskConfig:
+    """The settings that a baseline's `--prompt` means: `<N>-tokens` asks for notes of that length, anything of several
+    words is the instruction itself. UsageError for another single word."""
+    if match := re.fullmatch(r"(\d+)-tokens", text):
+        return replace(task, notes_tokens=int(match[1]))  # type: ignore[call-arg]
+    if len(text.split()) < 2:
+        raise UsageError(f"no prompt {text!r}", hint="give 128-tokens (or another number), or a whole instruction")
+    return replace(task, system_prompt=text)
+
+
+TASK = Task(
+    name="ab-judge",
+    settings=AbJudgeConfig,
+    messages=messages,
+    signals={**SIGNALS, "overlong": REWARDS["overlong"]},
+    model="qwen",
+    strategy="judge",
+    strategies={
+        "judge": {"stages": {"judge": {"rewards": {"judgement": 1.0, "judgement_format": 0.2, "notes_length": 0.2}}}}
+    },
+    defaults={"grpo": {"advantage_scale": "none"}, "sampling": {"max_new_tokens": 256}},
+    load=load,
+    check=check,
+    measurer=measurer,
+    summarise=summarise,
+    step_metrics=step_metrics,
+    headlines=HEADLINES,
+    panels=PANELS,
+    errors=ERRORS,
+    score="right",
+    variant=variant,
+    baselines=("128-tokens",),
+)
