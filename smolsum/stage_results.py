@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from smolsum.config import Config
-from smolsum.disk import replace
+from smolsum.disk import replace, to_json
 from smolsum.errors import SmolsumError
 from smolsum.evaluate.generate import GREEDY, complete, measured
-from smolsum.evaluate.generations import GENERATIONS, ORIGIN, generated_from, obtain
+from smolsum.evaluate.generations import GENERATIONS, ORIGIN, generated_from, obtain, same_completions
 from smolsum.evaluate.legend import error_shares, legend
 from smolsum.evaluate.scores import has_scores, read_summary, write_scores
 from smolsum.fingerprint import digest
@@ -46,6 +47,7 @@ def score_stage(materials: Materials, config: Config, paths: RunPaths, *, label:
     rows = measured(groups, SPLIT, split["fingerprint"], materials.measure)
     origin = {"label": label, "step": step, "split": SPLIT, "sampler": GREEDY.name, WEIGHTS: weights}
     origin |= {key: materials.provenance[key] for key in FIXED}
+    origin |= {"task": asdict(config.task), "max_new_tokens": config.sampling.max_new_tokens}
     metrics = materials.task.summarise(rows) | error_shares(materials.task.errors, rows)
     write_scores(folder, rows, metrics, origin | legend(materials.task, metrics), remedy)
 
@@ -56,8 +58,8 @@ def _share(folder: Path, made_from: Mapping[str, Any], weights: str, runs_dir: P
         return
     for run in reversed(list_runs(runs_dir)):
         other = run.evaluation(folder.name)
-        with suppress(OSError, ValueError, SmolsumError):  # not a whole evaluation: it will be made anew
+        with suppress(OSError, ValueError, TypeError, SmolsumError):  # not a whole evaluation: it will be made anew
             same = has_scores(other) and read_summary(other).get(WEIGHTS) == weights
-            if same and json.loads((other / ORIGIN).read_bytes()) == made_from:
+            if same and same_completions(json.loads((other / ORIGIN).read_bytes()), json.loads(to_json(made_from))):
                 replace(folder / GENERATIONS, (other / GENERATIONS).read_bytes(), remedy)
                 return

@@ -14,11 +14,13 @@ from smolsum.config import Config
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.evaluate.generate import GREEDY, Sampler
 from smolsum.evaluate.scores import has_scores, read_summary
+from smolsum.fingerprint import digest
 from smolsum.policy.load import Policy, load_policy, weights_hash
 from smolsum.policy.save import load_trained
 from smolsum.resolve import resolve
 from smolsum.runs import RunPaths, open_run, plain
 from smolsum.tasks import DEFAULT_TASK, TASKS
+from smolsum.values import RunName, check_value
 
 
 @dataclass(frozen=True)
@@ -70,16 +72,21 @@ def find_subject(
     run, checkpoint = _find_checkpoint(reference, runs_dir)
     if run is None or checkpoint is None:
         config = _settings(_model(reference, runs_dir), config_file, sets, runs_dir, workers, task)
-        folder = runs_dir / (name or f"eval-{_of(config)}{plain(reference)}-{split}{_suffix(sampler)}")
+        folder = _folder(runs_dir, name or f"eval-{_of(config)}{plain(reference)}-{split}{_suffix(sampler)}")
         return Subject(config, folder, folder.name)
     if config_file is not None or task is not None:
         flag = "--config" if task is None else "--task"
         raise UsageError(
             f"{reference} has its own settings, so it takes no {flag}", hint="change single ones with --set"
         )
+    if trained := next((key for key in sets if key.strip().startswith(("model.", "lora."))), None):
+        raise UsageError(
+            f"{reference} was trained with its own model and adapter, so it takes no --set {trained}",
+            hint="leave it out, or evaluate another model by its name or path",
+        )
     config = _settings(None, run.config, sets, runs_dir, workers)
     folder, label = _evaluation(run, checkpoint.step, split, sampler)
-    return Subject(config, run.evaluation(name) if name else folder, name or label, checkpoint)
+    return Subject(config, _folder(run.evaluations, name) if name else folder, name or label, checkpoint)
 
 
 def baseline_subjects(
@@ -105,9 +112,24 @@ def baseline_subjects(
     subjects = []
     for variant in chosen:
         told = replace(config, task=asked.variant(config.task, variant))
-        given = f"{_of(config)}{plain(model or config.model.path)}-{plain(variant)[:40]}-{split}{_suffix(sampler)}"
-        subjects.append(Subject(told, runs_dir / (name or f"baseline-{given}"), name or f"baseline-{given}"))
+        given = f"{_of(config)}{plain(model or config.model.path)}-{_prompt(variant)}-{split}{_suffix(sampler)}"
+        folder = _folder(runs_dir, name or f"baseline-{given}")
+        subjects.append(Subject(told, folder, folder.name))
     return subjects
+
+
+def _folder(parent: Path, name: str) -> Path:
+    """The folder of this name; UsageError where it is no name, or is that of a run."""
+    check_value("--name", RunName, name, "flag")
+    if RunPaths(parent / name).config.exists():
+        raise UsageError(f"{parent / name} is a run, and not a folder for results", hint="--name with another name")
+    return parent / name
+
+
+def _prompt(variant: str) -> str:
+    """A prompt variant in the name of a folder: itself, or of a text its beginning and what tells it from others."""
+    name = plain(variant)
+    return name if name == variant else f"{name[:40].rstrip('._-')}-{digest(variant)[:8]}"
 
 
 def _of(config: Config) -> str:

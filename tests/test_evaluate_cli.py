@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from judge_server import JudgeServer, answer, failure, serving
 from training import SIZES, arguments, make_data
@@ -167,6 +168,80 @@ def test_baseline_prompts(run: Path, call: Call) -> None:
     code, _, err = call("baseline", "--prompt", "50-wrods")
     assert code == 2
     assert "error: no prompt '50-wrods'" in err
+
+
+def test_prompts_that_begin_alike(run: Path, call: Call) -> None:
+    """Each instruction has a folder of its own, the same one every time; both are evaluated."""
+    texts = [f"Summarise the post for somebody who has never met its author, in {n} sentences." for n in (2, 3)]
+    prompts = [flag for text in texts for flag in ("--prompt", text)]
+    code, out, err = call("baseline", *prompts, *_settings(run))
+    assert code == 0, err
+    folders = [Path(line) for line in out.splitlines()]
+    assert [summary(folder)["task"]["system_prompt"] for folder in folders] == texts
+    assert len(set(folders)) == 2
+    assert call("baseline", *prompts, *_settings(run))[:2] == (0, out)
+
+
+def test_a_run_keeps_its_own_evaluation(run: Path, call: Call) -> None:
+    """A run's own evaluation is not written over with measures of other settings, and a run keeps its model."""
+    before = {path.name: path.read_bytes() for path in (run / "eval" / "quality-test").iterdir()}
+    code, _, err = call("eval", run, "--set", "task.target_tokens=40")
+    assert code == 2
+    assert "task.target_tokens 42 then, 40 now" in err
+    assert before == {path.name: path.read_bytes() for path in (run / "eval" / "quality-test").iterdir()}
+    code, out, _ = call("eval", run, "--set", "task.target_tokens=40", "--name", "shorter")
+    assert code == 0
+    assert summary(eval_folder(out))["task"]["target_tokens"] == 40
+    for setting in ("model.path=builtin:tiny-lfm", "lora.rank=4"):
+        code, _, err = call("eval", run, "--set", setting)
+        assert code == 2
+        assert f"so it takes no --set {setting}" in err
+
+
+def test_names_of_results(run: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of results is no run and no path."""
+    monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(run.parent))
+    before = sorted(path.name for path in run.iterdir())
+    for command in (["eval", "tiny"], ["baseline", "--prompt", "50-words"]):
+        code, _, err = call(*command, *_settings(run), "--name", run.name)
+        assert code == 2
+        assert "is a run, and not a folder for results" in err
+        assert sorted(path.name for path in run.iterdir()) == before
+        code, _, err = call(*command, *_settings(run), "--name", "../elsewhere")
+        assert code == 2
+        assert "--name must be a plain name" in err
+    code, _, err = call("eval", run, "--name", "a/b")
+    assert code == 2
+    assert "--name must be a plain name" in err
+
+
+def test_a_post_without_facts(run: Path, tmp_path: Path, call: Call) -> None:
+    """It is counted; the facts of the others are still measured."""
+    (tmp_path / "data").mkdir()
+    rows = pl.read_parquet(run.parent / "data" / "test.parquet").to_dicts()
+    rows[0]["facts"] = []
+    (tmp_path / "data" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, out, err = call("eval", "tiny", "--set=data.path=data", "--set=sampling.max_new_tokens=46")
+    assert code == 0, err
+    metrics = summary(eval_folder(out))["metrics"]
+    told = [row for row in read_jsonl(eval_folder(out) / "scores.jsonl") if "facts_right" in row]
+    assert len(told) == TESTS - 1
+    assert metrics["facts/right"] == pytest.approx(sum(row["facts_right"] for row in told) / len(told))
+    assert metrics["facts/posts_without"] == 1
+    assert "posts without facts" in err
+
+
+@pytest.mark.parametrize("damage", ['{"finish_reason": "eos"}', '{"id": 3}', '{"text": null}', '{"token_ids": ["a"]}'])
+def test_damaged_generations(damage: str, run: Path, call: Call) -> None:
+    """A line that is no completion is named; without it only its example is made again."""
+    folder = Path("runs/eval-tiny-test")
+    assert call("eval", "tiny", *_settings(run))[0] == 0
+    lines = (folder / "generations.jsonl").read_text().splitlines()
+    whole = json.loads(lines[1]) | json.loads(damage)
+    (folder / "generations.jsonl").write_text("\n".join([lines[0], json.dumps(whole), *lines[2:]]) + "\n")
+    code, _, err = call("eval", "tiny", *_settings(run))
+    assert code == 1
+    assert "generations.jsonl:2 is not a saved completion" in err
 
 
 def test_seeded_sampling(run: Path, call: Call) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 
@@ -36,6 +37,13 @@ def scores(mean_a: float, delta: float, sd: float) -> tuple[NDArray[np.float64],
     noise = (noise - noise.mean()) / noise.std(ddof=1)
     a = mean_a + rng.normal(scale=0.5, size=N)
     return a, a + delta + sd * noise
+
+
+def test_every_test_of_the_study_is_here() -> None:
+    """Five metrics in each of Tables 5 and 6, six configurations in each of Tables 10 to 13; none twice."""
+    keys = [(row["table"], row["model"], row["comparison"], row["metric"]) for row in ROWS]
+    assert Counter(row["table"] for row in ROWS) == {"5": 5, "6": 5, "10": 6, "11": 6, "12": 6, "13": 6}
+    assert len(set(keys)) == len(ROWS) == 34
 
 
 def test_golden_case() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import smolsum.policy  # noqa: F401  loads a fast BLAS before MLX
@@ -57,6 +58,22 @@ def test_checkpoints_load_in_mlx_lm(finished: Path) -> None:
     assert any(name.endswith("lora_a") for name, _ in tree_flatten(adapted.parameters()))
     mlx_lm.load(str(checkpoint / "fused"))
     assert "quantization" not in json.loads((checkpoint / "fused" / "config.json").read_text())
+
+
+def test_a_copied_checkpoint_is_known_as_adapters(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outside its run it says which base it goes with, and what can be evaluated in its place."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(finished / "checkpoints" / "step-000005", tmp_path / "mine")
+    assert json.loads((tmp_path / "mine" / "adapter_config.json").read_text())["model"] == "builtin:tiny"
+    assert main(["eval", "mine"]) == 2
+    err = capsys.readouterr().err
+    assert "error: mine holds adapters only, over the base builtin:tiny" in err
+    assert "hint: evaluate it inside its run, or give mine/fused" in err
+    shutil.rmtree(tmp_path / "mine" / "fused")
+    assert main(["eval", "mine"]) == 2
+    assert "lora.fuse=true" in capsys.readouterr().err
 
 
 def test_resume_with_adapters_is_bitwise(finished: Path, data: Path, tmp_path: Path) -> None:

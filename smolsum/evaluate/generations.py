@@ -1,6 +1,6 @@
 """The completions of one evaluation on disk, saved batch by batch before anything is measured or judged.
 
-origin.json         what they were made from: what a later evaluation must find as it was
+origin.json         what they were made from and are measured by: what a later evaluation must find as it was
 generations.jsonl   one line an example: text, token ids, why it ended, its seed
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,14 @@ from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
 
 GENERATIONS = "generations.jsonl"
 ORIGIN = "origin.json"
+TASK = "task"
+"""of an origin: the settings of the task"""
+
+KINDS = {
+    "id": str, "text": str, "token_ids": list, "finish_reason": str, "seed": int, "worker": str, "policy_version": int,
+}  # fmt: skip
+"""what a line of `generations.jsonl` holds"""
+ENDS = ("stop", "length")
 
 Completer = Callable[[Sequence[Prompt]], Iterator[Sequence[RolloutGroup]]]
 
@@ -27,9 +36,10 @@ Completer = Callable[[Sequence[Prompt]], Iterator[Sequence[RolloutGroup]]]
 def generated_from(
     weights: str, tokenizer: str, split: Mapping[str, str], config: Config, sampler: Sampler
 ) -> dict[str, Any]:
-    """What decides the completions of an evaluation: two with the same origin may share them. `weights` are a
+    """What decides the completions of an evaluation and, as `task`, what they are measured by. `weights` are a
     fingerprint or, inside a run, the step; `split` is as of `materials.split_fingerprints`."""
     return {
+        "model": config.model.path,
         "weights": weights,
         "dtype": config.model.dtype,
         "quantize": config.model.quantize,
@@ -37,8 +47,13 @@ def generated_from(
         **split,
         "sampler": sampler.name,
         "max_new_tokens": config.sampling.max_new_tokens,
-        "task": config.task.name,
+        TASK: asdict(config.task),
     }
+
+
+def same_completions(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two origins make the same completions, however they are measured."""
+    return {**one, TASK: None} == {**other, TASK: None}
 
 
 def obtain(
@@ -80,12 +95,21 @@ def check_origin(folder: Path, origin: Mapping[str, Any], remedy: str) -> None:
     except ValueError as error:
         raise SmolsumError(f"{path} is damaged: {error}", hint=f"remove {folder} and evaluate again") from error
     if then != now:
-        keys = [key for key in {**then, **now} if then.get(key) != now.get(key)]
-        differences = "; ".join(f"{key} {then.get(key)} then, {now.get(key)} now" for key in keys)
+        one, two = _flat(then), _flat(now)
+        keys = [key for key in {**one, **two} if one.get(key) != two.get(key)]
+        differences = "; ".join(f"{key} {one.get(key)} then, {two.get(key)} now" for key in keys)
         raise UsageError(
             f"{folder} holds the evaluation of something else: {differences}",
             hint="--name OTHER keeps both",
         )
+
+
+def _flat(origin: Any) -> dict[str, Any]:
+    """An origin with a name for each setting: `task.target_tokens`."""
+    flat = dict[str, Any]()
+    for key, value in (origin if isinstance(origin, dict) else {"": origin}).items():
+        flat |= {f"{key}.{name}": part for name, part in value.items()} if isinstance(value, dict) else {key: value}
+    return flat
 
 
 def _row(group: RolloutGroup) -> dict[str, Any]:
@@ -105,7 +129,13 @@ def _read(folder: Path, prompts: Sequence[Prompt]) -> dict[str, RolloutGroup]:
     """The saved completions by id; their log-probs were not kept."""
     known = {prompt.id: prompt for prompt in prompts}
     found = {}
-    for row in read_jsonl(folder / GENERATIONS):
+    for number, row in enumerate(read_jsonl(folder / GENERATIONS), start=1):
+        if not _is_saved(row):
+            where = f"{folder / GENERATIONS}:{number}"
+            raise SmolsumError(
+                f"{where} is not a saved completion, so the file is damaged",
+                hint="remove that line; only its example is completed again",
+            )
         if row["id"] in known:
             rollout = Rollout(
                 tuple(row["token_ids"]), (), row["finish_reason"], row["policy_version"], row["worker"], row["seed"],
@@ -113,3 +143,8 @@ def _read(folder: Path, prompts: Sequence[Prompt]) -> dict[str, RolloutGroup]:
             )  # fmt: skip
             found[row["id"]] = RolloutGroup(known[row["id"]], (rollout,))
     return found
+
+
+def _is_saved(row: Mapping[str, Any]) -> bool:
+    typed = all(isinstance(row.get(key), kind) for key, kind in KINDS.items())
+    return typed and row["finish_reason"] in ENDS and all(isinstance(i, int) and i >= 0 for i in row["token_ids"])

@@ -22,7 +22,7 @@ from smolsum.config import LoraConfig
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
 from smolsum.policy import kernels
 from smolsum.policy.head import has_plain_head
-from smolsum.policy.lora import add_adapters
+from smolsum.policy.lora import add_adapters, base_of
 from smolsum.policy.quantised import is_quantised, quantise
 from smolsum.values import nearest
 
@@ -31,6 +31,8 @@ HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 COMPANIONS = ("*.json", "*.jinja", "*.txt", "*.model")
 """what a checkpoint needs beside its weights"""
+FUSED = "fused"
+"""the folder in a checkpoint of adapters that holds the whole model"""
 LAYOUT = "give a directory in the Hugging Face layout: config.json, *.safetensors, tokenizer.json"
 
 
@@ -44,6 +46,8 @@ class Policy:
     config: Mapping[str, Any]
     lora: LoraConfig | None = None
     """the adapters that are trained in the place of the weights"""
+    source: str = ""
+    """what it was loaded by: `builtin:NAME`, a directory or a hub id"""
 
     @property
     def quantised(self) -> bool:
@@ -110,7 +114,7 @@ def load_policy(
             f"{path} holds the architecture {config['model_type']!r}, whose head smolsum cannot call on its own",
             hint="choose a model of another architecture (qwen2, qwen3, llama, gemma, lfm2, …)",
         )
-    policy = Policy(model, tokenizer, path, config, lora)
+    policy = Policy(model, tokenizer, path, config, lora, path_or_id)
     if lora:
         add_adapters(model, lora, dtype=DTYPES[policy.dtype], seed=seed)
     return policy
@@ -183,6 +187,12 @@ def _download(hub_id: str) -> Path:
 
 def _check(path: Path) -> dict[str, Any]:
     """The model's config, once the directory is seen to hold a model of a known architecture, whole."""
+    if (base := base_of(path)) is not None and not (path / "config.json").is_file():
+        over = f", over the base {base}" if base else ""
+        whole = (
+            f"give {path / FUSED}" if (path / FUSED).is_dir() else "train with --set lora.fuse=true for whole models"
+        )
+        raise UsageError(f"{path} holds adapters only{over}", hint=f"evaluate it inside its run, or {whole}")
     if not (path / "config.json").is_file():
         raise UsageError(f"{path} has no config.json", hint=LAYOUT)
     config = _json(path / "config.json")

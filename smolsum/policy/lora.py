@@ -49,12 +49,24 @@ def add_adapters(model: nn.Module, lora: LoraConfig, *, dtype: mx.Dtype, seed: i
     mx.eval(model.trainable_parameters())
 
 
-def save_adapters(model: nn.Module, lora: LoraConfig, folder: Path) -> None:
-    """Write the adapters so that mlx-lm's `--adapter-path` takes the folder, over the same base."""
+def save_adapters(model: nn.Module, lora: LoraConfig, base: str, folder: Path) -> None:
+    """Write the adapters so that mlx-lm's `--adapter-path` takes the folder, over the same base, whose path or hub id
+    is written down with them."""
     layers = lora.layers or len(model.layers)
-    facts = {"fine_tune_type": "lora", "num_layers": layers, "lora_parameters": _parameters(lora)}
+    facts = {"model": base, "fine_tune_type": "lora", "num_layers": layers, "lora_parameters": _parameters(lora)}
     (folder / CONFIG).write_text(json.dumps(facts, indent=2) + "\n")
     mx.save_safetensors(str(folder / WEIGHTS), dict(tree_flatten(model.trainable_parameters())))
+
+
+def base_of(folder: Path) -> str | None:
+    """The base that adapters in the folder go with, empty where that is not said; None where there are no adapters."""
+    if not (folder / WEIGHTS).is_file():
+        return None
+    try:
+        facts = json.loads((folder / CONFIG).read_text())
+    except (OSError, ValueError):
+        return ""
+    return str(facts.get("model", "")) if isinstance(facts, dict) else ""
 
 
 def load_adapters(model: nn.Module, folder: Path) -> None:

@@ -12,11 +12,8 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from smolsum.policy.load import COMPANIONS, DTYPES, Policy
+from smolsum.policy.load import COMPANIONS, DTYPES, FUSED, Policy
 from smolsum.policy.lora import fused_weights, load_adapters, save_adapters
-
-FUSED = "fused"
-"""the folder in a checkpoint of adapters that holds the whole model"""
 
 
 def save_policy(policy: Policy, weights: Mapping[str, Any], folder: Path) -> None:
@@ -55,7 +52,7 @@ def save_trained(policy: Policy, folder: Path) -> None:
     if policy.lora is None:
         save_policy(policy, policy.model.parameters(), folder)
         return
-    save_adapters(policy.model, policy.lora, folder)
+    save_adapters(policy.model, policy.lora, policy.source, folder)
     if policy.lora.fuse:
         plain = {k: v for k, v in policy.config.items() if k not in ("quantization", "quantization_config")}
         (folder / FUSED).mkdir()

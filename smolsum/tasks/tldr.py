@@ -75,15 +75,17 @@ def measurer(splits: Sequence[Split], config: Config) -> Callable[[Prompt, Rollo
 
 def summarise(rows: Sequence[Row]) -> dict[str, float | None]:
     """Lengths, and means over the examples that have a value; `facts/wrong_share` is wrongly stated facts over all
-    stated facts of the split, `facts/covered_share` rightly stated ones over all that the posts have."""
+    stated facts of the split, `facts/covered_share` rightly stated ones over all that the posts have. Posts without
+    facts are in none of these, and `facts/posts_without` is their number."""
     summary: dict[str, float | None] = {
         **length_table([row["tokens"] for row in rows]),
         **{f"length/{key}": _mean(rows, key) for key in MEANS},
         **{key: _mean(rows, key) for key in SHARES},
     }
-    if all("facts_right" in row for row in rows):
-        right, wrong, missing = (sum(row[f"facts_{key}"] for row in rows) for key in FACTS)
-        summary |= {f"facts/{key}": _mean(rows, f"facts_{key}") for key in FACTS}
+    if told := [row for row in rows if row.get("facts_right") is not None]:
+        right, wrong, missing = (sum(row[f"facts_{key}"] for row in told) for key in FACTS)
+        summary |= {f"facts/{key}": _mean(told, f"facts_{key}") for key in FACTS}
+        summary["facts/posts_without"] = len(rows) - len(told)
         summary["facts/wrong_share"] = wrong / (right + wrong) if right + wrong else None
         summary["facts/covered_share"] = right / (right + missing) if right + missing else None
     return summary
@@ -181,6 +183,7 @@ TASK = Task(
                 Headline("facts/missing", "not stated", "{:.2f}".format),
                 WRONG,
                 Headline("facts/covered_share", "covered", "{:.1%}".format),
+                Headline("facts/posts_without", "posts without facts", "{:.0f}".format),
             ),
             remedy="give the data a column `facts` (smolsum/tasks/facts.py says what is in it)",
         ),
