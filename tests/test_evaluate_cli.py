@@ -184,11 +184,12 @@ def test_prompts_that_begin_alike(run: Path, call: Call) -> None:
 
 def test_a_run_keeps_its_own_evaluation(run: Path, call: Call) -> None:
     """A run's own evaluation is not written over with measures of other settings, and a run keeps its model."""
-    before = {path.name: path.read_bytes() for path in (run / "eval" / "quality-test").iterdir()}
+    own = [run / "eval" / "quality-test" / name for name in ("origin.json", "scores.jsonl", "summary.json")]
+    before = [path.read_bytes() for path in own]
     code, _, err = call("eval", run, "--set", "task.target_tokens=40")
     assert code == 2
     assert "task.target_tokens 42 then, 40 now" in err
-    assert before == {path.name: path.read_bytes() for path in (run / "eval" / "quality-test").iterdir()}
+    assert before == [path.read_bytes() for path in own]
     code, out, _ = call("eval", run, "--set", "task.target_tokens=40", "--name", "shorter")
     assert code == 0
     assert summary(eval_folder(out))["task"]["target_tokens"] == 40
