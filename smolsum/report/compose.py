@@ -50,7 +50,10 @@ def _results(study: Study, found: Sequence[Outcome]) -> Sequence[Item]:
     """The study's tables, or those of a task that is not the study's."""
     if study.repeats:
         return [*result_tables(study, found), strategies_table(study, found)]
-    return [tables_task.started_table(study)] if study.trained else []
+    if not study.trained:
+        return []
+    flips = tables_task.started_flips_table(study)
+    return [tables_task.started_table(study), *([flips] if flips.rows else [])]
 
 
 def _judge(study: Study, found: Sequence[Outcome]) -> tuple[Item, ...]:
@@ -91,12 +94,12 @@ def _trained_verdict(study: Study) -> str:
             continue
         best = max(known, key=lambda name: known[name].mean_b)
         result = known[best]
-        sure = "" if result.p < ALPHA else "not significantly "
         verb = "raised" if result.delta > 0 else "lowered"
-        said.append(
-            f"{model}: of {len(known)} runs {best} ends highest in {study.score}, {result.mean_b:.3f}; training {sure}"
-            f"{verb} it from {result.mean_a:.3f} (p {p_value(result.p)})."
-        )
+        change = f"training {verb} it from {result.mean_a:.3f} (p {p_value(result.p)})"
+        if not result.p < ALPHA:
+            change = f"before training it was {result.mean_a:.3f}, which is no significant difference"
+        runs = f"of {len(known)} runs {best} ends highest" if len(known) > 1 else f"{best} ends"
+        said.append(f"{model}: {runs} in {study.score}, {result.mean_b:.3f}; {change}.")
     return " ".join(said)
 
 

@@ -28,6 +28,8 @@ def provenance_table(study: Study) -> Table:
     """Returns what all of the report rests on."""
     first = study.evaluations[0]
     judge = Cell(study.judge) if study.judge else empty(judge_command(study, first))
+    if not study.criteria:
+        judge = words("the task asks none")
     data = str(first.scores.origin.get("data"))
     rows = [
         (words("Runs"), words(len(study.trained))),
@@ -36,8 +38,9 @@ def provenance_table(study: Study) -> Table:
         (words("Test split fingerprint"), Cell(data, source=Source(first.folder / SUMMARY, "data"))),
         (words("Examples"), number(first.summary["n"], plain(0), Source(first.folder / SUMMARY, "n"))),
         (words("Judge"), judge),
-        (words("METEOR"), words(", ".join(sorted({str(e.summary.get("meteor")) for e in study.evaluations})))),
     ]
+    if matchers := sorted({str(e.summary["meteor"]) for e in study.evaluations if e.summary.get("meteor")}):
+        rows.append((words("METEOR"), words(", ".join(matchers))))
     versions = sorted({str(run.info.get("versions", {}).get("smolsum")) for run in study.trained})
     machines = sorted({str(run.info.get("machine", {}).get("system")) for run in study.trained})
     rows.append((words("smolsum"), words(", ".join(versions) or NOT_DONE)))
@@ -108,30 +111,31 @@ def flips_table(study: Study, outcomes: Sequence[Outcome]) -> Table:
 
 def cost_table(study: Study) -> Table:
     """Returns what each run took: steps, time by part, memory; and what its judge took."""
-    rows: list[tuple[Cell, ...]] = []
-    for run in study.trained:
-        usage = run.last.summary.get("judging", {}).get("usage", {})
-        judged, source = judge_command(study, run.last), Source(run.last.folder / SUMMARY, "judging.usage")
-        dollars = usage.get("dollars")
-        rows.append(
-            (
-                words(run.paths.name),
-                number(len(run.metrics), plain(0), Source(run.paths.metrics, "step")),
-                *(_spent(run, key) for key in ("perf/step_s", "perf/rollout_s", "perf/fwd_bwd_s")),
-                _peak(run),
-                number(usage.get("calls"), plain(0), source, command=judged),
-                number(usage.get("input_tokens"), plain(0), source, command=judged),
-                number(usage.get("output_tokens"), plain(0), source, command=judged),
-                words("price unknown")
-                if usage and dollars is None
-                else number(dollars, plain(2), source, command=judged),
-            )
+    rows = [
+        (
+            words(run.paths.name),
+            number(len(run.metrics), plain(0), Source(run.paths.metrics, "step")),
+            *(_spent(run, key) for key in ("perf/step_s", "perf/rollout_s", "perf/fwd_bwd_s")),
+            _peak(run),
+            *(_paid(study, run) if study.criteria else ()),
         )
-    columns = (
-        "Run", "Steps", "Minutes", "Minutes sampling", "Minutes updating", "Peak GB", "Judge calls", "Tokens in",
-        "Tokens out", "Dollars",
-    )  # fmt: skip
-    return Table("S7", "Cost and time", columns, tuple(rows))
+        for run in study.trained
+    ]
+    columns = ("Run", "Steps", "Minutes", "Minutes sampling", "Minutes updating", "Peak GB")
+    judged = ("Judge calls", "Tokens in", "Tokens out", "Dollars") if study.criteria else ()
+    return Table("S7", "Cost and time", (*columns, *judged), tuple(rows))
+
+
+def _paid(study: Study, run: Trained) -> tuple[Cell, ...]:
+    """What the judge of a run took."""
+    usage = run.last.summary.get("judging", {}).get("usage", {})
+    judged, source = judge_command(study, run.last), Source(run.last.folder / SUMMARY, "judging.usage")
+    counts = [
+        number(usage.get(key), plain(0), source, command=judged) for key in ("calls", "input_tokens", "output_tokens")
+    ]
+    if usage and usage.get("dollars") is None:
+        return (*counts, words("price unknown"))
+    return (*counts, number(usage.get("dollars"), plain(2), source, command=judged))
 
 
 def _column(run: Trained, key: str) -> list[float]:
@@ -203,7 +207,9 @@ def limits(study: Study, outcomes: Sequence[Outcome]) -> list[str]:
         said.append(
             "A configuration with one seed cannot show how much training varies; its p value is about examples."
         )
-    if study.judge is None:
+    if not study.criteria:
+        said.append("Training and evaluation measure the same: a reward that can be satisfied by a trick rises too.")
+    elif study.judge is None:
         said.append("No judge has scored these runs: lengths and overlap say little about quality.")
     else:
         said.append(f"Quality is the opinion of one judge ({study.judge}); no human has scored these summaries.")

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+from smolsum.evaluate.columns import PASSED
 from smolsum.report.commands import judge_command
-from smolsum.report.page import Cell, Table, empty, number, percent, plain, signed, words
+from smolsum.report.page import Cell, Table, empty, number, p_value, percent, plain, signed, words
 from smolsum.report.results import Outcome, baseline_of
 from smolsum.report.study import Evaluation, Study, Trained
 from smolsum.report.tables_results import interval, test_cells
 from smolsum.stats.family import holm
+from smolsum.stats.paired import mcnemar
 from smolsum.stats.runs import MixedResult, compare_runs
 from smolsum.stats.sides import Side
 
@@ -65,11 +68,33 @@ def started_table(study: Study) -> Table:
 
 def started(run: Trained, score: str) -> MixedResult | None:
     """The last evaluation against the first; None where one of them lacks the score."""
-    if run.first is None or not all(score in e.scores.metrics for e in (run.first, run.last)):
+    pair = _both(run, score)
+    return None if pair is None else compare_runs(*pair, alternative="two-sided")
+
+
+def _both(run: Trained, column: str) -> tuple[Any, Any] | None:
+    """A column of the first and of the last evaluation, by example; None where one of them lacks it."""
+    if run.first is None or not all(column in e.scores.metrics for e in (run.first, run.last)):
         return None
     sides = [Side(e.folder.name, (e.scores,)) for e in (run.first, run.last)]
-    before, after = (side.values(score, sides[0].ids) for side in sides)
-    return compare_runs(before, after, alternative="two-sided")
+    before, after = (side.values(column, sides[0].ids) for side in sides)
+    return before, after
+
+
+def started_flips_table(study: Study) -> Table:
+    """Returns the examples that training rescued and regressed, of the runs whose evaluations say which are right."""
+    rows = []
+    for run in study.trained:
+        if (pair := _both(run, PASSED)) is None:
+            continue
+        flips = mcnemar(*(values[0] for values in pair), alternative="two-sided")
+        if flips is None:
+            continue
+        counts = (number(flips.gained, plain(0)), number(flips.lost, plain(0)), number(flips.p, p_value))
+        rows.append((words(run.model), words(run.paths.name), *counts))
+    columns = ("Model", "Run", "Rescued", "Regressed", "p (McNemar)")
+    note = "Rescued: right after training and not before; regressed: the reverse."
+    return Table("S5", "Rescued and regressed examples", columns, tuple(rows), (note,))
 
 
 def error_names(study: Study, outcomes: Sequence[Outcome]) -> list[str]:

@@ -268,6 +268,7 @@ def test_a_task_that_is_not_the_study_s(capsys: pytest.CaptureFixture[str], tmp_
         for label, step, gain in (("start", 0, 0.0), ("verse", 4, shift)):
             rows = [{**row, "rhymes": 0.1 * i % 0.4 + gain} for i, row in enumerate(scores(0.0))]
             rows = [{k: row[k] for k in ("id", "split", "data", "text", "rhymes")} for row in rows]
+            rows = [{**row, "passed": float(row["rhymes"] > 0.25)} for row in rows]
             mean = sum(row["rhymes"] for row in rows) / len(rows)
             if label == "start":
                 run(root, name, PATHS["qwen"], {"verse": ["rhymes"]}, rows, {})
@@ -289,6 +290,11 @@ def test_a_task_that_is_not_the_study_s(capsys: pytest.CaptureFixture[str], tmp_
     assert not {"4", "5", "6", "8", "10", "10a", "11", "14", "S1", "S4"} & set(items)
     assert [row[4]["value"] for row in items["S11"]["rows"]] == pytest.approx([0.6, 0.1])
     assert [row[1]["text"] for row in items["S10"]["rows"]] == ["50%", "50%"]
+    assert [[cell["text"] for cell in row[1:4]] for row in items["S5"]["rows"]] == [
+        ["long", "5", "0"],
+        ["short", "1", "0"],
+    ]
+    assert "the task asks none" in json.dumps(items["S3"])
     assert items["S6"]["columns"] == ["Model", "Configuration", "Prose"]
     assert items["S6"]["notes"] == ["Prose: no verse."]
     assert "--reward meteor" not in (tmp_path / "report.json").read_text()
