@@ -85,7 +85,8 @@ class Journal:
         """Writes down how the attempt ended: the traceback in its log, an event and the status with the hint."""
         hint = error.hint if isinstance(error, SmolsumError) else self._paths.resume_command
         state: State = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        message = str(error) or type(error).__name__
+        stopped = "interrupted by the user" if isinstance(error, KeyboardInterrupt) else type(error).__name__
+        message = str(error) or stopped
         self.log("".join(traceback.format_exception(error)))
         self.event(state, message, hint=hint)
         self.status(state, step=step, phase=state, stage="", error=message, hint=hint)

@@ -214,6 +214,20 @@ def test_concurrent_reader_sees_whole_files(paths: RunPaths) -> None:
     assert reads
 
 
+def test_how_an_attempt_ended(paths: RunPaths) -> None:
+    """An error keeps its words and its hint; a Ctrl-C is what people call it, and no name of a class."""
+    for error, state, said, hint in (
+        (SmolsumError("no room", hint="make room"), "failed", "no room", "make room"),
+        (KeyboardInterrupt(), "interrupted", "interrupted by the user", paths.resume_command),
+        (ZeroDivisionError(), "failed", "ZeroDivisionError", paths.resume_command),
+    ):
+        with Journal(paths, 1) as journal:
+            journal.failure(error, 3)
+        status = json.loads(paths.status.read_bytes())
+        assert (status["state"], status["error"], status["hint"]) == (state, said, hint)
+        assert read_jsonl(paths.events)[-1]["message"] == said
+
+
 # resuming
 
 

@@ -87,12 +87,12 @@ def standing(
         if not here and silent > limit:
             return _stale(run, f"no heartbeat from {status.get('host', 'its machine')} for {duration(silent)}")
         if run.asks("stop"):
-            return Standing("stopping", "a stop is asked for: the run finishes its step, saves and ends")
+            return Standing("stopping", "stopping: its step is finished and saved first")
         if run.asks("pause"):
             remedy = f"rm {run.paths.control / 'pause'}"
             if state == "paused":
                 return Standing("paused", f"paused after step {run.step}: saved, safe to kill", remedy)
-            return Standing("pausing", "a pause is asked for: the run finishes its step, saves and waits", remedy)
+            return Standing("pausing", "pausing: its step is finished and saved first", remedy)
         # the request was withdrawn, and the trainer has not looked yet
         state = "running" if state in ("pausing", "paused") else state
         if silent > limit:

@@ -152,9 +152,7 @@ def test_pause_and_stop(tmp_path: Path) -> None:
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
         await pilot.press("space")
         await shown(app, pilot, "PAUSING")
-        await shown(
-            app, pilot, "a pause is asked for: the run finishes its step, saves and waits  -> space takes it back"
-        )
+        await shown(app, pilot, "pausing: its step is finished and saved first  -> space takes it back")
         await shown(app, pilot, "space resume  S stop")
         assert asked(paths, "pause")
         status(paths.root, "paused", 61, 80, heartbeat=datetime.now(UTC).isoformat())
