@@ -70,6 +70,14 @@ def cut(text: Text, width: int, *, ascii: bool = False) -> Text:
     return shorter.append(mark[: max(width, 0)])
 
 
+def ending(text: str, width: int, *, ascii: bool = False) -> str:
+    """Returns the end of a name in at most `width` characters: there addresses differ."""
+    if len(text) <= width:
+        return text
+    mark = ".." if ascii else "…"
+    return (mark + text[len(text) - max(width - len(mark), 0) :])[: max(width, 0)]
+
+
 def bar(share: float, width: int, *, ascii: bool = False) -> str:
     """Returns a bar of `width` cells, filled to a share in [0, 1]."""
     full = round(min(max(share, 0.0), 1.0) * width)

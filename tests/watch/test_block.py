@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from smolsum.watch.block import cut, number
+from smolsum.watch.block import cut, ending, number
 from smolsum.watch.curves import letters
 
 
@@ -30,6 +30,15 @@ def test_numbers_that_were_too_long() -> None:
 def test_a_cut_line_says_so(width: int, ascii: bool, told: str) -> None:
     """What fits stays as it is."""
     assert cut(Text("123456789"), width, ascii=ascii).plain == told
+
+
+@pytest.mark.parametrize(
+    ("width", "ascii", "told"),
+    [(14, False, "127.0.0.1:8461"), (6, False, "…:8461"), (6, True, "..8461"), (0, False, "")],
+)
+def test_an_address_keeps_its_end(width: int, ascii: bool, told: str) -> None:
+    """Two workers of one machine differ in their ports."""
+    assert ending("127.0.0.1:8461", width, ascii=ascii) == told
 
 
 def test_letters() -> None:

@@ -139,6 +139,15 @@ def test_workers(tmp_path: Path) -> None:
     assert "DOWN" not in text(found, "workers")
 
 
+@pytest.mark.parametrize(("width", "shown"), [(60, "10.0.0.12:8461"), (40, "10.0.0.12:8461"), (30, "…12:8461")])
+def test_workers_of_one_machine(tmp_path: Path, width: int, shown: str) -> None:
+    """Names are whole as long as a column can give way, and differ where they are not."""
+    figures = {f"workers/10.0.0.12:{port}/{key}": 1.0 for port in (8460, 8461) for key in ("tok_s", "lag")}
+    lines = text(board(tmp_path, **figures), "workers", width).splitlines()
+    assert shown in lines[3]
+    assert len({line.split()[0] for line in lines[2:4]}) == 2
+
+
 def test_difference_and_search(tmp_path: Path) -> None:
     """Words that went and came are marked without colour too; a search leaves the rollouts that have it."""
     found = board(tmp_path, Look(difference=True, row=1))

@@ -6,7 +6,7 @@ from statistics import fmean, pstdev
 
 from rich.text import Text
 
-from smolsum.watch.block import DIM, GREEN, ORANGE, RED, SKY, Block, number, wrapped
+from smolsum.watch.block import DIM, GREEN, ORANGE, RED, SKY, Block, ending, number, wrapped
 from smolsum.watch.board import Board
 from smolsum.watch.completions import Group, Sample, changes, chosen
 
@@ -57,7 +57,9 @@ def table(board: Board, width: int, height: int) -> Block:
         }
         row = " ".join(f"{cells.get(name, '-'):>{size}}" for name, size in zip(columns, sizes, strict=True))
         mark = ">" if place == here else " "
-        lines.append(Text(f"{mark} {sample.number + 1:>2} {row} {sample.worker}", "reverse" if place == here else ""))
+        start_of_row = f"{mark} {sample.number + 1:>2} {row} "
+        worker = ending(sample.worker, width - len(start_of_row), ascii=look.ascii)
+        lines.append(Text(f"{start_of_row}{worker}", "reverse" if place == here else ""))
     if not kept:
         lines.append(Text(f"no rollout has {look.query!r}", style=ORANGE))
     rewards = [sample.reward for sample in group.samples if sample.reward is not None]

@@ -15,16 +15,22 @@ Nothing is read from status.json.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.text import Text
 
 from smolsum.watch import typed
-from smolsum.watch.block import DIM, ORANGE, RED, Block, number, wrapped
+from smolsum.watch.block import DIM, ORANGE, RED, Block, ending, number, wrapped
 from smolsum.watch.board import Board
 from smolsum.watch.completions import clean
 from smolsum.watch.run import Run
 
 MEAN_OVER = 20
 STATES = {"worker_up": "ok", "worker_down": "DOWN"}
+
+COLUMNS = {"state": 7, "lag": 4, "tok/s": 8, "queue": 6, "synced": 9}
+SPARE = ("queue", "synced")
+"""Columns that give way to whole names, in this order."""
 
 
 def workers(board: Board, width: int, height: int) -> Block:
@@ -33,7 +39,12 @@ def workers(board: Board, width: int, height: int) -> Block:
     names = run.workers()
     if not names:
         return Block("workers", "local", tuple(_local(run, width)))
-    lines = [Text(f"{'name':<12}{'state':<7}{'lag':>4}{'tok/s':>8}{'queue':>6}{'synced':>9}", style=DIM)]
+    columns = dict(COLUMNS)
+    for spare in SPARE:
+        if max(map(len, names)) + 1 + sum(columns.values()) > width:
+            del columns[spare]
+    room = min(max(max(map(len, names)) + 1, 12), max(width - sum(columns.values()), 2))
+    lines = [Text(f"{'name':<{room}}{_row(columns, {key: key for key in columns})}", style=DIM)]
     up = 0
     for name in names:
         event = run.worker_events.get(name, {})
@@ -43,12 +54,19 @@ def workers(board: Board, width: int, height: int) -> Block:
         lag, speed, queue, synced = (
             typed.number(run.row.get(f"workers/{name}/{key}")) for key in ("lag", "tok_s", "queue", "bytes_synced")
         )
-        row = f"{clean(name)[:11]:<12}{state:<7}{_whole(lag):>4}{_whole(speed):>8}{_whole(queue):>6}{_bytes(synced):>9}"
-        lines.append(Text(row, style=RED if state == "DOWN" else ""))
+        cells = {"state": state, "lag": _whole(lag), "tok/s": _whole(speed)}
+        cells |= {"queue": _whole(queue), "synced": _bytes(synced)}
+        shown = ending(clean(name), room - 1, ascii=board.look.ascii)
+        lines.append(Text(f"{shown:<{room}}{_row(columns, cells)}", style=RED if state == "DOWN" else ""))
         if event.get("message") and state != "ok":
             hint = f" -> {event['hint']}" if event.get("hint") else ""
             lines += wrapped(clean(f"{event['message']}{hint}"), width, ORANGE, "  ")
     return Block("workers", f"{up}/{len(names)}", tuple(lines[:height]))
+
+
+def _row(columns: Mapping[str, int], cells: Mapping[str, str]) -> str:
+    """The cells in their columns, words on the left and numbers on the right."""
+    return "".join(f"{cells[key]:{'<' if key == 'state' else '>'}{size}}" for key, size in columns.items())
 
 
 def _local(run: Run, width: int) -> list[Text]:
