@@ -17,9 +17,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from smolsum.evaluate.endpoint import Endpoint
+from smolsum.asking.attempts import Budget
+from smolsum.asking.endpoint import Endpoint
 from smolsum.evaluate.judgements import Ledger
-from smolsum.evaluate.judging import Budget
 from smolsum.evaluate.referee import Item, judge_items
 from smolsum.tasks.tldr_criteria import CRITERIA
 

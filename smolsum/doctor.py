@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 import httpx
 
+from smolsum.asking.endpoint import DEFAULT_JUDGE, find_endpoint
 from smolsum.errors import MachineError, UsageError
-from smolsum.evaluate.endpoint import DEFAULT_JUDGE, find_endpoint
 from smolsum.rewards.meteor import describe_meteor, wordnet_problem
 from smolsum.worker.install import installed
 

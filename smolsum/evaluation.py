@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from smolsum import console
+from smolsum.asking.attempts import Budget
+from smolsum.asking.endpoint import Endpoint
 from smolsum.data import Split
 from smolsum.disk import writing
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.evaluate.agreement import judge_facts, judges_agreement
+from smolsum.evaluate.api import complete_behind
 from smolsum.evaluate.columns import judged_columns, judged_summary
-from smolsum.evaluate.endpoint import Endpoint
 from smolsum.evaluate.generate import Sampler, complete, measured
 from smolsum.evaluate.generations import generated_from, obtain
 from smolsum.evaluate.judgements import Ledger
-from smolsum.evaluate.judging import Budget
 from smolsum.evaluate.legend import error_shares, legend
 from smolsum.evaluate.referee import Bench, Estimate, Item, Judged, judge_items, recall
 from smolsum.evaluate.remote import complete_remotely
@@ -51,7 +52,13 @@ class JudgeOptions:
 
 
 def evaluate(
-    subject: Subject, *, split: str, sampler: Sampler, judging: JudgeOptions | None, quiet: bool, remedy: str
+    subject: Subject,
+    *,
+    split: str,
+    sampler: Sampler,
+    judging: JudgeOptions | None,
+    quiet: bool,
+    remedy: str,
 ) -> Path:
     """Evaluate a policy on a split; returns the folder with `scores.jsonl` and `summary.json`.
 
@@ -62,6 +69,7 @@ def evaluate(
     with _holding(subject.folder, remedy):
         chosen, others = _splits(subject, task, split)
         groups, origin = _generate(subject, task, chosen, sampler, quiet, remedy)
+        task.ask_ahead([(g.prompt, g.rollouts[0]) for g in groups], subject.config)
         rows = measured(groups, split, chosen.fingerprint, task.measurer([chosen, *others], subject.config))
         metrics = task.summarise(rows) | error_shares(task.errors, rows)
         origin |= legend(task, metrics)
@@ -114,6 +122,8 @@ def _generate(
     step = subject.checkpoint.step if subject.checkpoint else 0
 
     def completer(missing: Sequence[Prompt]) -> Iterator[list[RolloutGroup]]:
+        if subject.behind is not None:
+            return complete_behind(subject.behind, tokenizing, missing, subject.config)
         policy: Policy = subject.load()
         sample = complete_remotely if subject.config.workers.urls else complete
         return sample(policy, missing, subject.config, version=step, sampler=sampler)

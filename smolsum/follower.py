@@ -67,3 +67,7 @@ class Follower(Session):
 
     def _interrupt(self) -> None:
         raise InterruptedRun(f"stopped after step {self.step}")
+
+    def tell(self, kind: str, message: str, step: int | None = None, **fields: Any) -> None:
+        """On the screen alone."""
+        self.progress.warn(message)

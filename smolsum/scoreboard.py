@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from smolsum import console
+from smolsum.asking.endpoint import DEFAULT_JUDGE
 from smolsum.evaluate.columns import PASS_RATE
-from smolsum.evaluate.endpoint import DEFAULT_JUDGE
 from smolsum.evaluate.judgements import Judgement
 from smolsum.tasks.criterion import COMPOSITE, Criterion
 from smolsum.tasks.task import Task

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,10 @@ from smolsum.savepoints import OPTIMIZER, Savepoints
 from smolsum.stage_results import score_stage
 from smolsum.stages import fingerprints, span
 
-NOTES = ("stage_reused", "paused", "resumed", "worker_up", "workers_back", "worker_resynced", "mirror", "mirror_back")
+NOTES = (
+    "stage_reused", "paused", "resumed", "worker_up", "workers_back", "worker_resynced", "mirror", "mirror_back",
+    "reader_back", "grader_back",
+)  # fmt: skip
 """events that are no warnings"""
 
 
@@ -82,7 +85,8 @@ class Session:
                     ) from error
                 raise
             finally:
-                session._settle()
+                with suppress(SmolsumError):  # a full disk has been told
+                    session._mirror.settle(session.tell, progress.phase)
 
     def _prepare(self, materials: Materials, steps: Mapping[str, int]) -> None:
         """Fingerprints of the stages; UsageError where another rank would train something else."""
@@ -172,7 +176,7 @@ class Session:
         self.journal.completions(self.step, rollouts)
         self.journal.metrics({"step": self.step, "stage": name, "stage_step": self.stage_step, **metrics, **times})
         self._status("running", name, phase="training")
-        self._pass_on()
+        self._mirror.pass_on(self.tell)
         self.progress.step(name, self.step, {**metrics, **times})
         validation = {key.removeprefix("validation/"): v for key, v in metrics.items() if key.startswith("validation/")}
         if validation:
@@ -278,22 +282,6 @@ class Session:
             self.progress.note(message)
         else:
             self.progress.warn(f"{message}; {fields['hint']}" if fields.get("hint") else message)
-
-    def _pass_on(self) -> None:
-        """Tell what the mirror has to say."""
-        for kind, message in self._mirror.told():
-            self.tell(kind, message)
-
-    def _settle(self) -> None:
-        """Let the mirror have the end of the run too."""
-        if "journal" in vars(self):
-            if self._mirror.behind():
-                self.progress.phase("waiting for the mirror; Ctrl-C leaves it behind")
-            try:
-                self._mirror.settle()
-                self._pass_on()
-            except SmolsumError:
-                self.progress.warn("what the mirror lacks could not be written to the run directory")
 
     def _fail(self, error: BaseException) -> None:
         """Write the failure down, as far as the disk lets us."""

@@ -44,6 +44,7 @@ def score_stage(materials: Materials, config: Config, paths: RunPaths, *, label:
         lambda missing: complete(materials.policy, missing, config, version=step),
         remedy,
     )
+    materials.task.ask_ahead([(g.prompt, g.rollouts[0]) for g in groups], config)
     rows = measured(groups, SPLIT, split["fingerprint"], materials.measure)
     origin = {"label": label, "step": step, "split": SPLIT, "sampler": GREEDY.name, WEIGHTS: weights}
     origin |= {key: materials.provenance[key] for key in FIXED}

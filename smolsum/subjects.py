@@ -12,6 +12,7 @@ from smolsum import checkpoints
 from smolsum.checkpoints import Checkpoint
 from smolsum.config import Config
 from smolsum.errors import SmolsumError, UsageError
+from smolsum.evaluate.api import Behind
 from smolsum.evaluate.generate import GREEDY, Sampler
 from smolsum.evaluate.scores import has_scores, read_summary
 from smolsum.fingerprint import digest
@@ -31,6 +32,8 @@ class Subject:
     folder: Path
     label: str
     checkpoint: Checkpoint | None = None
+    behind: Behind | None = None
+    """where another model answers in the place of the one of the settings, which then only counts tokens"""
 
     def load(self, *, shapes_only: bool = False) -> Policy:
         """The policy; with `shapes_only` its tokenizer, and arrays without values. Errors as of `load_policy`."""
@@ -49,7 +52,11 @@ class Subject:
         return policy
 
     def identity(self, policy: Policy) -> dict[str, Any]:
-        """What the summary says of the model: its path, and its weights' fingerprint or, in a run, the step."""
+        """What the summary says of the model: its path, and its weights' fingerprint or, in a run, the step; of one
+        behind an endpoint its name and where that is."""
+        if self.behind is not None:
+            endpoint = self.behind.endpoint
+            return {"path": endpoint.model, "dtype": "", "weights": f"behind {endpoint.url}"}
         if self.checkpoint is None:
             return {"path": self.config.model.path, "dtype": policy.dtype, "weights": weights_hash(policy.path)}
         return {"path": self.config.model.path, "dtype": policy.dtype, "weights": f"step {self.checkpoint.step}"}
@@ -66,10 +73,14 @@ def find_subject(
     config_file: Path | None,
     sets: Sequence[str],
     workers: str = "",
+    best: bool = False,
 ) -> Subject:
-    """What `reference` names: a run (its last checkpoint), the path of a checkpoint, or else a model as
-    `smolsum train --model` takes it; `workers`, URLs by comma, sample for it. UsageError where it is none of these."""
+    """What `reference` names: a run (its last checkpoint, or the `best` by validation), the path of a checkpoint, or
+    else a model as `smolsum train --model` takes it; `workers`, URLs by comma, sample for it. UsageError where it is
+    none of these."""
     run, checkpoint = _find_checkpoint(reference, runs_dir)
+    if best:
+        checkpoint = _best(run, checkpoint, reference)
     if run is None or checkpoint is None:
         config = _settings(_model(reference, runs_dir), config_file, sets, runs_dir, workers, task)
         folder = _folder(runs_dir, name or f"eval-{_of(config)}{plain(reference)}-{split}{_suffix(sampler)}")
@@ -101,20 +112,27 @@ def baseline_subjects(
     config_file: Path | None,
     sets: Sequence[str],
     workers: str = "",
+    behind: Sequence[Behind] = (),
 ) -> list[Subject]:
-    """A model that nobody has trained, once for each prompt variant (default: the task's own). UsageError for a variant
-    that the task does not know, and for one name for several."""
+    """A model that nobody has trained, or those `behind` endpoints, once for each prompt variant (default: the task's
+    own). UsageError for a variant that the task does not know, and for one name for several."""
     config = _settings(model, config_file, sets, runs_dir, workers, task)
     asked = TASKS[config.task.name]
     chosen = list(dict.fromkeys(variants or asked.baselines))
-    if name and len(chosen) > 1:
-        raise UsageError(f"--name is for one prompt, and there are {len(chosen)}", hint="give one --prompt")
+    answering: Sequence[Behind | None] = behind or (None,)
+    if name and len(chosen) * len(answering) > 1:
+        raise UsageError(
+            f"--name is for one prompt and one model, and there are {len(chosen) * len(answering)}",
+            hint="give one --prompt" if len(chosen) > 1 else "give one --api",
+        )
     subjects = []
-    for variant in chosen:
-        told = replace(config, task=asked.variant(config.task, variant))
-        given = f"{_of(config)}{plain(model or config.model.path)}-{_prompt(variant)}-{split}{_suffix(sampler)}"
-        folder = _folder(runs_dir, name or f"baseline-{given}")
-        subjects.append(Subject(told, folder, folder.name))
+    for other in answering:
+        called = other.endpoint.model if other else model or config.model.path
+        for variant in chosen:
+            told = replace(config, task=asked.variant(config.task, variant))
+            given = f"{_of(config)}{plain(called)}-{_prompt(variant)}-{split}{_suffix(sampler)}"
+            folder = _folder(runs_dir, name or f"baseline-{given}")
+            subjects.append(Subject(told, folder, folder.name, behind=other))
     return subjects
 
 
@@ -148,6 +166,16 @@ def _find_checkpoint(reference: str, runs_dir: Path) -> tuple[RunPaths, Checkpoi
         return None, None
     run = open_run(reference, runs_dir)
     return run, _whole(checkpoints.list_checkpoints(run), run.root)
+
+
+def _best(run: RunPaths | None, last: Checkpoint | None, reference: str) -> Checkpoint:
+    """The checkpoint of the last one's stage that did best on the validation split. UsageError where there is none."""
+    step = last.meta.get("best", {}).get("step") if last is not None else None
+    if run is None or step is None:
+        raise UsageError(
+            f"{reference} has no best checkpoint", hint="name a run that was validated (train.validate_every above 0)"
+        )
+    return _whole([c for c in checkpoints.list_checkpoints(run) if c.step == step], run.checkpoint(step))
 
 
 def _whole(found: Sequence[Checkpoint], where: Path) -> Checkpoint:

@@ -13,8 +13,10 @@ from contextlib import closing
 from pathlib import Path
 from statistics import fmean
 
+from smolsum.asking.patience import Listener, heard_by
 from smolsum.collect import PromptOrder, ahead, collect
 from smolsum.config import Config, StageConfig
+from smolsum.errors import UnreachableError
 from smolsum.evaluate.generate import greedy
 from smolsum.follower import Follower
 from smolsum.grpo.advantages import advantages
@@ -46,11 +48,12 @@ def train(config: Config, *, resume: str | None, progress: Progress) -> Path | N
         source = open_source(materials.policy, config, prompts, tell=session.tell, stopping=session.stops)
         with closing(source):
             session.begin(materials, planned_steps(config, len(prompts)))
-            session.evaluate("start")
-            for name in config.stages:
-                if not session.restore(name):
-                    run_stage(session, materials, source, name)
-                session.evaluate(name)
+            with heard_by(Listener(session.stops, session.tell)):
+                session.evaluate("start")
+                for name in config.stages:
+                    if not session.restore(name):
+                        run_stage(session, materials, source, name)
+                    session.evaluate(name)
             session.finish()
         return session.paths.root if ranks.leads() else None
 
@@ -100,13 +103,19 @@ def run_stage(session: Session, materials: Materials, source: Source, name: str)
 
 
 def validate(session: Session, materials: Materials, stage: StageConfig) -> dict[str, float]:
-    """Greedy reward and share on target, on the same prompts of the validation split every time."""
+    """Greedy reward and metrics, on the same prompts of the validation split every time; nothing where what the task
+    asks about them is out of reach."""
     prompts = materials.prompts["validation"][: session.config.train.validation_prompts]
     groups = greedy(materials.policy, prompts, session.config, version=session.step)
-    scores = score_all(groups, stage.rewards, session.config, materials.task.signals)
+    try:
+        scores = score_all(groups, stage.rewards, session.config, materials.task.signals)
+        materials.task.ask_ahead([(g.prompt, g.rollouts[0]) for g in groups], session.config)
+        summary = materials.task.summarise([materials.measure(g.prompt, g.rollouts[0]) for g in groups])
+    except UnreachableError as error:  # the step is learnt from already; the next one will wait, or stop saved
+        session.tell("not_validated", f"no validation after step {session.step}: {error.message}")
+        return {}
     totals = combine(groups, scores, stage.rewards)
     rewards = [row[0] for row in totals if row[0] is not None]
-    summary = materials.task.summarise([materials.measure(g.prompt, g.rollouts[0]) for g in groups])
     found = {"validation/reward": fmean(rewards)} if rewards else {}
     return found | {f"validation/{key}": value for key, value in summary.items() if value is not None}
 

@@ -107,7 +107,7 @@ def _handler(judge: JudgeServer) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            content = body["messages"][0]["content"]
+            content = body["messages"][-1]["content"]
             prompt = content if isinstance(content, str) else content[0]["text"]
             if not self._may():
                 return

@@ -53,6 +53,15 @@ def baseline(
             show_default=False,
         ),
     ] = None,
+    api: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODEL",
+            help="A model at $OPENAI_BASE_URL or OpenAI completes the same prompts; repeatable. --model then counts "
+            "tokens.",
+            show_default=False,
+        ),
+    ] = None,
     split: SplitFlag = "test",
     judge: JudgeFlag = None,
     second_judge: SecondFlag = None,
@@ -101,8 +110,13 @@ def baseline(
         raise UsageError(f"--name is for one model, and there are {len(models)}", hint="give one --model")
 
     def found(sampler: Sampler) -> dict[str, Callable[[], Subject]]:
+        from smolsum.asking.attempts import Budget
+        from smolsum.asking.endpoint import find_endpoint
+        from smolsum.evaluate.api import Behind
         from smolsum.subjects import baseline_subjects
 
+        others = [find_endpoint(one, os.environ, role="model", option="--api") for one in api or []]
+        behind = [Behind(one, Budget(attempts, deadline), concurrency) for one in others]
         subjects = [
             subject
             for one in models
@@ -117,6 +131,7 @@ def baseline(
                 config_file=config,
                 sets=sets or [],
                 workers=workers_named(worker),
+                behind=behind,
             )
         ]
         return {f"{s.label}: {s.config.task.system_prompt}": _ready(s) for s in subjects}

@@ -54,6 +54,9 @@ def evaluate(
             show_default=False,
         ),
     ] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="The run's checkpoint that did best on the validation split.")
+    ] = False,
     task: TaskFlag = None,
     model: ModelFlag = None,
     strategy: Annotated[
@@ -127,7 +130,13 @@ def evaluate(
         from smolsum.subjects import find_subject
 
         options: dict[str, Any] = {"split": split, "sampler": sampler, "name": name, "runs_dir": folder}
-        options |= {"config_file": config, "sets": sets or [], "workers": workers_named(worker), "task": task}
+        options |= {
+            "best": best,
+            "config_file": config,
+            "sets": sets or [],
+            "workers": workers_named(worker),
+            "task": task,
+        }
         if subject is not None:
             return {subject: partial(find_subject, subject, **options)}
         chosen = _chosen(select(model, strategy, reward, task), folder)

@@ -104,7 +104,7 @@ def judge_options(
 ) -> JudgeOptions | None:
     """Who judges, by flag, $SMOLSUM_JUDGE_MODEL or a base URL that is set; None for nobody. UsageError for a judge
     without a key or a URL, and for a second one without a first."""
-    from smolsum.evaluate.endpoint import DEFAULT_JUDGE, find_endpoint
+    from smolsum.asking.endpoint import DEFAULT_JUDGE, find_endpoint
 
     default = DEFAULT_JUDGE if environ.get("OPENAI_BASE_URL") else None
     model = environ.get("SMOLSUM_JUDGE_MODEL") or default if judge is None else judge
@@ -115,7 +115,7 @@ def judge_options(
     if model == second:
         raise UsageError(f"{model} cannot be its own second judge", hint="--second-judge with another model")
 
-    from smolsum.evaluate.judging import Budget
+    from smolsum.asking.attempts import Budget
     from smolsum.evaluation import JudgeOptions
 
     return JudgeOptions(

@@ -21,8 +21,8 @@ from deepeval.models import DeepEvalBaseLLM
 from deepeval.models.llms.constants import OPENAI_MODELS_DATA
 from deepeval.test_case import LLMTestCase, SingleTurnParams
 
+from smolsum.asking.endpoint import Answer, BadAnswer, ChatClient, Declined, NoAnswer, parse_object
 from smolsum.errors import SmolsumError
-from smolsum.evaluate.endpoint import Answer, BadAnswer, Declined, JudgeClient, NoAnswer, parse_object
 from smolsum.evaluate.judgements import Verdict
 from smolsum.tasks.criterion import Criterion, Seen
 
@@ -39,11 +39,11 @@ NOTHING = "(no text)"
 class Judge:
     """Scores completions by criteria through one client."""
 
-    def __init__(self, client: JudgeClient) -> None:
+    def __init__(self, client: ChatClient) -> None:
         self.client = client
 
     async def score(self, criterion: Criterion, texts: Mapping[Seen, str]) -> Verdict:
-        """One question to the judge. Errors as of `JudgeClient.ask`; BadAnswer too for an answer without a number
+        """One question to the judge. Errors as of `ChatClient.ask`; BadAnswer too for an answer without a number
         from 0 to 10."""
         model = _Model(self.client)
         metric = _metric(criterion, model)
@@ -83,7 +83,7 @@ def prices(model: str) -> tuple[float, float] | None:
 class _Model(DeepEvalBaseLLM):  # type: ignore[misc]
     """One question on its way through DeepEval; without a client it only keeps the prompt."""
 
-    def __init__(self, client: JudgeClient | None) -> None:
+    def __init__(self, client: ChatClient | None) -> None:
         self.client = client
         self.prompt = ""
         self.answer: Answer | None = None

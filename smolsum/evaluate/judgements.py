@@ -6,17 +6,13 @@ cache              one file a judge below $XDG_CACHE_HOME/smolsum/judge: the sam
 
 from __future__ import annotations
 
-import json
-import os
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-import xxhash
-
+from smolsum.asking.cache import cache_file, content_key
 from smolsum.disk import to_json
 from smolsum.errors import SmolsumError
 from smolsum.lines import Lines, read_jsonl
@@ -69,8 +65,7 @@ class Judgement:
 
 def question_key(judge: str, prompt: str, texts: Mapping[Seen, str], number: int) -> str:
     """XXH3-128 hex; `prompt` is the fingerprint of the criterion's prompt, `texts` what it shows."""
-    content = json.dumps([judge, prompt, sorted(texts.items()), number], ensure_ascii=False)
-    return str(xxhash.xxh3_128_hexdigest(content.encode("utf-8", "surrogatepass")))
+    return content_key(judge, prompt, sorted(texts.items()), number)
 
 
 @dataclass
@@ -93,7 +88,7 @@ class Ledger:
         for judgement in _read(folder / JUDGEMENTS):
             if judgement.judge == judge:
                 self._note(judgement)
-        self._cache_path = cache_folder() / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', judge)}.jsonl"
+        self._cache_path = cache_file("judge", judge)
         self._cached = {j.key: j for j in _read_cache(self._cache_path) if j.judge == judge}
         self._path, self._remedy = folder / JUDGEMENTS, remedy
 
@@ -136,12 +131,6 @@ class Ledger:
         self.spent.calls += judgement.attempts
         self.spent.input_tokens += judgement.input_tokens
         self.spent.output_tokens += judgement.output_tokens
-
-
-def cache_folder() -> Path:
-    """Where scores are kept by content, over all evaluations of this user."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "smolsum" / "judge"
 
 
 def _read(path: Path) -> list[Judgement]:

@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, replace
 
 import xxhash
 
+from smolsum.asking.attempts import Budget
+from smolsum.asking.endpoint import ChatClient, Endpoint, unknown_model
 from smolsum.errors import SmolsumError
-from smolsum.evaluate.endpoint import Endpoint, JudgeClient, unknown_model
 from smolsum.evaluate.judgements import Judgement, Ledger, Question, Verdict, question_key, texts_of
-from smolsum.evaluate.judging import Budget, ask_all
+from smolsum.evaluate.judging import judge_all
 from smolsum.tasks.criterion import Criterion
 
 CHARACTERS_A_TOKEN = 4
@@ -134,7 +135,7 @@ async def _survey(
     """What the questions will take, and the models that the endpoint lists: it is there, and takes the key."""
     from smolsum.evaluate import judge as geval
 
-    async with JudgeClient(endpoint, connections=1) as client:
+    async with ChatClient(endpoint, connections=1) as client:
         listed = await client.models()
     empty = {name: len(await geval.prompt_of(c, dict.fromkeys(c.sees, "x"))) for name, c in criteria.items()}
     characters = sum(empty[q.metric] + sum(map(len, q.texts.values())) for q in todo)
@@ -156,7 +157,7 @@ async def _ask(
     from smolsum.evaluate import judge as geval
 
     done, failed = known, 0
-    async with JudgeClient(endpoint, connections=concurrency) as client:
+    async with ChatClient(endpoint, connections=concurrency) as client:
         judge = geval.Judge(client)
 
         async def ask(question: Question) -> Verdict:
@@ -169,7 +170,7 @@ async def _ask(
             report(done, failed)
 
         report(done, failed)
-        await ask_all(todo, ask, endpoint.model, budget=budget, concurrency=concurrency, record=record)
+        await judge_all(todo, ask, endpoint.model, budget=budget, concurrency=concurrency, record=record)
 
 
 def recall(items: Sequence[Item], criteria: Sequence[Criterion], bench: Bench, ledger: Ledger) -> Judged:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -33,22 +33,20 @@ long run are megabytes, of which a step adds a line"""
 ONCE = "completions"
 """folder whose files are written once"""
 
-Told = tuple[str, str]
-"""kind and sentence of an event"""
 Signature = tuple[int, int]
 
 
 class Mirror:
     """Where the runs of one trainer are kept too; with no URL, nowhere. Only the trainer's thread calls it.
 
-    What happens on the way is told by `told`, for the journal; failures are tried again for as long as the run lasts.
+    What happens on the way is told by `pass_on`, for the journal; failures are tried again while the run lasts.
     """
 
     def __init__(self, url: str, *, round_s: float = ROUND_S, settle_s: float = SETTLE_S) -> None:
         """Raises SmolsumError where the store does not take, give back and remove a file."""
         self._folder = Store(url) if url else None
         self._round_s, self._settle_s = round_s, settle_s
-        self._events: SimpleQueue[Told] = SimpleQueue()
+        self._events: SimpleQueue[tuple[str, str]] = SimpleQueue()
         self._wakened, self._closing = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._there: dict[str, Signature] = {}
@@ -83,25 +81,25 @@ class Mirror:
         """Copy what is new now, rather than at the next look."""
         self._wakened.set()
 
-    def told(self) -> Iterator[Told]:
-        """What happened since the last call."""
+    def pass_on(self, tell: Callable[[str, str], None]) -> None:
+        """Tell what happened since the last call, by kind and sentence."""
         with suppress(Empty):
             while True:
-                yield self._events.get_nowait()
+                tell(*self._events.get_nowait())
 
-    def behind(self) -> bool:
-        """Whether there is something that the store lacks, or may lack."""
-        return self._thread is not None and (self._trouble or any(map(self._is_new, list_checkpoints(self._paths))))
-
-    def settle(self) -> None:
-        """Wait until all is there, or until the store has refused for `settle_s`; `told` then says what is missing."""
+    def settle(self, tell: Callable[[str, str], None], say: Callable[[str], None]) -> None:
+        """Wait until all is there, or until the store has refused for `settle_s`, and tell what is missing then; `say`
+        is told where this takes a while."""
         if self._thread is None:
             return
+        if self._trouble or any(map(self._is_new, list_checkpoints(self._paths))):
+            say("waiting for the mirror; Ctrl-C leaves it behind")
         self._until = time.monotonic() + self._settle_s
         self._closing.set()
         self.wake()
         self._thread.join()
         self._thread = None
+        self.pass_on(tell)
 
     def _take_stock(self, sizes: dict[str, int]) -> None:
         """Learn what the store has of this run."""

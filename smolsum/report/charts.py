@@ -116,6 +116,27 @@ def bars(names: Sequence[str], parts: Sequence[str], shares: Sequence[Sequence[f
     return _svg("".join(drawn) + legend, 36 * len(names) + 10 + tall, alt)
 
 
+def spans(names: Sequence[str], values: Sequence[tuple[float, float, float]], *, alt: str) -> str:
+    """A dot a name with a line from low to high, on one axis; `values` are (middle, low, high), all finite."""
+    label = min(270.0, max((len(name) for name in names), default=0) * LETTER + 10)
+    axis = ticks(min(low for _, low, _ in values), max(high for _, _, high in values))
+    left, bottom = label + 8, 22.0 * len(names)
+
+    def place(value: float) -> float:
+        return left + (value - axis[0]) / (axis[-1] - axis[0]) * (WIDTH - 24 - left)
+
+    drawn = []
+    for tick in axis:
+        drawn.append(f'<path class="grid" d="M{place(tick):.1f} 0V{bottom:g}"/>')
+        drawn.append(_text(place(tick), bottom + 16, _tick(tick), "middle", "faint"))
+    for row, (name, (middle, low, high)) in enumerate(zip(names, values, strict=True)):
+        y = row * 22.0 + 11
+        drawn.append(_text(label, y + 4, _short(name, int(label / LETTER)), "end"))
+        drawn.append(f'<path class="line c0" d="M{place(low):.1f} {y:g}H{place(high):.1f}"/>')
+        drawn.append(f'<circle class="dot c0" cx="{place(middle):.1f}" cy="{y:g}" r="4"/>')
+    return _svg("".join(drawn), bottom + 24, alt)
+
+
 def _plot(
     panel: Panel,
     x0: float,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from smolsum.report import figures, tables_more, tables_setup, tables_task
 from smolsum.report.page import Item, Page, Section, p_value, percent, signed
 from smolsum.report.results import Outcome, outcomes
+from smolsum.report.side_by_side import side_by_side_figure, side_by_side_table
 from smolsum.report.study import Study
 from smolsum.report.tables_results import result_tables, strategies_table
 from smolsum.stats.paired import ALPHA
@@ -24,7 +25,7 @@ def compose(study: Study) -> Page:
         Section("Evaluation", tuple(tables_setup.metrics_tables(study))),
         Section("Baselines", tuple(tables_setup.baseline_tables(study))),
         Section("Method", tuple(tables_setup.method_tables(study))),
-        Section("Results", (*_results(study, found), tables_task.headlines_table(study))),
+        Section("Results", (*_results(study, found), tables_task.headlines_table(study), *_side_by_side(study))),
         Section("Training", tuple(figures.curve_figures(study))),
         Section("Correlations", tuple(figures.correlation_figures(study, found))),
         Section(
@@ -54,6 +55,11 @@ def _results(study: Study, found: Sequence[Outcome]) -> Sequence[Item]:
         return []
     flips = tables_task.started_flips_table(study)
     return [tables_task.started_table(study), *([flips] if flips.rows else [])]
+
+
+def _side_by_side(study: Study) -> Sequence[Item]:
+    """Of a task that is not the study's; the study's tables have theirs."""
+    return [] if study.repeats else [side_by_side_table(study), *side_by_side_figure(study)]
 
 
 def _judge(study: Study, found: Sequence[Outcome]) -> tuple[Item, ...]:

@@ -3,12 +3,13 @@ line."""
 
 from __future__ import annotations
 
-from smolsum.tasks import ab_judge, tldr
+from smolsum.tasks import ab_judge, doc_qa, tldr
 from smolsum.tasks.task import Task
 
 TASKS: dict[str, Task] = {
     "tldr": tldr.TASK,
     "ab-judge": ab_judge.TASK,
+    "doc-qa": doc_qa.TASK,
 }
 DEFAULT_TASK = "tldr"
 """meant where no task is named"""

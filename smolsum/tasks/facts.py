@@ -65,6 +65,15 @@ class FactVocabulary:
         return frozenset(_key(form) for kind in PERSON_KINDS for form in self.forms.get(kind, ()))
 
     @cached_property
+    def kinds(self) -> dict[str, frozenset[str]]:
+        """The kinds of each form, as `_key` writes it."""
+        found: dict[str, frozenset[str]] = {}
+        for kind, forms in self.forms.items():
+            for form in map(_key, forms):
+                found[form] = found.get(form, frozenset()) | {kind}
+        return found
+
+    @cached_property
     def scanner(self) -> re.Pattern[str]:
         """Cuts a text into known forms, numbers and other words."""
         known = frozenset[str]().union(*self.forms.values())
@@ -117,10 +126,38 @@ def count_facts(text: str, facts: Sequence[Mapping[str, Any]], vocabulary: FactV
     return FactCount(len(right), len(wrong), len(post) - len(right))
 
 
-def _mentions(text: str, parts: set[str], vocabulary: FactVocabulary) -> Iterator[tuple[str, str]]:
+@dataclass(frozen=True)
+class Statement:
+    """Something that a text states: the form, as one spelling has it, its kinds, and the nearest person before it."""
+
+    form: str
+    kinds: frozenset[str]
+    person: str
+
+
+def statements(text: str, vocabulary: FactVocabulary) -> list[Statement]:
+    """All mentions in a text, in order, by rules 1 and 3 of the module. A number that no post has is an amount after a
+    dollar sign, else an age."""
+    found = []
+    for mention, person in _mentions(text, set(), vocabulary, names=False):
+        kinds = vocabulary.kinds.get(mention)
+        if kinds is None:
+            kinds = frozenset({"amount" if mention.startswith("$") else "age"})
+        found.append(Statement(mention, kinds, person))
+    return found
+
+
+def spelling(form: str) -> str:
+    """A form as `Statement` spells it."""
+    return _key(form)
+
+
+def _mentions(
+    text: str, parts: set[str], vocabulary: FactVocabulary, *, names: bool = True
+) -> Iterator[tuple[str, str]]:
     """What the text states, each with the nearest person before it ("" for none).
 
-    `parts` are the words of the post's own forms: capitals make no other name of those.
+    `parts` are the words of the post's own forms: capitals make no other name of those; without `names`, of none.
     """
     person = ""
     for match in vocabulary.scanner.finditer(text):
@@ -131,7 +168,7 @@ def _mentions(text: str, parts: set[str], vocabulary: FactVocabulary) -> Iterato
                 person = said
         elif said in PRONOUNS:
             person = said if match[0] != "i" else person
-        elif said not in parts and _is_name(match):
+        elif names and said not in parts and _is_name(match):
             yield said, person
 
 

@@ -85,6 +85,10 @@ def no_metrics(groups: Sequence[RolloutGroup], config: Config) -> dict[str, floa
     return {}
 
 
+def no_questions(completions: Sequence[tuple[Prompt, Rollout]], config: Config) -> None:
+    """Nobody is asked about completions."""
+
+
 def no_warnings(config: Config) -> Sequence[str]:
     """No setting is wrong with another."""
     return ()
@@ -127,6 +131,8 @@ class Task:
     measurer: Callable[[Sequence[Split], Config], Callable[[Prompt, Rollout], dict[str, Any]]]
     """given all splits, a function from a prompt and its completion to the metrics of that example; a column `passed`,
     1 where an example is right and else 0, tells rescued and regressed ones apart"""
+    ask_ahead: Callable[[Sequence[tuple[Prompt, Rollout]], Config], None] = no_questions
+    """called with all completions that are measured next, for a task that asks a server about them: many at a time"""
     summarise: Callable[[Sequence[Row]], dict[str, float | None]]
     """the rows of a split to its summary"""
     over_samples: Callable[[Sequence[Sequence[Row]]], dict[str, float | None]] | None = None

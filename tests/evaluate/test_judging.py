@@ -12,12 +12,12 @@ import httpx
 import pytest
 from judge_server import KEY, JudgeServer, Mischief, Reply, answer, failure, score_of, serving
 
+from smolsum.asking.attempts import PATIENCE, Budget
+from smolsum.asking.endpoint import Endpoint, find_endpoint
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
 from smolsum.evaluate.agreement import judge_facts, judges_agreement
 from smolsum.evaluate.columns import judged_columns, judged_summary
-from smolsum.evaluate.endpoint import Endpoint, find_endpoint
 from smolsum.evaluate.judgements import JUDGEMENTS, Ledger
-from smolsum.evaluate.judging import PATIENCE, Budget
 from smolsum.evaluate.referee import Estimate, Item, Judged, judge_items
 from smolsum.lines import read_jsonl
 from smolsum.tasks.tldr_criteria import CRITERIA

@@ -70,6 +70,10 @@ def mirror(url: str, paths: RunPaths) -> Mirror:
     return found
 
 
+def silent(kind: str, message: str) -> None:
+    """Hears an event."""
+
+
 def there(s3: S3Server, name: str) -> set[str]:
     """What the bucket has of a run."""
     return {key.removeprefix(f"runs/{name}/") for key in s3.keys() if key.startswith(f"runs/{name}/")}  # noqa: SIM118
@@ -182,7 +186,7 @@ def test_a_checkpoint_is_there_whole_or_not_at_all(
     paths.metrics.write_bytes(b'{"step": 1}\n{"step": 2}\n')
     save(paths, 2)
     save(paths, 1, b"v" * 1000)  # the same step anew
-    found.settle()
+    found.settle(silent, print)
     one, two = ([name for _, name in done if f"step-00000{n}/" in name] for n in (1, 2))
     assert two[-1] == "checkpoints/step-000002/meta.json"
     place = "checkpoints/step-000001/meta.json"
@@ -196,7 +200,7 @@ def test_a_checkpoint_is_there_whole_or_not_at_all(
     save(paths, 3)
     checkpoints.prune(paths, 1, [])
     found = mirror(s3.url, paths)
-    found.settle()
+    found.settle(silent, print)
     last = [name for name in there(s3, "order") if name.startswith("checkpoints/")]
     assert {name.split("/")[1] for name in last} == {"step-000003"}
     order = [(deed, name) for deed, name in done if "checkpoints" in name]
@@ -210,7 +214,7 @@ def test_half_a_checkpoint_is_not_fetched(s3: S3Server, tmp_path: Path) -> None:
     paths = a_run(tmp_path / "here", "halves")
     for step in (1, 2, 3):
         save(paths, step)
-    mirror(s3.url, paths).settle()
+    mirror(s3.url, paths).settle(silent, print)
     store = Store(f"{s3.url}/halves")
     store.remove("checkpoints/step-000003/meta.json")
     store.write("checkpoints/step-000002/model.safetensors", b"x" * 1000)
@@ -234,7 +238,7 @@ def test_a_mirror_never_loses_what_it_holds(s3: S3Server, tmp_path: Path) -> Non
     save(paths, 1)
     shutil.copytree(tmp_path / "a", tmp_path / "old", symlinks=True)
     save(paths, 2)
-    mirror(s3.url, paths).settle()
+    mirror(s3.url, paths).settle(silent, print)
     with pytest.raises(UsageError, match=r"has step-000002 of this run, and .* only step 1") as refused:
         mirror(s3.url, RunPaths(tmp_path / "old" / "held"))
     assert f"--resume {s3.url}/held" in str(refused.value.hint)
@@ -255,10 +259,10 @@ def test_an_outage_is_told_once_and_made_good(tmp_path: Path) -> None:
         save(paths, 1)
         found.wake()
         told: list[tuple[str, str]] = []
-        wait_until(lambda: bool(told.extend(found.told()) or "mirror_failed" in dict(told)))
+        wait_until(lambda: found.pass_on(lambda *event: told.append(event)) or "mirror_failed" in dict(told))
         server.start()
-        wait_until(lambda: bool(told.extend(found.told()) or "mirror_back" in dict(told)))
-        found.settle()
+        wait_until(lambda: found.pass_on(lambda *event: told.append(event)) or "mirror_back" in dict(told))
+        found.settle(silent, print)
         assert [kind for kind, _ in told] == ["mirror", "mirror_failed", "mirror_back"]
         assert "checkpoints/step-000001/meta.json" in there(server, "outage")
 
@@ -281,12 +285,12 @@ def test_a_slow_store_does_not_slow_the_trainer(tmp_path: Path, monkeypatch: pyt
     save(paths, 1)
     began = time.perf_counter()
     found.wake()
-    list(found.told())
+    found.pass_on(silent)
     assert time.perf_counter() - began < 0.2
     wait_until(lambda: found.busy == {1})
     save(paths, 2)
     assert checkpoints.prune(paths, 1, found.busy) == []
-    found.settle()
+    found.settle(silent, print)
     assert (tmp_path / "far/slow/checkpoints/step-000001/meta.json").exists()
     assert (tmp_path / "far/slow/checkpoints/step-000002/meta.json").exists()
     assert threading.active_count() < 50
@@ -317,5 +321,5 @@ def test_growing_files_are_not_copied_for_every_line(tmp_path: Path, monkeypatch
     assert written.count("metrics.jsonl") == 2
     with paths.metrics.open("ab") as file:
         file.write(b'{"step": 3}\n')
-    found.settle()
+    found.settle(silent, print)
     assert (tmp_path / "far/long/metrics.jsonl").read_bytes() == paths.metrics.read_bytes()

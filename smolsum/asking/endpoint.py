@@ -1,4 +1,5 @@
-"""The judge's HTTP side: an OpenAI-compatible endpoint, one client for all questions, and what its answers mean."""
+"""The HTTP side of a judge or reader: an OpenAI-compatible endpoint, one client for all questions, and what its answers
+mean."""
 
 from __future__ import annotations
 
@@ -23,16 +24,18 @@ SHOWN = 120
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a judge answers, and its name there."""
+    """Where a model answers, its name there, and what it is to us, with the option that names it."""
 
     url: str
     model: str
     key: str = field(default="", repr=False)
+    role: str = "judge"
+    option: str = "--judge"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the judge said, and the tokens that it counted, 0 where it counts none."""
+    """What the model said, and the tokens that it counted, 0 where it counts none."""
 
     text: str
     input_tokens: int
@@ -50,19 +53,19 @@ class NoAnswer(Exception):
 
 
 class BadAnswer(NoAnswer):
-    """The judge answered, but not with a score; asked again it may."""
+    """There was an answer, but not of the kind that was asked for; asked again there may be."""
 
 
 class Declined(Exception):
     """The endpoint refuses this one question, and would again."""
 
 
-def find_endpoint(model: str, environ: Mapping[str, str]) -> Endpoint:
+def find_endpoint(model: str, environ: Mapping[str, str], *, role: str = "judge", option: str = "--judge") -> Endpoint:
     """The endpoint of $OPENAI_BASE_URL, else OpenAI's. UsageError without a key for OpenAI, or for what is no URL."""
     url, key = environ.get("OPENAI_BASE_URL", "").strip().rstrip("/"), environ.get("OPENAI_API_KEY", "").strip()
     if not url and not key:
         raise UsageError(
-            f"no key for the judge {model}: OPENAI_API_KEY is not set",
+            f"no key for the {role} {model}: OPENAI_API_KEY is not set",
             hint="export OPENAI_API_KEY=…, or OPENAI_BASE_URL=http://HOST:PORT/v1 for a server of your own",
         )
     try:
@@ -75,10 +78,10 @@ def find_endpoint(model: str, environ: Mapping[str, str]) -> Endpoint:
         ) from error
     if parts.scheme not in ("http", "https") or not parts.host:
         raise UsageError(f"OPENAI_BASE_URL is no URL: {url!r}", hint="export OPENAI_BASE_URL=http://HOST:PORT/v1")
-    return Endpoint(url or OPENAI, model, key)
+    return Endpoint(url or OPENAI, model, key, role, option)
 
 
-class JudgeClient:
+class ChatClient:
     """Connections to one endpoint, kept for all questions. Deadlines are the caller's (`asyncio.timeout`)."""
 
     def __init__(self, endpoint: Endpoint, *, connections: int, transport: httpx.AsyncBaseTransport | None = None):
@@ -115,16 +118,18 @@ class JudgeClient:
         except (ValueError, TypeError, KeyError):
             return []
 
-    async def ask(self, prompt: str, schema: Mapping[str, Any]) -> Answer:
-        """The judge's answer to one prompt, as JSON of this schema where the endpoint can promise that.
+    async def ask(self, prompt: str, schema: Mapping[str, Any] | None, *, system: str = "") -> Answer:
+        """The answer to one prompt, as JSON of this schema, if there is one, where the endpoint can promise that.
 
         NoAnswer, BadAnswer and Declined concern this question; UsageError and SmolsumError every other one too: a key
         that is refused, a model that is not there, an account without credit.
         """
-        body: dict[str, Any] = {"model": self.endpoint.model, "messages": [{"role": "user", "content": prompt}]}
-        promise = {"name": "verdict", "strict": True, "schema": {**schema, "additionalProperties": False}}
-        structured = self._structured
-        if structured:
+        told = [{"role": "system", "content": system}] if system else []
+        messages = [*told, {"role": "user", "content": prompt}]
+        body: dict[str, Any] = {"model": self.endpoint.model, "messages": messages}
+        structured = self._structured and schema is not None
+        if structured and schema is not None:
+            promise = {"name": "verdict", "strict": True, "schema": {**schema, "additionalProperties": False}}
             body["response_format"] = {"type": "json_schema", "json_schema": promise}
         try:
             response = await self._http.post(f"{self.endpoint.url}/chat/completions", json=body)
@@ -133,7 +138,7 @@ class JudgeClient:
         refused = any(name in response.text for name in ("response_format", "json_schema"))
         if structured and refused and response.status_code in (400, 422):
             self._structured = False  # the prompt asks for JSON too
-            return await self.ask(prompt, schema)
+            return await self.ask(prompt, schema, system=system)
         if response.status_code != 200:
             raise self._failure(response)
         return _read(response)
@@ -146,12 +151,13 @@ class JudgeClient:
             return self._refused(response)
         if status == 404 or "model_not_found" in response.text:
             return UsageError(
-                f"the endpoint {self.endpoint.url} has no judge {self.endpoint.model!r} ({message})",
-                hint="--judge with a name that it lists, or OPENAI_BASE_URL with the right path (…/v1)",
+                f"the endpoint {self.endpoint.url} has no {self.endpoint.role} {self.endpoint.model!r} ({message})",
+                hint=f"{self.endpoint.option} with a name that it lists, or OPENAI_BASE_URL with the right path (…/v1)",
             )
         if "insufficient_quota" in response.text:
             return SmolsumError(
-                f"the judge's account has no credit left ({message})", hint="top it up, then evaluate again"
+                f"the {self.endpoint.role}'s account has no credit left ({message})",
+                hint="top it up, then run this again",
             )
         if status in (408, 409, 425, 429) or status >= 500:
             return NoAnswer(message, _retry_after(response))
@@ -164,14 +170,15 @@ class JudgeClient:
         )
 
     def _unreachable(self, error: Exception) -> UnreachableError:
+        said = f"{type(error).__name__}: {error}".rstrip(": ")
         return UnreachableError(
-            f"the judge's endpoint {self.endpoint.url} does not answer: {type(error).__name__}: {error}".rstrip(": "),
-            hint="start it, or correct OPENAI_BASE_URL, then evaluate again",
+            f"the {self.endpoint.role}'s endpoint {self.endpoint.url} does not answer: {said}",
+            hint="start it, or correct OPENAI_BASE_URL, then run this again",
         )
 
 
 def unknown_model(endpoint: Endpoint, listed: list[str], error: SmolsumError) -> SmolsumError:
-    """The same error; for a judge that the endpoint does not list, with the nearest name that it does."""
+    """The same error; for a model that the endpoint does not list, with the nearest name that it does."""
     if isinstance(error, UsageError) and listed and endpoint.model not in listed:
         return UsageError(error.message, hint=nearest(endpoint.model, listed))
     return error
@@ -209,7 +216,7 @@ def _retry_after(response: httpx.Response) -> float | None:
 
 
 def parse_object(text: str) -> dict[str, Any]:
-    """The JSON object in a judge's answer, which may stand in a fence or between words. BadAnswer where there is
+    """The JSON object in an answer, which may stand in a fence or between words. BadAnswer where there is
     none."""
     start, end = text.find("{"), text.rfind("}")
     try:

@@ -1,0 +1,167 @@
+"""Asking many questions: so many at a time, each with a deadline and a budget of attempts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Generic, Protocol, TypeVar
+
+import stamina
+from stamina.instrumentation import set_on_retry_hooks
+
+from smolsum.asking.endpoint import BadAnswer, Declined, NoAnswer
+from smolsum.errors import SmolsumError, UnreachableError
+
+PATIENCE = 20
+"""questions in a row without an answer, each after all its attempts, at which nothing more is asked"""
+LONGEST_WAIT_S = 60.0
+
+
+class Paid(Protocol):
+    """Something with the tokens that it cost."""
+
+    @property
+    def input_tokens(self) -> int: ...
+
+    @property
+    def output_tokens(self) -> int: ...
+
+
+Q = TypeVar("Q")
+A = TypeVar("A", bound=Paid)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What one question may cost: attempts, seconds for each, and the first wait between them, which then doubles up to
+    `LONGEST_WAIT_S`. An endpoint that hangs is asked no longer than two deadlines."""
+
+    attempts: int = 6
+    deadline_s: float = 120.0
+    wait_s: float = 1.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Who is asked, in the words of an error: the judge X gave no score …; `again` is how to go on afterwards."""
+
+    role: str
+    name: str
+    yields: str
+    again: str
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[A]):
+    """What a question brought: an answer, or why there is none; requests, their seconds with the waits between them,
+    and the tokens of all."""
+
+    found: A | None
+    failure: NoAnswer | Declined | None
+    attempts: int
+    seconds: float
+    input_tokens: int
+    output_tokens: int
+
+
+async def ask_all(
+    questions: Sequence[Q],
+    ask: Callable[[Q], Awaitable[A]],
+    who: Asked,
+    *,
+    budget: Budget,
+    concurrency: int,
+    record: Callable[[Q, Outcome[A]], None],
+) -> None:
+    """Ask every question once, `concurrency` at a time in their order; `record` gets each outcome as it comes.
+
+    The first question goes alone, so that a wrong key or name costs one request. A question that has used up its budget
+    is a failure, not an answer. UsageError and SmolsumError of the endpoint end it all; so do `PATIENCE` failures in a
+    row: UnreachableError, or SmolsumError where it does answer but not as it was asked to.
+    """
+    set_on_retry_hooks([])  # its hook would write each retry to stderr
+    waiting, failures = iter(questions), list[NoAnswer | Declined]()
+
+    async def work(some: Iterator[Q]) -> None:
+        for question in some:
+            outcome = await _ask_one(question, ask, budget)
+            record(question, outcome)
+            failures.clear() if outcome.failure is None else failures.append(outcome.failure)
+            if len(failures) >= PATIENCE:
+                raise _given_up(who, failures)
+
+    try:
+        await work(islice(waiting, 1))
+        async with asyncio.TaskGroup() as group:
+            for _ in range(concurrency):
+                group.create_task(work(waiting))
+    except* SmolsumError as errors:
+        raise _innermost(errors) from errors
+
+
+async def _ask_one(question: Q, ask: Callable[[Q], Awaitable[A]], budget: Budget) -> Outcome[A]:
+    began, attempts, tokens = time.monotonic(), 0, [0, 0]
+    found: A | None = None
+    failure: NoAnswer | Declined | None = None
+
+    def wait(error: Exception) -> bool | float:
+        """Whether to try again, and after how many seconds where the endpoint says it."""
+        if not isinstance(error, NoAnswer):
+            return False
+        return True if error.retry_after is None else min(error.retry_after, LONGEST_WAIT_S)
+
+    def spend(answer: Paid | None) -> None:
+        if answer is not None:
+            tokens[0] += answer.input_tokens
+            tokens[1] += answer.output_tokens
+
+    try:
+        async for attempt in stamina.retry_context(
+            on=wait, attempts=budget.attempts, timeout=2 * budget.deadline_s,
+            wait_initial=budget.wait_s, wait_max=LONGEST_WAIT_S, wait_jitter=budget.wait_s,
+        ):  # fmt: skip
+            with attempt:
+                attempts = attempt.num
+                try:
+                    found = await _within(budget.deadline_s, ask(question))
+                except NoAnswer as error:
+                    spend(error.answer)
+                    raise
+                spend(found)
+    except (NoAnswer, Declined) as error:
+        failure = error
+    return Outcome(found, failure, attempts, round(time.monotonic() - began, 3), *tokens)
+
+
+async def _within(seconds: float, answer: Awaitable[A]) -> A:
+    try:
+        async with asyncio.timeout(seconds):
+            return await answer
+    except TimeoutError as error:
+        raise NoAnswer(f"no answer within {seconds:g} s") from error
+
+
+def _given_up(who: Asked, failures: Sequence[NoAnswer | Declined]) -> SmolsumError:
+    last, count, name = failures[-1], len(failures), f"the {who.role} {who.name}"
+    if all(isinstance(failure, BadAnswer) for failure in failures):
+        return SmolsumError(
+            f"{name} gave no {who.yields} to {count} questions in a row, the last with {last}",
+            hint=f"choose a {who.role} that can answer in JSON; what it said is kept",
+        )
+    if all(isinstance(failure, Declined) for failure in failures):
+        return SmolsumError(
+            f"{name} refused {count} questions in a row, the last with {last}",
+            hint=f"choose a {who.role} that takes them; what it said is kept",
+        )
+    return UnreachableError(
+        f"{name} failed {count} questions in a row, the last with {last}",
+        hint=f"wait until it answers, then {who.again}",
+    )
+
+
+def _innermost(errors: BaseExceptionGroup[SmolsumError]) -> SmolsumError:
+    first = errors.exceptions[0]
+    return _innermost(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,0 +1,184 @@
+"""A model that is asked in the middle of a training: many questions at once, each paid for once, over outages too."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from smolsum.asking.attempts import Asked, Budget, Outcome, ask_all
+from smolsum.asking.cache import Answers, cache_file, content_key
+from smolsum.asking.endpoint import BadAnswer, ChatClient, Declined, Endpoint, NoAnswer, parse_object
+from smolsum.asking.patience import tell, wait
+from smolsum.errors import UnreachableError
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+"""between two tries while nothing answers"""
+FORGIVEN_S = 60.0
+"""after which a question that brought no answer is asked again, should it come up"""
+GO_ON = "this can be run again: what was answered is kept"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One question: its prompt, the JSON schema of the answer, and what reads the answer from the object (BadAnswer
+    where it is none). Without a schema the answer is any text, read from `{"text": …}`."""
+
+    prompt: str
+    schema: Mapping[str, Any] | None
+    read: Callable[[Mapping[str, Any]], Any]
+    system: str = ""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An answer as `Call.read` returned it, and its tokens."""
+
+    value: Any
+    input_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What asking several brought: answers, questions that were refused or answered with nonsense, those that nobody
+    answered, and what ended it early."""
+
+    answered: int
+    refused: Mapping[str, str]
+    lost: Mapping[str, str]
+    trouble: UnreachableError | None
+
+
+class Panel:
+    """One model behind an endpoint. Answers are kept on disk, by model and prompt."""
+
+    def __init__(
+        self, endpoint: Endpoint, *, budget: Budget, concurrency: int, wait_s: float, max_calls: int = 0
+    ) -> None:
+        """`wait_s` seconds without any answer are waited for; `max_calls` requests are made at most (0: no limit)."""
+        self.endpoint, self._budget, self._concurrency = endpoint, budget, concurrency
+        self._wait_s, self._max_calls = wait_s, max_calls
+        self._answers = Answers(cache_file(endpoint.role, endpoint.model), GO_ON)
+        self._failed: dict[str, float] = {}
+        self._down_since: float | None = None
+        self.calls = 0
+
+    def ask(self, calls: Sequence[Call]) -> list[Any | None]:
+        """The answers in order, None for a question that failed for good (refused, or answered with nonsense, as often
+        as the budget allows): missing, and never some other answer.
+
+        While nothing answers at all this waits, then raises UnreachableError. UsageError and SmolsumError where the
+        endpoint refuses whatever it is asked.
+        """
+        keyed = {self._key(call): call for call in calls}
+        pause, alive = FIRST_PAUSE_S, False
+        while todo := {key: call for key, call in keyed.items() if self._open(key)}:
+            down = self._down_since is not None
+            asked = self._ask_once(self._affordable(todo))
+            if asked.trouble is None and (asked.answered or alive):
+                # what the end of an outage left without an answer is asked once more
+                self._close({**asked.refused, **({} if down else asked.lost)}, len(todo))
+                alive = True
+            elif asked.trouble is None and not asked.lost:
+                self._close(asked.refused, len(todo))
+            else:
+                self._wait(asked.trouble or self._silent(len(todo)), pause)
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+        return [self._answers.get(self._key(call)) for call in calls]
+
+    def _key(self, call: Call) -> str:
+        return content_key(self.endpoint.model, call.system, call.prompt)
+
+    def _wait(self, trouble: UnreachableError, pause: float) -> None:
+        """Wait for a while, unless it has been too long already, or somebody wants to leave: then UnreachableError."""
+        if self._down_since is None:
+            self._down_since = time.monotonic()
+            tell(f"{self.endpoint.role}_lost", f"{trouble.message}; waiting up to {self._wait_s:g} s for it")
+        down_s = time.monotonic() - self._down_since
+        if down_s + pause > self._wait_s or not wait(pause):
+            raise UnreachableError(f"{trouble.message}; none for {down_s:.0f} s", hint=trouble.hint) from trouble
+
+    def _silent(self, count: int) -> UnreachableError:
+        return UnreachableError(
+            f"the {self.endpoint.role} {self.endpoint.model} gave no answer to any of {count} questions",
+            hint=f"wait until {self.endpoint.url} answers, then go on",
+        )
+
+    def _close(self, failures: Mapping[str, str], count: int) -> None:
+        """Ask these no more for now."""
+        now = time.monotonic()
+        self._failed = {key: at for key, at in self._failed.items() if now - at < FORGIVEN_S}
+        self._failed |= dict.fromkeys(failures, now)
+        if failures:
+            who, last = f"the {self.endpoint.role} {self.endpoint.model}", list(failures.values())[-1]
+            tell("unanswered", f"{who} failed {len(failures)} of {count} questions, the last with {last}")
+
+    def _affordable(self, todo: Mapping[str, Call]) -> Mapping[str, Call]:
+        """As many of the questions as there are calls left. UnreachableError where there are none."""
+        if not self._max_calls:
+            return todo
+        left = self._max_calls - self.calls
+        if left <= 0:
+            raise UnreachableError(
+                f"the {self._max_calls} calls to the {self.endpoint.role} {self.endpoint.model} that were allowed are "
+                "used up",
+                hint="--resume goes on with as many again; task.max_calls allows more",
+            )
+        return dict(islice(todo.items(), left))
+
+    def _open(self, key: str) -> bool:
+        """Whether this has no answer yet, and none was sought just now."""
+        failed = self._failed.get(key)
+        return key not in self._answers and (failed is None or time.monotonic() - failed > FORGIVEN_S)
+
+    def _ask_once(self, todo: Mapping[str, Call]) -> _Round:
+        """Ask each, and keep the answers."""
+        who = Asked(self.endpoint.role, self.endpoint.model, "usable answer", "go on")
+        refused: dict[str, str] = {}
+        lost: dict[str, str] = {}
+        answered = 0
+
+        def record(key: str, outcome: Outcome[Answered]) -> None:
+            nonlocal answered
+            if outcome.found is not None:
+                answered += 1
+                self._answers.add(key, outcome.found.value)
+                if self._down_since is not None:
+                    self._down_since = None
+                    tell(f"{self.endpoint.role}_back", f"the {who.role} {who.name} answers again")
+            elif isinstance(outcome.failure, BadAnswer | Declined):
+                refused[key] = str(outcome.failure)
+            else:
+                lost[key] = str(outcome.failure)
+
+        trouble = None
+        with self._answers:
+            try:
+                asyncio.run(self._run(todo, who, record))
+            except UnreachableError as error:
+                trouble = error
+        return _Round(answered, refused, lost, trouble)
+
+    async def _run(
+        self, todo: Mapping[str, Call], who: Asked, record: Callable[[str, Outcome[Answered]], None]
+    ) -> None:
+        async with ChatClient(self.endpoint, connections=self._concurrency) as client:
+
+            async def ask(key: str) -> Answered:
+                if self._max_calls and self.calls >= self._max_calls:
+                    raise NoAnswer("no call is left")  # for a further attempt
+                self.calls += 1
+                call = todo[key]
+                answer = await client.ask(call.prompt, call.schema, system=call.system)
+                try:
+                    value = call.read({"text": answer.text} if call.schema is None else parse_object(answer.text))
+                except BadAnswer as error:
+                    error.answer = answer
+                    raise
+                return Answered(value, answer.input_tokens, answer.output_tokens)
+
+            await ask_all(list(todo), ask, who, budget=self._budget, concurrency=self._concurrency, record=record)

@@ -1,0 +1,133 @@
+"""Documents with their questions: one row a question, grouped by document, or posts with facts, one row a post."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+from smolsum.config import Config, DataConfig
+from smolsum.data import Example, Split, generated_split, load_split
+from smolsum.errors import UsageError
+from smolsum.rows import Row, kind_of, nearest_name, read_rows
+from smolsum.tasks.doc_qa.questions import Asked, Question, from_facts
+from smolsum.tasks.doc_qa.settings import DocQaConfig, settings
+from smolsum.tasks.facts import FactVocabulary, vocabulary
+
+UNANSWERABLE = "UNANSWERABLE"
+"""Repliqa's answer to a question that the document does not answer"""
+FACTS = "facts"
+SPLITS = ("train", "validation", "test")
+
+
+def load(config: Config, split: str) -> Split:
+    """The documents of a split, in file order; each example's metadata has its questions (`questions.asked_of`).
+
+    Where train, validation and test are one split of the data, its documents are divided by `task.split_seed`.
+    UsageError for data without questions, a document without any, and whatever else has to be mended.
+    """
+    data, task = config.data, settings(config)
+    names = {"train": data.train_split, "validation": data.validation_split, "test": data.test_split}
+    if split not in names:
+        raise UsageError(f"unknown split {split!r}", hint=f"choose from {', '.join(names)}")
+    examples = _documents(data, task, names[split], split)
+    if len(set(names.values())) == 1:
+        examples = divide(examples, task)[split]
+    return generated_split(split, examples)
+
+
+def divide(examples: Sequence[Example], task: DocQaConfig) -> dict[str, tuple[Example, ...]]:
+    """One split's documents as three, by seed alone: shuffled, then validation, test, and the rest to train on.
+    UsageError where nothing would be left."""
+    held = task.validation_documents + task.test_documents
+    if len(examples) <= held:
+        raise UsageError(
+            f"{len(examples)} documents cannot be divided into {task.validation_documents} to validate on, "
+            f"{task.test_documents} to test on and some to train on",
+            hint="--set task.test_documents=N, --set task.validation_documents=N",
+        )
+    import numpy as np  # takes a moment, and most data are divided already
+
+    shuffled = [examples[i] for i in np.random.default_rng(task.split_seed).permutation(len(examples))]
+    bounds = (0, task.validation_documents, held, len(examples))
+    parts = [tuple(shuffled[a:b]) for a, b in pairwise(bounds)]
+    return {"validation": parts[0], "test": parts[1], "train": parts[2]}
+
+
+@lru_cache(maxsize=2)
+def known_forms(data: DataConfig) -> FactVocabulary:
+    """What the posts of all splits can state, for the rule-based reader."""
+    posts = [example.metadata[FACTS] for name in SPLITS for example in load_split(data, name).examples]
+    return vocabulary(posts)
+
+
+@lru_cache(maxsize=3)
+def _documents(data: DataConfig, task: DocQaConfig, name: str, split: str) -> tuple[Example, ...]:
+    rows = read_rows(data.path, name, f"data.{split}_split")
+    columns = rows[0][1]
+    if task.question_column in columns:
+        return _grouped(rows, task)
+    if FACTS in columns:
+        return tuple(_with_questions(example) for example in load_split(data, split).examples)
+    near = nearest_name(task.question_column, columns)
+    raise UsageError(
+        f"{rows[0][0]} has no questions: neither a column {task.question_column!r} nor facts to make them from, only "
+        f"{', '.join(columns)}",
+        hint=f"--set task.question_column={near or 'NAME'}, or data with Repliqa's columns",
+    )
+
+
+def _with_questions(example: Example) -> Example:
+    facts = example.metadata.get(FACTS) or []
+    questions = from_facts(example.id, facts)
+    if not questions:
+        raise _no_questions(example.id, "none of its facts can be asked about")
+    return replace(example, metadata={**example.metadata, **Asked(questions, tuple(facts)).as_metadata()})
+
+
+def _grouped(rows: Sequence[Row], task: DocQaConfig) -> tuple[Example, ...]:
+    """The documents in the order in which they first appear."""
+    texts: dict[str, str] = {}
+    asked: dict[str, list[Question]] = {}
+    for where, row in rows:
+        name, text = (_text(row, where, column, f"task.{column_of}_column") for column, column_of in (
+            (task.id_column, "id"), (task.document_column, "document")))  # fmt: skip
+        if texts.setdefault(name, text) != text:
+            raise UsageError(
+                f"{where}: document {name!r} has another text than in its first row",
+                hint="give every document an id of its own",
+            )
+        question = _text(row, where, task.question_column, "task.question_column")
+        answer = _text(row, where, task.answer_column, "task.answer_column")
+        questions = asked.setdefault(name, [])
+        if answer.strip().upper() != UNANSWERABLE or task.unanswerable == "keep":
+            questions.append(Question(question, answer))
+    for name, questions in asked.items():
+        if not questions:
+            raise _no_questions(name, "none of its questions can be answered from it")
+    return tuple(
+        Example(name, text, tuple(q.answer for q in asked[name]), Asked(tuple(asked[name])).as_metadata())
+        for name, text in texts.items()
+    )
+
+
+def _text(row: Mapping[str, Any], where: str, column: str, setting: str) -> str:
+    if column not in row:
+        near = nearest_name(column, row) or "NAME"
+        raise UsageError(f"{where} has no column {column!r}, only {', '.join(row)}", hint=f"--set {setting}={near}")
+    value = row[column]
+    if type(value) is int:
+        return str(value)
+    if not isinstance(value, str) or not value.strip():
+        what = "is empty" if isinstance(value, str) else f"is {kind_of(value)}, not text"
+        raise UsageError(f"{where}: {column!r} {what}", hint="put the text there, or remove the row")
+    return value
+
+
+def _no_questions(name: str, why: str) -> UsageError:
+    return UsageError(
+        f"document {name!r} has no questions: {why}",
+        hint="add one or remove the document; --set task.unanswerable=keep asks those too that it does not answer",
+    )

@@ -1,0 +1,174 @@
+"""Document QA: a summary within a word limit that answers questions about its document, which the policy never sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+from smolsum.config import Config, TaskConfig
+from smolsum.data import Example, Split
+from smolsum.errors import UsageError
+from smolsum.rewards import REWARDS
+from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
+from smolsum.tasks.doc_qa.documents import load
+from smolsum.tasks.doc_qa.reader import answered, check_reader, reading, share
+from smolsum.tasks.doc_qa.settings import RULES, DocQaConfig, settings
+from smolsum.tasks.doc_qa.signals import score_answered, score_ranking, score_word_limit
+from smolsum.tasks.doc_qa.words import count_words, first_words
+from smolsum.tasks.proxies import copied_share, repeated_trigrams
+from smolsum.tasks.task import ErrorKind, Headline, Messages, Panel, Row, Table, Task
+
+MEANS = (
+    "answered_within", "answered", "ceiling", "words", "over_limit",
+    "copied", "repeated_trigrams", "empty", "truncated", "passed",
+)  # fmt: skip
+
+
+def messages(example: Example, config: Config) -> Messages:
+    """The system prompt with the limit, and the document as the user's turn."""
+    task = settings(config)
+    told = task.system_prompt.replace("{max_words}", str(task.max_words))
+    return (*([{"role": "system", "content": told}] if told else []), {"role": "user", "content": example.source})
+
+
+def measurer(splits: Sequence[Split], config: Config) -> Callable[[Prompt, Rollout], dict[str, Any]]:
+    """Metrics of one summary: the questions that are answered from it, from its first `max_words` words, and from the
+    whole document; its words, what is copied and repeated. UsageError for a reader that cannot read these data."""
+    limit = settings(config).max_words
+    check_reader(splits[0].examples[0].metadata, settings(config))
+
+    def measure(prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
+        found = answered(
+            [reading(text, prompt.source, prompt.metadata) for text in texts(prompt, rollout, limit)], config
+        )
+        whole, within, ceiling = map(share, found)
+        words = count_words(rollout.text)
+        return {
+            "answered_within": within,
+            "answered": whole,
+            "ceiling": ceiling,
+            "passed": None if within is None else float(within == 1.0),
+            "tokens": rollout.length,
+            "words": words,
+            "over_limit": float(words > limit),
+            "copied": copied_share(rollout.text, prompt.source),
+            "repeated_trigrams": repeated_trigrams(rollout.text),
+            "empty": float(not rollout.text.strip()),
+            "truncated": float(rollout.truncated),
+        }
+
+    return measure
+
+
+def ask_ahead(completions: Sequence[tuple[Prompt, Rollout]], config: Config) -> None:
+    """All that the measures will want to know, asked many at a time and kept; rules need no such thing."""
+    limit = settings(config).max_words
+    if settings(config).reader != RULES:
+        answered([reading(t, p.source, p.metadata) for p, r in completions for t in texts(p, r, limit)], config)
+
+
+def texts(prompt: Prompt, rollout: Rollout, limit: int) -> tuple[str, str, str]:
+    """What is read of a completion: all of it, what the limit leaves of it, and the document."""
+    return rollout.text, first_words(rollout.text, limit), prompt.source
+
+
+def summarise(rows: Sequence[Row]) -> dict[str, float | None]:
+    """Means over the examples that have a value, and how many have none for want of an answer."""
+    summary: dict[str, float | None] = {key: _mean(rows, key) for key in MEANS}
+    summary["completions/mean_length"] = _mean(rows, "tokens")
+    return summary | {"unread": float(sum(row["answered"] is None for row in rows))}
+
+
+def step_metrics(groups: Sequence[RolloutGroup], config: Config) -> dict[str, float]:
+    """Words of a step's completions, and the share that is over the limit."""
+    limit = settings(config).max_words
+    counts = [count_words(rollout.text) for group in groups for rollout in group.rollouts]
+    return {"words/mean": fmean(counts), "words/over_limit": fmean(count > limit for count in counts)}
+
+
+def variant(task: TaskConfig, text: str) -> TaskConfig:
+    """The settings for a baseline's prompt: `limit` is the task's own, anything of several words the prompt itself."""
+    if text == "limit":
+        return replace(task, system_prompt=DocQaConfig().system_prompt)
+    if len(text.split()) < 2:
+        raise UsageError(f"no prompt {text!r}", hint="give limit, or a whole instruction")
+    return replace(task, system_prompt=text)
+
+
+def _mean(rows: Sequence[Row], key: str) -> float | None:
+    values = [row[key] for row in rows if row[key] is not None]
+    return fmean(values) if values else None
+
+
+def _strategy(*signals: str) -> Table:
+    return {"stages": {"qa": {"rewards": dict.fromkeys(signals, 1.0)}}}
+
+
+WITHIN = Headline("answered_within", "answered within the limit", "{:.1%}".format)
+WHOLE = Headline("answered", "answered", "{:.1%}".format)
+CEILING = Headline("ceiling", "from the document", "{:.1%}".format)
+WORDS = Headline("words", "words", "{:.1f}".format)
+OVER = Headline("over_limit", "over the limit", "{:.0%}".format)
+REPEATED = Headline("repeated_trigrams", "repeated", "{:.1%}".format)
+
+TINY = {
+    # the built-in models know the words of their own prompt only, and write some 75 words where nobody stops them
+    "task": {"system_prompt": "Summarise the post. Keep the key points and who did what.", "max_words": 50},
+    "stage_defaults": {"qa": {"steps": 180}},
+}
+
+REPLIQA = {
+    "data": {
+        "path": "ServiceNow/repliqa",
+        "train_split": "repliqa_0",
+        "validation_split": "repliqa_0",
+        "test_split": "repliqa_0",
+        "max_input_tokens": 4096,
+        "long_prompts": "drop",
+    },
+    "sampling": {"max_new_tokens": 1000},
+}
+
+TASK = Task(
+    name="doc-qa",
+    settings=DocQaConfig,
+    messages=messages,
+    signals={
+        "answered": score_answered,
+        "ranking": score_ranking,
+        "word_limit": score_word_limit,
+        "overlong": REWARDS["overlong"],
+    },
+    model="tiny",
+    strategy="answers",
+    strategies={"answers": _strategy("answered", "word_limit"), "ranking": _strategy("ranking", "word_limit")},
+    models={"tiny": TINY, "tiny-lfm": TINY},
+    profiles={"repliqa": REPLIQA},
+    load=load,
+    measurer=measurer,
+    ask_ahead=ask_ahead,
+    summarise=summarise,
+    step_metrics=step_metrics,
+    headlines=(WITHIN, WHOLE, CEILING, WORDS, OVER, REPEATED),
+    panels=(
+        Panel("questions answered", (WITHIN, WHOLE, CEILING, Headline("passed", "all of them", "{:.0%}".format))),
+        Panel("words", (WORDS, OVER, Headline("completions/mean_length", "tokens", "{:.1f}".format))),
+        Panel(
+            "the text",
+            (Headline("copied", "copied", "{:.1%}".format), REPEATED, Headline("empty", "empty", "{:.1%}".format)),
+        ),
+    ),
+    errors=(
+        ErrorKind("over_limit", "more words than the limit", lambda row: row["over_limit"] == 1.0),
+        ErrorKind("empty", "no text", lambda row: row["empty"] == 1.0),
+        ErrorKind(
+            "nothing", "answers no question", lambda row: None if (v := row["answered_within"]) is None else v == 0
+        ),
+        ErrorKind("repetition", "a fifth of its trigrams stood before", lambda row: row["repeated_trigrams"] > 0.2),
+    ),
+    score="answered_within",
+    variant=variant,
+    baselines=("limit",),
+)

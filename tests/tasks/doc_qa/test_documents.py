@@ -1,0 +1,110 @@
+"""Documents and their questions, from rows like Repliqa's and from facts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from documents_of import config, with_data
+
+from smolsum.config import Config
+from smolsum.errors import UsageError
+from smolsum.tasks.doc_qa.documents import load
+from smolsum.tasks.doc_qa.questions import ASKED, asked_of, from_facts
+
+
+def row(document: int, number: int, answer: str = "", **changes: Any) -> dict[str, Any]:
+    """A row as Repliqa has them."""
+    return {
+        "document_id": f"doc{document:04d}",
+        "document_topic": "News",
+        "document_path": "x.pdf",
+        "document_extracted": f"Document {document}. " + " ".join(f"Thing {q} is c{document}x{q}." for q in range(5)),
+        "question_id": f"doc{document:04d}-q{number}",
+        "question": f"What is thing {number}?",
+        "answer": answer or f"c{document}x{number}",
+        "long_answer": "long",
+    } | changes
+
+
+def written(folder: Path, rows: list[dict[str, Any]], **task: Any) -> Config:
+    """The data as one Parquet split, called as Repliqa's first."""
+    folder.mkdir(exist_ok=True)
+    pl.DataFrame(rows).write_parquet(folder / "repliqa_0.parquet")
+    names = dict.fromkeys(("train_split", "validation_split", "test_split"), "repliqa_0")
+    return with_data(config(**task), path=str(folder), **names)
+
+
+def test_repliqa_is_grouped_and_divided(tmp_path: Path) -> None:
+    """3,591 documents of 5 rows each, not next to each other: three parts without a document in common, of the sizes
+    asked for, the same for the same seed, and every question with its own document."""
+    rows = [row(d, q) for q in range(5) for d in range(3591)]
+    made = written(tmp_path / "data", rows, test_documents=250, validation_documents=91)
+    splits = {name: load(made, name).examples for name in ("train", "validation", "test")}
+    assert {name: len(examples) for name, examples in splits.items()} == {"train": 3250, "validation": 91, "test": 250}
+    assert len({example.id for examples in splits.values() for example in examples}) == 3591
+    for example in splits["test"]:
+        number = int(example.id.removeprefix("doc"))
+        asked = asked_of(example.metadata)
+        assert [q.answer for q in asked.questions] == [f"c{number}x{n}" for n in range(5)]
+        assert example.source.startswith(f"Document {number}.")
+    again, other = (written(tmp_path / "data", rows, split_seed=seed) for seed in (80, 81))
+    assert load(again, "test").fingerprint == load(made, "test").fingerprint
+    assert load(other, "test").fingerprint != load(made, "test").fingerprint
+
+
+def test_questions_without_an_answer(tmp_path: Path) -> None:
+    """Repliqa's unanswerable questions are left out, or kept on request; a document of nothing else is an error."""
+    rows = [row(d, q, "UNANSWERABLE" if q == 0 else "") for d in range(4) for q in range(2)]
+    parts = {"validation_documents": 1, "test_documents": 1}
+    for kept, questions in (("drop", 1), ("keep", 2)):
+        made = written(tmp_path / kept, rows, unanswerable=kept, **parts)
+        assert all(len(asked_of(e.metadata).questions) == questions for e in load(made, "train").examples)
+    made = written(tmp_path / "none", [*rows, row(9, 0, "UNANSWERABLE")], **parts)
+    with pytest.raises(UsageError, match="document 'doc0009' has no questions") as refused:
+        load(made, "train")
+    assert "task.unanswerable=keep" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([row(1, 0), row(1, 1, document_extracted="Another.")], "has another text"),
+        ([row(1, 0, question="  ")], "'question' is empty"),
+        ([row(1, 0, question=None)], "'question' is null, not text"),
+        ([row(1, 0), row(2, 0)], "2 documents cannot be divided into 91"),
+        ([{"text": "a", "answer": "b"}], "has no questions: neither a column 'question' nor facts"),
+        ([{"document_id": "a", "question": "b", "answer": "c"}], "has no column 'document_extracted'"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, rows: list[dict[str, Any]], words: str) -> None:
+    """One sentence and a remedy each."""
+    with pytest.raises(UsageError, match=words) as refused:
+        load(written(tmp_path / "data", rows), "train")
+    assert refused.value.hint
+
+
+def test_built_in_posts_have_questions_about_people() -> None:
+    """About different facts, with their answers, and the same every time; which ones differs from post to post."""
+    test = load(config(), "test")
+    assert len(test.examples) == 200
+    seen = set()
+    for example in test.examples:
+        asked = asked_of(example.metadata)
+        assert 2 <= len({q.text for q in asked.questions}) == len(asked.questions) <= 5
+        assert all(q.answer in q.forms and q.text in ASKED.values() for q in asked.questions)
+        assert asked.questions == from_facts(example.id, example.metadata["facts"])
+        seen |= {q.text for q in asked.questions}
+    assert seen == set(ASKED.values())
+
+
+def test_a_post_without_facts_is_an_error(tmp_path: Path) -> None:
+    """Facts that nothing is asked about are none."""
+    fact = {"slot": "loan", "kind": "event", "forms": ["borrowed"], "who": ["Noah"]}
+    rows = [{"id": "a", "prompt": "Noah borrowed it.", "completion": "Noah.", "facts": [fact]}]
+    for name in ("train", "validation", "test"):
+        pl.DataFrame(rows).write_parquet(tmp_path / f"{name}.parquet")
+    with pytest.raises(UsageError, match="document 'a' has no questions: none of its facts can be asked about"):
+        load(with_data(config(), path=str(tmp_path)), "train")

@@ -1,0 +1,148 @@
+"""Reader, grader and ranking by models, over real HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from documents_of import config, group
+from judge_server import JudgeServer, Mischief, Reply, answer, failure, serving
+from reading_server import DOCUMENT, QUESTIONS, brain
+
+from smolsum.config import Config
+from smolsum.data import Example, generated_split
+from smolsum.errors import UnreachableError
+from smolsum.rollout.records import Prompt, Rollout
+from smolsum.tasks import TASKS
+from smolsum.tasks.doc_qa.documents import UNANSWERABLE
+from smolsum.tasks.doc_qa.models import grader_of, reader_of
+from smolsum.tasks.doc_qa.questions import Asked, Question
+from smolsum.tasks.doc_qa.signals import score_answered, score_ranking
+
+EXAMPLE = Example("d", DOCUMENT, ("x",), Asked(tuple(Question(q, a) for q, a in QUESTIONS.items())).as_metadata())
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[JudgeServer, Config]]:
+    """A reader, and settings that name it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with serving(mischief=brain) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        reader_of.cache_clear()
+        grader_of.cache_clear()
+        yield server, config(reader="judge-a", grader="judge-b", wait_s=1.0, attempts=2, deadline_s=2.0)
+
+
+def troubled(server: JudgeServer, trouble: Mischief) -> None:
+    """Lets the server misbehave where `trouble` has a reply."""
+    server.mischief = lambda prompt, before: trouble(prompt, before) or brain(prompt, before)
+
+
+def test_a_summary_is_read_alone_and_graded(served: tuple[JudgeServer, Config]) -> None:
+    """By hand: 2 of 3 answered, one of them wrongly; nothing is asked of an empty text, nothing graded where the text
+    is silent; reader and grader are the models that were named."""
+    server, told = served
+    texts = ["The car is red. The house is grey.", "", "The hat was green, the car is red, the house is blue."]
+    assert score_answered([group(EXAMPLE, texts)], told) == [[pytest.approx(1 / 3), 0.0, 1.0]]
+    by_model = {model: [p for m, p in server.asked if m == model] for model in ("judge-a", "judge-b")}
+    assert len(by_model["judge-a"]) == 6
+    assert len(by_model["judge-b"]) == 4  # the car's answer is the same twice
+    assert all(DOCUMENT not in prompt for prompt in by_model["judge-a"])
+    assert all(DOCUMENT in prompt for prompt in by_model["judge-b"])
+
+
+def test_a_failure_is_missing(served: tuple[JudgeServer, Config]) -> None:
+    """One answer that never comes makes the summary's share missing; the others have theirs."""
+    server, told = served
+
+    def fails(prompt: str, before: int) -> Reply | None:
+        return (
+            failure(500, "oops") if "is grey" in prompt and prompt.startswith("Answer") and "hat?" in prompt else None
+        )
+
+    troubled(server, fails)
+    texts = ["The car is red. The house is grey.", "The car is red."]
+    assert score_answered([group(EXAMPLE, texts)], told) == [[None, pytest.approx(1 / 3)]]
+
+
+def test_silence_is_right_where_the_document_is_silent(served: tuple[JudgeServer, Config]) -> None:
+    """A question that is kept although nothing answers it."""
+    _, told = served
+    asked = Asked((Question("What colour is the dog?", UNANSWERABLE), Question("What colour is the car?", "red")))
+    example = replace(EXAMPLE, metadata=asked.as_metadata())
+    assert score_answered([group(example, ["The hat is green.", "The car is red."])], told) == [[0.5, 1.0]]
+
+
+def test_a_group_is_ranked_in_one_call(served: tuple[JudgeServer, Config]) -> None:
+    """Each different text is shown once; equal texts have equal scores; a group of one text is not shown at all."""
+    server, told = served
+    texts = ["The car is red.", "Nothing.", "The car is red.", "The car is red, the hat is green."]
+    groups = [group(EXAMPLE, texts), group(EXAMPLE, ["Nothing."] * 2)]
+    assert score_ranking(groups, told) == [
+        [pytest.approx(1 / 3), 0.0, pytest.approx(1 / 3), pytest.approx(2 / 3)],
+        [0.5, 0.5],
+    ]
+    assert len(server.asked) == 1
+    assert "3 summaries" in server.asked[0][1]
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        [],
+        [{"summary": 1, "score": 0.5}],
+        [{"summary": 1, "score": 0.5}, {"summary": 1, "score": 0.6}],
+        [{"summary": 1, "score": 0.5}, {"summary": 2, "score": 1.5}],
+        [{"summary": 1, "score": 0.5}, {"summary": 2, "score": "high"}],
+        [{"summary": 1, "score": True}, {"summary": 2, "score": 0.2}],
+        [1, 2],
+        "high",
+    ],
+)
+def test_a_ranking_that_is_none_is_missing(served: tuple[JudgeServer, Config], scores: object) -> None:
+    """Incomplete, doubled, out of range, no number: the whole group is missing, never 0."""
+    server, told = served
+    troubled(server, lambda prompt, before: answer(json.dumps({"scores": scores})) if "summaries" in prompt else None)
+    assert score_ranking([group(EXAMPLE, ["a", "b"])], told) == [[None, None]]
+
+
+def test_a_reader_that_is_away(served: tuple[JudgeServer, Config], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait ends in an error that a run is saved for."""
+    server, told = served
+    troubled(server, lambda prompt, before: failure(503, "down"))
+    with pytest.raises(UnreachableError, match="the reader judge-a"):
+        score_answered([group(EXAMPLE, ["The car is red."])], told)
+
+
+def test_measures_ask_ahead(served: tuple[JudgeServer, Config]) -> None:
+    """An evaluation asks about all summaries at once; measuring them one by one then costs nothing, and the document is
+    asked once for its ceiling."""
+    server, told = served
+    task = TASKS["doc-qa"]
+    prompt = Prompt("d", (), (1,), (), EXAMPLE.metadata)
+    prompt = replace(prompt, messages=({"role": "user", "content": DOCUMENT},))
+    short = replace(told, task=replace(told.task, max_words=4))
+    rollouts = [
+        Rollout((1, 0), (0.0, 0.0), "stop", 0, "local", 0, t) for t in ("The car is red. The hat is green.", "No.")
+    ]
+    task.ask_ahead([(prompt, rollout) for rollout in rollouts], short)
+    before = len(server.asked)
+    measure = task.measurer([generated_split("test", [EXAMPLE])], short)
+    first, second = (measure(prompt, rollout) for rollout in rollouts)
+    assert len(server.asked) == before
+    assert (first["answered"], first["answered_within"], first["ceiling"]) == (
+        pytest.approx(2 / 3),
+        pytest.approx(1 / 3),
+        1.0,
+    )
+    assert (first["words"], first["over_limit"], second["over_limit"]) == (8, 1.0, 0.0)
+    assert second["answered"] == 0.0
+    summary = task.summarise([first, second])
+    assert summary["answered_within"] == pytest.approx(1 / 6)
+    assert summary["unread"] == 0.0
+    unread = task.summarise([first, second | {"answered": None, "answered_within": None}])
+    assert unread["answered"] == pytest.approx(2 / 3)
+    assert unread["unread"] == 1.0

@@ -1,0 +1,108 @@
+"""`train --task doc-qa` with a reader behind a real endpoint: what it asks, and a run whose reader goes away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from judge_server import JudgeServer, Reply, answer, failure, score_of, serving
+from training import events, learned, make_data, weights
+
+from smolsum.cli import main
+from smolsum.lines import read_jsonl
+from smolsum.tasks.doc_qa.models import grader_of, reader_of
+
+
+def brain(prompt: str, before: int) -> Reply:
+    """Some answer to everything, the same every time."""
+    luck = score_of("judge-a", f"{prompt}Test Case:") % 2
+    if prompt.startswith("Somebody was asked"):
+        return answer(json.dumps({"right": luck == 1}))
+    return answer(json.dumps({"answer": "Noah." if luck else None}))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small data set."""
+    return make_data(tmp_path_factory.mktemp("data") / "posts")
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgeServer]:
+    """A reader."""
+    with serving(mischief=brain) as served:
+        monkeypatch.setenv("OPENAI_BASE_URL", served.url)
+        yield served
+
+
+def train(data: Path, runs: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> int:
+    """A run of four steps, with a cache of its own, as in a process of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    reader_of.cache_clear()
+    grader_of.cache_clear()
+    sets = {
+        "task.reader": "judge-a", "task.wait_s": 1.0, "task.attempts": 1, "sampling.rollouts": 4, "task.max_words": 30,
+        "sampling.max_new_tokens": 46, "train.prompts_per_step": 2, "train.validate_every": 2, "data.path": str(data),
+        "train.validation_prompts": 2, "train.checkpoint_every": 100, "stages.qa.steps": 4,
+    }  # fmt: skip
+    given = [f"--set={key}={value}" for key, value in sets.items()]
+    return main(["train", "--task=doc-qa", "--model=tiny", "--runs-dir", str(runs), "--name=mine", *given, *more])
+
+
+def test_a_reader_that_goes_away_and_comes_back(
+    data: Path, server: JudgeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run waits, stops saved with 3, and ends, resumed, with the weights of a run whose reader stayed."""
+    assert train(data, tmp_path / "whole", tmp_path / "a", monkeypatch) == 0
+    whole = tmp_path / "whole" / "mine"
+    rows = read_jsonl(whole / "metrics.jsonl")
+    assert all(0 <= row["rewards/answered/mean"] <= 1 and row["rewards/word_limit/mean"] <= 0 for row in rows)
+    assert "validation/answered_within" in rows[1]
+    assert "words/over_limit" in rows[0]
+    assert "answered within the limit" in capsys.readouterr().err
+    (before,) = ([row["step"] for row in rows].index(3),)
+    asked = len(server.asked)
+
+    def away(prompt: str, asked_before: int) -> Reply | None:
+        gone = (tmp_path / "parted/mine/metrics.jsonl").exists() and len(
+            read_jsonl(tmp_path / "parted/mine/metrics.jsonl")
+        ) > before
+        return failure(503, "down") if gone else brain(prompt, asked_before)
+
+    server.mischief = away
+    assert train(data, tmp_path / "parted", tmp_path / "b", monkeypatch) == 3
+    said = capsys.readouterr().err
+    assert "error: the reader judge-a" in said
+    assert "waiting up to 1 s for it" in said
+    run = tmp_path / "parted" / "mine"
+    assert "reader_lost" in events(run)
+    assert len(server.asked) > asked
+    last = read_jsonl(run / "metrics.jsonl")[-1]["step"]
+    assert last == 3
+    assert (run / "checkpoints" / "step-000003" / "meta.json").exists()
+    assert json.loads((run / "status.json").read_text())["state"] == "failed"
+    server.mischief = brain
+    reader_of.cache_clear()
+    grader_of.cache_clear()
+    assert main(["train", "--resume", str(run)]) == 0
+    assert learned(run) == learned(whole)
+    assert weights(run, 4) == weights(whole, 4)
+
+
+def test_a_reader_that_refuses_the_key(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence with a remedy, before anything is learnt; and without a key or URL nobody is asked."""
+    with serving(key="a-key") as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "wrong")
+        assert train(data, tmp_path / "runs", tmp_path / "a", monkeypatch) == 2
+        assert "refuses the key" in capsys.readouterr().err
+    monkeypatch.delenv("OPENAI_BASE_URL")
+    monkeypatch.delenv("OPENAI_API_KEY")
+    assert train(data, tmp_path / "others", tmp_path / "a", monkeypatch) == 2
+    said = capsys.readouterr().err
+    assert "no key for the reader judge-a" in said
+    assert not (tmp_path / "others").exists()
