@@ -100,6 +100,16 @@ class TaskConfig:
     system_prompt: str = ""
     """System message of every prompt."""
 
+    @property
+    def work(self) -> tuple[str, ...]:
+        """Names of settings about how the work is done, such as deadlines: no measure depends on them."""
+        return ()
+
+    @property
+    def measures(self) -> dict[str, Any]:
+        """The settings that measures depend on."""
+        return {key: value for key, value in asdict(self).items() if key not in self.work}
+
 
 @dataclass(frozen=True)
 class RewardsConfig:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?\s?([%a-z]{0,3}|\*)|-|[-+]?inf|nan|", re.IGNORECASE)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _plain = False
 
 
@@ -82,7 +83,7 @@ def data(text: str) -> None:
     """Prints one line of result to stdout; a reader that has gone has read enough. SmolsumError where it cannot be
     written, on a full disk for one."""
     try:
-        print(text, file=sys.stdout, flush=True)
+        print(visible(text), file=sys.stdout, flush=True)
     except BrokenPipeError:
         _discard_stdout()
     except OSError as failure:
@@ -99,7 +100,13 @@ def _discard_stdout() -> None:
 
 def narrate(text: str) -> None:
     """Prints a line of progress to stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(visible(text), file=sys.stderr, flush=True)
+
+
+def visible(text: str) -> str:
+    """The text with every control character but line ends and tabs as its escape: what a server said, or a file is
+    called, does not steer the terminal."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def agree(question: str) -> bool:
@@ -128,6 +135,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str |
     Columns of numbers are set to the right. On a terminal too narrow for the box it is left out; on one too narrow for
     all columns too the last ones are, and a line says which. Elsewhere nothing is ever cut.
     """
+    columns, rows = [visible(name) for name in columns], [[visible(cell) for cell in row] for row in rows]
     if not live() or _boxed(_shape(columns, rows)[1]) > console().width >= _unboxed(_shape(columns, rows)[1]):
         for line in [*([] if title is None else [title]), *_aligned(columns, rows)]:
             narrate(line)
@@ -153,6 +161,7 @@ def data_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     Where $COLUMNS or the terminal is too narrow for all columns the last ones are left out, and stderr says which.
     """
+    columns, rows = [visible(name) for name in columns], [[visible(cell) for cell in row] for row in rows]
     shown = len(columns)
     if sys.stdout.isatty() or os.environ.get("COLUMNS"):
         _, widths = _shape(columns, rows)
@@ -198,4 +207,4 @@ def _labelled(label: str, style: str, text: str) -> None:
         return
     from rich.text import Text
 
-    console().print(Text.assemble((f"{label}:", style), " ", text), soft_wrap=True)
+    console().print(Text.assemble((f"{label}:", style), " ", visible(text)), soft_wrap=True)

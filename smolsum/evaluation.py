@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +140,7 @@ def _generate(
         "tokenizer": tokenizer,
         "data": {split.name: fingerprints},
         "meteor": matcher,
-        "task": asdict(subject.config.task),
+        "task": subject.config.task.measures,
         "max_new_tokens": subject.config.sampling.max_new_tokens,
     }
     return groups, origin

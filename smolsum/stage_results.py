@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ def score_stage(materials: Materials, config: Config, paths: RunPaths, *, label:
     rows = measured(groups, SPLIT, split["fingerprint"], materials.measure)
     origin = {"label": label, "step": step, "split": SPLIT, "sampler": GREEDY.name, WEIGHTS: weights}
     origin |= {key: materials.provenance[key] for key in FIXED}
-    origin |= {"task": asdict(config.task), "max_new_tokens": config.sampling.max_new_tokens}
+    origin |= {"task": config.task.measures, "max_new_tokens": config.sampling.max_new_tokens}
     metrics = materials.task.summarise(rows) | error_shares(materials.task.errors, rows)
     write_scores(folder, rows, metrics, origin | legend(materials.task, metrics), remedy)
 

@@ -152,6 +152,26 @@ def test_narrow_terminal_drops_whole_columns(monkeypatch: pytest.MonkeyPatch) ->
     assert text.endswith("(not shown in 24 columns: on target, METEOR)\n")
 
 
+def test_nothing_foreign_steers_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Control characters in errors, tables and results are shown as escapes, with and without colour."""
+    foul = "\x1b[2J\x1b]0;mine\x07red\r\x9b31m"
+    console.narrate(foul)
+    console.warn(foul)
+    console.table([foul], [[foul]])
+    console.data(foul)
+    console.data_table([foul], [[foul]])
+    out, err = capsys.readouterr()
+    assert not {"\x1b", "\x07", "\r", "\x9b"} & {*out, *err}
+    assert r"\x1b[2J\x1b]0;mine\x07red\x0d\x9b31m" in out
+    terminal = open_terminal(monkeypatch)
+    console.error(UsageError(foul, hint=foul))
+    console.table([foul], [[foul]])
+    assert "\x1b[2J" not in terminal.getvalue()
+    assert "\x07" not in terminal.getvalue()
+
+
 def test_import_is_cheap() -> None:
     """Importing the console and the configuration loads none of the heavy libraries."""
     code = "import sys, smolsum.console, smolsum.resolve; print({'rich', 'numpy', 'mlx'} & set(sys.modules))"

@@ -168,6 +168,7 @@ def test_baseline_prompts(run: Path, call: Call) -> None:
     code, _, err = call("baseline", "--prompt", "50-wrods")
     assert code == 2
     assert "error: no prompt '50-wrods'" in err
+    assert "error: no prompt '0-words'" in call("baseline", "--prompt", "0-words")[2]
 
 
 def test_prompts_that_begin_alike(run: Path, call: Call) -> None:
@@ -332,6 +333,9 @@ def test_a_damaged_summary_is_said(run: Path, call: Call) -> None:
         (["--second-judge", "judge-b"], {}, 2, "needs a first one"),
         (["--judge", "a", "--second-judge", "a"], {}, 2, "its own second judge"),
         (["--rounds", "0"], {}, 2, "--rounds"),
+        (["--temperature", "inf"], {}, 2, "--temperature inf is no temperature"),
+        (["--temperature", "nan"], {}, 2, "--temperature nan is no temperature"),
+        (["--deadline", "inf"], {}, 2, "--deadline inf is no time"),
         (["--config", "x.toml"], {}, 2, "takes no --config"),
     ],
 )

@@ -396,7 +396,28 @@ def test_unstated_origin_is_warned_about(call: Call) -> None:
     assert code == 0
     assert "warning: b.jsonl does not state its split, so that could not be compared" in err
     assert "warning: b.jsonl does not state its data" in err
-    assert "METEOR's synonyms by wordnet and by None" in err
+    _, _, err = call(a, evaluation("c", "end", judged(2), meteor="exact", tokenizer="t", sampler="greedy"))
+    assert "matched METEOR's synonyms by different means: wordnet against exact" in err
+
+
+@pytest.mark.parametrize(("key", "values"), [("tokenizer", "ab"), ("max_new_tokens", (9, 80)), ("sampler", "st")])
+def test_what_else_differs_is_warned_about(key: str, values: Any, call: Call) -> None:
+    """Other tokens, another limit or another sampler make no other examples, but the reader has to know."""
+    one, two = (evaluation(name, "end", judged(1), **{key: value}) for name, value in zip("ab", values, strict=True))
+    code, _, err = call(one, two)
+    assert code == 0
+    assert err.count("warning: ") == 1
+    assert f": {values[0]} against {values[1]}" in err
+
+
+def test_other_settings_of_the_task_are_refused(call: Call) -> None:
+    """Metrics that measure another target are not compared, whatever the task; another prompt is a fair question."""
+    task = {"name": "any", "system_prompt": "Do it.", "target": 64, "width": 5}
+    a = evaluation("a", "end", judged(1), task=task)
+    code, out, err = call(a, evaluation("b", "end", judged(2), task=task | {"target": 40}))
+    assert (code, out) == (2, "")
+    assert "task target 64 against target 40" in err
+    assert call(a, evaluation("c", "end", judged(2), task=task | {"system_prompt": "Do it well."}))[0] == 0
 
 
 def test_metric_that_one_side_lacks_is_warned_about(call: Call) -> None:
@@ -417,6 +438,8 @@ BAD_FILES = [
     ('{"id": 1, "x": "one"}\n', "bad.jsonl has no numeric field"),
     ("\n \n", "bad.jsonl has no lines"),
     ('{"id": 1, "x": 1, "split": "a"}\n{"id": 2, "x": 1, "split": "b"}\n', "mixes scores of 2 kinds of split: a, b"),
+    ('{"id": 1, "x": 1e308}\n', "bad.jsonl:1 has a number in 'x' that is too large"),
+    ('{"id": 1, "x": 1' + "0" * 400 + "}\n", "bad.jsonl:1 has a number in 'x' that is too large"),
     ("\ufeff[", "bad.jsonl:1 is not JSON"),
     ("[" * 100_000, "bad.jsonl:1 is not JSON"),
 ]

@@ -207,6 +207,38 @@ def test_nothing_is_detectable_without_spread() -> None:
     assert math.isnan(smallest_detectable(math.nan, 0, alternative="two-sided"))
 
 
+@pytest.mark.parametrize("huge", [1e12, 1e15, 1e18])
+def test_one_huge_pair_hides_no_other(huge: float) -> None:
+    """A value that both sides share, far above the others, adds a difference of 0 and changes no other: SciPy's own
+    numbers come out."""
+    rng = np.random.default_rng(0)
+    a = np.append(rng.random(30), huge)
+    b = np.append(a[:-1] + 0.2 + 0.1 * rng.random(30), huge)
+    result, checks = paired_ttest(a, b), cross_checks(a, b, alternative="two-sided", seed=0)
+    assert result.note == ""
+    assert result.p == pytest.approx(stats.ttest_rel(b, a).pvalue)
+    assert result.p < 1e-9
+    assert checks.wilcoxon_p == pytest.approx(stats.wilcoxon(b - a).pvalue)
+    assert checks.sign_flip_p < 0.001
+
+
+def test_rounding_makes_ties_at_any_size() -> None:
+    """Differences that are equal but for rounding have one rank, beside a huge pair too."""
+    a = np.array([0.1, 0.2, 0.7, 0.3, 1e15])
+    b = a + np.array([0.1, 0.1, 0.1, -0.2, 0.0])
+    exact = np.array([1, 1, 1, -2, 0]) / 10
+    checks = cross_checks(a, b, alternative="two-sided", seed=0)
+    assert checks.wilcoxon_p == pytest.approx(stats.wilcoxon(exact).pvalue)
+
+
+@pytest.mark.parametrize("size", [1e308, -1e308])
+def test_what_cannot_be_computed_with_is_refused(size: float) -> None:
+    """Not turned into an infinite mean."""
+    with pytest.raises(UsageError, match="too large"):
+        paired_ttest([0.1, size], [0.2, 0.3])
+    assert math.isfinite(paired_ttest([0.1, 1e69, 3.0], [0.2, 0.3, -1e69]).t)
+
+
 SCORE = st.one_of(st.none(), st.sampled_from([0.0, 0.1, 0.2, 0.3, 1.0]), st.floats(-1e6, 1e6), st.just(math.nan))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import sys
@@ -108,6 +109,8 @@ def judge_options(
 
     default = DEFAULT_JUDGE if environ.get("OPENAI_BASE_URL") else None
     model = environ.get("SMOLSUM_JUDGE_MODEL") or default if judge is None else judge
+    if not math.isfinite(deadline):
+        raise UsageError(f"--deadline {deadline} is no time", hint="give seconds, e.g. 600")
     if not model or model == "none":
         if second:
             raise UsageError("--second-judge needs a first one", hint="--judge MODEL")
@@ -188,6 +191,8 @@ def measure(
     quiet: bool,
 ) -> None:
     """Evaluates all that `found` returns, by name, once it is loaded; with `skip` not what is done."""
+    if not math.isfinite(temperature):
+        raise UsageError(f"--temperature {temperature} is no temperature", hint="0 is greedy, 1 the model's own")
     remedy = shlex.join(["smolsum", *context.obj["arguments"]])
     with _interruptible(remedy):
         if not quiet:

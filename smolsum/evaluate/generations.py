@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
 GENERATIONS = "generations.jsonl"
 ORIGIN = "origin.json"
 TASK = "task"
-"""of an origin: the settings of the task"""
+"""of an origin: the settings of the task that its measures depend on"""
 
 KINDS = {
     "id": str, "text": str, "token_ids": list, "finish_reason": str, "seed": int, "worker": str, "policy_version": int,
@@ -47,7 +46,7 @@ def generated_from(
         **split,
         "sampler": sampler.name,
         "max_new_tokens": config.sampling.max_new_tokens,
-        TASK: asdict(config.task),
+        TASK: config.task.measures,
     }
 
 

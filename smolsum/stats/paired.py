@@ -26,8 +26,10 @@ POWER = 0.8
 RESAMPLES = 9999
 # a cap on memory: so many numbers at once in one resampling step
 _BATCH_NUMBERS = 2_000_000
-# differences that vary by no more than the rounding of the values themselves (in units of their size) do not vary
+# differences that vary by no more than the rounding of their own values (in units of their size) do not vary
 _ROUNDING = 64 * float(np.finfo(np.float64).eps)
+LARGEST = 1e70
+"""in size: what is done to differences takes their fourth power"""
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def cross_checks(a: Values, b: Values, *, alternative: Alternative, seed: int) -
     d = y - x
     batch = max(1, _BATCH_NUMBERS // len(d))
     # differences that are equal but for rounding must tie, or the ranks would order noise
-    ranked = np.round(d / _scale(x, y), 13)
+    ranked = _tied(d, _rounding(x, y))
     wilcoxon = stats.wilcoxon(ranked, alternative=alternative).pvalue
     flips: Any = stats.permutation_test(
         (d,),
@@ -202,13 +204,19 @@ def smallest_detectable(standard_error: float, df: float, *, alternative: Altern
 
 
 def complete_pairs(a: Values, b: Values) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
-    """Returns the pairs of which both sides are finite, and how many are not; UsageError for unequal lengths."""
+    """Returns the pairs of which both sides are finite, and how many are not; UsageError for unequal lengths, and for
+    numbers above `LARGEST`."""
     x, y = (np.array(list(values), dtype=np.float64) for values in (a, b))
     if x.ndim != 1 or x.shape != y.shape:
         raise UsageError(
             f"paired values need equal lengths, not {x.shape} and {y.shape}", hint="give one number an example"
         )
     kept = np.isfinite(x) & np.isfinite(y)
+    if (np.abs(x[kept]) > LARGEST).any() or (np.abs(y[kept]) > LARGEST).any():
+        raise UsageError(
+            f"a number above {LARGEST:g} in size is too large to compute with",
+            hint="None or NaN is a value that is missing",
+        )
     return x[kept], y[kept], int((~kept).sum())
 
 
@@ -220,13 +228,29 @@ def constant(values: NDArray[np.float64], scale: float) -> bool:
 def _note(x: NDArray[np.float64], y: NDArray[np.float64]) -> Note:
     if len(x) < 2:
         return "too few"
-    if np.array_equal(x, y):
+    d, rounding = y - x, _rounding(x, y)
+    if (np.abs(d) <= rounding).all():
         return "identical"
-    scale = _scale(x, y)
-    if not constant(y - x, scale):
-        return ""
-    return "identical" if abs(float((y - x).mean())) <= _ROUNDING * scale else "constant"
+    surest = int(rounding.argmin())
+    same = np.abs(d - d[surest]) <= rounding + rounding[surest]
+    return "constant" if same.all() else ""
 
 
-def _scale(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
-    return float(max(np.abs(x).max(), np.abs(y).max()))
+def _rounding(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What rounding of its own two values can have made of each difference: one huge pair blurs no other."""
+    size: NDArray[np.float64] = np.maximum(np.abs(x), np.abs(y))
+    return _ROUNDING * size
+
+
+def _tied(d: NDArray[np.float64], rounding: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The differences, those of a size made equal that differ by their rounding alone, and 0 where it is all they
+    are."""
+    nothing = np.abs(d) <= rounding
+    size, rounding = np.where(nothing, 0.0, np.abs(d)), np.where(nothing, 0.0, rounding)
+    order = np.argsort(size, kind="stable")
+    ordered, slack = size[order], rounding[order]
+    apart = np.diff(ordered, prepend=-1.0) > np.maximum(slack, np.roll(slack, 1))
+    tied = np.empty_like(d)
+    tied[order] = ordered[np.maximum.accumulate(np.where(apart, np.arange(len(d)), 0))]
+    signed: NDArray[np.float64] = np.sign(d) * tied
+    return signed

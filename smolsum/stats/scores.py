@@ -16,10 +16,12 @@ from smolsum import console
 from smolsum.errors import UsageError
 from smolsum.evaluate.scores import SCORES, SUMMARY
 from smolsum.runs import RunPaths
+from smolsum.stats.paired import LARGEST
 
-ORIGIN = ("split", "data", "judge")
-"""what must be the same in everything that is compared; a scores file says it in each line or in its summary. Prompts
-may differ: which prompt is better is a question too."""
+ORIGIN = ("split", "data", "judge", "task")
+"""what must be the same in everything that is compared; a scores file says it in each line or in its summary. `task` is
+the settings of the task, but for the prompt: which prompt is better is a question too."""
+PROMPT = "system_prompt"
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Scores:
     """`id` (text) and one column of floats a metric, in the order of the file; null where a value is missing, NaN or
     infinite"""
     origin: Mapping[str, Any]
-    """split, data and judge as far as the file states them"""
+    """split, data, judge and task as far as the file states them"""
     details: Mapping[str, Any]
     """the rest of the summary: sampler, METEOR's synonyms, …"""
 
@@ -169,11 +171,14 @@ def _number(value: object, name: str, line: int, path: Path) -> float | None:
             f"{path}:{line} has {json.dumps(value, ensure_ascii=False)[:40]} in {name!r}, which is a number elsewhere",
             hint="write null for a value that is missing",
         )
-    try:
-        number = float(value)
-    except OverflowError:
+    if isinstance(value, float) and not math.isfinite(value):
         return None
-    return number if math.isfinite(number) else None
+    if abs(value) > LARGEST:
+        raise UsageError(
+            f"{path}:{line} has a number in {name!r} that is too large to compute with",
+            hint=f"write null for a value that is missing; {LARGEST:g} is the most",
+        )
+    return float(value)
 
 
 def _origin(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -187,6 +192,8 @@ def _origin(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], path:
             )
         if stated:
             origin[key] = stated[0]
+    if isinstance(task := origin.get("task"), dict):
+        origin["task"] = {key: value for key, value in task.items() if key != PROMPT}
     data = origin.get("data")
     # a run's summary has the fingerprints of all splits, and its folder is called <what>-<split>
     split = origin.get("split", path.parent.name.rpartition("-")[2])

@@ -19,6 +19,13 @@ from smolsum.errors import UsageError
 from smolsum.runs import RunPaths
 from smolsum.stats.scores import ORIGIN, Scores, load_scores
 
+ASIDE = {
+    "tokenizer": "count lengths in the tokens of different tokenizers",
+    "max_new_tokens": "cut completions at different lengths",
+    "sampler": "drew completions differently",
+    "meteor": "matched METEOR's synonyms by different means",
+}
+"""what may differ in what is compared, and what it means if it does"""
 _LISTED = 5
 _NAMED = re.compile(r"(?P<name>[^=/\\,]+)=(?P<members>.+)")
 
@@ -101,9 +108,9 @@ def combine_seeds(sides: Sequence[Side]) -> list[Side]:
 
 
 def check_comparable(sides: Sequence[Side]) -> None:
-    """UsageError with every difference unless all evaluations are of the same examples, split, data and judge.
+    """UsageError with every difference unless all evaluations are of the same examples, split, data, judge and task.
 
-    What only some of them state cannot be checked; a warning says so.
+    What only some of them state cannot be checked; a warning says so, and another one what else was not the same.
     """
     members = [member for side in sides for member in side.members]
     first = members[0]
@@ -119,12 +126,14 @@ def check_comparable(sides: Sequence[Side]) -> None:
                 console.warn(f"{silent.path} does not state its {key}, so that could not be compared")
         if found:
             differences.append(f"{first.path} and {other.path}: {'; '.join(found)}")
-        if (theirs := other.details.get("meteor")) != (ours := first.details.get("meteor")):
-            console.warn(f"{first.path} and {other.path} matched METEOR's synonyms by {ours} and by {theirs}")
+        for key, meaning in ASIDE.items():
+            ours, theirs = first.details.get(key), other.details.get(key)
+            if first.details and other.details and ours != theirs:
+                console.warn(f"{first.path} and {other.path} {meaning}: {ours} against {theirs}")
     if differences:
         raise UsageError(
-            "not scores of the same examples by the same judge\n  " + "\n  ".join(differences),
-            hint="evaluate all of them on the same split with the same judge",
+            "not scores of the same examples and task by the same judge\n  " + "\n  ".join(differences),
+            hint="evaluate all of them on the same split with the same judge and settings of the task",
         )
 
 

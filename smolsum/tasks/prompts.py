@@ -22,7 +22,7 @@ def exactly(count: int, unit: Literal["words", "tokens"]) -> str:
 def variant(settings: TaskConfig, text: str) -> TaskConfig:
     """The settings with the system prompt that a baseline's `--prompt` means: `<N>-words` or `<N>-tokens` asks for that
     length, anything of several words is the prompt itself. UsageError for another single word."""
-    if match := re.fullmatch(r"(\d+)-(words|tokens)", text):
+    if match := re.fullmatch(r"([1-9]\d*)-(words|tokens)", text):
         return replace(settings, system_prompt=exactly(int(match[1]), cast(Literal["words", "tokens"], match[2])))
     if len(text.split()) < 2:
         raise UsageError(
