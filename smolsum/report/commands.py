@@ -29,33 +29,33 @@ def train_command(study: Study, model: str, strategy: str = FINETUNED, reward: s
     )
 
 
-def judge_command(study: Study, evaluation: Evaluation, *, rounds: int = 0) -> str:
-    """The command that has an evaluation judged, as the others are; `rounds` where another number is needed."""
+def judge_command(study: Study, evaluation: Evaluation) -> str:
+    """The command that has an evaluation judged, as the others are."""
     if evaluation.step is None and evaluation in study.baselines and (told := evaluation.prompt):
-        return baseline_command(study, evaluation.model, told, rounds=rounds)
-    return f"{evaluation.again} {_asking(study, rounds)}"
+        return baseline_command(study, evaluation.model, told)
+    return f"{evaluation.again} {_asking(study)}"
 
 
 def judge_all_command(study: Study, model: str, strategy: str) -> str:
     """The command that has all runs of a model and a strategy (or `all`) judged."""
     command = shlex.join(["smolsum", "eval", "--model", _argument(study, model), "--strategy", strategy])
-    return f"{command} {_asking(study, 0)}"
+    return f"{command} {_asking(study)}"
 
 
-def baseline_command(study: Study, model: str, variant: str = "", *, rounds: int = 0) -> str:
+def baseline_command(study: Study, model: str, variant: str = "") -> str:
     """The command that measures a model untrained, told the length in its prompt; every variant, if none is named."""
     prompt = ["--prompt", variant] if variant else []
     fits = _flags(study, model, lambda section, _: section in EVALUATED)
     fits = [flag for flag in fits if not flag.startswith("--seed")]
     command = shlex.join(["smolsum", "baseline", "--model", _argument(study, model), *prompt, *fits])
-    return f"{command} {_asking(study, rounds)}"
+    return f"{command} {_asking(study)}"
 
 
-def _asking(study: Study, rounds: int) -> str:
+def _asking(study: Study) -> str:
     """The flags that ask the judge of this report; MODEL where there is none yet."""
     none: dict[str, Any] = {}
     judged = next((e.summary["judging"] for e in study.evaluations if e.judge), none)
-    asked = rounds or judged.get("rounds", 5)
+    asked = judged.get("rounds", 5)
     return f"--judge {shlex.quote(str(judged.get('model', 'MODEL')))}" + ("" if asked == 5 else f" --rounds {asked}")
 
 

@@ -55,20 +55,22 @@ def noise_table(study: Study) -> Table:
         name = evaluation.folder.parents[1].name if evaluation.step is not None else evaluation.folder.name
         noise = evaluation.summary.get("judging", {}).get("noise", {})
         path, ask = evaluation.folder / SUMMARY, judge_command(study, evaluation)
-        again = judge_command(study, evaluation, rounds=2) if evaluation.judge else ask  # one round has no noise
         cells = [words(name)]
         for key in (*study.criteria, COMPOSITE):
             found = noise.get(key, {})
             for part in ("round_sd", "icc") if key == COMPOSITE else ("round_sd",):
                 source = Source(path, f"judging.noise.{key}.{part}")
-                cells.append(number(found.get(part), plain(3), source, command=again))
+                value = found.get(part)
+                known = value is not None or not evaluation.judge
+                cells.append(number(value, plain(3), source, command=ask) if known else words(NOT_DONE))
         missing = evaluation.summary.get("judging", {}).get("missing")
         source = Source(path, "judging.missing")
         cells.append(number(None if missing is None else len(missing), plain(0), source, command=ask))
         rows.append(tuple(cells))
     columns = ("Evaluation", *map(str.title, study.criteria), "Composite", "Composite ICC", "Failed judgements")
     note = (
-        "Standard deviation of a score between the rounds of one example; ICC(1,1): share of variance between examples."
+        "Standard deviation of a score between rounds of one example; ICC(1,1): share of variance between examples; "
+        "one round has neither."
     )
     return Table("S4", "Judge noise", columns, tuple(rows), (note,))
 
