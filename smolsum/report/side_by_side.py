@@ -13,7 +13,6 @@ from scipy.stats import t as student
 from smolsum.report import charts
 from smolsum.report.page import Cell, Figure, Table, empty, number, plain, words
 from smolsum.report.study import Evaluation, Study
-from smolsum.report.tables_results import interval
 
 CONFIDENCE = 0.95
 
@@ -67,7 +66,7 @@ def side_by_side_table(study: Study) -> Table:
             rows.append((*head, *[empty(evaluation.again, "not known")] * 3))
             continue
         mean = number(found.mean, plain(3), evaluation.source(study.score))
-        rows.append((*head, Cell(str(found.n), found.n), mean, interval(found.low, found.high)))
+        rows.append((*head, Cell(str(found.n), found.n), mean, words(_ends(found))))
     note = f"{study.score}, mean over the test examples that have it; interval by Student's t over examples."
     return Table("S12", "Side by side", ("Evaluation", "Model", "n", "Mean", "95 % interval"), tuple(rows), (note,))
 
@@ -81,3 +80,8 @@ def side_by_side_figure(study: Study) -> list[Figure]:
     alt = f"{study.score} with 95 % intervals: {told}"
     svg = charts.spans([name for name, _ in drawn], [(f.mean, f.low, f.high) for _, f in drawn], alt=alt)
     return [Figure("S13", f"{study.score} with 95 % intervals", svg, alt)]
+
+
+def _ends(found: Interval) -> str:
+    """The interval in a cell; a dash where there is none."""
+    return f"[{found.low:.3f}, {found.high:.3f}]" if math.isfinite(found.low) else "\N{EN DASH}"
