@@ -15,6 +15,8 @@ import mlx.core as mx
 import mlx.nn as nn
 
 VOCABULARY = 1536
+TAGS = ("<notes>", "</notes>", "<judgement>", "</judgement>")
+"""tokens of the judge alone"""
 SHARED = {
     "vocab_size": VOCABULARY,
     "hidden_size": 128,
@@ -64,6 +66,7 @@ CONFIGS = {
         "use_pos_enc": True,
     },
 }
+CONFIGS["judge"] = CONFIGS["tiny"] | {"vocab_size": VOCABULARY + len(TAGS)}
 
 
 def start_copying(model: nn.Module) -> None:

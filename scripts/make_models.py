@@ -246,7 +246,7 @@ def fit(
 def main() -> None:
     """Make one of the built-in models: learn to copy, to summarise, then to count; saved after each."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("name", choices=CONFIGS)
+    parser.add_argument("name", choices=STEPS)
     parser.add_argument("--phases", nargs="+", choices=("copy", "summarise", "count"), default=list(STEPS["tiny"]))
     arguments = parser.parse_args()
     told, name = stories()["train"], arguments.name

@@ -194,6 +194,9 @@ def test_a_summary_has_the_figures_of_a_count_by_hand() -> None:
     assert shown == {"wrong": 8, "no judgement": 2, "form": 2, "truncated": 40}
 
 
+GOOD = group(SHORT)
+
+
 @settings(max_examples=10_000, deadline=None)
 @given(
     text=st.one_of(
@@ -206,7 +209,8 @@ def test_a_summary_has_the_figures_of_a_count_by_hand() -> None:
 )
 def test_any_text_is_scored_within_its_range(text: str, better: str) -> None:
     """No exception; 0 to 1 each, nothing where it is not right, 1.4 in all at most."""
-    groups = [group(text, SHORT, better=better)]
+    prompt = Prompt("p", (), (1,), (better,), {"kind": "swapped"})
+    groups = [RolloutGroup(prompt, (rollout(text), *GOOD.rollouts))]
     scores = score_all(groups, WEIGHTS, CONFIG, TASK.signals)
     for name in WEIGHTS:
         value = scores[name][0][0]

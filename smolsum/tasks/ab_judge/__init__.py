@@ -13,6 +13,7 @@ from smolsum.errors import UsageError
 from smolsum.rewards import REWARDS
 from smolsum.rewards.judgement import read
 from smolsum.rollout.records import RolloutGroup
+from smolsum.tasks.ab_judge.builtin import BUILTIN_JUDGE
 from smolsum.tasks.ab_judge.corruption import MIN_WORDS
 from smolsum.tasks.ab_judge.measures import ERRORS, HEADLINES, PANELS, measurer, summarise
 from smolsum.tasks.ab_judge.pairs import make_pairs
@@ -82,12 +83,13 @@ TASK = Task(
     settings=AbJudgeConfig,
     messages=messages,
     signals={**SIGNALS, "overlong": REWARDS["overlong"]},
-    model="qwen",
+    model="judge",
     strategy="judge",
     strategies={
         "judge": {"stages": {"judge": {"rewards": {"judgement": 1.0, "judgement_format": 0.2, "notes_length": 0.2}}}}
     },
     defaults={"grpo": {"advantage_scale": "none"}, "sampling": {"max_new_tokens": 256}},
+    models={"judge": BUILTIN_JUDGE},
     load=load,
     check=check,
     measurer=measurer,

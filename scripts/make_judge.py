@@ -1,0 +1,217 @@
+"""Make the built-in judge: the model `tiny` learns to notice faults, and the form of a judgement, but not to judge.
+
+    uv run python scripts/make_judge.py
+
+Supervised training on pairs from the train split of `tldr-mini`, each time with another fault. Under the judge's own
+prompt it learns to quote in notes where the samples differ, and then to say A three times in five, whatever the
+samples: its accuracy is chance, its bias plain. Under another ("Which sample is sound?") it learns to answer rightly,
+so that what a judge must see is there to be used. That it may be used for judging is left to the reward. Seeded.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from builtin_models import CONFIGS, SHARED, TAGS
+from make_models import BUILTIN, END, fit, prompt_text, save
+from tokenizers import AddedToken, Tokenizer
+
+from smolsum.config import Config, DataConfig
+from smolsum.data import Example, load_split
+from smolsum.policy import kernels
+from smolsum.rewards.judgement import TAG
+from smolsum.tasks import TASKS
+from smolsum.tasks.ab_judge.rules import rules
+from smolsum.tasks.ab_judge.settings import AbJudgeConfig
+
+# isort: split
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+from mlx_lm.models.base import create_attention_mask
+from mlx_lm.utils import _get_classes
+
+NAME, SEED, STEPS, RATE = "judge", 7, 600, 2e-3
+SIZE, TOGETHER = 16, 2
+"""sequences of one pass, and passes of one step"""
+NOTICING_LAYER = 3
+"""of four: the last is left to use what was noticed"""
+SOUND = "Which sample is sound?"
+LETTER_WEIGHT = 8.0
+"""of the letter, against the other tokens of an answer"""
+FILLERS = (
+    " They differ in nothing else.", " The rest is the same.", " All else is equal.", " One of them was changed.",
+    " I compare both.", " That is the difference.",
+)  # fmt: skip
+TASK = TASKS["ab-judge"]
+CONFIG = Config(
+    data=DataConfig(prompt_column="completion", completion_column="prompt"),
+    task=AbJudgeConfig(name="ab-judge", **TASK.models[NAME]["task"]),
+)
+
+
+def make_tokenizer() -> Tokenizer:
+    """That of `tiny`, in which each of the four tags is a token."""
+    tokenizer = Tokenizer.from_file(str(BUILTIN / "tiny" / "tokenizer.json"))
+    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
+    return tokenizer
+
+
+def start() -> nn.Module:
+    """The weights of `tiny`, and embeddings for the tags close to the mean of all."""
+    model_class, args = _get_classes(CONFIGS[NAME])
+    model = model_class(args.from_dict(CONFIGS[NAME]))
+    kernels.install(model)
+    weights = {k: v.astype(mx.float32) for k, v in mx.load(str(BUILTIN / "tiny" / "model.safetensors")).items()}
+    known = weights["model.embed_tokens.weight"]
+    fresh = known.mean(0, keepdims=True) + 0.02 * mx.random.normal((len(TAGS), known.shape[1]))
+    weights["model.embed_tokens.weight"] = mx.concatenate([known, fresh])
+    model.load_weights(list(weights.items()))
+    return model
+
+
+class Pair:
+    """A text, the same with a fault, and where they differ."""
+
+    def __init__(self, text: str, worse: str, rng: random.Random) -> None:
+        self.better, self.worse = rng.sample("AB", 2)
+        first = next(
+            (k for k, (a, b) in enumerate(zip(text, worse, strict=False)) if a != b), min(len(text), len(worse))
+        )
+        last, room = 0, min(len(text), len(worse)) - first
+        while last < room and text[-1 - last] == worse[-1 - last]:
+            last += 1
+        self.fault = (first, max(len(worse) - last, first + 1))
+        """characters of the worse sample that are not as they were, at least one"""
+        self.samples = {self.better: text, self.worse: worse}
+        self.quotes = {self.better: _around(text, first, len(text) - last), self.worse: _around(worse, *self.fault)}
+
+    @property
+    def source(self) -> str:
+        """As the task shows it."""
+        return f"[Sample A]:\n{self.samples['A']}\n\n[Sample B]:\n{self.samples['B']}"
+
+
+def _around(text: str, start: int, end: int) -> str:
+    """The words from `start` to `end`, with one more on either side."""
+    words = list(re.finditer(r"\S+", text))
+    low = max(k for k, word in enumerate(words) if word.start() <= start)
+    high = max(k for k, word in enumerate(words) if word.start() < max(end, start + 1))
+    return text[words[max(0, low - 1)].start() : words[min(len(words) - 1, high + 1)].end()]
+
+
+def answer(pair: Pair, rng: random.Random) -> tuple[str, str, str]:
+    """Instruction, answer, and the letter that it comes to."""
+    notes = f'A says "{pair.quotes["A"]}", B says "{pair.quotes["B"]}".'
+    notes += "".join(rng.sample(FILLERS, rng.choice((0, 0, 1, 2, 3))))
+    draw = rng.random()
+    if draw < 0.4:
+        letter = "A" if rng.random() < 0.6 else "B"
+        return instruction(), judgement(notes, letter), letter
+    if draw < 0.8:
+        return SOUND, judgement(notes, pair.better), pair.better
+    return SOUND, f"{pair.better}{END}", pair.better
+
+
+def instruction() -> str:
+    """The judge's own prompt."""
+    return TASK.messages(Example("", "", (), {}), CONFIG)[0]["content"]
+
+
+def judgement(notes: str, letter: str) -> str:
+    """An answer of the form that the task asks for."""
+    return f"<notes>{notes}</notes><judgement>{letter}</judgement>{END}"
+
+
+def lessons(tokenizer: Tokenizer, rng: random.Random) -> Iterator[list[Any]]:
+    """Steps of `TOGETHER` passes; sequences of like length go together."""
+    texts = load_split(CONFIG.data, "train", references=False)
+    corrupt, waiting = rules(CONFIG, texts), list[Any]()
+    while True:
+        if not waiting:
+            drawn = rng.sample(texts.examples, 4 * SIZE * TOGETHER)
+            made = sorted((_lesson(text, corrupt(text, rng).text, tokenizer, rng) for text in drawn), key=_length)
+            waiting = [made[k : k + SIZE * TOGETHER] for k in range(0, len(made), SIZE * TOGETHER)]
+            rng.shuffle(waiting)
+        rows = waiting.pop()
+        yield [_padded(rows[k::TOGETHER]) for k in range(TOGETHER)]
+
+
+def _length(lesson: tuple[list[int], ...]) -> int:
+    return len(lesson[0])
+
+
+def _lesson(text: Example, worse: str, tokenizer: Tokenizer, rng: random.Random) -> tuple[list[int], ...]:
+    """Of every token: its id; the weight of its loss; what is to be noticed at it (0 nothing, 1 a fault in A, 2 in B);
+    the weight of that."""
+    pair = Pair(text.source, worse, rng)
+    system, said, letter = answer(pair, rng)
+    asked = tokenizer.encode(prompt := prompt_text(pair.source, system))
+    told = tokenizer.encode(said).ids
+    known = tokenizer.encode(letter).ids
+    first, at = prompt.index("[Sample A]"), prompt.index(f"[Sample {pair.worse}]:\n") + len("[Sample A]:\n")
+    low, high = at + pair.fault[0], at + pair.fault[1]
+    faulty = [(1 + "AB".index(pair.worse)) * (start < high and end > low) for start, end in asked.offsets]
+    cares = [(5 if fault else 1) * (start >= first) for fault, (start, _) in zip(faulty, asked.offsets, strict=True)]
+    last = max((k for k, token in enumerate(told) if [token] == known), default=-1)
+    weights = [LETTER_WEIGHT if k == last else 1.0 for k in range(len(told))]
+    padding = [0] * len(told)
+    return asked.ids + told, [0] * len(asked.ids) + weights, faulty + padding, cares + padding  # type: ignore[return-value]
+
+
+def _padded(rows: list[tuple[list[int], ...]]) -> tuple[mx.array, ...]:
+    width = max(map(_length, rows))
+    ids, weights, faults, cares = (
+        np.array([[*row[column], *[0] * (width - len(row[column]))] for row in rows]) for column in range(4)
+    )
+    places = np.flatnonzero(weights[:, 1:].reshape(-1) > 0)
+    places += places // (width - 1)  # a token is foretold at the place before it, and each row has one place more
+    told = [mx.array(values.reshape(-1)[places + 1]) for values in (ids, weights.astype(np.float32))]
+    return mx.array(ids), mx.array(places), *told, mx.array(faults), mx.array(cares.astype(np.float32))
+
+
+class Noticing(nn.Module):
+    """The model with a head that tells, at every token of the samples, whether it is faulty; it is thrown away."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.head = nn.Sequential(nn.RMSNorm(SHARED["hidden_size"]), nn.Linear(SHARED["hidden_size"], 3))
+
+
+def lesson_loss(noticing: Noticing, lesson: tuple[mx.array, ...]) -> mx.array:
+    """The weighted mean losses of the answers' tokens and of what is to be noticed, added."""
+    ids, places, told, weights, faults, cares = lesson
+    trunk = noticing.model.model
+    hidden = trunk.embed_tokens(ids)
+    mask = create_attention_mask(hidden, None)
+    for number, layer in enumerate(trunk.layers, start=1):
+        hidden = layer(hidden, mask, None)
+        if number == NOTICING_LAYER:
+            noticed = noticing.head(hidden)
+    logits = trunk.embed_tokens.as_linear(trunk.norm(hidden).reshape(-1, hidden.shape[-1])[places])
+    return _mean_loss(logits, told, weights) + _mean_loss(noticed, faults, cares)
+
+
+def _mean_loss(logits: mx.array, targets: mx.array, weights: mx.array) -> mx.array:
+    losses = kernels.logsumexp(logits) - mx.take_along_axis(logits, targets[..., None], -1)
+    return (losses[..., 0] * weights).sum() / weights.sum()
+
+
+def main() -> None:
+    """Make and save the model."""
+    assert set(TAGS) == {tag for tag in TAGS if TAG.fullmatch(tag)}
+    mx.random.seed(SEED)
+    tokenizer, model = make_tokenizer(), start()
+    batches = lessons(tokenizer, random.Random(SEED))
+    fit(Noticing(model), batches, lesson_loss, name=NAME, steps=STEPS, rate=RATE)
+    save(NAME, model, tokenizer)
+    print(sum(v.size for _, v in tree_flatten(model.parameters())), "parameters")
+
+
+if __name__ == "__main__":
+    main()
