@@ -15,6 +15,7 @@ from smolsum.rewards.judgement import read
 from smolsum.rollout.records import RolloutGroup
 from smolsum.tasks.ab_judge.builtin import BUILTIN_JUDGE
 from smolsum.tasks.ab_judge.corruption import MIN_WORDS
+from smolsum.tasks.ab_judge.corruptor_model import by_model
 from smolsum.tasks.ab_judge.measures import ERRORS, HEADLINES, PANELS, measurer, summarise
 from smolsum.tasks.ab_judge.pairs import make_pairs
 from smolsum.tasks.ab_judge.rules import rules
@@ -27,11 +28,14 @@ def load(config: Config, split: str) -> Split:
     """A pair of each text of the split's `data.prompt_column` that can be corrupted, and how many cannot. UsageError
     where none can."""
     texts = load_split(config.data, split, references=False)
-    pairs = make_pairs(texts.examples, rules(config, texts), seed=settings(config).pairs_seed)
+    task = settings(config)
+    by_rule = task.corruptor == "rules"
+    corruptor = rules(config, texts) if by_rule else by_model(task.corruptor, texts.examples)
+    pairs = make_pairs(texts.examples, corruptor, seed=task.pairs_seed)
     if not pairs.examples:
         raise UsageError(
             f"none of the {len(texts.examples)} texts of the {split} split can be corrupted: each has fewer than "
-            f"{MIN_WORDS} words, or nothing that task.faults = {settings(config).faults!r} could change",
+            f"{MIN_WORDS} words, or nothing that task.faults = {task.faults!r} could change",
             hint="--set data.prompt_column=NAME for a column of longer texts, or --set task.faults=all",
         )
     left_out = (

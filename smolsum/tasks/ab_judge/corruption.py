@@ -15,6 +15,8 @@ from dataclasses import dataclass
 WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
 DIGITS = re.compile(r"\d+")
 SENTENCE_START = re.compile(r"(?:^|[.!?:\n])[\s\"'\u201c\u201d\u2018(\[]*$")
+BY_MODEL = "model"
+"""the kind of what a model did to a text: which fault it is, nobody knows"""
 MIN_WORDS = 4
 """a shorter text is not corrupted: hardly any fault in it would be subtle"""
 

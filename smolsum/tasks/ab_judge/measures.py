@@ -10,13 +10,11 @@ from smolsum.config import Config
 from smolsum.data import Split
 from smolsum.rewards.judgement import read
 from smolsum.rollout.records import Prompt, Rollout
-from smolsum.tasks.ab_judge.corruption import FAULTS
+from smolsum.tasks.ab_judge.corruption import BY_MODEL, FAULTS
 from smolsum.tasks.ab_judge.signals import decoder, is_right, notes_tokens
 from smolsum.tasks.lengths import PERCENTILES, length_table
 from smolsum.tasks.task import ErrorKind, Headline, Panel, Row
 
-BY_MODEL = "model"
-"""the kind of a corruption by a model, which does not say what it did"""
 KINDS = (*FAULTS, BY_MODEL)
 
 

@@ -1,0 +1,102 @@
+"""Texts corrupted by a model behind an endpoint: a real server on loopback that answers, and that does not."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from judge_server import Reply, answer, serving
+
+from smolsum.config import Config, DataConfig
+from smolsum.data import Split
+from smolsum.errors import SmolsumError, UnreachableError, UsageError
+from smolsum.tasks import TASKS
+from smolsum.tasks.ab_judge.corruptor_model import BUDGET
+from smolsum.tasks.ab_judge.settings import AbJudgeConfig
+
+TASK = TASKS["ab-judge"]
+TEXTS = [f"My aunt Edith broke {n} cups in March." for n in range(30)]
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """Thirty texts, one that is too short, and a cache that nobody else uses."""
+    rows = "".join(json.dumps({"text": text}) + "\n" for text in [*TEXTS, "Too short."])
+    (tmp_path / "train.jsonl").write_text(rows)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    return Config(
+        data=DataConfig(path=str(tmp_path), prompt_column="text"),
+        task=AbJudgeConfig(name="ab-judge", corruptor="judge-a"),
+    )
+
+
+def worse(prompt: str, before: int) -> Reply:
+    """A changed month; the first text is given back as it was, each time."""
+    text = re.search(r"Text:\n(.*)", prompt, re.S)[1]  # type: ignore[index]
+    changed = text if " 0 cups" in text else text.replace("March", "May")
+    return answer(json.dumps({"text": changed}))
+
+
+def same(prompt: str, before: int) -> Reply:
+    """The text as it was."""
+    return answer(json.dumps({"text": re.search(r"Text:\n(.*)", prompt, re.S)[1]}))  # type: ignore[index]
+
+
+def load(config: Config, url: str, monkeypatch: pytest.MonkeyPatch) -> Split:
+    """The pairs, by the model at this address."""
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    return TASK.load(config, "train")
+
+
+def test_a_model_corrupts_what_is_long_enough_once(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every pair holds what the model made of its text; one that it gave back makes none; no answer is asked twice."""
+    monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.BUDGET", replace(BUDGET, attempts=2, wait_s=0.01))
+    with serving(mischief=worse) as server:
+        split = load(config, server.url, monkeypatch)
+        asked = len(server.asked)
+    assert len(split.examples) == 29
+    assert split.left_out.startswith("2 of 31 texts")
+    for example in split.examples:
+        assert "in March." in example.source
+        assert "in May." in example.source
+        assert (example.metadata["kind"], example.metadata["after"]) == ("model", "y")
+        right = example.source.split("[Sample B]:\n")["AB".index(example.references[0])]
+        assert "March" in right
+    assert asked == 31  # each once, the unchanged one twice
+    with serving(mischief=worse) as server:
+        assert load(config, server.url, monkeypatch).examples == split.examples
+        assert len(server.asked) == 2  # only the one that is missing
+
+
+def test_an_endpoint_that_is_down_is_one_error(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to start, and nothing is asked."""
+    with pytest.raises(UnreachableError, match="corruptor") as caught:
+        load(config, "http://127.0.0.1:9/v1", monkeypatch)
+    assert "OPENAI_BASE_URL" in (caught.value.hint or "")
+    assert caught.value.exit_code == 3
+
+
+def test_an_endpoint_that_refuses_is_one_error(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that is wrong, a name that it does not have: said once, not once a text."""
+    with serving(key="a-key") as server, pytest.raises(UsageError, match="refuses the key") as caught:
+        load(config, server.url, monkeypatch)
+    assert "OPENAI_API_KEY" in (caught.value.hint or "")
+    unknown = replace(config, task=AbJudgeConfig(name="ab-judge", corruptor="judge-c"))
+    with serving() as server, pytest.raises(UsageError, match="no corruptor 'judge-c'") as caught:
+        load(unknown, server.url, monkeypatch)
+    assert "judge-" in (caught.value.hint or "")
+
+
+def test_a_model_that_changes_nothing_is_one_error(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is given up after a while, with a remedy."""
+    monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.BUDGET", replace(BUDGET, attempts=1))
+    with (
+        serving(mischief=same) as server,
+        pytest.raises(SmolsumError, match="no changed text to 20 questions") as caught,
+    ):
+        load(config, server.url, monkeypatch)
+    assert caught.value.hint
