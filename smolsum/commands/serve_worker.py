@@ -77,11 +77,18 @@ def serve_worker(
     from smolsum.worker.bind import listen
 
     path = model_path(model)
+    if Path(path).is_dir():
+        path = str(Path(path).absolute())
     secret = token if token is not None else os.environ.get("SMOLSUM_WORKER_TOKEN") or None
     listener = listen(host, port, secret)
     from smolsum.worker.serve import Settings, serve  # loads MLX
 
+    # vLLM's own process has another working directory; a link in an environment stays one, or Python would not see
+    # that environment
     python = vllm_python or sys.executable
+    if os.sep in python:
+        python = str(Path(python).expanduser().absolute())
+    work_dir = work_dir and work_dir.absolute()
     settings = Settings(model, path, engine, host, secret, dtype, quantize, max_model_len, python, lora_rank, work_dir)  # type: ignore[arg-type]
     serve(settings, listener, console.data)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
+import signal
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -18,6 +19,8 @@ from smolsum.worker import inside, leash
 
 PATIENCE = 900.0
 """seconds that a server may take to come up; a large model with CUDA graphs needs minutes"""
+POLL = 0.25
+"""seconds between two looks at it"""
 TAIL = 200
 """lines of its log that are kept"""
 SHOWN = 12
@@ -45,21 +48,21 @@ KEPT = "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "SMOLSUM_WORKER_TOKEN"
 
 
 class Child:
-    """One vLLM server on a loopback port, from its start to its end."""
+    """One vLLM server, from its start to its end. It listens on a Unix socket in a folder of this user alone: whoever
+    reaches it has it write files and load modules, without any token."""
 
     def __init__(self, python: str, arguments: Sequence[str], folder: Path, heard: Callable[[str], None]) -> None:
         self.python, self.arguments, self.folder, self._heard = python, arguments, folder, heard
-        self.url = ""
+        self.socket = _temporary(folder) / "vllm.sock"
         self._lines = deque[str](maxlen=TAIL)
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start it and wait until it answers. Raises MachineError with the end of its log and a remedy."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
-        server = [self.python, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
+        self.socket.unlink(missing_ok=True)  # a server that was killed leaves it behind
+        server = [self.python, "-m", "vllm.entrypoints.openai.api_server", "--uds", str(self.socket)]
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-I", str(leash.__file__), *server, *self.arguments,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
@@ -67,7 +70,8 @@ class Child:
         )  # fmt: skip
         self._reading = asyncio.create_task(self._read(self._process))
         until = time.monotonic() + PATIENCE
-        async with httpx.AsyncClient(base_url=self.url, timeout=5, trust_env=False) as client:
+        transport = httpx.AsyncHTTPTransport(uds=str(self.socket))
+        async with httpx.AsyncClient(base_url="http://vllm", transport=transport, timeout=5) as client:
             while time.monotonic() < until:
                 if self._process.returncode is not None:
                     await self.stop()
@@ -77,25 +81,41 @@ class Child:
                         return
                 except httpx.HTTPError:
                     pass
-                await asyncio.sleep(0.25)
+                await asyncio.sleep(POLL)
         await self.stop()
         raise self._error(f"vLLM did not answer within {PATIENCE:.0f} s")
 
     async def ended(self) -> str:
         """Wait for its end; what it said last."""
-        assert self._process is not None
-        await self._process.wait()
+        await self._left()
         await self.stop()
         return self.last_words()
 
     async def stop(self) -> None:
-        """End it, and all that it started."""
-        if self._process is None or self._reading is None:
+        """End it, and all that it started. May be called again, also at the same time."""
+        if self._process is None:
             return
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        await self._process.wait()
-        await self._reading
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end(self._process))
+        await asyncio.shield(self._ending)
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdin is not None
+        assert self._reading is not None
+        process.stdin.close()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._left(), 2 * leash.PATIENCE)
+        with suppress(ProcessLookupError):  # a leash that was killed could not end what it held
+            os.killpg(process.pid, signal.SIGKILL)
+        await self._left()
+        await asyncio.wait({self._reading}, timeout=leash.PATIENCE)
+        self._reading.cancel()
+
+    async def _left(self) -> None:
+        """Wait for the end of the leash alone; `Process.wait` waits for all who hold its pipes, too."""
+        assert self._process is not None
+        while self._process.returncode is None:
+            await asyncio.sleep(POLL)
 
     def last_words(self) -> str:
         """The line of the log that says most about its end."""
@@ -166,9 +186,10 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def _temporary(folder: Path) -> Path:
-    """Where the child keeps its sockets."""
+    """Where the child keeps its sockets: nobody else may look in."""
     path = folder / "tmp"
     if len(str(path)) > LONGEST_PATH:
         raise UsageError(f"--work-dir {folder}: sockets cannot be that deep", hint="--work-dir with a shorter path")
     path.mkdir(exist_ok=True)
+    path.chmod(0o700)  # the folder itself may be open to others
     return path

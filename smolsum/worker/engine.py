@@ -10,7 +10,7 @@ from smolsum.config import LoraConfig
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.policy.load import Policy
 
-State = Literal["starting", "ready", "restarting", "failed"]
+State = Literal["starting", "ready", "restarting", "failed", "stopping"]
 
 
 class EngineError(SmolsumError):
@@ -96,7 +96,11 @@ class Engine(Protocol):
         ...
 
     async def stop(self) -> None:
-        """Bring it down; nothing of it is left running."""
+        """Bring it down; nothing of it is left running, and what is under way fails. May be called again."""
+        ...
+
+    async def failed(self) -> None:
+        """Does not return; raises EngineError once it cannot be brought up again."""
         ...
 
     async def sample(self, request: Request, on_token: Callable[[int], None] | None = None) -> Sampled:

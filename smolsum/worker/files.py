@@ -15,6 +15,8 @@ from smolsum.disk import writing
 
 TYPES = {"float32": "F32", "float16": "F16", "uint16": "BF16"}
 """safetensors' names of numpy's types; bfloat16, which numpy lacks, is held as uint16"""
+HELD = {"float32": "float32", "float16": "float16", "bfloat16": "uint16"}
+"""numpy's types that hold the values of a model's"""
 REMEDY = "the trainer sends the weights again"
 
 

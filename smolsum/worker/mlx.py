@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -47,7 +48,7 @@ class MlxEngine:
         self.last_error: str | None = None
         self._model, self._dtype, self._quantize, self._wanted_len = model, dtype, quantize, max_model_len
         self._batch: Batch | None = None
-        self._inbox: queue.SimpleQueue[_Job | Callable[[], None] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Job | Callable[[bool], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="mlx engine", daemon=True)
 
     async def start(self) -> Weights:
@@ -57,15 +58,21 @@ class MlxEngine:
         return weights
 
     async def stop(self) -> None:
-        self._inbox.put(None)
-        await asyncio.to_thread(self._thread.join)
+        if self.state != "stopping" and self._thread.ident is not None:
+            self._inbox.put(None)
+        self.state = "stopping"
+        if self._thread.ident is not None:
+            await asyncio.to_thread(self._thread.join)
+
+    async def failed(self) -> None:
+        await asyncio.Event().wait()  # what fails, fails for a request
 
     async def sample(self, request: Request, on_token: Callable[[int], None] | None = None) -> Sampled:
         loop = asyncio.get_running_loop()
         hear = (lambda token: _tell(loop, on_token, token)) if on_token else None
         draft = Draft(request.prompt_ids, request.seed, request.temperature, request.max_new_tokens, hear)
         job = _Job(draft, Future())
-        self._inbox.put(job)
+        self._send(job)
         try:
             return await asyncio.wrap_future(job.done)
         except asyncio.CancelledError:
@@ -75,12 +82,12 @@ class MlxEngine:
     async def logprobs(
         self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
     ) -> list[list[float]]:
-        def score() -> list[list[float]]:
-            model = self.policy.model
-            rows = [group_logprobs(model, prompt, [ids], temperature=temperature)[0] for prompt, ids in sequences]
-            return [row[0].tolist() for row in rows]
+        def score(prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
+            rows, *_ = group_logprobs(self.policy.model, prompt, [ids], temperature=temperature)
+            return list(rows[0].tolist())
 
-        return await self._call(score)
+        # one by one, so that rollouts go on meanwhile, and that the rest is left out where nobody waits any more
+        return [await self._call(partial(score, *each)) for each in sequences]
 
     async def load(self, weights: Weights) -> None:
         await self._call(lambda: self._set(weights))
@@ -111,14 +118,23 @@ class MlxEngine:
         """The function's result, from between two tokens of the engine's thread."""
         done: Future[T] = Future()
 
-        def run() -> None:
+        def run(stopping: bool) -> None:
+            if not done.set_running_or_notify_cancel():
+                return
             try:
+                if stopping:
+                    raise _stopping()
                 done.set_result(function())
             except BaseException as error:
                 done.set_exception(error)
 
-        self._inbox.put(run)
+        self._send(run)
         return await asyncio.wrap_future(done)
+
+    def _send(self, item: _Job | Callable[[bool], None]) -> None:
+        if self.state == "stopping":
+            raise _stopping()
+        self._inbox.put(item)
 
     def _run(self) -> None:
         """The thread: between two tokens see what has come in; wait for it where there is nothing to sample."""
@@ -130,11 +146,13 @@ class MlxEngine:
                 item = self._inbox.get()
                 idle = False
                 if item is None:
+                    for job in jobs + waiting:
+                        _finish(job, _stopping())
                     return
                 if isinstance(item, _Job):
                     waiting.append(item)
                 else:
-                    item()
+                    item(self.state == "stopping")
             if jobs or waiting:
                 assert self._batch is not None, "the engine has not started"
                 jobs = self._advance(self._batch, jobs, waiting)
@@ -175,3 +193,7 @@ def _finish(job: _Job, result: Sampled | EngineError) -> None:
 def _tell(loop: asyncio.AbstractEventLoop, on_token: Callable[[int], None], token: int) -> None:
     if not loop.is_closed():
         loop.call_soon_threadsafe(on_token, token)
+
+
+def _stopping() -> EngineError:
+    return EngineError("the worker is being stopped", hint="ask another one")

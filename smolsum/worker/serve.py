@@ -15,6 +15,9 @@ from typing import Literal
 
 import uvicorn
 
+from smolsum.disk import writing
+from smolsum.errors import UsageError
+from smolsum.lock import locked
 from smolsum.worker.app import app
 from smolsum.worker.bind import url
 from smolsum.worker.engine import Engine
@@ -55,8 +58,23 @@ def serve(settings: Settings, listener: socket.socket, ready: Callable[[str], No
         folder = settings.work_dir
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="smolsum-worker-")))
-        folder.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(_own(folder))
         asyncio.run(_serve(settings, folder, listener, ready))
+
+
+@contextmanager
+def _own(folder: Path) -> Generator[None]:
+    """Makes the folder, and keeps other workers out of it. Raises UsageError where one is in it, SmolsumError where it
+    cannot be written to."""
+    remedy = "start the worker again, or with another --work-dir"
+    with writing(folder, remedy):
+        folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder / "worker.lock", f"--work-dir {folder} is used", remedy))
+        except UsageError as error:
+            raise UsageError(error.message, hint="a --work-dir of its own for each worker, or none") from error
+        yield
 
 
 async def _serve(settings: Settings, folder: Path, listener: socket.socket, ready: Callable[[str], None]) -> None:
@@ -71,20 +89,42 @@ async def _serve(settings: Settings, folder: Path, listener: socket.socket, read
         await service.start()
         face = app(service, Chat(service), token=settings.token)
         server = _Server(uvicorn.Config(face, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
+        server.stopping = asyncio.Event()
         server.when_ready = lambda: ready(url(settings.host, listener))
         for number in STOPPING:
-            loop.add_signal_handler(number, server.handle_exit, number, None)
-        await server.serve(sockets=[listener])
+            loop.add_signal_handler(number, server.stopping.set)
+        await _until_failure(server, engine, listener)
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     finally:
         await engine.stop()
 
 
+async def _until_failure(server: _Server, engine: Engine, listener: socket.socket) -> None:
+    """Serve until told to stop; what is under way is broken off then. An engine that does not come back ends the
+    worker, too, so that whoever supervises it knows. Raises EngineError then."""
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    failure, stopping = asyncio.create_task(engine.failed()), asyncio.create_task(server.stopping.wait())
+    try:
+        done, _ = await asyncio.wait({serving, failure, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
+        if stopping in done:
+            await engine.stop()
+        await serving
+        if failure in done:
+            failure.result()
+    finally:
+        failure.cancel()
+        stopping.cancel()
+        await asyncio.gather(failure, stopping, return_exceptions=True)
+
+
 class _Server(uvicorn.Server):
     """Tells when it accepts connections, and leaves the signals alone."""
 
     when_ready: Callable[[], None]
+    stopping: asyncio.Event
+    """set once it is to end"""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

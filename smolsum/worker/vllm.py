@@ -1,4 +1,4 @@
-"""The engine `vllm`: a real vLLM server, a child process on loopback.
+"""The engine `vllm`: a real vLLM server, a child process behind a Unix socket.
 
 The worker keeps the weights, checks them and gives them to vLLM as files; `inside/smolsum_vllm.py` has vLLM compute
 with them. A server that dies is started again, and given the weights that it served.
@@ -7,16 +7,15 @@ with them. A server that dies is started again, and given the weights that it se
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import httpx
 from mlx_lm.models.cache import ArraysCache, make_prompt_cache
 
 from smolsum import console
@@ -26,9 +25,10 @@ from smolsum.errors import SmolsumError, UsageError
 from smolsum.policy.identity import identity
 from smolsum.policy.load import Policy, load_policy
 from smolsum.policy.served import check_served, served_arrays
-from smolsum.worker.child import Child, flags
+from smolsum.worker.api import Api, SilentError
+from smolsum.worker.child import PATIENCE, Child, flags
 from smolsum.worker.engine import NEUTRAL, EngineError, Request, Sampled, State, Weights, longest
-from smolsum.worker.files import REMEDY, write_adapters, write_weights
+from smolsum.worker.files import HELD, REMEDY, write_adapters, write_weights
 from smolsum.worker.install import Installed, installed
 
 MOST_RUNNING = 128
@@ -36,6 +36,11 @@ WAITS = (1, 2, 5, 15, 60)
 """seconds before each further attempt to start a server that died"""
 STEADY = 300
 """seconds after which a server that dies is started as if it were the first time"""
+EVERY = 10.0
+"""seconds between two signs of life that are asked of the server"""
+HANGS = 300.0
+"""seconds after which one that gives none is ended; it gives them between two steps, and on CPUs a step that reads
+thousands of tokens of prompts takes a while"""
 COLUMNS = 16
 """unit vectors that packed weights are checked with after a sync"""
 NAME = "policy"
@@ -63,12 +68,14 @@ class VllmEngine:
         self._told, self._cpu = 0.0, False
         self.child: Child | None = None
         """the server"""
-        self._client = httpx.AsyncClient()
+        self._api: Api | None = None
+        self._pushed = folder / "smolsum-weights"
         self._loading = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> Weights:
         found = await asyncio.to_thread(installed, self._python)
+        shutil.rmtree(self._pushed, ignore_errors=True)  # of a worker that was killed
         self.version, self._cpu = found.version, found.cpu
         weights = await asyncio.to_thread(self._read, found)
         await self._start_child()
@@ -76,13 +83,23 @@ class VllmEngine:
         self._watch = asyncio.create_task(self._keep_up())
         return weights
 
+    async def failed(self) -> None:
+        assert self._watch is not None
+        await asyncio.shield(self._watch)
+
+    @property
+    def api(self) -> Api:
+        """That of the server."""
+        if self._api is None:
+            raise EngineError("vLLM has not started", hint="ask again later")
+        return self._api
+
     async def stop(self) -> None:
+        self.state = "stopping"
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
-        if self.child is not None:
-            await self.child.stop()
-        await self._client.aclose()
+        await self._stop_child()
 
     async def sample(self, request: Request, on_token: Callable[[int], None] | None = None) -> Sampled:
         body = {
@@ -98,10 +115,7 @@ class VllmEngine:
             "stop_token_ids": sorted(self.policy.eos_ids),
             **NEUTRAL,
         }
-        if on_token is None:
-            (choice,) = (await self._post("/v1/completions", body))["choices"]
-            return _sampled(choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["finish_reason"])
-        return await self._stream(body | {"stream": True}, on_token)
+        return await self.api.complete(body, on_token)
 
     async def logprobs(
         self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
@@ -149,6 +163,9 @@ class VllmEngine:
                 hint=f"start the worker with --lora-rank {weights.lora.rank}",
             )
         check_served(self._shape(weights.lora), weights.arrays)
+        for name, array in weights.arrays.items():
+            if str(array.dtype) != HELD[str(self._dtype)]:
+                raise UsageError(f"{name} is of type {array.dtype}, not {self._dtype}", hint="serve what is trained")
 
     async def _start_child(self) -> None:
         # layers that remember a state and no keys
@@ -160,116 +177,107 @@ class VllmEngine:
         ]  # fmt: skip
         self.child = Child(self._python, arguments, self._folder, self._hear)
         await self.child.start()
-        self._serving = NAME
-        await self._client.aclose()
-        limits = httpx.Limits(max_connections=None)
-        self._client = httpx.AsyncClient(base_url=self.child.url, timeout=None, limits=limits, trust_env=False)
+        self._serving, self._api = NAME, Api(self.child.socket)
+
+    async def _stop_child(self) -> None:
+        if self.child is not None:
+            await self.child.stop()
+        if self._api is not None:
+            await self._api.close()
 
     async def _keep_up(self) -> None:
-        """Whenever the server dies, start it again."""
+        """Whenever the server dies or hangs, start it again; SmolsumError where that goes on failing."""
         failures = 0
-        while failures < len(WAITS):
-            assert self.child is not None
+        while True:
             since = time.monotonic()
-            if self.state == "ready":
-                self.last_error = f"vLLM died: {await self.child.ended()}"
-                self.state = "restarting"
-                failures = 0 if time.monotonic() - since > STEADY else failures
-            console.warn(f"{self.last_error}; starting it again in {WAITS[failures]} s")
-            await asyncio.sleep(WAITS[failures])
-            failures += 1
-            try:
-                async with self._loading:
-                    await self._start_child()
-                    if self._loaded is not None:
-                        await self._load(self._loaded)
-                    self.state = "ready"
-            except SmolsumError as error:
-                self.last_error = error.message
-                continue
+            self.last_error, self.state = await self._trouble(), "restarting"
+            failures = 0 if time.monotonic() - since > STEADY else failures
+            while self.state != "ready":
+                if failures == len(WAITS):
+                    self.state = "failed"
+                    raise EngineError(f"vLLM does not come back: {self.last_error}", hint="see its log above")
+                console.warn(f"{self.last_error}; starting it again in {WAITS[failures]} s")
+                await self._stop_child()
+                await asyncio.sleep(WAITS[failures])
+                failures += 1
+                try:
+                    async with self._loading:
+                        await self._start_child()
+                        if self._loaded is not None:
+                            await self._load(self._loaded)
+                        self.state = "ready"
+                except Exception as error:  # whatever it was: the next attempt may go better
+                    self.last_error = error.message if isinstance(error, SmolsumError) else repr(error)
             self.restarts += 1
-        self.state = "failed"
-        console.warn(f"vLLM does not come back: {self.last_error}")
+
+    async def _trouble(self) -> str:
+        """Wait until the server has died or does nothing any more; which of them."""
+        assert self.child is not None
+        ended = asyncio.create_task(self.child.ended())
+        try:
+            while not ended.done():
+                await asyncio.wait({ended}, timeout=EVERY)
+                if ended.done() or self._loading.locked():  # weights are loaded with a limit of their own
+                    continue
+                try:
+                    await self.api.rpc("smolsum_beat", timeout=HANGS)
+                except SilentError:
+                    return f"vLLM did nothing for {HANGS:.0f} s"
+                except SmolsumError:
+                    pass  # it is dying
+            return f"vLLM died: {ended.result()}"
+        finally:
+            ended.cancel()
 
     async def _load(self, weights: Weights) -> None:
         """Have the server compute with these, and see that it does."""
-        number = next(self._numbers)
-        folder: Path | None = self._folder / f"weights-{number}"
-        assert folder is not None
+        folder: Path | None = None
         try:
-            with writing(folder, REMEDY):
-                folder.mkdir()
+            with writing(self._pushed, REMEDY):
+                self._pushed.mkdir(exist_ok=True)
+                folder = Path(tempfile.mkdtemp(dir=self._pushed))
             if weights.lora is not None:
                 await asyncio.to_thread(write_adapters, weights.arrays, weights.lora, folder)
-                await self._swap_adapters(f"{NAME}-{number}", folder)
+                await self._swap_adapters(f"{NAME}-{next(self._numbers)}", folder)
                 folder, self._adapters = self._adapters, folder  # a server may read its adapters again later
             else:
                 path = folder / "model.safetensors"
                 await asyncio.to_thread(write_weights, weights.arrays, path)
                 await self._swap_weights(str(path))
-            await self._post("/reset_prefix_cache", None)
         finally:
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
 
     async def _swap_weights(self, path: str) -> None:
-        try:
-            await self._rpc("smolsum_load", path)
-            checked = await self._rpc("smolsum_check", path, COLUMNS)
+        async with self._half_way():
+            await self.api.rpc("smolsum_load", path, timeout=PATIENCE)
+            checked = await self.api.rpc("smolsum_check", path, COLUMNS, timeout=PATIENCE)
             if checked["wrong"]:
                 raise EngineError(f"vLLM does not serve {checked['wrong'][0]} as it was sent", hint="report this")
-        except SmolsumError:
-            assert self.child is not None
-            await self.child.stop()  # nobody knows what it would serve; it comes back with what it served before
-            raise
+            await self.api.post("/reset_prefix_cache", None, PATIENCE)
 
     async def _swap_adapters(self, name: str, folder: Path) -> None:
-        await self._post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
-        before, self._serving = self._serving, name
-        if before != NAME:
-            await self._post("/v1/unload_lora_adapter", {"lora_name": before})
+        body = {"lora_name": name, "lora_path": str(folder)}
+        await self.api.post("/v1/load_lora_adapter", body, PATIENCE)
+        async with self._half_way():
+            before, self._serving = self._serving, name
+            if before != NAME:
+                await self.api.post("/v1/unload_lora_adapter", {"lora_name": before}, PATIENCE)
+            await self.api.post("/reset_prefix_cache", None, PATIENCE)
 
-    async def _rpc(self, method: str, *arguments: Any) -> Any:
-        answer = await self._post("/collective_rpc", {"method": method, "args": list(arguments)})
-        return answer["results"][0] if answer else None
-
-    async def _post(self, path: str, body: Any) -> Any:
+    @asynccontextmanager
+    async def _half_way(self) -> AsyncIterator[None]:
+        """Ends the server where the block fails: nobody knows what it would serve. It comes back with what it served
+        before."""
         try:
-            answer = await self._client.post(path, json=body)
-        except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: the client was closed for a new server
-            raise EngineError(f"vLLM went away: {error or type(error).__name__}", hint="ask again later") from error
-        if answer.status_code == 400:
-            raise UsageError(f"vLLM refuses: {_message(answer.content)}", hint="ask for something else")
-        if not answer.is_success:
-            raise EngineError(f"vLLM failed: {_message(answer.content)}", hint="see the worker's log")
-        with suppress(ValueError):
-            return answer.json()
-        return None
-
-    async def _stream(self, body: dict[str, Any], on_token: Callable[[int], None]) -> Sampled:
-        tokens: list[int] = []
-        logprobs: list[float] = []
-        reason = "length"
-        try:
-            async with self._client.stream("POST", "/v1/completions", json=body) as answer:
-                if not answer.is_success:
-                    raise EngineError(f"vLLM failed: {_message(await answer.aread())}", hint="ask again later")
-                async for line in answer.aiter_lines():
-                    if not line.startswith("data: {"):
-                        continue
-                    for choice in json.loads(line[6:]).get("choices", []):
-                        for token in choice.get("token_ids") or []:
-                            tokens.append(token)
-                            on_token(token)
-                        logprobs += (choice.get("logprobs") or {}).get("token_logprobs", [])
-                        reason = choice["finish_reason"] or reason
-        except (httpx.HTTPError, RuntimeError) as error:
-            raise EngineError(f"vLLM went away: {error or type(error).__name__}", hint="ask again later") from error
-        return _sampled(tokens, logprobs, reason)
+            yield
+        except Exception:
+            await self._stop_child()
+            raise
 
     async def _score(self, prompt: list[int], ids: list[int]) -> list[float]:
         body = {"model": self._serving, "prompt": prompt + ids, "max_tokens": 1, "temperature": 0}
-        (choice,) = (await self._post("/v1/completions", body | {"prompt_logprobs": 0}))["choices"]
+        (choice,) = (await self.api.post("/v1/completions", body | {"prompt_logprobs": 0}))["choices"]
         scored = choice["prompt_logprobs"][len(prompt) :]
         return [place[str(i)]["logprob"] for place, i in zip(scored, ids, strict=True)]
 
@@ -278,17 +286,3 @@ class VllmEngine:
         if self.state != "ready" and time.monotonic() - self._told > 5:
             self._told = time.monotonic()
             console.narrate(f"vllm: {line}")
-
-
-def _sampled(tokens: list[int], logprobs: list[float], reason: str) -> Sampled:
-    if len(tokens) != len(logprobs) or reason not in ("stop", "length"):
-        raise EngineError(f"vLLM returned a rollout that ended by {reason!r}", hint="ask again")
-    return Sampled(tuple(tokens), tuple(logprobs), "stop" if reason == "stop" else "length")
-
-
-def _message(content: bytes) -> str:
-    try:
-        told = json.loads(content)
-        return str((told.get("error") or {}).get("message") or told)
-    except (ValueError, AttributeError):
-        return content[:300].decode(errors="replace")

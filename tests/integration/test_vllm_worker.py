@@ -5,6 +5,7 @@ $SMOLSUM_VLLM_PYTHON names the Python of an environment that has vLLM.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -27,6 +29,8 @@ from smolsum.policy.load import Policy, load_policy
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.served import served_arrays, set_served
 from smolsum.weights import delta
+from smolsum.worker import vllm
+from smolsum.worker.engine import EngineError
 from smolsum.worker.files import write_weights
 from smolsum.worker.vllm import VllmEngine
 
@@ -40,10 +44,10 @@ CLOSE = 1e-4
 
 
 @contextmanager
-def engine(model: str, folder: Path, *, lora_rank: int = 0) -> Iterator[VllmEngine]:
+def engine(model: str, folder: Path, *, lora_rank: int = 0, python: str = PYTHON) -> Iterator[VllmEngine]:
     """An engine that has not started; its folder's path is short, as sockets need it."""
     folder.mkdir(exist_ok=True)
-    made = VllmEngine(model, dtype="float32", max_model_len=512, python=PYTHON, folder=folder, lora_rank=lora_rank)
+    made = VllmEngine(model, dtype="float32", max_model_len=512, python=python, folder=folder, lora_rank=lora_rank)
     yield made
 
 
@@ -109,7 +113,8 @@ def computes_with(server: VllmEngine, policy: Policy, folder: Path) -> bool:
     path = folder / "expected.safetensors"
     write_weights(served_arrays(policy), path)
     body = {"method": "smolsum_check", "args": [str(path)]}
-    found = httpx.post(f"{server.child.url}/collective_rpc", json=body, timeout=60).json()["results"][0]
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(server.child.socket)), base_url="http://vllm") as client:
+        found = client.post("/collective_rpc", json=body, timeout=60).json()["results"][0]
     assert found["unseen"] == []
     return found["wrong"] == []
 
@@ -151,15 +156,16 @@ def test_worker(tmp_path: Path) -> None:
         assert computes_with(server, pair.policy, tmp_path)
         assert pair.sync(9).is_success
         assert pair.agrees()
-        assert [path.name for path in work.glob("weights-*")] == []
+        assert list((work / "smolsum-weights").iterdir()) == []
 
         body = {"messages": [{"role": "user", "content": "my dog"}], "max_tokens": 12, "stream": True, "seed": 1}
         events = client.post("/v1/chat/completions", json=body).text.split("\n\n")
         assert len(events) > 3
         assert events[-2] == "data: [DONE]"
 
-        for victim in ("EngineCore", "api_server"):
-            kill(server, victim)
+        assert all(tcp_is_deaf(port) for port in ports(server))
+        for victim in ("EngineCore", "api_server", "leash"):
+            os.kill(processes(server)[victim], signal.SIGKILL)
             wait_for(lambda: client.get("/health").json()["state"] == "restarting")
             answer = client.post("/v1/rollouts", json={"version": None, "temperature": 1, "max_new_tokens": 2,
                                  "requests": [{"id": "a", "prompt_ids": [5], "seed": 1}]})  # fmt: skip
@@ -170,21 +176,78 @@ def test_worker(tmp_path: Path) -> None:
             assert client.get("/health").json()["version"] == pair.version
             assert pair.agrees()
             assert computes_with(server, pair.policy, tmp_path)
-        assert "smolsum_worker_engine_restarts_total 2" in client.get("/metrics").text
+        assert "smolsum_worker_engine_restarts_total 3" in client.get("/metrics").text
 
 
-def kill(server: VllmEngine, name: str) -> None:
-    """kill -9 of one of vLLM's processes, in the middle of its work."""
+def test_hangs_and_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that hangs, alone or while weights are loaded, is ended and comes back with what it served; one that
+    does not come back ends the worker."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {PYTHON} "$@"\n')
+    python.chmod(0o755)
+    with engine("builtin:tiny", tmp_path / "w", python=str(python)) as server, face(server) as client:
+        pair = Pair(client, load_policy("builtin:tiny", dtype="float32"))
+        assert pair.sync(1).is_success
+        monkeypatch.setattr(vllm, "PATIENCE", 2.0)
+        os.kill(processes(server)["EngineCore"], signal.SIGSTOP)
+        answer = pair.sync(2)
+        assert (answer.status_code, answer.json()["error"]) == (503, "vLLM does not answer")
+        monkeypatch.undo()
+        wait_for(lambda: client.get("/health").json()["state"] == "restarting")
+        pair.ready()
+        assert pair.agrees()
+        assert computes_with(server, pair.policy, tmp_path)
+
+        monkeypatch.setattr(vllm, "HANGS", 2.0)
+        monkeypatch.setattr(vllm, "EVERY", 0.5)
+        monkeypatch.setattr(vllm, "WAITS", (0.1, 0.1))
+        python.write_text("#!/bin/sh\necho out of order; exit 1\n")
+        before = processes(server)
+        os.kill(before["EngineCore"], signal.SIGSTOP)
+        wait_for(lambda: client.get("/health").json()["state"] == "failed")
+        assert "out of order" in client.get("/health").json()["last_error"]
+        assert not alive(before["leash"])
+        with pytest.raises(EngineError, match="does not come back"):
+            asyncio.run_coroutine_threadsafe(server.failed(), loop_of(server)).result(10)
+
+
+def loop_of(server: VllmEngine) -> asyncio.AbstractEventLoop:
+    """The loop that the engine runs in."""
+    assert server._watch is not None
+    return server._watch.get_loop()
+
+
+def processes(server: VllmEngine) -> dict[str, int]:
+    """vLLM's processes."""
     assert server.child is not None
-    port = server.child.url.rpartition(":")[2]
     table = subprocess.run(["ps", "-ww", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
     rows = [line.split(None, 2) for line in table.splitlines()[1:]]
-    (api,) = [int(pid) for pid, _, args in rows if f"--port {port} " in args and "leash" not in args]
-    if name == "api_server":
-        os.kill(api, signal.SIGKILL)
-        return
+    (leash,) = [int(pid) for pid, _, args in rows if str(server.child.socket) in args and "leash.py" in args]
+    (api,) = [int(pid) for pid, parent, _ in rows if int(parent) == leash]
     (core,) = [int(pid) for pid, parent, args in rows if int(parent) == api and "EngineCore" in args]
-    os.kill(core, signal.SIGKILL)
+    return {"leash": leash, "api_server": api, "EngineCore": core}
+
+
+def ports(server: VllmEngine) -> set[int]:
+    """The TCP ports on which vLLM's processes listen."""
+    found = set()
+    for pid in processes(server).values():
+        links = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+        for table in ("tcp", "tcp6"):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                _, address, _, state, *_, inode = line.split()[:10]
+                if state == "0A" and f"socket:[{inode}]" in links:
+                    found.add(int(address.rpartition(":")[2], 16))
+    return found
+
+
+def tcp_is_deaf(port: int) -> bool:
+    """Whether no HTTP is spoken at a port of this machine."""
+    try:
+        httpx.post(f"http://127.0.0.1:{port}/collective_rpc", json={"method": "smolsum_beat"}, timeout=2)
+    except httpx.HTTPError:
+        return True
+    return False
 
 
 def wait_for(condition: Any) -> None:
@@ -221,20 +284,29 @@ def test_adapters(tmp_path: Path) -> None:
 
 
 def test_other_architecture_and_sudden_end(tmp_path: Path) -> None:
-    """LFM2, whose head vLLM always ties; the command line; and when the worker is killed, so is the server."""
-    arguments = ["--model", "tiny-lfm", "--engine", "vllm", "--vllm-python", PYTHON]
-    with process(*arguments, log=tmp_path / "log", TMPDIR="/tmp") as (worker, client):
-        pair = Pair(client, load_policy("builtin:tiny-lfm", dtype="float32"))
-        assert pair.agrees()
-        assert pair.sync(1).is_success
-        assert pair.agrees()
-        ours = str(worker.pid)
-        table = subprocess.run(["ps", "-eo", "pid,ppid"], capture_output=True, text=True, check=True).stdout
-        children = [pid for pid, parent in (line.split() for line in table.splitlines()[1:]) if parent == ours]
-        sessions = {os.getsid(int(pid)) for pid in children} - {os.getsid(worker.pid)}
-        assert sessions
-        worker.kill()
-        wait_for(lambda: not any(alive(session) for session in sessions))
+    """LFM2, whose head vLLM always ties; the command line, with paths seen from here; and when the
+    worker is killed, so is the server."""
+    model = os.path.relpath(shutil.copytree(load_policy("builtin:tiny-lfm", shapes_only=True).path, tmp_path / "m"))
+    with TemporaryDirectory(dir="/tmp") as work:
+        (Path(work) / "smolsum-weights" / "old").mkdir(parents=True)
+        (Path(work) / "weights-1").mkdir()
+        arguments = ["--model", model, "--engine", "vllm", "--vllm-python", os.path.relpath(PYTHON)]
+        arguments += ["--work-dir", os.path.relpath(work)]
+        with process(*arguments, log=tmp_path / "log") as (worker, client):
+            pair = Pair(client, load_policy("builtin:tiny-lfm", dtype="float32"))
+            assert pair.agrees()
+            assert pair.sync(1).is_success
+            assert pair.agrees()
+            assert (Path(work) / "tmp").stat().st_mode & 0o777 == 0o700
+            assert not (Path(work) / "smolsum-weights" / "old").exists()
+            assert (Path(work) / "weights-1").exists()
+            ours = str(worker.pid)
+            table = subprocess.run(["ps", "-eo", "pid,ppid"], capture_output=True, text=True, check=True).stdout
+            children = [pid for pid, parent in (line.split() for line in table.splitlines()[1:]) if parent == ours]
+            sessions = {os.getsid(int(pid)) for pid in children} - {os.getsid(worker.pid)}
+            assert sessions
+            worker.kill()
+            wait_for(lambda: not any(alive(session) for session in sessions))
     assert "vllm: " in (tmp_path / "log").read_text()
 
 

@@ -72,6 +72,33 @@ def test_what_does_not_start() -> None:
     assert any("No module named" in line for line in heard)
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc")
+def test_leash_is_killed() -> None:
+    """Without its leash the server ends all the same, what it started too, and its owner knows."""
+
+    async def run(folder: Path) -> tuple[str, list[int]]:
+        script = folder / "server"
+        script.write_text(f"#!{sys.executable}\n{GRANDCHILD}\n")
+        script.chmod(0o755)
+        heard: asyncio.Queue[str] = asyncio.Queue()
+        child = Child(str(script), [], folder, heard.put_nowait)
+        starting = asyncio.create_task(child.start())
+        grandchild = int(await heard.get())
+        assert child._process is not None
+        leash_pid = child._process.pid
+        (server,) = map(int, Path(f"/proc/{leash_pid}/task/{leash_pid}/children").read_text().split())
+        os.kill(leash_pid, signal.SIGKILL)
+        with pytest.raises(MachineError, match="did not start"):
+            await asyncio.wait_for(starting, 20)
+        assert oct((folder / "tmp").stat().st_mode & 0o777) == "0o700"
+        return await asyncio.wait_for(child.ended(), 5), [server, grandchild]
+
+    with TemporaryDirectory() as folder:
+        said, pids = asyncio.run(run(Path(folder)))
+    assert all(gone(pid) for pid in pids)
+    assert int(said) == pids[1]
+
+
 def test_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child sees neither the token nor our packages, and keeps its files in the worker's folder."""
     monkeypatch.setenv("SMOLSUM_WORKER_TOKEN", "secret")

@@ -17,6 +17,9 @@ class Weights:
     get_model: Callable[[], Any]
     reload_weights: Callable[..., None]
 
+    def smolsum_beat(self) -> None:
+        """Nothing: whoever has an answer knows that the engine takes its steps."""
+
     def smolsum_load(self, path: str) -> None:
         """Compute with the weights in the file from now on."""
         model = self.get_model()
