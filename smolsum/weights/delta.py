@@ -18,9 +18,7 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from math import prod
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import xxhash
@@ -28,7 +26,7 @@ import zstandard
 
 from smolsum.errors import SmolsumError
 from smolsum.weights import tensor
-from smolsum.weights.tensor import Mode
+from smolsum.weights.header import Entry, Header, combined, parse
 
 MAGIC, FORMAT = b"SMOLSUMW", 1
 _FRAME = struct.Struct("<8sII")
@@ -37,6 +35,10 @@ LEVEL = 1
 """of zstd; the parts have few repetitions to look for, and higher levels gain 1 % in several times the time"""
 MOST_HEADER = 64 << 20
 """bytes of a header, unpacked"""
+TYPES = (
+    "float16", "float32", "float64", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+)  # fmt: skip
+"""numpy's names of the types that are given back as they were"""
 Result = TypeVar("Result")
 
 
@@ -50,62 +52,6 @@ class CorruptPatchError(PatchError):
 
 class WrongBaseError(PatchError):
     """The patch is whole, but made for other weights than those it was applied to."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One tensor in a patch."""
-
-    name: str
-    dtype: str
-    """numpy's name of the type that the sender's array had"""
-    itemsize: int
-    shape: tuple[int, ...]
-    mode: Mode
-    sizes: tuple[int, ...]
-    """bytes of each part, compressed"""
-    lengths: tuple[int, ...]
-    """bytes of each part, unpacked"""
-    checksum: str
-    """of the tensor after the patch"""
-
-    @property
-    def size(self) -> int:
-        """Values in the tensor."""
-        return prod(self.shape)
-
-
-@dataclass(frozen=True)
-class Header:
-    """What a patch says of itself."""
-
-    kind: Literal["patch", "anchor"]
-    base_version: int | None
-    version: int
-    changed: int
-    """values that differ from the base; in an anchor all of them"""
-    entries: tuple[Entry, ...]
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def values(self) -> int:
-        """Values in all tensors."""
-        return sum(entry.size for entry in self.entries)
-
-    @property
-    def density(self) -> float:
-        """Share of the values that changed."""
-        return self.changed / max(1, self.values)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the weights after the patch."""
-        return sum(entry.size * entry.itemsize for entry in self.entries)
-
-    @property
-    def weights(self) -> str:
-        """`checksum` of the weights after the patch."""
-        return _combined({entry.name: entry.checksum for entry in self.entries})
 
 
 def encode(
@@ -158,12 +104,7 @@ def read(patch: bytes) -> Header:
 def checksum(weights: Mapping[str, Any]) -> str:
     """xxh3_128 hex over the checksums of the tensors, in order of name: the same at both ends of a sync."""
     names = sorted(weights)
-    return _combined(dict(zip(names, _in_threads(lambda n: tensor.checksum(weights[n]), names), strict=True)))
-
-
-def _combined(checksums: Mapping[str, str]) -> str:
-    lines = "".join(f"{name} {checksums[name]}\n" for name in sorted(checksums))
-    return str(xxhash.xxh3_128_hexdigest(lines.encode()))
+    return combined(dict(zip(names, _in_threads(lambda n: tensor.checksum(weights[n]), names), strict=True)))
 
 
 def _write(
@@ -220,8 +161,8 @@ def _read(patch: bytes) -> tuple[Header, list[int]]:
         )
     start = _FRAME.size + length
     try:
-        header = _header(json.loads(_unzip(patch[_FRAME.size : start], None)))
-    except (ValueError, KeyError, TypeError, zstandard.ZstdError) as error:
+        header = parse(_unzip(patch[_FRAME.size : start], None))
+    except (ValueError, KeyError, TypeError, RecursionError, zstandard.ZstdError) as error:
         raise CorruptPatchError(f"the header of the patch cannot be read: {error}", hint="send it again") from error
     places = []
     for entry in header.entries:
@@ -232,22 +173,10 @@ def _read(patch: bytes) -> tuple[Header, list[int]]:
     return header, places
 
 
-def _header(facts: Any) -> Header:
-    if facts["kind"] not in ("patch", "anchor") or type(facts["version"]) is not int:
-        raise ValueError("neither patch nor anchor")
-    entries = tuple(
-        Entry(**{**e, "shape": tuple(e["shape"]), "sizes": tuple(e["sizes"]), "lengths": tuple(e["lengths"])})
-        for e in facts["entries"]
-    )
-    for entry in entries:
-        numbers = (*entry.shape, *entry.sizes, *entry.lengths)
-        if entry.itemsize not in (1, 2, 4, 8) or any(type(n) is not int or n < 0 for n in numbers):
-            raise ValueError(f"{entry.name} has impossible sizes")
-    return Header(**{**facts, "entries": entries})
-
-
 def _unpacked(entry: Entry, base: Any | None, patch: bytes, start: int) -> Any:
     parts, kind = [], np.dtype(f"<u{entry.itemsize}")
+    if base is not None and (base.shape, base.dtype.itemsize) != (entry.shape, entry.itemsize):
+        raise WrongBaseError(f"{entry.name} has another shape here", hint="send a full anchor")
     try:
         # nothing is unpacked that is longer than the tensor could make it
         if any(length > entry.size + entry.size // tensor.ESCAPE + 1 for length in entry.lengths):
@@ -257,8 +186,6 @@ def _unpacked(entry: Entry, base: Any | None, patch: bytes, start: int) -> Any:
             start += size
         flat = tensor.decode(entry.mode, None if base is None else tensor.bits(base), entry.size, kind, parts)
     except (ValueError, IndexError, zstandard.ZstdError) as error:
-        if base is not None and (base.shape, base.dtype.itemsize) != (entry.shape, entry.itemsize):
-            raise WrongBaseError(f"{entry.name} has another shape here", hint="send a full anchor") from error
         raise CorruptPatchError(f"{entry.name} cannot be unpacked: {error}", hint="send it again") from error
     new = flat.view(_dtype(entry) if base is None else base.dtype).reshape(entry.shape)
     if tensor.checksum(new) != entry.checksum:
@@ -275,12 +202,9 @@ def _unzip(packed: bytes, length: int | None) -> bytes:
 
 
 def _dtype(entry: Entry) -> Any:
-    """The sender's type where numpy knows it here, else an unsigned integer of its size."""
-    try:
-        known = np.dtype(entry.dtype)
-    except TypeError:
-        known = np.dtype(f"<u{entry.itemsize}")
-    return known if known.itemsize == entry.itemsize and not known.hasobject else np.dtype(f"<u{entry.itemsize}")
+    """The sender's type where it is one of TYPES, else an unsigned integer of its size."""
+    known = np.dtype(entry.dtype) if entry.dtype in TYPES else None
+    return known if known is not None and known.itemsize == entry.itemsize else np.dtype(f"<u{entry.itemsize}")
 
 
 def _kind(array: Any) -> tuple[Any, Any]:

@@ -12,14 +12,16 @@ Every body is JSON unless said otherwise below; every error is {"error", "hint"}
 
 from __future__ import annotations
 
+import asyncio
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -27,13 +29,25 @@ from smolsum.disk import to_json
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.weights.delta import CorruptPatchError
 from smolsum.worker import openai, requests
+from smolsum.worker.bind import loopback
 from smolsum.worker.engine import EngineError
 from smolsum.worker.service import ConflictError, Service
 from smolsum.worker.tally import exposition
 
 MOST_JSON = 32 << 20
 """bytes of a body of JSON"""
-Handler = Callable[[Request], Awaitable[Response]]
+SMALL = 1 << 16
+"""bytes of a body that is read at once; a longer one beside the event loop, which others need meanwhile"""
+T = TypeVar("T")
+
+
+class Json(Response):
+    """JSON, of which every text of Python can be a part."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return to_json(content)
 
 
 class TooLargeError(SmolsumError):
@@ -44,39 +58,40 @@ def app(service: Service, chat: openai.Chat, *, token: str | None) -> ASGIApp:
     """The face of a service that has started. With a token, whoever does not bear it is turned away."""
 
     async def health(_: Request) -> Response:
-        return JSONResponse(service.health())
+        return Json(service.health())
 
     async def metrics(_: Request) -> Response:
         return PlainTextResponse(exposition(service), media_type="text/plain; version=0.0.4")
 
     async def rollouts(request: Request) -> Response:
-        asked = requests.rollouts(await _body(request, MOST_JSON), **_limits(service))
+        asked = await _read(lambda body: requests.rollouts(body, **_limits(service)), await _body(request, MOST_JSON))
         service.require(asked.serving)
         lines = (to_json(line) async for line in service.rollouts(asked))
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
     async def logprobs(request: Request) -> Response:
-        asked = requests.logprobs(await _body(request, MOST_JSON), **_limits(service))
-        return JSONResponse(await service.logprobs(asked))
+        asked = await _read(lambda body: requests.logprobs(body, **_limits(service)), await _body(request, MOST_JSON))
+        return Json(await _while_heard(request, service.logprobs(asked)))
 
     async def weights(request: Request) -> Response:
-        return JSONResponse(await service.put(await _body(request, service.most_bytes)))
+        return Json(await service.put(await _body(request, service.most_bytes)))
 
     async def completions(request: Request) -> Response:
-        return await _openai(requests.fields(await _body(request, MOST_JSON)), chatting=False)
+        return await _openai(request, chatting=False)
 
     async def chat_completions(request: Request) -> Response:
-        return await _openai(requests.fields(await _body(request, MOST_JSON)), chatting=True)
+        return await _openai(request, chatting=True)
 
-    async def _openai(asked: dict[str, Any], *, chatting: bool) -> Response:
+    async def _openai(request: Request, *, chatting: bool) -> Response:
+        asked = await _read(requests.fields, await _body(request, chat.most_bytes))
         service.require()
-        job = chat.read(asked, chatting=chatting)
+        job = await chat.read(asked, chatting=chatting)
         if job.stream:
             return StreamingResponse(chat.stream(job), media_type="text/event-stream")
-        return JSONResponse(await chat.answer(job))
+        return Json(await _while_heard(request, chat.answer(job)))
 
     async def models(_: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [{"id": service.model, "object": "model"}]})
+        return Json(chat.models())
 
     return _Guard(
         Starlette(
@@ -90,26 +105,73 @@ def app(service: Service, chat: openai.Chat, *, token: str | None) -> ASGIApp:
                 Route("/v1/chat/completions", chat_completions, methods=["POST"]),
                 Route("/v1/models", models),
             ],
-            exception_handlers={SmolsumError: _failure, HTTPException: _failure, ClientDisconnect: _gone},
+            exception_handlers={
+                SmolsumError: _failure,
+                HTTPException: _failure,
+                ClientDisconnect: _gone,
+                Exception: _broken,
+            },
         ),
         token,
     )
 
 
 class _Guard:
-    """Lets in who bears the token, before anything of the request is read."""
+    """Lets in who bears the token, before anything of the request is read. Where there is none, only this machine can
+    come, and a browser on it might do so for a page from elsewhere: neither by a name that leads here nor from another
+    page's script."""
 
     def __init__(self, inner: ASGIApp, token: str | None) -> None:
         self.inner, self.expected = inner, None if token is None else f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self.expected is not None:
-            borne = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(borne, self.expected):
-                refusal = _error(401, "the token is missing or wrong", "set SMOLSUM_WORKER_TOKEN to the worker's token")
-                await refusal(scope, receive, send)
-                return
-        await self.inner(scope, receive, send)
+        refusal = self._refusal(dict(scope["headers"])) if scope["type"] == "http" else None
+        await (refusal or self.inner)(scope, receive, send)
+
+    def _refusal(self, headers: dict[bytes, bytes]) -> Response | None:
+        if self.expected is not None:
+            if hmac.compare_digest(headers.get(b"authorization", b""), self.expected):
+                return None
+            return _error(401, "the token is missing or wrong", "set SMOLSUM_WORKER_TOKEN to the worker's token")
+        host, origin = headers.get(b"host", b"").decode("latin-1"), headers.get(b"origin")
+        hint = "ask for it as 127.0.0.1 or localhost, or give the worker a token (SMOLSUM_WORKER_TOKEN)"
+        if not _here(host):
+            return _error(403, f"without a token this worker does not answer to the name {host[:80]!r}", hint)
+        if origin is not None and origin.decode("latin-1").lower() != f"http://{host}".lower():
+            return _error(403, "without a token this worker does not answer to web pages from elsewhere", hint)
+        return None
+
+
+def _here(host: str) -> bool:
+    """Whether a Host header names this machine as itself alone knows it."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    return loopback(name) or name.endswith(".localhost")
+
+
+async def _read(read: Callable[[bytes], T], body: bytes) -> T:
+    return await asyncio.to_thread(read, body) if len(body) > SMALL else read(body)
+
+
+async def _while_heard(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The work's result; ClientDisconnect, and the work is cancelled, once nobody is there who would hear of it."""
+    working, leaving = asyncio.create_task(work), asyncio.create_task(_departure(request))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _departure(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _limits(service: Service) -> dict[str, int]:
@@ -157,9 +219,14 @@ async def _failure(_: Request, error: Exception) -> Response:
     return _error(status, error.message, error.hint, **version)
 
 
+async def _broken(_: Request, error: Exception) -> Response:
+    """What should not happen; the server writes the traceback to the log."""
+    return _error(500, f"the worker is at fault: {type(error).__name__}", "see the worker's log, and report it")
+
+
 async def _gone(_: Request, __: Exception) -> Response:
     return _error(400, "the body was cut short", "send it again")
 
 
 def _error(status: int, message: str, hint: str | None, **more: Any) -> Response:
-    return JSONResponse({"error": message, "hint": hint, **more}, status)
+    return Json({"error": message, "hint": hint, **more}, status)

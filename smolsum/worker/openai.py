@@ -1,15 +1,17 @@
 """The policy for any OpenAI client: completions and chat completions, whole or streamed.
 
-Only what samples from the policy itself is taken: a request for top_p, penalties or tools is refused, not ignored.
+Only what samples from the policy itself is taken: a request for top_p, penalties or tools is refused, not ignored, and
+so is every field that is not known here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import reprlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +25,18 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "top_p": (1, None), "top_k": (0, -1, None), "min_p": (0, None), "presence_penalty": (0, None),
     "frequency_penalty": (0, None),
     "repetition_penalty": (1, None), "logit_bias": ({}, None), "logprobs": (False, None), "echo": (False, None),
-    "best_of": (1, None), "suffix": (None,), "tools": (None, []), "stop": (None, []),
+    "best_of": (1, None), "suffix": (None,), "tools": (None, []), "stop": (None, []), "tool_choice": ("none", None),
+    "parallel_tool_calls": (True, False, None), "top_logprobs": (0, None), "response_format": ({"type": "text"}, None),
+    "store": (False, None), "functions": (None, []), "function_call": ("none", None),
 }  # fmt: skip
 """values that change nothing, by field"""
+HEEDED = (
+    "model", "prompt", "messages", "n", "seed", "temperature", "max_tokens", "max_completion_tokens", "stream",
+    "stream_options", "user", "metadata",
+)  # fmt: skip
+"""the other fields; the last two are the client's own notes"""
+LETTERS = 64
+"""bytes of text that are never fewer than a token has in the mean: more text than that cannot fit, and is not read"""
 DEFAULT_TOKENS = 256
 MOST_CHOICES = 64
 
@@ -46,40 +57,55 @@ class Chat:
 
     def __init__(self, service: Service) -> None:
         self.service, self.policy = service, service.engine.policy
+        self.since = int(time.time())
+        self._encoding = asyncio.Lock()
 
-    def read(self, asked: dict[str, Any], *, chatting: bool) -> Job:
+    @property
+    def most_bytes(self) -> int:
+        """The longest body that can be meant: of text that fits, each byte written as an escape."""
+        return (1 << 16) + 6 * LETTERS * self.service.engine.max_model_len
+
+    async def read(self, asked: dict[str, Any], *, chatting: bool) -> Job:
         """The request in a body. Raises UsageError for what cannot be done."""
-        for name, values in NEUTRAL.items():
-            if asked.get(name) not in values:
-                raise UsageError(
-                    f"{name} = {asked[name]!r} is not supported: the policy is sampled as it is", hint="leave it out"
-                )
-        prompt = self._chat(asked.get("messages")) if chatting else self._text(asked.get("prompt"))
+        for name, value in asked.items():
+            if name not in HEEDED and not any(_same(value, neutral) for neutral in NEUTRAL.get(name, ())):
+                what = f"{reprlib.repr(name)[1:-1]} = {reprlib.repr(value)}"
+                raise UsageError(f"{what} is not supported: the policy is sampled as it is", hint="leave it out")
+        asked = {k: v for k, v in asked.items() if v is not None}
+        stream, options = asked.get("stream", False), asked.get("stream_options", {})
+        if not isinstance(stream, bool) or not isinstance(options, dict):
+            raise UsageError("stream is neither true nor false, or stream_options no object", hint="leave them out")
+        prompt = await (self._chat(asked.get("messages")) if chatting else self._text(asked.get("prompt")))
         room = self.service.engine.max_model_len - len(prompt)
         if room < 1 or not prompt:
-            raise UsageError(
-                f"the prompt has {len(prompt)} tokens", hint=f"1 to {self.service.engine.max_model_len - 1} fit"
-            )
-        limit = next((n for n in ("max_completion_tokens", "max_tokens") if asked.get(n) is not None), "max_tokens")
-        asked = {k: v for k, v in asked.items() if v is not None}
+            raise UsageError(f"the prompt has {len(prompt)} tokens", hint=self._fitting())
+        limit = "max_completion_tokens" if "max_completion_tokens" in asked else "max_tokens"
         most = requests.whole(asked, limit, 1, room, default=min(room, DEFAULT_TOKENS))
-        temperature = requests.number(asked, "temperature", 0, 100, default=1.0)
+        temperature = requests.temperature(asked, default=1.0)
         choices = requests.whole(asked, "n", 1, MOST_CHOICES, default=1)
         first = requests.whole(asked, "seed", -(2**63), 2**63 - 1, default=secrets.randbits(62)) % 2**62
         each = tuple(Request(str(n), prompt, first + n, temperature, most) for n in range(choices))
-        options = asked.get("stream_options", {})
-        usage = isinstance(options, dict) and bool(options.get("include_usage"))
-        return Job(chatting, bool(asked.get("stream")), usage, each)
+        return Job(chatting, stream, bool(options.get("include_usage")), each)
 
     async def answer(self, job: Job) -> dict[str, Any]:
         """The whole answer."""
-        every = await asyncio.gather(*(self.service.sample(request) for request in job.requests))
+        tasks = [asyncio.create_task(self.service.sample(request)) for request in job.requests]
+        try:
+            every = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
         choices = []
         for n, (sampled, _) in enumerate(every):
             text = self._decoded(sampled.token_ids)
             body = {"message": {"role": "assistant", "content": text}} if job.chatting else {"text": text}
             choices.append({"index": n, **body, "logprobs": None, "finish_reason": sampled.finish_reason})
         return {**self._head(job, chunk=False), "choices": choices, "usage": _usage(job, [s for s, _ in every])}
+
+    def models(self) -> dict[str, Any]:
+        """The list of the one model."""
+        model = {"id": self.service.model, "object": "model", "created": self.since, "owned_by": "smolsum"}
+        return {"object": "list", "data": [model]}
 
     async def stream(self, job: Job) -> AsyncIterator[str]:
         """Server-sent events: pieces of text as they are sampled."""
@@ -97,6 +123,11 @@ class Chat:
         tasks = [asyncio.create_task(sample(n, request)) for n, request in enumerate(job.requests)]
         ended: list[Sampled] = []
         try:
+            for n in range(len(tasks) if job.chatting else 0):
+                delta = {"role": "assistant", "content": ""}
+                yield _event(
+                    {**head, "choices": [{"index": n, "delta": delta, "logprobs": None, "finish_reason": None}]}
+                )
             while len(ended) < len(tasks):
                 n, event = await events.get()
                 if isinstance(event, Exception):
@@ -124,19 +155,38 @@ class Chat:
         name = f"{'chatcmpl' if job.chatting else 'cmpl'}-{secrets.token_hex(12)}"
         return {"id": name, "object": kind, "created": int(time.time()), "model": self.service.model}
 
-    def _chat(self, messages: Any) -> tuple[int, ...]:
-        fine = isinstance(messages, list) and messages
-        if not fine or any(not isinstance(m, dict) or not isinstance(m.get("content"), str) for m in messages):
+    async def _chat(self, messages: Any) -> tuple[int, ...]:
+        fine = isinstance(messages, list) and 0 < len(messages) <= self.service.engine.max_model_len
+        for message in messages if fine else ():
+            fine = fine and isinstance(message, dict) and isinstance(message.get("content"), str)
+            fine = fine and isinstance(message.get("role", "user"), str)
+        if not fine:
             raise UsageError("messages is no list of messages with text", hint="tools and images are not supported")
-        turns = [{"role": str(m.get("role", "user")), "content": m["content"]} for m in messages]
-        return tuple(encode_chat(self.policy, turns))
+        turns = [{"role": m.get("role", "user"), "content": m["content"]} for m in messages]
+        return await self._encoded(
+            [text for turn in turns for text in turn.values()], lambda: encode_chat(self.policy, turns)
+        )
 
-    def _text(self, prompt: Any) -> tuple[int, ...]:
+    async def _text(self, prompt: Any) -> tuple[int, ...]:
         if isinstance(prompt, list):
             return requests.tokens(prompt, "prompt", self.service.engine.facts["vocab_size"])
         if not isinstance(prompt, str):
             raise UsageError("prompt is neither a text nor a list of token ids", hint="send one prompt at a time")
-        return tuple(self.policy.tokenizer.encode(prompt))
+        return await self._encoded([prompt], lambda: self.policy.tokenizer.encode(prompt))
+
+    async def _encoded(self, texts: Sequence[str], encode: Callable[[], Iterable[int]]) -> tuple[int, ...]:
+        """What `encode` makes of the texts, beside the event loop, once they are known to be such."""
+        try:
+            size = sum(len(text.encode()) for text in texts)
+        except UnicodeEncodeError as error:
+            raise UsageError("the prompt has half a surrogate pair", hint="send whole characters") from error
+        if size > LETTERS * self.service.engine.max_model_len:
+            raise UsageError(f"the prompt has {size} bytes", hint=self._fitting())
+        async with self._encoding:  # a tokenizer is not made for two threads
+            return tuple(await asyncio.to_thread(encode))
+
+    def _fitting(self) -> str:
+        return f"1 to {self.service.engine.max_model_len - 1} tokens fit"
 
     def _decoded(self, token_ids: Sequence[int]) -> str:
         return str(self.policy.tokenizer.decode(list(token_ids), skip_special_tokens=True))
@@ -161,6 +211,11 @@ class _Text:
     def _new(self, text: str) -> str:
         piece, self._given = text[len(self._given) :], text
         return piece
+
+
+def _same(value: Any, other: Any) -> bool:
+    """Whether two values of JSON are the same; unlike Python, it does not take 0 for false."""
+    return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
 
 
 def _usage(job: Job, every: Sequence[Sampled]) -> dict[str, int]:

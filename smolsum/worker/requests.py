@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from smolsum.errors import UsageError
 from smolsum.worker.engine import Request
 
 MOST_REQUESTS = 4096
 """rollouts, or sequences to score, in one body"""
+COLDEST = 1e-3
+"""the lowest temperature beside 0: logits over less than that are no numbers any more"""
 HINT = "README.md, `The worker's HTTP face`, shows the fields"
 
 
@@ -44,8 +47,8 @@ class LogprobsAsked:
 def fields(body: bytes) -> dict[str, Any]:
     """The JSON object in a body. Raises UsageError."""
     try:
-        value = json.loads(body)
-    except ValueError as error:
+        value = json.loads(body, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"the body is not JSON: {error}", hint=HINT) from error
     if not isinstance(value, dict):
         raise UsageError("the body is no JSON object", hint=HINT)
@@ -55,8 +58,7 @@ def fields(body: bytes) -> dict[str, Any]:
 def rollouts(body: bytes, *, vocabulary: int, max_model_len: int) -> RolloutsAsked:
     """The rollouts that are asked for. Raises UsageError with the field that is wrong."""
     asked = fields(body)
-    serving = _serving(asked)
-    temperature, most = number(asked, "temperature", 0, 100), whole(asked, "max_new_tokens", 1, max_model_len)
+    serving, heat, most = _serving(asked), temperature(asked), whole(asked, "max_new_tokens", 1, max_model_len)
     requests = []
     for place, each in enumerate(_list(asked, "requests")):
         where = f"requests[{place}]"
@@ -69,7 +71,7 @@ def rollouts(body: bytes, *, vocabulary: int, max_model_len: int) -> RolloutsAsk
                 hint="start the worker with a larger --max-model-len",
             )
         seed = whole(each, "seed", 0, 2**63 - 1)
-        requests.append(Request(each["id"], prompt, seed, temperature, most))
+        requests.append(Request(each["id"], prompt, seed, heat, most))
     if len({request.id for request in requests}) < len(requests):
         raise UsageError("two requests have the same id", hint="give each rollout an id of its own")
     return RolloutsAsked(serving, tuple(requests))
@@ -91,7 +93,7 @@ def logprobs(body: bytes, *, vocabulary: int, max_model_len: int) -> LogprobsAsk
                 hint="start the worker with a larger --max-model-len",
             )
         sequences.append((prompt, completion))
-    return LogprobsAsked(_serving(asked), tuple(sequences), number(asked, "temperature", 0, 100, default=1.0) or 1.0)
+    return LogprobsAsked(_serving(asked), tuple(sequences), temperature(asked, default=1.0) or 1.0)
 
 
 def tokens(value: Any, where: str, vocabulary: int, *, least: int = 0) -> tuple[int, ...]:
@@ -103,26 +105,27 @@ def tokens(value: Any, where: str, vocabulary: int, *, least: int = 0) -> tuple[
     return tuple(value)
 
 
-def number(asked: dict[str, Any], name: str, low: float, high: float, *, default: float | None = None) -> float:
-    """A number in a range. Raises UsageError."""
-    value = asked.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise UsageError(f"{name} is {value!r}, not a number from {low} to {high}", hint=HINT)
-    return float(value)
+def temperature(asked: dict[str, Any], *, default: float | None = None) -> float:
+    """That of the sampling. Raises UsageError."""
+    value = asked.get("temperature", default)
+    fine = isinstance(value, int | float) and not isinstance(value, bool) and (value == 0 or COLDEST <= value <= 100)
+    if not fine:
+        raise UsageError(f"temperature is {reprlib.repr(value)}, neither 0 nor from {COLDEST} to 100", hint=HINT)
+    return float(value)  # type: ignore[arg-type]
 
 
 def whole(asked: dict[str, Any], name: str, low: int, high: int, *, default: int | None = None) -> int:
     """A whole number in a range. Raises UsageError."""
     value = asked.get(name, default)
     if type(value) is not int or not low <= value <= high:
-        raise UsageError(f"{name} is {value!r}, not a whole number from {low} to {high}", hint=HINT)
+        raise UsageError(f"{name} is {reprlib.repr(value)}, not a whole number from {low} to {high}", hint=HINT)
     return value
 
 
 def _serving(asked: dict[str, Any]) -> Serving:
     version, weights = asked.get("version"), asked.get("weights")
     if version is not None and type(version) is not int:
-        raise UsageError(f"version is {version!r}, neither a number nor null", hint=HINT)
+        raise UsageError(f"version is {reprlib.repr(version)}, neither a number nor null", hint=HINT)
     if weights is not None and not isinstance(weights, str):
         raise UsageError("weights is neither a checksum nor null", hint=HINT)
     return Serving(version, weights)
@@ -135,3 +138,7 @@ def _list(asked: dict[str, Any], name: str) -> Sequence[Any]:
     if len(value) > MOST_REQUESTS:
         raise UsageError(f"{name} has {len(value)} entries, over {MOST_REQUESTS}", hint="send them in several bodies")
     return value
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is none of its numbers")

@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from math import isfinite
+from typing import Any, get_type_hints
 
 from smolsum.config import LoraConfig
 from smolsum.errors import SmolsumError, UsageError
+from smolsum.values import check_value
 from smolsum.weights import delta
+from smolsum.weights.header import Header
 from smolsum.worker.engine import NEUTRAL, Engine, EngineError, Request, Sampled, Weights
 from smolsum.worker.gate import Gate
 from smolsum.worker.requests import LogprobsAsked, RolloutsAsked, Serving
@@ -107,9 +110,9 @@ class Service:
     async def _rollout(self, request: Request, wanted: Serving) -> dict[str, Any]:
         try:
             sampled, version = await self.sample(request, wanted)
-        except SmolsumError as error:
+        except Exception as error:  # whatever it was: the other rollouts are none the worse
             self.tally.failed += 1
-            return {"id": request.id, "error": error.message}
+            return {"id": request.id, "error": error.message if isinstance(error, SmolsumError) else repr(error)}
         return {
             "id": request.id,
             "token_ids": sampled.token_ids,
@@ -126,6 +129,7 @@ class Service:
             self.require(wanted)
             version = self.version
             sampled = await self.engine.sample(request, on_token)
+        _check_finite([sampled.logprobs])
         self.tally.rollouts += 1
         self.tally.tokens += len(sampled.token_ids)
         return sampled, version
@@ -135,6 +139,7 @@ class Service:
         async with self.gate.passing():
             self.require(asked.serving)
             rows = await self.engine.logprobs(asked.sequences, asked.temperature)
+            _check_finite(rows)
             return {"version": self.version, "logprobs": rows}
 
     async def put(self, body: bytes) -> dict[str, Any]:
@@ -157,9 +162,11 @@ class Service:
         self.tally.synced(header.kind, len(body), seconds)
         return {"version": self.version, "weights": self.checksum, "seconds": seconds}
 
-    def _check(self, header: delta.Header) -> None:
+    def _check(self, header: Header) -> None:
         """ConflictError for a patch that is not for what is served, or an older anchor."""
         told, hint = header.version, "send a full anchor"
+        if not isinstance(header.metadata.get("run"), str | None):
+            raise UsageError("metadata['run'] is no text", hint="send the name of the run, or none")
         if header.kind == "anchor":
             if told < self.version and header.metadata.get("run") == self.run:
                 raise ConflictError(
@@ -176,28 +183,36 @@ class Service:
         elif told <= self.version:
             raise ConflictError(f"the patch leads back to version {told}", self.version, hint=hint)
 
-    async def _decoded(self, header: delta.Header, body: bytes) -> Weights:
-        lora = self._served.lora
-        if header.kind == "anchor":
-            lora = _lora(header.metadata)
+    async def _decoded(self, header: Header, body: bytes) -> Weights:
         try:
-            return Weights(await asyncio.to_thread(delta.apply, self._served.arrays, body), lora)
+            arrays = await asyncio.to_thread(delta.apply, self._served.arrays, body)
         except delta.WrongBaseError as error:
             raise ConflictError(
                 f"the patch is for other weights than version {self.version} here: {error.message}",
                 self.version,
                 hint="send a full anchor",
             ) from error
+        lora = _lora(header.metadata, arrays) if header.kind == "anchor" else self._served.lora
+        return Weights(arrays, lora)
 
 
-def _lora(metadata: Mapping[str, Any]) -> LoraConfig | None:
+def _check_finite(rows: Sequence[Sequence[float]]) -> None:
+    if not all(isfinite(value) for row in rows for value in row):
+        raise EngineError("the policy's log-probs are not finite", hint="its weights have diverged: send others")
+
+
+def _lora(metadata: Mapping[str, Any], arrays: Mapping[str, Any]) -> LoraConfig | None:
     """The adapters whose weights an anchor holds: `metadata["lora"]` has rank, scale, layers and keys."""
     told = metadata.get("lora")
     if told is None:
         return None
+    kinds = get_type_hints(LoraConfig, include_extras=True)
     try:
-        return LoraConfig(**{key: told[key] for key in ("rank", "scale", "layers", "keys")})
-    except (KeyError, TypeError) as error:
+        given = {key: check_value(key, kinds[key], told[key], "lora") for key in ("rank", "scale", "layers", "keys")}
+    except (KeyError, TypeError, UsageError) as error:
         raise UsageError(
             f"the anchor does not say what its adapters are: {error}", hint="send metadata['lora']"
         ) from error
+    if any(given["rank"] not in array.shape for array in arrays.values()):
+        raise UsageError(f"the anchor's adapters are not of rank {given['rank']}", hint="send metadata['lora']")
+    return LoraConfig(**given)

@@ -206,7 +206,7 @@ def test_hangs_and_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         os.kill(before["EngineCore"], signal.SIGSTOP)
         wait_for(lambda: client.get("/health").json()["state"] == "failed")
         assert "out of order" in client.get("/health").json()["last_error"]
-        assert not alive(before["leash"])
+        wait_for(lambda: not alive(before["leash"]))
         with pytest.raises(EngineError, match="does not come back"):
             asyncio.run_coroutine_threadsafe(server.failed(), loop_of(server)).result(10)
 

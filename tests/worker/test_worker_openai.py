@@ -47,7 +47,8 @@ def test_chat(worker: httpx.Client, folder: Path) -> None:
     assert [choice["finish_reason"] for choice in told["choices"]] == [c.finish_reason for c in here]
     assert told["usage"]["prompt_tokens"] == len(prompt)
     assert told["usage"]["completion_tokens"] == sum(len(c.token_ids) for c in here)
-    assert worker.get("/v1/models").json()["data"][0]["id"] == "m"
+    (model,) = worker.get("/v1/models").json()["data"]
+    assert (model["id"], model["owned_by"], model["created"] > 10**9) == ("m", "smolsum", True)
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
@@ -64,6 +65,9 @@ def test_stream(worker: httpx.Client, path: str) -> None:
         *events, done = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
     assert done == "[DONE]"
     *pieces, usage = [json.loads(event) for event in events]
+    if chatting:
+        assert pieces[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+        pieces = pieces[1:]
     texts = [c["choices"][0]["delta"].get("content", "") if chatting else c["choices"][0]["text"] for c in pieces]
     assert "".join(texts) == whole
     assert len(texts) > 1
@@ -76,6 +80,12 @@ def test_stream(worker: httpx.Client, path: str) -> None:
     [
         ({"top_p": 0.9}, "top_p"),
         ({"tools": [{}]}, "tools"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": 0}, "logprobs"),
+        ({"tool_choice": "auto"}, "tool_choice"),
+        ({"guided_json": {}}, "guided_json"),
+        ({"stream": "yes"}, "stream"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
         ({"max_tokens": 100000}, "max_tokens"),
