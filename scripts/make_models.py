@@ -84,14 +84,14 @@ def make_tokenizer(train: list[Story]) -> Tokenizer:
     return tokenizer
 
 
-def save(name: str, model: nn.Module, tokenizer: Tokenizer) -> None:
+def save(name: str, model: nn.Module, tokenizer: Tokenizer, config: dict[str, Any]) -> None:
     """Write the model in the Hugging Face layout, bfloat16."""
     folder = BUILTIN / name
     folder.mkdir(parents=True, exist_ok=True)
     weights = {k: v.astype(mx.bfloat16) for k, v in tree_flatten(model.parameters())}
     weights = {k: v.transpose(0, 2, 1) if "conv.conv.weight" in k else v for k, v in weights.items()}
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(CONFIGS[name], indent=2) + "\n")
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (folder / "generation_config.json").write_text(
         json.dumps({"eos_token_id": 2, "pad_token_id": 0, "bos_token_id": 0}, indent=2) + "\n"
     )
@@ -269,7 +269,7 @@ def main() -> None:
                 fit(Counting(model), batches, counting_loss, name=phase, steps=steps, rate=1e-3)
             else:
                 fit(model, batches, lesson_loss, name=phase, steps=steps, rate=2e-3)
-        save(name, model, tokenizer)
+        save(name, model, tokenizer, CONFIGS[name])
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import typer
 
 from smolsum import console
 from smolsum.commands.baseline import baseline
+from smolsum.commands.data import data
 from smolsum.commands.doctor import doctor
 from smolsum.commands.evaluate import evaluate
 from smolsum.commands.report import report
@@ -113,6 +114,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "eval": evaluate,
     "stats": stats,
     "report": report,
+    "data": data,
     "runs": runs,
     "doctor": doctor,
 }

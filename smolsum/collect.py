@@ -36,19 +36,32 @@ class Batch:
 
 
 class PromptOrder:
-    """The prompts of a stage: shuffled anew in every epoch by the run's seed."""
+    """The prompts of a stage: shuffled anew in every epoch by the run's seed; with `counts`, so many of each of the
+    prompts' `kinds`, others in every epoch."""
 
-    def __init__(self, prompts: tuple[Prompt, ...], config: Config, stage_number: int) -> None:
+    def __init__(
+        self,
+        prompts: tuple[Prompt, ...],
+        config: Config,
+        stage_number: int,
+        kinds: Sequence[str] = (),
+        counts: Mapping[str, int] | None = None,
+    ) -> None:
         self.prompts, self.seed, self.stage = prompts, config.train.seed, stage_number
         self.size = config.train.prompts_per_step * config.train.accumulation_steps
+        mixed = counts if counts and list(counts) != [""] else {}
+        self._rows = {kind: [n for n, own in enumerate(kinds) if own == kind] for kind in mixed}
+        self._counts, self._epoch = mixed, sum(mixed.values()) or len(prompts)
 
     def take(self, step: int) -> list[Prompt]:
         """The prompts of the stage's step (from 0)."""
         return [self._at(place) for place in range(step * self.size, (step + 1) * self.size)]
 
     def _at(self, place: int) -> Prompt:
-        epoch, row = divmod(place, len(self.prompts))
-        shuffled = np.random.default_rng([self.seed, self.stage, epoch]).permutation(len(self.prompts))
+        epoch, row = divmod(place, self._epoch)
+        rng = np.random.default_rng([self.seed, self.stage, epoch])
+        chosen = [n for kind, count in self._counts.items() for n in rng.permutation(self._rows[kind])[:count]]
+        shuffled = rng.permutation(chosen or len(self.prompts))
         return self.prompts[int(shuffled[row])]
 
 

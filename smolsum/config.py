@@ -211,6 +211,8 @@ class StageConfig:
     """Optimizer steps of this stage's warm-up."""
     beta: NonNegative
     """KL weight of this stage."""
+    mix: dict[str, float] = field(default_factory=dict)
+    """Share of each kind of prompt, where the task has kinds; empty: prompts as they come."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,9 @@ REWARDS = {
 MODELS = ("qwen", "lfm")
 """the study's models, as `--model` takes them"""
 
+NAMED = 3
+"""signals that a name has room for"""
+
 
 def model_name(path: str) -> str:
     """The last part of a model's path or hub id."""
@@ -48,11 +51,14 @@ def strategy_of(config: Mapping[str, Any]) -> str:
 
 
 def reward_of(config: Mapping[str, Any]) -> str:
-    """Returns the reward configuration of a run's last stage: `meteor-rouge`; weights other than 1 are in the name."""
+    """Returns the reward configuration of a run's last stage: `meteor-rouge`; weights other than 1 are in the name.
+    More signals than a name has room for are counted."""
     rewards = dict(list(config["stages"].values())[-1]["rewards"])
     quality = {name: weight for name, weight in rewards.items() if name != "length"}
     if not quality:
         return LENGTH_ONLY
+    if len(quality) > NAMED:
+        return f"{len(quality)} signals"
     known = label_of(tuple(quality))
     unusual = [f"{name}={weight:g}" for name, weight in rewards.items() if weight != 1.0]
     return f"{known} ({', '.join(unusual)})" if unusual else known

@@ -69,9 +69,12 @@ def evaluate(
     with _holding(subject.folder, remedy):
         chosen, others = _splits(subject, task, split)
         groups, origin = _generate(subject, task, chosen, sampler, quiet, remedy)
-        task.ask_ahead([(g.prompt, g.rollouts[0]) for g in groups], subject.config)
-        rows = measured(groups, split, chosen.fingerprint, task.measurer([chosen, *others], subject.config))
+        task.ask_ahead([(g.prompt, rollout) for g in groups for rollout in g.rollouts], subject.config)
+        measure = task.measurer([chosen, *others], subject.config)
+        rows = measured(groups, split, chosen.fingerprint, measure)
         metrics = task.summarise(rows) | error_shares(task.errors, rows)
+        if sampler.samples > 1 and task.over_samples:
+            metrics |= task.over_samples([[measure(g.prompt, rollout) for rollout in g.rollouts] for g in groups])
         origin |= legend(task, metrics)
         if not has_scores(subject.folder):
             write_scores(subject.folder, rows, metrics, origin, remedy)
@@ -130,7 +133,7 @@ def _generate(
 
     made_from = generated_from(model["weights"], tokenizer, fingerprints, subject.config, sampler)
     with Meter("generating", len(prompts), quiet=quiet) as meter:
-        groups = obtain(subject.folder, prompts, made_from, completer, remedy, meter.to)
+        groups = obtain(subject.folder, prompts, made_from, completer, remedy, meter.to, sampler.samples)
     origin = {
         "label": subject.label,
         **({"step": step} if subject.checkpoint else {}),

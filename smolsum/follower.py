@@ -36,6 +36,10 @@ class Follower(Session):
         """Count the step."""
         self.stage_step += 1
 
+    def load_optimizer(self, optimizer: Optimizer) -> None:
+        """Take the first rank's: nothing is on this rank's disk."""
+        optimizer.follow_first()
+
     def evaluate(self, label: str) -> None:
         """The first rank's work."""
 

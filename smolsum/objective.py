@@ -86,3 +86,5 @@ class OptimizerConfig:
     """Course of the learning rate after the warm-up."""
     warmup_steps: Count = 0
     """Optimizer steps of linear rise to the learning rate."""
+    between_stages: Literal["fresh", "kept"] = "fresh"
+    """Whether a stage begins with new moments or with those that the stage before ended with."""

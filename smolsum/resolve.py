@@ -10,7 +10,7 @@ would do nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -219,7 +219,7 @@ def _lay(
             case ["stages", name]:
                 check_value(f"{key}: the name of a stage", StageName, name, source)
                 given.setdefault(key, Given(None, source, by))
-            case ["stages", _, "rewards"]:
+            case ["stages", _, "rewards" | "mix"]:
                 _drop(given, f"{key}.")
         if not isinstance(value, dict):
             given[key] = Given(checked, source, by)
@@ -247,6 +247,15 @@ def _build(given: dict[str, Given], schema: Schema) -> Resolved:
             values[field.name], sources[f"{name}.{field.name}"] = item.value, item.source
         sections[name] = record(**values)
     stages = {name: _stage(name, given, sources, schema) for name in _stage_names(given)}
+    for name, stage in stages.items():
+        weights = dict(schema.task.weigh(stage.rewards, sections["task"]))
+        if weights != stage.rewards:
+            for signal in stage.rewards:
+                del sources[f"stages.{name}.rewards.{signal}"]
+            sources |= dict.fromkeys(
+                (f"stages.{name}.rewards.{s}" for s in weights), f"task {schema.task.name}, derived"
+            )
+            stages[name] = replace(stage, rewards=weights)
     config = Config(**sections, stages=stages)
     check_combinations(config, sources)
     schema.task.check(config)
@@ -285,5 +294,11 @@ def _stage(name: str, given: Mapping[str, Given], sources: dict[str, str], schem
         chosen["steps"] = Given(0, f"derived, as {prefix}.epochs is given", "preset")
     for key, item in (*weights.items(), *((f"{prefix}.{field}", item) for field, item in chosen.items())):
         sources[key] = item.source
-    rewards = {key.rpartition(".")[2]: item.value for key, item in weights.items()}
-    return StageConfig(rewards=rewards, **{field: item.value for field, item in chosen.items()})
+    rewards, mix = _table(given, f"{prefix}.rewards"), _table(given, f"{prefix}.mix")
+    sources.update({f"{prefix}.mix.{kind}": given[f"{prefix}.mix.{kind}"].source for kind in mix})
+    return StageConfig(rewards=rewards, mix=mix, **{field: item.value for field, item in chosen.items()})
+
+
+def _table(given: Mapping[str, Given], section: str) -> dict[str, float]:
+    """The values of a table of numbers, by their names."""
+    return {key.rpartition(".")[2]: item.value for key, item in given.items() if key.startswith(f"{section}.")}

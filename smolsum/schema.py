@@ -11,7 +11,7 @@ from smolsum.config import SECTIONS, STAGE_FIELDS
 from smolsum.errors import UsageError
 from smolsum.tasks import TASKS
 from smolsum.tasks.task import Task
-from smolsum.values import nearest
+from smolsum.values import Share, nearest
 
 
 def _hints(section: str, record: type[Any]) -> dict[str, Any]:
@@ -46,6 +46,8 @@ class Schema:
                 return dict if section in self.sections else None
             case ["stages", _, "rewards", signal]:
                 return float if signal in self.task.signals else None
+            case ["stages", _, "mix", _]:
+                return Share if self.task.kind else None
             case ["stages" | "stage_defaults", _, name]:
                 return STAGE_FIELDS.get(name)
             case _:

@@ -159,9 +159,11 @@ class Session:
         return bool(every) and (k + 1) % every == 0
 
     def load_optimizer(self, optimizer: Optimizer) -> None:
-        """Restore the optimizer where a stage goes on in its middle."""
-        if self._middle:
-            optimizer.load(self._middle.path / OPTIMIZER, self.materials.policy.model)
+        """Restore the optimizer where a stage goes on in its middle, or begins with that of the stage before."""
+        kept = self.config.optimizer.between_stages == "kept" and self.step > 0 and self.stage_step == 0
+        if self._middle or kept:
+            folder = self._middle.path if self._middle else self.paths.checkpoint(self.step)
+            optimizer.load(folder / OPTIMIZER, self.materials.policy.model)
         optimizer.follow_first()
 
     def record(

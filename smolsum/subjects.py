@@ -242,4 +242,5 @@ def _evaluation(run: RunPaths, step: int, split: str, sampler: Sampler) -> tuple
 
 
 def _suffix(sampler: Sampler) -> str:
-    return f"-t{sampler.temperature:g}-seed{sampler.seed}" if sampler.temperature else ""
+    several = f"-x{sampler.samples}" if sampler.samples > 1 else ""
+    return f"-t{sampler.temperature:g}-seed{sampler.seed}{several}" if sampler.temperature else ""

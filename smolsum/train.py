@@ -18,11 +18,13 @@ from smolsum.collect import PromptOrder, ahead, collect
 from smolsum.config import Config, StageConfig
 from smolsum.errors import UnreachableError
 from smolsum.evaluate.generate import greedy
+from smolsum.evaluate.legend import error_shares
 from smolsum.follower import Follower
 from smolsum.grpo.advantages import advantages
 from smolsum.grpo.optimizer import Optimizer, learning_rate
 from smolsum.grpo.update import gradients
 from smolsum.materials import Materials, gather
+from smolsum.mix import epoch_counts
 from smolsum.plan import planned_steps
 from smolsum.policy import ranks
 from smolsum.progress import Progress
@@ -47,7 +49,7 @@ def train(config: Config, *, resume: str | None, progress: Progress) -> Path | N
         prompts = materials.prompts["train"]
         source = open_source(materials.policy, config, prompts, tell=session.tell, stopping=session.stops)
         with closing(source):
-            session.begin(materials, planned_steps(config, len(prompts)))
+            session.begin(materials, planned_steps(config, materials.task.kinds(prompts)))
             with heard_by(Listener(session.stops, session.tell)):
                 session.evaluate("start")
                 for name in config.stages:
@@ -65,7 +67,9 @@ def run_stage(session: Session, materials: Materials, source: Source, name: str)
     reference = session.stage_start
     optimizer = Optimizer(policy.model, config.optimizer, seed=config.train.seed)
     session.load_optimizer(optimizer)
-    order = PromptOrder(materials.prompts["train"], config, list(config.stages).index(name))
+    prompts = materials.prompts["train"]
+    number, kinds = list(config.stages).index(name), materials.task.kinds(prompts)
+    order = PromptOrder(prompts, config, number, kinds, epoch_counts(name, stage.mix, kinds))
     source.publish(session.step, always=True)
     for k in range(session.stage_step, steps):
         with session.next_step():
@@ -110,12 +114,13 @@ def validate(session: Session, materials: Materials, stage: StageConfig) -> dict
     try:
         scores = score_all(groups, stage.rewards, session.config, materials.task.signals)
         materials.task.ask_ahead([(g.prompt, g.rollouts[0]) for g in groups], session.config)
-        summary = materials.task.summarise([materials.measure(g.prompt, g.rollouts[0]) for g in groups])
+        rows = [materials.measure(g.prompt, g.rollouts[0]) for g in groups]
     except UnreachableError as error:  # the step is learnt from already; the next one will wait, or stop saved
         session.tell("not_validated", f"no validation after step {session.step}: {error.message}")
         return {}
     totals = combine(groups, scores, stage.rewards)
     rewards = [row[0] for row in totals if row[0] is not None]
+    summary = materials.task.summarise(rows) | error_shares(materials.task.errors, rows)
     found = {"validation/reward": fmean(rewards)} if rewards else {}
     return found | {f"validation/{key}": value for key, value in summary.items() if value is not None}
 

@@ -19,6 +19,7 @@ from smolsum.commands.judging import (
     NameFlag,
     RoundsFlag,
     RunsFlag,
+    SamplesFlag,
     SecondFlag,
     SeedFlag,
     SetsFlag,
@@ -71,6 +72,7 @@ def baseline(
     attempts: AttemptsFlag = 6,
     temperature: TemperatureFlag = 0.0,
     seed: SeedFlag = 0,
+    samples: SamplesFlag = 1,
     name: NameFlag = None,
     config: ConfigFlag = None,
     sets: SetsFlag = None,
@@ -143,6 +145,7 @@ def baseline(
         split=split,
         temperature=temperature,
         seed=seed,
+        samples=samples,
         skip=len(models) > 1 and not (sets or config),
         quiet=quiet,
     )

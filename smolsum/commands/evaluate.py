@@ -21,6 +21,7 @@ from smolsum.commands.judging import (
     NameFlag,
     RoundsFlag,
     RunsFlag,
+    SamplesFlag,
     SecondFlag,
     SeedFlag,
     SetsFlag,
@@ -76,6 +77,7 @@ def evaluate(
     attempts: AttemptsFlag = 6,
     temperature: TemperatureFlag = 0.0,
     seed: SeedFlag = 0,
+    samples: SamplesFlag = 1,
     name: NameFlag = None,
     config: ConfigFlag = None,
     sets: SetsFlag = None,
@@ -149,6 +151,7 @@ def evaluate(
         split=split,
         temperature=temperature,
         seed=seed,
+        samples=samples,
         skip=selected and not sets,
         quiet=quiet,
     )

@@ -57,6 +57,10 @@ TaskFlag = Annotated[
         "--task", metavar="TASK", help="What is asked of the model.  [default: tldr, summaries of a set length]"
     ),
 ]
+SamplesFlag = Annotated[
+    int,
+    typer.Option("--samples", metavar="N", min=1, help="Completions of each prompt, for pass@k; above temperature 0."),
+]
 NameFlag = Annotated[
     str | None, typer.Option("--name", metavar="NAME", help="Folder of the results.", show_default=False)
 ]
@@ -131,6 +135,15 @@ def judge_options(
     )
 
 
+def drawn(temperature: float, seed: int, samples: int) -> Sampler:
+    """How completions are drawn. UsageError for several that would all be the same."""
+    from smolsum.evaluate.generate import Sampler
+
+    if samples > 1 and not temperature:
+        raise UsageError(f"{samples} greedy samples of a prompt are all the same", hint="--temperature 0.7")
+    return Sampler(temperature, seed, samples)
+
+
 def runs_folder(given: str | None) -> Path:
     """Where runs and evaluations lie."""
     return Path(given or os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
@@ -187,6 +200,7 @@ def measure(
     split: str,
     temperature: float,
     seed: int,
+    samples: int,
     skip: bool,
     quiet: bool,
 ) -> None:
@@ -197,10 +211,9 @@ def measure(
     with _interruptible(remedy):
         if not quiet:
             console.narrate("starting")  # the imports below take seconds on a cold disk
-        from smolsum.evaluate.generate import Sampler
         from smolsum.grid.evaluate import evaluate_all
 
-        sampler = Sampler(temperature, seed)
+        sampler = drawn(temperature, seed, samples)
         evaluate_all(
             found(sampler), split=split, sampler=sampler, judging=judging, skip=skip, quiet=quiet, remedy=remedy
         )

@@ -221,8 +221,8 @@ def _plan(config: Config) -> Callable[[], None]:
     from smolsum.plan import needs_data, planned_steps
     from smolsum.tasks import TASKS
 
-    prompts = len(TASKS[config.task.name].load(config, "train").examples) if needs_data(config) else 0
-    steps = planned_steps(config, prompts)
+    task = TASKS[config.task.name]
+    steps = planned_steps(config, task.kinds(task.load(config, "train").examples) if needs_data(config) else ())
     memory = forecast(config)
 
     def show() -> None:

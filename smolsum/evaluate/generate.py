@@ -15,15 +15,18 @@ from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
 
 @dataclass(frozen=True)
 class Sampler:
-    """How an evaluation draws its completions: greedy at temperature 0, else with seeds made of `seed`."""
+    """How an evaluation draws its completions: greedy at temperature 0, else with seeds made of `seed`, and perhaps
+    several for each prompt."""
 
     temperature: float = 0.0
     seed: int = 0
+    samples: int = 1
 
     @property
     def name(self) -> str:
         """`greedy`, or what it takes to draw the same again."""
-        return f"temperature {self.temperature:g}, seed {self.seed}" if self.temperature else "greedy"
+        several = f", {self.samples} samples" if self.samples > 1 else ""
+        return f"temperature {self.temperature:g}, seed {self.seed}{several}" if self.temperature else "greedy"
 
 
 GREEDY = Sampler()
@@ -43,13 +46,13 @@ def complete(
     version: int,
     sampler: Sampler = GREEDY,
 ) -> Iterator[list[RolloutGroup]]:
-    """Yields the prompts with one completion each, a batch at a time as `in_batches` makes them."""
-    for chosen in in_batches(prompts, config):
-        seeds = [completion_seed(sampler, prompt) for prompt in chosen]
+    """Yields the prompts with their completions, a batch at a time as `in_batches` makes them."""
+    for chosen in in_batches(prompts, config, sampler.samples):
+        seeds = [completion_seeds(sampler, prompt) for prompt in chosen]
         completions = generate(
             policy.model,
             [prompt.token_ids for prompt in chosen],
-            [[drawn] for drawn in seeds],
+            seeds,
             eos_ids=policy.eos_ids,
             temperature=sampler.temperature,
             max_new_tokens=config.sampling.max_new_tokens,
@@ -57,33 +60,39 @@ def complete(
         yield [
             RolloutGroup(
                 prompt,
-                (
+                tuple(
                     Rollout(
-                        c.token_ids, c.logprobs, c.finish_reason, version, WORKER, drawn, decode(policy, c.token_ids)
-                    ),
+                        c.token_ids, c.logprobs, c.finish_reason, version, WORKER, seed, decode(policy, c.token_ids)
+                    )
+                    for seed, c in zip(drawn, said, strict=True)
                 ),
             )
-            for prompt, drawn, (c,) in zip(chosen, seeds, completions, strict=True)
+            for prompt, drawn, said in zip(chosen, seeds, completions, strict=True)
         ]
 
 
-def in_batches(prompts: Sequence[Prompt], config: Config) -> Iterator[Sequence[Prompt]]:
-    """Yields `train.eval_batch` prompts at a time; the longest first, so that memory peaks early."""
+def in_batches(prompts: Sequence[Prompt], config: Config, samples: int = 1) -> Iterator[Sequence[Prompt]]:
+    """Yields prompts of `train.eval_batch` completions at a time; the longest first, so that memory peaks early."""
     order = sorted(prompts, key=lambda prompt: -len(prompt.token_ids))
-    for start in range(0, len(order), config.train.eval_batch):
-        yield order[start : start + config.train.eval_batch]
+    size = max(1, config.train.eval_batch // samples)
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
 
 
-def completion_seed(sampler: Sampler, prompt: Prompt) -> int:
-    """The seed of a prompt's completion above temperature 0, made of the sampler's and the prompt's id: it does not
-    depend on what else is in the batch."""
-    return rollout_seed(sampler.seed, "evaluation", prompt.id) if sampler.temperature else 0
+def completion_seeds(sampler: Sampler, prompt: Prompt) -> list[int]:
+    """The seeds of a prompt's completions above temperature 0, made of the sampler's and the prompt's id: they do not
+    depend on what else is in the batch, and the first not on how many there are."""
+    if not sampler.temperature:
+        return [0] * sampler.samples
+    more = [rollout_seed(sampler.seed, "evaluation", prompt.id, n) for n in range(1, sampler.samples)]
+    return [rollout_seed(sampler.seed, "evaluation", prompt.id), *more]
 
 
 def measured(
     groups: Sequence[RolloutGroup], split: str, data: str, measure: Callable[[Prompt, Rollout], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """One row for each completion: its id, its split with the fingerprint of the split's `data`, text and metrics."""
+    """One row for each prompt's first completion: its id, its split with the fingerprint of the split's `data`, text
+    and metrics."""
     return [
         {
             "id": g.prompt.id,

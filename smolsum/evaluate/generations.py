@@ -62,21 +62,23 @@ def obtain(
     completer: Completer,
     remedy: str,
     report: Callable[[int], None] = lambda done: None,
+    samples: int = 1,
 ) -> list[RolloutGroup]:
-    """Returns a completion for each prompt, in their order: those that the folder has, the others from `completer`,
-    which is only called if one is missing, and saved as they come.
+    """Returns `samples` completions for each prompt, in their order: those that the folder has, the others from
+    `completer`, which is only called if one is missing, and saved as they come.
 
     `report` hears how many are there. UsageError where the folder's are of another `origin`.
     """
     check_origin(folder, origin, remedy)
-    found = _read(folder, prompts)
+    found = _read(folder, prompts, samples)
     missing = [prompt for prompt in prompts if prompt.id not in found]
     report(len(found))
     if missing:
         with Lines(folder / GENERATIONS, remedy) as lines:
             for batch in completer(missing):
                 for group in batch:
-                    lines.append(to_json(_row(group)))
+                    for n, rollout in enumerate(group.rollouts):
+                        lines.append(to_json(_row(group.prompt, n, rollout)))
                     found[group.prompt.id] = group
                 report(len(found))
     return [found[prompt.id] for prompt in prompts]
@@ -111,10 +113,10 @@ def _flat(origin: Any) -> dict[str, Any]:
     return flat
 
 
-def _row(group: RolloutGroup) -> dict[str, Any]:
-    (rollout,) = group.rollouts
+def _row(prompt: Prompt, sample: int, rollout: Rollout) -> dict[str, Any]:
     return {
-        "id": group.prompt.id,
+        "id": prompt.id,
+        **({"sample": sample} if sample else {}),
         "text": rollout.text,
         "token_ids": list(rollout.token_ids),
         "finish_reason": rollout.finish_reason,
@@ -124,10 +126,9 @@ def _row(group: RolloutGroup) -> dict[str, Any]:
     }
 
 
-def _read(folder: Path, prompts: Sequence[Prompt]) -> dict[str, RolloutGroup]:
-    """The saved completions by id; their log-probs were not kept."""
-    known = {prompt.id: prompt for prompt in prompts}
-    found = {}
+def _read(folder: Path, prompts: Sequence[Prompt], samples: int) -> dict[str, RolloutGroup]:
+    """The saved completions by id, of prompts that have all of theirs; their log-probs were not kept."""
+    saved: dict[str, dict[int, Rollout]] = {}
     for number, row in enumerate(read_jsonl(folder / GENERATIONS), start=1):
         if not _is_saved(row):
             where = f"{folder / GENERATIONS}:{number}"
@@ -135,15 +136,16 @@ def _read(folder: Path, prompts: Sequence[Prompt]) -> dict[str, RolloutGroup]:
                 f"{where} is not a saved completion, so the file is damaged",
                 hint="remove that line; only its example is completed again",
             )
-        if row["id"] in known:
-            rollout = Rollout(
-                tuple(row["token_ids"]), (), row["finish_reason"], row["policy_version"], row["worker"], row["seed"],
-                row["text"],
-            )  # fmt: skip
-            found[row["id"]] = RolloutGroup(known[row["id"]], (rollout,))
-    return found
+        rollout = Rollout(
+            tuple(row["token_ids"]), (), row["finish_reason"], row["policy_version"], row["worker"], row["seed"],
+            row["text"],
+        )  # fmt: skip
+        saved.setdefault(row["id"], {})[row.get("sample", 0)] = rollout
+    whole = [prompt for prompt in prompts if len(saved.get(prompt.id, ())) == samples]
+    return {p.id: RolloutGroup(p, tuple(saved[p.id][n] for n in range(samples))) for p in whole}
 
 
 def _is_saved(row: Mapping[str, Any]) -> bool:
     typed = all(isinstance(row.get(key), kind) for key, kind in KINDS.items())
+    typed = typed and isinstance(row.get("sample", 0), int)
     return typed and row["finish_reason"] in ENDS and all(isinstance(i, int) and i >= 0 for i in row["token_ids"])

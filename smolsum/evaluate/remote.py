@@ -8,7 +8,7 @@ from contextlib import closing
 
 from smolsum import console
 from smolsum.config import Config
-from smolsum.evaluate.generate import GREEDY, Sampler, completion_seed, in_batches
+from smolsum.evaluate.generate import GREEDY, Sampler, completion_seeds, in_batches
 from smolsum.policy.load import Policy
 from smolsum.rollout.fleet import Fleet
 from smolsum.rollout.http import Wanted
@@ -33,10 +33,14 @@ def complete_remotely(
     with closing(fleet):
         fleet.publish(version)
         under_way: deque[tuple[Sequence[Prompt], Ticket]] = deque()
-        for batch in in_batches(prompts, config):
+        for batch in in_batches(prompts, config, sampler.samples):
             if len(under_way) == AHEAD * len(fleet.pool.members):
                 yield _collected(fleet, *under_way.popleft(), sampler)
-            wanted = [Wanted(p.id, p.token_ids, completion_seed(sampler, p)) for p in batch]
+            wanted = [
+                Wanted(_name(p, n), p.token_ids, seed)
+                for p in batch
+                for n, seed in enumerate(completion_seeds(sampler, p))
+            ]
             under_way.append((batch, fleet.submit(wanted, sampler.temperature, least_version=version)))
         while under_way:
             yield _collected(fleet, *under_way.popleft(), sampler)
@@ -44,7 +48,16 @@ def complete_remotely(
 
 def _collected(fleet: Fleet, batch: Sequence[Prompt], ticket: Ticket, sampler: Sampler) -> list[RolloutGroup]:
     found = fleet.collect(ticket)
-    return [RolloutGroup(p, (fleet.rollout(found[p.id], completion_seed(sampler, p)),)) for p in batch]
+    return [
+        RolloutGroup(
+            p, tuple(fleet.rollout(found[_name(p, n)], seed) for n, seed in enumerate(completion_seeds(sampler, p)))
+        )
+        for p in batch
+    ]
+
+
+def _name(prompt: Prompt, sample: int) -> str:
+    return f"{prompt.id} sample {sample}" if sample else prompt.id
 
 
 def _tell(kind: str, message: str, *, hint: str | None, worker: str | None) -> None:

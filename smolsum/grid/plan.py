@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from smolsum.config import Config
 from smolsum.configurations import FINETUNED, LENGTH_ONLY, reward_of, strategy_of
-from smolsum.data import load_split
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.fingerprint import digest
 from smolsum.grid.selection import Selection
@@ -181,17 +180,18 @@ def _is_void(run: RunPaths) -> bool:
 def steps_of(planned: Sequence[Planned]) -> list[dict[str, int] | None]:
     """Optimizer steps of every stage of each; None where they follow from data that are not to be had here."""
     found: list[dict[str, int] | None] = []
-    prompts: dict[str, int | None] = {}
+    prompts: dict[str, tuple[str, ...] | None] = {}
     for one in planned:
-        key = digest(asdict(one.config.data))
+        task = TASKS[one.config.task.name]
+        key = digest([asdict(one.config.data), asdict(one.config.task)])
         if not needs_data(one.config):
-            found.append(planned_steps(one.config, 0))
+            found.append(planned_steps(one.config, ()))
             continue
         if key not in prompts:
             try:
-                prompts[key] = len(load_split(one.config.data, "train").examples)
+                prompts[key] = task.kinds(task.load(one.config, "train").examples)
             except SmolsumError:
                 prompts[key] = None
-        size = prompts[key]
-        found.append(None if size is None else planned_steps(one.config, size))
+        kinds = prompts[key]
+        found.append(None if kinds is None else planned_steps(one.config, kinds))
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from smolsum.report import figures, tables_more, tables_setup, tables_task
+from smolsum.report import evolution, figures, tables_more, tables_setup, tables_task
 from smolsum.report.page import Item, Page, Section, p_value, percent, signed
 from smolsum.report.results import Outcome, outcomes
 from smolsum.report.side_by_side import side_by_side_figure, side_by_side_table
@@ -34,7 +34,8 @@ def compose(study: Study) -> Page:
                 *figures.pareto_figure(study, found),
                 *figures.errors_figure(study, found),
                 tables_task.errors_table(study, found),
-                *([tables_more.flips_table(study, found)] if study.repeats else []),
+                *evolution.errors_figures(study),
+                *([tables_more.flips_table(study, found)] if study.repeats else evolution.stages_table(study)),
             ),
         ),
         Section("The judge", _judge(study, found) if study.criteria else ()),

@@ -71,28 +71,30 @@ def curve_figures(study: Study) -> list[Figure]:
         return []
     names = [run.paths.name for run in study.trained]
     panels = [
-        _panel(study.trained, "kl", "KL divergence"),
-        _panel(study.trained, "clip_ratio/region_mean", "clip fraction"),
+        panel(study.trained, "kl", "KL divergence"),
+        panel(study.trained, "clip_ratio/region_mean", "clip fraction"),
     ]
     highest = {p.title: max((y for s in p.series for _, y in s.values), default=0.0) for p in panels}
     alt = "KL divergence and clip fraction by step: " + ", ".join(f"{t} at most {v:.3g}" for t, v in highest.items())
-    figures = [_curves("2", "KL divergence and clip fraction", panels, names, alt)]
+    figures = [curves("2", "KL divergence and clip fraction", panels, names, alt)]
     for place, model in enumerate(study.models):
         runs = [run for run in study.trained if run.model == model]
         if not runs:
             continue
-        panels = [_panel(runs, key, title) for key, title in DYNAMICS]
+        panels = [panel(runs, key, title) for key, title in DYNAMICS]
         names = [run.paths.name for run in runs]
         alt = f"Training dynamics of {model}, {len(runs)} runs: {', '.join(title for _, title in DYNAMICS)} by step"
-        figures.append(_curves(str(3 + place), f"Training dynamics, {model}", panels, names, alt))
+        figures.append(curves(str(3 + place), f"Training dynamics, {model}", panels, names, alt))
     return figures
 
 
-def _curves(label: str, title: str, panels: Sequence[charts.Panel], names: Sequence[str], alt: str) -> Figure:
+def curves(label: str, title: str, panels: Sequence[charts.Panel], names: Sequence[str], alt: str) -> Figure:
+    """Returns panels of curves as a figure, in pieces where a page is narrow."""
     return Figure(label, title, charts.lines(panels, names, alt=alt), alt, parts=charts.panels(panels, names))
 
 
-def _panel(runs: Sequence[Trained], key: str, title: str) -> charts.Panel:
+def panel(runs: Sequence[Trained], key: str, title: str) -> charts.Panel:
+    """Returns a metric of each run's steps as a panel of curves, thinned to what a page has room for."""
     series, most = [], min(POINTS, max(FEWEST, CURVE_POINTS // len(runs)))
     for run in runs:
         values = [

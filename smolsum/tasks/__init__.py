@@ -3,13 +3,14 @@ line."""
 
 from __future__ import annotations
 
-from smolsum.tasks import ab_judge, doc_qa, tldr
+from smolsum.tasks import ab_judge, doc_qa, strict_json, tldr
 from smolsum.tasks.task import Task
 
 TASKS: dict[str, Task] = {
     "tldr": tldr.TASK,
     "ab-judge": ab_judge.TASK,
     "doc-qa": doc_qa.TASK,
+    "strict-json": strict_json.TASK,
 }
 DEFAULT_TASK = "tldr"
 """meant where no task is named"""

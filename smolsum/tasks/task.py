@@ -89,6 +89,11 @@ def no_questions(completions: Sequence[tuple[Prompt, Rollout]], config: Config) 
     """Nobody is asked about completions."""
 
 
+def as_given(weights: Mapping[str, float], settings: TaskConfig) -> Mapping[str, float]:
+    """Weights do not depend on settings."""
+    return weights
+
+
 def no_warnings(config: Config) -> Sequence[str]:
     """No setting is wrong with another."""
     return ()
@@ -123,6 +128,10 @@ class Task:
     grid: Grid = Grid()
     """what `all` means"""
 
+    kind: str = ""
+    """the column by whose values a stage may mix prompts; empty: there is none"""
+    weigh: Callable[[Mapping[str, float], TaskConfig], Mapping[str, float]] = as_given
+    """the weights that a stage's signals have with these settings"""
     load: Callable[[Config, str], Split] = load_rows
     """the split `train`, `validation` or `test`; UsageError where the user has to mend something"""
     check: Callable[[Config], Sequence[str]] = no_warnings
@@ -154,3 +163,7 @@ class Task:
     """settings for a baseline's prompt variant (or text): UsageError where there is none such"""
     baselines: tuple[str, ...]
     """the prompt variants that a baseline is made of unless it is told otherwise"""
+
+    def kinds(self, examples: Sequence[Example] | Sequence[Prompt]) -> tuple[str, ...]:
+        """The kind of each example or prompt, empty where it has none."""
+        return tuple(str(example.metadata.get(self.kind) or "") for example in examples)

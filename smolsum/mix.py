@@ -1,0 +1,45 @@
+"""How many prompts of each kind an epoch of a stage has: all there are, or as many as a mix allows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from smolsum.errors import UsageError
+from smolsum.values import nearest
+
+
+def apportion(count: int, shares: Mapping[str, float]) -> dict[str, int]:
+    """`count` by shares that make 1, in whole numbers; what is left over goes to the largest remainders, the first
+    where they are equal."""
+    exact = {name: count * share for name, share in shares.items()}
+    whole = {name: int(value + 1e-9) for name, value in exact.items()}
+    left = sorted(exact, key=lambda name: whole[name] - exact[name])[: count - sum(whole.values())]
+    return {name: n + (name in left) for name, n in whole.items()}
+
+
+def epoch_counts(stage: str, mix: Mapping[str, float], kinds: Sequence[str]) -> dict[str, int]:
+    """Prompts of each kind in an epoch of a stage, `kinds` having that of every prompt: the most that the mix can be
+    kept with and no prompt comes twice. Without a mix all prompts, as one kind "".
+
+    UsageError for a mix that is impossible: shares that do not make 1, a kind that no prompt has.
+    """
+    if not mix:
+        return {"": len(kinds)}
+    if abs(sum(mix.values()) - 1) > 1e-6:
+        shares = ", ".join(f"{kind} = {share:g}" for kind, share in mix.items())
+        raise UsageError(
+            f"the mix of stage {stage} makes {sum(mix.values()):g}, not 1: {shares}",
+            hint=f"--set stages.{stage}.mix.{next(iter(mix))}=SHARE",
+        )
+    there, wanted = Counter(kinds), {kind: share for kind, share in mix.items() if share > 0}
+    for kind in wanted:
+        if not there[kind]:
+            raise UsageError(
+                f"stage {stage} mixes in {kind!r} prompts, and the training data has none",
+                hint=nearest(kind, sorted(filter(None, there))) if any(there) else f"--set stages.{stage}.mix={{}}",
+            )
+    size = min(int((there[kind] + 1) / share) + 1 for kind, share in wanted.items())
+    while not all(count <= there[kind] for kind, count in apportion(size, wanted).items()):
+        size -= 1
+    return {kind: count for kind, count in apportion(size, wanted).items() if count}

@@ -1,0 +1,30 @@
+"""How often a model succeeds: a share with its interval, and the chance of success in several tries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def wilson(passed: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Returns the ends of Wilson's interval for a share of `passed` in `n` (SciPy's `proportion_ci`)."""
+    from scipy.stats import binomtest
+
+    interval = binomtest(passed, n).proportion_ci(confidence, method="wilson")
+    return float(interval.low), float(interval.high)
+
+
+def pass_at_k(n: int, passed: int, k: int) -> float:
+    """Returns the unbiased estimate of the chance that at least one of `k` samples passes, from `n` samples of which
+    `passed` did: 1 - C(n - passed, k) / C(n, k) (Chen et al., 2021, eq. 1). ValueError where k is above n."""
+    if not 1 <= k <= n:
+        raise ValueError(f"pass@{k} takes {k} samples, and there are {n}")
+    return 1.0 - math.comb(n - passed, k) / math.comb(n, k)
+
+
+def passing(counts: Sequence[tuple[int, int]]) -> dict[str, float]:
+    """Returns `pass@k` for k = 1, 2, 4, … up to the least number of samples, the mean over prompts of (samples,
+    passed)."""
+    most = min(n for n, _ in counts)
+    ks = [2**power for power in range(most.bit_length()) if 2**power <= most]
+    return {f"pass@{k}": math.fsum(pass_at_k(n, passed, k) for n, passed in counts) / len(counts) for k in ks}

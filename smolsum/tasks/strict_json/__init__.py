@@ -1,0 +1,86 @@
+"""Strict JSON: a prompt states keys, types, counts and nesting, and the answer has to be JSON that has them.
+
+`templates.py` and `generator.py` make prompts, each with a JSON Schema; `answer.py` takes a completion apart,
+`signals.py` and `conformance.py` reward it, `measure.py` evaluates; `presets.py` has the stages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+from smolsum.config import TaskConfig
+from smolsum.errors import UsageError
+from smolsum.tasks.strict_json import measure
+from smolsum.tasks.strict_json.presets import DEFAULTS, MODELS, STRATEGIES
+from smolsum.tasks.strict_json.settings import StrictJsonConfig
+from smolsum.tasks.strict_json.signals import SIGNALS, redistributed
+from smolsum.tasks.strict_json.templates import LEVELS
+from smolsum.tasks.task import Grid, Headline, Panel, Task
+
+
+def variant(settings: TaskConfig, text: str) -> TaskConfig:
+    """A baseline's prompt: `plain`, `think`, or an instruction of several words."""
+    task = cast(StrictJsonConfig, settings)
+    if text in ("plain", "think"):
+        return replace(task, system_prompt="", think=text == "think")
+    if len(text.split()) < 2:
+        raise UsageError(f"no prompt {text!r}", hint="give plain, think, or a whole instruction")
+    return replace(task, system_prompt=text)
+
+
+def _interval(name: str, title: str) -> tuple[Headline, ...]:
+    return (
+        Headline(name, title, "{:.1%}".format),
+        Headline(f"{name}/low", "from", "{:.1%}".format),
+        Headline(f"{name}/high", "to", "{:.1%}".format),
+    )
+
+
+PASSED = Headline("passed", "schema", "{:.1%}".format)
+PARSES = Headline("parses", "parses", "{:.1%}".format)
+TOKENS = Headline("completions/mean_length", "tokens", "{:.1f}".format)
+
+TASK = Task(
+    name="strict-json",
+    settings=StrictJsonConfig,
+    messages=measure.messages,
+    signals=SIGNALS,
+    weigh=redistributed,
+    kind="level",
+    model="tiny-json",
+    strategy="standard",
+    strategies=STRATEGIES,
+    grid=Grid(models=tuple(name for name in MODELS if name != "tiny-json")),
+    defaults=DEFAULTS,
+    models=MODELS,
+    load=measure.load,
+    measurer=measure.measurer,
+    summarise=measure.summarise,
+    over_samples=measure.over_samples,
+    step_metrics=measure.step_metrics,
+    headlines=(PARSES, PASSED, *(Headline(f"{level}/passed", level, "{:.1%}".format) for level in LEVELS), TOKENS),
+    panels=(
+        Panel("Pass@1, 95 % intervals", (*_interval("parses", "parses"), *_interval("passed", "satisfies the schema"))),
+        *(
+            Panel(
+                level, (*_interval(f"{level}/parses", "parses"), *_interval(f"{level}/passed", "satisfies the schema"))
+            )
+            for level in LEVELS
+        ),
+        Panel(
+            "satisfies the schema in k samples",
+            tuple(Headline(f"passed/pass@{k}", f"pass@{k}", "{:.1%}".format) for k in (1, 2, 4, 8)),
+            remedy="--temperature 0.7 --samples 8",
+        ),
+        Panel(
+            "signals",
+            tuple(Headline(name, name, "{:.3f}".format) for name in SIGNALS if name != "overlong"),
+        ),
+        Panel("length", (TOKENS, Headline("truncated", "cut off", "{:.1%}".format))),
+    ),
+    errors=measure.ERRORS,
+    score="passed",
+    variant=variant,
+    baselines=("plain", "think"),
+)

@@ -1,0 +1,102 @@
+"""What a completion says: its thoughts, its block of JSON, and what is in the block."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
+JSON_BLOCK = re.compile(r"```json\s*(.*?)```", re.DOTALL | re.IGNORECASE)
+ANY_BLOCK = re.compile(r"```\w*\s*(.*?)```", re.DOTALL)
+FENCE = "```"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A completion taken apart. Thoughts count as thoughts alone: a block inside of them is no answer."""
+
+    thought: str | None
+    """what stands in the first pair of think tags, stripped; None without one"""
+    said: str
+    """the completion without its thoughts, stripped"""
+    fence: Literal["json", "other", "none"]
+    """the first closed block: marked as JSON, as something else or not at all, or there is none"""
+    block: str | None
+    """the JSON to be: what is in the block or, without one, bare JSON from its first bracket; None without either"""
+    outside: str
+    """what is said beside the first closed block, stripped; all of it where there is none"""
+    value: Any
+    """the parsed block; None where it does not parse"""
+    error: str
+    """why it does not parse; empty where it does, and where there is no block"""
+    error_at: float | None
+    """where in the block parsing failed, in [0, 1]; None where that cannot be said"""
+
+    @property
+    def parses(self) -> bool:
+        """Whether there is a block, and it is JSON."""
+        return self.block is not None and not self.error
+
+    @property
+    def answers(self) -> bool:
+        """Whether what was asked for is there: a block marked as JSON that parses."""
+        return self.fence == "json" and self.parses
+
+
+class _Refused(ValueError):
+    """JSON to a parser that is not strict."""
+
+
+@lru_cache(maxsize=4096)
+def take_apart(text: str) -> Answer:
+    """Returns what a completion consists of, for any text whatever."""
+    match = THOUGHT.search(text)
+    said = THOUGHT.sub("", text).strip()
+    block, fence, outside = None, "none", said
+    if found := JSON_BLOCK.search(said):
+        fence = "json"
+    elif found := ANY_BLOCK.search(said):
+        fence = "other"
+    if found:
+        block = found[1].strip()
+        outside = (said[: found.start()] + said[found.end() :]).strip()
+    elif said.startswith(FENCE):
+        block = said.removeprefix(FENCE).removeprefix("json").strip()
+    elif said[:1] in ("{", "["):
+        block = said
+    value, error, at = (None, "", None) if block is None else _parse(block)
+    return Answer(match[1].strip() if match else None, said, fence, block, outside, value, error, at)  # type: ignore[arg-type]
+
+
+def _parse(block: str) -> tuple[Any, str, float | None]:
+    """The value, or what is wrong and where. NaN, Infinity and a key given twice are refused, which Python's own parser
+    lets pass."""
+    try:
+        return json.loads(block, parse_constant=_no_constant, object_pairs_hook=_unique), "", None
+    except json.JSONDecodeError as error:
+        return None, error.msg, error.pos / max(len(block), 1)
+    except _Refused as error:
+        return None, str(error), None
+    except (RecursionError, ValueError) as error:  # a number of thousands of digits, brackets without end
+        return None, "too deep" if isinstance(error, RecursionError) else "number too long", None
+
+
+def _no_constant(name: str) -> Any:
+    raise _Refused(f"{name} is not JSON")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise _Refused("a key is given twice")
+    return made
+
+
+def depth(value: Any) -> int:
+    """Returns how many objects that hold something stand inside one another; lists do not count."""
+    if isinstance(value, dict):
+        return 1 + max(map(depth, value.values())) if value else 0
+    return max(map(depth, value), default=0) if isinstance(value, list) else 0

@@ -1,0 +1,126 @@
+"""How far a value does what a JSON Schema asks.
+
+`satisfies` says whether it does, by the library `jsonschema`. `conformance` is the plain mean over the checks that the
+schema makes, each in [0, 1]:
+
+    type        the top level is an object or an array, as asked
+    count       exactly n entries: 1; one off 0.7; off by no more than max(1, n // 3) 0.4; else 0.1
+    min count   at least n entries: min(k / n, 1)
+    keys        share of the required keys that are there
+    types       share of the keys there that have the right type; absent ones are missed by `keys` already
+    enums       share of the values there that are among those allowed
+    depth       min(d / asked, 1), for objects inside one another
+    other       1 if no other keyword (a limit, a pattern) is violated, else 0
+
+The same below the top, for each key that is an object or an array and, as a mean over them, for the items of an array.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from statistics import fmean
+from typing import Any
+
+from smolsum.tasks.strict_json.answer import depth as depth_of
+
+Schema = Mapping[str, Any]
+CHECKED = frozenset(
+    {"type", "properties", "required", "items", "enum", "minItems", "maxItems", "minProperties", "maxProperties"}
+)
+TYPES: dict[str, type] = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None)}
+
+
+def satisfies(value: Any, schema: Schema, depth: int | None = None) -> bool:
+    """Whether a value is what a schema (and a least depth) asks for."""
+    return _validator(json.dumps(schema))[0].is_valid(value) and (depth is None or depth_of(value) >= depth)
+
+
+def conformance(value: Any, schema: Schema, depth: int | None = None) -> float:
+    """The mean over the checks of a schema (and of a least depth), in [0, 1]; 1 where it makes none."""
+    found = [score for _, score in checks(value, schema)]
+    if depth is not None:
+        found.append(min(depth_of(value) / depth, 1.0))
+    validator, others = _validator(json.dumps(schema))
+    if others:
+        found.append(float(not any(error.validator in others for error in validator.iter_errors(value))))
+    return fmean(found) if found else 1.0
+
+
+@lru_cache(maxsize=4096)
+def _validator(text: str) -> tuple[Any, frozenset[str]]:
+    """The library's validator of a schema, and the keywords that only it knows."""
+    from jsonschema import Draft202012Validator  # not before it is needed
+
+    schema = json.loads(text)
+    return Draft202012Validator(schema), frozenset(_keywords(schema)) - CHECKED
+
+
+def _keywords(schema: Any) -> Iterator[str]:
+    """Every keyword of a schema, wherever it stands."""
+    if not isinstance(schema, dict):
+        return
+    for keyword, value in schema.items():
+        yield keyword
+        for part in value.values() if keyword == "properties" else (value,):
+            yield from _keywords(part)
+
+
+def checks(value: Any, schema: Schema, place: str = "") -> Iterator[tuple[str, float]]:
+    """Yields the name and the result of each check, a place below the top before the name: `users[].keys`."""
+    kind = schema.get("type")
+    if not place and kind:
+        yield "type", float(_is(value, kind))
+    entries = len(value) if isinstance(value, list | dict) else 0
+    low, high = (schema.get(f"{end}{'Items' if kind == 'array' else 'Properties'}") for end in ("min", "max"))
+    if low is not None and low == high:
+        yield f"{place}count", _count(entries, low) if _is(value, kind) else 0.0
+    elif low:
+        yield f"{place}min count", min(entries / low, 1.0) if _is(value, kind) else 0.0
+    if kind == "object":
+        yield from _object_checks(value, schema, place)
+    if kind == "array" and "items" in schema:
+        yield from _item_checks(value, schema["items"], place)
+
+
+def _object_checks(value: Any, schema: Schema, place: str) -> Iterator[tuple[str, float]]:
+    properties, required = schema.get("properties", {}), schema.get("required", ())
+    held = value if isinstance(value, dict) else {}
+    if required:
+        yield f"{place}keys", fmean(key in held for key in required)
+    if typed := [_is(held[key], part["type"]) for key, part in properties.items() if key in held and "type" in part]:
+        yield f"{place}types", fmean(typed)
+    if listed := [held[key] in part["enum"] for key, part in properties.items() if key in held and "enum" in part]:
+        yield f"{place}enums", fmean(listed)
+    for key, part in properties.items():
+        if part.get("type") in ("object", "array"):
+            yield from checks(held.get(key), part, f"{place}{key}.")
+
+
+def _item_checks(value: Any, schema: Schema, place: str) -> Iterator[tuple[str, float]]:
+    items = value if isinstance(value, list) else []
+    if items and "type" in schema:
+        yield f"{place}item types", fmean(_is(item, schema["type"]) for item in items)
+    if items and "enum" in schema:
+        yield f"{place}item enums", fmean(item in schema["enum"] for item in items)
+    found: dict[str, list[float]] = {}
+    for item in items:
+        for name, score in checks(item, schema, f"{place}[]."):
+            found.setdefault(name, []).append(score)
+    yield from ((name, fmean(scores)) for name, scores in found.items())
+
+
+def _count(entries: int, asked: int) -> float:
+    off = abs(entries - asked)
+    return 1.0 if off == 0 else 0.7 if off == 1 else 0.4 if off <= max(1, asked // 3) else 0.1
+
+
+def _is(value: Any, kind: str | Sequence[str] | None) -> bool:
+    """Whether a value is of a JSON type; true and false are no numbers, and 3.0 is an integer."""
+    if not isinstance(kind, str):
+        return kind is None or any(_is(value, one) for one in kind)
+    if kind in ("integer", "number"):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and (kind == "number" or float(value).is_integer() if number else False)
+    return isinstance(value, TYPES[kind])

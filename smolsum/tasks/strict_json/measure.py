@@ -1,0 +1,157 @@
+"""What an evaluation of strict JSON measures: does it parse, does it satisfy its schema, and if not, why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from smolsum.config import Config
+from smolsum.data import Example, Split, load_split
+from smolsum.errors import UsageError
+from smolsum.passing import passing, wilson
+from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
+from smolsum.tasks.lengths import length_table
+from smolsum.tasks.strict_json import signals
+from smolsum.tasks.strict_json.answer import depth, take_apart
+from smolsum.tasks.strict_json.conformance import checks, satisfies
+from smolsum.tasks.strict_json.contradiction import contradiction
+from smolsum.tasks.strict_json.generator import split_of
+from smolsum.tasks.strict_json.settings import settings
+from smolsum.tasks.strict_json.templates import LEVELS
+from smolsum.tasks.task import ErrorKind, Messages, Row
+
+GENERATED = "generated"
+PASSES = ("parses", "passed")
+CHECKED = ("type", "count", "min count", "keys", "types", "enums", "depth", "other")
+"""what a schema can be missed by, in the words of `conformance.py`"""
+
+
+def load(config: Config, split: str) -> Split:
+    """Prompts from the generator or, with a `schema` column (a JSON Schema, as an object or as text), from data of
+    one's own; `depth` and `level` are optional columns. UsageError for a schema that nothing can satisfy."""
+    if config.data.path == GENERATED:
+        return split_of(settings(config), split)
+    found = load_split(config.data, split, references=False)
+    return Split(found.name, tuple(_with_schema(example) for example in found.examples), found.fingerprint)
+
+
+def _with_schema(example: Example) -> Example:
+    """The example with its schema read and found possible."""
+    schema = example.metadata.get("schema")
+    try:
+        schema = json.loads(schema) if isinstance(schema, str) else schema
+        problem = "it is missing" if schema is None else contradiction(schema)
+    except ValueError as error:
+        problem = f"it is not JSON: {error}"
+    if problem:
+        raise UsageError(
+            f"the schema of example {example.id!r} cannot be satisfied: {problem}",
+            hint="mend it in column `schema`, or remove the row",
+        )
+    return Example(example.id, example.source, (), {**example.metadata, "schema": schema})
+
+
+def messages(example: Example, config: Config) -> Messages:
+    """The instruction and, as the user's turn, what is asked."""
+    return ({"role": "system", "content": settings(config).instruction}, {"role": "user", "content": example.source})
+
+
+def measurer(splits: Sequence[Split], config: Config) -> Callable[[Prompt, Rollout], dict[str, Any]]:
+    """Metrics of one completion: `parses` where a closed block marked as JSON holds JSON, `passed` where that satisfies
+    the schema too, the seven signals, and what failed."""
+
+    def measure(prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
+        answer, schema, asked = take_apart(rollout.text), prompt.metadata["schema"], prompt.metadata.get("depth")
+        passed = answer.answers and satisfies(answer.value, schema, asked)
+        return {
+            "parses": float(answer.answers),
+            "passed": float(passed),
+            "tokens": rollout.length,
+            "truncated": float(rollout.truncated),
+            "format": signals.format_reward(rollout.text),
+            "validity": signals.validity_reward(rollout.text),
+            "schema": signals.schema_reward(rollout.text, prompt),
+            "reasoning": signals.reasoning_reward(rollout.text),
+            "truncation": signals.truncation_reward(rollout.text),
+            "repetition": signals.repetition_reward(rollout.text),
+            "strictness": signals.strictness_reward(rollout.text),
+            "level": prompt.metadata.get("level"),
+            "template": prompt.metadata.get("template"),
+            "json_error": answer.error,
+            "fence": answer.fence,
+            "failed": _failed(answer.value, schema, asked) if answer.answers and not passed else [],
+        }
+
+    return measure
+
+
+def _failed(value: Any, schema: Mapping[str, Any], asked: int | None) -> list[str]:
+    """The checks that a value does not pass wholly, wherever in it."""
+    missed = {name.rpartition(".")[2].removeprefix("item ") for name, score in checks(value, schema) if score < 1}
+    if asked is not None and depth(value) < asked:
+        missed.add("depth")
+    return [name for name in CHECKED if name in missed] or ["other"]
+
+
+def summarise(rows: Sequence[Row]) -> dict[str, float | None]:
+    """The share that parses and that which satisfies its schema, each with Wilson's 95 % interval, over all and by
+    level; means of the signals; lengths."""
+    summary: dict[str, float | None] = {}
+    for name in PASSES:
+        summary |= _share(name, [row[name] for row in rows])
+    for level in LEVELS:
+        for name in PASSES:
+            summary |= _share(f"{level}/{name}", [row[name] for row in rows if row["level"] == level])
+    for name in (*(n for n in signals.SIGNALS if n in rows[0]), "truncated"):
+        summary[name] = fmean(row[name] for row in rows)
+    return summary | length_table([row["tokens"] for row in rows])
+
+
+def _share(name: str, values: Sequence[float]) -> dict[str, float | None]:
+    if not values:
+        return {}
+    low, high = wilson(int(sum(values)), len(values))
+    return {name: fmean(values), f"{name}/low": low, f"{name}/high": high}
+
+
+def over_samples(prompts: Sequence[Sequence[Row]]) -> dict[str, float | None]:
+    """The chance that one of k samples parses, and that one satisfies its schema, over all prompts and by level."""
+    found: dict[str, float | None] = {}
+    for level in (None, *LEVELS):
+        chosen = [rows for rows in prompts if level is None or rows[0]["level"] == level]
+        for name in PASSES if chosen else ():
+            counts = [(len(rows), int(sum(row[name] for row in rows))) for rows in chosen]
+            found |= {f"{f'{level}/' if level else ''}{name}/{key}": value for key, value in passing(counts).items()}
+    return found
+
+
+def step_metrics(groups: Sequence[RolloutGroup], config: Config) -> dict[str, float]:
+    """The shares of a step's completions that parse and that satisfy their schemas."""
+    measure = measurer((), config)
+    rows = [measure(group.prompt, rollout) for group in groups for rollout in group.rollouts]
+    return {f"json/{name}": fmean(row[name] for row in rows) for name in PASSES}
+
+
+def _missed(check: str) -> Callable[[Row], bool]:
+    return lambda row: check in row["failed"]
+
+
+ERRORS = (
+    ErrorKind("no block", "no closed block that is marked as JSON", lambda row: row["fence"] != "json"),
+    ErrorKind("cut off", "the token limit ended it", lambda row: row["truncated"] > 0),
+    ErrorKind(
+        "broken JSON", "the block does not parse", lambda row: row["fence"] == "json" and bool(row["json_error"])
+    ),
+    ErrorKind("wrong top", "an object instead of an array, or the reverse", _missed("type")),
+    ErrorKind("wrong count", "not the number of entries that was asked for", _missed("count")),
+    ErrorKind("too few", "fewer entries than at least were asked for", _missed("min count")),
+    ErrorKind("missing keys", "a required key is not there", _missed("keys")),
+    ErrorKind("wrong types", "a value of another type", _missed("types")),
+    ErrorKind("wrong choice", "a value that is not among those allowed", _missed("enums")),
+    ErrorKind("too shallow", "fewer objects inside one another than asked", _missed("depth")),
+    ErrorKind("other", "another limit of the schema is broken", _missed("other")),
+    ErrorKind("talk", "text beside block and thoughts", lambda row: row["fence"] != "none" and row["strictness"] < 1),
+    ErrorKind("repetitive", "the same over and over", lambda row: row["repetition"] < 0),
+)

@@ -1,0 +1,98 @@
+"""Stages, models and settings of strict JSON: those of grpo-strict-generation, and those of the built-in model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from smolsum.tasks.strict_json.signals import PLAIN_WEIGHTS, THINK_WEIGHTS
+
+Table = dict[str, Any]
+
+
+def _standard(weights: dict[str, float]) -> Table:
+    return {"stages": {"standard": {"rewards": weights}}}
+
+
+def _curriculum(weights: dict[str, float]) -> Table:
+    """Three stages from simple to hard, cooler from one to the next."""
+    return {
+        "stages": {
+            "format_basics": {
+                "rewards": weights,
+                "temperature": 0.8,
+                "mix": {"simple": 0.35, "medium": 0.55, "hard": 0.10},
+            },
+            "progressive": {
+                "rewards": weights,
+                "temperature": 0.7,
+                "mix": {"simple": 0.15, "medium": 0.35, "hard": 0.50},
+            },
+            "full_difficulty": {
+                "rewards": weights,
+                "temperature": 0.6,
+                "mix": {"simple": 0.10, "medium": 0.25, "hard": 0.65},
+            },
+        }
+    }
+
+
+STRATEGIES: dict[str, Table] = {
+    "standard": _standard(PLAIN_WEIGHTS),
+    "curriculum": _curriculum(PLAIN_WEIGHTS),
+    "think-standard": _standard(THINK_WEIGHTS) | {"task": {"think": True}},
+    "think-curriculum": _curriculum(THINK_WEIGHTS) | {"task": {"think": True}},
+}
+
+DEFAULTS: Table = {
+    "data": {"path": "generated", "max_input_tokens": 512},
+    "sampling": {"rollouts": 8, "temperature": 0.7, "max_new_tokens": 1024},
+    "grpo": {"beta": 0.04},
+    "optimizer": {
+        "learning_rate": 5e-6,
+        "weight_decay": 0.1,
+        "max_grad_norm": 0.1,
+        "schedule": "cosine",
+        "warmup_steps": 80,
+    },
+    "train": {"prompts_per_step": 1},
+    "stage_defaults": {
+        "standard": {"steps": 2500, "warmup_steps": 250},
+        "format_basics": {"steps": 800},
+        "progressive": {"steps": 800},
+        "full_difficulty": {"steps": 900, "warmup_steps": 90},
+    },
+}
+
+
+def _adapted(path: str) -> Table:
+    """A model from the hub with four bits a weight and an adapter of rank 16, alpha 32."""
+    return {"model": {"path": path, "quantize": 4, "adapter": "lora"}, "lora": {"rank": 16, "scale": 2.0}}
+
+
+MODELS: dict[str, Table] = {
+    "tiny-json": {
+        "model": {"path": "builtin:tiny-json"},
+        "sampling": {"rollouts": 8, "temperature": 1.0, "max_new_tokens": 128},
+        "grpo": {"beta": 0.02, "mask_truncated": False},
+        "optimizer": {
+            "learning_rate": 3e-4,
+            "beta2": 0.98,
+            "weight_decay": 0.0,
+            "max_grad_norm": 1.0,
+            "schedule": "linear",
+            "warmup_steps": 0,
+        },
+        "train": {"prompts_per_step": 8, "validate_every": 50, "checkpoint_every": 50},
+        "stage_defaults": {
+            "standard": {"steps": 150, "warmup_steps": 0},
+            "format_basics": {"steps": 50},
+            "progressive": {"steps": 50},
+            "full_difficulty": {"steps": 50, "warmup_steps": 0},
+        },
+    },
+    "smollm2-135m": _adapted("HuggingFaceTB/SmolLM2-135M-Instruct"),
+    "smollm2-360m": _adapted("HuggingFaceTB/SmolLM2-360M-Instruct"),
+    "qwen": _adapted("Qwen/Qwen2.5-0.5B-Instruct"),
+    "tinyllama-1.1b": _adapted("TinyLlama/TinyLlama-1.1B-Chat-v1.0"),
+    "gemma-2-2b": _adapted("google/gemma-2-2b-it"),
+}

@@ -1,0 +1,149 @@
+"""The seven signals of strict JSON, each a pure function of a completion (the schema's also of what was asked).
+
+Their formulas are those of grpo-strict-generation; where its texts leave one open, the choice is said with the
+function.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from smolsum.config import Config, TaskConfig
+from smolsum.rewards import REWARDS
+from smolsum.rewards.signal import Scorer, Values
+from smolsum.rollout.records import Prompt, RolloutGroup
+from smolsum.tasks.strict_json.answer import ANY_BLOCK, FENCE, take_apart
+from smolsum.tasks.strict_json.conformance import conformance
+from smolsum.tasks.strict_json.settings import StrictJsonConfig
+
+PLACEHOLDERS = frozenset({"", "...", "…", "your reasoning here", "reasoning", "think", "thinking", "thoughts"})
+"""what only repeats the instruction"""
+LOOP = re.compile(r"(?=\S)(.{2,30}?)\1{4,}", re.DOTALL)
+"""a unit of 2 to 30 characters five times in a row; spaces that indent are none"""
+
+
+def format_reward(text: str) -> float:
+    """1 with a closed block marked as JSON, 0.5 with another closed block, else 0."""
+    return {"json": 1.0, "other": 0.5, "none": 0.0}[take_apart(text).fence]
+
+
+def validity_reward(text: str) -> float:
+    """1 for JSON that parses; else by where the first error is: beyond 85 % of the block 0.7, beyond 40 % 0.4, before
+    0.2, nowhere in particular 0.1; 0 without a block."""
+    answer = take_apart(text)
+    if answer.block is None:
+        return 0.0
+    if answer.parses:
+        return 1.0
+    if answer.error_at is None:
+        return 0.1
+    return 0.7 if answer.error_at > 0.85 else 0.4 if answer.error_at > 0.4 else 0.2
+
+
+def schema_reward(text: str, prompt: Prompt) -> float:
+    """The mean of the checks that the prompt's schema makes (`conformance.py`), in [0, 1]; 0 for what does not
+    parse."""
+    answer = take_apart(text)
+    if not answer.parses:
+        return 0.0
+    return conformance(answer.value, prompt.metadata["schema"], prompt.metadata.get("depth"))
+
+
+def reasoning_reward(text: str) -> float:
+    """-0.5 without thoughts or with a placeholder for them, -0.2 for fewer than 10 characters, then (characters - 10) /
+    70 up to 1."""
+    thought = take_apart(text).thought
+    if thought is None or thought.lower().strip(" .") in PLACEHOLDERS:
+        return -0.5
+    return -0.2 if len(thought) < 10 else min((len(thought) - 10) / 70, 1.0)
+
+
+def truncation_reward(text: str) -> float:
+    """1 for a closed block or bare JSON that parses; -1 for signs of an end too soon: an open block, an open bracket, a
+    comma or colon at the end, an odd number of quotes; else 0, as there is no JSON that could be cut."""
+    answer = take_apart(text)
+    if answer.fence != "none" or answer.parses:
+        return 1.0
+    if FENCE in answer.said:
+        return -1.0
+    if answer.block is None:
+        return 0.0
+    is_open = any(answer.said.count(a) > answer.said.count(b) for a, b in ("{}", "[]"))
+    odd = len(re.findall(r'(?<!\\)"', answer.said)) % 2 == 1
+    return -1.0 if is_open or odd or answer.said.endswith((",", ":")) else 1.0
+
+
+def repetition_reward(text: str) -> float:
+    """-1 for two blocks or a unit repeated five times in a row; a text under 80 characters is else 1; a longer one by
+    the smaller of two shares, of distinct lines (from 6 lines of over 5 characters on) and of distinct trigrams of
+    words (from 20 words on): above 0.5 1, above 0.3 0, else -1."""
+    text = text.strip()
+    if len(ANY_BLOCK.findall(text)) > 1 or LOOP.search(text):
+        return -1.0
+    if len(text) < 80:
+        return 1.0
+    lines = [line.strip() for line in text.splitlines() if len(line.strip()) > 5]
+    words = text.split()
+    trigrams = list(zip(words, words[1:], words[2:], strict=False)) if len(words) >= 20 else []
+    shares = [len(set(units)) / len(units) for units in (lines if len(lines) >= 6 else [], trigrams) if units]
+    distinct = min(shares, default=1.0)
+    return 1.0 if distinct > 0.5 else 0.0 if distinct > 0.3 else -1.0
+
+
+def strictness_reward(text: str) -> float:
+    """By the characters said beside block and thoughts: none 1, up to 10 0.5, under 20 % of what is said 0, under 50 %
+    -0.5, else -1. Without a closed block 0: the format's signal tells of that."""
+    answer = take_apart(text)
+    if answer.fence == "none":
+        return 0.0
+    extra = len(answer.outside)
+    if extra <= 10:
+        return 0.5 if extra else 1.0
+    share = extra / len(answer.said)
+    return 0.0 if share < 0.2 else -0.5 if share < 0.5 else -1.0
+
+
+def _each(score: Callable[[str], float]) -> Scorer:
+    """The signal that scores each text by itself."""
+
+    def score_texts(groups: Sequence[RolloutGroup], config: Config) -> Values:
+        return [[score(rollout.text) for rollout in group.rollouts] for group in groups]
+
+    return score_texts
+
+
+def score_schema(groups: Sequence[RolloutGroup], config: Config) -> Values:
+    """PxG means of the checks of each prompt's schema."""
+    return [[schema_reward(rollout.text, group.prompt) for rollout in group.rollouts] for group in groups]
+
+
+SIGNALS: dict[str, Scorer] = {
+    "format": _each(format_reward),
+    "validity": _each(validity_reward),
+    "schema": score_schema,
+    "reasoning": _each(reasoning_reward),
+    "truncation": _each(truncation_reward),
+    "repetition": _each(repetition_reward),
+    "strictness": _each(strictness_reward),
+    "overlong": REWARDS["overlong"],
+}
+THINK_WEIGHTS = {
+    "format": 0.10, "validity": 0.15, "schema": 0.20, "reasoning": 0.25, "truncation": 0.10, "repetition": 0.10,
+    "strictness": 0.10,
+}  # fmt: skip
+PLAIN_WEIGHTS = {
+    "format": 0.20, "validity": 0.25, "schema": 0.25, "truncation": 0.10, "repetition": 0.10, "strictness": 0.10,
+}  # fmt: skip
+
+
+def redistributed(weights: Mapping[str, float], settings: TaskConfig) -> Mapping[str, float]:
+    """The weights of a stage where completions do not think: that of `reasoning` goes to the others in proportion,
+    w + w / sum of the others x w_reasoning."""
+    if not isinstance(settings, StrictJsonConfig) or settings.think or not weights.get("reasoning"):
+        return weights
+    others = {name: weight for name, weight in weights.items() if name != "reasoning"}
+    total = sum(others.values())
+    return (
+        {name: weight + weight / total * weights["reasoning"] for name, weight in others.items()} if total else weights
+    )

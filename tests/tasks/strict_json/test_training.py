@@ -1,0 +1,105 @@
+"""Strict JSON through the real command line: curriculum, resume, evaluation with several samples, the report."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from smolsum import cli
+from smolsum.evaluate.scores import read_summary
+from smolsum.lines import read_jsonl
+from smolsum.runs import RunPaths
+
+STAGES = ("format_basics", "progressive", "full_difficulty")
+SMALL = [
+    "--strategy=curriculum",
+    *(f"--set=stages.{name}.steps=2" for name in STAGES),
+    *(f"--set=task.{split}_prompts=20" for split in ("train", "validation", "test")),
+    "--set=train.validation_prompts=4",
+    "--set=train.validate_every=1",
+    "--set=train.prompts_per_step=2",
+    "--set=sampling.rollouts=4",
+    "--set=sampling.max_new_tokens=64",
+    "--plain",
+]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a curriculum of three stages of two steps, the optimizer kept between them."""
+    folder = tmp_path_factory.mktemp("runs")
+    kept = "--set=optimizer.between_stages=kept"
+    assert cli.main(["train", "--task=strict-json", "--name=whole", f"--runs-dir={folder}", kept, *SMALL]) == 0
+    return folder
+
+
+def optimizer_steps(run: Path, step: int) -> int:
+    return int(mx.load(str(RunPaths(run).checkpoint(step) / "optimizer.safetensors"))["step"].item())
+
+
+def test_stages_mix_and_keep_their_optimizer(runs: Path, tmp_path: Path) -> None:
+    """Each stage samples at its temperature from its mix, and goes on with the moments of the one before; by default
+    they are fresh."""
+    run = runs / "whole"
+    assert [optimizer_steps(run, step) for step in (2, 4, 6)] == [2, 4, 6]
+    assert [row["stage"] for row in read_jsonl(run / "metrics.jsonl")] == [name for name in STAGES for _ in range(2)]
+    assert all({"json/passed", "validation/passed", "validation/errors/no block"} <= set(row) for row in
+               read_jsonl(run / "metrics.jsonl"))  # fmt: skip
+    fresh = ["train", "--task=strict-json", "--name=fresh", f"--runs-dir={tmp_path}", *SMALL]
+    assert cli.main(fresh) == 0
+    assert [optimizer_steps(tmp_path / "fresh", step) for step in (2, 4, 6)] == [2, 2, 2]
+
+
+def test_a_stage_is_resumed_bit_for_bit(runs: Path, tmp_path: Path) -> None:
+    """A run that is set back into its second stage, or to the end of its first, ends with the same weights."""
+    last = mx.load(str(RunPaths(runs / "whole").checkpoint(6) / "model.safetensors"))
+    for point in (2, 4):
+        copy = tmp_path / f"back-to-{point}" / "whole"
+        shutil.copytree(runs / "whole", copy, symlinks=True)
+        for step in range(point + 1, 7):
+            shutil.rmtree(RunPaths(copy).checkpoint(step), ignore_errors=True)
+        for name in STAGES[point // 2 :]:
+            shutil.rmtree(copy / "eval" / f"{name}-test")
+        assert cli.main(["train", "--resume", str(copy), "--plain"]) == 0
+        again = mx.load(str(RunPaths(copy).checkpoint(6) / "model.safetensors"))
+        assert all(mx.array_equal(again[key], value).item() for key, value in last.items())
+
+
+def test_evaluation_and_report(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Several samples give pass@k, no judge is asked for, and the report follows errors from stage to stage."""
+    monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(runs))
+    assert cli.main(["eval", "whole", "--temperature=1", "--samples=4", "--plain"]) == 0
+    told = capsys.readouterr()
+    metrics = read_summary(Path(told.out.strip()))["metrics"]
+    assert metrics["passed/pass@1"] <= metrics["passed/pass@2"] <= metrics["passed/pass@4"]
+    assert metrics["parses/pass@4"] >= metrics["passed/pass@4"]
+    assert metrics["passed/low"] <= metrics["passed"] <= metrics["passed/high"]
+    assert "composite" not in told.err
+    assert len(read_jsonl(Path(told.out.strip()) / "generations.jsonl")) == 80
+    assert cli.main(["eval", "whole", "--samples=4"]) == 2
+    assert cli.main(["report", "whole", "--format=md"]) == 0
+    page = (runs / "whole" / "report" / "report.md").read_text()
+    assert "From stage to stage" in page
+    assert "Errors by step" in page
+    assert page.count("full_difficulty-test") >= 1
+
+
+def test_baseline_thinks_or_not(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The baseline asks plainly and for thinking; both are compared example by example."""
+    monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(runs))
+    few = [f"--set=task.{split}_prompts=20" for split in ("train", "validation", "test")]
+    assert cli.main(["baseline", "--task=strict-json", "--set=sampling.max_new_tokens=80", *few, "--plain"]) == 0
+    plain, think = capsys.readouterr().out.split()
+    assert [Path(p).name for p in (plain, think)] == [
+        f"baseline-strict-json-tiny-json-{variant}-test" for variant in ("plain", "think")
+    ]
+    shares = [read_summary(Path(p))["metrics"]["reasoning"] for p in (plain, think)]
+    assert shares[0] == -0.5
+    assert shares[1] > 0
+    assert cli.main(["stats", "--paired", plain, think, "--metric", "passed"]) == 0
+    assert "McNemar" in "".join(capsys.readouterr())

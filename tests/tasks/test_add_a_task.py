@@ -1,0 +1,47 @@
+"""The task on the page that says how to add one: a module and a line, tried as they stand there."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from smolsum import cli
+from smolsum.evaluate.scores import read_summary
+from smolsum.lines import read_jsonl
+from smolsum.tasks import TASKS
+
+PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
+
+
+def test_the_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the page's module as one more line of TASKS the task trains; its data, signals and metrics are its own."""
+    found = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert found
+    path = tmp_path / "capitals.py"
+    path.write_text(found[1], encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("capitals", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "capitals", module)  # its dataclass looks itself up
+    spec.loader.exec_module(module)
+    monkeypatch.setitem(TASKS, "capitals", module.TASK)
+    monkeypatch.setitem(module.SIZES, "train", 8)
+    monkeypatch.setitem(module.SIZES, "test", 4)
+    monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(tmp_path / "runs"))
+    small = ["--set=stages.capitals.steps=2", "--set=sampling.rollouts=2", "--set=train.validate_every=0"]
+    assert cli.main(["train", "--task", "capitals", "--name", "toy", "--set=task.letters=3", *small, "--plain"]) == 0
+    run = tmp_path / "runs" / "toy"
+    steps = read_jsonl(run / "metrics.jsonl")
+    assert all("rewards/upper/mean" in step for step in steps)
+    assert all("length/within_tol" not in step for step in steps)
+    summary = read_summary(run / "eval" / "capitals-test")
+    assert set(summary["metrics"]) == {"upper", "passed", "errors/lower case"}
+    assert cli.main(["eval", str(run), "--split", "validation", "--plain"]) == 0
+    capsys.readouterr()
+    assert cli.main(["train", "--task", "capitals", "--set=task.target_tokens=3", "--dry-run"]) == 2
+    assert "unknown key 'task.target_tokens' of task capitals" in capsys.readouterr().err
