@@ -104,7 +104,7 @@ def test_sources_cover_the_config() -> None:
     result = resolved(reward="meteor-rouge")
     stages = result.config.stages
     stage_keys = [f"stages.{name}.{f.name}" for name in stages for f in dataclasses.fields(StageConfig)]
-    keys = {key for key in stage_keys if not key.endswith(".rewards")}
+    keys = {key for key in stage_keys if not key.endswith((".rewards", ".mix"))}
     keys |= {f"stages.{name}.rewards.{signal}" for name, stage in stages.items() for signal in stage.rewards}
     sections = SECTIONS | {"task": TldrConfig}
     keys |= {f"{name}.{f.name}" for name, record in sections.items() for f in dataclasses.fields(record)}

@@ -13,6 +13,7 @@ def legend(task: Task, metrics: Mapping[str, float | None]) -> dict[str, Any]:
     values as they are shown, and the meaning of each error; `metrics` are those of the summary."""
     return {
         "score": task.score,
+        "prompting": list(task.prompting),
         "criteria": [criterion.name for criterion in task.criteria],
         "headlines": [
             {"metric": h.metric, "title": h.title, "text": h.show(value)}

@@ -193,7 +193,8 @@ def _origin(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], path:
         if stated:
             origin[key] = stated[0]
     if isinstance(task := origin.get("task"), dict):
-        origin["task"] = {key: value for key, value in task.items() if key != PROMPT}
+        prompting = summary.get("prompting", [PROMPT])
+        origin["task"] = {key: value for key, value in task.items() if key not in prompting}
     data = origin.get("data")
     # a run's summary has the fingerprints of all splits, and its folder is called <what>-<split>
     split = origin.get("split", path.parent.name.rpartition("-")[2])

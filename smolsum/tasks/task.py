@@ -161,6 +161,8 @@ class Task:
 
     variant: Callable[[TaskConfig, str], TaskConfig]
     """settings for a baseline's prompt variant (or text): UsageError where there is none such"""
+    prompting: tuple[str, ...] = ("system_prompt",)
+    """settings that say how the policy is asked and not what is measured: evaluations that differ in them compare"""
     baselines: tuple[str, ...]
     """the prompt variants that a baseline is made of unless it is told otherwise"""
 

@@ -82,5 +82,6 @@ TASK = Task(
     errors=measure.ERRORS,
     score="passed",
     variant=variant,
+    prompting=("system_prompt", "think"),
     baselines=("plain", "think"),
 )
