@@ -49,6 +49,8 @@ class JudgeOptions:
     budget: Budget
     approve: Callable[[str, Estimate], bool]
     """asked with a judge's name before its first call"""
+    fresh: bool = False
+    """whether to ask for what another evaluation has been told already"""
 
 
 def evaluate(
@@ -168,9 +170,13 @@ def _judge(
     facts = judge_facts(task.criteria, judged)
     if judging.second is None:
         facts |= _second_recalled(folder, task, items, judged, remedy)
-    elif failure is None:
-        other, failure = _ask(folder, task, items, judging.second, judging, quiet, remedy)
-        facts |= _second(task, judged, other)
+    else:
+        try:
+            other, later = _ask(folder, task, items, judging.second, judging, quiet, remedy)
+            facts |= _second(task, judged, other)
+        except SmolsumError as error:  # what the first one said stays
+            later = error
+        failure = failure or later
     return judged, facts, failure
 
 
@@ -184,8 +190,8 @@ def _second_recalled(folder: Path, task: Task, items: Sequence[Item], judged: Ju
     then = (read_summary(folder).get("judging") or {}).get("second") if has_scores(folder) else None
     if not then or set(then["prompts"]) != {c.name for c in task.criteria} or then["model"] == judged.bench.model:
         return {}
-    bench = Bench(then["model"], then["rounds"], then["prompts"])
-    with Ledger(folder, bench.model, remedy) as ledger:
+    bench = Bench(then["model"], then["rounds"], then["prompts"], then.get("endpoint", ""))
+    with Ledger(folder, bench.judge, remedy) as ledger:
         second = _second(task, judged, recall(items, task.criteria, bench, ledger))
     second["second"]["usage"] |= {"dollars": then["usage"].get("dollars")}
     return second
@@ -204,7 +210,7 @@ def _ask(
         console.narrate(f"judge {endpoint.model}: starting")  # DeepEval takes seconds to import
     total = len(items) * len(task.criteria) * judging.rounds
     with (
-        Ledger(folder, endpoint.model, remedy) as ledger,
+        Ledger(folder, endpoint.name, remedy, fresh=judging.fresh) as ledger,
         Meter(f"judging {endpoint.model}", total, quiet=quiet) as meter,
     ):
 
@@ -231,10 +237,10 @@ def _recall(
     then = read_summary(folder).get("judging") if has_scores(folder) else None
     if not then or set(then["prompts"]) != {c.name for c in task.criteria}:
         return None, {}
-    bench = Bench(then["model"], then["rounds"], then["prompts"])
+    bench = Bench(then["model"], then["rounds"], then["prompts"], then.get("endpoint", ""))
     if not quiet:
         console.narrate(f"the judge's scores are those that {bench.model} gave before")
-    with Ledger(folder, bench.model, remedy) as ledger:
+    with Ledger(folder, bench.judge, remedy) as ledger:
         judged = recall(items, task.criteria, bench, ledger)
     facts = judge_facts(task.criteria, judged)
     facts["usage"] |= {"dollars": then["usage"].get("dollars")}

@@ -56,7 +56,7 @@ class Subject:
         behind an endpoint its name and where that is."""
         if self.behind is not None:
             endpoint = self.behind.endpoint
-            return {"path": endpoint.model, "dtype": "", "weights": f"behind {endpoint.url}"}
+            return {"path": endpoint.model, "dtype": "", "weights": f"behind {endpoint.address}"}
         if self.checkpoint is None:
             return {"path": self.config.model.path, "dtype": policy.dtype, "weights": weights_hash(policy.path)}
         return {"path": self.config.model.path, "dtype": policy.dtype, "weights": f"step {self.checkpoint.step}"}

@@ -122,7 +122,7 @@ def test_judged_and_compared(run: Path, call: Call, server: JudgeServer) -> None
     row = read_jsonl(folder / "scores.jsonl")[0]
     assert row["composite"] == pytest.approx(sum(row[name] for name in CRITERIA))
     assert all(len(row["rounds"][name]) == 2 for name in (*CRITERIA, "composite", "passed"))
-    assert row["judge"].startswith("judge-a, 2 rounds, prompts ")
+    assert row["judge"].startswith(f"judge-a at {server.url}, 2 rounds, prompts ")
     facts = summary(folder)["judging"]
     assert facts["missing"] == []
     assert facts["usage"]["calls"] >= 2 * TESTS * len(CRITERIA)  # one whose connection had gone is asked again
@@ -141,7 +141,8 @@ def test_judged_and_compared(run: Path, call: Call, server: JudgeServer) -> None
     code, _, err = call("stats", "--paired", folder, eval_folder(out))
     assert code == 2
     assert "judge judge-a" in err
-    code, out, err = call("baseline", "--prompt", "64-tokens", *_settings(run), "--judge", "judge-a", "--rounds", 2)
+    as_trained = [*_settings(run), "--set=task.target_tokens=42"]
+    code, out, err = call("baseline", "--prompt", "64-tokens", *as_trained, "--judge", "judge-a", "--rounds", 2)
     assert code == 0, err
     code, out, err = call("stats", "--paired", eval_folder(out), folder, "--format", "json")
     assert code == 0, err
@@ -277,6 +278,26 @@ def test_some_judgements_fail(run: Path, call: Call, server: JudgeServer) -> Non
     code, out, err = call("eval", run, "--judge", "judge-a", "--rounds", 1, "--name", "gaps")
     assert (code, "missing" in err) == (0, False)
     assert all(row["composite"] is not None for row in read_jsonl(eval_folder(out) / "scores.jsonl"))
+
+
+def test_a_second_judge_is_asked_whatever_the_first_refused(run: Path, call: Call, server: JudgeServer) -> None:
+    """The first one goes before it is done; what it scored stands beside all of the second's."""
+    broke = failure(429, "no credit", "insufficient_quota")
+    server.mischief = lambda prompt, before: (
+        broke if server.asked[-1][0] == "judge-a" and len(server.asked) > 9 else None
+    )
+    command = ["eval", run, "--judge", "judge-a", "--rounds", 1, "--concurrency", 1, "--name", "second"]
+    code, _, err = call(*command, "--second-judge", "judge-b")
+    assert code == 1
+    assert "no credit" in err
+    facts = summary(run / "eval" / "second")["judging"]
+    assert facts["endpoint"] == facts["second"]["endpoint"] == server.url
+    assert len(facts["missing"]) == TESTS * len(CRITERIA) - 9
+    assert not facts["second"]["missing"]
+    server.mischief = lambda prompt, before: None
+    server.asked.clear()
+    assert call(*command, "--fresh")[0] == 0
+    assert len(server.asked) == TESTS * len(CRITERIA) - 9
 
 
 def test_a_judge_that_answers_prose(run: Path, call: Call, server: JudgeServer) -> None:

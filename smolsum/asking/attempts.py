@@ -37,7 +37,8 @@ A = TypeVar("A", bound=Paid)
 @dataclass(frozen=True)
 class Budget:
     """What one question may cost: attempts, seconds for each, and the first wait between them, which then doubles up to
-    `LONGEST_WAIT_S`. An endpoint that hangs is asked no longer than two deadlines."""
+    `LONGEST_WAIT_S`. An endpoint that hangs is asked no longer than two deadlines: time spent on answers counts, the
+    pauses between attempts, which it may ask for (Retry-After), do not."""
 
     attempts: int = 6
     deadline_s: float = 120.0
@@ -75,22 +76,30 @@ async def ask_all(
     budget: Budget,
     concurrency: int,
     record: Callable[[Q, Outcome[A]], None],
+    expected: Callable[[Q], bool] = lambda question: False,
 ) -> None:
     """Ask every question once, `concurrency` at a time in their order; `record` gets each outcome as it comes.
 
     The first question goes alone, so that a wrong key or name costs one request. A question that has used up its budget
     is a failure, not an answer. UsageError and SmolsumError of the endpoint end it all; so do `PATIENCE` failures in a
-    row: UnreachableError, or SmolsumError where it does answer but not as it was asked to.
+    row: UnreachableError, or SmolsumError where it does answer but never as it was asked to. A failure that was
+    `expected` does not count among these, nor do refusals once there has been an answer.
     """
     set_on_retry_hooks([])  # its hook would write each retry to stderr
-    waiting, failures = iter(questions), list[NoAnswer | Declined]()
+    waiting, failures, answered = iter(questions), list[NoAnswer | Declined](), False
 
     async def work(some: Iterator[Q]) -> None:
+        nonlocal answered
         for question in some:
             outcome = await _ask_one(question, ask, budget)
+            known = expected(question)
             record(question, outcome)
-            failures.clear() if outcome.failure is None else failures.append(outcome.failure)
-            if len(failures) >= PATIENCE:
+            if outcome.failure is None:
+                answered = True
+                failures.clear()
+            elif not known:
+                failures.append(outcome.failure)
+            if len(failures) >= PATIENCE and not (answered and any(map(_is_refusal, failures))):
                 raise _given_up(who, failures)
 
     try:
@@ -103,13 +112,13 @@ async def ask_all(
 
 
 async def _ask_one(question: Q, ask: Callable[[Q], Awaitable[A]], budget: Budget) -> Outcome[A]:
-    began, attempts, tokens = time.monotonic(), 0, [0, 0]
+    began, attempts, tokens, waited_s = time.monotonic(), 0, [0, 0], 0.0
     found: A | None = None
     failure: NoAnswer | Declined | None = None
 
     def wait(error: Exception) -> bool | float:
         """Whether to try again, and after how many seconds where the endpoint says it."""
-        if not isinstance(error, NoAnswer):
+        if not isinstance(error, NoAnswer) or waited_s >= 2 * budget.deadline_s:
             return False
         return True if error.retry_after is None else min(error.retry_after, LONGEST_WAIT_S)
 
@@ -120,16 +129,18 @@ async def _ask_one(question: Q, ask: Callable[[Q], Awaitable[A]], budget: Budget
 
     try:
         async for attempt in stamina.retry_context(
-            on=wait, attempts=budget.attempts, timeout=2 * budget.deadline_s,
+            on=wait, attempts=budget.attempts, timeout=None,
             wait_initial=budget.wait_s, wait_max=LONGEST_WAIT_S, wait_jitter=budget.wait_s,
         ):  # fmt: skip
             with attempt:
-                attempts = attempt.num
+                attempts, asked = attempt.num, time.monotonic()
                 try:
                     found = await _within(budget.deadline_s, ask(question))
                 except NoAnswer as error:
                     spend(error.answer)
                     raise
+                finally:
+                    waited_s += time.monotonic() - asked
                 spend(found)
     except (NoAnswer, Declined) as error:
         failure = error
@@ -142,6 +153,11 @@ async def _within(seconds: float, answer: Awaitable[A]) -> A:
             return await answer
     except TimeoutError as error:
         raise NoAnswer(f"no answer within {seconds:g} s") from error
+
+
+def _is_refusal(failure: NoAnswer | Declined) -> bool:
+    """Whether somebody answered, but not as asked."""
+    return isinstance(failure, BadAnswer | Declined)
 
 
 def _given_up(who: Asked, failures: Sequence[NoAnswer | Declined]) -> SmolsumError:

@@ -13,9 +13,9 @@ from typing import Any, Self
 
 import xxhash
 
+from smolsum import console
 from smolsum.disk import to_json
-from smolsum.errors import SmolsumError
-from smolsum.lines import Lines, read_jsonl
+from smolsum.lines import Lines, read_sound
 
 
 def cache_file(kind: str, model: str) -> Path:
@@ -30,22 +30,28 @@ def content_key(*parts: Any) -> str:
     return str(xxhash.xxh3_128_hexdigest(content.encode("utf-8", "surrogatepass")))
 
 
+def warn_of_damage(path: Path, bad: int) -> None:
+    """Say that lines of a cache were passed over, if any were."""
+    if bad:
+        console.warn(
+            f"{bad} damaged {'line' if bad == 1 else 'lines'} of {path} passed over; what it held is asked again"
+        )
+
+
 class Answers:
-    """What a model answered, by `content_key`. A file that is damaged is begun anew: what it held is asked again."""
+    """What a model answered, by `content_key`. Lines that are damaged are counted and passed over."""
 
     def __init__(self, path: Path, remedy: str) -> None:
         """`remedy` is the command that goes on after a full disk."""
         self._path, self._remedy = path, remedy
-        try:
-            rows = read_jsonl(path)
-        except SmolsumError:
-            path.unlink(missing_ok=True)
-            rows = []
-        self._known = {row["key"]: row["answer"] for row in rows if {"key", "answer"} <= row.keys()}
+        rows, bad = read_sound(path)
+        sound = [row for row in rows if isinstance(row.get("key"), str) and "answer" in row]
+        self._known = {row["key"]: row["answer"] for row in sound}
+        warn_of_damage(path, bad + len(rows) - len(sound))
         self._lines: Lines | None = None
 
     def __enter__(self) -> Self:
-        self._lines = Lines(self._path, self._remedy)
+        self._lines = Lines(self._path, self._remedy, shared=True)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -11,13 +11,16 @@ from typing import Any, Self
 
 import httpx
 
+from smolsum.asking.address import OPENAI, bare, is_loopback, name_at, proxy_of, unusable
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
 from smolsum.values import nearest
 
 DEFAULT_JUDGE = "gpt-5-mini-2025-08-07"
 """the study's"""
-OPENAI = "https://api.openai.com/v1"
 PREFLIGHT_S = 15.0
+BASE_URL = "export OPENAI_BASE_URL with the right path, often http://HOST:PORT/v1"
+TRIES = 1000
+"""braces of an answer at which an object may begin"""
 SHOWN = 120
 """characters of a foreign answer that an error quotes"""
 
@@ -31,6 +34,16 @@ class Endpoint:
     key: str = field(default="", repr=False)
     role: str = "judge"
     option: str = "--judge"
+
+    @property
+    def address(self) -> str:
+        """The URL without credentials: what may be shown and written down."""
+        return bare(self.url)
+
+    @property
+    def name(self) -> str:
+        """What tells the model from others: its name, and the address unless that is OpenAI's."""
+        return name_at(self.model, self.address)
 
 
 @dataclass(frozen=True)
@@ -68,16 +81,18 @@ def find_endpoint(model: str, environ: Mapping[str, str], *, role: str = "judge"
             f"no key for the {role} {model}: OPENAI_API_KEY is not set",
             hint="export OPENAI_API_KEY=…, or OPENAI_BASE_URL=http://HOST:PORT/v1 for a server of your own",
         )
+    if not all(" " < character <= "~" for character in key):
+        raise UsageError(
+            "OPENAI_API_KEY holds a character that no key has: a blank, a line end, a control character or no ASCII",
+            hint="export OPENAI_API_KEY=… again, with the key alone",
+        )
+    hint = "export OPENAI_BASE_URL=http://HOST:PORT/v1"
     try:
         parts = httpx.URL(url or OPENAI)
-        key.encode("ascii")
-    except (httpx.InvalidURL, UnicodeEncodeError) as error:
-        raise UsageError(
-            f"OPENAI_BASE_URL or OPENAI_API_KEY cannot be used: {error}",
-            hint="export OPENAI_BASE_URL=http://HOST:PORT/v1",
-        ) from error
+    except httpx.InvalidURL as error:
+        raise UsageError(f"OPENAI_BASE_URL cannot be used: {error}", hint=hint) from error
     if parts.scheme not in ("http", "https") or not parts.host:
-        raise UsageError(f"OPENAI_BASE_URL is no URL: {url!r}", hint="export OPENAI_BASE_URL=http://HOST:PORT/v1")
+        raise UsageError(f"OPENAI_BASE_URL is no URL: {bare(url)!r}", hint=hint)
     return Endpoint(url or OPENAI, model, key, role, option)
 
 
@@ -87,12 +102,17 @@ class ChatClient:
     def __init__(self, endpoint: Endpoint, *, connections: int, transport: httpx.AsyncBaseTransport | None = None):
         self.endpoint = endpoint
         self._structured = True
-        self._http = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {},
-            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
-            timeout=httpx.Timeout(None, connect=PREFLIGHT_S),
-            transport=transport,
-        )
+        self._proxy = proxy_of(endpoint.url)
+        try:
+            self._http = httpx.AsyncClient(
+                headers={"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {},
+                limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+                timeout=httpx.Timeout(None, connect=PREFLIGHT_S),
+                transport=transport,
+                trust_env=not is_loopback(endpoint.url),
+            )
+        except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
+            raise unusable(error, self._proxy) from error
 
     async def __aenter__(self) -> Self:
         return self
@@ -134,14 +154,20 @@ class ChatClient:
         try:
             response = await self._http.post(f"{self.endpoint.url}/chat/completions", json=body)
         except httpx.HTTPError as error:
-            raise NoAnswer(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+            raise NoAnswer(f"{type(error).__name__}: {error}".rstrip(": ") + self._through) from error
         refused = any(name in response.text for name in ("response_format", "json_schema"))
         if structured and refused and response.status_code in (400, 422):
             self._structured = False  # the prompt asks for JSON too
             return await self.ask(prompt, schema, system=system)
         if response.status_code != 200:
             raise self._failure(response)
+        if _is_page(response):
+            raise self._no_endpoint("a web page")
         return _read(response)
+
+    @property
+    def _through(self) -> str:
+        return f" (through the proxy {self._proxy})" if self._proxy else ""
 
     def _failure(self, response: httpx.Response) -> Exception:
         """What a status other than 200 means."""
@@ -149,9 +175,17 @@ class ChatClient:
         message = f"HTTP {status}: {said}" if said else f"HTTP {status}"
         if status in (401, 403):
             return self._refused(response)
+        if response.is_redirect:
+            to = bare(response.headers.get("location", "")).removesuffix("/chat/completions")
+            return UsageError(
+                f"the endpoint {self.endpoint.address} has moved (HTTP {status}) to {to or 'nowhere'}",
+                hint=f"export OPENAI_BASE_URL={to}" if to.startswith("http") else BASE_URL,
+            )
+        if status == 405 or (status < 500 and status not in (404, 429) and _is_page(response)):
+            return self._no_endpoint(f"HTTP {status}")
         if status == 404 or "model_not_found" in response.text:
             return UsageError(
-                f"the endpoint {self.endpoint.url} has no {self.endpoint.role} {self.endpoint.model!r} ({message})",
+                f"the endpoint {self.endpoint.address} has no {self.endpoint.role} {self.endpoint.model!r} ({message})",
                 hint=f"{self.endpoint.option} with a name that it lists, or OPENAI_BASE_URL with the right path (…/v1)",
             )
         if "insufficient_quota" in response.text:
@@ -163,16 +197,21 @@ class ChatClient:
             return NoAnswer(message, _retry_after(response))
         return Declined(message)
 
+    def _no_endpoint(self, answer: str) -> UsageError:
+        return UsageError(
+            f"{self.endpoint.address} is no OpenAI-compatible endpoint: it answers with {answer}", hint=BASE_URL
+        )
+
     def _refused(self, response: httpx.Response) -> UsageError:
         return UsageError(
-            f"the endpoint {self.endpoint.url} refuses the key (HTTP {response.status_code}: {_said(response)})",
+            f"the endpoint {self.endpoint.address} refuses the key (HTTP {response.status_code}: {_said(response)})",
             hint="export OPENAI_API_KEY=… with a key for that endpoint",
         )
 
     def _unreachable(self, error: Exception) -> UnreachableError:
         said = f"{type(error).__name__}: {error}".rstrip(": ")
         return UnreachableError(
-            f"the {self.endpoint.role}'s endpoint {self.endpoint.url} does not answer: {said}",
+            f"the {self.endpoint.role}'s endpoint {self.endpoint.address} does not answer: {said}{self._through}",
             hint="start it, or correct OPENAI_BASE_URL, then run this again",
         )
 
@@ -192,13 +231,15 @@ def _read(response: httpx.Response) -> Answer:
         raise BadAnswer(f"not a chat completion: {response.text[:SHOWN]!r}") from error
     if not isinstance(text, str) or not text.strip():
         raise BadAnswer("an empty answer")
-    usage = content.get("usage") or {}
-    counts = [usage.get(key) for key in ("prompt_tokens", "completion_tokens")]
-    return Answer(text, *(count if isinstance(count, int) else 0 for count in counts))
+    usage = content.get("usage")
+    counts = [usage.get(key) for key in ("prompt_tokens", "completion_tokens")] if isinstance(usage, dict) else [0, 0]
+    return Answer(text, *(count if isinstance(count, int) and 0 <= count < 2**53 else 0 for count in counts))
 
 
 def _said(response: httpx.Response) -> str:
     """The endpoint's own words for a failure."""
+    if _is_page(response):
+        return "a web page"
     try:
         error = response.json()["error"]
         said = error["message"] if isinstance(error, dict) else error
@@ -215,14 +256,23 @@ def _retry_after(response: httpx.Response) -> float | None:
         return None
 
 
-def parse_object(text: str) -> dict[str, Any]:
-    """The JSON object in an answer, which may stand in a fence or between words. BadAnswer where there is
-    none."""
-    start, end = text.find("{"), text.rfind("}")
-    try:
-        found = json.loads(text[start : end + 1])
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+def parse_object(text: str, wanted: str = "") -> dict[str, Any]:
+    """The JSON object in an answer, which may stand in a fence, between words or after what a model thought: the last
+    one that has the key `wanted`, else the last. BadAnswer where there is none."""
+    decoder, found, start, tries = json.JSONDecoder(), list[dict[str, Any]](), text.find("{"), 0
+    while start >= 0 and (tries := tries + 1) <= TRIES:
+        try:
+            value, end = decoder.raw_decode(text, start)
+            found.append(value)
+        except (ValueError, RecursionError):
+            end = start + 1
+        start = text.find("{", end)
+    if not found:
         raise BadAnswer(f"no JSON in the answer: {' '.join(text.split())[:SHOWN]!r}")
-    return found
+    return next((value for value in reversed(found) if wanted in value), found[-1])
+
+
+def _is_page(response: httpx.Response) -> bool:
+    """Whether this is made for a browser."""
+    start = response.text.lstrip()[:14].lower()
+    return "text/html" in response.headers.get("content-type", "") or start.startswith(("<!doctype html", "<html"))

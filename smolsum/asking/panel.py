@@ -62,7 +62,7 @@ class Panel:
         """`wait_s` seconds without any answer are waited for; `max_calls` requests are made at most (0: no limit)."""
         self.endpoint, self._budget, self._concurrency = endpoint, budget, concurrency
         self._wait_s, self._max_calls = wait_s, max_calls
-        self._answers = Answers(cache_file(endpoint.role, endpoint.model), GO_ON)
+        self._answers = Answers(cache_file(endpoint.role, endpoint.name), GO_ON)
         self._failed: dict[str, float] = {}
         self._down_since: float | None = None
         self.calls = 0
@@ -91,7 +91,7 @@ class Panel:
         return [self._answers.get(self._key(call)) for call in calls]
 
     def _key(self, call: Call) -> str:
-        return content_key(self.endpoint.model, call.system, call.prompt)
+        return content_key(self.endpoint.name, call.system, call.prompt)
 
     def _wait(self, trouble: UnreachableError, pause: float) -> None:
         """Wait for a while, unless it has been too long already, or somebody wants to leave: then UnreachableError."""
@@ -105,7 +105,7 @@ class Panel:
     def _silent(self, count: int) -> UnreachableError:
         return UnreachableError(
             f"the {self.endpoint.role} {self.endpoint.model} gave no answer to any of {count} questions",
-            hint=f"wait until {self.endpoint.url} answers, then go on",
+            hint=f"wait until {self.endpoint.address} answers, then go on",
         )
 
     def _close(self, failures: Mapping[str, str], count: int) -> None:

@@ -92,6 +92,9 @@ ModelFlag = Annotated[
         show_default=False,
     ),
 ]
+FreshFlag = Annotated[
+    bool, typer.Option("--fresh", help="Ask the judge also what it has told another evaluation: use no cache.")
+]
 YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the judge is paid.")]
 
 
@@ -103,6 +106,7 @@ def judge_options(
     concurrency: int,
     deadline: float,
     attempts: int,
+    fresh: bool,
     yes: bool,
     quiet: bool,
     environ: Mapping[str, str],
@@ -132,6 +136,7 @@ def judge_options(
         concurrency=concurrency,
         budget=Budget(attempts=attempts, deadline_s=deadline),
         approve=_Approval(yes, quiet),
+        fresh=fresh,
     )
 
 

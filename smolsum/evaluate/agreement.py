@@ -69,6 +69,7 @@ def judge_facts(criteria: Sequence[Criterion], judged: Judged) -> dict[str, Any]
     bench, columns = judged.bench, _columns(criteria, judged)
     return {
         "model": bench.model,
+        "endpoint": bench.endpoint,
         "rounds": bench.rounds,
         "prompts": dict(bench.prompts),
         "thresholds": {c.name: c.threshold for c in criteria},

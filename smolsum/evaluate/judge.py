@@ -10,7 +10,6 @@ from __future__ import annotations
 import smolsum.evaluate.judge_quiet  # noqa: F401  before DeepEval, which reads its settings as it is imported
 
 # isort: split
-import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -106,7 +105,7 @@ class _Model(DeepEvalBaseLLM):  # type: ignore[misc]
         if self.client is None:
             return schema(score=0, reason="")
         self.answer = await self.client.ask(prompt, _json_schema(schema))
-        found = parse_object(self.answer.text)
+        found = parse_object(self.answer.text, "score")
         return schema(score=_check(found.get("score")), reason=str(found.get("reason", "")))
 
 
@@ -125,8 +124,8 @@ def _check(score: Any) -> float:
             raise BadAnswer(f"the score is no number: {score[:20]!r}") from None
     if isinstance(score, bool) or not isinstance(score, int | float):
         raise BadAnswer(f"no score in the answer, but {score!r}")
-    if not math.isfinite(score) or not 0 <= score <= HIGHEST or 0 < score < 1:
-        raise BadAnswer(f"a score of {score}, not one from 0 to {HIGHEST}")
+    if not 0 <= score <= HIGHEST or 0 < score < 1:  # NaN too; a whole number of many digits is no float
+        raise BadAnswer(f"a score of {str(score)[:20]}, not one from 0 to {HIGHEST}")
     return float(score)
 
 

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from smolsum.asking.cache import cache_file, content_key
+from smolsum.asking.cache import cache_file, content_key, warn_of_damage
 from smolsum.disk import to_json
 from smolsum.errors import SmolsumError
-from smolsum.lines import Lines, read_jsonl
+from smolsum.lines import Lines, read_jsonl, read_sound
 from smolsum.tasks.criterion import Seen
 
 JUDGEMENTS = "judgements.jsonl"
@@ -61,6 +61,8 @@ class Judgement:
     """of all attempts with the waits between them"""
     input_tokens: int = 0
     output_tokens: int = 0
+    endpoint: str = ""
+    """where it was asked, without credentials"""
 
 
 def question_key(judge: str, prompt: str, texts: Mapping[Seen, str], number: int) -> str:
@@ -80,21 +82,23 @@ class Spent:
 class Ledger:
     """The judgements of one evaluation by one judge: what is known of them, and where new ones are written."""
 
-    def __init__(self, folder: Path, judge: str, remedy: str) -> None:
-        """Reads what is known. SmolsumError for a file that is damaged."""
+    def __init__(self, folder: Path, judge: str, remedy: str, *, fresh: bool = False) -> None:
+        """Reads what is known of a judge, by its `Bench.judge`; `fresh` takes nothing that other evaluations paid for.
+        SmolsumError for a file that is damaged."""
         self._judge, self._stack = judge, ExitStack()
         self.spent, self.known = Spent(), dict[str, Judgement]()
         """all that its lines have cost; the last judgement of each question, by its key and example"""
         for judgement in _read(folder / JUDGEMENTS):
-            if judgement.judge == judge:
+            if judgement.judge == judge and not (fresh and judgement.score is not None and not judgement.attempts):
                 self._note(judgement)
         self._cache_path = cache_file("judge", judge)
-        self._cached = {j.key: j for j in _read_cache(self._cache_path) if j.judge == judge}
+        paid = self.known.values() if fresh else _read_cache(self._cache_path)
+        self._cached = {j.key: j for j in paid if j.judge == judge and j.score is not None}
         self._path, self._remedy = folder / JUDGEMENTS, remedy
 
     def __enter__(self) -> Self:
         self._lines = self._stack.enter_context(Lines(self._path, self._remedy))
-        self._cache = self._stack.enter_context(Lines(self._cache_path, self._remedy))
+        self._cache = self._stack.enter_context(Lines(self._cache_path, self._remedy, shared=True))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -107,6 +111,11 @@ class Ledger:
         if found and found.score is not None:
             return found
         return self._cached.get(question.key)
+
+    def failed(self, question: Question) -> bool:
+        """Whether the question has failed before, asked of a judge that did score others."""
+        found = self.known.get(question.key + question.id)
+        return found is not None and found.score is None and any(j.score is not None for j in self.known.values())
 
     def take_from_cache(self, questions: Sequence[Question]) -> int:
         """Write down the scores that were paid for elsewhere; returns how many of them there were."""
@@ -134,21 +143,34 @@ class Ledger:
 
 
 def _read(path: Path) -> list[Judgement]:
-    names = {field.name for field in fields(Judgement)}
-    try:
-        return [Judgement(**{key: row[key] for key in row.keys() & names}) for row in read_jsonl(path)]
-    except TypeError as error:
-        raise SmolsumError(
-            f"{path} is damaged: {error}", hint=f"remove {path}; its judge will be asked again"
-        ) from error
+    """The judgements of an evaluation. SmolsumError, with the line, for one that is damaged."""
+    found = []
+    for number, row in enumerate(read_jsonl(path), start=1):
+        judgement = _judgement(row)
+        if judgement is None:
+            raise SmolsumError(
+                f"{path}:{number} is no judgement, so the file is damaged",
+                hint="remove that line; its question is asked again",
+            )
+        found.append(judgement)
+    return found
 
 
 def _read_cache(path: Path) -> list[Judgement]:
-    try:
-        return _read(path)
-    except SmolsumError:  # a cache may be lost; what it held is asked again
-        path.unlink(missing_ok=True)
-        return []
+    """The scores in a cache; lines that are damaged are counted and passed over."""
+    rows, bad = read_sound(path)
+    sound = [judgement for row in rows if (judgement := _judgement(row)) is not None]
+    warn_of_damage(path, bad + len(rows) - len(sound))
+    return [judgement for judgement in sound if judgement.score is not None]
+
+
+def _judgement(row: Mapping[str, Any]) -> Judgement | None:
+    """A line as a judgement; None where it is none."""
+    kinds: dict[str, Any] = {"str": str, "int": int, "float": int | float, "float | None": int | float | None}
+    known = {field.name: row[field.name] for field in fields(Judgement) if field.name in row}
+    right = all(isinstance(known.get(f.name, f.default), kinds[str(f.type)]) for f in fields(Judgement))
+    score = known.get("score")
+    return Judgement(**known) if right and "score" in known and (score is None or 0 <= score <= 1) else None
 
 
 def texts_of(source: str, completion: str, references: Sequence[str], sees: Sequence[Seen]) -> dict[Seen, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from smolsum.asking.attempts import Asked, Budget, Outcome, ask_all
 from smolsum.evaluate.judgements import Judgement, Question, Verdict
@@ -12,19 +13,21 @@ async def judge_all(
     questions: Sequence[Question],
     ask: Callable[[Question], Awaitable[Verdict]],
     judge: str,
+    endpoint: str,
     *,
     budget: Budget,
     concurrency: int,
     record: Callable[[Judgement], None],
+    expected: Callable[[Question], bool],
 ) -> None:
     """Ask every question once, as `attempts.ask_all` does; `record` gets each judgement as it comes. A question that
     has used up its budget is a failed judgement, not a score."""
 
     def note(question: Question, outcome: Outcome[Verdict]) -> None:
-        record(_judgement(question, judge, outcome))
+        record(replace(_judgement(question, judge, outcome), endpoint=endpoint))
 
     who = Asked("judge", judge, "score", "evaluate again: only what is missing is asked")
-    await ask_all(questions, ask, who, budget=budget, concurrency=concurrency, record=note)
+    await ask_all(questions, ask, who, budget=budget, concurrency=concurrency, record=note, expected=expected)
 
 
 def _judgement(question: Question, judge: str, outcome: Outcome[Verdict]) -> Judgement:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 
 import xxhash
 
+from smolsum.asking.address import name_at
 from smolsum.asking.attempts import Budget
 from smolsum.asking.endpoint import ChatClient, Endpoint, unknown_model
 from smolsum.errors import SmolsumError
@@ -32,18 +33,25 @@ class Item:
 
 @dataclass(frozen=True)
 class Bench:
-    """A judge by all that makes its scores comparable: its name, the number of rounds, and the fingerprint of each
-    criterion's prompt."""
+    """A judge by all that makes its scores comparable: its name, the number of rounds, the fingerprint of each
+    criterion's prompt, and where it answers."""
 
     model: str
     rounds: int
     prompts: Mapping[str, str]
+    endpoint: str = ""
+    """URL without credentials"""
+
+    @property
+    def judge(self) -> str:
+        """Who judges: a name, which means the same model only at OpenAI, and elsewhere the endpoint."""
+        return name_at(self.model, self.endpoint)
 
     @property
     def name(self) -> str:
         """What a scores file states as its judge; scores of different names are not compared."""
         digest = xxhash.xxh3_64_hexdigest("".join(f"{k} {v}\n" for k, v in sorted(self.prompts.items())).encode())
-        return f"{self.model}, {self.rounds} {'round' if self.rounds == 1 else 'rounds'}, prompts {digest[:8]}"
+        return f"{self.judge}, {self.rounds} {'round' if self.rounds == 1 else 'rounds'}, prompts {digest[:8]}"
 
     def questions(self, items: Sequence[Item], criteria: Sequence[Criterion]) -> list[Question]:
         """All that is to be known, a whole round before the next, so that what is paid for first is of use alone."""
@@ -52,7 +60,7 @@ class Bench:
             for item in items:
                 for c in criteria:
                     texts = texts_of(item.source, item.completion, item.references, c.sees)
-                    key = question_key(self.model, self.prompts[c.name], texts, number)
+                    key = question_key(self.judge, self.prompts[c.name], texts, number)
                     asked.append(Question(item.id, number, c.name, key, texts))
         return asked
 
@@ -99,7 +107,7 @@ def judge_items(
     UnreachableError and UsageError are raised where it does not answer at all, or refuses the key.
     """
     by_name = {c.name: c for c in criteria}
-    bench = bench_of(endpoint.model, rounds, criteria)
+    bench = bench_of(endpoint, rounds, criteria)
     questions = bench.questions(items, criteria)
     ledger.take_from_cache(questions)
     todo = list({question.key: question for question in questions if ledger.find(question) is None}.values())
@@ -118,15 +126,16 @@ def judge_items(
     return replace(judged, usage={**judged.usage, "dollars": dollars}), failure
 
 
-def bench_of(model: str, rounds: int, criteria: Sequence[Criterion]) -> Bench:
+def bench_of(endpoint: Endpoint, rounds: int, criteria: Sequence[Criterion]) -> Bench:
     """What a judge's scores would bear as their judge."""
-    return asyncio.run(_bench(model, rounds, criteria))
+    return asyncio.run(_bench(endpoint, rounds, criteria))
 
 
-async def _bench(model: str, rounds: int, criteria: Sequence[Criterion]) -> Bench:
+async def _bench(endpoint: Endpoint, rounds: int, criteria: Sequence[Criterion]) -> Bench:
     from smolsum.evaluate import judge as geval
 
-    return Bench(model, rounds, {c.name: await geval.fingerprint(c) for c in criteria})
+    prompts = {c.name: await geval.fingerprint(c) for c in criteria}
+    return Bench(endpoint.model, rounds, prompts, endpoint.address)
 
 
 async def _survey(
@@ -170,7 +179,10 @@ async def _ask(
             report(done, failed)
 
         report(done, failed)
-        await judge_all(todo, ask, endpoint.model, budget=budget, concurrency=concurrency, record=record)
+        await judge_all(
+            todo, ask, endpoint.name, endpoint.address,
+            budget=budget, concurrency=concurrency, record=record, expected=ledger.failed,
+        )  # fmt: skip
 
 
 def recall(items: Sequence[Item], criteria: Sequence[Criterion], bench: Bench, ledger: Ledger) -> Judged:
@@ -178,7 +190,7 @@ def recall(items: Sequence[Item], criteria: Sequence[Criterion], bench: Bench, l
     judgements: dict[str, list[Judgement]] = {}
     for q in bench.questions(items, criteria):
         failed = ledger.known.get(q.key + q.id)
-        nothing = Judgement(q.id, q.round, q.metric, bench.model, q.key, None, error="not asked yet")
+        nothing = Judgement(q.id, q.round, q.metric, bench.judge, q.key, None, error="not asked yet")
         judgements.setdefault(q.id, []).append(ledger.find(q) or failed or nothing)
     every = [j for found in judgements.values() for j in found]
     cached = sum(j.score is not None and j.attempts == 0 for j in every)

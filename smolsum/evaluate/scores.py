@@ -18,7 +18,8 @@ summary.json:
                        `errors/<kind>`: share of the examples that have that error
   score, criteria, headlines, errors    how the task shows them (`legend.py`)
   judge                as in the lines
-  judging              model, rounds, prompts (fingerprints), thresholds, usage (calls, tokens, dollars, cached),
+  judging              model, endpoint (URL), rounds, prompts (fingerprints), thresholds,
+                       usage (calls, tokens, dollars, cached),
                        missing ([{id, round, metric, error, attempts}]), noise ({metric: n, round_sd, icc, icc_mean}),
                        second (the same of a second judge, with `agreement`: {metric: n, pearson, spearman, …})
 """

@@ -61,6 +61,8 @@ def is_done(subject: Subject, judging: JudgeOptions | None) -> bool:
         return True
     summary = read_summary(subject.folder)
     facts, criteria = summary.get("judging") or {}, TASKS[subject.config.task.name].criteria
-    if summary.get("judge") != bench_of(judging.endpoint.model, judging.rounds, criteria).name or facts.get("missing"):
+    if summary.get("judge") != bench_of(judging.endpoint, judging.rounds, criteria).name or facts.get("missing"):
         return False
-    return judging.second is None or facts.get("second", {}).get("model") == judging.second.model
+    second = facts.get("second", {})
+    wanted = judging.second
+    return wanted is None or (second.get("model"), second.get("endpoint")) == (wanted.model, wanted.address)

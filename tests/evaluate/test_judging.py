@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 from judge_server import KEY, JudgeServer, Mischief, Reply, answer, failure, score_of, serving
 
 from smolsum.asking.attempts import PATIENCE, Budget
-from smolsum.asking.endpoint import Endpoint, find_endpoint
+from smolsum.asking.endpoint import ChatClient, Endpoint, find_endpoint
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
 from smolsum.evaluate.agreement import judge_facts, judges_agreement
 from smolsum.evaluate.columns import judged_columns, judged_summary
@@ -44,11 +46,13 @@ def judge(
     rounds: int = 2,
     budget: Budget = QUICK,
     concurrency: int = 4,
+    fresh: bool = False,
     approve: Callable[[Estimate], bool] = lambda estimate: True,
 ) -> tuple[Judged, SmolsumError | None]:
-    with Ledger(folder, model, "again") as ledger:
+    endpoint = Endpoint(server.url, model, server.key)
+    with Ledger(folder, endpoint.name, "again", fresh=fresh) as ledger:
         return judge_items(
-            items, CRITERIA, Endpoint(server.url, model, server.key), rounds=rounds, concurrency=concurrency,
+            items, CRITERIA, endpoint, rounds=rounds, concurrency=concurrency,
             budget=budget, ledger=ledger, approve=approve, report=lambda done, failed: None,
         )  # fmt: skip
 
@@ -249,7 +253,7 @@ def test_lines_say_who_judged_what(tmp_path: Path) -> None:
         judge(server, tmp_path)
     rows = read_jsonl(tmp_path / JUDGEMENTS)
     assert len({(row["id"], row["round"], row["metric"]) for row in rows}) == len(rows) == 2 * ALL
-    assert {row["judge"] for row in rows} == {"judge-a"}
+    assert {row["judge"] for row in rows} == {f"judge-a at {server.url}"}
     assert all(0 <= row["score"] <= 1 and row["reason"] == "as the steps say" for row in rows)
 
 
@@ -360,7 +364,7 @@ def test_two_judges(tmp_path: Path) -> None:
         ({}, "OPENAI_API_KEY is not set"),
         ({"OPENAI_BASE_URL": "localhost:80"}, "no URL"),
         ({"OPENAI_BASE_URL": "http://"}, "no URL"),
-        ({"OPENAI_API_KEY": "kéy"}, "cannot be used"),
+        ({"OPENAI_API_KEY": "kéy"}, "that no key has"),
     ],
 )
 def test_endpoint_is_checked(environ: dict[str, str], says: str) -> None:
@@ -395,3 +399,184 @@ def test_columns_of_one_example() -> None:
     assert row["pass_rate"] == 0.5
     assert row["passed"] == 0.0
     assert row["rounds"]["composite"] == [pytest.approx(1.9), pytest.approx(3.6), None]
+
+
+def test_judges_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """What another server's model of the same name said is neither taken nor mixed in; each line says who was asked."""
+    with serving() as one, serving() as two:
+        first, _ = judge(one, tmp_path / "a", rounds=1)
+        second, _ = judge(two, tmp_path / "a", rounds=1)
+        assert (len(one.asked), len(two.asked)) == (ALL, ALL)
+        assert first.bench.name != second.bench.name
+        assert {row["endpoint"] for row in read_jsonl(tmp_path / "a" / JUDGEMENTS)} == {one.url, two.url}
+        assert judge_facts(CRITERIA, first)["endpoint"] == one.url
+    assert Endpoint("https://api.openai.com/v1", "m").name == "m"
+    assert Endpoint("http://me:secret@h/v1?key=x", "m").name == "m at http://h/v1"
+
+
+def test_fresh_scores(tmp_path: Path) -> None:
+    """Without the cache the judge is asked again, once; what this evaluation itself was told is kept."""
+    with serving() as server:
+        judge(server, tmp_path / "a", rounds=1)
+        judge(server, tmp_path / "b", rounds=1)
+        assert len(server.asked) == ALL
+        for _ in range(2):
+            judged, _ = judge(server, tmp_path / "b", rounds=1, fresh=True)
+            assert len(server.asked) == 2 * ALL
+            assert not judged.missing
+
+
+def test_refusals_that_are_known_end_nothing(tmp_path: Path) -> None:
+    """Some questions are refused for good: the same command again fails no sooner, and scores stay."""
+    items = [Item(f"post-{n}", f"Post {n}.", f"Summary {n} of it.", ()) for n in range(PATIENCE)]
+    refuse: Mischief = lambda prompt, before: failure(400, "no") if "Summary 0" not in prompt else None  # noqa: E731
+    with serving(mischief=refuse) as server:
+        for _ in range(2):
+            judged, failed = judge(server, tmp_path, items, rounds=1)
+            assert failed is None
+            assert len(judged.missing) == len(CRITERIA) * (PATIENCE - 1)
+            assert sum(score is not None for score in scores(judged).values()) == len(CRITERIA)
+
+
+def test_a_bad_line_costs_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a damaged cache all whole lines count, and none is deleted."""
+    with serving() as server:
+        judge(server, tmp_path / "a", rounds=1)
+        (cache,) = (tmp_path / "cache" / "smolsum" / "judge").glob("*.jsonl")
+        lines = cache.read_bytes().splitlines(keepends=True)
+        foul = [b"{nonsense\n", b'{"id": 3}\n', lines[1].replace(b'"score": ', b'"score": 7'), *lines[2:]]
+        cache.write_bytes(b"".join([lines[0], *foul]))
+        server.asked.clear()
+        judged, _ = judge(server, tmp_path / "b", rounds=1)
+        assert len(server.asked) == 1
+        assert not judged.missing
+        assert cache.read_bytes().startswith(b"".join([lines[0], *foul]))
+    assert "warning: 3 damaged lines of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", [{"score": "1"}, {"score": 7}, {"key": None}, {"attempts": "x"}])
+def test_damaged_judgements(damage: dict[str, Any], tmp_path: Path) -> None:
+    """A line that is no judgement is an error that names it."""
+    with serving() as server:
+        judge(server, tmp_path, rounds=1)
+        path = tmp_path / JUDGEMENTS
+        rows = read_jsonl(path)
+        path.write_text("".join(json.dumps(row) + "\n" for row in [rows[0], rows[1] | damage, *rows[2:]]))
+        with pytest.raises(SmolsumError, match=r"judgements\.jsonl:2 is no judgement"):
+            judge(server, tmp_path, rounds=1)
+
+
+def test_two_processes_share_a_cache(tmp_path: Path) -> None:
+    """Lines of processes that open and append at the same time are all there, whole."""
+    code = (
+        "import sys; from pathlib import Path; from smolsum.lines import Lines\n"
+        "for n in range(200):\n"
+        "    with Lines(Path(sys.argv[1]), '', shared=True) as lines:\n"
+        "        lines.append(b'{\"a\": \"' + sys.argv[2].encode() * 5000 + b'\"}\\n')\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "cache.jsonl")]
+    processes = [subprocess.Popen([*command, letter]) for letter in "xyz"]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    assert len(read_jsonl(tmp_path / "cache.jsonl")) == 600
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        '<think>maybe {"a"} or {b}</think>\n{"reason": "ok", "score": 10}',
+        '{"score": 1}? No: ```json\n{"score": 10, "reason": "{}"}\n``` {"note": 1}',
+    ],
+)
+def test_the_last_object_with_a_score_counts(said: str, tmp_path: Path) -> None:
+    """Braces in what a model thinks aloud hide no score."""
+    with serving(mischief=lambda prompt, before: answer(said)) as server:
+        judged, failed = judge(server, tmp_path, rounds=1)
+        assert failed is None
+        assert set(scores(judged).values()) == {1.0}
+        assert len(server.asked) == ALL
+
+
+def test_all_attempts_are_made_however_long_the_pauses(tmp_path: Path) -> None:
+    """Pauses that the judge asks for are no time that its answers took."""
+    slow = failure(429, "slow down", Retry_After="0.4")
+    with serving(mischief=by_post(1, lambda before: slow if before < 5 else None)) as server:
+        judged, _ = judge(server, tmp_path, rounds=1, budget=Budget(attempts=6, deadline_s=0.5, wait_s=0.01))
+        assert not judged.missing
+        assert len(server.asked) == ALL + 5 * len(CRITERIA)
+
+
+@pytest.mark.parametrize(
+    ("reply", "says", "hint"),
+    [
+        ((301, {"Location": "https://h/v1/chat/completions"}, b""), "has moved", "OPENAI_BASE_URL=https://h/v1"),
+        ((200, {"Content-Type": "text/html"}, b"<!DOCTYPE html><p>Hi"), "a web page", "OPENAI_BASE_URL"),
+        ((405, {}, b"<html>no"), "HTTP 405", "OPENAI_BASE_URL"),
+    ],
+)
+def test_what_is_no_endpoint(reply: Reply, says: str, hint: str, tmp_path: Path) -> None:
+    """The remedy is another base URL, not another judge."""
+    with serving(mischief=lambda prompt, before: reply) as server:
+        _, failed = judge(server, tmp_path, rounds=1)
+    assert isinstance(failed, UsageError)
+    assert says in failed.message
+    assert failed.hint is not None
+    assert hint in failed.hint
+
+
+@pytest.mark.parametrize("usage", [[{"prompt_tokens": 900}], "none", {"prompt_tokens": -3, "completion_tokens": 1e300}])
+def test_usage_that_is_none(usage: Any, tmp_path: Path) -> None:
+    """Tokens that are no numbers count as none; the score stands."""
+    status, headers, body = answer('{"reason": "", "score": 10}')
+    told = json.dumps(json.loads(body) | {"usage": usage}).encode()
+    with serving(mischief=lambda prompt, before: (status, headers, told)) as server:
+        judged, _ = judge(server, tmp_path, rounds=1)
+    assert set(scores(judged).values()) == {1.0}
+    assert judged.usage["input_tokens"] == judged.usage["output_tokens"] == 0
+
+
+def test_a_score_of_many_digits(tmp_path: Path) -> None:
+    """It is out of range like any other."""
+    many = answer('{"reason": "", "score": ' + "9" * 400 + "}")
+    with serving(mischief=by_post(1, lambda before: many)) as server:
+        judged, failed = judge(server, tmp_path, rounds=1)
+    assert failed is None
+    assert {j.error for j in judged.missing} == {f"a score of {'9' * 20}, not one from 0 to 10"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ALL_PROXY", "socks5://me:secret@1.2.3.4:5"),
+        ("HTTPS_PROXY", "foo://me:secret@h:1"),
+        ("SSL_CERT_FILE", "/no/such/file"),
+    ],
+)
+def test_what_the_environment_names(name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy or certificates that cannot be used are named, without a password; a judge on this machine needs none."""
+    for other in ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_DIR"):
+        monkeypatch.delenv(other, raising=False)
+        monkeypatch.delenv(other.lower(), raising=False)
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError) as raised:
+        ChatClient(Endpoint("https://api.openai.com/v1", "m", "k"), connections=1)
+    assert name in f"{raised.value.message} {raised.value.hint}"
+    assert "secret" not in f"{raised.value.message} {raised.value.hint}"
+    with serving() as server:
+        assert not judge(server, tmp_path, rounds=1)[0].missing
+
+
+@pytest.mark.parametrize("key", ["one\ntwo", "caf\xe9", "a\x1bb", "sk one"])
+def test_keys_that_are_none(key: str) -> None:
+    """Refused, and not shown."""
+    with pytest.raises(UsageError) as raised:
+        find_endpoint("m", {"OPENAI_API_KEY": key})
+    assert key not in f"{raised.value.message} {raised.value.hint}"
+
+
+def test_a_password_in_the_url_is_not_shown() -> None:
+    """Neither in errors nor in what is written down."""
+    for url in ("ftp://me:secret@h/v1", "http://me:secret@"):
+        with pytest.raises(UsageError) as raised:
+            find_endpoint("m", {"OPENAI_BASE_URL": url})
+        assert "secret" not in raised.value.message
+    assert "secret" not in find_endpoint("m", {"OPENAI_BASE_URL": "http://me:secret@h/v1"}).address

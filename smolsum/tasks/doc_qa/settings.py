@@ -54,6 +54,11 @@ class DocQaConfig(TaskConfig):
     split_seed: Seed = 80
     """Seed of that division."""
 
+    @property
+    def work(self) -> tuple[str, ...]:
+        """Nothing that is measured depends on how reader and grader are asked."""
+        return ("concurrency", "deadline_s", "attempts", "wait_s", "max_calls")
+
 
 def settings(config: Config) -> DocQaConfig:
     """The task's own part of a configuration."""
