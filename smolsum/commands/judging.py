@@ -54,7 +54,10 @@ SeedFlag = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed 
 TaskFlag = Annotated[
     str | None,
     typer.Option(
-        "--task", metavar="TASK", help="What is asked of the model.  [default: tldr, summaries of a set length]"
+        "--task",
+        metavar="TASK",
+        help="What is asked of the model: tldr (summaries of a set length), strict-json, doc-qa, ab-judge.  "
+        "[default: tldr]",
     ),
 ]
 SamplesFlag = Annotated[

@@ -51,7 +51,9 @@ def train(
     preset: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="Shipped settings, e.g. study: as the study ran, flaws included; repeatable."
+            metavar="NAME",
+            help="Shipped settings: study: as the study ran, flaws included; kalomaze: constant rate after a warm-up, "
+            "tight clipping; a task's own (README.md); repeatable.",
         ),
     ] = None,
     config: Annotated[
