@@ -15,7 +15,6 @@ from smolsum.rewards.judgement import read
 from smolsum.rollout.records import RolloutGroup
 from smolsum.tasks.ab_judge.builtin import BUILTIN_JUDGE
 from smolsum.tasks.ab_judge.corruption import MIN_WORDS
-from smolsum.tasks.ab_judge.corruptor_model import by_model
 from smolsum.tasks.ab_judge.measures import ERRORS, HEADLINES, PANELS, measurer, summarise
 from smolsum.tasks.ab_judge.pairs import make_pairs
 from smolsum.tasks.ab_judge.rules import rules
@@ -29,8 +28,12 @@ def load(config: Config, split: str) -> Split:
     where none can."""
     texts = load_split(config.data, split, references=False)
     task = settings(config)
-    by_rule = task.corruptor == "rules"
-    corruptor = rules(config, texts) if by_rule else by_model(task.corruptor, texts.examples)
+    if task.corruptor == "rules":
+        corruptor = rules(config, texts)
+    else:
+        from smolsum.tasks.ab_judge.corruptor_model import by_model  # loads an HTTP client
+
+        corruptor = by_model(task.corruptor, texts.examples)
     pairs = make_pairs(texts.examples, corruptor, seed=task.pairs_seed)
     if not pairs.examples:
         raise UsageError(
