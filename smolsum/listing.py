@@ -16,7 +16,9 @@ from smolsum.watch.run import Run, process_lives
 from smolsum.watch.standing import standing
 
 SHOWN = ("length/within_tol", "rouge", "meteor", "bleu", "composite")
-"""metrics of an evaluation that a list has room for"""
+"""metrics of a summary's evaluation that a list has room for"""
+HEADLINES = 3
+"""of an evaluation of something else, as many of its first ones"""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Listed:
     hint: str
     """the command that goes on where something is wrong"""
     metrics: dict[str, float | None]
-    """those of `SHOWN` that its newest evaluation has"""
+    """those of `SHOWN` that its newest evaluation has, or its first headlines"""
 
 
 def inventory(folder: Path, lives: Callable[[object], bool] = process_lives) -> list[Listed]:
@@ -98,8 +100,11 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 
 def _metrics(summary: dict[str, Any]) -> dict[str, float | None]:
-    metrics = summary.get("metrics")
-    return {key: metrics[key] for key in SHOWN if key in metrics} if isinstance(metrics, dict) else {}
+    metrics = typed.table(summary.get("metrics"))
+    told = summary.get("headlines")
+    headlines = [typed.text(typed.table(h).get("metric")) for h in told] if isinstance(told, list) else []
+    chosen = [key for key in SHOWN if key in metrics] or headlines[:HEADLINES]
+    return {key: typed.number(metrics[key]) for key in chosen if key in metrics}
 
 
 def _evaluation(folder: Path) -> Listed:

@@ -71,6 +71,16 @@ def test_json(call: Call) -> None:
     assert (first["path"], first["step"], first["metrics"]["composite"]) == ("runs/first", 8, 2.4)
 
 
+def test_another_task(call: Call) -> None:
+    """An evaluation of something else shows its own headlines."""
+    rows, told = judged({"composite": [2.0]}), {"parses": 0.9, "passed": 0.5}
+    headlines = [{"metric": key, "title": key, "text": "?"} for key in told]
+    evaluation(Path("runs/json"), rows, {"meteor": 0.0, "length/within_tol": 0.0}, headlines=headlines)
+    summary = Path("runs/json/summary.json")
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"metrics": told}))
+    assert [line.split()[3:5] for line in call()[1].splitlines()] == [["parses", "passed"], ["0.900", "0.500"]]
+
+
 def test_no_runs(call: Call) -> None:
     """An empty list is no failure, and says how to begin."""
     assert call() == (0, "", "no runs in runs; smolsum train --model tiny makes one\n")

@@ -40,7 +40,8 @@ def runs(
     if not found:
         console.narrate(f"no runs in {folder}; smolsum train --model tiny makes one")
         return
-    shown = [key for key in SHOWN if any(key in one.metrics for one in found)]
+    shown = list(dict.fromkeys([*SHOWN, *(key for one in found for key in one.metrics)]))
+    shown = [key for key in shown if any(key in one.metrics for one in found)]
     rows = [
         [
             one.name,
