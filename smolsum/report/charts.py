@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from typing import TypeAlias
 
 WIDTH, PANEL = 400.0, 310.0
 """of a drawing, and of one of several that stand beside or below one another"""
@@ -21,6 +22,8 @@ STROKES = ("", " dashed", " dotted", " mixed")
 LETTER = 6.1
 """mean width of a letter of text"""
 LEFT, BOTTOM, TOP = 54.0, 20.0, 22.0
+Box: TypeAlias = tuple[float, float, float, float]
+"""left, top, right, bottom"""
 
 
 @dataclass(frozen=True)
@@ -177,6 +180,7 @@ def _plot(
         steps = [place(*point) for point in front]
         path = f"M{steps[0][0]:.1f} {steps[0][1]:.1f}" + "".join(f"V{y:.1f}H{x:.1f}" for x, y in steps[1:])
         parts.append(f'<path class="front" d="{path}"/>')
+    labels: list[tuple[str, tuple[float, float]]] = []
     for one in panel.series:
         colour = _class(names.index(one.name))
         inside = [place(x, y) for x, y in one.values if math.isfinite(x) and math.isfinite(y)]
@@ -184,14 +188,42 @@ def _plot(
             circles = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2"/>' for x, y in inside)
             parts.append(f'<g class="dot {colour}"><title>{escape(one.name)}</title>{circles}</g>')
             if len(inside) == 1 and (told := one.name.split()[0]).isdigit():
-                x, y = inside[0]
-                parts.append(
-                    _text(x + 5 if x < right - 18 else x - 5, y - 4, told, "start" if x < right - 18 else "end")
-                )
+                labels.append((told, inside[0]))
         elif inside:
             path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in inside)
             parts.append(f'<path class="line {colour}" d="{path}"><title>{escape(one.name)}</title></path>')
+    return "".join(parts) + _labels(labels, (left, top, right, bottom))
+
+
+def _labels(labels: Sequence[tuple[str, tuple[float, float]]], frame: Box) -> str:
+    """Short texts beside their points: each at the nearest place that is off the points and the other texts, with a
+    thin line to its point where that is not beside it."""
+    dots = [(x - 3.2, y - 3.2, x + 3.2, y + 3.2) for _, (x, y) in labels]
+    taken, parts = list(dots), []
+    for told, (x, y) in labels:
+        wide, tall = len(told) * LETTER + 1, 9.0
+        places = [
+            (x + reach * math.cos(turn * math.pi / 8), y - reach * math.sin(turn * math.pi / 8))
+            for reach in range(11, 111, 5)
+            for turn in (2, 6, 14, 10, 0, 8, 4, 12, 1, 3, 5, 7, 9, 11, 13, 15)
+        ]
+        boxes = [(a - wide / 2, b - tall / 2, a + wide / 2, b + tall / 2) for a, b in places]
+        inside = [box for box in boxes if _within(box, frame)]
+        box = next((box for box in inside if not any(_meet(box, other) for other in taken)), boxes[0])
+        taken.append(box)
+        a, b = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+        if math.dist((a, b), (x, y)) > 16:
+            parts.append(f'<path class="grid" d="M{x:.1f} {y:.1f}L{a:.1f} {b:.1f}"/>')
+        parts.append(_text(a, b + 4, told, "middle"))
     return "".join(parts)
+
+
+def _within(box: Box, frame: Box) -> bool:
+    return box[0] >= frame[0] and box[1] >= frame[1] and box[2] <= frame[2] and box[3] <= frame[3]
+
+
+def _meet(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:

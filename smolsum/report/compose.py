@@ -31,7 +31,7 @@ def compose(study: Study) -> Page:
         Section(
             "Quality, length and errors",
             (
-                *figures.pareto_figure(study, found),
+                *figures.pareto_figures(study, found),
                 *figures.errors_figure(study, found),
                 tables_task.errors_table(study, found),
                 *evolution.errors_figures(study),
@@ -40,7 +40,7 @@ def compose(study: Study) -> Page:
         ),
         Section("The judge", _judge(study, found) if study.criteria else ()),
         Section("Cost", (tables_more.cost_table(study),)),
-        Section("Samples", tuple(tables_more.samples_table(study, found, model) for model in study.models)),
+        Section("Samples", tuple(tables_more.samples_tables(study, found))),
         Section("Settings", tuple(table for table in (tables_more.differences_table(study),) if table.rows)),
         Section("Limits", (), tuple(tables_more.limits(study, found))),
     ]
@@ -75,10 +75,14 @@ def verdict(study: Study, found: Sequence[Outcome]) -> str:
     for model in study.models:
         mine = [one for one in found if one.model == model and one.metric(COMPOSITE) is not None]
         if not mine:
-            said.append(f"{model}: nothing has been judged yet{_most_on_target(found, model)}.")
+            there = any(one.model == model for one in found)
+            lack = "no trained configuration has been judged yet" if there else "no trained configuration yet"
+            said.append(f"{model}: {lack}{_most_on_target(found, model)}.")
             continue
         best = max(mine, key=lambda one: one.metric(COMPOSITE) or 0.0)
         told = f"{model}: of {len(mine)} configurations {best.name} scores highest, {best.metric(COMPOSITE):.3f} of 4"
+        if (share := best.metric("length/within_tol")) is not None:
+            told += f", on target in {percent(share)} of the examples"
         if best.test is not None:
             result = best.test.result
             sure = "significant" if best.p_holm < ALPHA else "not significant"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from smolsum.report.figures import curves, panel
-from smolsum.report.page import Cell, Figure, Table, number, p_value, percent, plain, words
+from smolsum.report.page import Cell, Figure, Table, letter, number, p_value, percent, plain, words
 from smolsum.report.study import Evaluation, Study, Trained
 from smolsum.report.tables_task import ERRORS
 from smolsum.stats.paired import McNemar, mcnemar
@@ -27,7 +27,7 @@ def stages_table(study: Study) -> list[Table]:
     titles = [key.removeprefix(ERRORS).capitalize() for key in errors]
     note = "Rescued: right now and not at the start; regressed: the reverse; p by McNemar's exact test, two-sided."
     columns = ("Run", "Evaluation", "Right", "Rescued", "Regressed", "p (McNemar)", *titles)
-    return [Table("S12", "From stage to stage", columns, tuple(rows), (note,))]
+    return [Table("S14", "From stage to stage", columns, tuple(rows), (note,))]
 
 
 def _errors(evaluation: Evaluation) -> list[str]:
@@ -68,6 +68,6 @@ def errors_figures(study: Study) -> list[Figure]:
             alt = (
                 f"Errors of {model} by step, in shares of the validation prompts: {', '.join(p.title for p in panels)}"
             )
-            label, names = f"S4{'abcdefgh'[len(figures) % 8]}", [run.paths.name for run in runs]
+            label, names = f"S4{letter(len(figures))}", [run.paths.name for run in runs]
             figures.append(curves(label, f"Errors by step, {model}", panels, names, alt))
     return figures

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from smolsum.configurations import INCLUDED, STRATEGIES
 from smolsum.report import charts
-from smolsum.report.page import Figure
+from smolsum.report.page import Figure, letter
 from smolsum.report.results import Outcome, baseline_of
 from smolsum.report.study import CRITERIA, Study, Trained
 from smolsum.report.tables_task import ERRORS
@@ -55,7 +55,7 @@ def correlation_figures(study: Study, outcomes: Sequence[Outcome]) -> list[Figur
             n = next(iter(found.values())).n
             figures.append(
                 Figure(
-                    f"1{'abcdefghij'[len(figures)]}",
+                    f"1{letter(len(figures))}",
                     f"Correlation of judged metrics, {model}, {title}",
                     charts.heat(CRITERIA, values, alt=alt),
                     alt,
@@ -114,24 +114,33 @@ def _mean(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return points[-1][0], math.fsum(y for _, y in points) / len(points)
 
 
-def pareto_figure(study: Study, outcomes: Sequence[Outcome]) -> list[Figure]:
-    """Returns the composite against the share on target, with the front that nothing beats in both."""
-    every = [*filter(None, (baseline_of(study, model) for model in study.models)), *outcomes]
-    points = [
-        (f"{one.model} {one.name}", on, composite)
-        for one in every
+def pareto_figures(study: Study, outcomes: Sequence[Outcome]) -> list[Figure]:
+    """Returns, for each model, the composite against the share on target, with the front that nothing beats in both."""
+    found = [(model, _pareto_points(study, outcomes, model)) for model in study.models]
+    judged = [(model, points) for model, points in found if points]
+    figures = []
+    for place, (model, points) in enumerate(judged):
+        front = sorted(
+            (x, y) for _, x, y in points if not any(a >= x and b >= y and (a, b) != (x, y) for _, a, b in points)
+        )
+        best = ", ".join(name for name, x, y in points if (x, y) in front)
+        alt = f"{model}: composite against share on target, {len(points)} configurations; nothing beats {best} in both"
+        series = [charts.Series(name, ((x, y),)) for name, x, y in points]
+        svg = charts.scatter(series, alt=alt, x_title="share on target", y_title="composite", front=front)
+        label = f"S1{letter(place)}" if len(judged) > 1 else "S1"
+        note = "The line joins what nothing else beats in both."
+        figures.append(Figure(label, f"Quality against length, {model}", svg, alt, (note,)))
+    return figures
+
+
+def _pareto_points(study: Study, outcomes: Sequence[Outcome], model: str) -> list[tuple[str, float, float]]:
+    """Name, share on target and composite of what has both."""
+    mine = [*filter(None, [baseline_of(study, model)]), *(one for one in outcomes if one.model == model)]
+    return [
+        (one.name, on, composite)
+        for one in mine
         if (on := one.metric("length/within_tol")) is not None and (composite := one.metric(COMPOSITE)) is not None
     ]
-    if not points:
-        return []
-    front = sorted(
-        (x, y) for _, x, y in points if not any(a >= x and b >= y and (a, b) != (x, y) for _, a, b in points)
-    )
-    best = [name for name, x, y in points if (x, y) in front]
-    alt = f"Composite against share on target, {len(points)} configurations; nothing beats {', '.join(best)} in both"
-    series = [charts.Series(name, ((x, y),)) for name, x, y in points]
-    svg = charts.scatter(series, alt=alt, x_title="share on target", y_title="composite", front=front)
-    return [Figure("S1", "Quality against length", svg, alt, ("The line joins what nothing else beats in both.",))]
 
 
 def reward_figures(outcomes: Sequence[Outcome]) -> list[Figure]:
@@ -153,7 +162,7 @@ def reward_figures(outcomes: Sequence[Outcome]) -> list[Figure]:
         alt = f"Composite against {signal} of {pair.n} summaries: {r}"
         svg = charts.scatter(series, alt=alt, x_title=signal, y_title="composite")
         figures.append(
-            Figure(f"S2{'abc'[len(figures)]}", f"Reward against judge, {signal}", svg, alt, (f"{r}, n = {pair.n}.",))
+            Figure(f"S2{letter(len(figures))}", f"Reward against judge, {signal}", svg, alt, (f"{r}, n = {pair.n}.",))
         )
     return figures
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 from smolsum.report.html import numeric_columns
 from smolsum.report.page import MINUS, Cell, Page, Table
 
@@ -28,11 +30,20 @@ _ESCAPES = {
     "·": r"$\cdot$",
     "\N{RIGHT SINGLE QUOTATION MARK}": "'",
 }
+_PRINTED = frozenset(
+    "¡£§©ª«°²³¶¹º»¿Ææ÷ØøÐðÞþßŒœŁłıĐđ—“”„•€™†‡\u00d7\N{EN DASH}\N{LEFT SINGLE QUOTATION MARK}"
+    "\N{SINGLE LOW-9 QUOTATION MARK}"
+)
+"""what the encoding T1 prints beside ASCII and accented letters"""
+_ACCENTS = frozenset("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327\u0328")
 
 
 def to_latex(page: Page) -> str:
     """Returns every table; what no run fills is a dash, and a comment above the table has the commands."""
-    parts = ["% needs \\usepackage{booktabs,longtable}"]
+    parts = [
+        "% needs \\usepackage[T1]{fontenc} and \\usepackage{booktabs,longtable}; pdflatex, xelatex, lualatex set it\n"
+        "% a character that pdflatex has no letter for stands as its code point, such as [U+1F600]"
+    ]
     for section in page.sections:
         parts += [_table(item) for item in section.items if isinstance(item, Table)]
     return "\n\n".join(parts) + "\n"
@@ -69,4 +80,12 @@ def _cell(cell: Cell) -> str:
 
 def escape(text: str) -> str:
     """Text on one line that LaTeX reads as text."""
-    return "".join(_ESCAPES.get(letter, letter) for letter in " ".join(text.split()))
+    return "".join(map(_letter, " ".join(text.split())))
+
+
+def _letter(letter: str) -> str:
+    if letter in _ESCAPES:
+        return _ESCAPES[letter]
+    parts = unicodedata.normalize("NFD", letter)
+    known = letter in _PRINTED or (parts[0].isascii() and set(parts[1:]) <= _ACCENTS and letter < "\u0180")
+    return letter if known else f"[U+{ord(letter):04X}]"

@@ -79,6 +79,11 @@ class Page:
     sections: tuple[Section, ...]
 
 
+def letter(place: int) -> str:
+    """a, b … z, aa, ab … for tables and figures that share a number."""
+    return (letter(place // 26 - 1) if place > 25 else "") + chr(ord("a") + place % 26)
+
+
 def words(text: object) -> Cell:
     """A cell of text."""
     return Cell(str(text))

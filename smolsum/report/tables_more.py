@@ -8,7 +8,7 @@ from typing import Any
 
 from smolsum.evaluate.scores import SUMMARY
 from smolsum.report.commands import judge_command
-from smolsum.report.page import Cell, Source, Table, empty, number, p_value, plain, words
+from smolsum.report.page import Cell, Source, Table, empty, letter, number, p_value, plain, words
 from smolsum.report.results import Outcome, baseline_of
 from smolsum.report.study import LeftOut, Study, Trained
 from smolsum.report.tables_results import NOT_DONE
@@ -184,8 +184,17 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def samples_table(study: Study, outcomes: Sequence[Outcome], model: str) -> Table:
-    """Returns completions of the same examples side by side; the examples are spread evenly over the split."""
+def samples_tables(study: Study, outcomes: Sequence[Outcome]) -> list[Table]:
+    """Returns, for each model, completions of the same examples side by side; the examples are spread evenly over the
+    split."""
+    several = len(study.models) > 1
+    return [
+        _samples(f"S9{letter(place) if several else ''}", study, outcomes, model)
+        for place, model in enumerate(study.models)
+    ]
+
+
+def _samples(label: str, study: Study, outcomes: Sequence[Outcome], model: str) -> Table:
     shown = [*filter(None, [baseline_of(study, model)]), *(one for one in outcomes if one.model == model)]
     ids = shown[0].side.ids["id"].to_list() if shown else []
     picked = ids[:: max(1, math.ceil(len(ids) / SAMPLES))]
@@ -199,7 +208,7 @@ def samples_table(study: Study, outcomes: Sequence[Outcome], model: str) -> Tabl
             cells.append(Cell(cut or "(empty)", source=Source(evaluation.folder / "scores.jsonl", key)))
         rows.append(tuple(cells))
     columns = ("Example", *(one.name for one in shown))
-    return Table("S9", f"Completions side by side, {model}", columns, tuple(rows), folded=True)
+    return Table(label, f"Completions side by side, {model}", columns, tuple(rows), folded=True)
 
 
 def limits(study: Study, outcomes: Sequence[Outcome]) -> list[str]:

@@ -11,7 +11,20 @@ from smolsum.evaluate.columns import PASS_RATE
 from smolsum.evaluate.scores import SUMMARY
 from smolsum.lines import read_jsonl
 from smolsum.report.commands import baseline_command, judge_command, train_command
-from smolsum.report.page import Cell, Source, Table, empty, mark_best, number, p_value, percent, plain, signed, words
+from smolsum.report.page import (
+    Cell,
+    Source,
+    Table,
+    empty,
+    letter,
+    mark_best,
+    number,
+    p_value,
+    percent,
+    plain,
+    signed,
+    words,
+)
 from smolsum.report.study import CRITERIA, Evaluation, Study
 from smolsum.report.tables_results import JUDGED, NOT_DONE
 from smolsum.stats.paired import ALPHA
@@ -172,7 +185,7 @@ def baseline_tables(study: Study) -> list[Table]:
             passes = number(found.metric(PASS_RATE), percent, found.source(PASS_RATE), command=ask)
             rows.append((words(model), words(told), *cells, passes))
         # the study tests Qwen first
-        label = str(6 - place if len(study.models) > 1 else 5) if place < 2 else f"S{5 + place}"
+        label = str(6 - place if len(study.models) > 1 else 5) if place < 2 else f"6{letter(place - 2)}"
         tests.append(_prompts_table(label, model, study, [mine.get(variant) for variant in VARIANTS]))
     columns = ("Model", "Prompt", "Composite", *map(str.title, CRITERIA), "Pass Rate")
     table = Table("4", "Untrained models, told the length in the prompt", columns, mark_best(rows, range(2, 8)))

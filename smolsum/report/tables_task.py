@@ -30,7 +30,11 @@ def headlines_table(study: Study) -> Table:
     for name, evaluation in shown:
         texts = {h["metric"]: h["text"] for h in evaluation.summary.get("headlines", ())}
         cells = [
-            Cell(texts[metric], evaluation.metric(metric), evaluation.source(metric))
+            Cell(
+                _headline(texts[metric], evaluation.metric(metric)),
+                evaluation.metric(metric),
+                evaluation.source(metric),
+            )
             if metric in texts
             else empty(evaluation.again, "not known")
             for metric in titles
@@ -38,6 +42,11 @@ def headlines_table(study: Study) -> Table:
         rows.append((words(name), *cells))
     note = "Of the test split, greedy; the evaluation of a run is that of its last step."
     return Table("S10", "Headline metrics", ("Evaluation", *titles.values()), tuple(rows), (note,))
+
+
+def _headline(text: str, value: float | None) -> str:
+    """As the task shows it, but a share as shares are shown in all of the report."""
+    return text if value is None or not text.endswith("%") else percent(value)
 
 
 def started_table(study: Study) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from itertools import pairwise
+from itertools import combinations, pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -50,6 +50,20 @@ def test_a_front_goes_down_before_right() -> None:
     svg = charts.scatter(points, alt="x", x_title="x", y_title="y", front=((0.0, 1.0), (1.0, 0.0)))
     assert re.search(r'class="front" d="M[\d.]+ [\d.]+V[\d.]+H[\d.]+"', svg)
     assert "1 a" in svg
+
+
+def test_numbers_do_not_cover_one_another() -> None:
+    """Of thirteen points of which some coincide, every number is legible and inside the plot."""
+    spots = [(0.0, 0.0), (1.0, 1.0), *[(0.5, 0.5)] * 4, *[(0.5 + i / 200, 0.5 - i / 300) for i in range(6)], (1.0, 0.0)]
+    points = [Series(f"n{i}", (spot,)) for i, spot in enumerate(spots)]
+    svg = charts.scatter(points, alt="x", x_title="x", y_title="y")
+    found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="middle">(\d+)<', svg)
+    assert [told for _, _, told in found] == [str(i) for i in range(1, 14)]
+    boxes = [(float(x) - len(told) * charts.LETTER / 2, float(y), len(told) * charts.LETTER) for x, y, told in found]
+    for one, other in combinations(boxes, 2):
+        apart = one[0] + one[2] <= other[0] or other[0] + other[2] <= one[0] or abs(one[1] - other[1]) >= 9
+        assert apart
+    assert all(x >= 0 and x + wide <= charts.WIDTH and y <= 280 for x, y, wide in boxes)
 
 
 def test_names_cannot_break_a_drawing() -> None:

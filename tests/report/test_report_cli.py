@@ -250,6 +250,24 @@ def test_a_baseline_alone(call: Call, capsys: pytest.CaptureFixture[str], runs: 
     assert capsys.readouterr().err == ""
 
 
+def test_judged_baselines_are_judged(runs: Path) -> None:
+    """Where only baselines are judged it is training that lacks, not a judge; so too with length alone."""
+    for names in (["baseline-lfm-50-words-test"], ["baseline-lfm-50-words-test", "length"]):
+        assert cli.main(["report", *(str(runs / name) for name in names), "--format", "json"]) == 0
+        assert json.loads(next(Path().rglob("report.json")).read_text())["verdict"].endswith(
+            "no trained configuration yet."
+        )
+
+
+def test_latex_has_letters_for_all(call: Call, runs: Path) -> None:
+    """What pdflatex has no letter for is shown by its code point."""
+    scores = runs / "meteor" / "eval" / "quality-test" / "scores.jsonl"
+    text = scores.read_text().replace("A summary.", "Ça va \U0001f600 \u65e5 \u2014 ě", 1)
+    scores.write_text(text)
+    call("--format", "latex")
+    assert "Ça va [U+1F600] [U+65E5] \u2014 ě" in Path("report/report.tex").read_text()
+
+
 def test_one_run_reports_into_itself(capsys: pytest.CaptureFixture[str], runs: Path) -> None:
     """A report of a single run lies in that run; its empty cells name what a comparison lacks."""
     assert cli.main(["report", "meteor"]) == 0
@@ -289,7 +307,7 @@ def test_a_task_that_is_not_the_study_s(capsys: pytest.CaptureFixture[str], tmp_
     items = {item.get("table", item.get("figure")): item for s in found["sections"] for item in s["items"]}
     assert not {"4", "5", "6", "8", "10", "10a", "11", "14", "S1", "S4"} & set(items)
     assert [row[4]["value"] for row in items["S11"]["rows"]] == pytest.approx([0.6, 0.1])
-    assert [row[1]["text"] for row in items["S10"]["rows"]] == ["50%", "50%"]
+    assert [row[1]["text"] for row in items["S10"]["rows"]] == ["71.7%", "21.7%"]
     assert [[cell["text"] for cell in row[1:4]] for row in items["S5"]["rows"]] == [
         ["long", "5", "0"],
         ["short", "1", "0"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,25 @@ def test_correlations_pool_as_the_study_did(page: Page) -> None:
     """Figure 1: 1,200 examples of the fine-tuned strategy, 1,400 of the other, for each model."""
     figures = [i for s in page.sections for i in s.items if isinstance(i, Figure) and i.number.startswith("1")]
     assert [figure.notes[0].split()[2] for figure in figures] == ["1200:", "1400:", "1200:", "1400:"]
+
+
+def test_a_front_is_of_one_model(page: Page) -> None:
+    """Figure S1 is drawn for each model; nothing joins points of two."""
+    figures = [i for s in page.sections for i in s.items if isinstance(i, Figure) and i.number.startswith("S1")]
+    assert [figure.number for figure in figures] == ["S1a", "S1b"]
+    assert all("13 configurations" in figure.alt for figure in figures)
+
+
+def test_ids_are_unique(page: Page, tmp_path: Path) -> None:
+    """No two tables, figures or sections of the page have one id."""
+    found = re.findall(r' id="([^"]+)"', to_html(page, tmp_path))
+    assert len(found) == len(set(found))
+    assert {"table-S9a", "table-S9b"} <= set(found)
+
+
+def test_the_verdict_says_how_many_are_on_target(page: Page) -> None:
+    """Beside each model's best score, the share of its summaries that have the length."""
+    assert page.verdict.count("on target in ") == 2
 
 
 def test_the_whole_study_is_a_small_file(page: Page, tmp_path: Path) -> None:
