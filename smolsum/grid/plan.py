@@ -91,6 +91,8 @@ def plan(
         if len(pairs) > 1 and "length" in signals and FINETUNED in TASKS[several[0].task.name].strategies:
             # the fine-tuned runs begin with length alone, and all are compared with it
             pairs.insert(0, (FINETUNED, "length"))
+            alone = [pair for pair, one in zip(pairs[1:], several, strict=True) if _is_length_only(one)]
+            pairs = [pair for pair in pairs if pair not in alone or pair == pairs[0]]
         wanted += [(model, *pair) for pair in pairs]
     stages = {one: tuple(resolved(*one, common).stages) for one in wanted}
     for text in sets:
@@ -103,6 +105,10 @@ def plan(
     ]
     distinct = list({_key(config): config for config in configs}.values())
     return _found(distinct)
+
+
+def _is_length_only(config: Config) -> bool:
+    return strategy_of(asdict(config)) == LENGTH_ONLY
 
 
 def _stage(text: str) -> str | None:

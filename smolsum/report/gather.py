@@ -56,7 +56,9 @@ def gather(references: Sequence[str], runs_dir: Path) -> Study:
         kinds = [key for key in [*map(of_run, trained), *map(of_evaluation, baselines)] if key is not None]
         trained, dropped_runs = agreeing(trained, of_run, kinds)
         baselines, dropped = agreeing(baselines, of_evaluation, kinds)
-        left_out += [LeftOut(run.paths.name, f"mixed: {what} is not that of the other runs") for run in dropped_runs]
+        left_out += [
+            LeftOut(run.paths.name, f"mixed: {what} is not that of the other runs", run=run) for run in dropped_runs
+        ]
         left_out += [LeftOut(e.folder.name, f"mixed: {what} is not that of the other runs") for e in dropped]
     if not trained and not baselines:
         reasons = "; ".join(f"{one.name}: {one.reason}" for one in left_out)

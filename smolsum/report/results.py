@@ -48,33 +48,34 @@ class Outcome:
 
 
 def baseline_of(study: Study, model: str) -> Outcome | None:
-    """The length-only checkpoint that a model's configurations are compared with: a run of its own or, without one,
-    what a fine-tuned run evaluated between its stages. The judged one where there are several."""
+    """The length-only checkpoint that a model's configurations are compared with: a run of its own, of several seeds
+    where there are, or, without one, what a fine-tuned run evaluated between its stages. The judged one of several."""
     runs = [run for run in study.trained if run.model == model]
-    own = [run for run in runs if run.strategy == LENGTH_ONLY]
-    found: list[tuple[Evaluation, tuple[Trained, ...]]] = [(run.last, (run,)) for run in own]
-    found += [(between, (run,)) for run in runs if (between := run.after_length) is not None]
+    own = _by_seeds([run for run in runs if run.strategy == LENGTH_ONLY])
+    found: list[tuple[tuple[Evaluation, ...], tuple[Trained, ...]]] = [
+        (tuple(run.last for run in group), tuple(group)) for group in own
+    ]
+    found += [((between,), (run,)) for run in runs if (between := run.after_length) is not None]
     if not found:
         return None
-    evaluation, of = next((pair for pair in found if pair[0].judge == study.judge), found[0])
-    return Outcome(model, LENGTH_ONLY, LENGTH_ONLY, LENGTH_ONLY, (evaluation,), of)
+    evaluations, of = next((one for one in found if all(e.judge == study.judge for e in one[0])), found[0])
+    name = LENGTH_ONLY + (f" x{len(of)}" if len(of) > 1 else "")
+    return Outcome(model, LENGTH_ONLY, LENGTH_ONLY, name, evaluations, of)
 
 
 def outcomes(study: Study) -> list[Outcome]:
-    """Returns every trained configuration but the baselines, those of the study first and in its order, each tested
-    against its model's baseline; p values adjusted by Holm over all of them."""
-    groups: dict[str, list[Trained]] = {}
-    for run in study.trained:
-        if run.strategy != LENGTH_ONLY:
-            groups.setdefault(_settings(run), []).append(run)
-    distinct: list[list[Trained]] = []
-    for group in groups.values():
-        seeds = {run.config.get("train", {}).get("seed") for run in group}
-        distinct += [group] if len(seeds) == len(group) else [[run] for run in group]
-    found = [_outcome(group) for group in distinct]
+    """Returns every trained configuration but the baselines (so a second length-only one too), those of the study first
+    and in its order, each tested against its model's baseline; p values adjusted by Holm over all of them."""
+    baselines = {model: baseline_of(study, model) for model in study.models}
+    used = {
+        run.paths.root for one in baselines.values() if one and one.runs[0].strategy == LENGTH_ONLY for run in one.runs
+    }
+    found = [_outcome(group) for group in _by_seeds([run for run in study.trained if run.paths.root not in used])]
     names = [(one.model, one.name) for one in found]
     found = [
-        replace(one, name=f"{one.name} · {one.runs[0].paths.name}") if names.count((one.model, one.name)) > 1 else one
+        replace(one, name=f"{one.name} · {one.runs[0].paths.name}")
+        if names.count((one.model, one.name)) > 1 or one.strategy == LENGTH_ONLY
+        else one
         for one in found
     ]
     order = list(REWARDS)
@@ -86,7 +87,7 @@ def outcomes(study: Study) -> list[Outcome]:
             one.name,
         )
     )
-    tested = [_tested(one, baseline_of(study, one.model)) for one in found]
+    tested = [_tested(one, baselines[one.model]) for one in found]
     adjusted = holm([one.test.result.p if one.test else math.nan for one in tested])
     return [replace(one, p_holm=p) for one, p in zip(tested, adjusted, strict=True)]
 
@@ -103,7 +104,8 @@ def compare(a: Outcome, b: Outcome) -> MixedResult | None:
 
 def _outcome(group: Sequence[Trained]) -> Outcome:
     first = group[0]
-    name = PREFIX.get(first.strategy, f"{first.strategy}: ") + first.reward
+    length_only = first.strategy == LENGTH_ONLY
+    name = LENGTH_ONLY if length_only else PREFIX.get(first.strategy, f"{first.strategy}: ") + first.reward
     if len(group) > 1:
         name += f" x{len(group)}"
     return Outcome(first.model, first.strategy, first.reward, name, tuple(run.last for run in group), tuple(group))
@@ -113,10 +115,24 @@ def _tested(one: Outcome, baseline: Outcome | None) -> Outcome:
     if baseline is None:
         return one
     flips = None
-    if len(one.evaluations) == 1 and all("passed" in o.evaluations[0].scores.metrics for o in (baseline, one)):
+    if all(len(o.evaluations) == 1 for o in (baseline, one)) and all(
+        "passed" in o.evaluations[0].scores.metrics for o in (baseline, one)
+    ):
         ids = baseline.side.ids
         flips = mcnemar(*(o.side.values("passed", ids)[0] for o in (baseline, one)), alternative="two-sided")
     return replace(one, test=compare(baseline, one), flips=flips)
+
+
+def _by_seeds(runs: Sequence[Trained]) -> list[list[Trained]]:
+    """The runs that differ in their seed alone together; each alone where a seed is there twice."""
+    groups: dict[str, list[Trained]] = {}
+    for run in runs:
+        groups.setdefault(_settings(run), []).append(run)
+    distinct: list[list[Trained]] = []
+    for group in groups.values():
+        seeds = {run.config.get("train", {}).get("seed") for run in group}
+        distinct += [group] if len(seeds) == len(group) else [[run] for run in group]
+    return distinct
 
 
 def _settings(run: Trained) -> str:

@@ -136,6 +136,8 @@ class LeftOut:
     name: str
     reason: str
     command: str = ""
+    run: Trained | None = None
+    """of a run that is whole, but not of the others' kind"""
 
 
 @dataclass(frozen=True)

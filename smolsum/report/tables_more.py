@@ -80,10 +80,13 @@ def flips_table(study: Study, outcomes: Sequence[Outcome]) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for one in outcomes:
         head = (words(one.model), words(one.name))
+        baseline = baseline_of(study, one.model)
+        if one.flips is None and any(len(o.evaluations) > 1 for o in (one, baseline) if o is not None):
+            rows.append((*head, *[words(NOT_DONE)] * 3, words("several seeds")))
+            continue
         if one.flips is None:
             rows.append((*head, *[empty(judge_command(study, one.evaluations[0]))] * 4))
             continue
-        baseline = baseline_of(study, one.model)
         assert baseline is not None
         ids = baseline.side.ids
         before, after = (side.values("passed", ids)[0] for side in (baseline.side, one.side))

@@ -99,8 +99,20 @@ def _best_cell(one: Outcome | None, command: str) -> Cell:
 def _not_run(study: Study, model: str, strategy: str, found: Sequence[Outcome], width: int) -> list[tuple[Cell, ...]]:
     """A row for each of the study's rewards that no run has, with the command that trains it."""
     missing = [reward for reward in REWARDS if reward not in {one.reward for one in found}]
-    blanks = {reward: empty(train_command(study, model, strategy, reward)) for reward in missing}
-    return [(words(PREFIX[strategy] + reward), *[blank] * (width - 1)) for reward, blank in blanks.items()]
+    blanks = {reward: not_here(study, [model], strategy, reward) for reward in missing}
+    rest = {reward: blank if blank.command else words(NOT_DONE) for reward, blank in blanks.items()}
+    return [(words(PREFIX[strategy] + reward), blanks[reward], *[rest[reward]] * (width - 2)) for reward in missing]
+
+
+def not_here(study: Study, models: Sequence[str], strategy: str, reward: str) -> Cell:
+    """A cell for a configuration without a run in the report: the command that trains it for the first of the models;
+    of a run that is left out the evaluation by this report's judge, if only that is wrong, or else why it is."""
+    for one in study.left_out:
+        if one.run and one.run.model in models and (one.run.strategy, one.run.reward) == (strategy, reward):
+            other_judge = one.run.last.judge not in (None, study.judge)
+            refits = other_judge and study.judge is not None and ": its judge " in one.reason
+            return empty(judge_command(study, one.run.last), "left out") if refits else words(f"left out: {one.reason}")
+    return empty(train_command(study, models[0], strategy, reward))
 
 
 def _results(
@@ -118,7 +130,7 @@ def _results(
         blank = empty(train_command(study, model, LENGTH_ONLY))
         rows: list[tuple[Cell, ...]] = [(words(BASELINE), *[blank] * len(JUDGED), *untested)]
     else:
-        rows = [(words(BASELINE), *_judged(study, baseline), *untested)]
+        rows = [(words(BASELINE + _seeds(baseline)), *_judged(study, baseline), *untested)]
     rows += [(words(one.name), *_judged(study, one), *_compared(study, one, baseline)) for one in found]
     rows += _not_run(study, model, strategy, found, len(columns))
     significant = [one for one in found if one.test and one.test.result.p < ALPHA]
@@ -137,9 +149,14 @@ def _results(
         )
     if missing := [f"{one.name} {one.test.result.missing}" for one in judged if one.test and one.test.result.missing]:
         notes.append(f"Pairs left out for want of a score: {', '.join(missing)}.")
-    if any(len(one.evaluations) > 1 for one in found):
+    if any(len(one.evaluations) > 1 for one in [*found, *([baseline] if baseline else [])]):
         notes.append("xN: N seeds; their mean per example is compared, and t counts seeds and examples as samples.")
     return Table(label, title, columns, mark_best(rows, range(1, 7)), tuple(notes))
+
+
+def _seeds(one: Outcome) -> str:
+    """What a name says of several seeds."""
+    return f" x{len(one.evaluations)}" if len(one.evaluations) > 1 else ""
 
 
 def _judged(study: Study, one: Outcome) -> tuple[Cell, ...]:
@@ -189,7 +206,11 @@ def _lengths(
     target, tolerance = target_of(study)
     columns = ("Reward Configuration", *(head for head, _, _ in LENGTHS), f"Within ±{tolerance} of {target}")
     # the study has the baseline's lengths beside the joint strategy only, where they are comparable
-    shown = [("length-only (baseline)", baseline)] if baseline is not None and strategy == INCLUDED else []
+    shown = (
+        [(f"length-only (baseline){_seeds(baseline)}", baseline)]
+        if baseline is not None and strategy == INCLUDED
+        else []
+    )
     rows = [length_row(name, one) for name, one in [*shown, *((one.name, one) for one in found)]]
     rows += _not_run(study, model, strategy, found, len(columns))
     note = (
@@ -204,4 +225,4 @@ def _others(study: Study, others: Sequence[Outcome]) -> Table:
         for one in others
     ]
     columns = ("Model", "Configuration", *JUDGED, *TESTED)
-    return Table("S1", "Strategies that the study does not have", columns, mark_best(rows, range(2, 8)))
+    return Table("S1", "Configurations that the study does not have", columns, mark_best(rows, range(2, 8)))

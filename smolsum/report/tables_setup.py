@@ -26,7 +26,7 @@ from smolsum.report.page import (
     words,
 )
 from smolsum.report.study import CRITERIA, Evaluation, Study
-from smolsum.report.tables_results import JUDGED, NOT_DONE
+from smolsum.report.tables_results import JUDGED, NOT_DONE, not_here
 from smolsum.stats.paired import ALPHA
 from smolsum.stats.runs import compare_runs
 from smolsum.stats.sides import Side
@@ -128,9 +128,10 @@ def _samples(study: Study) -> Table:
                 for row in asked
             )
             return Table("2", "The first posts with their references", columns, rows)
-    return Table(
-        "2", "The first posts with their references", columns, ((empty(train_command(study, study.models[0])),) * 3,)
-    )
+    lack = empty(train_command(study, study.models[0]))
+    if study.trained:
+        lack = words("not known: no run has the completions of its first step whole")
+    return Table("2", "The first posts with their references", columns, ((lack,) * 3,))
 
 
 def _excerpt(text: str) -> str:
@@ -239,7 +240,7 @@ def _configurations(study: Study) -> Table:
             runs = [run for run in study.trained if (run.strategy, run.reward) == (strategy, reward)]
             source = Source(runs[0].paths.config, "stages") if runs else None
             filled = Cell(", ".join(run.paths.name for run in runs), source=source)
-            cells.append(filled if runs else empty(train_command(study, study.models[0], strategy, reward)))
+            cells.append(filled if runs else not_here(study, study.models, strategy, reward))
         rows.append(tuple(cells))
     columns = ("Configuration", "Signals", *(s.capitalize() for s in STRATEGIES.values()))
     return Table("8", "Reward configurations", columns, tuple(rows))

@@ -20,6 +20,9 @@ from smolsum.stats.sides import Side
 
 ERRORS = "errors/"
 """before the names of errors among the metrics"""
+FACTS, FACT_ERROR = "facts/", "wrong facts"
+"""before what is counted where the data have facts, and the error that only they tell"""
+NO_FACTS = "not known: data without facts"
 
 
 def headlines_table(study: Study) -> Table:
@@ -36,7 +39,7 @@ def headlines_table(study: Study) -> Table:
                 evaluation.source(metric),
             )
             if metric in texts
-            else empty(evaluation.again, "not known")
+            else _unknown(evaluation, metric)
             for metric in titles
         ]
         rows.append((words(name), *cells))
@@ -116,10 +119,8 @@ def error_names(study: Study, outcomes: Sequence[Outcome]) -> list[str]:
 def errors_table(study: Study, outcomes: Sequence[Outcome]) -> Table:
     """Returns what is wrong with the completions, in shares of the examples; one may have several faults."""
     names = error_names(study, outcomes)
-    rows = []
-    for one in [*filter(None, (baseline_of(study, model) for model in study.models)), *outcomes]:
-        evaluation = one.evaluations[0]
-        rows.append((words(one.model), words(one.name), *(_share(study, evaluation, name) for name in names)))
+    shown = [*filter(None, (baseline_of(study, model) for model in study.models)), *outcomes]
+    rows = [(words(one.model), words(one.name), *(_share(study, one, name) for name in names)) for one in shown]
     for evaluation in study.baselines:
         cells = [_share(study, evaluation, name) for name in names]
         rows.append((words(evaluation.model), words(evaluation.folder.name), *cells))
@@ -129,7 +130,21 @@ def errors_table(study: Study, outcomes: Sequence[Outcome]) -> Table:
     return Table("S6", "Error taxonomy", columns, tuple(rows), (f"{note.capitalize()}.",) if note else ())
 
 
-def _share(study: Study, evaluation: Evaluation, name: str) -> Cell:
+def _share(study: Study, of: Outcome | Evaluation, name: str) -> Cell:
     """A share; where nothing could tell it, the command that might: with a judge, if there was none."""
+    evaluation = of.evaluations[0] if isinstance(of, Outcome) else of
+    if (value := of.metric(key := ERRORS + name)) is None and name == FACT_ERROR and not _has_facts(evaluation):
+        return words(NO_FACTS)
     command = evaluation.again if evaluation.judge else judge_command(study, evaluation)
-    return number(evaluation.metric(key := ERRORS + name), percent, evaluation.source(key), command=command)
+    return number(value, percent, evaluation.source(key), command=command)
+
+
+def _has_facts(evaluation: Evaluation) -> bool:
+    return any(key.startswith(FACTS) for key in evaluation.summary["metrics"])
+
+
+def _unknown(evaluation: Evaluation, metric: str) -> Cell:
+    """A headline that an evaluation does not have."""
+    if metric.startswith(FACTS) and not _has_facts(evaluation):
+        return words(NO_FACTS)
+    return empty(evaluation.again, "not known")

@@ -91,6 +91,25 @@ def test_what_cannot_be_planned(flags: list[str], says: str, call: Call, tmp_pat
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("rewards", [["--reward=length", "--reward=rouge"], ["--reward=rouge", "--reward=length"]])
+def test_length_alone_is_planned_once(rewards: list[str], call: Call, tmp_path: Path) -> None:
+    """With every strategy length alone is one run, not another one of the joint strategy."""
+    code, out, _ = call("train", "--strategy=all", *rewards, "--dry-run", f"--runs-dir={tmp_path / 'runs'}")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()[1:]] == [
+        "tiny-length",
+        "tiny-finetuned-rouge",
+        "tiny-included-rouge",
+    ]
+
+
+def test_all_needs_a_list(call: Call, tmp_path: Path) -> None:
+    """A task that names no rewards for `all` says so."""
+    code, _, err = call("train", "--task=doc-qa", "--reward=all", "--dry-run", f"--runs-dir={tmp_path / 'runs'}")
+    assert code == 2
+    assert "the task doc-qa has no list that 'all' stands for" in err
+
+
 def test_each_parent_is_trained_once(whole: Path, data: Path, tmp_path: Path) -> None:
     """The fine-tuned runs take the length stage, and all runs the first completions, from those before; they learn what
     a run alone learns."""

@@ -202,7 +202,7 @@ def damage(runs: Path, kind: str) -> str:
     ["half", "unevaluated", "line", "short", "config", "task", "other task", "metric", "data", "judge", "weights"],
 )
 def test_a_bad_run_is_named_and_left_out(call: Call, runs: Path, kind: str) -> None:
-    """It is said on stderr and in the report, and no other table changes by it."""
+    """It is said on stderr and in the report; no other cell changes by it, but for empty ones that say so too."""
     call("--format", "json")
     before = {s["title"]: s for s in json.loads(Path("report/report.json").read_text())["sections"]}
     reason = damage(runs, kind)
@@ -212,7 +212,62 @@ def test_a_bad_run_is_named_and_left_out(call: Call, runs: Path, kind: str) -> N
     assert f"odd is left out: {reason}" in err
     (named,) = after.pop("Left out")["items"][0]["rows"]
     assert named[0]["text"] == "odd"
+    assert list(after) == list(before)
+    for title, section in after.items():
+        for was, now in zip(before[title].pop("items"), section.pop("items"), strict=True):
+            for old, new in zip(was.pop("rows", []), now.pop("rows", []), strict=True):
+                assert all(a == b or "command" in a for a, b in zip(old, new, strict=True))
+            assert now == was
     assert after == before
+
+
+def table(number: str) -> list[list[dict[str, Any]]]:
+    """The rows of a table of the report in report/."""
+    sections = json.loads(Path("report/report.json").read_text())["sections"]
+    return next(item["rows"] for s in sections for item in s["items"] if item.get("table") == number)
+
+
+def test_a_trained_run_is_not_to_be_trained(call: Call, runs: Path) -> None:
+    """Of one left out for its judge the cells have the evaluation by the others' judge, else why it is left out."""
+    damage(runs, "judge")
+    call("--format", "json")
+    command = "smolsum eval odd --judge judge-a"
+    assert {cell.get("command") for cell in table("11")[3][1:]} == {command}
+    assert table("8")[2][3]["command"] == command
+    shutil.rmtree(runs / "odd")
+    damage(runs, "weights")
+    call("--format", "json")
+    assert "left out: mixed: the fingerprint of its base model" in table("11")[3][1]["text"]
+    assert not any("command" in cell for cell in table("11")[3])
+    assert "left out: " in table("8")[2][3]["text"]
+
+
+def test_cells_that_no_command_fills(call: Call, runs: Path) -> None:
+    """Facts that the data lack, and damaged completions of all runs, are not to be had by a command."""
+    for path in runs.glob("*/eval/*/summary.json"):
+        summary = json.loads(path.read_text())
+        summary["metrics"]["errors/wrong facts"] = None
+        path.write_text(json.dumps(summary))
+    for name in ("length", "meteor"):
+        (runs / name / "completions" / "step-000001.jsonl").write_text('{"prompt_id"\n')
+    call("--format", "json")
+    assert [row[-1]["text"] for row in table("S6")[:2]] == ["not known: data without facts"] * 2
+    assert table("2")[0][0]["text"].startswith("not known: ")
+
+
+def test_no_length_only_run_vanishes(call: Call, runs: Path) -> None:
+    """Seeds of the baseline are pooled; one of other settings has a row of its own."""
+    rows = scores(0.02)
+    run(runs, "length-s1", PATHS["lfm"], {"length": ["length"]}, rows, means(rows), seed=1)
+    run(runs, "length-joint", PATHS["lfm"], {"included": ["length"]}, rows, means(rows))
+    call("--format", "json")
+    assert table("10")[0][0]["text"] == "length-only (GRPO baseline) x2"
+    composites = [sum(row["composite"] for row in scores(shift)) / 6 for shift in (0.0, 0.02)]
+    assert table("10")[0][1]["value"] == pytest.approx(sum(composites) / 2)
+    assert table("11a")[0][0]["text"] == "length-only (baseline) x2"
+    names = [row[1]["text"] for row in table("S6")]
+    assert {"length-only x2", "length-only · length-joint"} <= set(names)
+    assert table("S1")[0][1]["text"] == "length-only · length-joint"
 
 
 def test_seeds_are_one_row(call: Call, runs: Path) -> None:
