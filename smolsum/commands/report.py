@@ -58,5 +58,7 @@ def report(
     study = gather(runs, folder)
     for one in study.left_out:
         console.warn(f"{one.name} is left out: {one.reason}" + (f" ({one.command})" if one.command else ""))
+    for notice in study.notices:
+        console.warn(notice)
     alone = study.trained[0].paths.root if len(runs) == 1 and len(study.trained) == 1 else None
     console.data(str(write(compose(study), out or (alone / "report" if alone else Path("report")), form)))

@@ -7,18 +7,21 @@ test split, target, judge or base model is not that of the rest.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import tomli
 
-from smolsum.configurations import model_name, reward_of, strategy_of
+from smolsum.configurations import reward_of, strategy_of
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.evaluate.scores import SCORES, SUMMARY, has_scores, read_summary
 from smolsum.lines import read_jsonl
-from smolsum.report.kinds import KINDS, agreeing
+from smolsum.report import shape
+from smolsum.report.kinds import KINDS, agreeing, aside, judge_of_most
 from smolsum.report.study import Evaluation, LeftOut, Study, Trained
 from smolsum.runs import LATEST, RunPaths
 from smolsum.stats.scores import load_scores
@@ -37,33 +40,46 @@ def gather(references: Sequence[str], runs_dir: Path) -> Study:
         try:
             if RunPaths(root).config.exists():
                 run = _read_run(RunPaths(root))
-                for of_run, _, _ in KINDS:
-                    of_run(run)
                 trained.append(run)
             elif has_scores(root):
                 evaluation = _read_evaluation(root)
-                for _, of_evaluation, _ in KINDS:
-                    of_evaluation(evaluation)
+                _ = evaluation.again  # of an evaluation in a run: reads that run
                 baselines.append(evaluation)
             else:
                 left_out.append(LeftOut(root.name, "holds neither a run nor a finished evaluation"))
         except _Unfinished as unfinished:
             left_out.append(LeftOut(root.name, *unfinished.args))
-        except (SmolsumError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except (SmolsumError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             what = error.message if isinstance(error, SmolsumError) else f"{type(error).__name__}: {error}"
             left_out.append(LeftOut(root.name, f"malformed: {what}"))
+    judge = judge_of_most(trained, baselines)
+    trained = [run.judged_by(judge) for run in trained]
     for of_run, of_evaluation, what in KINDS:
         kinds = [key for key in [*map(of_run, trained), *map(of_evaluation, baselines)] if key is not None]
         trained, dropped_runs = agreeing(trained, of_run, kinds)
         baselines, dropped = agreeing(baselines, of_evaluation, kinds)
-        left_out += [
-            LeftOut(run.paths.name, f"mixed: {what} is not that of the other runs", run=run) for run in dropped_runs
-        ]
-        left_out += [LeftOut(e.folder.name, f"mixed: {what} is not that of the other runs") for e in dropped]
+        said = f"mixed: {what} is not that of the other runs"
+        left_out += [LeftOut(run.paths.name, said + tie, run=run) for run, tie in dropped_runs]
+        left_out += [LeftOut(e.folder.name, said + tie) for e, tie in dropped]
     if not trained and not baselines:
         reasons = "; ".join(f"{one.name}: {one.reason}" for one in left_out)
         raise UsageError(f"nothing to report: {reasons}", hint="smolsum runs lists what there is")
-    return Study(tuple(trained), tuple(baselines), tuple(left_out))
+    whole = [_without_gaps(run) for run in trained]
+    notices = [notice for _, notice in whole if notice] + aside(trained, baselines)
+    return Study(tuple(run for run, _ in whole), tuple(baselines), tuple(left_out), tuple(notices))
+
+
+def _without_gaps(run: Trained) -> tuple[Trained, str]:
+    """The run, without the metrics of its steps if some of them are missing, and what is said of that."""
+    ends = [0, *accumulate(run.info["steps"].values())]
+    steps = {row["step"] for row in run.metrics if type(row.get("step")) is int}
+    first, last = min(steps, default=0), ends[-1]
+    # a run that goes on from another's stage begins after it
+    if not last or (first - 1 in ends and steps == set(range(first, last + 1))):
+        return run, ""
+    lost = f"ends at step {max(steps)}" if steps and max(steps) < last else "lacks steps" if steps else "has no steps"
+    told = f"{run.paths.metrics.name} of {run.paths.name} {lost} of {last}: the run is in no curve, its cost unknown"
+    return replace(run, metrics=()), told
 
 
 class _Unfinished(Exception):
@@ -89,27 +105,41 @@ def _roots(references: Sequence[str], runs_dir: Path) -> list[Path]:
 
 def _read_run(paths: RunPaths) -> Trained:
     status = _read_json(paths.status) if paths.status.exists() else {}
+    shape.status(status, str(paths.status))
     if (state := status.get("state")) != "finished":
         told = f"is {state} at step {status.get('step')}" if state else "has no status"
         raise _Unfinished(f"half-finished: {told}", paths.resume_command)
     config = tomli.loads(paths.config.read_text(encoding="utf-8"))
     info = _read_json(paths.info)
+    shape.every(shape.every(shape.setting))(config, str(paths.config))
+    shape.config(config, str(paths.config))
+    shape.info(info, str(paths.info))
     if not config["stages"] or not config["model"]["path"] or list(info["steps"]) != list(config["stages"]):
         raise ValueError(f"{paths.info} tells of other stages than {paths.config}")
     strategy_of(config), reward_of(config)
     folders = [folder for folder in sorted(paths.evaluations.glob("*")) if has_scores(folder) and _wanted(folder)]
     evaluations = sorted(map(_read_evaluation, folders), key=lambda e: (e.step or 0, e.judge is not None))
+    if any(one.step is None for one in evaluations):
+        raise ValueError(f"{paths.evaluations} has an evaluation of no step")
     last = sum(info["steps"].values())
     if not evaluations or evaluations[-1].step != last:
         raise _Unfinished(f"half-finished: no evaluation of its last step, {last}", paths.evaluate_command)
-    return Trained(paths, config, info, read_jsonl(paths.metrics), tuple(evaluations))
+    return Trained(paths, config, info, _finite(read_jsonl(paths.metrics)), tuple(evaluations))
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_bytes()))
+        content = json.loads(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"{path} is not a JSON object: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is not a JSON object")
+    return content
+
+
+def _finite(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows without what is no number to draw: a training that diverged has such losses."""
+    return [{k: v for k, v in row.items() if not isinstance(v, float) or math.isfinite(v)} for row in rows]
 
 
 def _wanted(folder: Path) -> bool:
@@ -119,12 +149,12 @@ def _wanted(folder: Path) -> bool:
 
 
 def _read_evaluation(folder: Path) -> Evaluation:
-    summary, scores = read_summary(folder), load_scores(str(folder))
-    if not isinstance(summary["metrics"], dict) or summary["n"] != scores.frame.height:
+    summary = read_summary(folder)
+    shape.summary(summary, str(folder / SUMMARY))
+    shape.scores(read_jsonl(folder / SCORES), str(folder / SCORES))
+    scores = load_scores(str(folder))
+    if summary["n"] != scores.frame.height:
         raise ValueError(f"{folder / SUMMARY} is not of the {scores.frame.height} lines of {SCORES}")
-    if not all(value is None or isinstance(value, int | float) for value in summary["metrics"].values()):
-        raise ValueError(f"{folder / SUMMARY} has a metric that is no number")
     if summary.get("judge") and not all(isinstance(summary["judging"][key], dict) for key in ("prompts", "thresholds")):
         raise ValueError(f"{folder / SUMMARY} does not say what was judged")
-    model_name(summary["model"]["path"])
     return Evaluation(folder, summary, replace(scores, name=folder.name))

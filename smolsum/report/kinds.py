@@ -6,27 +6,85 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from smolsum.report.study import Evaluation
+from smolsum.report.study import Evaluation, Trained
 
 T = TypeVar("T")
 Key = Callable[[Any], Hashable]
+_LISTED = 4
+"""names that a sentence has room for"""
 
 
-def agreeing(entries: Sequence[T], key: Key, kinds: Sequence[Hashable]) -> tuple[list[T], list[T]]:
-    """The entries of the most frequent kind (of its model, where the kind begins with one), and the others. An entry
-    without a kind agrees with all."""
+def agreeing(entries: Sequence[T], key: Key, kinds: Sequence[Hashable]) -> tuple[list[T], list[tuple[T, str]]]:
+    """The entries of the most frequent kind (of its model, where the kind begins with one), and the others, each with
+    what is said if as many are of its kind: the first kind was kept. An entry without a kind agrees with all."""
     counts: dict[Hashable, Counter[Hashable]] = {}
     for kind in kinds:
         assert isinstance(kind, tuple)
         counts.setdefault(kind[0], Counter())[kind] += 1
-    chosen = {group: counter.most_common(1)[0][0] for group, counter in counts.items()}
+    chosen = {group: counter.most_common(1)[0] for group, counter in counts.items()}
     kept: list[T] = []
-    dropped: list[T] = []
+    dropped: list[tuple[T, str]] = []
     for entry in entries:
         kind = key(entry)
-        agrees = kind is None or (isinstance(kind, tuple) and chosen[kind[0]] == kind)
-        (kept if agrees else dropped).append(entry)
+        if kind is None:
+            kept.append(entry)
+            continue
+        assert isinstance(kind, tuple)
+        most, times = chosen[kind[0]]
+        if kind == most:
+            kept.append(entry)
+        else:
+            tie = counts[kind[0]][kind] == times
+            dropped.append((entry, f" (a tie, {times} to {times}: the first was kept)" if tie else ""))
     return kept, dropped
+
+
+def judge_of_most(trained: Sequence[Trained], baselines: Sequence[Evaluation]) -> str | None:
+    """The judge that scored the most runs (their last step) and baselines; None if nothing was judged."""
+    asked = [{e.judge for e in run.evaluations if e.step == run.last.step} for run in trained]
+    asked += [{e.judge} for e in baselines]
+    counts = Counter(judge for judges in asked for judge in sorted(filter(None, judges)))
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def aside(trained: Sequence[Trained], baselines: Sequence[Evaluation]) -> list[str]:
+    """What may differ between those that are compared, and does: `smolsum stats` warns of it too."""
+    every = [*((run.paths.name, run.last) for run in trained), *((e.folder.name, e) for e in baselines)]
+    own = [(run.paths.name, run.last) for run in trained]
+    said = []
+    for what, named in (
+        (
+            "cut completions at different lengths (max_new_tokens)",
+            _by(every, lambda e: e.summary.get("max_new_tokens")),
+        ),
+        ("matched METEOR's synonyms by different means", _by(every, lambda e: e.summary.get("meteor"))),
+        *(
+            (f"gave {model} different prompts", _by([one for one in own if one[1].model == model], _prompts))
+            for model in sorted({run.model for run in trained})
+        ),
+    ):
+        if len(named) > 1:
+            parts = [f"{str(kind)[:32]} in {_some(names)}" for kind, names in named.items()]
+            said.append(f"Mixed: the evaluations {what}: {'; '.join(parts)}.")
+    return said
+
+
+def _by(entries: Sequence[tuple[str, Evaluation]], of: Key) -> dict[Hashable, list[str]]:
+    """Names of the evaluations of each kind, the rarest first."""
+    found: dict[Hashable, list[str]] = {}
+    for name, evaluation in entries:
+        if (kind := of(evaluation)) is not None:
+            found.setdefault(kind, []).append(name)
+    return dict(sorted(found.items(), key=lambda one: len(one[1])))
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= _LISTED else f"{len(names)} others"
+
+
+def _prompts(evaluation: Evaluation) -> Hashable:
+    prompts: Hashable = evaluation.summary.get("data", {}).get("test", {}).get("prompts")
+    return prompts
 
 
 def _data(evaluation: Evaluation) -> Hashable:

@@ -99,7 +99,8 @@ def compare(a: Outcome, b: Outcome) -> MixedResult | None:
         return None
     ids = sides[0].ids
     values_a, values_b = (side.values(COMPOSITE, ids) for side in sides)
-    return compare_runs(values_a, values_b, alternative="two-sided")
+    found = compare_runs(values_a, values_b, alternative="two-sided")
+    return found if math.isfinite(found.result.delta) else None  # no example has both
 
 
 def _outcome(group: Sequence[Trained]) -> Outcome:

@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -120,6 +120,11 @@ class Trained:
         """The evaluation of the trained model."""
         return self.evaluations[-1]
 
+    def judged_by(self, judge: str | None) -> Trained:
+        """The run without evaluations by other judges; itself where none of its last step would remain."""
+        kept = tuple(e for e in self.evaluations if e.judge in (judge, None))
+        return replace(self, evaluations=kept) if kept and kept[-1].step == self.last.step else self
+
     @property
     def after_length(self) -> Evaluation | None:
         """The evaluation of a two-stage run's model as its length stage left it."""
@@ -147,6 +152,8 @@ class Study:
     trained: tuple[Trained, ...]
     baselines: tuple[Evaluation, ...]
     left_out: tuple[LeftOut, ...]
+    notices: tuple[str, ...] = ()
+    """what a reader should know of runs that are in the report all the same"""
 
     @property
     def models(self) -> list[str]:

@@ -39,4 +39,5 @@ def target_of(study: Study) -> tuple[int, int]:
     """The target length and its tolerance in tokens; the study's where no run says."""
     tasks = [run.config["task"] for run in study.trained]
     tasks += [e.summary["task"] for e in study.baselines if e.summary.get("task")]
-    return (tasks[0]["target_tokens"], tasks[0]["tolerance_tokens"]) if tasks else (64, 5)
+    told = tasks[0] if tasks else {}
+    return told.get("target_tokens", 64), told.get("tolerance_tokens", 5)

@@ -119,7 +119,7 @@ def cost_table(study: Study) -> Table:
     rows = [
         (
             words(run.paths.name),
-            number(len(run.metrics), plain(0), Source(run.paths.metrics, "step")),
+            number(len(run.metrics), plain(0), Source(run.paths.metrics, "step")) if run.metrics else words(NOT_DONE),
             *(_spent(run, key) for key in ("perf/step_s", "perf/rollout_s", "perf/fwd_bwd_s")),
             _peak(run),
             *(_paid(study, run) if study.criteria else ()),
@@ -216,7 +216,7 @@ def _samples(label: str, study: Study, outcomes: Sequence[Outcome], model: str) 
 
 def limits(study: Study, outcomes: Sequence[Outcome]) -> list[str]:
     """Returns what a reader should keep in mind about these very runs."""
-    said = []
+    said = list(study.notices)
     if any(len(one.evaluations) == 1 for one in outcomes):
         said.append(
             "A configuration with one seed cannot show how much training varies; its p value is about examples."

@@ -25,6 +25,7 @@ from smolsum.report.page import (
     signed,
     words,
 )
+from smolsum.report.shape import asked as is_asked
 from smolsum.report.study import CRITERIA, Evaluation, Study
 from smolsum.report.tables_results import JUDGED, NOT_DONE, not_here
 from smolsum.stats.paired import ALPHA
@@ -115,7 +116,7 @@ def _samples(study: Study) -> Table:
     for run in study.trained:
         path = run.paths.completions(1)
         try:
-            asked = [row for row in read_jsonl(path) if "messages" in row][:_SHOWN_POSTS]
+            asked = [row for row in read_jsonl(path) if is_asked(row)][:_SHOWN_POSTS]
         except SmolsumError:
             continue
         if asked:
