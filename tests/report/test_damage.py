@@ -1,0 +1,181 @@
+"""Runs with one thing wrong: each is named or does no harm, and never stops the report of the others."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from studies import JUDGE, PATHS, evaluation, judged, run
+
+from smolsum import cli
+from smolsum.report.compose import compose
+from smolsum.report.gather import gather
+from smolsum.report.html import to_html
+from smolsum.report.study import Study
+
+SWAPS = (None, 7, -1, 1e300, math.nan, "x", [1], [], {"x": 1}, True)
+"""what a field becomes"""
+FILES = {
+    "summary": "eval/quality-test/summary.json",
+    "run": "run.json",
+    "status": "status.json",
+    "scores": "eval/quality-test/scores.jsonl",
+    "metrics": "metrics.jsonl",
+    "asked": "completions/step-000001.jsonl",
+}
+
+
+def columns(shift: float) -> dict[str, list[float]]:
+    """Judged scores of four examples."""
+    steps = [0.0, 0.1 + shift, -0.1 - shift * shift, 0.2 - shift]
+    found = {k: [0.5 + shift + step for step in steps] for k in ("faithfulness", "coverage", "conciseness", "clarity")}
+    found["composite"] = [2 + 4 * (shift + step) for step in steps]
+    return found | {"passed": [0.0, 1.0, 0.0, 1.0], "meteor": [0.3 + shift + step for step in steps]}
+
+
+def metrics(shift: float) -> dict[str, Any]:
+    """Their means."""
+    found: dict[str, Any] = {key: math.fsum(values) / 4 for key, values in columns(shift).items()}
+    return found | {"completions/mean_length": 60.0, "length/within_tol": 0.5, "errors/copied": None}
+
+
+def trained(folder: Path, name: str, shift: float, stages: dict[str, list[str]], **more: Any) -> Path:
+    """A run of one or two stages."""
+    return run(folder, name, PATHS["lfm"], stages, judged(columns(shift)), metrics(shift), **more)
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three runs of one model: length only, one whose files are damaged, another."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SMOLSUM_RUNS_DIR", raising=False)
+    folder = tmp_path / "runs"
+    trained(folder, "length", 0.0, {"length": ["length"]})
+    trained(folder, "odd", 0.1, {"length": ["length"], "quality": ["meteor"]})
+    trained(folder, "other", 0.05, {"length": ["length"], "quality": ["bleu"]})
+    return folder
+
+
+def places(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every field; of a list of its first entry."""
+    if before:
+        yield before
+    inside = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    for key, one in inside:
+        yield from places(one, (*before, key))
+
+
+def swapped(value: Any, place: tuple[Any, ...], by: Any) -> Any:
+    """The same with another value at a place."""
+    changed = copy.deepcopy(value)
+    inner = changed
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = by
+    return changed
+
+
+def report(folder: Path) -> Study:
+    """Reads all runs, and writes a report that has all of them to nowhere."""
+    study = gather([str(path) for path in sorted(folder.iterdir())], folder)
+    if not study.left_out:  # what is left out is in no table
+        text = to_html(compose(study), folder)
+        assert "+nan" not in text
+        assert ">nan<" not in text
+    return study
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_any_field_of_another_type(runs: Path, name: str) -> None:
+    """One field at a time: the run is in the report, or it alone is named."""
+    path = runs / "odd" / FILES[name]
+    first, *rest = path.read_bytes().splitlines(keepends=True) if path.suffix == ".jsonl" else [path.read_bytes()]
+    content = json.loads(first)
+    named = 0
+    for place in places(content):
+        for by in SWAPS if len(place) == 1 else SWAPS[len(str(place)) % 3 :: 3]:
+            path.write_bytes(json.dumps(swapped(content, place, by)).encode() + b"\n" + b"".join(rest))
+            try:
+                study = report(runs)
+            except Exception as error:
+                raise AssertionError(f"{name}: {place} = {by!r}") from error
+            out = [one for one in study.left_out if "odd" in one.name]
+            assert len(study.trained) == 3 - len(out), (place, by)
+            assert len(out) == len(study.left_out) or not out, (place, by)
+            named += len(out)
+    assert named or name in ("metrics", "asked")
+
+
+@pytest.mark.parametrize("name", ["config.toml", "status.json", "run.json", "metrics.jsonl"])
+def test_a_file_that_cannot_be_read(runs: Path, name: str) -> None:
+    """A folder in its place: that run alone is named."""
+    (runs / "odd" / name).unlink()
+    (runs / "odd" / name).mkdir()
+    (out,) = report(runs).left_out
+    assert out.name == "odd"
+    assert out.reason.startswith("malformed: ")
+    assert name in out.reason
+
+
+def test_scores_that_are_no_numbers(runs: Path) -> None:
+    """NaN is no missing value: the line and the field are named."""
+    path = runs / "odd" / FILES["scores"]
+    path.write_text(path.read_text().replace('"composite":', '"composite":NaN,"was":'))
+    (out,) = report(runs).left_out
+    assert "scores.jsonl:1 composite is 'nan' and not a finite number" in out.reason
+
+
+def test_one_more_judge_costs_no_run(runs: Path) -> None:
+    """The judge of most runs is that of the report, whatever else judged one of them."""
+    rows = [{**row, "judge": "zeta, 1 round"} for row in judged(columns(0.4))]
+    weights = {"path": PATHS["lfm"], "dtype": "bfloat16", "weights": "w1"}
+    folder = runs / "odd" / "eval" / "zeta-test"
+    evaluation(folder, rows, metrics(0.4), model=weights, step=8, judge="zeta, 1 round")
+    study = report(runs)
+    assert not study.left_out
+    assert {one.last.judge for one in study.trained} == {JUDGE}
+
+
+@pytest.mark.parametrize(("kept", "told"), [(0, "has no steps of 8"), (5, "ends at step 5 of 8")])
+def test_metrics_that_were_cut(runs: Path, capsys: pytest.CaptureFixture[str], kept: int, told: str) -> None:
+    """The run stays in the tables of scores, is in no curve, and that is said on stderr and in the report."""
+    path = runs / "odd" / "metrics.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:kept]))
+    if not kept:
+        path.unlink()
+    assert cli.main(["report", *map(str, sorted(runs.iterdir())), "--format", "md"]) == 0
+    said = f"metrics.jsonl of odd {told}: the run is in no curve, its cost unknown"
+    assert said in capsys.readouterr().err
+    assert told in Path("report/report.md").read_text()
+
+
+def test_what_differs_aside_is_named(runs: Path) -> None:
+    """Other lengths of completions, another METEOR and other prompts are said; the runs stay."""
+    path = runs / "odd" / FILES["summary"]
+    summary = json.loads(path.read_text())
+    summary |= {"max_new_tokens": 32, "meteor": "exact+stem"}
+    summary["data"]["test"]["prompts"] = "p2"
+    path.write_text(json.dumps(summary))
+    other = runs / "other" / FILES["summary"]
+    other.write_text(json.dumps(json.loads(other.read_text()) | {"max_new_tokens": 128}))
+    study = report(runs)
+    assert len(study.trained) == 3
+    assert len(study.notices) == 3
+    assert "32 in odd; 128 in other" in study.notices[0]
+    assert "exact+stem in odd; wordnet in length, other" in study.notices[1]
+    assert "p2 in odd; p1 in length, other" in study.notices[2]
+
+
+def test_a_tie_is_called_one(runs: Path) -> None:
+    """Of one and one neither is the usual."""
+    shutil.rmtree(runs / "length")
+    path = runs / "other" / "config.toml"
+    path.write_text(path.read_text().replace("target_tokens = 64", "target_tokens = 32"))
+    (out,) = report(runs).left_out
+    assert out.reason == "mixed: its target length is not that of the other runs (a tie, 1 to 1: the first was kept)"
