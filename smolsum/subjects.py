@@ -173,7 +173,8 @@ def _best(run: RunPaths | None, last: Checkpoint | None, reference: str) -> Chec
     step = last.meta.get("best", {}).get("step") if last is not None else None
     if run is None or step is None:
         raise UsageError(
-            f"{reference} has no best checkpoint", hint="name a run that was validated (train.validate_every above 0)"
+            f"{reference} has no best checkpoint",
+            hint="leave --best out for the last one; only training with train.validate_every above 0 finds a best",
         )
     return _whole([c for c in checkpoints.list_checkpoints(run) if c.step == step], run.checkpoint(step))
 

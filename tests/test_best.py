@@ -8,8 +8,9 @@ import pytest
 
 from smolsum import checkpoints
 from smolsum.config import to_toml
-from smolsum.errors import UsageError
+from smolsum.errors import SmolsumError, UsageError
 from smolsum.evaluate.generate import GREEDY
+from smolsum.grid.evaluate import evaluate_all
 from smolsum.resolve import resolve
 from smolsum.runs import RunPaths, create_run
 from smolsum.subjects import Subject, find_subject
@@ -41,6 +42,15 @@ def test_best_by_validation(tmp_path: Path) -> None:
     assert last.checkpoint is not None
     assert (found.checkpoint.step, last.checkpoint.step) == (2, 3)
     assert found.folder.name == "step-000002-test"
+
+
+def test_a_selection_that_was_never_validated(tmp_path: Path) -> None:
+    """The hint is what helps, not the same command once more."""
+    a_run(tmp_path, {})
+    subjects = dict.fromkeys(("one", "two"), lambda: chosen(tmp_path, best=True))
+    with pytest.raises(SmolsumError, match="2 of 2 evaluations failed: one, two") as refused:
+        evaluate_all(subjects, split="test", sampler=GREEDY, judging=None, skip=True, quiet=True, remedy="the same")
+    assert str(refused.value.hint).startswith("leave --best out")
 
 
 def test_nothing_was_validated(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from smolsum import console
-from smolsum.errors import InterruptedRun, SmolsumError, UnreachableError
+from smolsum.errors import InterruptedRun, SmolsumError, UnreachableError, UsageError
 from smolsum.evaluate.generate import Sampler
 from smolsum.evaluate.referee import bench_of
 from smolsum.evaluate.scores import has_scores, read_summary
@@ -50,7 +50,10 @@ def evaluate_all(
         console.data(str(folder))
     if failed:
         many = f"{len(failed)} of {len(subjects)} evaluations failed: {', '.join(failed)}"
-        raise SmolsumError(many, hint=f"{remedy} tries them again") from next(iter(failed.values()))
+        first = next(iter(failed.values()))
+        # what was asked wrongly fails again, however often
+        wrong = all(isinstance(error, UsageError) for error in failed.values())
+        raise SmolsumError(many, hint=first.hint if wrong and first.hint else f"{remedy} tries them again") from first
 
 
 def is_done(subject: Subject, judging: JudgeOptions | None) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from smolsum.configurations import INCLUDED, STRATEGIES
 from smolsum.report import charts
-from smolsum.report.page import Figure, letter
+from smolsum.report.page import Figure, letter, percent
 from smolsum.report.results import Outcome, baseline_of
 from smolsum.report.study import CRITERIA, Study, Trained
 from smolsum.report.tables_task import ERRORS
@@ -176,7 +176,9 @@ def errors_figure(study: Study, outcomes: Sequence[Outcome]) -> list[Figure]:
     if not known:
         return []
     names, shares = [name for name, _ in known], [pair for _, pair in known]
-    told = "; ".join(f"{name} {long:.0%} and {short:.0%}" for name, (long, short) in zip(names, shares, strict=True))
+    told = "; ".join(
+        f"{name} {percent(long)} and {percent(short)}" for name, (long, short) in zip(names, shares, strict=True)
+    )
     alt = f"Share of summaries too long and too short: {told}"
     svg = charts.bars(names, OFF_TARGET, shares, alt=alt)
     return [Figure("S3", "Off target", svg, alt)]
