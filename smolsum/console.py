@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?\s?([%a-z]{0,3}|\*)|-|[-+]?inf|nan|", re.IGNORECASE)
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""control characters but line ends and tabs, and what turns the direction of the text around it"""
 _plain = False
 
 
@@ -106,7 +107,10 @@ def narrate(text: str) -> None:
 def visible(text: str) -> str:
     """The text with every control character but line ends and tabs as its escape: what a server said, or a file is
     called, does not steer the terminal."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _CONTROL.sub(
+        lambda found: f"\\x{code:02x}" if (code := ord(found[0])) < 256 else f"\\u{code:04x}",
+        text,
+    )
 
 
 def agree(question: str) -> bool:

@@ -179,3 +179,26 @@ def test_a_tie_is_called_one(runs: Path) -> None:
     path.write_text(path.read_text().replace("target_tokens = 64", "target_tokens = 32"))
     (out,) = report(runs).left_out
     assert out.reason == "mixed: its target length is not that of the other runs (a tie, 1 to 1: the first was kept)"
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "signs"),
+    [
+        ("html", "report.html", "a\\x1b[31mb\\x00c\\u202ed"),
+        ("md", "report.md", "a\\\\x1b\\[31mb\\\\x00c\\\\u202ed"),
+        ("latex", "report.tex", "a\\textbackslash{}x1b[31mb\\textbackslash{}x00c\\textbackslash{}u202ed"),
+    ],
+)
+def test_control_characters_are_signs(runs: Path, form: str, name: str, signs: str) -> None:
+    """Nothing that a completion holds steers a terminal, a browser or LaTeX; JSON has it whole."""
+    path = runs / "odd" / FILES["scores"]
+    text = "a\x1b[31mb\x00c\u202ed"
+    path.write_text(path.read_text().replace('"summary 0"', json.dumps(text)))
+    for wanted in (form, "json"):
+        assert cli.main(["report", *map(str, sorted(runs.iterdir())), "--format", wanted]) == 0
+    written = Path("report", name).read_text()
+    assert signs in written
+    assert not {"\x1b", "\x00", "\u202e"} & set(written)
+    found = json.loads(Path("report/report.json").read_text())
+    cells = [cell for s in found["sections"] for i in s["items"] for row in i.get("rows", []) for cell in row]
+    assert text in [cell["text"] for cell in cells]
