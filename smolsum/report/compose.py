@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from smolsum.report import evolution, figures, tables_more, tables_setup, tables_task
@@ -83,8 +84,8 @@ def verdict(study: Study, found: Sequence[Outcome]) -> str:
         told = f"{model}: of {len(mine)} configurations {best.name} scores highest, {best.metric(COMPOSITE):.3f} of 4"
         if (share := best.metric("length/within_tol")) is not None:
             told += f", on target in {percent(share)} of the examples"
-        if best.test is not None:
-            result = best.test.result
+        # where all examples differ alike there is no spread to test
+        if best.test is not None and math.isfinite((result := best.test.result).ci_low):
             sure = "significant" if best.p_holm < ALPHA else "not significant"
             told += (
                 f"; length alone has {result.mean_a:.3f}, and the difference is {sure} (Δ {show(result.delta)}, "
