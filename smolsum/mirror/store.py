@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
 
@@ -31,6 +32,11 @@ class Store:
             raise UsageError(
                 f"no URL to mirror runs at: {url!r}", hint="--mirror s3://BUCKET/FOLDER, or file:///FOLDER for a disk"
             )
+        if urlsplit(url).password:
+            raise UsageError(
+                "--mirror holds a password, which would be written into the run's settings",
+                hint="give credentials by the environment (AWS_… for s3) or the store's own configuration file",
+            )
         from fsspec.core import url_to_fs
 
         try:
@@ -40,6 +46,8 @@ class Store:
             raise UsageError(f"nothing installed can reach {url}", hint=extra) from error
         except ValueError as error:
             raise UsageError(f"cannot mirror to {url}: {error}", hint="--mirror s3://BUCKET/FOLDER") from error
+        except OSError as error:  # some connect at once
+            raise UnreachableError(f"cannot reach {url}: {error}", hint="check the network and the URL") from error
         # its retries are told as ours
         logging.getLogger("s3fs").setLevel(logging.CRITICAL)
         self._renames = protocol in RENAMING

@@ -55,6 +55,11 @@ def test_what_is_no_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None
         with pytest.raises(UsageError, match=words) as refused:
             Store(url)
         assert refused.value.hint
+    with pytest.raises(UsageError, match="holds a password") as refused:
+        Store("ftp://me:SECRET@127.0.0.1:1/runs")
+    assert "SECRET" not in f"{refused.value.message} {refused.value.hint}"
+    with pytest.raises(UnreachableError, match="cannot reach"):
+        Store("ftp://127.0.0.1:1/runs")
     with pytest.raises(UsageError, match="bucket does not exist") as refused:
         Store("s3://no-such-bucket/runs").prove()
     assert refused.value.hint

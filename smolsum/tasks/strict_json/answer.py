@@ -12,6 +12,8 @@ THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 JSON_BLOCK = re.compile(r"```json\s*(.*?)```", re.DOTALL | re.IGNORECASE)
 ANY_BLOCK = re.compile(r"```\w*\s*(.*?)```", re.DOTALL)
 FENCE = "```"
+DEEPEST = 100
+"""lists and objects inside one another; no template asks for a tenth of it"""
 
 
 @dataclass(frozen=True)
@@ -75,13 +77,29 @@ def _parse(block: str) -> tuple[Any, str, float | None]:
     """The value, or what is wrong and where. NaN, Infinity and a key given twice are refused, which Python's own parser
     lets pass."""
     try:
-        return json.loads(block, parse_constant=_no_constant, object_pairs_hook=_unique), "", None
+        value = json.loads(block, parse_constant=_no_constant, object_pairs_hook=_unique)
+        return (None, "too deep", None) if _too_deep(value) else (value, "", None)
     except json.JSONDecodeError as error:
         return None, error.msg, error.pos / max(len(block), 1)
     except _Refused as error:
         return None, str(error), None
     except (RecursionError, ValueError) as error:  # a number of thousands of digits, brackets without end
         return None, "too deep" if isinstance(error, RecursionError) else "number too long", None
+
+
+def _too_deep(value: Any) -> bool:
+    """Whether lists and objects stand inside one another beyond what any reader of JSON can be asked to bear."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _no_constant(name: str) -> Any:

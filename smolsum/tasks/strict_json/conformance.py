@@ -122,5 +122,5 @@ def _is(value: Any, kind: str | Sequence[str] | None) -> bool:
         return kind is None or any(_is(value, one) for one in kind)
     if kind in ("integer", "number"):
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and (kind == "number" or float(value).is_integer() if number else False)
+        return number and (kind == "number" or isinstance(value, int) or value.is_integer())
     return isinstance(value, TYPES[kind])

@@ -197,6 +197,15 @@ def test_strictness(text: str, value: float) -> None:
     assert signals.strictness_reward(text) == value
 
 
+@pytest.mark.parametrize(
+    "value", ["9" * 400, "-" + "9" * 400, '{"a":' * 700 + "1" + "}" * 700, "[" * 700 + "]" * 700], ids=len
+)
+def test_what_a_model_that_loops_may_write(value: str) -> None:
+    """Numbers beyond every float and brackets beyond every reader have a score, and no error."""
+    schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"], "depth": 2}
+    check_ranges(f'```json\n{{"age": {value}}}\n```', schema)
+
+
 def test_weights() -> None:
     """Both sets make 1; without thinking the weight of reasoning goes to the others in proportion."""
     assert sum(signals.THINK_WEIGHTS.values()) == pytest.approx(1)
