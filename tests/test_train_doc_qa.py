@@ -43,7 +43,7 @@ def train(data: Path, runs: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, 
     reader_of.cache_clear()
     grader_of.cache_clear()
     sets = {
-        "task.reader": "judge-a", "task.wait_s": 1.0, "task.attempts": 1, "sampling.rollouts": 4, "task.max_words": 30,
+        "task.reader": "judge-a", "task.wait_s": 1.0, "task.attempts": 4, "sampling.rollouts": 4, "task.max_words": 30,
         "sampling.max_new_tokens": 46, "train.prompts_per_step": 2, "train.validate_every": 2, "data.path": str(data),
         "train.validation_prompts": 2, "train.checkpoint_every": 100, "stages.qa.steps": 4,
     }  # fmt: skip
