@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from builtin_models import CONFIGS, start_copying
-from make_models import BUILTIN, END, PAD, PIECES, START, drill_loss, drills, fit, prompt_text, save
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from make_models import BUILTIN, END, drill_loss, drills, fit, prompt_text, save, train_tokenizer
+from tokenizers import Tokenizer
 
 from smolsum.data import Example
 from smolsum.policy import kernels
@@ -116,22 +116,7 @@ def make_tokenizer() -> Tokenizer:
     examples = known_prompts()[:3000]
     texts = [prompt_text(e.source, rng.choice((PLAIN, THINKING))) for e in examples]
     texts += [answer(e.metadata["schema"], rng, think=rng.random() < 0.5) for e in examples]
-    tokenizer = Tokenizer(models.BPE())
-    split = pre_tokenizers.Split(Regex(PIECES), "isolated")
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.train_from_iterator(
-        [t.replace(START, "").replace(END, "") for t in texts],
-        trainers.BpeTrainer(
-            vocab_size=VOCABULARY,
-            special_tokens=[PAD, START, END],
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        ),
-    )
-    return tokenizer
+    return train_tokenizer(texts, VOCABULARY)
 
 
 def lessons(tokenizer: Tokenizer, rng: random.Random, size: int = 16) -> Iterator[list[Any]]:

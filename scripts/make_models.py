@@ -66,6 +66,11 @@ def make_tokenizer(train: list[Story]) -> Tokenizer:
     texts += (
         [s.post for s in train] + [summary(s, rng) for s in train for _ in range(2)] + [reference(s) for s in train]
     )
+    return train_tokenizer(texts, VOCABULARY)
+
+
+def train_tokenizer(texts: list[str], vocabulary: int) -> Tokenizer:
+    """A byte-level BPE with so many tokens, the three of the chat among them."""
     tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(PIECES), "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -75,7 +80,7 @@ def make_tokenizer(train: list[Story]) -> Tokenizer:
     tokenizer.train_from_iterator(
         [t.replace(START, "").replace(END, "") for t in texts],
         trainers.BpeTrainer(
-            vocab_size=VOCABULARY,
+            vocab_size=vocabulary,
             special_tokens=[PAD, START, END],
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
