@@ -9,14 +9,9 @@ from pathlib import Path
 from smolsum.checkpoints import META, list_checkpoints, verify
 from smolsum.disk import point, writing
 from smolsum.errors import SmolsumError, UsageError
-from smolsum.mirror.store import SEPARATOR, Store
+from smolsum.mirror.store import Store
 from smolsum.runs import LATEST, RunPaths
 from smolsum.values import nearest
-
-
-def is_url(reference: str) -> bool:
-    """Whether a run is meant by its URL."""
-    return SEPARATOR in reference
 
 
 def fetch_run(url: str, runs_dir: Path, tell: Callable[[str], None]) -> RunPaths:

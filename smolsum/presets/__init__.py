@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import tomli
 
 from smolsum.errors import UsageError
-from smolsum.values import nearest
 
 KINDS = ("profiles", "models", "strategies")
 
@@ -36,16 +35,6 @@ def preset_names(kind: str) -> tuple[str, ...]:
     """Returns the sorted names of the shipped presets of one of `KINDS`."""
     files = (path.name for path in _folder(kind).iterdir())
     return tuple(sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml")))
-
-
-def find_preset(name: str) -> tuple[str, str]:
-    """Returns kind and name of a shipped preset; UsageError with the nearest name where there is none."""
-    for kind in KINDS:
-        if name in preset_names(kind):
-            return kind, name
-    hint = "a file of your own is given with --config" if name.endswith(".toml") else None
-    known = [name for kind in KINDS for name in preset_names(kind)]
-    raise UsageError(f"unknown preset {name!r}", hint=hint or nearest(name, known))
 
 
 def read_preset(kind: str, name: str) -> list[Entry]:
