@@ -9,14 +9,14 @@ would do nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import tomli
 
-from smolsum import shelf
+from smolsum import shelf, strategies
 from smolsum.combinations import check_combinations
 from smolsum.config import Config, StageConfig, to_toml
 from smolsum.errors import UsageError
@@ -96,7 +96,7 @@ def resolve(
             _lay(given, [Entry(key, environ[variable], f"environment {variable}")], "user", schema)
     if strategy is not None or reward is not None or not _stage_names(given):
         chosen = [task.strategy, *(name for kind, name in shipped if kind == "strategies")][-1]
-        _lay(given, _strategy_layer(chosen if strategy is None else strategy, reward, task), "preset", schema)
+        _lay(given, strategies.layer(chosen if strategy is None else strategy, reward, task), "preset", schema)
     _lay(given, typed, "typed", schema)
     return _build(given, schema)
 
@@ -107,18 +107,6 @@ def _find_task(given: Sequence[Entry]) -> Task:
     if entry is None:
         return TASKS[DEFAULT_TASK]
     return TASKS[check_value("task.name", Literal[tuple(TASKS)], entry.value, entry.source)]
-
-
-def parse_reward(text: str, known: Iterable[str]) -> tuple[str, ...]:
-    """Returns the signals of a reward such as `meteor-rouge`; UsageError where one is unknown or doubled."""
-    signals = tuple(text.split("-"))
-    for signal in signals:
-        if signal not in known:
-            raise UsageError(f"flag --reward: unknown signal {signal!r} in {text!r}", hint=nearest(signal, known))
-    if len(set(signals)) < len(signals):
-        hint = f"--reward {'-'.join(dict.fromkeys(signals))}, and --set for weights"
-        raise UsageError(f"flag --reward: {text!r} names a signal twice", hint=hint)
-    return signals
 
 
 def render_with_sources(resolved: Resolved) -> str:
@@ -148,35 +136,6 @@ def _model_layer(model: str, task: Task) -> tuple[str, list[Entry]]:
         return model, shelf.defaults(task)
     options = [*names, "a local directory", "a hub id (OWNER/NAME)"]
     raise UsageError(f"flag --model: unknown model {model!r}", hint=nearest(model, options))
-
-
-def _strategy_layer(strategy: str, reward: str | None, task: Task) -> list[Entry]:
-    """Returns a strategy's stages with their signals, without the stages that no signal is left for."""
-    if strategy not in task.strategies:
-        hint = nearest(strategy, task.strategies)
-        raise UsageError(f"flag --strategy: unknown strategy {strategy!r}", hint=hint)
-    chosen = task.reward if reward is None else reward
-    signals = parse_reward(chosen, task.signals) if chosen else ()
-    quality = () if signals == ("length",) else signals
-    quality_source = f"default reward {task.reward}" if reward is None else "flag --reward"
-    layer, empty, takes_reward = [], set(), False
-    for key, value, source in shelf.read(task, "strategies", strategy):
-        if not (key.endswith(".rewards") and isinstance(value, Sequence)):
-            layer.append(Entry(key, value, source))
-            continue
-        takes_reward = True
-        weights: dict[str, str] = {}
-        for word in value:
-            weights |= dict.fromkeys(quality, quality_source) if word == "quality" else {word: source}
-        layer += [Entry(f"{key}.{signal}", 1.0, origin) for signal, origin in weights.items()]
-        if not weights:
-            empty.add(key.removesuffix(".rewards"))
-    if reward is not None and not takes_reward:
-        raise UsageError(
-            f"flag --reward: strategy {strategy} of task {task.name} names all of its signals",
-            hint=f"--set stages.{next(iter(task.strategies[strategy]['stages']))}.rewards.SIGNAL=WEIGHT",
-        )
-    return [entry for entry in layer if ".".join(entry.key.split(".")[:2]) not in empty]
 
 
 def _split_set(text: str) -> list[Entry]:

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from smolsum.config import SECTIONS, Config, StageConfig, to_toml
 from smolsum.errors import UsageError
 from smolsum.presets import line_numbers
-from smolsum.resolve import Resolved, parse_reward, render_with_sources, resolve
+from smolsum.resolve import Resolved, render_with_sources, resolve
 from smolsum.rewards import REWARDS
+from smolsum.strategies import parse_reward
 from smolsum.tasks.tldr_settings import TldrConfig
 
 TINY = tomli.loads((resources.files("smolsum") / "presets" / "models" / "tiny.toml").read_text())
