@@ -10,7 +10,7 @@ from smolsum.tasks.task import ErrorKind, Row, Task
 
 def legend(task: Task, metrics: Mapping[str, float | None]) -> dict[str, Any]:
     """The column that configurations are compared by, what a judge is asked, the headline metrics with their titles and
-    values as they are shown, and the meaning of each error; `metrics` are those of the summary."""
+    values as they are shown, what each error means, and each of the task's own signals; `metrics` are the summary's."""
     return {
         "score": task.score,
         "prompting": list(task.prompting),
@@ -21,6 +21,7 @@ def legend(task: Task, metrics: Mapping[str, float | None]) -> dict[str, Any]:
             if (value := metrics.get(h.metric)) is not None
         ],
         "errors": {kind.name: kind.meaning for kind in task.errors},
+        "signals": {name: {"range": span, "meaning": words} for name, (span, words) in task.meanings.items()},
     }
 
 

@@ -135,6 +135,7 @@ summary = fields(
         "criteria": each(text),
         "headlines": each(fields({"metric": text, "title": text, "text": text}, ["metric", "title", "text"])),
         "errors": every(text),
+        "signals": every(fields({"range": text, "meaning": text}, ["range", "meaning"])),
         "judge": maybe(text),
         "judging": _JUDGING,
     },

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t as student
 
+from smolsum.passing import wilson
 from smolsum.report import charts
 from smolsum.report.page import Cell, Figure, Table, empty, number, plain, words
 from smolsum.report.study import Evaluation, Study
@@ -19,7 +20,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over `n` examples, and its 95 % interval by Student's t; both ends NaN for fewer than two examples."""
+    """A mean over `n` examples with its 95 % interval; both ends NaN for fewer than two examples."""
 
     n: int
     mean: float
@@ -28,11 +29,14 @@ class Interval:
 
 
 def mean_interval(values: np.ndarray) -> Interval:
-    """Of the values that are there."""
+    """Of the values that are there: Wilson's interval where each is 0 or 1 (Student's would say that 20 of 20 is
+    certain), else Student's t."""
     known = values[~np.isnan(values)]
     n, mean = len(known), float(known.mean()) if len(known) else math.nan
     if n < 2:
         return Interval(n, mean, math.nan, math.nan)
+    if np.isin(known, (0, 1)).all():
+        return Interval(n, mean, *wilson(int(known.sum()), n, CONFIDENCE))
     half = float(student.ppf((1 + CONFIDENCE) / 2, n - 1) * known.std(ddof=1) / math.sqrt(n))
     return Interval(n, mean, mean - half, mean + half)
 
@@ -67,7 +71,8 @@ def side_by_side_table(study: Study) -> Table:
             continue
         mean = number(found.mean, plain(3), evaluation.source(study.score))
         rows.append((*head, Cell(str(found.n), found.n), mean, words(_ends(found))))
-    note = f"{study.score}, mean over the test examples that have it; interval by Student's t over examples."
+    note = f"{study.score}, mean over the test examples that have it; interval over examples: "
+    note += "Wilson's where each is 0 or 1, else by Student's t."
     return Table("S12", "Side by side", ("Evaluation", "Model", "n", "Mean", "95 % interval"), tuple(rows), (note,))
 
 

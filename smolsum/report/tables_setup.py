@@ -84,9 +84,10 @@ def data_tables(study: Study) -> list[Table]:
         sizes.append((words(split.title()), cell))
     path = study.trained[0].config["data"]["path"] if study.trained else "the baselines' data"
     tables = [Table("1", f"Split sizes of {path}", ("Split", "Examples"), tuple(sizes))]
+    asked = "Post" if study.repeats else "Prompt"
     for label, of, split, title in (
         ("1b", "references", "test", "Reference tokens, test split"),
-        ("1c", "posts", "train", "Post tokens without system prompt, train split"),
+        ("1c", "posts", "train", f"{asked} tokens without system prompt, train split"),
     ):
         rows: list[tuple[Cell, ...]] = []
         for model in study.models:
@@ -108,11 +109,12 @@ def data_tables(study: Study) -> list[Table]:
             rows.append((words(model), *cells))
         if rows:
             tables.append(Table(label, title, ("Tokenizer", *(key.title() for key in _SIZES)), tuple(rows)))
-    return [*tables, _samples(study)]
+    return [*tables, _samples(study, asked)]
 
 
-def _samples(study: Study) -> Table:
-    columns = ("Example", "Post (truncated)", "Reference")
+def _samples(study: Study, called: str) -> Table:
+    columns = ("Example", f"{called} (truncated)", "Reference")
+    title = f"The first {called.lower()}s with their references"
     for run in study.trained:
         path = run.paths.completions(1)
         try:
@@ -128,11 +130,11 @@ def _samples(study: Study) -> Table:
                 )
                 for row in asked
             )
-            return Table("2", "The first posts with their references", columns, rows)
+            return Table("2", title, columns, rows)
     lack = empty(train_command(study, study.models[0]))
     if study.trained:
         lack = words("not known: no run has the completions of its first step whole")
-    return Table("2", "The first posts with their references", columns, ((lack,) * 3,))
+    return Table("2", title, columns, ((lack,) * 3,))
 
 
 def _excerpt(text: str) -> str:
@@ -225,8 +227,10 @@ def method_tables(study: Study) -> list[Table]:
         name for run in study.trained for stage in run.config["stages"].values() for name in stage["rewards"]
     )
     shown = dict.fromkeys((*SIGNALS, *used)) if study.repeats else used
+    own = {name: one for e in study.evaluations for name, one in e.summary.get("signals", {}).items()}
+    told = {name: (name, one["range"], one["meaning"]) for name, one in own.items()} | SIGNALS
     signals = tuple(
-        tuple(words(text) for text in (*SIGNALS.get(name, (name, *[NOT_DONE] * 2)), "yes" if name in used else "no"))
+        tuple(words(text) for text in (*told.get(name, (name, *[NOT_DONE] * 2)), "yes" if name in used else "no"))
         for name in shown
     )
     tables = [Table("7", "Reward signals", ("Signal", "Range", "What it measures", "Used here"), signals)]

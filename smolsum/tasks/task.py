@@ -110,6 +110,8 @@ class Task:
     """the chat that asks for one example"""
     signals: Mapping[str, Signal]
     """what can be rewarded, by name"""
+    meanings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """range and meaning, in words, of the signals that are the task's own: a report shows them"""
 
     model: str
     """--model where none is given"""

@@ -14,14 +14,26 @@ from smolsum.report.side_by_side import mean_interval
 
 
 def test_interval_is_students() -> None:
-    """By hand for 0, 1, 1, 0, 1 without one that is missing; SciPy agrees."""
-    values = np.array([0.0, 1.0, math.nan, 1.0, 0.0, 1.0])
+    """By hand for 0, 2, 2, 0, 2 without one that is missing; SciPy agrees."""
+    values = np.array([0.0, 2.0, math.nan, 2.0, 0.0, 2.0])
     found = mean_interval(values)
-    assert (found.n, found.mean) == (5, pytest.approx(0.6))
-    assert found.low == pytest.approx(0.6 - 2.776445 * math.sqrt(0.3 / 5), abs=1e-6)
+    assert (found.n, found.mean) == (5, pytest.approx(1.2))
+    assert found.low == pytest.approx(1.2 - 2.776445 * math.sqrt(1.2 / 5), abs=1e-6)
     known = values[~np.isnan(values)]
     expected = stats.t.interval(0.95, 4, loc=known.mean(), scale=stats.sem(known))
     assert (found.low, found.high) == pytest.approx(expected)
+
+
+def test_interval_of_right_and_wrong_is_wilsons() -> None:
+    """By hand for 3 of 5, and not of no width where all are right: n / (n + z²) for 20 of 20."""
+    z2 = stats.norm.ppf(0.975) ** 2
+    found = mean_interval(np.array([0.0, 1.0, math.nan, 1.0, 0.0, 1.0]))
+    half = math.sqrt(z2 * (0.6 * 0.4 / 5 + z2 / 100)) / (1 + z2 / 5)
+    middle = (0.6 + z2 / 10) / (1 + z2 / 5)
+    assert (found.n, found.mean) == (5, pytest.approx(0.6))
+    assert (found.low, found.high) == pytest.approx((middle - half, middle + half))
+    sure = mean_interval(np.ones(20))
+    assert (sure.low, sure.high) == pytest.approx((20 / (20 + z2), 1.0))
 
 
 @pytest.mark.parametrize("values", [[], [0.5], [math.nan]])

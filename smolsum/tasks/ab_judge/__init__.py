@@ -19,7 +19,7 @@ from smolsum.tasks.ab_judge.measures import ERRORS, HEADLINES, PANELS, measurer,
 from smolsum.tasks.ab_judge.pairs import make_pairs
 from smolsum.tasks.ab_judge.rules import rules
 from smolsum.tasks.ab_judge.settings import NOTES_TOKENS, AbJudgeConfig, settings
-from smolsum.tasks.ab_judge.signals import SIGNALS, is_right
+from smolsum.tasks.ab_judge.signals import MEANINGS, SIGNALS, is_right
 from smolsum.tasks.task import Messages, Task
 
 
@@ -89,6 +89,7 @@ TASK = Task(
     name="ab-judge",
     settings=AbJudgeConfig,
     messages=messages,
+    meanings=MEANINGS,
     signals={**SIGNALS, "overlong": REWARDS["overlong"]},
     model="judge",
     strategy="judge",

@@ -82,6 +82,12 @@ def _where_right(
     ]
 
 
+MEANINGS = {
+    RIGHT: ("{0, 1}", "the original is named"),
+    "judgement": ("[0, 1]", "the step's accuracy to the power task.accuracy_power, where the judgement is right"),
+    "judgement_format": ("{0, 1}", "notes and judgement in their tags and nothing else, where it is right"),
+    "notes_length": ("[0, 1]", "notes near task.notes_tokens, where it is right"),
+}
 SIGNALS: dict[str, Signal] = {
     RIGHT: score_right,
     "judgement": Dependent((RIGHT,), score_judgement),

@@ -141,6 +141,11 @@ TASK = Task(
         "word_limit": score_word_limit,
         "overlong": REWARDS["overlong"],
     },
+    meanings={
+        "answered": ("[0, 1]", "share of the questions that a reader answers rightly from the summary alone"),
+        "ranking": ("[0, 1]", "the reader's score of a summary, compared with the others of its group"),
+        "word_limit": ("[-1, 0]", "words over the limit, in limits, negative"),
+    },
     model="tiny",
     strategy="answers",
     strategies={"answers": _strategy("answered", "word_limit"), "ranking": _strategy("ranking", "word_limit")},

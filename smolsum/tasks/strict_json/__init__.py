@@ -14,7 +14,7 @@ from smolsum.errors import UsageError
 from smolsum.tasks.strict_json import measure
 from smolsum.tasks.strict_json.presets import DEFAULTS, MODELS, STRATEGIES
 from smolsum.tasks.strict_json.settings import StrictJsonConfig
-from smolsum.tasks.strict_json.signals import SIGNALS, redistributed
+from smolsum.tasks.strict_json.signals import MEANINGS, SIGNALS, redistributed
 from smolsum.tasks.strict_json.templates import LEVELS
 from smolsum.tasks.task import Grid, Headline, Panel, Task
 
@@ -46,6 +46,7 @@ TASK = Task(
     settings=StrictJsonConfig,
     messages=measure.messages,
     signals=SIGNALS,
+    meanings=MEANINGS,
     weigh=redistributed,
     kind="level",
     model="tiny-json",

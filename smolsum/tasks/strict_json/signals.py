@@ -128,6 +128,15 @@ SIGNALS: dict[str, Scorer] = {
     "strictness": _each(strictness_reward),
     "overlong": REWARDS["overlong"],
 }
+MEANINGS = {
+    "format": ("[0, 1]", "one closed block, marked as JSON"),
+    "validity": ("[0, 1]", "it parses, or how late the first error is"),
+    "schema": ("[0, 1]", "share of the schema's checks that hold"),
+    "reasoning": ("[-0.5, 1]", "thoughts of at least 80 characters before the answer"),
+    "truncation": ("{-1, 0, 1}", "not cut off"),
+    "repetition": ("{-1, 0, 1}", "lines and trigrams that are not said again"),
+    "strictness": ("[-1, 1]", "nothing said beside the block"),
+}
 THINK_WEIGHTS = {
     "format": 0.10, "validity": 0.15, "schema": 0.20, "reasoning": 0.25, "truncation": 0.10, "repetition": 0.10,
     "strictness": 0.10,
