@@ -32,15 +32,19 @@ class Listed:
     state: str
     step: int | None
     steps: int | None
+    task: str
+    """empty where it is not known"""
     model: str
     rewards: str
-    """of each stage: `length > meteor`"""
+    """of stages that differ in them: `length > meteor`"""
     started: str
     """ISO 8601, as the run has it; empty where it is not known"""
     hint: str
     """the command that goes on where something is wrong"""
     metrics: dict[str, float | None]
     """those of `SHOWN` that its newest evaluation has, or its first headlines"""
+    titles: dict[str, str]
+    """of those metrics, for people"""
 
 
 def inventory(folder: Path, lives: Callable[[object], bool] = process_lives) -> list[Listed]:
@@ -69,11 +73,12 @@ def _run(paths: RunPaths, lives: Callable[[object], bool]) -> Listed:
         state,
         run.step,
         run.total or None,
+        typed.text(run.setting("task", "name")),
         typed.text(run.setting("model", "path")),
-        " > ".join(rewards),
+        " > ".join(dict.fromkeys(rewards)),
         typed.text(run.info.value.get("created")),
         hint,
-        _metrics(_newest(paths)),
+        *_metrics(_newest(paths)),
     )
 
 
@@ -99,18 +104,23 @@ def _summary(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def _metrics(summary: dict[str, Any]) -> dict[str, float | None]:
+def _metrics(summary: dict[str, Any]) -> tuple[dict[str, float | None], dict[str, str]]:
+    """The metrics that a list shows, and their titles."""
     metrics = typed.table(summary.get("metrics"))
     told = summary.get("headlines")
-    headlines = [typed.text(typed.table(h).get("metric")) for h in told] if isinstance(told, list) else []
-    chosen = [key for key in SHOWN if key in metrics] or headlines[:HEADLINES]
-    return {key: typed.number(metrics[key]) for key in chosen if key in metrics}
+    headlines = [typed.table(h) for h in told] if isinstance(told, list) else []
+    titles = {typed.text(h.get("metric")): typed.text(h.get("title")) for h in headlines}
+    chosen = [key for key in ([key for key in SHOWN if key in metrics] or [*titles][:HEADLINES]) if key in metrics]
+    return {key: typed.number(metrics[key]) for key in chosen}, {key: titles.get(key) or key for key in chosen}
 
 
 def _evaluation(folder: Path) -> Listed:
     summary = _summary(folder)
     model = summary.get("model")
     path = str(model.get("path", "")) if isinstance(model, dict) else ""
+    task = typed.text(typed.table(summary.get("task")).get("name"))
     state = "finished" if summary else "damaged"
     hint = "" if summary else f"remove {folder} and evaluate again"
-    return Listed(folder.name, str(folder), "evaluation", state, None, None, path, "", "", hint, _metrics(summary))
+    return Listed(
+        folder.name, str(folder), "evaluation", state, None, None, task, path, "", "", hint, *_metrics(summary)
+    )

@@ -81,6 +81,22 @@ def test_another_task(call: Call) -> None:
     assert [line.split()[3:5] for line in call()[1].splitlines()] == [["parses", "passed"], ["0.900", "0.500"]]
 
 
+def test_a_table_for_each_task(call: Call) -> None:
+    """Two tasks have no column in common: each has a table of its own, headed by its name."""
+    rows = judged({"composite": [2.0]})
+    for name, metric in (("strict-json", "passed"), ("ab-judge", "accuracy")):
+        told = [{"metric": metric, "title": f"its {metric}", "text": "?"}]
+        evaluation(Path(f"runs/{name}-base"), rows, {}, headlines=told, task={"name": name})
+        summary = Path(f"runs/{name}-base/summary.json")
+        summary.write_text(json.dumps(json.loads(summary.read_text()) | {"metrics": {metric: 0.25}}))
+    assert [line.split()[:6] for line in call()[1].splitlines()] == [
+        ["ab-judge", "state", "step", "its", "accuracy", "rewards"],
+        ["ab-judge-base", "finished", "-", "0.250", "-", "-"],
+        ["strict-json", "state", "step", "its", "passed", "rewards"],
+        ["strict-json-base", "finished", "-", "0.250", "-", "-"],
+    ]
+
+
 def test_no_runs(call: Call) -> None:
     """An empty list is no failure, and says how to begin."""
     assert call() == (0, "", "no runs in runs; smolsum train --model tiny makes one\n")

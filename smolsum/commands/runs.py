@@ -6,13 +6,14 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from smolsum import console
 
-TITLES = {"length/within_tol": "on target", "rouge": "ROUGE-L", "meteor": "METEOR", "bleu": "BLEU"}
+if TYPE_CHECKING:
+    from smolsum.listing import Listed
 
 STOPPED = ("failed", "interrupted", "STALE", "damaged")
 """states in which somebody has to do something"""
@@ -30,7 +31,7 @@ def runs(
     """List runs with their state and newest scores, the newest last, then the evaluations beside them."""
     context.obj["debug"] = debug
 
-    from smolsum.listing import SHOWN, inventory
+    from smolsum.listing import inventory
 
     folder = Path(runs_dir or os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
     found = inventory(folder)
@@ -40,8 +41,20 @@ def runs(
     if not found:
         console.narrate(f"no runs in {folder}; smolsum train --model tiny makes one")
         return
-    shown = list(dict.fromkeys([*SHOWN, *(key for one in found for key in one.metrics)]))
-    shown = [key for key in shown if any(key in one.metrics for one in found)]
+    tasks = list(dict.fromkeys(one.task for one in found if one.task)) or [""]
+    for task in tasks:
+        _table([one for one in found if (one.task or tasks[0]) == task], "name" if len(tasks) == 1 else task)
+    for one in found:
+        if one.hint and one.state in STOPPED:
+            console.narrate(f"{one.name}: {one.hint}")
+
+
+def _table(found: list[Listed], head: str) -> None:
+    """The runs and evaluations of one task, below `head`."""
+    from smolsum.listing import SHOWN
+
+    titles = {key: title for one in found for key, title in one.titles.items()}
+    shown = [*(key for key in SHOWN if key in titles), *(key for key in titles if key not in SHOWN)]
     rows = [
         [
             one.name,
@@ -53,7 +66,4 @@ def runs(
         ]
         for one in found
     ]
-    console.data_table(["name", "state", "step", *(TITLES.get(key, key) for key in shown), "rewards", "model"], rows)
-    for one in found:
-        if one.hint and one.state in STOPPED:
-            console.narrate(f"{one.name}: {one.hint}")
+    console.data_table([head, "state", "step", *(titles[key] for key in shown), "rewards", "model"], rows)
