@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
-JSON_BLOCK = re.compile(r"```json\s*(.*?)```", re.DOTALL | re.IGNORECASE)
-ANY_BLOCK = re.compile(r"```\w*\s*(.*?)```", re.DOTALL)
+OPEN, CLOSE = "<think>", "</think>"
 FENCE = "```"
+LABEL = re.compile(r"```(\w*)")
+JSON_LABEL = re.compile("```json", re.IGNORECASE)
 DEEPEST = 100
 """lists and objects inside one another; no template asks for a tenth of it"""
 
@@ -27,7 +27,8 @@ class Answer:
     fence: Literal["json", "other", "none"]
     """the first closed block: marked as JSON, as something else or not at all, or there is none"""
     block: str | None
-    """the JSON to be: what is in the block or, without one, bare JSON from its first bracket; None without either"""
+    """the JSON to be: what is in the block; where none is closed, what follows the fence, or the bare text, where that
+    is what the completion starts with; else None"""
     outside: str
     """what is said beside the first closed block, stripped; all of it where there is none"""
     value: Any
@@ -55,22 +56,46 @@ class _Refused(ValueError):
 @lru_cache(maxsize=4096)
 def take_apart(text: str) -> Answer:
     """Returns what a completion consists of, for any text whatever."""
-    match = THOUGHT.search(text)
-    said = THOUGHT.sub("", text).strip()
+    thought, said = _split_thoughts(text)
     block, fence, outside = None, "none", said
-    if found := JSON_BLOCK.search(said):
-        fence = "json"
-    elif found := ANY_BLOCK.search(said):
-        fence = "other"
-    if found:
-        block = found[1].strip()
-        outside = (said[: found.start()] + said[found.end() :]).strip()
+    if found := _first_block(said):
+        label_at, start, end, fence = found
+        block = said[start:end].strip()
+        outside = (said[:label_at] + said[end + len(FENCE) :]).strip()
     elif said.startswith(FENCE):
         block = said.removeprefix(FENCE).removeprefix("json").strip()
     elif said[:1] in ("{", "["):
         block = said
     value, error, at = (None, "", None) if block is None else _parse(block)
-    return Answer(match[1].strip() if match else None, said, fence, block, outside, value, error, at)  # type: ignore[arg-type]
+    return Answer(thought, said, fence, block, outside, value, error, at)  # type: ignore[arg-type]
+
+
+def _split_thoughts(text: str) -> tuple[str | None, str]:
+    """The first thoughts, stripped, or None; and the text without any, stripped. Each look goes on where the last one
+    ended, here and below: a pattern would begin anew at every tag or fence of a text that never closes one."""
+    thought, kept, place = None, [], 0
+    while (start := text.find(OPEN, place)) >= 0 and (end := text.find(CLOSE, start + len(OPEN))) >= 0:
+        thought = text[start + len(OPEN) : end].strip() if thought is None else thought
+        kept.append(text[place:start])
+        place = end + len(CLOSE)
+    return thought, "".join([*kept, text[place:]]).strip()
+
+
+def _first_block(said: str) -> tuple[int, int, int, str] | None:
+    """Where the first closed block marked as JSON, or else the first closed one, has its fence, its content's ends, and
+    which of the two it is; None without a closed block."""
+    for label, fence in ((JSON_LABEL, "json"), (LABEL, "other")):
+        if (found := label.search(said)) and (end := said.find(FENCE, found.end())) >= 0:
+            return found.start(), found.end(), end, fence
+    return None
+
+
+def blocks(text: str) -> int:
+    """Returns how many closed blocks a text has."""
+    count, place = 0, 0
+    while (found := LABEL.search(text, place)) and (end := text.find(FENCE, found.end())) >= 0:
+        count, place = count + 1, end + len(FENCE)
+    return count
 
 
 def _parse(block: str) -> tuple[Any, str, float | None]:

@@ -13,12 +13,16 @@ from smolsum.config import Config, TaskConfig
 from smolsum.rewards import REWARDS
 from smolsum.rewards.signal import Scorer, Values
 from smolsum.rollout.records import Prompt, RolloutGroup
-from smolsum.tasks.strict_json.answer import ANY_BLOCK, FENCE, take_apart
+from smolsum.tasks.strict_json.answer import FENCE, blocks, take_apart
 from smolsum.tasks.strict_json.conformance import conformance
 from smolsum.tasks.strict_json.settings import StrictJsonConfig
 
-PLACEHOLDERS = frozenset({"", "...", "…", "your reasoning here", "reasoning", "think", "thinking", "thoughts"})
-"""what only repeats the instruction"""
+PLACEHOLDER = frozenset({"your", "reasoning", "here", "think", "thinking", "thoughts"})
+"""words that, alone and in any order, only repeat what was asked for"""
+OPEN_QUOTE = '"'
+BRACKET = re.compile(r"[{\[]")
+QUOTED = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|(?P<open>\\?\Z))', re.DOTALL)
+"""a text in quotes, or what an open quote leaves to the end: never tried twice, so that the time is that of one look"""
 LOOP = re.compile(r"(?=\S)(.{2,30}?)\1{4,}", re.DOTALL)
 """a unit of 2 to 30 characters five times in a row; spaces that indent are none"""
 
@@ -51,27 +55,30 @@ def schema_reward(text: str, prompt: Prompt) -> float:
 
 
 def reasoning_reward(text: str) -> float:
-    """-0.5 without thoughts or with a placeholder for them, -0.2 for fewer than 10 characters, then (characters - 10) /
-    70 up to 1."""
+    """-0.5 without thoughts or with a placeholder for them (dots, or nothing but `PLACEHOLDER`), -0.2 for fewer than 10
+    characters, then (characters - 10) / 70 up to 1."""
     thought = take_apart(text).thought
-    if thought is None or thought.lower().strip(" .") in PLACEHOLDERS:
+    if thought is None or (thought and PLACEHOLDER.issuperset(re.findall(r"\w+", thought.lower()))):
         return -0.5
     return -0.2 if len(thought) < 10 else min((len(thought) - 10) / 70, 1.0)
 
 
 def truncation_reward(text: str) -> float:
-    """1 for a closed block or bare JSON that parses; -1 for signs of an end too soon: an open block, an open bracket, a
-    comma or colon at the end, an odd number of quotes; else 0, as there is no JSON that could be cut."""
+    """1 for a closed block or bare JSON that parses; -1 for signs of an end too soon: an open block, or from the first
+    bracket on an open bracket, a comma or colon at the end, an open quote; else 0: there is no JSON that could be cut,
+    or none that is cut. Prose may stand before it; brackets inside quotes are text."""
     answer = take_apart(text)
-    if answer.fence != "none" or answer.parses:
+    if answer.fence != "none":
         return 1.0
     if FENCE in answer.said:
         return -1.0
-    if answer.block is None:
+    if answer.parses:
+        return 1.0
+    if not (begun := BRACKET.search(answer.said)):
         return 0.0
-    is_open = any(answer.said.count(a) > answer.said.count(b) for a, b in ("{}", "[]"))
-    odd = len(re.findall(r'(?<!\\)"', answer.said)) % 2 == 1
-    return -1.0 if is_open or odd or answer.said.endswith((",", ":")) else 1.0
+    rest = QUOTED.sub(lambda found: "" if found["open"] is None else OPEN_QUOTE, answer.said[begun.start() :])
+    is_open = any(rest.count(a) > rest.count(b) for a, b in ("{}", "[]"))
+    return -1.0 if is_open or rest.endswith((",", ":", OPEN_QUOTE)) else 0.0
 
 
 def repetition_reward(text: str) -> float:
@@ -79,7 +86,7 @@ def repetition_reward(text: str) -> float:
     the smaller of two shares, of distinct lines (from 6 lines of over 5 characters on) and of distinct trigrams of
     words (from 20 words on): above 0.5 1, above 0.3 0, else -1."""
     text = text.strip()
-    if len(ANY_BLOCK.findall(text)) > 1 or LOOP.search(text):
+    if blocks(text) > 1 or LOOP.search(text):
         return -1.0
     if len(text) < 80:
         return 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -117,7 +118,10 @@ def test_schema_of_what_does_not_parse() -> None:
         (GOOD, -0.5),
         ("<think>...</think>" + GOOD, -0.5),
         ("<think>Your reasoning here</think>" + GOOD, -0.5),
-        ("<think></think>" + GOOD, -0.5),
+        ("<think>your reasoning here. Your reasoning here!</think>" + GOOD, -0.5),
+        ("<think>here is my reasoning</think>" + GOOD, 10 / 70),
+        ("<think></think>" + GOOD, -0.2),
+        ("<think> \n</think>" + GOOD, -0.2),
         ("<think>hm</think>" + GOOD, -0.2),
         (f"<think>{'x' * 9}</think>", -0.2),
         (f"<think>{'x' * 10}</think>", 0.0),
@@ -142,13 +146,29 @@ def test_reasoning(text: str, value: float) -> None:
         ('{"a": [1, 2', -1.0),
         ('{"a": 1},', -1.0),
         ('{"a": "b}', -1.0),
-        ("{a}", 1.0),
-        ("I do not know.", 0.0),
+        ("```json\n[1, 2]", -1.0),  # parses, but nothing closed it
+        ("```", -1.0),
+        ('Sure:\n```json\n{"a": 1}', -1.0),
+        ('Here it is: {"a": [1, 2', -1.0),
+        ('Here it is: {"a": 1, "b":', -1.0),
+        ('He said "here: {"a": 1, "b"}', 0.0),  # the open quote is not in the JSON
+        ('{"a": "}", "b": [', -1.0),
+        ('{"a": "{"}', 1.0),
+        ('{"a": 1, "b": "}]', -1.0),  # open quote, and what would close the bracket is in it
+        ('{"a": "x\\', -1.0),
+        ("<think>{</think>[1, 2]", 1.0),
+        ("<think>a plan", 0.0),
+        ("{a}", 0.0),
+        ('{"a": NaN}', 0.0),
+        ('{"a": 1, "a": 2}', 0.0),
+        ('{"a": 1} and no more', 0.0),  # bare JSON is all there is, or it does not parse
+        ('Here it is: {"a": 1}', 0.0),
+        ("I do not know:", 0.0),
         ("", 0.0),
     ],
 )
 def test_truncation(text: str, value: float) -> None:
-    """-1 for signs of an end too soon, 0 without JSON."""
+    """1 for a closed block or what parses, -1 for signs of an end too soon, 0 without JSON or without such signs."""
     assert signals.truncation_reward(text) == value
 
 
@@ -204,6 +224,32 @@ def test_what_a_model_that_loops_may_write(value: str) -> None:
     """Numbers beyond every float and brackets beyond every reader have a score, and no error."""
     schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"], "depth": 2}
     check_ranges(f'```json\n{{"age": {value}}}\n```', schema)
+
+
+LOOPS = (
+    ("", "```json {"), ("```json {", " "), ("```", "x"), ("", "``` "), ("", "<think>"), ("<think>", "<think></think"),
+    ("{", '"\\"'), ("[", "["), ("", '{"a":'), ("", '{"a": "x", '), ("", "ab1"),
+)  # fmt: skip
+"""how a text begins, and what a model that loops says then without an end"""
+
+
+def seconds(start: str, said: str, size: int) -> float:
+    """Processor time that all signals of a text of that size take, the least of several tries."""
+    text, tries = (start + said * (size // len(said)))[:size], []
+    for _ in range(3):
+        take_apart.cache_clear()
+        began = time.process_time()
+        for name in (*RANGES, "reasoning"):
+            getattr(signals, f"{name}_reward")(text)
+        tries.append(time.process_time() - began)
+    return min(tries)
+
+
+@pytest.mark.parametrize(("start", "said"), LOOPS)
+def test_time_grows_with_the_length_and_not_with_its_square(start: str, said: str) -> None:
+    """Eight times the text takes about eight times as long, where a pattern that begins anew at every fence or tag
+    would take 64 times; a constant part keeps very short times from being compared."""
+    assert seconds(start, said, 64_000) < 24 * (seconds(start, said, 8_000) + 0.001)
 
 
 def test_weights() -> None:
