@@ -96,7 +96,8 @@ def resolve(
             _lay(given, [Entry(key, environ[variable], f"environment {variable}")], "user", schema)
     if strategy is not None or reward is not None or not _stage_names(given):
         chosen = [task.strategy, *(name for kind, name in shipped if kind == "strategies")][-1]
-        _lay(given, strategies.layer(chosen if strategy is None else strategy, reward, task), "preset", schema)
+        layer = strategies.layer(chosen if strategy is None else strategy, reward, task)
+        _lay(given, [entry for entry in layer if not _is_the_models_own(entry.key, given)], "preset", schema)
     _lay(given, typed, "typed", schema)
     return _build(given, schema)
 
@@ -182,6 +183,12 @@ def _lay(
                 _drop(given, f"{key}.")
         if not isinstance(value, dict):
             given[key] = Given(checked, source, by)
+
+
+def _is_the_models_own(key: str, given: Mapping[str, Given]) -> bool:
+    """Whether a model's preset gave the value, which then stays whatever a strategy has: it was chosen for this model.
+    Stages are the strategy's."""
+    return key in given and given[key].source.startswith("preset models/") and not key.startswith("stages.")
 
 
 def _drop(given: dict[str, Given], prefix: str) -> None:

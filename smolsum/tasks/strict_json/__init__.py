@@ -14,7 +14,7 @@ from smolsum.errors import UsageError
 from smolsum.tasks.strict_json import measure
 from smolsum.tasks.strict_json.presets import DEFAULTS, MODELS, STRATEGIES
 from smolsum.tasks.strict_json.settings import StrictJsonConfig
-from smolsum.tasks.strict_json.signals import MEANINGS, SIGNALS, redistributed
+from smolsum.tasks.strict_json.signals import MEANINGS, SIGNALS, check, redistributed
 from smolsum.tasks.strict_json.templates import LEVELS
 from smolsum.tasks.task import Grid, Headline, Panel, Task
 
@@ -56,6 +56,7 @@ TASK = Task(
     defaults=DEFAULTS,
     models=MODELS,
     load=measure.load,
+    check=check,
     measurer=measure.measurer,
     summarise=measure.summarise,
     over_samples=measure.over_samples,

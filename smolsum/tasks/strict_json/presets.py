@@ -36,11 +36,13 @@ def _curriculum(weights: dict[str, float]) -> Table:
     }
 
 
+THINKING: Table = {"task": {"think": True}, "sampling": {"max_new_tokens": 1280}}
+"""thoughts get 256 tokens beside those of the answer"""
 STRATEGIES: dict[str, Table] = {
     "standard": _standard(PLAIN_WEIGHTS),
     "curriculum": _curriculum(PLAIN_WEIGHTS),
-    "think-standard": _standard(THINK_WEIGHTS) | {"task": {"think": True}},
-    "think-curriculum": _curriculum(THINK_WEIGHTS) | {"task": {"think": True}},
+    "think-standard": _standard(THINK_WEIGHTS) | THINKING,
+    "think-curriculum": _curriculum(THINK_WEIGHTS) | THINKING,
 }
 
 DEFAULTS: Table = {

@@ -15,7 +15,7 @@ from smolsum.rewards.signal import Scorer, Values
 from smolsum.rollout.records import Prompt, RolloutGroup
 from smolsum.tasks.strict_json.answer import FENCE, blocks, take_apart
 from smolsum.tasks.strict_json.conformance import conformance
-from smolsum.tasks.strict_json.settings import StrictJsonConfig
+from smolsum.tasks.strict_json.settings import StrictJsonConfig, settings
 
 PLACEHOLDER = frozenset({"your", "reasoning", "here", "think", "thinking", "thoughts"})
 """words that, alone and in any order, only repeat what was asked for"""
@@ -155,11 +155,35 @@ PLAIN_WEIGHTS = {
 
 def redistributed(weights: Mapping[str, float], settings: TaskConfig) -> Mapping[str, float]:
     """The weights of a stage where completions do not think: that of `reasoning` goes to the others in proportion,
-    w + w / sum of the others x w_reasoning."""
+    w + w / sum of the others x w_reasoning, and is 0 itself."""
     if not isinstance(settings, StrictJsonConfig) or settings.think or not weights.get("reasoning"):
         return weights
-    others = {name: weight for name, weight in weights.items() if name != "reasoning"}
-    total = sum(others.values())
-    return (
-        {name: weight + weight / total * weights["reasoning"] for name, weight in others.items()} if total else weights
-    )
+    total = sum(weights.values()) - weights["reasoning"]
+    share = weights["reasoning"] / total if total else 0.0
+    moved = {name: weight + weight * share for name, weight in weights.items()} | {"reasoning": 0.0}
+    return moved if total else weights
+
+
+def check(config: Config) -> Sequence[str]:
+    """Warnings where what is asked for and what is rewarded differ about thinking."""
+    task, stages = settings(config), config.stages.items()
+    found = []
+    if task.think and (silent := [name for name, stage in stages if not stage.rewards.get("reasoning")]):
+        found.append(
+            f"task.think = true, and no weight on the signal reasoning in {_named(silent)}: they earn nothing; "
+            f"--set stages.{silent[0]}.rewards.reasoning=0.25, or --strategy think-standard"
+        )
+    if not task.think and (moved := [name for name, stage in stages if "reasoning" in stage.rewards]):
+        found.append(
+            f"the signal reasoning is in {_named(moved)}, and task.think = false: nobody asks for thoughts, and its "
+            "weight goes to the other signals in proportion; --set task.think=true"
+        )
+    if task.think and task.system_prompt and "<think>" not in task.system_prompt:
+        found.append(
+            "task.think = true, and task.system_prompt, which takes the place of its text, asks for no <think>"
+        )
+    return tuple(found)
+
+
+def _named(stages: Sequence[str]) -> str:
+    return f"stage{'s' * (len(stages) > 1)} {', '.join(stages)}"

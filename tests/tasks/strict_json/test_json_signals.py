@@ -261,7 +261,7 @@ def test_weights() -> None:
     moved = signals.redistributed(signals.THINK_WEIGHTS, plain)
     assert moved == pytest.approx(
         {"format": 0.4 / 3, "validity": 0.2, "schema": 0.8 / 3, "truncation": 0.4 / 3, "repetition": 0.4 / 3}
-        | {"strictness": 0.4 / 3}
+        | {"strictness": 0.4 / 3, "reasoning": 0.0}
     )
     assert signals.redistributed(signals.PLAIN_WEIGHTS, plain) == signals.PLAIN_WEIGHTS
     assert signals.redistributed({"reasoning": 1.0}, plain) == {"reasoning": 1.0}
