@@ -20,17 +20,17 @@ from smolsum import console
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-_FIGURES = {
-    "reward": ("reward", ".3f"),
-    "std_in_group": ("reward_std", ".3f"),
-    "zero_std": ("frac_reward_zero_std", ".2f"),
-    "tokens": ("completions/mean_length", ".1f"),
-    "within_tol": ("length/within_tol", ".2f"),
-    "s/step": ("perf/step_s", ".2f"),
+Figures = Mapping[str, tuple[Sequence[str], str]]
+"""by the name in a line: the metrics of which the first that is there is shown, and its format"""
+_FIGURES: Figures = {
+    "reward": (("reward",), ".3f"),
+    "std_in_group": (("reward_std",), ".3f"),
+    "zero_std": (("frac_reward_zero_std",), ".2f"),
+    "tokens": (("completions/mean_length",), ".1f"),
 }
-"""Name, metric and format of the numbers in a line; with step and eta they are eight, enough to read."""
-_ROW_FIGURES = _FIGURES | {"grad_norm": ("grad_norm", ".2g")}
-_BAR_FIGURES = {name: _FIGURES[name] for name in ("reward", "within_tol", "tokens")}
+"""With what the task adds, s/step, step and eta they are eight, enough to read."""
+_SPEED: Figures = {"s/step": (("perf/step_s",), ".2f")}
+_GRADIENT: Figures = {"grad_norm": (("grad_norm",), ".2g")}
 _VALIDATION = "validation"
 _STAGE_WIDTH = 12
 # what the bar itself, the spinner and the gaps take at least
@@ -57,6 +57,8 @@ class Progress:
         self._live = console.live()
         self._bar: Bar | None = None
         self._total = 0
+        self._figures: Figures = {**_FIGURES, **_SPEED}
+        self._bar_figures: Figures = {}
         self._stage_ends: set[int] = set()
         self._widths: dict[str, int] = {}
         self._headed = False
@@ -103,15 +105,19 @@ class Progress:
         with self._speaking():
             console.warn(text)
 
-    def plan(self, stages: Sequence[tuple[str, int]]) -> None:
-        """Takes the names and step counts of all stages of the run; to be called before the first step."""
+    def plan(self, stages: Sequence[tuple[str, int]], watched: Mapping[str, Sequence[str]] | None = None) -> None:
+        """Takes the names and step counts of all stages of the run, and what the task shows of a step or a validation
+        (by the name in a line, the metrics of which one is there); to be called before the first step."""
+        own: Figures = {name: (metrics, ".2f") for name, metrics in (watched or {}).items()}
         with self._lock:
+            self._figures = {**_FIGURES, **own, **_SPEED}
+            self._bar_figures = {"reward": _FIGURES["reward"], **own, "tokens": _FIGURES["tokens"]}
             self._stage_ends = set(accumulate(steps for _, steps in stages))
             self._total = sum(steps for _, steps in stages)
             longest = max(len(name) for name in (_VALIDATION, *(name for name, _ in stages)))
             self._widths = {"stage": min(longest, _STAGE_WIDTH)}
             self._widths["step"] = max(len("step"), len(f"{self._total}/{self._total}"))
-            self._widths |= {name: max(len(name), 6) for name in _ROW_FIGURES}
+            self._widths |= {name: max(len(name), 6) for name in {**self._figures, **_GRADIENT}}
             self._headed = False
             if self._live and not self._quiet:
                 self._drop_bar()
@@ -129,23 +135,25 @@ class Progress:
             if self._bar is not None:
                 name = stage[:_STAGE_WIDTH]
                 room = self._bar.console.width - len(name) - _BAR_WIDTH
-                numbers = eta | _formatted(_BAR_FIGURES, metrics)
+                numbers = eta | _formatted(self._bar_figures, metrics)
                 texts = [f"{key} {value:>5}" for key, value in numbers.items()]
                 text = _fit([position.rjust(self._widths["step"]), *texts], room)
                 self._bar.update(self._bar.task_ids[0], completed=step, description=name, numbers=text)
             if step % self._report_every == 0 or step in self._stage_ends:
                 if self._live:
-                    self._print_row(heads | _formatted(_ROW_FIGURES, metrics))
+                    self._print_row(heads | _formatted({**self._figures, **_GRADIENT}, metrics))
                 else:
-                    self.note(_pairs(heads | _formatted(_FIGURES, metrics) | eta))
+                    self.note(_pairs(heads | _formatted(self._figures, metrics) | eta))
 
     def validation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Prints the metrics of a validation after `step` steps."""
         with self._lock:
             if self._live:
-                self._print_row({"stage": _VALIDATION, "step": str(step)} | _formatted(_ROW_FIGURES, metrics))
+                self._print_row(
+                    {"stage": _VALIDATION, "step": str(step)} | _formatted({**self._figures, **_GRADIENT}, metrics)
+                )
             else:
-                self.note(f"{_VALIDATION} {_pairs({'step': str(step)} | _formatted(_FIGURES, metrics))}")
+                self.note(f"{_VALIDATION} {_pairs({'step': str(step)} | _formatted(self._figures, metrics))}")
 
     def results(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Prints the closing table; the bar, if there is one, has done its work and goes."""
@@ -216,9 +224,10 @@ def duration(seconds: float) -> str:
     return f"{minutes}m{second:02}s" if minutes else f"{second}s"
 
 
-def _formatted(figures: Mapping[str, tuple[str, str]], metrics: Mapping[str, float]) -> dict[str, str]:
+def _formatted(figures: Figures, metrics: Mapping[str, float]) -> dict[str, str]:
     """Returns name and text of the figures that the metrics have."""
-    return {name: format(metrics[key], spec) for name, (key, spec) in figures.items() if key in metrics}
+    found = {name: next((key for key in keys if key in metrics), None) for name, (keys, _) in figures.items()}
+    return {name: format(metrics[key], figures[name][1]) for name, key in found.items() if key is not None}
 
 
 def _pairs(values: Mapping[str, str]) -> str:

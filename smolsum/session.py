@@ -119,7 +119,7 @@ class Session:
             self.tell("checkpoint_damaged", f"checkpoint {path.name} is damaged and was passed over: {problem}", point)
         for warning in materials.warnings:
             self.tell("warning", warning, point)
-        self.progress.plan(list(self.steps.items()))
+        self.progress.plan(list(self.steps.items()), materials.task.watched)
         self.journal.status("starting", step=point, phase="loaded", stage=next(iter(self.steps)))
 
     def restore(self, name: str) -> bool:

@@ -29,6 +29,9 @@ METRICS = {
 }
 
 
+WATCHED = {"within_tol": ("length/within_tol",)}
+
+
 class Clock:
     """A clock that a test turns by hand."""
 
@@ -65,13 +68,28 @@ def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_line_of_a_report(capsys: pytest.CaptureFixture[str]) -> None:
     """A report is one line of pairs in a fixed order, with the time left for all stages."""
     progress = Progress()
-    progress.plan([("length", 120), ("quality", 120)])
+    progress.plan([("length", 120), ("quality", 120)], WATCHED)
     progress.step("length", 10, METRICS)
     line = (
         "stage=length step=10/240 reward=-0.213 std_in_group=0.240 zero_std=0.38 tokens=68.9 "
         "within_tol=0.41 s/step=1.30 eta=4m59s"
     )
     assert said(capsys) == [line]
+
+
+def test_what_the_task_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line has the task's own figure under its name, a validation's by the name that it has there; without a task
+    that watches something there is none."""
+    progress = Progress(report_every=1)
+    progress.plan([("standard", 2)], {"passed": ("json/passed", "passed")})
+    progress.step("standard", 1, METRICS | {"json/passed": 0.25})
+    progress.validation(1, {"reward": 0.5, "passed": 0.75})
+    first, second = said(capsys)
+    assert "tokens=68.9 passed=0.25 s/step=1.30" in first
+    assert second == "validation step=1 reward=0.500 passed=0.75"
+    progress.plan([("standard", 2)])
+    progress.step("standard", 1, METRICS)
+    assert "tokens=68.9 s/step=1.30" in said(capsys)[0]
 
 
 def test_missing_metrics_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,7 +135,7 @@ def test_eta_follows_recent_steps(capsys: pytest.CaptureFixture[str]) -> None:
 def test_line_of_a_validation(capsys: pytest.CaptureFixture[str]) -> None:
     """A validation has a line of its own, whatever its step."""
     progress = Progress()
-    progress.plan([("length", 120)])
+    progress.plan([("length", 120)], WATCHED)
     progress.validation(25, {"reward": -0.2, "length/within_tol": 0.5, "completions/mean_length": 66.0})
     assert said(capsys) == ["validation step=25 reward=-0.200 tokens=66.0 within_tol=0.50"]
 
@@ -235,7 +253,7 @@ metrics = {"reward": -0.2134, "reward_std": 0.24, "frac_reward_zero_std": 0.375,
            "completions/mean_length": 68.94, "length/within_tol": 0.41, "grad_norm": 2.4, "perf/step_s": 1.3}
 with Progress(report_every=2) as progress:
     progress.phase("loading builtin:tiny")
-    progress.plan([("length", 3), ("quality", 2)])
+    progress.plan([("length", 3), ("quality", 2)], {"within_tol": ("length/within_tol",)})
     for step in range(1, 6):
         progress.step("length" if step <= 3 else "quality", step, metrics)
         if step == 2:

@@ -14,9 +14,9 @@ To add one: write `tasks/<name>.py` with a `TASK`, and add a line to `TASKS` in 
                `models` and `profiles` add presets of the task's own, `strategies` are its stages with their weights.
                All are tables as a TOML file has them.
   evaluation   `measurer` (one completion to its metrics), `summarise` (the rows of a split to their summary), what is
-               shown of it (`headlines`, `panels`), what configurations are compared by (`score`), what goes wrong
-               (`errors`), what a judge is asked (`criteria`, perhaps none), and metrics over several samples of a
-               prompt (`over_samples`, such as pass@k).
+               shown of it (`headlines`, `panels`; `watched` in the lines of a training), what configurations are
+               compared by (`score`), what goes wrong (`errors`), what a judge is asked (`criteria`, perhaps none), and
+               metrics over several samples of a prompt (`over_samples`, such as pass@k).
 """
 
 from __future__ import annotations
@@ -150,6 +150,9 @@ class Task:
     """the rows of every prompt's samples, as many for each, to what only several tell (pass@k)"""
     step_metrics: Callable[[Sequence[RolloutGroup], Config], dict[str, float]] = no_metrics
     """of a training step's rollouts, for metrics.jsonl and the view"""
+    watched: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """what the lines of a training show of a step and of a validation beside its reward: a short name, and the metrics
+    of the two, of which the first that is there is shown"""
     headlines: tuple[Headline, ...]
     """the columns of the closing table, the most important first"""
     panels: tuple[Panel, ...]

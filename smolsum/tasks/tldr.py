@@ -148,6 +148,7 @@ TASK = Task(
     measurer=measurer,
     summarise=summarise,
     step_metrics=step_metrics,
+    watched={"within_tol": ("length/within_tol",)},
     headlines=(LENGTH, ON_TARGET, *OVERLAP, WRONG, REPEATED),
     panels=(
         Panel(

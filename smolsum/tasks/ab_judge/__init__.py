@@ -103,6 +103,7 @@ TASK = Task(
     measurer=measurer,
     summarise=summarise,
     step_metrics=step_metrics,
+    watched={"accuracy": ("accuracy",)},
     headlines=HEADLINES,
     panels=PANELS,
     errors=ERRORS,

@@ -156,6 +156,7 @@ TASK = Task(
     ask_ahead=ask_ahead,
     summarise=summarise,
     step_metrics=step_metrics,
+    watched={"answered": ("rewards/answered/mean", "answered")},
     headlines=(WITHIN, WHOLE, CEILING, WORDS, OVER, REPEATED),
     panels=(
         Panel("questions answered", (WITHIN, WHOLE, CEILING, Headline("passed", "all of them", "{:.0%}".format))),

@@ -61,6 +61,7 @@ TASK = Task(
     summarise=measure.summarise,
     over_samples=measure.over_samples,
     step_metrics=measure.step_metrics,
+    watched={"passed": ("json/passed", "passed")},
     headlines=(PARSES, PASSED, *(Headline(f"{level}/passed", level, "{:.1%}".format) for level in LEVELS), TOKENS),
     panels=(
         Panel("Pass@1, 95 % intervals", (*_interval("parses", "parses"), *_interval("passed", "satisfies the schema"))),
