@@ -170,8 +170,8 @@ def check(config: Config) -> Sequence[str]:
     found = []
     if task.think and (silent := [name for name, stage in stages if not stage.rewards.get("reasoning")]):
         found.append(
-            f"task.think = true, and no weight on the signal reasoning in {_named(silent)}: they earn nothing; "
-            f"--set stages.{silent[0]}.rewards.reasoning=0.25, or --strategy think-standard"
+            f"task.think = true, and no weight on the signal reasoning in {_named(silent)}: thoughts are "
+            f"not paid for; --set stages.{silent[0]}.rewards.reasoning=0.25, or --strategy think-standard"
         )
     if not task.think and (moved := [name for name, stage in stages if "reasoning" in stage.rewards]):
         found.append(
