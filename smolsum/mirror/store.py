@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import posixpath
@@ -12,10 +13,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from smolsum.disk import FULL
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
 
 RENAMING = ("file", "local", "sftp", "ssh", "ftp", "smb", "hdfs", "webhdfs")
 """protocols whose files are seen while they are written, and which can rename; object stores show whole objects"""
+LOCAL = ("file", "local")
 SEPARATOR = "://"
 SHOWN = 200
 """characters of a foreign error that ours quotes"""
@@ -27,8 +30,8 @@ class Store:
     def __init__(self, url: str) -> None:
         """UsageError for what is no URL, or one whose library is not installed. Nothing is asked of the store yet."""
         self.url = url.rstrip("/")
-        protocol = url.split(SEPARATOR)[0]
-        if SEPARATOR not in url:
+        self._protocol, found, place = self.url.partition(SEPARATOR)
+        if not found or not place or (self._protocol in LOCAL and not place.startswith("/")):
             raise UsageError(
                 f"no URL to mirror runs at: {url!r}", hint="--mirror s3://BUCKET/FOLDER, or file:///FOLDER for a disk"
             )
@@ -42,7 +45,11 @@ class Store:
         try:
             self._fs, self._root = url_to_fs(self.url, use_listings_cache=False, skip_instance_cache=True)
         except ImportError as error:
-            extra = "uv sync --extra s3, or pip install s3fs" if protocol in ("s3", "s3a") else f"pip install: {error}"
+            extra = (
+                "uv sync --extra s3, or pip install s3fs"
+                if self._protocol in ("s3", "s3a")
+                else f"pip install: {error}"
+            )
             raise UsageError(f"nothing installed can reach {url}", hint=extra) from error
         except ValueError as error:
             raise UsageError(f"cannot mirror to {url}: {error}", hint="--mirror s3://BUCKET/FOLDER") from error
@@ -50,7 +57,7 @@ class Store:
             raise UnreachableError(f"cannot reach {url}: {error}", hint="check the network and the URL") from error
         # its retries are told as ours
         logging.getLogger("s3fs").setLevel(logging.CRITICAL)
-        self._renames = protocol in RENAMING
+        self._renames = self._protocol in RENAMING
 
     def child(self, name: str) -> Store:
         """The folder `name` below this one."""
@@ -92,9 +99,15 @@ class Store:
             return bytes(self._fs.cat_file(self._path(name)))
 
     def fetch(self, name: str, target: Path) -> None:
-        """Copies a file to this machine."""
-        with self._asking("read"):
-            self._fs.get_file(self._path(name), str(target))
+        """Copies a file to this machine; OSError where that is what refuses it."""
+        try:
+            with self._asking("read"):
+                self._fs.get_file(self._path(name), str(target))
+        except SmolsumError as error:
+            cause = error.__cause__
+            if isinstance(cause, OSError) and (cause.errno in FULL or cause.filename == str(target)):
+                raise cause from None
+            raise
 
     def write(self, name: str, content: bytes) -> None:
         """Puts `content` in the place of the file: a reader sees it before or after, never a part of it."""
@@ -128,8 +141,13 @@ class Store:
         folder, last = posixpath.split(path)
         temporary = posixpath.join(folder, f".{last}.{os.getpid()}.tmp")
         self._fs.makedirs(folder, exist_ok=True)
-        yield temporary
-        self._fs.mv(temporary, path)
+        try:
+            yield temporary
+            self._fs.mv(temporary, path)
+        except BaseException:
+            with suppress(Exception):  # half a file on a full disk is in the way of the next try
+                self._fs.rm_file(temporary)
+            raise
 
     @contextmanager
     def _asking(self, deed: str) -> Iterator[None]:
@@ -137,7 +155,29 @@ class Store:
         try:
             yield
         except Exception as error:
+            if self._protocol in LOCAL and isinstance(error, OSError) and error.errno is not None:
+                raise _refusal(error, self.url, deed) from error
             raise _failure(error, self.url, deed) from error
+
+
+def _refusal(error: OSError, url: str, deed: str) -> SmolsumError:
+    """What is wrong with a disk of this machine: nothing that goes by itself, and nothing that a network has to do
+    with."""
+    said = f"{error.strerror} ({error.filename})" if error.filename else error.strerror or str(error)
+    if error.errno in FULL:
+        return SmolsumError(f"the disk is full at {url}", hint="free space there, or choose another URL")
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        return UsageError(
+            f"{url} cannot be a folder, as there is a file: {said}", hint="move that file away, or choose another URL"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return UsageError(
+            f"{url} does not let us {deed}: {said}",
+            hint="make it a folder that you may write to, or choose another URL",
+        )
+    if error.errno == errno.ENOENT:
+        return UsageError(f"{url} is not there: {said}", hint="make the folder, mount its disk, or correct the URL")
+    return SmolsumError(f"{url} cannot {deed}: {said}", hint="check that disk, or choose another URL")
 
 
 def _failure(error: Exception, url: str, deed: str) -> SmolsumError:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from disks import mounted
 from s3_server import S3Server, serving
 
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
@@ -49,6 +51,8 @@ def test_what_is_no_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None
     """Each mistake is one sentence with a remedy: no URL, unknown or missing library, no bucket, no server, no key."""
     for url, words in {
         "bucket/runs": "no URL to mirror runs at",
+        "s3://": "no URL to mirror runs at",
+        "file://runs": "no URL to mirror runs at",
         "s4://bucket": "Protocol not known",
         "gs://bucket": "nothing installed can reach",
     }.items():
@@ -79,8 +83,41 @@ def test_nobody_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_disk_that_refuses(tmp_path: Path) -> None:
-    """A file where a folder should be."""
+    """A file where a folder should be, a right that is lacking, no room: nothing about networks or credentials, each
+    with what helps, and no half file is left."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(SmolsumError) as refused:
-        Store(f"file://{tmp_path}/file").prove()
-    assert str(tmp_path) in str(refused.value)
+    for url, words in {
+        f"file://{tmp_path}/file": "cannot be a folder, as there is a file",
+        f"file://{tmp_path}/file/a": "cannot be a folder, as there is a file",
+        "file:///proc/nothing": "is not there",
+    }.items():
+        with pytest.raises(UsageError, match=words) as refused:
+            Store(url).prove()
+        assert "AWS" not in str(refused.value.hint)
+    with mounted(tmp_path / "small", 64) as disk:
+        store = Store(f"file://{disk}/runs")
+        store.prove()
+        with pytest.raises(SmolsumError, match="the disk is full at file://") as full:
+            store.write("big", bytes(100_000))
+        assert "free space" in str(full.value.hint)
+        assert store.sizes() == {}
+        store.write("small", b"1")
+
+
+def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
+    """Rights, not credentials."""
+    folder = tmp_path / "theirs"
+    folder.mkdir(mode=0o555)
+    if os.access(folder, os.W_OK):  # root may everything, but for what the kernel keeps to itself
+        folder = Path("/sys/kernel/smolsum")
+    with pytest.raises(UsageError, match="does not let us write") as refused:
+        Store(f"file://{folder}/runs").prove()
+    assert "AWS" not in str(refused.value.hint)
+
+
+def test_no_room_where_a_run_is_fetched_to(s3: S3Server, tmp_path: Path) -> None:
+    """This machine's disk is full, and the store is not blamed for it."""
+    store = Store(f"{s3.url}/room")
+    store.write("big", bytes(100_000))
+    with mounted(tmp_path / "small", 64) as disk, pytest.raises(OSError, match="No space left"):
+        store.fetch("big", disk / "big")
