@@ -49,8 +49,9 @@ app = typer.Typer(
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command in `argv` (default: the process's arguments) and returns its exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
-    # the command notes here whether tracebacks are wanted; train --watch hands its own arguments on
-    told: dict[str, Any] = {"debug": False, "arguments": args}
+    # the command notes here whether tracebacks are wanted, and whether its end has been told; train --watch hands its
+    # own arguments on
+    told: dict[str, Any] = {"debug": False, "said": False, "arguments": args}
     try:
         code = app(args, prog_name="smolsum", standalone_mode=False, obj=told)
     except SmolsumError as failure:
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         unexpected.__cause__ = failure
         return _fail(unexpected, told)
     # Typer turns a Ctrl-C inside a command into this code and says nothing
-    if code == 130:
+    if code == 130 and not told["said"]:
         console.error(KeyboardInterrupt("interrupted"))
     return code or 0
 

@@ -11,7 +11,7 @@ from smolsum import manifest
 from smolsum.checkpoints import Checkpoint
 from smolsum.config import Config
 from smolsum.control import asked, forget, heed, hold
-from smolsum.errors import InterruptedRun, SmolsumError, UnreachableError
+from smolsum.errors import InterruptedRun, MachineError, SmolsumError, UnreachableError
 from smolsum.evaluate.headlines import headline_table
 from smolsum.evaluate.scores import has_scores, read_summary
 from smolsum.grpo.optimizer import Optimizer
@@ -254,11 +254,11 @@ class Session:
         self.journal.status(state, step=self.step, phase=phase, stage=stage, steps=sum(self.steps.values()))
 
     @contextmanager
-    def saved_if_unreachable(self, name: str, optimizer: Optimizer) -> Iterator[None]:
-        """Where what the step needs from elsewhere is out of reach, keep what was trained so far, before the error."""
+    def saved_on_failure(self, name: str, optimizer: Optimizer) -> Iterator[None]:
+        """Where what the step needs from elsewhere cannot be had, keep what was trained so far, before the error."""
         try:
             yield
-        except UnreachableError:
+        except SmolsumError:
             self.step, self._asked = self.step - 1, True
             if self.stage_step:
                 self._save(name, optimizer, None)
@@ -286,9 +286,14 @@ class Session:
             self.progress.warn(f"{message}; {fields['hint']}" if fields.get("hint") else message)
 
     def _fail(self, error: BaseException) -> None:
-        """Write the failure down, as far as the disk lets us."""
+        """Write the failure down, as far as the disk lets us; what may pass, or came in the midst of a run, also gets
+        the command that goes on."""
         try:
             if "journal" in vars(self):
+                passes = isinstance(error, UnreachableError) or (self.step and not isinstance(error, MachineError))
+                resume = self.paths.resume_command
+                if isinstance(error, SmolsumError) and passes and resume not in (error.hint or ""):
+                    error.hint = "; ".join(filter(None, (error.hint, f"{resume} goes on with the run")))
                 self.journal.failure(error, self.step)
         except SmolsumError:
             self.progress.warn("the failure could not be written to the run directory")

@@ -9,6 +9,7 @@ an uninterrupted one bit for bit.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from statistics import fmean
@@ -16,7 +17,7 @@ from statistics import fmean
 from smolsum.asking.patience import Listener, heard_by
 from smolsum.collect import PromptOrder, ahead, collect
 from smolsum.config import Config, StageConfig
-from smolsum.errors import UnreachableError
+from smolsum.errors import SmolsumError
 from smolsum.evaluate.generate import greedy
 from smolsum.evaluate.legend import error_shares
 from smolsum.follower import Follower
@@ -35,9 +36,11 @@ from smolsum.session import Session
 from smolsum.step_metrics import advantage_metrics, rollout_metrics, rollout_rows
 
 
-def train(config: Config, *, resume: str | None, progress: Progress) -> Path | None:
-    """Run every stage of a configuration, or what is left of the run `resume`; returns the run directory, None on
-    all ranks but the first.
+def train(
+    config: Config, *, resume: str | None, progress: Progress, begun: Callable[[Path], None] = lambda root: None
+) -> None:
+    """Run every stage of a configuration, or what is left of the run `resume`; `begun` is given the run's directory
+    once there is one, on the first rank.
 
     Raises InterruptedRun after a first Ctrl-C, once the step is finished and saved; SmolsumError for everything a user
     can mend.
@@ -50,6 +53,8 @@ def train(config: Config, *, resume: str | None, progress: Progress) -> Path | N
         source = open_source(materials.policy, config, prompts, tell=session.tell, stopping=session.stops)
         with closing(source):
             session.begin(materials, planned_steps(config, materials.task.kinds(prompts)))
+            if ranks.leads():
+                begun(session.paths.root)
             with heard_by(Listener(session.stops, session.tell)):
                 session.evaluate("start")
                 for name in config.stages:
@@ -57,7 +62,6 @@ def train(config: Config, *, resume: str | None, progress: Progress) -> Path | N
                         run_stage(session, materials, source, name)
                     session.evaluate(name)
             session.finish()
-        return session.paths.root if ranks.leads() else None
 
 
 def run_stage(session: Session, materials: Materials, source: Source, name: str) -> None:
@@ -74,7 +78,7 @@ def run_stage(session: Session, materials: Materials, source: Source, name: str)
     for k in range(session.stage_step, steps):
         with session.next_step():
             clock = Clock()
-            with session.saved_if_unreachable(name, optimizer):
+            with session.saved_on_failure(name, optimizer):
                 batch, used = collect(
                     source, order, k, config, stage, step=session.step, lap=clock.lap, signals=materials.task.signals
                 )
@@ -108,14 +112,14 @@ def run_stage(session: Session, materials: Materials, source: Source, name: str)
 
 def validate(session: Session, materials: Materials, stage: StageConfig) -> dict[str, float]:
     """Greedy reward and metrics, on the same prompts of the validation split every time; nothing where what the task
-    asks about them is out of reach."""
+    asks about them cannot be had."""
     prompts = materials.prompts["validation"][: session.config.train.validation_prompts]
     groups = greedy(materials.policy, prompts, session.config, version=session.step)
     try:
         scores = score_all(groups, stage.rewards, session.config, materials.task.signals)
         materials.task.ask_ahead([(g.prompt, g.rollouts[0]) for g in groups], session.config)
         rows = [materials.measure(g.prompt, g.rollouts[0]) for g in groups]
-    except UnreachableError as error:  # the step is learnt from already; the next one will wait, or stop saved
+    except SmolsumError as error:  # the step is learnt from already; the next one will wait, or stop saved
         session.tell("not_validated", f"no validation after step {session.step}: {error.message}")
         return {}
     totals = combine(groups, scores, stage.rewards)

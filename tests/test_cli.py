@@ -33,11 +33,11 @@ class Trainer:
         self.calls: list[dict[str, Any]] = []
         self.action: Callable[[], None] = lambda: None
 
-    def train(self, config: Config, *, resume: str | None, progress: Progress) -> Path:
+    def train(self, config: Config, *, resume: str | None, progress: Progress, begun: Callable[[Path], None]) -> None:
         self.calls.append({"config": config, "resume": resume})
         progress.note("training")
         self.action()
-        return Path("runs/one")
+        begun(Path("runs/one"))
 
 
 @pytest.fixture(autouse=True)

@@ -132,10 +132,11 @@ def test_first_ctrl_c_saves_and_exits_130(data: Path, finished: Path, tmp_path: 
     process = start(arguments(data, tmp_path, "stopped"))
     wait_for_step(tmp_path / "stopped", 3, process)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "hint: smolsum train --resume" in err
     run = tmp_path / "stopped"
+    assert out == f"{run}\n"
     last = read_jsonl(run / "metrics.jsonl")[-1]["step"]
     assert (run / "checkpoints" / f"step-{last:06d}" / "meta.json").exists()
     assert json.loads((run / "status.json").read_text())["state"] == "interrupted"

@@ -165,7 +165,9 @@ def train(
     )
     if watch and not dry_run:
         folder = Path(_folder_of(resume, resolved.config.run.dir))
-        _train_and_watch(context.obj["arguments"], folder, ascii=ascii, readonly=readonly)
+        if code := _train_and_watch(context.obj["arguments"], folder, ascii=ascii, readonly=readonly):
+            context.obj["said"] = True  # by the training, or by the view on it
+            raise typer.Exit(max(1, code))  # killed by a signal: a negative number
         return
     if dry_run:
         show_plan = None if quiet else _plan(resolved.config)  # first what may fail
@@ -176,20 +178,25 @@ def train(
 
     from smolsum.progress import Progress
 
-    with Progress(quiet=quiet) as progress:
-        progress.phase("starting")  # the imports below take seconds on a cold disk
-        from smolsum.train import train as run_training
+    made: list[Path] = []
+    try:
+        with Progress(quiet=quiet) as progress:
+            progress.phase("starting")  # the imports below take seconds on a cold disk
+            from smolsum.train import train as run_training
 
-        if resume and "://" in resume:
-            resume, kept["run.mirror"] = _fetched(resume, resolved.config.run.dir, kept["run.mirror"], progress.note)
-        settings = _settings_of(resume, resolved.config.run.dir, kept) if resume else resolved.config
-        run_dir = run_training(settings, resume=resume, progress=progress)
-    if run_dir:
-        console.data(str(run_dir))
+            if resume and "://" in resume:
+                run_dir, mirrored = resolved.config.run.dir, kept["run.mirror"]
+                resume, kept["run.mirror"] = _fetched(resume, run_dir, mirrored, progress.note)
+            settings = _settings_of(resume, resolved.config.run.dir, kept) if resume else resolved.config
+            run_training(settings, resume=resume, progress=progress, begun=made.append)
+    finally:  # however it ends: what goes on with the run needs its name
+        for run in made:
+            console.data(str(run))
 
 
-def _train_and_watch(arguments: Sequence[str], runs_dir: Path, *, ascii: bool, readonly: bool) -> None:
-    """Starts the training beside this process and shows it; prints the run's directory when the view is left."""
+def _train_and_watch(arguments: Sequence[str], runs_dir: Path, *, ascii: bool, readonly: bool) -> int:
+    """Starts the training beside this process and shows it; prints the run's directory when the view is left. Returns
+    the training's exit code, 0 while it goes on."""
     from smolsum.commands.watch import able_to_draw, show
     from smolsum.watch.launch import launch
 
@@ -199,14 +206,13 @@ def _train_and_watch(arguments: Sequence[str], runs_dir: Path, *, ascii: bool, r
         [*(argument for argument in arguments if argument not in OF_THE_VIEW), "--plain"], runs_dir
     )
     if paths is None:
-        raise typer.Exit(launched.process.returncode)  # it has said why
+        return launched.process.returncode  # it has said why
     try:
         show(paths, None, ascii=ascii, readonly=readonly)
     except KeyboardInterrupt:  # before there is a view that takes it as a key
         console.narrate(f"run continues: {paths.watch_command}")
     console.data(str(paths.root))
-    if code := launched.process.poll():
-        raise typer.Exit(max(1, code))  # killed by a signal: a negative number
+    return launched.process.poll() or 0
 
 
 def _folder_of(resume: str | None, runs_dir: str) -> str:

@@ -79,3 +79,20 @@ def test_leaving_a_training_under_way(tmp_path: Path) -> None:
     assert "run continues" not in terminal.text
     assert f"process {trainer} is gone" in terminal.text
     assert f"hint: smolsum train --resume {tmp_path / 'mine'}" in terminal.text
+
+
+@pytest.mark.slow
+def test_stopping_a_training_from_its_view(tmp_path: Path) -> None:
+    """The run says once how it ended, and with what it goes on; nothing is added to that."""
+    command = ["train", "--watch", "--name", "mine", "--runs-dir", str(tmp_path), *SHORT]
+    with Terminal(command, {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}) as terminal:
+        terminal.until("tab page")
+        (tmp_path / "mine" / "control").mkdir(exist_ok=True)
+        (tmp_path / "mine" / "control" / "stop").touch()
+        terminal.until("INTERRUPTED")
+        assert gone(tmp_path)
+        terminal.send("q")
+        assert terminal.code() == 130
+    assert "run interrupted: " in terminal.text
+    assert f"smolsum train --resume {tmp_path / 'mine'}" in terminal.text
+    assert "error: interrupted" not in terminal.text
