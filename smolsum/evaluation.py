@@ -102,10 +102,10 @@ def evaluate(
 
 
 def _splits(subject: Subject, task: Task, split: str) -> tuple[Split, list[Split]]:
-    """The split, and the others as far as the data has them: facts of all posts are known from all splits."""
+    """The split, and the others where the task needs them and the data has them."""
     chosen, others = task.load(subject.config, split), []
     for name in SPLITS:
-        if name != split:
+        if name != split and task.needs_all_splits:
             with suppress(UsageError):  # data with one split are enough to evaluate
                 others.append(task.load(subject.config, name))
     return chosen, others
@@ -133,7 +133,8 @@ def _generate(
         sample = complete_remotely if subject.config.workers.urls else complete
         return sample(policy, missing, subject.config, version=step, sampler=sampler)
 
-    made_from = generated_from(model["weights"], tokenizer, fingerprints, subject.config, sampler)
+    measures = task.measures(subject.config)
+    made_from = generated_from(model["weights"], tokenizer, fingerprints, subject.config, sampler, measures)
     with Meter("generating", len(prompts), quiet=quiet) as meter:
         groups = obtain(subject.folder, prompts, made_from, completer, remedy, meter.to, sampler.samples)
     origin = {
@@ -145,7 +146,7 @@ def _generate(
         "tokenizer": tokenizer,
         "data": {split.name: fingerprints},
         "meteor": matcher,
-        "task": subject.config.task.measures,
+        "task": measures,
         "max_new_tokens": subject.config.sampling.max_new_tokens,
     }
     return groups, origin

@@ -33,7 +33,8 @@ def score_stage(materials: Materials, config: Config, paths: RunPaths, *, label:
     """
     folder, remedy = paths.evaluation(f"{label}-{SPLIT}"), paths.resume_command
     split = materials.provenance["data"][SPLIT]
-    made_from = generated_from(f"step {step}", materials.provenance["tokenizer"], split, config, GREEDY)
+    measures = materials.task.measures(config)
+    made_from = generated_from(f"step {step}", materials.provenance["tokenizer"], split, config, GREEDY, measures)
     weights = digest([materials.provenance["model"], trained])
     _share(folder, made_from, weights, paths.root.parent, remedy)
     groups = obtain(
@@ -47,7 +48,7 @@ def score_stage(materials: Materials, config: Config, paths: RunPaths, *, label:
     rows = measured(groups, SPLIT, split["fingerprint"], materials.measure)
     origin = {"label": label, "step": step, "split": SPLIT, "sampler": GREEDY.name, WEIGHTS: weights}
     origin |= {key: materials.provenance[key] for key in FIXED}
-    origin |= {"task": config.task.measures, "max_new_tokens": config.sampling.max_new_tokens}
+    origin |= {"task": measures, "max_new_tokens": config.sampling.max_new_tokens}
     metrics = materials.task.summarise(rows) | error_shares(materials.task.errors, rows)
     write_scores(folder, rows, metrics, origin | legend(materials.task, metrics), remedy)
 

@@ -12,7 +12,7 @@ from training import events, learned, make_data, weights
 
 from smolsum.cli import main
 from smolsum.lines import read_jsonl
-from smolsum.tasks.doc_qa.models import grader_of, reader_of
+from smolsum.tasks.doc_qa.models import panels_of
 
 
 def brain(prompt: str, before: int) -> Reply:
@@ -40,8 +40,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgeServer]:
 def train(data: Path, runs: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> int:
     """A run of four steps, with a cache of its own, as in a process of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    reader_of.cache_clear()
-    grader_of.cache_clear()
+    panels_of.cache_clear()
     sets = {
         "task.reader": "judge-a", "task.wait_s": 1.0, "task.attempts": 4, "sampling.rollouts": 4, "task.max_words": 30,
         "sampling.max_new_tokens": 46, "train.prompts_per_step": 2, "train.validate_every": 2, "data.path": str(data),
@@ -73,8 +72,10 @@ def test_a_reader_that_goes_away_and_comes_back(
 
     server.mischief = away
     assert train(data, tmp_path / "parted", tmp_path / "b", monkeypatch) == 3
-    said = capsys.readouterr().err
+    printed, said = capsys.readouterr()
     assert "error: the reader judge-a" in said
+    assert printed == f"{tmp_path / 'parted' / 'mine'}\n"
+    assert f"smolsum train --resume {tmp_path / 'parted' / 'mine'} goes on with the run" in said
     assert "waiting up to 1 s for it" in said
     run = tmp_path / "parted" / "mine"
     assert "reader_lost" in events(run)
@@ -84,8 +85,7 @@ def test_a_reader_that_goes_away_and_comes_back(
     assert (run / "checkpoints" / "step-000003" / "meta.json").exists()
     assert json.loads((run / "status.json").read_text())["state"] == "failed"
     server.mischief = brain
-    reader_of.cache_clear()
-    grader_of.cache_clear()
+    panels_of.cache_clear()
     assert main(["train", "--resume", str(run)]) == 0
     assert learned(run) == learned(whole)
     assert weights(run, 4) == weights(whole, 4)

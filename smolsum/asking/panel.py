@@ -6,14 +6,22 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
+from smolsum.asking.allowance import Allowance
 from smolsum.asking.attempts import Asked, Budget, Outcome, ask_all
 from smolsum.asking.cache import Answers, cache_file, content_key
-from smolsum.asking.endpoint import BadAnswer, ChatClient, Declined, Endpoint, NoAnswer, parse_object
+from smolsum.asking.endpoint import (
+    BadAnswer,
+    ChatClient,
+    Declined,
+    Endpoint,
+    NoAnswer,
+    parse_object,
+    unknown_model,
+)
 from smolsum.asking.patience import tell, wait
-from smolsum.errors import UnreachableError
+from smolsum.errors import UnreachableError, UsageError
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 """between two tries while nothing answers"""
@@ -57,15 +65,32 @@ class Panel:
     """One model behind an endpoint. Answers are kept on disk, by model and prompt."""
 
     def __init__(
-        self, endpoint: Endpoint, *, budget: Budget, concurrency: int, wait_s: float, max_calls: int = 0
+        self,
+        endpoint: Endpoint,
+        *,
+        budget: Budget,
+        concurrency: int,
+        wait_s: float,
+        allowance: Allowance | None = None,
+        decided: bool = False,
     ) -> None:
-        """`wait_s` seconds without any answer are waited for; `max_calls` requests are made at most (0: no limit)."""
+        """`wait_s` seconds without any answer are waited for; `allowance` limits the requests, perhaps together with
+        those of other panels.
+
+        `decided`: that a question has no answer is one too, and kept as such, so that the next time is as this one; and
+        one that nobody answers is an error rather than missing.
+        """
         self.endpoint, self._budget, self._concurrency = endpoint, budget, concurrency
-        self._wait_s, self._max_calls = wait_s, max_calls
+        self._wait_s, self._decided = wait_s, decided
+        self._allowance = allowance or Allowance()
+        self._listed: list[str] | None = None
         self._answers = Answers(cache_file(endpoint.role, endpoint.name), GO_ON)
         self._failed: dict[str, float] = {}
         self._down_since: float | None = None
-        self.calls = 0
+
+    def unknown(self, calls: Sequence[Call]) -> int:
+        """How many of the questions would be asked now."""
+        return sum(map(self._open, {self._key(call) for call in calls}))
 
     def ask(self, calls: Sequence[Call]) -> list[Any | None]:
         """The answers in order, None for a question that failed for good (refused, or answered with nonsense, as often
@@ -78,15 +103,20 @@ class Panel:
         pause, alive = FIRST_PAUSE_S, False
         while todo := {key: call for key, call in keyed.items() if self._open(key)}:
             down = self._down_since is not None
-            asked = self._ask_once(self._affordable(todo))
-            if asked.trouble is None and (asked.answered or alive):
+            asked = self._ask_once(self._allowance.affords(todo))
+            if asked.trouble is None and asked.lost and (self._decided or self._allowance.is_spent):
+                self._close(asked.refused, len(todo))
+                if not self._allowance.is_spent:
+                    self._wait(self._silent(asked.lost), pause)
+                    pause = min(2 * pause, LONGEST_PAUSE_S)
+            elif asked.trouble is None and (asked.answered or alive):
                 # what the end of an outage left without an answer is asked once more
                 self._close({**asked.refused, **({} if down else asked.lost)}, len(todo))
                 alive = True
             elif asked.trouble is None and not asked.lost:
                 self._close(asked.refused, len(todo))
             else:
-                self._wait(asked.trouble or self._silent(len(todo)), pause)
+                self._wait(asked.trouble or self._silent(asked.lost), pause)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
         return [self._answers.get(self._key(call)) for call in calls]
 
@@ -95,6 +125,8 @@ class Panel:
 
     def _wait(self, trouble: UnreachableError, pause: float) -> None:
         """Wait for a while, unless it has been too long already, or somebody wants to leave: then UnreachableError."""
+        if not self._wait_s:
+            raise trouble
         if self._down_since is None:
             self._down_since = time.monotonic()
             tell(f"{self.endpoint.role}_lost", f"{trouble.message}; waiting up to {self._wait_s:g} s for it")
@@ -102,33 +134,26 @@ class Panel:
         if down_s + pause > self._wait_s or not wait(pause):
             raise UnreachableError(f"{trouble.message}; none for {down_s:.0f} s", hint=trouble.hint) from trouble
 
-    def _silent(self, count: int) -> UnreachableError:
+    def _silent(self, lost: Mapping[str, str]) -> UnreachableError:
+        last = list(lost.values())[-1]
         return UnreachableError(
-            f"the {self.endpoint.role} {self.endpoint.model} gave no answer to any of {count} questions",
-            hint=f"wait until {self.endpoint.address} answers, then go on",
+            f"the {self.endpoint.role} {self.endpoint.model} gave no answer to "
+            f"{len(lost)} {'question' if len(lost) == 1 else 'questions'}, the last with {last}",
+            hint=f"wait until {self.endpoint.address} answers, then ask again: what was answered is kept",
         )
 
     def _close(self, failures: Mapping[str, str], count: int) -> None:
         """Ask these no more for now."""
         now = time.monotonic()
         self._failed = {key: at for key, at in self._failed.items() if now - at < FORGIVEN_S}
+        if self._decided:
+            with self._answers:
+                for key in failures:
+                    self._answers.add(key, None)
         self._failed |= dict.fromkeys(failures, now)
         if failures:
             who, last = f"the {self.endpoint.role} {self.endpoint.model}", list(failures.values())[-1]
             tell("unanswered", f"{who} failed {len(failures)} of {count} questions, the last with {last}")
-
-    def _affordable(self, todo: Mapping[str, Call]) -> Mapping[str, Call]:
-        """As many of the questions as there are calls left. UnreachableError where there are none."""
-        if not self._max_calls:
-            return todo
-        left = self._max_calls - self.calls
-        if left <= 0:
-            raise UnreachableError(
-                f"the {self._max_calls} calls to the {self.endpoint.role} {self.endpoint.model} that were allowed are "
-                "used up",
-                hint="--resume goes on with as many again; task.max_calls allows more",
-            )
-        return dict(islice(todo.items(), left))
 
     def _open(self, key: str) -> bool:
         """Whether this has no answer yet, and none was sought just now."""
@@ -137,7 +162,7 @@ class Panel:
 
     def _ask_once(self, todo: Mapping[str, Call]) -> _Round:
         """Ask each, and keep the answers."""
-        who = Asked(self.endpoint.role, self.endpoint.model, "usable answer", "go on")
+        who = Asked(self.endpoint.role, self.endpoint.model, "usable answer", "ask again: what was answered is kept")
         refused: dict[str, str] = {}
         lost: dict[str, str] = {}
         answered = 0
@@ -167,11 +192,13 @@ class Panel:
         self, todo: Mapping[str, Call], who: Asked, record: Callable[[str, Outcome[Answered]], None]
     ) -> None:
         async with ChatClient(self.endpoint, connections=self._concurrency) as client:
+            if self._listed is None or self._down_since is not None:  # whether anybody is there is soon known
+                self._listed = await client.models()
 
             async def ask(key: str) -> Answered:
-                if self._max_calls and self.calls >= self._max_calls:
-                    raise NoAnswer("no call is left")  # for a further attempt
-                self.calls += 1
+                if self._allowance.is_spent:
+                    raise NoAnswer("no request is left")  # for a further attempt
+                self._allowance.spent += 1
                 call = todo[key]
                 answer = await client.ask(call.prompt, call.schema, system=call.system)
                 try:
@@ -181,4 +208,7 @@ class Panel:
                     raise
                 return Answered(value, answer.input_tokens, answer.output_tokens)
 
-            await ask_all(list(todo), ask, who, budget=self._budget, concurrency=self._concurrency, record=record)
+            try:
+                await ask_all(list(todo), ask, who, budget=self._budget, concurrency=self._concurrency, record=record)
+            except UsageError as error:
+                raise unknown_model(self.endpoint, self._listed, error) from error

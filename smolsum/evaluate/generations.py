@@ -15,13 +15,14 @@ from smolsum.config import Config
 from smolsum.disk import replace, to_json
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.evaluate.generate import Sampler
+from smolsum.evaluate.scores import has_scores
 from smolsum.lines import Lines, read_jsonl
 from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
 
 GENERATIONS = "generations.jsonl"
 ORIGIN = "origin.json"
 TASK = "task"
-"""of an origin: the settings of the task that its measures depend on"""
+"""of an origin: what the task's measures depend on"""
 
 KINDS = {
     "id": str, "text": str, "token_ids": list, "finish_reason": str, "seed": int, "worker": str, "policy_version": int,
@@ -33,9 +34,14 @@ Completer = Callable[[Sequence[Prompt]], Iterator[Sequence[RolloutGroup]]]
 
 
 def generated_from(
-    weights: str, tokenizer: str, split: Mapping[str, str], config: Config, sampler: Sampler
+    weights: str,
+    tokenizer: str,
+    split: Mapping[str, str],
+    config: Config,
+    sampler: Sampler,
+    measures: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What decides the completions of an evaluation and, as `task`, what they are measured by. `weights` are a
+    """What decides the completions of an evaluation and, as `task`, what its `measures` depend on. `weights` are a
     fingerprint or, inside a run, the step; `split` is as of `materials.split_fingerprints`."""
     return {
         "model": config.model.path,
@@ -46,7 +52,7 @@ def generated_from(
         **split,
         "sampler": sampler.name,
         "max_new_tokens": config.sampling.max_new_tokens,
-        TASK: config.task.measures,
+        TASK: measures,
     }
 
 
@@ -86,7 +92,7 @@ def obtain(
 
 def check_origin(folder: Path, origin: Mapping[str, Any], remedy: str) -> None:
     """Write down what the folder's completions are made from; UsageError, with the differences, if that is known
-    already and is something else."""
+    already and is something else. What nothing was measured by yet may change."""
     path, now = folder / ORIGIN, json.loads(to_json(origin))
     if not path.exists():
         replace(path, to_json(now, indent=2), remedy)
@@ -95,7 +101,9 @@ def check_origin(folder: Path, origin: Mapping[str, Any], remedy: str) -> None:
         then = json.loads(path.read_bytes())
     except ValueError as error:
         raise SmolsumError(f"{path} is damaged: {error}", hint=f"remove {folder} and evaluate again") from error
-    if then != now:
+    if then != now and same_completions(then, now) and not has_scores(folder):
+        replace(path, to_json(now, indent=2), remedy)
+    elif then != now:
         one, two = _flat(then), _flat(now)
         keys = [key for key in {**one, **two} if one.get(key) != two.get(key)]
         differences = "; ".join(f"{key} {one.get(key)} then, {two.get(key)} now" for key in keys)

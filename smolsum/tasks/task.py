@@ -89,6 +89,11 @@ def no_questions(completions: Sequence[tuple[Prompt, Rollout]], config: Config) 
     """Nobody is asked about completions."""
 
 
+def by_settings(config: Config) -> dict[str, Any]:
+    """Measures depend on the task's settings and on nothing else."""
+    return config.task.measures
+
+
 def as_given(weights: Mapping[str, float], settings: TaskConfig) -> Mapping[str, float]:
     """Weights do not depend on settings."""
     return weights
@@ -140,8 +145,13 @@ class Task:
     """warnings about settings that do not go together; UsageError for those that mean nothing together"""
 
     measurer: Callable[[Sequence[Split], Config], Callable[[Prompt, Rollout], dict[str, Any]]]
-    """given all splits, a function from a prompt and its completion to the metrics of that example; a column `passed`,
-    1 where an example is right and else 0, tells rescued and regressed ones apart"""
+    """given the split, and the others where `needs_all_splits`, a function from a prompt and its completion to the
+    metrics of that example; a column `passed`, 1 where an example is right and else 0, tells rescued and regressed ones
+    apart"""
+    needs_all_splits: bool = False
+    """whether measuring one split needs the others, as what any post states is known from all of them"""
+    measures: Callable[[Config], dict[str, Any]] = by_settings
+    """what measures depend on: evaluations that differ in it do not compare"""
     ask_ahead: Callable[[Sequence[tuple[Prompt, Rollout]], Config], None] = no_questions
     """called with all completions that are measured next, for a task that asks a server about them: many at a time"""
     summarise: Callable[[Sequence[Row]], dict[str, float | None]]

@@ -146,6 +146,7 @@ TASK = Task(
     reward="meteor",
     grid=Grid(MODELS, (FINETUNED, INCLUDED), tuple(REWARD_SETS)),
     measurer=measurer,
+    needs_all_splits=True,
     summarise=summarise,
     step_metrics=step_metrics,
     watched={"within_tol": ("length/within_tol",)},

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from judge_server import KEY, Reply, answer, failure, serving
 
+from smolsum.asking.allowance import Allowance
 from smolsum.asking.attempts import Budget
 from smolsum.asking.endpoint import BadAnswer, Endpoint
 from smolsum.asking.panel import Call, Panel
@@ -43,10 +44,18 @@ def right(prompt: str) -> Reply:
     return answer(json.dumps({"number": int(prompt.split()[-1])}))
 
 
-def panel(url: str, *, budget: Budget = QUICK, wait_s: float = 0.0, max_calls: int = 0, key: str = "") -> Panel:
+def panel(
+    url: str,
+    *,
+    budget: Budget = QUICK,
+    wait_s: float = 0.0,
+    allowance: Allowance | None = None,
+    key: str = "",
+    role: str = "reader",
+) -> Panel:
     """Somebody to ask."""
-    endpoint = Endpoint(url, "judge-a", key, "reader", "--set task.reader=MODEL:")
-    return Panel(endpoint, budget=budget, concurrency=8, wait_s=wait_s, max_calls=max_calls)
+    endpoint = Endpoint(url, "judge-a", key, role, "--set task.reader=MODEL:")
+    return Panel(endpoint, budget=budget, concurrency=8, wait_s=wait_s, allowance=allowance)
 
 
 def test_answers_come_in_order_and_are_paid_for_once() -> None:
@@ -124,7 +133,7 @@ def test_an_outage_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_outage_that_lasts_ends_the_wait() -> None:
     """Nobody there: UnreachableError after the wait, and at once if somebody wants to leave."""
-    with pytest.raises(UnreachableError, match="gave no answer to any of 3 questions; none for") as stopped:
+    with pytest.raises(UnreachableError, match=r"does not answer: ConnectError.*; none for") as stopped:
         panel("http://127.0.0.1:9/v1", wait_s=1.5).ask(calls(3))
     assert stopped.value.hint
     began = time.monotonic()
@@ -134,12 +143,24 @@ def test_an_outage_that_lasts_ends_the_wait() -> None:
 
 
 def test_no_more_calls_than_allowed() -> None:
-    """The budget of a run is a limit on requests, not a hope; what they brought is kept."""
+    """The budget of a run is a limit on requests, not a hope, and one for all who are asked; what they brought is
+    kept."""
     with serving(mischief=lambda prompt, before: right(prompt)) as server:
-        with pytest.raises(UnreachableError, match="the 7 calls to the reader judge-a that were allowed are used up"):
-            panel(server.url, max_calls=7).ask(calls(30))
+        seven = Allowance(7, "task.max_calls")
+        assert panel(server.url, allowance=seven).ask(calls(4)) == list(range(4))
+        with pytest.raises(UnreachableError, match=r"the 7 requests that task\.max_calls allows are used up"):
+            panel(server.url, allowance=seven, role="grader").ask(calls(30))
         assert len(server.asked) == 7
-        assert panel(server.url, max_calls=23).ask(calls(30)) == list(range(30))
+        more = Allowance(27, "task.max_calls")
+        assert panel(server.url, allowance=more, role="grader").ask(calls(30)) == list(range(30))
+
+
+def test_what_the_last_allowed_call_did_not_bring_is_no_failure() -> None:
+    """Its next attempt is not paid for, so that nothing is known of it: an end, and not a missing value."""
+    with serving(mischief=lambda prompt, before: failure(500, "oops") if " 2" in prompt else right(prompt)) as server:
+        with pytest.raises(UnreachableError, match="used up"):
+            panel(server.url, allowance=Allowance(4, "task.max_calls")).ask(calls(3))
+        assert len(server.asked) == 4
 
 
 def test_a_wrong_key_or_name_ends_it_with_one_request() -> None:
@@ -155,7 +176,7 @@ def test_a_wrong_key_or_name_ends_it_with_one_request() -> None:
         )
         with pytest.raises(UsageError, match="has no reader 'judge-x'") as refused:
             asked.ask(calls(30))
-        assert "task.reader" in str(refused.value.hint)
+        assert "did you mean judge-" in str(refused.value.hint)
 
 
 def test_a_damaged_cache_is_begun_anew(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from judge_server import Reply, answer, serving
+from judge_server import Reply, answer, failure, serving
 
 from smolsum.config import Config, DataConfig
 from smolsum.data import Split
@@ -53,11 +53,15 @@ def load(config: Config, url: str, monkeypatch: pytest.MonkeyPatch) -> Split:
 
 
 def test_a_model_corrupts_what_is_long_enough_once(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every pair holds what the model made of its text; one that it gave back makes none; no answer is asked twice."""
+    """Every pair holds what the model made of its text; one that it gave back makes none; nothing is asked twice, not
+    even that, and nobody is needed who answers."""
     monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.BUDGET", replace(BUDGET, attempts=2, wait_s=0.01))
     with serving(mischief=worse) as server:
         split = load(config, server.url, monkeypatch)
-        asked = len(server.asked)
+        assert len(server.asked) == 31  # each once, the unchanged one twice
+        assert load(config, server.url, monkeypatch) == split
+        assert len(server.asked) == 31
+    assert TASK.load(config, "train") == split
     assert len(split.examples) == 29
     assert split.left_out.startswith("2 of 31 texts")
     for example in split.examples:
@@ -66,10 +70,51 @@ def test_a_model_corrupts_what_is_long_enough_once(config: Config, monkeypatch: 
         assert (example.metadata["kind"], example.metadata["after"]) == ("model", "y")
         right = example.source.split("[Sample B]:\n")["AB".index(example.references[0])]
         assert "March" in right
-    assert asked == 31  # each once, the unchanged one twice
-    with serving(mischief=worse) as server:
-        assert load(config, server.url, monkeypatch).examples == split.examples
-        assert len(server.asked) == 2  # only the one that is missing
+
+
+def test_a_server_elsewhere_is_another_corruptor(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of its model alone says nothing: it is asked itself."""
+    monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.BUDGET", replace(BUDGET, attempts=1))
+    with serving(mischief=worse) as one, serving(mischief=worse) as other:
+        assert load(config, one.url, monkeypatch) == load(config, other.url, monkeypatch)
+        assert len(one.asked) == len(other.asked) == 30
+
+
+@pytest.mark.parametrize("gone", [failure(500, "oops"), failure(429, "slow", retry_after="0")])
+def test_no_pairs_are_made_of_some_texts(config: Config, monkeypatch: pytest.MonkeyPatch, gone: Reply) -> None:
+    """Nothing is trained on while an answer is out; the next time only that is asked, and all pairs are there."""
+    monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.BUDGET", replace(BUDGET, attempts=2, wait_s=0.01))
+    with serving(mischief=lambda prompt, before: gone if " 7 cups" in prompt else worse(prompt, before)) as server:
+        with pytest.raises(UnreachableError, match="the corruptor judge-a gave no answer to 1 question") as caught:
+            load(config, server.url, monkeypatch)
+        assert "what was answered is kept" in (caught.value.hint or "")
+        asked, server.mischief = len(server.asked), worse
+        assert len(load(config, server.url, monkeypatch).examples) == 29
+        assert len(server.asked) == asked + 1
+
+
+def test_what_is_refused_makes_no_pair_for_good(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is resumed has the pairs that it began with, whatever the endpoint would take by then."""
+    refused = failure(400, "this text violates our rules")
+    with serving(mischief=lambda prompt, before: refused if " 7 cups" in prompt else worse(prompt, before)) as server:
+        monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.BUDGET", replace(BUDGET, attempts=1))
+        split = load(config, server.url, monkeypatch)
+        assert split.left_out.startswith("3 of 31 texts")
+        server.mischief = worse
+        assert load(config, server.url, monkeypatch) == split
+
+
+def test_only_texts_that_nobody_would_change(config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The error is about the model, and not about rules that nobody asked for."""
+    (tmp_path / "train.jsonl").write_text(json.dumps({"text": TEXTS[0]}) + "\n")
+    monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.BUDGET", replace(BUDGET, attempts=1))
+    with (
+        serving(mischief=same) as server,
+        pytest.raises(UsageError, match="judge-a refused it, or gave it back") as caught,
+    ):
+        load(config, server.url, monkeypatch)
+    assert "task.corruptor=NAME" in (caught.value.hint or "")
+    assert "faults" not in f"{caught.value.message} {caught.value.hint}"
 
 
 def test_an_endpoint_that_is_down_is_one_error(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +141,7 @@ def test_a_model_that_changes_nothing_is_one_error(config: Config, monkeypatch: 
     monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.BUDGET", replace(BUDGET, attempts=1))
     with (
         serving(mischief=same) as server,
-        pytest.raises(SmolsumError, match="no changed text to 20 questions") as caught,
+        pytest.raises(SmolsumError, match="no usable answer to 20 questions") as caught,
     ):
         load(config, server.url, monkeypatch)
     assert caught.value.hint

@@ -36,15 +36,25 @@ def load(config: Config, split: str) -> Split:
         corruptor = by_model(task.corruptor, texts.examples)
     pairs = make_pairs(texts.examples, corruptor, seed=task.pairs_seed)
     if not pairs.examples:
-        raise UsageError(
-            f"none of the {len(texts.examples)} texts of the {split} split can be corrupted: each has fewer than "
-            f"{MIN_WORDS} words, or nothing that task.faults = {task.faults!r} could change",
-            hint="--set data.prompt_column=NAME for a column of longer texts, or --set task.faults=all",
-        )
+        raise _no_pairs(f"none of the {len(texts.examples)} texts of the {split} split can be corrupted", task)
     left_out = (
         f"{pairs.skipped} of {len(texts.examples)} texts of the {split} split cannot be corrupted and were left out"
     )
     return generated_split(split, pairs.examples, left_out if pairs.skipped else "")
+
+
+def _no_pairs(what: str, task: AbJudgeConfig) -> UsageError:
+    longer = "--set data.prompt_column=NAME for a column of longer texts"
+    if task.corruptor == "rules":
+        return UsageError(
+            f"{what}: each has fewer than {MIN_WORDS} words, or nothing that task.faults = {task.faults!r} could "
+            "change",
+            hint=f"{longer}, or --set task.faults=all",
+        )
+    return UsageError(
+        f"{what}: each has fewer than {MIN_WORDS} words, or {task.corruptor} refused it, or gave it back as it was",
+        hint=f"{longer}, or --set task.corruptor=NAME for another model, or rules",
+    )
 
 
 def messages(example: Example, config: Config) -> Messages:

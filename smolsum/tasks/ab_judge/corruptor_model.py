@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from smolsum import console
-from smolsum.asking.attempts import Asked, Budget, Outcome, ask_all
-from smolsum.asking.cache import Answers, cache_file, content_key
-from smolsum.asking.endpoint import (
-    BadAnswer,
-    ChatClient,
-    Declined,
-    Endpoint,
-    NoAnswer,
-    find_endpoint,
-    parse_object,
-    unknown_model,
-)
+from smolsum.asking.attempts import Budget
+from smolsum.asking.endpoint import BadAnswer, find_endpoint
+from smolsum.asking.panel import Call, Panel
 from smolsum.data import Example
-from smolsum.errors import SmolsumError, UnreachableError
 from smolsum.tasks.ab_judge.corruption import BY_MODEL, MIN_WORDS, WORD, Corruption
 from smolsum.tasks.ab_judge.pairs import Corruptor
 
@@ -38,73 +26,38 @@ SCHEMA: Mapping[str, Any] = {
     "required": ["text"],
 }
 BUDGET, CONCURRENCY = Budget(), 8
-AGAIN = "run this again: only what is missing is asked"
-
-
-@dataclass(frozen=True)
-class Worse:
-    """A corrupted text and what it cost."""
-
-    text: str
-    input_tokens: int
-    output_tokens: int
 
 
 def by_model(model: str, texts: Sequence[Example]) -> Corruptor:
-    """Asks for every text that is long enough and not known yet; a text that the model would not change makes no pair.
+    """Asks for every text that is long enough and not decided yet; a text that the model refuses or would not change
+    makes no pair, now and ever after, so that a resumed run has the pairs that it began with.
 
-    UnreachableError where the endpoint does not answer, UsageError where it refuses the key or does not know the model.
+    UnreachableError where the endpoint does not answer for a text, UsageError where it refuses the key or does not know
+    the model. What it did answer is kept.
     """
     endpoint = find_endpoint(model, os.environ, role="corruptor", option="--set task.corruptor=NAME:")
-    answers = Answers(cache_file("corrupted", model), AGAIN)
-    long_enough = {text.source for text in texts if len(WORD.findall(text.source)) >= MIN_WORDS}
-    todo = sorted(source for source in long_enough if _key(model, source) not in answers)
-    if todo:
-        console.narrate(f"asking {model} to corrupt {len(todo)} texts")
-        with answers:
-            last = asyncio.run(_ask(todo, endpoint, answers))
-        if last is not None and not any(_key(model, source) in answers for source in long_enough):
-            raise UnreachableError(f"the corruptor {model} changed no text, the last time with {last}", hint=AGAIN)
+    panel = Panel(endpoint, budget=BUDGET, concurrency=CONCURRENCY, wait_s=0.0, decided=True)
+    sources = sorted({text.source for text in texts if len(WORD.findall(text.source)) >= MIN_WORDS})
+    calls = [_call(source) for source in sources]
+    if new := panel.unknown(calls):
+        console.narrate(f"asking {model} to corrupt {new} texts")
+    worse = dict(zip(sources, panel.ask(calls), strict=True))
 
     def corruptor(text: Example, rng: random.Random) -> Corruption | None:
-        worse = answers.get(_key(model, text.source))
-        return None if worse is None else _difference(text.source, str(worse))
+        found = worse.get(text.source)
+        return None if found is None else _difference(text.source, str(found))
 
     return corruptor
 
 
-def _key(model: str, source: str) -> str:
-    return content_key(model, PROMPT, source)
+def _call(source: str) -> Call:
+    def read(found: Mapping[str, Any]) -> str:
+        text = found.get("text")
+        if not isinstance(text, str) or not _is_subtle(source, text):
+            raise BadAnswer(f"not the text with a change: {text!r:.80}")
+        return text.strip()
 
-
-async def _ask(todo: Sequence[str], endpoint: Endpoint, answers: Answers) -> NoAnswer | Declined | None:
-    """Ask, and keep what comes; returns the last failure."""
-    failures = list[NoAnswer | Declined]()
-
-    def record(source: str, outcome: Outcome[Worse]) -> None:
-        if outcome.found is not None:
-            answers.add(_key(endpoint.model, source), outcome.found.text)
-        elif outcome.failure is not None:
-            failures.append(outcome.failure)
-
-    async with ChatClient(endpoint, connections=CONCURRENCY) as client:
-
-        async def worse(source: str) -> Worse:
-            answer = await client.ask(PROMPT.format(text=source), SCHEMA)
-            text = parse_object(answer.text).get("text")
-            if not isinstance(text, str) or not _is_subtle(source, text):
-                error = BadAnswer(f"not the text with a change: {answer.text[:80]!r}")
-                error.answer = answer
-                raise error
-            return Worse(text.strip(), answer.input_tokens, answer.output_tokens)
-
-        listed = await client.models()
-        who = Asked("corruptor", endpoint.model, "changed text", AGAIN)
-        try:
-            await ask_all(todo, worse, who, budget=BUDGET, concurrency=CONCURRENCY, record=record)
-        except SmolsumError as error:
-            raise unknown_model(endpoint, listed, error) from error
-    return failures[-1] if failures else None
+    return Call(PROMPT.format(text=source), SCHEMA, read)
 
 
 def _is_subtle(source: str, text: str) -> bool:

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from smolsum.asking.allowance import Allowance
 from smolsum.asking.attempts import Budget
 from smolsum.asking.endpoint import find_endpoint
 from smolsum.asking.panel import Panel
@@ -22,11 +23,12 @@ def answer(readings: Sequence[Reading], task: DocQaConfig) -> list[Verdicts]:
     asked = [(item, question) for item in readings for question in item.asked.questions]
     spoken = [(item, question) for item, question in asked if item.text.strip()]
     calls = [read_call(item.text, question.text) for item, question in spoken]
-    said = iter(reader_of(task).ask(calls))
+    reader, grader = panels_of(task)
+    said = iter(reader.ask(calls))
     answers: list[str | None] = [next(said) if item.text.strip() else "" for item, _ in asked]
     pairs = zip(asked, answers, strict=True)
     to_grade = [grade_call(i.document, q.text, q.answer, answer) for (i, q), answer in pairs if answer]
-    grades = iter(grader_of(task).ask(to_grade))
+    grades = iter(grader.ask(to_grade))
     verdicts: list[bool | None] = []
     for (_, question), answer in zip(asked, answers, strict=True):
         if answer is None:
@@ -44,7 +46,7 @@ def rank(groups: Sequence[Compared], task: DocQaConfig) -> list[list[float] | No
     shown = [_shuffled(group.texts) for group in groups]
     pairs = list(zip(groups, shown, strict=True))
     calls = [rank_call(group.document, order, task.max_words) for group, order in pairs if len(order) > 1]
-    scores = iter(reader_of(task).ask(calls))
+    scores = iter(panels_of(task)[0].ask(calls))
     found: list[list[float] | None] = []
     for group, order in pairs:
         given = next(scores) if len(order) > 1 else [0.5]
@@ -60,24 +62,26 @@ def _shuffled(texts: Sequence[str]) -> list[str]:
     return [distinct[int(place)] for place in order]
 
 
-@lru_cache(maxsize=4)
-def reader_of(task: DocQaConfig) -> Panel:
-    """The reader of a run, asked for as long as this process lives. UsageError without a key or a URL for it."""
-    return _panel(task.reader, "reader", task)
+def named(task: DocQaConfig) -> dict[str, str]:
+    """Who reader and grader are, endpoints included: another of the same name elsewhere answers as it likes."""
+    return {role: panel.endpoint.name for role, panel in zip(("reader", "grader"), panels_of(task), strict=True)}
 
 
 @lru_cache(maxsize=4)
-def grader_of(task: DocQaConfig) -> Panel:
-    """The grader likewise."""
-    return _panel(task.grader or task.reader, "grader", task)
+def panels_of(task: DocQaConfig) -> tuple[Panel, Panel]:
+    """Reader and grader of a run, who share its allowance for as long as this process lives. UsageError without a key
+    or a URL for them."""
+    allowance = Allowance(task.max_calls, "task.max_calls")
+    reader = _panel(task.reader, "reader", task, allowance)
+    return reader, _panel(task.grader or task.reader, "grader", task, allowance)
 
 
-def _panel(model: str, role: str, task: DocQaConfig) -> Panel:
+def _panel(model: str, role: str, task: DocQaConfig, allowance: Allowance) -> Panel:
     endpoint = find_endpoint(model, os.environ, role=role, option=f"--set task.{role}=MODEL:")
     return Panel(
         endpoint,
         budget=Budget(task.attempts, task.deadline_s),
         concurrency=task.concurrency,
         wait_s=task.wait_s,
-        max_calls=task.max_calls,
+        allowance=allowance,
     )

@@ -59,10 +59,20 @@ def check_reader(example: Mapping[str, Any], task: DocQaConfig) -> None:
     if task.reader != RULES:
         from smolsum.tasks.doc_qa import models
 
-        models.reader_of(task)
-        models.grader_of(task)
+        models.panels_of(task)
     elif not example["facts"]:
         raise _needs_facts()
+
+
+def measures(config: Config) -> dict[str, Any]:
+    """What measures depend on: the settings, with models named as what they are, where they are. UsageError as of
+    `check_reader`."""
+    task = settings(config)
+    if task.reader == RULES:
+        return task.measures
+    from smolsum.tasks.doc_qa import models
+
+    return task.measures | models.named(task)
 
 
 def share(verdicts: Verdicts) -> float | None:

@@ -36,7 +36,7 @@ class DocQaConfig(TaskConfig):
     wait_s: Positive = 600.0
     """Seconds to wait for a reader that does not answer at all; then the run stops, saved."""
     max_calls: Count = 0
-    """Calls that one attempt at a run may pay for; 0: any number."""
+    """Requests to reader and grader together that one attempt at a run may pay for; 0: any number."""
     id_column: Text = "document_id"
     """Column that says to which document a question belongs."""
     document_column: Text = "document_extracted"

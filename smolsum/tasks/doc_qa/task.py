@@ -13,7 +13,7 @@ from smolsum.errors import UsageError
 from smolsum.rewards import REWARDS
 from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
 from smolsum.tasks.doc_qa.documents import load
-from smolsum.tasks.doc_qa.reader import answered, check_reader, reading, share
+from smolsum.tasks.doc_qa.reader import answered, check_reader, measures, reading, share
 from smolsum.tasks.doc_qa.settings import RULES, DocQaConfig, settings
 from smolsum.tasks.doc_qa.signals import score_answered, score_ranking, score_word_limit
 from smolsum.tasks.doc_qa.words import count_words, first_words
@@ -154,6 +154,7 @@ TASK = Task(
     load=load,
     measurer=measurer,
     ask_ahead=ask_ahead,
+    measures=measures,
     summarise=summarise,
     step_metrics=step_metrics,
     watched={"answered": ("rewards/answered/mean", "answered")},

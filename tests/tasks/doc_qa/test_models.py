@@ -18,7 +18,7 @@ from smolsum.errors import UnreachableError
 from smolsum.rollout.records import Prompt, Rollout
 from smolsum.tasks import TASKS
 from smolsum.tasks.doc_qa.documents import UNANSWERABLE
-from smolsum.tasks.doc_qa.models import grader_of, reader_of
+from smolsum.tasks.doc_qa.models import panels_of
 from smolsum.tasks.doc_qa.questions import Asked, Question
 from smolsum.tasks.doc_qa.signals import score_answered, score_ranking
 
@@ -31,8 +31,7 @@ def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[Ju
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with serving(mischief=brain) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        reader_of.cache_clear()
-        grader_of.cache_clear()
+        panels_of.cache_clear()
         yield server, config(reader="judge-a", grader="judge-b", wait_s=1.0, attempts=2, deadline_s=2.0)
 
 
