@@ -1,7 +1,8 @@
 """Strict JSON: a prompt states keys, types, counts and nesting, and the answer has to be JSON that has them.
 
 `templates.py` and `generator.py` make prompts, each with a JSON Schema; `answer.py` takes a completion apart,
-`signals.py` and `conformance.py` reward it, `measure.py` evaluates; `presets.py` has the stages.
+`signals.py` and `conformance.py` reward it, `measure.py` evaluates; `presets.py` has the stages. `validator.py` and
+`contradiction.py` read schemas of a user's own.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ schema makes, each in [0, 1]:
     types       share of the keys there that have the right type; absent ones are missed by `keys` already
     enums       share of the values there that are among those allowed
     depth       min(d / asked, 1), for objects inside one another
-    other       1 if no other keyword (a limit, a pattern) is violated, else 0
+    other       1 if nothing else (a limit, a pattern, what stands behind a reference) is violated, else 0
 
 The same below the top, for each key that is an object or an array and, as a mean over them, for the items of an array.
 """
@@ -24,6 +24,7 @@ from statistics import fmean
 from typing import Any
 
 from smolsum.tasks.strict_json.answer import depth as depth_of
+from smolsum.tasks.strict_json.validator import keywords, validator_of
 
 Schema = Mapping[str, Any]
 CHECKED = frozenset(
@@ -38,33 +39,25 @@ def satisfies(value: Any, schema: Schema, depth: int | None = None) -> bool:
 
 
 def conformance(value: Any, schema: Schema, depth: int | None = None) -> float:
-    """The mean over the checks of a schema (and of a least depth), in [0, 1]; 1 where it makes none."""
+    """The mean over the checks of a schema (and of a least depth), in [0, 1]; 1 where `satisfies` is true, and nowhere
+    else."""
+    validator, others = _validator(json.dumps(schema))
+    broken = {error.validator for error in validator.iter_errors(value)}
+    if not broken and (depth is None or depth_of(value) >= depth):
+        return 1.0
     found = [score for _, score in checks(value, schema)]
     if depth is not None:
         found.append(min(depth_of(value) / depth, 1.0))
-    validator, others = _validator(json.dumps(schema))
-    if others:
-        found.append(float(not any(error.validator in others for error in validator.iter_errors(value))))
-    return fmean(found) if found else 1.0
+    if others or all(score == 1 for score in found):
+        found.append(float(broken <= CHECKED and min(found, default=1.0) < 1))
+    return fmean(found)
 
 
 @lru_cache(maxsize=4096)
 def _validator(text: str) -> tuple[Any, frozenset[str]]:
     """The library's validator of a schema, and the keywords that only it knows."""
-    from jsonschema import Draft202012Validator  # not before it is needed
-
     schema = json.loads(text)
-    return Draft202012Validator(schema), frozenset(_keywords(schema)) - CHECKED
-
-
-def _keywords(schema: Any) -> Iterator[str]:
-    """Every keyword of a schema, wherever it stands."""
-    if not isinstance(schema, dict):
-        return
-    for keyword, value in schema.items():
-        yield keyword
-        for part in value.values() if keyword == "properties" else (value,):
-            yield from _keywords(part)
+    return validator_of(schema), frozenset(name for name, _ in keywords(schema)) - CHECKED
 
 
 def checks(value: Any, schema: Schema, place: str = "") -> Iterator[tuple[str, float]]:
@@ -73,19 +66,21 @@ def checks(value: Any, schema: Schema, place: str = "") -> Iterator[tuple[str, f
     if not place and kind:
         yield "type", float(_is(value, kind))
     entries = len(value) if isinstance(value, list | dict) else 0
-    low, high = (schema.get(f"{end}{'Items' if kind == 'array' else 'Properties'}") for end in ("min", "max"))
+    counted = {"array": "Items", "object": "Properties"}.get(kind) if isinstance(kind, str) else None
+    low, high = (schema.get(f"{end}{counted}") for end in ("min", "max"))
     if low is not None and low == high:
         yield f"{place}count", _count(entries, low) if _is(value, kind) else 0.0
     elif low:
         yield f"{place}min count", min(entries / low, 1.0) if _is(value, kind) else 0.0
     if kind == "object":
         yield from _object_checks(value, schema, place)
-    if kind == "array" and "items" in schema:
+    if kind == "array" and isinstance(schema.get("items"), Mapping):
         yield from _item_checks(value, schema["items"], place)
 
 
 def _object_checks(value: Any, schema: Schema, place: str) -> Iterator[tuple[str, float]]:
-    properties, required = schema.get("properties", {}), schema.get("required", ())
+    properties = {key: part for key, part in schema.get("properties", {}).items() if isinstance(part, Mapping)}
+    required = schema.get("required", ())
     held = value if isinstance(value, dict) else {}
     if required:
         yield f"{place}keys", fmean(key in held for key in required)

@@ -30,7 +30,8 @@ CHECKED = ("type", "count", "min count", "keys", "types", "enums", "depth", "oth
 
 def load(config: Config, split: str) -> Split:
     """Prompts from the generator or, with a `schema` column (a JSON Schema, as an object or as text), from data of
-    one's own; `depth` and `level` are optional columns. UsageError for a schema that nothing can satisfy."""
+    one's own; `depth` (a whole number from 1) and `level` are optional columns. UsageError for a depth that is none and
+    for a schema that nothing can satisfy."""
     if config.data.path == GENERATED:
         return split_of(settings(config), split)
     found = load_split(config.data, split, references=False)
@@ -39,16 +40,23 @@ def load(config: Config, split: str) -> Split:
 
 def _with_schema(example: Example) -> Example:
     """The example with its schema read and found possible."""
-    schema = example.metadata.get("schema")
+    schema, depth = example.metadata.get("schema"), example.metadata.get("depth")
     try:
         schema = json.loads(schema) if isinstance(schema, str) else schema
         problem = "it is missing" if schema is None else contradiction(schema)
     except ValueError as error:
         problem = f"it is not JSON: {error}"
+    except RecursionError:
+        problem = "it nests too deep"
     if problem:
         raise UsageError(
             f"the schema of example {example.id!r} cannot be satisfied: {problem}",
             hint="mend it in column `schema`, or remove the row",
+        )
+    if depth is not None and (isinstance(depth, bool) or not isinstance(depth, int) or depth < 1):
+        raise UsageError(
+            f"the depth of example {example.id!r} is {depth!r}, not a whole number from 1",
+            hint="mend it in column `depth`, or leave it empty",
         )
     return Example(example.id, example.source, (), {**example.metadata, "schema": schema})
 

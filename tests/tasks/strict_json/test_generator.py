@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from smolsum import cli
-from smolsum.config import Config, DataConfig
 from smolsum.errors import UsageError
-from smolsum.tasks import TASKS
 from smolsum.tasks.strict_json.conformance import conformance, satisfies
 from smolsum.tasks.strict_json.contradiction import contradiction
 from smolsum.tasks.strict_json.generator import split_of
@@ -138,33 +136,6 @@ def test_an_impossible_mix(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says) as caught:
         split_of(StrictJsonConfig(**changes), "train")
     assert caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("schema", "says"),
-    [
-        ({"type": "array", "minItems": 3, "maxItems": 2}, "minItems 3 is above maxItems 2"),
-        ({"type": "objekt"}, "objekt"),
-        ({"type": "string", "enum": [1, 2]}, "none of the allowed values"),
-        ({"required": ["a"], "properties": {"b": {}}, "additionalProperties": False}, "required key 'a'"),
-        ({"properties": {"b": {}}, "additionalProperties": False, "minProperties": 2}, "2 keys are asked for"),
-        ({"required": ["a", "b"], "maxProperties": 1}, "2 keys are required"),
-        ({"required": ["a"], "properties": {"a": {"minimum": 3, "maximum": 1}}}, "at a: minimum 3"),
-        ({"required": ["a"], "properties": {"a": {"minimum": 3, "exclusiveMaximum": 3}}}, "at a: minimum 3"),
-        ({"type": "array", "minItems": 1, "items": {"minLength": 2, "maxLength": 1}}, r"at \[\]: minLength 2"),
-        (7, "no JSON object"),
-        ("{", "not JSON"),
-    ],
-)
-def test_a_contradiction_is_found(schema: Any, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A schema that no value satisfies is refused before anything is generated, with its example and its place."""
-    rows = [{"id": n, "prompt": f"Write {n}.", "schema": {"type": "object"} if n else schema} for n in range(2)]
-    for split in ("train", "validation", "test"):
-        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = Config(task=StrictJsonConfig(name="strict-json"), data=DataConfig(path=str(tmp_path)))
-    with pytest.raises(UsageError, match=says) as caught:
-        TASKS["strict-json"].load(config, "train")
-    assert "example '0'" in caught.value.message
 
 
 def test_data_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
