@@ -18,12 +18,15 @@ Metrics = Mapping[str, float | None]
 
 
 def show_measured(task: Task, metrics: Metrics, title: str, *, quiet: bool) -> None:
-    """Prints the task's tables, and for those that would be empty how to fill them."""
+    """Prints the task's tables, and for those that would be empty how to fill them; what the data cannot fill is left
+    out."""
     if quiet:
         return
     console.narrate(title)
     for panel in task.panels:
         if all(metrics.get(h.metric) is None for h in panel.headlines):
+            if not panel.remedy:
+                continue
             names = ", ".join(h.title for h in panel.headlines)
             console.narrate(f"missing: {names}; to fill them: {panel.remedy}")
             continue

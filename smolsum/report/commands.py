@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from smolsum.config import TaskConfig
 from smolsum.configurations import FINETUNED, LENGTH_ONLY, REWARDS, STAGES
 from smolsum.presets import preset_names, read_preset
 from smolsum.report.study import Evaluation, Study
@@ -18,7 +19,10 @@ EVALUATED = ("data", "task", "sampling", "rewards", "model")
 
 
 def train_command(study: Study, model: str, strategy: str = FINETUNED, reward: str = "meteor") -> str:
-    """The command that trains a configuration of the study, of a model by its name."""
+    """The command that trains a configuration of the study, of a model by its name; of another task, as it is trained
+    unless told otherwise."""
+    if not study.repeats and not study.trained:
+        return shlex.join(["smolsum", "train", *_task(study), "--model", _argument(study, model)])
     stages = STAGES[strategy]
     if strategy == LENGTH_ONLY:
         strategy, reward = FINETUNED, "length"  # the fine-tuned runs begin with it
@@ -47,8 +51,15 @@ def baseline_command(study: Study, model: str, variant: str = "") -> str:
     prompt = ["--prompt", variant] if variant else []
     fits = _flags(study, model, lambda section, _: section in EVALUATED)
     fits = [flag for flag in fits if not flag.startswith("--seed")]
-    command = shlex.join(["smolsum", "baseline", "--model", _argument(study, model), *prompt, *fits])
+    task = [] if study.trained else _task(study)
+    command = shlex.join(["smolsum", "baseline", *task, "--model", _argument(study, model), *prompt, *fits])
     return f"{command} {_asking(study)}"
+
+
+def _task(study: Study) -> list[str]:
+    """The task of a report, as a flag."""
+    name = str((study.evaluations[0].summary.get("task") or {}).get("name", TaskConfig.name))
+    return [] if name == TaskConfig.name else ["--task", name]
 
 
 def _asking(study: Study) -> str:

@@ -92,6 +92,8 @@ def data_tables(study: Study) -> list[Table]:
         rows: list[tuple[Cell, ...]] = []
         for model in study.models:
             run = corpora.get(model)
+            if run is None and of == "references" and not study.repeats:  # other tasks may have none
+                continue
             if run is None:
                 rows.append((words(model), *[empty(train_command(study, model))] * len(_SIZES)))
                 continue

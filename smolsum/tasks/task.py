@@ -49,7 +49,8 @@ class Headline:
 
 @dataclass(frozen=True)
 class Panel:
-    """One table of an evaluation: its title, its columns, and how to get them where an evaluation lacks them all."""
+    """One table of an evaluation: its title, its columns, and how to get them where an evaluation lacks them all;
+    without a remedy it is the data that lack them."""
 
     title: str
     headlines: tuple[Headline, ...]

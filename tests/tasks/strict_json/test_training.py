@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -103,3 +104,20 @@ def test_baseline_thinks_or_not(
     assert shares[1] > 0
     assert cli.main(["stats", "--paired", plain, think, "--metric", "passed"]) == 0
     assert "McNemar" in "".join(capsys.readouterr())
+    assert cli.main(["report", plain, think, "--format=md", f"--out={runs / 'untrained'}"]) == 0
+    page = (runs / "untrained" / "report.md").read_text()
+    assert "smolsum train --task strict-json --model builtin:tiny-json" in page
+    assert "meteor" not in page
+
+
+def test_data_without_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An evaluation on data of one's own shows the tables that the data fill, and promises no others."""
+    row = {"prompt": 'A JSON object with the key "name".', "schema": {"required": ["name"], "properties": {"x": True}}}
+    (tmp_path / "test.jsonl").write_text(json.dumps(row) + "\n")
+    own = [f"--set=data.path={tmp_path}", f"--runs-dir={tmp_path / 'runs'}", "--set=sampling.max_new_tokens=40"]
+    assert cli.main(["baseline", "--task=strict-json", "--prompt=plain", *own, "--plain"]) == 0
+    shown = capsys.readouterr().err
+    assert [line for line in shown.splitlines() if line.startswith("missing")] == [
+        "missing: pass@1, pass@2, pass@4, pass@8; to fill them: --temperature 0.7 --samples 8"
+    ]
+    assert "satisfies the schema" in shown
