@@ -11,7 +11,7 @@ from typing import Any, Literal
 OPEN, CLOSE = "<think>", "</think>"
 FENCE = "```"
 LABEL = re.compile(r"```(\w*)")
-JSON_LABEL = re.compile("```json", re.IGNORECASE)
+JSON_LABEL = re.compile(r"```json\b", re.IGNORECASE)
 DEEPEST = 100
 """lists and objects inside one another; no template asks for a tenth of it"""
 
@@ -62,8 +62,8 @@ def take_apart(text: str) -> Answer:
         label_at, start, end, fence = found
         block = said[start:end].strip()
         outside = (said[:label_at] + said[end + len(FENCE) :]).strip()
-    elif said.startswith(FENCE):
-        block = said.removeprefix(FENCE).removeprefix("json").strip()
+    elif label := LABEL.match(said):
+        block = said[label.end() :].strip()
     elif said[:1] in ("{", "["):
         block = said
     value, error, at = (None, "", None) if block is None else _parse(block)

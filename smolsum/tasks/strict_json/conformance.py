@@ -12,7 +12,8 @@ schema makes, each in [0, 1]:
     depth       min(d / asked, 1), for objects inside one another
     other       1 if nothing else (a limit, a pattern, what stands behind a reference) is violated, else 0
 
-The same below the top, for each key that is an object or an array and, as a mean over them, for the items of an array.
+The same below the top, for each key that is an object or an array, where it is there or required, and, as a mean over
+them, for the items of an array.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ TYPES: dict[str, type] = {"object": dict, "array": list, "string": str, "boolean
 
 def satisfies(value: Any, schema: Schema, depth: int | None = None) -> bool:
     """Whether a value is what a schema (and a least depth) asks for."""
-    return _validator(json.dumps(schema))[0].is_valid(value) and (depth is None or depth_of(value) >= depth)
+    return not _broken(_validator(json.dumps(schema))[0], value) and (depth is None or depth_of(value) >= depth)
 
 
 def conformance(value: Any, schema: Schema, depth: int | None = None) -> float:
     """The mean over the checks of a schema (and of a least depth), in [0, 1]; 1 where `satisfies` is true, and nowhere
     else."""
     validator, others = _validator(json.dumps(schema))
-    broken = {error.validator for error in validator.iter_errors(value)}
+    broken = _broken(validator, value)
     if not broken and (depth is None or depth_of(value) >= depth):
         return 1.0
     found = [score for _, score in checks(value, schema)]
@@ -51,6 +52,14 @@ def conformance(value: Any, schema: Schema, depth: int | None = None) -> float:
     if others or all(score == 1 for score in found):
         found.append(float(broken <= CHECKED and min(found, default=1.0) < 1))
     return fmean(found)
+
+
+def _broken(validator: Any, value: Any) -> set[str]:
+    """The keywords that a value violates."""
+    try:
+        return {str(error.validator) for error in validator.iter_errors(value)}
+    except OverflowError:  # a number beyond floats, which is to be a multiple of one
+        return {"multipleOf"}
 
 
 @lru_cache(maxsize=4096)
@@ -84,12 +93,13 @@ def _object_checks(value: Any, schema: Schema, place: str) -> Iterator[tuple[str
     held = value if isinstance(value, dict) else {}
     if required:
         yield f"{place}keys", fmean(key in held for key in required)
-    if typed := [_is(held[key], part["type"]) for key, part in properties.items() if key in held and "type" in part]:
+    there = [(held[key], part) for key, part in properties.items() if key in held]
+    if typed := [_is(inner, part["type"]) for inner, part in there if "type" in part]:
         yield f"{place}types", fmean(typed)
-    if listed := [held[key] in part["enum"] for key, part in properties.items() if key in held and "enum" in part]:
+    if listed := [_among(inner, part["enum"]) for inner, part in there if "enum" in part]:
         yield f"{place}enums", fmean(listed)
     for key, part in properties.items():
-        if part.get("type") in ("object", "array"):
+        if part.get("type") in ("object", "array") and (key in held or key in required):
             yield from checks(held.get(key), part, f"{place}{key}.")
 
 
@@ -98,7 +108,7 @@ def _item_checks(value: Any, schema: Schema, place: str) -> Iterator[tuple[str, 
     if items and "type" in schema:
         yield f"{place}item types", fmean(_is(item, schema["type"]) for item in items)
     if items and "enum" in schema:
-        yield f"{place}item enums", fmean(item in schema["enum"] for item in items)
+        yield f"{place}item enums", fmean(_among(item, schema["enum"]) for item in items)
     found: dict[str, list[float]] = {}
     for item in items:
         for name, score in checks(item, schema, f"{place}[]."):
@@ -109,6 +119,11 @@ def _item_checks(value: Any, schema: Schema, place: str) -> Iterator[tuple[str, 
 def _count(entries: int, asked: int) -> float:
     off = abs(entries - asked)
     return 1.0 if off == 0 else 0.7 if off == 1 else 0.4 if off <= max(1, asked // 3) else 0.1
+
+
+def _among(value: Any, allowed: Sequence[Any]) -> bool:
+    """Whether a value is one of those allowed; true is not 1."""
+    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in allowed)
 
 
 def _is(value: Any, kind: str | Sequence[str] | None) -> bool:

@@ -15,7 +15,7 @@ from smolsum.tasks.strict_json.templates import HELD_OUT, LEVELS, TEMPLATES, Tem
 SPLITS = ("test", "validation", "train")
 """in the order in which they are drawn: a larger training split leaves the others as they are"""
 PATIENCE = 60
-"""drawings in a row that bring nothing new before a level counts as exhausted"""
+"""drawings in a row that bring nothing new, of each of its templates, before a level counts as exhausted"""
 
 
 def check_mix(task: StrictJsonConfig) -> dict[str, float]:
@@ -58,7 +58,7 @@ def _splits(seed: int, sizes: tuple[int, ...], shares: tuple[float, ...], disjoi
 
 def _draw(own: list[Template], rng: Random, known: set[str], level: str, made: int) -> tuple[str, dict[str, Any]]:
     """A prompt that there was not yet, its templates taking turns."""
-    for attempt in range(PATIENCE):
+    for attempt in range(PATIENCE * len(own)):
         template = own[(made + attempt) % len(own)]
         asked = template.draw(rng)
         if asked.text not in known:

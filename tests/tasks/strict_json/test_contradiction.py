@@ -88,6 +88,28 @@ def test_just_possible(schema: Any, value: Any) -> None:
     assert contradiction(schema) == ""
 
 
+@pytest.mark.parametrize(
+    ("value", "schema", "score"),
+    [
+        ([1] * 50, {"type": "array", "maxItems": 2}, 0.5),
+        ({"b": 1}, {"required": ["a"]}, 0.0),
+        ({"b": 1}, {"type": ["object", "null"], "required": ["a"]}, 0.5),
+        (7, {"enum": [1, 2]}, 0.0),
+        ({"x": True}, {"type": "object", "properties": {"x": {"enum": [1]}}}, 0.5),
+        ({"a": 1}, {"$ref": "#/$defs/p", "$defs": {"p": {"required": ["b"]}}}, 0.0),
+        ([1, "x"], {"type": "array", "prefixItems": [{"type": "string"}]}, 0.5),
+        (10**400, {"type": "number", "multipleOf": 0.5}, 0.5),
+        (float("inf"), {"type": "number", "multipleOf": 0.5}, 0.5),
+        ({}, {"type": "object", "properties": {"a": {"type": "object", "required": ["k"]}}}, 1.0),
+        ({"a": {}}, {"type": "object", "properties": {"a": {"type": "object", "required": ["k"]}}}, 2 / 3),
+    ],
+)
+def test_conformance_to_schemas_of_ones_own(value: Any, schema: Any, score: float) -> None:
+    """What the checks do not see is seen all the same, and what is optional may be absent."""
+    assert conformance(value, schema) == pytest.approx(score)
+    assert satisfies(value, schema) == (score == 1)
+
+
 @pytest.mark.parametrize("depth", [0, -1, 1.5, float("nan"), "two", True])
 def test_a_depth_that_is_none(depth: Any, tmp_path: Path) -> None:
     """Refused with its example before anything is generated."""

@@ -128,7 +128,7 @@ def test_disjoint_templates() -> None:
     ("changes", "says"),
     [
         ({"simple": 0.5}, "make 1.3, not 1"),
-        ({"simple": 1.0, "medium": 0.0, "hard": 0.0, "train_prompts": 100_000}, "different prompts"),
+        ({"simple": 1.0, "medium": 0.0, "hard": 0.0, "held_out_templates": True, "test_prompts": 2000}, "about 814"),
     ],
 )
 def test_an_impossible_mix(changes: dict[str, Any], says: str) -> None:
@@ -136,6 +136,14 @@ def test_an_impossible_mix(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says) as caught:
         split_of(StrictJsonConfig(**changes), "train")
     assert caught.value.hint
+
+
+def test_one_template_goes_on_where_others_are_exhausted() -> None:
+    """As many prompts as there are: most simple templates have a few hundred, one has thousands."""
+    task = StrictJsonConfig(simple=1.0, medium=0.0, hard=0.0, train_prompts=9000)
+    made = Counter(example.metadata["template"] for example in split_of(task, "train").examples)
+    assert sum(made.values()) == 9000
+    assert made["flat"] > 3 * made["integers"]
 
 
 def test_data_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
