@@ -1,7 +1,7 @@
 """What run directories hold, read once: runs that are whole and of one kind, and the others with why they are left out.
 
 Nothing that is left out reaches a table: not a run that is damaged, not one that has not finished, not one whose task,
-test split, target, judge or base model is not that of the rest.
+test split, measures, judge or base model are not those of the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from smolsum.errors import SmolsumError, UsageError
 from smolsum.evaluate.scores import SCORES, SUMMARY, has_scores, read_summary
 from smolsum.lines import read_jsonl
 from smolsum.report import shape
-from smolsum.report.kinds import KINDS, agreeing, aside, judge_of_most
+from smolsum.report.kinds import KINDS, agreeing, aside, judge_of_most, measured_alike
 from smolsum.report.study import Evaluation, LeftOut, Study, Trained
 from smolsum.runs import LATEST, RunPaths
 from smolsum.stats.scores import load_scores
@@ -53,7 +53,8 @@ def gather(references: Sequence[str], runs_dir: Path) -> Study:
             what = error.message if isinstance(error, SmolsumError) else f"{type(error).__name__}: {error}"
             left_out.append(LeftOut(root.name, f"malformed: {what}"))
     judge = judge_of_most(trained, baselines)
-    trained = [run.judged_by(judge) for run in trained]
+    trained, otherwise = measured_alike([run.judged_by(judge) for run in trained], baselines)
+    left_out += otherwise
     for of_run, of_evaluation, what in KINDS:
         kinds = [key for key in [*map(of_run, trained), *map(of_evaluation, baselines)] if key is not None]
         trained, dropped_runs = agreeing(trained, of_run, kinds)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from smolsum.report.study import Evaluation, Trained
+from smolsum.report.study import Evaluation, LeftOut, Trained
+from smolsum.stats.scores import PROMPT
 
 T = TypeVar("T")
 Key = Callable[[Any], Hashable]
+Settings = tuple[tuple[str, str], ...]
+"""of a task, by name, each as text: two are equal where the same was measured"""
 _LISTED = 4
 """names that a sentence has room for"""
 
@@ -35,7 +39,8 @@ def agreeing(entries: Sequence[T], key: Key, kinds: Sequence[Hashable]) -> tuple
             kept.append(entry)
         else:
             tie = counts[kind[0]][kind] == times
-            dropped.append((entry, f" (a tie, {times} to {times}: the first was kept)" if tie else ""))
+            told = _unlike(kind, most) + (f" (a tie, {times} to {times}: the first was kept)" if tie else "")
+            dropped.append((entry, told))
     return kept, dropped
 
 
@@ -45,6 +50,26 @@ def judge_of_most(trained: Sequence[Trained], baselines: Sequence[Evaluation]) -
     asked += [{e.judge} for e in baselines]
     counts = Counter(judge for judges in asked for judge in sorted(filter(None, judges)))
     return counts.most_common(1)[0][0] if counts else None
+
+
+def measured_alike(trained: Sequence[Trained], baselines: Sequence[Evaluation]) -> tuple[list[Trained], list[LeftOut]]:
+    """The runs, each with those of its evaluations alone that were measured as most runs and baselines were, or as its
+    last was, where its last step has none such; and the other evaluations."""
+    asked = [{_settings(e) for e in run.evaluations if e.step == run.last.step} for run in trained]
+    asked += [{_settings(e)} for e in baselines]
+    counts = Counter(settings for found in asked for settings in sorted(filter(None, found)))
+    most = counts.most_common(1)[0][0] if counts else None
+    runs, out = [], []
+    for run in trained:
+        own = most if any(e.step == run.last.step and _settings(e) in (most, None) for e in run.evaluations) else None
+        own = own or _settings(run.last)
+        odd = [e for e in run.evaluations if own is not None and _settings(e) not in (own, None)]
+        names = [e.folder for e in odd]
+        runs.append(replace(run, evaluations=tuple(e for e in run.evaluations if e.folder not in names)))
+        for e in odd:
+            told = f"mixed: {MEASURED} is not that of the others{_unlike(_settings(e) or (), own or ())}"
+            out.append(LeftOut(f"{run.paths.name}/{e.folder.name}", told))
+    return runs, out
 
 
 def aside(trained: Sequence[Trained], baselines: Sequence[Evaluation]) -> list[str]:
@@ -99,10 +124,30 @@ def _task(task: Mapping[str, Any]) -> Hashable:
     return ("", task["name"])
 
 
-def _target(task: Mapping[str, Any]) -> Hashable:
-    return ("", task.get("target_tokens"), task.get("tolerance_tokens"))
+def _settings(evaluation: Evaluation, otherwise: Mapping[str, Any] | None = None) -> Settings | None:
+    """What an evaluation's measures depend on, or that of its run where it does not say: all settings of the task but
+    those of the prompt."""
+    task = evaluation.summary.get("task") or otherwise
+    prompting = evaluation.summary.get("prompting", [PROMPT])
+    return tuple(sorted((k, str(v)) for k, v in task.items() if k not in prompting)) if task else None
 
 
+def _measured(evaluation: Evaluation, otherwise: Mapping[str, Any] | None = None) -> Hashable:
+    found = _settings(evaluation, otherwise)
+    return None if found is None else ("", *found)
+
+
+def _unlike(kind: Sequence[Hashable], most: Hashable) -> str:
+    """The settings that two kinds are told apart by, in words; empty where they are of something else."""
+    assert isinstance(most, tuple)
+    own: dict[str, str] = dict(part for part in kind if isinstance(part, tuple))
+    theirs: dict[str, str] = dict(part for part in most if isinstance(part, tuple))
+    names = sorted(name for name in own.keys() | theirs.keys() if own.get(name) != theirs.get(name))
+    told = ", ".join(f"task.{name} {own.get(name, 'not set')}, theirs {theirs.get(name, 'not set')}" for name in names)
+    return f": {told}" if told else ""
+
+
+MEASURED = "how it was measured"
 KINDS: tuple[tuple[Key, Key, str], ...] = (
     (
         lambda run: _task(run.config["task"]),
@@ -111,9 +156,9 @@ KINDS: tuple[tuple[Key, Key, str], ...] = (
     ),
     (lambda run: _data(run.last), _data, "the fingerprint of its test split"),
     (
-        lambda run: _target(run.config["task"]),
-        lambda e: _target(e.summary["task"]) if e.summary.get("task") else None,
-        "its target length",
+        lambda run: _measured(run.last, run.config["task"]),
+        _measured,
+        MEASURED,
     ),
     (lambda run: _judge(run.last), _judge, "its judge"),
     (

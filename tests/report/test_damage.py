@@ -172,13 +172,51 @@ def test_what_differs_aside_is_named(runs: Path) -> None:
     assert "p2 in odd; p1 in length, other" in study.notices[2]
 
 
+def told(folder: Path, **task: Any) -> Path:
+    """Let the evaluation of a run, or one in a folder, say what its measures depend on; the evaluation's folder."""
+    (path,) = [*folder.glob("eval/*/summary.json"), *folder.glob("summary.json")]
+    summary = json.loads(path.read_text())
+    settings = {"name": "tldr", "target_tokens": 64, "tolerance_tokens": 5, "system_prompt": "Be brief."} | task
+    path.write_text(json.dumps(summary | {"task": settings}))
+    return path.parent
+
+
+def test_what_is_measured_otherwise_is_left_out(runs: Path) -> None:
+    """Another reader or word limit is named, of a run and of a baseline; another prompt is no other measure."""
+    for name in ("length", "other", "odd"):
+        told(runs / name, reader="a", system_prompt=name)
+    assert not report(runs).left_out
+    shutil.copytree(runs / "other" / "eval" / "quality-test", runs / "baseline")
+    told(runs / "baseline", reader="b")
+    path = runs / "baseline" / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"step": None}))
+    told(runs / "odd", reader="a", max_words=9)
+    baseline, odd = sorted(report(runs).left_out, key=lambda one: one.name)
+    said = "how it was measured is not that of the other runs"
+    assert (odd.name, odd.reason) == ("odd", f"mixed: {said}: task.max_words 9, theirs not set")
+    assert (baseline.name, baseline.reason) == ("baseline", f"mixed: {said}: task.reader b, theirs a")
+
+
+def test_an_evaluation_of_a_run_that_is_measured_otherwise(runs: Path) -> None:
+    """Nothing of a run is compared with what another reader said of it; the run stays."""
+    for name in ("length", "other", "odd"):
+        own = told(runs / name, reader="a")
+    shutil.copytree(own, again := own.with_name("again-test"))
+    told(again, reader="b")
+    study = report(runs)
+    assert [(one.name, "task.reader b, theirs a" in one.reason) for one in study.left_out] == [("odd/again-test", True)]
+    (run,) = [run for run in study.trained if run.paths.name == "odd"]
+    assert [e.folder.name for e in run.evaluations] == [own.name]
+
+
 def test_a_tie_is_called_one(runs: Path) -> None:
     """Of one and one neither is the usual."""
     shutil.rmtree(runs / "length")
     path = runs / "other" / "config.toml"
     path.write_text(path.read_text().replace("target_tokens = 64", "target_tokens = 32"))
     (out,) = report(runs).left_out
-    assert out.reason == "mixed: its target length is not that of the other runs (a tie, 1 to 1: the first was kept)"
+    told = "how it was measured is not that of the other runs: task.target_tokens 32, theirs 64"
+    assert out.reason == f"mixed: {told} (a tie, 1 to 1: the first was kept)"
 
 
 @pytest.mark.parametrize(

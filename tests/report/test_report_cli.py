@@ -174,7 +174,7 @@ def damage(runs: Path, kind: str) -> str:
     if kind == "task":
         config = (root / "config.toml").read_text()
         (root / "config.toml").write_text(config.replace("target_tokens", "goal"))
-        return "mixed: its target length"
+        return "mixed: how it was measured is not that of the other runs: task.goal 64, theirs not set, "
     if kind == "other task":
         config = (root / "config.toml").read_text()
         (root / "config.toml").write_text(config.replace('name = "tldr"', 'name = "poems"'))
