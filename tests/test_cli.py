@@ -175,6 +175,15 @@ def test_dry_run_prints_what_would_run(trainer: Trainer, capsys: pytest.CaptureF
     assert trainer.calls[0] == trainer.calls[1]
 
 
+def test_dry_run_warns(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of settings that do not go together, as the run would."""
+    assert cli.main(["train", "--task=ab-judge", "--set=grpo.advantage_scale=batch", "--dry-run", "--quiet"]) == 0
+    err = capsys.readouterr().err
+    assert err.startswith("warning: task.accuracy_power = 4 does next to nothing with grpo.advantage_scale = batch")
+    assert cli.main(["train", "--task=ab-judge", "--dry-run", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_dry_run_downloads_nothing(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
     """The memory of a model that is not here is not known yet, and the dry run says how it will be."""
     assert cli.main(["train", "--dry-run", "--model", "someone/not-here", "--set", "data.path=builtin:tldr-mini"]) == 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smolsum import console
+from smolsum.commands.foreseen import foresee
 from smolsum.commands.judging import TaskFlag, silence_hub_bars
 from smolsum.errors import UsageError
 
@@ -151,6 +152,7 @@ def train(
         planned = plan(
             chosen, presets=preset or [], config_file=config, sets=sets or [], flags=flags, environ=os.environ
         )
+        foresee([one.config for one in planned], warn=dry_run)
         train_grid(planned, context.obj["arguments"], dry_run=dry_run, quiet=quiet)
         return
     resolved = resolve(
@@ -163,6 +165,7 @@ def train(
         flags=flags,
         environ=os.environ,
     )
+    foresee([resolved.config], warn=dry_run)
     if watch and not dry_run:
         folder = Path(_folder_of(resume, resolved.config.run.dir))
         if code := _train_and_watch(context.obj["arguments"], folder, ascii=ascii, readonly=readonly):

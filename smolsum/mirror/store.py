@@ -11,15 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from smolsum.disk import FULL
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
+from smolsum.mirror.address import LOCAL, MIRROR, protocol_of
 
 RENAMING = ("file", "local", "sftp", "ssh", "ftp", "smb", "hdfs", "webhdfs")
 """protocols whose files are seen while they are written, and which can rename; object stores show whole objects"""
-LOCAL = ("file", "local")
-SEPARATOR = "://"
 SHOWN = 200
 """characters of a foreign error that ours quotes"""
 
@@ -30,29 +28,13 @@ class Store:
     def __init__(self, url: str) -> None:
         """UsageError for what is no URL, or one whose library is not installed. Nothing is asked of the store yet."""
         self.url = url.rstrip("/")
-        self._protocol, found, place = self.url.partition(SEPARATOR)
-        if not found or not place or (self._protocol in LOCAL and not place.startswith("/")):
-            raise UsageError(
-                f"no URL to mirror runs at: {url!r}", hint="--mirror s3://BUCKET/FOLDER, or file:///FOLDER for a disk"
-            )
-        if urlsplit(url).password:
-            raise UsageError(
-                "--mirror holds a password, which would be written into the run's settings",
-                hint="give credentials by the environment (AWS_… for s3) or the store's own configuration file",
-            )
+        self._protocol = protocol_of(url)
         from fsspec.core import url_to_fs
 
         try:
             self._fs, self._root = url_to_fs(self.url, use_listings_cache=False, skip_instance_cache=True)
-        except ImportError as error:
-            extra = (
-                "uv sync --extra s3, or pip install s3fs"
-                if self._protocol in ("s3", "s3a")
-                else f"pip install: {error}"
-            )
-            raise UsageError(f"nothing installed can reach {url}", hint=extra) from error
         except ValueError as error:
-            raise UsageError(f"cannot mirror to {url}: {error}", hint="--mirror s3://BUCKET/FOLDER") from error
+            raise UsageError(f"cannot mirror to {url}: {error}", hint=MIRROR) from error
         except OSError as error:  # some connect at once
             raise UnreachableError(f"cannot reach {url}: {error}", hint="check the network and the URL") from error
         # its retries are told as ours
@@ -127,6 +109,12 @@ class Store:
         """Takes a file away, if it is there."""
         with self._asking("remove files"), suppress(FileNotFoundError):
             self._fs.rm_file(self._path(name))
+
+    def remove_folder(self, name: str) -> None:
+        """Takes an empty folder away, where the store has folders; object stores have none."""
+        if self._renames:
+            with suppress(Exception):  # not empty, or gone: it costs nobody anything
+                self._fs.rmdir(self._path(name))
 
     def _path(self, name: str) -> str:
         return posixpath.join(self._root, name)

@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 
 from smolsum.checkpoints import META, Checkpoint, list_checkpoints
 from smolsum.errors import UsageError
+from smolsum.mirror.address import check_mirror
 from smolsum.mirror.store import Store
 from smolsum.runs import RunPaths
 
@@ -44,6 +45,8 @@ class Mirror:
 
     def __init__(self, url: str, *, round_s: float = ROUND_S, settle_s: float = SETTLE_S) -> None:
         """Raises SmolsumError where the store does not take, give back and remove a file."""
+        if url:
+            check_mirror(url)
         self._folder = Store(url) if url else None
         self._round_s, self._settle_s = round_s, settle_s
         self._events: SimpleQueue[tuple[str, str]] = SimpleQueue()
@@ -207,6 +210,7 @@ class Mirror:
         found = [file for file in self._store.sizes() if file.startswith(place)]
         for file in sorted(found, key=lambda file: not file.endswith(f"/{META}")):
             self._store.remove(file)
+        self._store.remove_folder(place.rstrip("/"))
         self._complete.discard(name)
         self._there.pop(place.rstrip("/"), None)
 

@@ -209,6 +209,18 @@ def test_a_checkpoint_is_there_whole_or_not_at_all(
     )
 
 
+def test_a_disk_keeps_no_folder_of_a_checkpoint_that_is_gone(tmp_path: Path) -> None:
+    """What was pruned here leaves nothing there, not even its place."""
+    paths = a_run(tmp_path / "runs", "pruned")
+    save(paths, 1)
+    found = mirror(f"file://{tmp_path}/far", paths)
+    wait_until(lambda: (tmp_path / "far/pruned/checkpoints/step-000001/meta.json").exists())
+    save(paths, 2)
+    assert checkpoints.prune(paths, 1, found.busy) != []
+    found.settle(silent, print)
+    assert [path.name for path in (tmp_path / "far/pruned/checkpoints").iterdir()] == ["step-000002"]
+
+
 def test_half_a_checkpoint_is_not_fetched(s3: S3Server, tmp_path: Path) -> None:
     """One without its meta.json and one with a damaged file stay behind; the newest whole one is `latest`."""
     paths = a_run(tmp_path / "here", "halves")

@@ -10,6 +10,7 @@ import pytest
 from disks import mounted
 from s3_server import S3Server, serving
 
+from smolsum.cli import main
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
 from smolsum.mirror.store import Store
 
@@ -71,6 +72,29 @@ def test_what_is_no_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.delenv(name)
     with pytest.raises(UsageError, match="does not let us write: Unable to locate credentials"):
         Store(s3.url).prove()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("foo", "no URL to mirror runs at"),
+        ("bar://x/y", "Protocol not known: bar"),
+        ("s3://u:SECRET@b/x", "holds a password"),
+        ("memory://m", "is gone when this process ends"),
+        ("simplecache::memory://m", "is gone when this process ends"),
+        ("http://127.0.0.1:9/runs", "of a kind that cannot be written to: http is only read from"),
+    ],
+)
+def test_where_no_run_can_be_kept_is_known_at_once(url: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A dry run says it too, nothing is loaded, and nobody is asked."""
+    for more in (["--dry-run"], ["--dry-run", "--strategy=all"], []):
+        assert main(["train", "--mirror", url, *more]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert words in err.splitlines()[0]
+        assert err.startswith("error: ")  # not after "starting"
+        assert "hint: " in err
+        assert "SECRET" not in err
 
 
 def test_nobody_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
