@@ -19,6 +19,7 @@ from smolsum.policy.identity import tokenizer_digest
 from smolsum.policy.load import Policy, encode_chat, is_here, load_policy, weights_hash
 from smolsum.policy.memory import GB, Widest, choose_chunking, estimate, shape_of
 from smolsum.policy.prefix import can_share_prefix
+from smolsum.presets import walk
 from smolsum.rewards.meteor import ensure_meteor, wordnet_problem
 from smolsum.rollout.records import Prompt, Rollout
 from smolsum.tasks import TASKS
@@ -27,6 +28,10 @@ from smolsum.tasks.task import Task
 
 SPLITS = ("train", "validation", "test")
 LIBRARIES = ("smolsum", "mlx", "mlx-lm", "transformers", "rouge-score", "nltk", "sacrebleu")
+
+LOOP = ("seed", "prompts_per_step", "accumulation_steps", "refill_rounds")
+SYNC = ("sync_every", "max_staleness")
+"""settings of [train], and of [workers] where there are any, that decide the weights"""
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,8 @@ class Materials:
     prompts: Mapping[str, tuple[Prompt, ...]]
     measure: Callable[[Prompt, Rollout], dict[str, Any]]
     provenance: Mapping[str, Any]
-    """fingerprints of model, tokenizer, prompts and data, the METEOR matcher, versions, machine"""
+    """fingerprints of model, tokenizer, prompts and data, the METEOR matcher, what decides the weights of the settings,
+    versions, machine"""
     chunking: Chunking
     warnings: tuple[str, ...]
 
@@ -76,6 +82,7 @@ def gather(config: Config) -> Materials:
         "headlines": {headline.metric: headline.title for headline in task.headlines},
         "corpus": {name: corpus_facts(split, policy.tokenizer) for name, split in splits.items()},
         "meteor": matcher,
+        "settings": deciding(config),
         "blas": preload(),
         "versions": {name: version(name) for name in LIBRARIES},
         "machine": {
@@ -168,20 +175,28 @@ def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, 
         "train": provenance["data"]["train"],
         "meteor": provenance["meteor"] if "meteor" in config.stages[name].rewards else "",
         "settings": [
-            dataclasses.asdict(s) for s in (config.task, config.rewards, config.sampling, config.grpo, config.optimizer)
+            config.task.measures,
+            *(dataclasses.asdict(s) for s in (config.rewards, config.sampling, config.grpo, config.optimizer)),
         ],
         "adapter": dataclasses.asdict(config.lora) if config.model.adapter == "lora" else None,
-        "loop": (
-            config.train.seed,
-            config.train.prompts_per_step,
-            config.train.accumulation_steps,
-            config.train.refill_rounds,
-        ),
-        "workers": (config.workers.sync_every, config.workers.max_staleness) if config.workers.urls else None,
+        "loop": tuple(getattr(config.train, key) for key in LOOP),
+        "workers": tuple(getattr(config.workers, key) for key in SYNC) if config.workers.urls else None,
         "version": provenance["versions"]["smolsum"],
         "previous": previous,
     }
     return digest(relevant)
+
+
+def deciding(config: Config) -> dict[str, Any]:
+    """By dotted key, the settings that a stage's fingerprint holds: those of [stages.NAME] for that stage, the others
+    for every one."""
+    whole = dataclasses.asdict(config)
+    kept = {name: whole[name] for name in ("stages", "rewards", "sampling", "grpo", "optimizer")}
+    kept |= {"task": config.task.measures, "train": {key: whole["train"][key] for key in LOOP}}
+    kept |= {"lora": whole["lora"]} if config.model.adapter == "lora" else {}
+    kept |= {"workers": {key: whole["workers"][key] for key in SYNC}} if config.workers.urls else {}
+    found = {key: value for key, value in walk(kept) if not isinstance(value, dict)}
+    return found | {"version of smolsum": version("smolsum")}
 
 
 def _policy(config: Config, *, shapes_only: bool = False) -> Policy:

@@ -103,7 +103,7 @@ class Session:
         self._files.enter_context(acquire(self.paths))
         attempt = last_attempt(self.paths) + 1
         if self.resumed and self.paths.info.exists():
-            manifest.compare(self.paths, materials.provenance)
+            manifest.take_up(self.paths, self.steps, self.fingerprints, materials.provenance)
         else:
             manifest.write(self.paths, self.config, self.steps, self.fingerprints, materials.provenance)
         self._saved = Savepoints(self.paths, self.config, self.steps, self.fingerprints, busy=lambda: self._mirror.busy)

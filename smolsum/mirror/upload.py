@@ -8,6 +8,7 @@ one is replaced or removed, its meta.json goes first. So what a store holds can 
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -107,7 +108,7 @@ class Mirror:
     def _take_stock(self, sizes: dict[str, int]) -> None:
         """Learn what the store has of this run."""
         info = self._paths.info.name
-        if info in sizes and self._store.read(info) != self._paths.info.read_bytes():
+        if info in sizes and _identity(self._store.read(info)) != _identity(self._paths.info.read_bytes()):
             raise UsageError(
                 f"{self._store.url} is the mirror of another run called {self._paths.name}", hint="--mirror another URL"
             )
@@ -230,6 +231,13 @@ def _files(paths: RunPaths) -> Iterator[Path]:
             path = here / name
             if not (name.startswith(".") or path.is_symlink() or path in (paths.lock, paths.config, paths.info)):
                 yield path
+
+
+def _identity(info: bytes) -> object:
+    """What tells a run's run.json from another run's: when it was made, whatever was noted there since."""
+    with suppress(ValueError, TypeError, KeyError):
+        return json.loads(info)["created"]
+    return info
 
 
 def _signature(path: Path) -> Signature:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
+import tomli
+import tomli_w
 
 from smolsum import cli
 from smolsum.evaluate.scores import read_summary
@@ -67,6 +70,97 @@ def test_a_stage_is_resumed_bit_for_bit(runs: Path, tmp_path: Path) -> None:
         assert cli.main(["train", "--resume", str(copy), "--plain"]) == 0
         again = mx.load(str(RunPaths(copy).checkpoint(6) / "model.safetensors"))
         assert all(mx.array_equal(again[key], value).item() for key, value in last.items())
+
+
+def killed_in_its_second_stage(whole: Path, folder: Path) -> Path:
+    """A copy of the run as a kill -9 after its third step would leave it."""
+    copy = folder / "copy"
+    shutil.copytree(whole, copy, symlinks=True)
+    (copy / "metrics.jsonl").write_text("".join((copy / "metrics.jsonl").read_text().splitlines(True)[:3]))
+    for step in range(3, 7):
+        shutil.rmtree(RunPaths(copy).checkpoint(step), ignore_errors=True)
+    for name in STAGES[1:]:
+        shutil.rmtree(copy / "eval" / f"{name}-test")
+    return copy
+
+
+def edit(run: Path, key: str, value: Any) -> None:
+    """Change a setting, by its dotted key, in the run's config.toml."""
+    config = tomli.loads((run / "config.toml").read_text())
+    *sections, last = key.split(".")
+    table = config
+    for section in sections:
+        table = table[section]
+    table[last] = value
+    (run / "config.toml").write_text(tomli_w.dumps(config))
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    """Every file of a run but its log."""
+    return {str(file.relative_to(run)): file.read_bytes() for file in run.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "stage", "told"),
+    [
+        ("stages.progressive.temperature", 0.9, "progressive", "(0.7 then, 0.9 now)"),
+        ("stages.progressive.mix", {"hard": 1.0}, "progressive", "stages.progressive.mix.simple (0.15 then, none now)"),
+        ("stages.progressive.steps", 3, "progressive", "(2 then, 3 now)"),
+        ("stages.format_basics.steps", 1, "format_basics", "(2 then, 1 now)"),
+        ("sampling.rollouts", 2, "format_basics", "(4 then, 2 now)"),
+    ],
+)
+def test_a_stage_that_has_begun_stays_as_it_was(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, value: Any, stage: str, told: str
+) -> None:
+    """Edited settings are refused, each by its name, and nothing of the run is touched; restored, it goes on."""
+    run = killed_in_its_second_stage(runs / "whole", tmp_path)
+    edit(run, key, value)
+    before = contents(run)
+    assert cli.main(["train", "--resume", str(run), "--plain"]) == 2
+    said = capsys.readouterr().err
+    assert f"error: run copy began stage {stage} with other settings: {key}" in said
+    assert told in said
+    assert f"hint: restore {run}/config.toml; or" in said
+    assert contents(run) == before
+
+
+def test_a_run_of_before_settings_were_noted(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The stage is named. One that config.toml has no more is named too."""
+    run = killed_in_its_second_stage(runs / "whole", tmp_path)
+    info = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({key: value for key, value in info.items() if key != "settings"}))
+    edit(run, "stages.progressive.temperature", 0.9)
+    assert cli.main(["train", "--resume", str(run), "--plain"]) == 2
+    assert "error: run copy began stage progressive with other settings\n" in capsys.readouterr().err
+    stages = tomli.loads((run / "config.toml").read_text())["stages"]
+    edit(run, "stages", {name: stages[name] for name in ("format_basics", "full_difficulty")})
+    assert cli.main(["train", "--resume", str(run), "--plain"]) == 2
+    assert (
+        "error: run copy has begun stage progressive, which config.toml has no more in its place"
+        in capsys.readouterr().err
+    )
+
+
+def test_a_stage_to_come_may_be_edited(runs: Path, tmp_path: Path) -> None:
+    """The run ends as one that had these settings from the start, and says so in run.json, also where it is
+    mirrored."""
+    run = killed_in_its_second_stage(runs / "whole", tmp_path)
+    shutil.copytree(run, tmp_path / "kept" / "copy", ignore=shutil.ignore_patterns("latest"))
+    edit(run, "stages.full_difficulty.temperature", 0.9)
+    edit(run, "stages.full_difficulty.steps", 1)
+    afresh = ["train", f"--config={run / 'config.toml'}", "--name=afresh", f"--runs-dir={tmp_path / 'apart'}"]
+    assert cli.main(["train", "--resume", str(run), f"--mirror=file://{tmp_path / 'kept'}", "--plain"]) == 0
+    assert cli.main([*afresh, "--plain"]) == 0
+    edited, fresh = (mx.load(str(RunPaths(r).checkpoint(5) / "model.safetensors")) for r in
+                     (run, tmp_path / "apart" / "afresh"))  # fmt: skip
+    assert all(mx.array_equal(edited[key], value).item() for key, value in fresh.items())
+    then, now = (json.loads((r / "run.json").read_text()) for r in (tmp_path / "apart" / "afresh", run))
+    assert {key: now[key] for key in ("steps", "fingerprints", "settings")} == {
+        key: then[key] for key in ("steps", "fingerprints", "settings")
+    }
+    assert now["steps"]["full_difficulty"] == 1
+    assert (tmp_path / "kept" / "copy" / "run.json").read_bytes() == (run / "run.json").read_bytes()
 
 
 def test_evaluation_and_report(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
