@@ -16,9 +16,7 @@ from smolsum.watch.run import Run, process_lives
 from smolsum.watch.standing import standing
 
 SHOWN = ("length/within_tol", "rouge", "meteor", "bleu", "composite")
-"""metrics of a summary's evaluation that a list has room for"""
-HEADLINES = 3
-"""of an evaluation of something else, as many of its first ones"""
+"""metrics of a summary's evaluation that a list has room for; of an evaluation of something else its headlines"""
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Listed:
     hint: str
     """the command that goes on where something is wrong"""
     metrics: dict[str, float | None]
-    """those of `SHOWN` that its newest evaluation has, or its first headlines"""
+    """those of `SHOWN` that its newest evaluation has, or its headlines"""
     titles: dict[str, str]
     """of those metrics, for people"""
 
@@ -110,7 +108,7 @@ def _metrics(summary: dict[str, Any]) -> tuple[dict[str, float | None], dict[str
     told = summary.get("headlines")
     headlines = [typed.table(h) for h in told] if isinstance(told, list) else []
     titles = {typed.text(h.get("metric")): typed.text(h.get("title")) for h in headlines}
-    chosen = [key for key in ([key for key in SHOWN if key in metrics] or [*titles][:HEADLINES]) if key in metrics]
+    chosen = [key for key in ([key for key in SHOWN if key in metrics] or [*titles]) if key in metrics]
     return {key: typed.number(metrics[key]) for key in chosen}, {key: titles.get(key) or key for key in chosen}
 
 

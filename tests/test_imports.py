@@ -53,6 +53,16 @@ def test_command_line_is_light(line: list[str]) -> None:
     assert loaded(f"from smolsum.cli import main\nmain({line})") == set()
 
 
+@pytest.mark.parametrize("command", ["train", "eval", "baseline", "data"])
+def test_help_lists_tasks(command: str) -> None:
+    """A task that is added appears in the help by itself, which waits for no task."""
+    code = "import smolsum.tasks\nsmolsum.tasks.NAMES += ('capitals',)\nfrom smolsum.cli import main\n"
+    probe = f"{code}main(['{command}', '--help'])\nassert 'TASKS' not in vars(smolsum.tasks)"
+    run = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    told = " ".join(run.stdout.split())
+    assert "tldr, ab-judge, doc-qa, strict-json, capitals." in told
+
+
 def test_dry_run_needs_no_mlx() -> None:
     """A quiet dry run reads settings at most: it loads nothing that computes."""
     # the data are read with polars

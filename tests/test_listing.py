@@ -72,13 +72,16 @@ def test_json(call: Call) -> None:
 
 
 def test_another_task(call: Call) -> None:
-    """An evaluation of something else shows its own headlines."""
-    rows, told = judged({"composite": [2.0]}), {"parses": 0.9, "passed": 0.5}
+    """An evaluation of something else shows its own headlines, all of them."""
+    rows, told = judged({"composite": [2.0]}), {"parses": 0.9, "passed": 0.5, "easy": 0.8, "hard": 0.25}
     headlines = [{"metric": key, "title": key, "text": "?"} for key in told]
     evaluation(Path("runs/json"), rows, {"meteor": 0.0, "length/within_tol": 0.0}, headlines=headlines)
     summary = Path("runs/json/summary.json")
     summary.write_text(json.dumps(json.loads(summary.read_text()) | {"metrics": told}))
-    assert [line.split()[3:5] for line in call()[1].splitlines()] == [["parses", "passed"], ["0.900", "0.500"]]
+    assert [line.split()[3:7] for line in call()[1].splitlines()] == [
+        ["parses", "passed", "easy", "hard"],
+        ["0.900", "0.500", "0.800", "0.250"],
+    ]
 
 
 def test_a_table_for_each_task(call: Call) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from smolsum import console
 from smolsum.errors import UsageError
+from smolsum.tasks import NAMES
 
 if TYPE_CHECKING:
     from smolsum.data import Example
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def data(
     context: typer.Context,
-    task: Annotated[str, typer.Argument(metavar="TASK", help="Whose data: tldr, strict-json, …", show_default=False)],
+    task: Annotated[str, typer.Argument(metavar="TASK", help=f"Whose data: {', '.join(NAMES)}.", show_default=False)],
     output: Annotated[
         Path | None,
         typer.Option(

@@ -15,6 +15,7 @@ import typer
 
 from smolsum import console
 from smolsum.errors import InterruptedRun, UsageError
+from smolsum.tasks import DEFAULT_TASK, NAMES
 
 if TYPE_CHECKING:
     from smolsum.evaluate.generate import Sampler
@@ -56,8 +57,7 @@ TaskFlag = Annotated[
     typer.Option(
         "--task",
         metavar="TASK",
-        help="What is asked of the model: tldr (summaries of a set length), strict-json, doc-qa, ab-judge.  "
-        "[default: tldr]",
+        help=f"What is asked of the model: {', '.join(NAMES)}.  [default: {DEFAULT_TASK}]",
     ),
 ]
 SamplesFlag = Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from smolsum.report.figures import curves, panel
-from smolsum.report.page import Cell, Figure, Table, letter, number, p_value, percent, plain, words
+from smolsum.report.page import Cell, Figure, Table, letter, number, p_value, percent, plain, sentence, words
 from smolsum.report.study import Evaluation, Study, Trained
 from smolsum.report.tables_task import ERRORS
 from smolsum.stats.paired import McNemar, mcnemar
@@ -24,7 +24,7 @@ def stages_table(study: Study) -> list[Table]:
         return []
     errors = list(dict.fromkeys(key for run in runs for e in run.evaluations for key in _errors(e)))
     rows = [_row(run, e, errors) for run in runs for e in run.evaluations]
-    titles = [key.removeprefix(ERRORS).capitalize() for key in errors]
+    titles = [sentence(key.removeprefix(ERRORS)) for key in errors]
     note = "Rescued: right now and not at the start; regressed: the reverse; p by McNemar's exact test, two-sided."
     columns = ("Run", "Evaluation", "Right", "Rescued", "Regressed", "p (McNemar)", *titles)
     return [Table("S14", "From stage to stage", columns, tuple(rows), (note,))]

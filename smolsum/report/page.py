@@ -89,6 +89,11 @@ def words(text: object) -> Cell:
     return Cell(str(text))
 
 
+def sentence(text: str) -> str:
+    """The text with a capital at its beginning; names keep theirs."""
+    return text[:1].upper() + text[1:]
+
+
 def empty(command: str, text: str = "not run") -> Cell:
     """A cell that nothing fills yet, with the command that would."""
     return Cell(text, command=command)

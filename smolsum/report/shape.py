@@ -167,7 +167,7 @@ config = fields(
         "task": _TASK,
         "train": fields({"seed": whole}),
         "sampling": fields({"max_new_tokens": whole}),
-        "stages": every(fields({"rewards": every(finite)}, ["rewards"])),
+        "stages": every(fields({"rewards": every(finite), "mix": every(finite)}, ["rewards"])),
     },
     ["model", "data", "task", "stages"],
 )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from smolsum.configurations import REWARDS, SIGNALS, STRATEGIES
 from smolsum.errors import SmolsumError
@@ -25,6 +24,7 @@ from smolsum.report.page import (
     signed,
     words,
 )
+from smolsum.report.settings import settings_table, stages_tables
 from smolsum.report.shape import asked as is_asked
 from smolsum.report.study import CRITERIA, Evaluation, Study
 from smolsum.report.tables_results import JUDGED, NOT_DONE, not_here
@@ -43,27 +43,6 @@ VARIANTS = ("50-words", "64-tokens")
 """the prompts of the study's baselines (Table 4)"""
 _SIZES = ("mean", "std", "min", "p50", "p90", "p95", "p99", "max")
 _SHOWN_POSTS, _EXCERPT = 2, 320
-
-HYPERPARAMETERS = (
-    ("Learning rate", "optimizer.learning_rate"),
-    ("Optimizer", "optimizer.name"),
-    ("Optimizer precision", "optimizer.precision"),
-    ("Batch size (prompts a step)", "train.prompts_per_step"),
-    ("Gradient accumulation steps", "train.accumulation_steps"),
-    ("Max grad norm", "optimizer.max_grad_norm"),
-    ("Clip ratio (ε), low", "grpo.eps_low"),
-    ("Clip ratio (ε), high", "grpo.eps_high"),
-    ("KL beta (β)", "grpo.beta"),
-    ("Loss", "grpo.loss"),
-    ("Rollouts per prompt", "sampling.rollouts"),
-    ("Temperature", "sampling.temperature"),
-    ("Max input tokens", "data.max_input_tokens"),
-    ("Max output tokens", "sampling.max_new_tokens"),
-    ("Target tokens", "task.target_tokens"),
-    ("Dtype", "model.dtype"),
-    ("Adapter", "model.adapter"),
-    ("Seed", "train.seed"),
-)
 
 
 def data_tables(study: Study) -> list[Table]:
@@ -115,7 +94,7 @@ def data_tables(study: Study) -> list[Table]:
 
 
 def _samples(study: Study, called: str) -> Table:
-    columns = ("Example", f"{called} (truncated)", "Reference")
+    columns: tuple[str, ...] = ("Example", f"{called} (truncated)", "Reference")
     title = f"The first {called.lower()}s with their references"
     for run in study.trained:
         path = run.paths.completions(1)
@@ -123,16 +102,19 @@ def _samples(study: Study, called: str) -> Table:
             asked = [row for row in read_jsonl(path) if is_asked(row)][:_SHOWN_POSTS]
         except SmolsumError:
             continue
-        if asked:
-            rows = tuple(
-                (
-                    words(row["prompt_id"]),
-                    Cell(_excerpt(row["messages"][-1]["content"]), source=Source(path, "messages")),
-                    words(_excerpt(" / ".join(row["references"]))),
-                )
-                for row in asked
-            )
-            return Table("2", title, columns, rows)
+        if not asked:
+            continue
+        if not any(row["references"] for row in asked):  # a task without references
+            columns, title = columns[:2], f"The first {called.lower()}s"
+        rows = tuple(
+            (
+                words(row["prompt_id"]),
+                Cell(_excerpt(row["messages"][-1]["content"]), source=Source(path, "messages")),
+                words(_excerpt(" / ".join(row["references"]))),
+            )[: len(columns)]
+            for row in asked
+        )
+        return Table("2", title, columns, rows)
     lack = empty(train_command(study, study.models[0]))
     if study.trained:
         lack = words("not known: no run has the completions of its first step whole")
@@ -224,7 +206,7 @@ def _prompts_table(label: str, model: str, study: Study, pair: Sequence[Evaluati
 
 
 def method_tables(study: Study) -> list[Table]:
-    """Returns Tables 7-9: signals, the study's configurations with the runs that have them, and settings."""
+    """Returns Tables 7-9: signals, the study's configurations with the runs that have them, settings, stages (9b)."""
     used = dict.fromkeys(
         name for run in study.trained for stage in run.config["stages"].values() for name in stage["rewards"]
     )
@@ -236,7 +218,8 @@ def method_tables(study: Study) -> list[Table]:
         for name in shown
     )
     tables = [Table("7", "Reward signals", ("Signal", "Range", "What it measures", "Used here"), signals)]
-    return [*tables, *([_configurations(study)] if study.repeats else []), _settings(study)]
+    configurations = [_configurations(study)] if study.repeats else []
+    return [*tables, *configurations, settings_table(study), *stages_tables(study)]
 
 
 def _configurations(study: Study) -> Table:
@@ -251,25 +234,3 @@ def _configurations(study: Study) -> Table:
         rows.append(tuple(cells))
     columns = ("Configuration", "Signals", *(s.capitalize() for s in STRATEGIES.values()))
     return Table("8", "Reward configurations", columns, tuple(rows))
-
-
-def setting(config: Mapping[str, Any], key: str) -> Any:
-    """A value of config.toml by its dotted key; None where it has none."""
-    section, _, name = key.partition(".")
-    return config.get(section, {}).get(name)
-
-
-def _settings(study: Study) -> Table:
-    rows = []
-    for title, key in HYPERPARAMETERS:
-        values = {str(setting(run.config, key)): run for run in reversed(study.trained)}
-        values.pop("None", None)
-        if not values:
-            if not study.trained:
-                rows.append((words(title), empty(train_command(study, study.models[0]))))
-            continue
-        run = next(run for run in study.trained if str(setting(run.config, key)) in values)
-        ordered = dict.fromkeys(str(setting(run.config, key)) for run in study.trained)
-        rows.append((words(title), Cell(" | ".join(ordered), source=Source(run.paths.config, key))))
-    note = "Several values: not all runs share it; the table of differences says which run has which."
-    return Table("9", "GRPO hyperparameters", ("Hyperparameter", "Value"), tuple(rows), (note,))

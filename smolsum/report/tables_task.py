@@ -9,7 +9,7 @@ from typing import Any
 
 from smolsum.evaluate.columns import PASSED
 from smolsum.report.commands import judge_command
-from smolsum.report.page import Cell, Table, empty, number, p_value, percent, plain, signed, words
+from smolsum.report.page import Cell, Table, empty, number, p_value, percent, plain, sentence, signed, words
 from smolsum.report.results import Outcome, baseline_of
 from smolsum.report.study import Evaluation, Study, Trained
 from smolsum.report.tables_results import interval, test_cells
@@ -126,8 +126,8 @@ def errors_table(study: Study, outcomes: Sequence[Outcome]) -> Table:
         rows.append((words(evaluation.model), words(evaluation.folder.name), *cells))
     meanings = {k: v for e in study.evaluations for k, v in e.summary.get("errors", {}).items()}
     note = "; ".join(f"{name}: {meanings[name]}" for name in names if name in meanings)
-    columns = ("Model", "Configuration", *(name.capitalize() for name in names))
-    return Table("S6", "Error taxonomy", columns, tuple(rows), (f"{note.capitalize()}.",) if note else ())
+    columns = ("Model", "Configuration", *(sentence(name) for name in names))
+    return Table("S6", "Error taxonomy", columns, tuple(rows), (f"{sentence(note)}.",) if note else ())
 
 
 def _share(study: Study, of: Outcome | Evaluation, name: str) -> Cell:

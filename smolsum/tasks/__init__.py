@@ -1,16 +1,27 @@
-"""The tasks by name. To add one: write `tasks/<name>.py` with a `TASK` (`task.py` says what is in it), and add a
-line."""
+"""The tasks by name. To add one: write `tasks/<name>.py` with a `TASK` (`task.py` says what is in it); add its name.
+
+`TASKS` is made when it is first asked for: `--help` lists the names, and waits for none of what tasks import.
+"""
 
 from __future__ import annotations
 
-from smolsum.tasks import ab_judge, doc_qa, strict_json, tldr
-from smolsum.tasks.task import Task
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-TASKS: dict[str, Task] = {
-    "tldr": tldr.TASK,
-    "ab-judge": ab_judge.TASK,
-    "doc-qa": doc_qa.TASK,
-    "strict-json": strict_json.TASK,
-}
+if TYPE_CHECKING:
+    from smolsum.tasks.task import Task
+
+    TASKS: dict[str, Task]
+
+NAMES = ("tldr", "ab-judge", "doc-qa", "strict-json")
+"""of all tasks; `strict-json` is the module `strict_json`"""
 DEFAULT_TASK = "tldr"
 """meant where no task is named"""
+
+
+def __getattr__(name: str) -> dict[str, Task]:
+    if name != "TASKS":
+        raise AttributeError(f"module {__name__} has no {name!r}")
+    found: dict[str, Task] = {task: import_module(f"{__name__}.{task.replace('-', '_')}").TASK for task in NAMES}
+    globals()["TASKS"] = found
+    return found

@@ -1,6 +1,6 @@
 """What a task is. Loop, workers, statistics, view and report know a task only by the record `Task` below.
 
-To add one: write `tasks/<name>.py` with a `TASK`, and add a line to `TASKS` in `tasks/__init__.py`. A task brings
+To add one: write `tasks/<name>.py` with a `TASK`, and add its name to `NAMES` in `tasks/__init__.py`. A task brings
 
   prompts      `load` gives the examples of a split: rows of `[data]` (`data.load_split`), or made from a seed
                (`data.generated_split`, for the path `generated`); either way they are fingerprinted, and what is

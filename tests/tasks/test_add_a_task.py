@@ -1,4 +1,4 @@
-"""The task on the page that says how to add one: a module and a line, tried as they stand there."""
+"""The task on the page that says how to add one: a module and its name, tried as they stand there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 
 
 def test_the_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the page's module as one more line of TASKS the task trains; its data, signals and metrics are its own."""
+    """With the page's module as one more of TASKS the task trains; its data, signals and metrics are its own."""
     found = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert found
     path = tmp_path / "capitals.py"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,21 @@ def test_evaluation_and_report(runs: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert "From stage to stage" in page
     assert "Errors by step" in page
     assert page.count("full_difficulty-test") >= 1
+    assert "[0.8, then 0.7, then 0.6](" in page  # Table 9
+    (stages,) = (part for part in page.split("**Table ") if part.startswith("9b: Stages"))
+    cells = [
+        re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", line).split(" | ") for line in stages.splitlines() if "whole" in line
+    ]
+    assert [(row[1], row[2], row[3], row[6]) for row in cells] == [
+        ("format\\_basics", "2", "0.8", "simple 0.35, medium 0.55, hard 0.1"),
+        ("progressive", "2", "0.7", "simple 0.15, medium 0.35, hard 0.5"),
+        ("full\\_difficulty", "2", "0.6", "simple 0.1, medium 0.25, hard 0.65"),
+    ]
+    assert cells[0][7].startswith("format 0.2, validity 0.25, schema 0.25")
+    assert "The first prompts**" in page
+    assert "| Reference |" not in page
+    assert "Broken JSON" in page
+    assert "no closed block that is marked as JSON" in page
 
 
 def test_baseline_thinks_or_not(
