@@ -1,5 +1,5 @@
-"""How many words a text has, counted so that what parts words visibly parts them here: writing them together where case,
-digits, hyphens or apostrophes show it saves none, and 20 letters in a row end one."""
+"""How many words a text has, counted so that writing words together saves none where case, digits, hyphens or
+apostrophes show it; 20 letters in a row end one."""
 
 from __future__ import annotations
 
