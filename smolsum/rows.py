@@ -18,6 +18,8 @@ from smolsum.errors import SmolsumError, UnreachableError, UsageError
 
 BUILTIN, BUILTIN_NAMES = "builtin:", ("tldr-mini",)
 SUFFIXES = (".jsonl", ".json", ".parquet")
+OTHERS = (".csv", ".tsv", ".xlsx", ".arrow", ".gz", ".zst")
+"""of files of data that are not read"""
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 LAYOUT = "a directory with train.jsonl, validation.jsonl and test.jsonl (or .parquet)"
 
@@ -89,6 +91,12 @@ def _split_files(directory: Path, name: str, setting: str) -> list[Path]:
     if not files and not shards:
         held = [path for path in sorted(directory.iterdir()) if path.suffix in SUFFIXES] + nested
         names = ", ".join(path.relative_to(directory).as_posix() for path in held[:8])
+        foreign = sorted(path.name for path in directory.iterdir() if path.suffix in OTHERS)
+        if others := [file for file in foreign if not held or file.split(".")[0] == name]:
+            raise UsageError(
+                f"no file for split {name!r} in {directory}: {', '.join(others[:8])} is not read",
+                hint=f"write {name}.jsonl or {name}.json (one JSON object a line) or {name}.parquet",
+            )
         near = nearest_name(name, [path.stem.split("-")[0] for path in held]) or "NAME"
         raise UsageError(
             f"no file for split {name!r} in {directory}, which holds {names or 'no data file'}",

@@ -207,6 +207,17 @@ def test_an_empty_directory_is_refused(tmp_path: Path) -> None:
     assert str(refusal(tmp_path)) == f"no file for split 'train' in {tmp_path}, which holds no data file"
 
 
+def test_data_in_another_format_are_named(tmp_path: Path) -> None:
+    """A directory of CSV is not said to be empty; the formats that are read are the remedy."""
+    (tmp_path / "train.csv").write_text("prompt,completion\na,b\n")
+    error = refusal(tmp_path)
+    assert str(error) == f"no file for split 'train' in {tmp_path}: train.csv is not read"
+    assert error.hint == "write train.jsonl or train.json (one JSON object a line) or train.parquet"
+    write_jsonl(tmp_path / "validation.jsonl")
+    assert "train.csv is not read" in str(refusal(tmp_path))
+    assert str(refusal(tmp_path, "test")).endswith("which holds validation.jsonl")
+
+
 def test_two_files_for_one_split_are_refused(tmp_path: Path) -> None:
     """Which of two candidates is meant is not guessed."""
     write_jsonl(tmp_path / "train.jsonl")

@@ -172,6 +172,17 @@ def test_baseline_prompts(run: Path, call: Call) -> None:
     assert "error: no prompt '0-words'" in call("baseline", "--prompt", "0-words")[2]
 
 
+def test_a_prompt_is_shown_as_the_model_gets_it(tmp_path: Path, call: Call) -> None:
+    """With the numbers of the settings, and not the words that stand for them."""
+    (tmp_path / "test.jsonl").write_text(json.dumps({"text": "My aunt Edith broke seven cups in March."}) + "\n")
+    own = [f"--set=data.path={tmp_path}", "--set=data.prompt_column=text", "--set=sampling.max_new_tokens=4"]
+    code, _, err = call("baseline", "--task=ab-judge", "--prompt=7-tokens", "--prompt=9-tokens", *own, "--judge=none")
+    assert code == 0, err
+    shown = [line for line in err.splitlines() if line.startswith("evaluation ")]
+    for line, tokens in zip(shown, (7, 9), strict=True):
+        assert line.endswith(f"Notes of {tokens} tokens, then A or B.")
+
+
 def test_prompts_that_begin_alike(run: Path, call: Call) -> None:
     """Each instruction has a folder of its own, the same one every time; both are evaluated."""
     texts = [f"Summarise the post for somebody who has never met its author, in {n} sentences." for n in (2, 3)]

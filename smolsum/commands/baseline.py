@@ -38,6 +38,7 @@ from smolsum.commands.judging import (
 from smolsum.errors import UsageError
 
 if TYPE_CHECKING:
+    from smolsum.config import Config
     from smolsum.evaluate.generate import Sampler
     from smolsum.subjects import Subject
 
@@ -139,7 +140,7 @@ def baseline(
                 behind=behind,
             )
         ]
-        return {f"{s.label}: {s.config.task.system_prompt}": _ready(s) for s in subjects}
+        return {f"{s.label}: {_prompt(s.config)}": _ready(s) for s in subjects}
 
     measure(
         context,
@@ -152,6 +153,15 @@ def baseline(
         skip=len(models) > 1 and not (sets or config),
         quiet=quiet,
     )
+
+
+def _prompt(config: Config) -> str:
+    """What the model is told, as it is told it: with the numbers of the settings in it."""
+    from smolsum.data import Example
+    from smolsum.tasks import TASKS
+
+    messages = TASKS[config.task.name].messages(Example("", "", (), {}), config)
+    return next((message["content"] for message in messages if message["role"] == "system"), "")
 
 
 def _ready(subject: Subject) -> Callable[[], Subject]:
