@@ -48,14 +48,15 @@ def train(
     role = Session if ranks.leads() else Follower
     with role.open(config, resume, progress) as session:
         progress.phase(f"loading {config.model.path} and {config.data.path}")
-        materials = gather(config)
+        with heard_by(Listener(tell=lambda kind, message: progress.warn(message), follow=progress.phase)):
+            materials = gather(config)
         prompts = materials.prompts["train"]
         source = open_source(materials.policy, config, prompts, tell=session.tell, stopping=session.stops)
         with closing(source):
             session.begin(materials, planned_steps(config, materials.task.kinds(prompts)))
             if ranks.leads():
                 begun(session.paths.root)
-            with heard_by(Listener(session.stops, session.tell)):
+            with heard_by(Listener(session.stops, session.tell, follow=lambda text: None)):
                 session.evaluate("start")
                 for name in config.stages:
                     if not session.restore(name):

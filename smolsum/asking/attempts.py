@@ -38,11 +38,13 @@ A = TypeVar("A", bound=Paid)
 class Budget:
     """What one question may cost: attempts, seconds for each, and the first wait between them, which then doubles up to
     `LONGEST_WAIT_S`. An endpoint that hangs is asked no longer than two deadlines: time spent on answers counts, the
-    pauses between attempts, which it may ask for (Retry-After), do not."""
+    pauses between attempts, which it may ask for (Retry-After), do not. After a wrong answer there is no pause: `wrong`
+    of them are enough (0: `attempts`)."""
 
     attempts: int = 6
     deadline_s: float = 120.0
     wait_s: float = 1.0
+    wrong: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,9 @@ async def ask_all(
             if outcome.failure is None:
                 answered = True
                 failures.clear()
-            elif not known:
+            elif not known and not (answered and _is_refusal(outcome.failure)):
                 failures.append(outcome.failure)
-            if len(failures) >= PATIENCE and not (answered and any(map(_is_refusal, failures))):
+            if len(failures) >= PATIENCE:
                 raise _given_up(who, failures)
 
     try:
@@ -112,7 +114,7 @@ async def ask_all(
 
 
 async def _ask_one(question: Q, ask: Callable[[Q], Awaitable[A]], budget: Budget) -> Outcome[A]:
-    began, attempts, tokens, waited_s = time.monotonic(), 0, [0, 0], 0.0
+    began, attempts, tokens, waited_s, wrong = time.monotonic(), 0, [0, 0], 0.0, 0
     found: A | None = None
     failure: NoAnswer | Declined | None = None
 
@@ -120,6 +122,8 @@ async def _ask_one(question: Q, ask: Callable[[Q], Awaitable[A]], budget: Budget
         """Whether to try again, and after how many seconds where the endpoint says it."""
         if not isinstance(error, NoAnswer) or waited_s >= 2 * budget.deadline_s:
             return False
+        if isinstance(error, BadAnswer):
+            return False if wrong == budget.wrong else 0.0
         return True if error.retry_after is None else min(error.retry_after, LONGEST_WAIT_S)
 
     def spend(answer: Paid | None) -> None:
@@ -138,6 +142,7 @@ async def _ask_one(question: Q, ask: Callable[[Q], Awaitable[A]], budget: Budget
                     found = await _within(budget.deadline_s, ask(question))
                 except NoAnswer as error:
                     spend(error.answer)
+                    wrong += isinstance(error, BadAnswer)
                     raise
                 finally:
                     waited_s += time.monotonic() - asked
@@ -165,12 +170,12 @@ def _given_up(who: Asked, failures: Sequence[NoAnswer | Declined]) -> SmolsumErr
     if all(isinstance(failure, BadAnswer) for failure in failures):
         return SmolsumError(
             f"{name} gave no {who.yields} to {count} questions in a row, the last with {last}",
-            hint=f"choose a {who.role} that can answer in JSON; what it said is kept",
+            hint=f"choose a {who.role} that can answer in JSON, then {who.again}",
         )
     if all(isinstance(failure, Declined) for failure in failures):
         return SmolsumError(
             f"{name} refused {count} questions in a row, the last with {last}",
-            hint=f"choose a {who.role} that takes them; what it said is kept",
+            hint=f"check the name of its model, or choose a {who.role} that takes them, then {who.again}",
         )
     return UnreachableError(
         f"{name} failed {count} questions in a row, the last with {last}",

@@ -62,6 +62,11 @@ class Answers:
     def __contains__(self, key: str) -> bool:
         return key in self._known
 
+    @property
+    def any(self) -> bool:
+        """Whether there is an answer at all, and not only questions that were decided to have none."""
+        return any(answer is not None for answer in self._known.values())
+
     def get(self, key: str) -> Any | None:
         """The answer, None where there is none yet."""
         return self._known.get(key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from smolsum.asking.endpoint import (
     unknown_model,
 )
 from smolsum.asking.patience import tell, wait
+from smolsum.asking.standing import Standing
 from smolsum.errors import UnreachableError, UsageError
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
@@ -78,7 +79,8 @@ class Panel:
         those of other panels.
 
         `decided`: that a question has no answer is one too, and kept as such, so that the next time is as this one; and
-        one that nobody answers is an error rather than missing.
+        one that nobody answers is an error rather than missing. Only who answers others decides so: a model that
+        refuses whatever it is asked has a wrong name, or gets broken requests, and is asked again.
         """
         self.endpoint, self._budget, self._concurrency = endpoint, budget, concurrency
         self._wait_s, self._decided = wait_s, decided
@@ -88,10 +90,6 @@ class Panel:
         self._failed: dict[str, float] = {}
         self._down_since: float | None = None
 
-    def unknown(self, calls: Sequence[Call]) -> int:
-        """How many of the questions would be asked now."""
-        return sum(map(self._open, {self._key(call) for call in calls}))
-
     def ask(self, calls: Sequence[Call]) -> list[Any | None]:
         """The answers in order, None for a question that failed for good (refused, or answered with nonsense, as often
         as the budget allows): missing, and never some other answer.
@@ -100,10 +98,12 @@ class Panel:
         endpoint refuses whatever it is asked.
         """
         keyed = {self._key(call): call for call in calls}
-        pause, alive = FIRST_PAUSE_S, False
+        pause, alive, standing = FIRST_PAUSE_S, False, None
         while todo := {key: call for key, call in keyed.items() if self._open(key)}:
             down = self._down_since is not None
-            asked = self._ask_once(self._allowance.affords(todo))
+            affordable = self._allowance.affords(todo)
+            standing = standing or Standing(f"{self.endpoint.role} {self.endpoint.model}", len(todo))
+            asked = self._ask_once(affordable, standing)
             if asked.trouble is None and asked.lost and (self._decided or self._allowance.is_spent):
                 self._close(asked.refused, len(todo))
                 if not self._allowance.is_spent:
@@ -131,7 +131,8 @@ class Panel:
             self._down_since = time.monotonic()
             tell(f"{self.endpoint.role}_lost", f"{trouble.message}; waiting up to {self._wait_s:g} s for it")
         down_s = time.monotonic() - self._down_since
-        if down_s + pause > self._wait_s or not wait(pause):
+        left_s = self._wait_s - down_s
+        if left_s <= 0 or not wait(min(pause, left_s)):
             raise UnreachableError(f"{trouble.message}; none for {down_s:.0f} s", hint=trouble.hint) from trouble
 
     def _silent(self, lost: Mapping[str, str]) -> UnreachableError:
@@ -146,22 +147,28 @@ class Panel:
         """Ask these no more for now."""
         now = time.monotonic()
         self._failed = {key: at for key, at in self._failed.items() if now - at < FORGIVEN_S}
-        if self._decided:
+        if self._answers.any:
             with self._answers:
-                for key in failures:
-                    self._answers.add(key, None)
+                self._decide(failures)
         self._failed |= dict.fromkeys(failures, now)
         if failures:
             who, last = f"the {self.endpoint.role} {self.endpoint.model}", list(failures.values())[-1]
             tell("unanswered", f"{who} failed {len(failures)} of {count} questions, the last with {last}")
+
+    def _decide(self, refused: Iterable[str]) -> None:
+        """Keep it that these have no answer."""
+        if self._decided:
+            for key in refused:
+                if key not in self._answers:
+                    self._answers.add(key, None)
 
     def _open(self, key: str) -> bool:
         """Whether this has no answer yet, and none was sought just now."""
         failed = self._failed.get(key)
         return key not in self._answers and (failed is None or time.monotonic() - failed > FORGIVEN_S)
 
-    def _ask_once(self, todo: Mapping[str, Call]) -> _Round:
-        """Ask each, and keep the answers."""
+    def _ask_once(self, todo: Mapping[str, Call], standing: Standing) -> _Round:
+        """Ask each, and keep the answers, as they come: whatever ends this, they are there."""
         who = Asked(self.endpoint.role, self.endpoint.model, "usable answer", "ask again: what was answered is kept")
         refused: dict[str, str] = {}
         lost: dict[str, str] = {}
@@ -172,24 +179,34 @@ class Panel:
             if outcome.found is not None:
                 answered += 1
                 self._answers.add(key, outcome.found.value)
+                if answered == 1:
+                    self._decide(refused)
                 if self._down_since is not None:
                     self._down_since = None
                     tell(f"{self.endpoint.role}_back", f"the {who.role} {who.name} answers again")
             elif isinstance(outcome.failure, BadAnswer | Declined):
                 refused[key] = str(outcome.failure)
+                if answered:
+                    self._decide([key])
             else:
                 lost[key] = str(outcome.failure)
+            if key not in lost:
+                standing.done(failed=key in refused)
 
         trouble = None
         with self._answers:
             try:
-                asyncio.run(self._run(todo, who, record))
+                asyncio.run(self._run(todo, who, record, standing))
             except UnreachableError as error:
                 trouble = error
         return _Round(answered, refused, lost, trouble)
 
     async def _run(
-        self, todo: Mapping[str, Call], who: Asked, record: Callable[[str, Outcome[Answered]], None]
+        self,
+        todo: Mapping[str, Call],
+        who: Asked,
+        record: Callable[[str, Outcome[Answered]], None],
+        standing: Standing,
     ) -> None:
         async with ChatClient(self.endpoint, connections=self._concurrency) as client:
             if self._listed is None or self._down_since is not None:  # whether anybody is there is soon known
@@ -200,7 +217,12 @@ class Panel:
                     raise NoAnswer("no request is left")  # for a further attempt
                 self._allowance.spent += 1
                 call = todo[key]
-                answer = await client.ask(call.prompt, call.schema, system=call.system)
+                try:
+                    answer = await client.ask(call.prompt, call.schema, system=call.system)
+                except NoAnswer as error:
+                    if not isinstance(error, BadAnswer):
+                        standing.silent(error)
+                    raise
                 try:
                     value = call.read({"text": answer.text} if call.schema is None else parse_object(answer.text))
                 except BadAnswer as error:

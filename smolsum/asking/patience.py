@@ -16,11 +16,12 @@ LOOK_S = 0.2
 
 @dataclass(frozen=True)
 class Listener:
-    """Whoever runs what is under way: whether the user wants it to stop, and what takes an event, by kind and
-    sentence."""
+    """Whoever runs what is under way: whether the user wants it to stop, what takes an event, by kind and sentence, and
+    what is told how far things are."""
 
     stopping: Callable[[], bool] = lambda: False
     tell: Callable[[str, str], None] = lambda kind, message: console.warn(message)
+    follow: Callable[[str], None] = lambda text: console.narrate(text)
 
 
 LISTENER: ContextVar[Listener] = ContextVar("LISTENER", default=Listener())  # noqa: B039  it is frozen
@@ -39,6 +40,11 @@ def heard_by(listener: Listener) -> Iterator[None]:
 def tell(kind: str, message: str) -> None:
     """Say what happened."""
     LISTENER.get().tell(kind, message)
+
+
+def follow(text: str) -> None:
+    """Say how far things are."""
+    LISTENER.get().follow(text)
 
 
 def wait(seconds: float) -> bool:

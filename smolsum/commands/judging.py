@@ -219,9 +219,11 @@ def measure(
     with _interruptible(remedy):
         if not quiet:
             console.narrate("starting")  # the imports below take seconds on a cold disk
+        from smolsum.asking.patience import Listener, heard_by
         from smolsum.grid.evaluate import evaluate_all
 
         sampler = drawn(temperature, seed, samples)
-        evaluate_all(
-            found(sampler), split=split, sampler=sampler, judging=judging, skip=skip, quiet=quiet, remedy=remedy
-        )
+        with heard_by(Listener(follow=(lambda text: None) if quiet else console.narrate)):
+            evaluate_all(
+                found(sampler), split=split, sampler=sampler, judging=judging, skip=skip, quiet=quiet, remedy=remedy
+            )

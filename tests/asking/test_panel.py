@@ -142,6 +142,25 @@ def test_an_outage_that_lasts_ends_the_wait() -> None:
     assert time.monotonic() - began < 10.0
 
 
+def test_the_whole_wait_is_waited_for() -> None:
+    """The last pause is as long as what is left of it, and not given up."""
+    began = time.monotonic()
+    with pytest.raises(UnreachableError, match="none for 2 s"):
+        panel("http://127.0.0.1:9/v1", wait_s=2.0).ask(calls(3))
+    assert time.monotonic() - began >= 2.0
+
+
+def test_an_outage_after_a_refusal_is_one() -> None:
+    """Once there was an answer a refusal is about its question: it hides no outage."""
+
+    def reply(prompt: str, before: int) -> Reply:
+        number = int(prompt.split()[-1])
+        return right(prompt) if number < 2 else failure(400, "no") if number == 2 else failure(500, "oops")
+
+    with serving(mischief=reply) as server, pytest.raises(UnreachableError, match="failed 20 questions in a row"):
+        panel(server.url, budget=Budget(attempts=1)).ask(calls(60))
+
+
 def test_no_more_calls_than_allowed() -> None:
     """The budget of a run is a limit on requests, not a hope, and one for all who are asked; what they brought is
     kept."""

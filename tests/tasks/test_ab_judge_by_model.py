@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from judge_server import Reply, answer, failure, serving
 
+from smolsum.asking.patience import Listener, heard_by
+from smolsum.cli import main
 from smolsum.config import Config, DataConfig
 from smolsum.data import Split
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
@@ -102,6 +105,74 @@ def test_what_is_refused_makes_no_pair_for_good(config: Config, monkeypatch: pyt
         assert split.left_out.startswith("3 of 31 texts")
         server.mischief = worse
         assert load(config, server.url, monkeypatch) == split
+
+
+def test_what_was_refused_before_the_end_is_not_asked_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However that ends the asking: here the account has no credit left."""
+    refused, empty = failure(400, "this text violates our rules"), failure(429, "pay", code="insufficient_quota")
+
+    def reply(prompt: str, before: int) -> Reply:
+        return refused if " 1 cups" in prompt else empty if " 7 cups" in prompt else worse(prompt, before)
+
+    with serving(mischief=reply) as server:
+        with pytest.raises(SmolsumError, match="no credit left"):
+            load(config, server.url, monkeypatch)
+        server.mischief = worse
+        assert load(config, server.url, monkeypatch).left_out.startswith("3 of 31 texts")
+        assert sum(" 1 cups" in prompt for _, prompt in server.asked) == 1
+
+
+@pytest.mark.parametrize("count", [5, 30])
+def test_a_model_that_refuses_whatever_it_is_asked_decides_nothing(
+    config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, count: int
+) -> None:
+    """Its name is wrong, or its server: put right, it is asked all of them, and all pairs are there."""
+    rows = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS[:count])
+    (tmp_path / "train.jsonl").write_text(rows)
+    with serving(mischief=lambda prompt, before: failure(400, "no such deployment")) as server:
+        told = "refused 20 questions in a row" if count > 20 else "none of the 5 texts"
+        with pytest.raises(SmolsumError, match=told) as caught:
+            load(config, server.url, monkeypatch)
+        assert "kept" not in caught.value.message
+        assert "said" not in (caught.value.hint or "")
+        asked, server.mischief = len(server.asked), worse
+        assert len(load(config, server.url, monkeypatch).examples) == count - 1  # one is given back as it was
+        assert len(server.asked) == asked + count + 2  # three times
+
+
+def test_how_far_it_is(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the beginning, at once where nobody answers, and at the end."""
+    monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.BUDGET", replace(BUDGET, wait_s=0.01))
+    said: list[str] = []
+    with (
+        serving(mischief=lambda prompt, before: worse(prompt, before) if before else failure(500, "oops")) as server,
+        heard_by(Listener(follow=said.append)),
+    ):
+        load(config, server.url, monkeypatch)
+    assert said == [
+        "corruptor judge-a: 0/30",
+        "corruptor judge-a: 0/30; does not answer: HTTP 500: oops; trying again",
+        "corruptor judge-a: 30/30, 1 failed",
+    ]
+
+
+def test_rubbish_is_soon_found_out(
+    config: Config, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """An endpoint that answers at once, and never as it was asked to, is not waited for; the training says whom it asks
+    and how far it is."""
+    with serving(mischief=lambda prompt, before: answer('{"text": "banana"}')) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        own = [f"--set=data.path={tmp_path}", "--set=data.prompt_column=text", f"--runs-dir={tmp_path / 'runs'}"]
+        assert main(["train", "--task=ab-judge", "--set=task.corruptor=judge-a", "--plain", *own]) == 1
+        assert 60 <= len(server.asked) <= 27 * BUDGET.wrong
+        began = time.monotonic()
+        with pytest.raises(SmolsumError, match="no usable answer to 20 questions in a row"):
+            load(config, server.url, monkeypatch)
+        assert time.monotonic() - began < 5.0
+    err = capsys.readouterr().err
+    assert "corruptor judge-a: 0/30\n" in err
+    assert "error: the corruptor judge-a gave no usable answer to 20 questions in a row" in err
 
 
 def test_only_texts_that_nobody_would_change(config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from smolsum import console
 from smolsum.asking.attempts import Budget
 from smolsum.asking.endpoint import BadAnswer, find_endpoint
 from smolsum.asking.panel import Call, Panel
@@ -25,12 +24,13 @@ SCHEMA: Mapping[str, Any] = {
     "properties": {"text": {"type": "string"}},
     "required": ["text"],
 }
-BUDGET, CONCURRENCY = Budget(), 8
+BUDGET, CONCURRENCY = Budget(wrong=3), 8
 
 
 def by_model(model: str, texts: Sequence[Example]) -> Corruptor:
     """Asks for every text that is long enough and not decided yet; a text that the model refuses or would not change
-    makes no pair, now and ever after, so that a resumed run has the pairs that it began with.
+    makes no pair, now and ever after, so that a resumed run has the pairs that it began with; but for a model that has
+    never done as it was asked.
 
     UnreachableError where the endpoint does not answer for a text, UsageError where it refuses the key or does not know
     the model. What it did answer is kept.
@@ -39,8 +39,6 @@ def by_model(model: str, texts: Sequence[Example]) -> Corruptor:
     panel = Panel(endpoint, budget=BUDGET, concurrency=CONCURRENCY, wait_s=0.0, decided=True)
     sources = sorted({text.source for text in texts if len(WORD.findall(text.source)) >= MIN_WORDS})
     calls = [_call(source) for source in sources]
-    if new := panel.unknown(calls):
-        console.narrate(f"asking {model} to corrupt {new} texts")
     worse = dict(zip(sources, panel.ask(calls), strict=True))
 
     def corruptor(text: Example, rng: random.Random) -> Corruption | None:
