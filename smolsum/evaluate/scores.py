@@ -16,7 +16,7 @@ summary.json:
   split, sampler, model, tokenizer, data, meteor, task, max_new_tokens     provenance; what is not known is left out
   metrics              {name: mean over the examples that have a value, or null}; judged ones also as `<name>/se`;
                        `errors/<kind>`: share of the examples that have that error
-  score, criteria, headlines, errors    how the task shows them (`legend.py`)
+  score, criteria, headlines, panels, watched, errors    how the task shows them (`legend.py`)
   judge                as in the lines
   judging              model, endpoint (URL), rounds, prompts (fingerprints), thresholds,
                        usage (calls, tokens, dollars, cached),

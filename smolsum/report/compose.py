@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from smolsum.report import evolution, figures, tables_more, tables_setup, tables_task
+from smolsum.report import evolution, figures, panels, tables_more, tables_setup, tables_task
 from smolsum.report.page import Item, Page, Section, p_value, percent, signed
 from smolsum.report.results import Outcome, outcomes
 from smolsum.report.side_by_side import side_by_side_figure, side_by_side_table
@@ -61,7 +61,9 @@ def _results(study: Study, found: Sequence[Outcome]) -> Sequence[Item]:
 
 def _side_by_side(study: Study) -> Sequence[Item]:
     """Of a task that is not the study's; the study's tables have theirs."""
-    return [] if study.repeats else [side_by_side_table(study), *side_by_side_figure(study)]
+    if study.repeats:
+        return []
+    return [side_by_side_table(study), *side_by_side_figure(study), *panels.panels_tables(study)]
 
 
 def _judge(study: Study, found: Sequence[Outcome]) -> tuple[Item, ...]:

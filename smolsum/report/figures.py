@@ -29,10 +29,12 @@ DYNAMICS = (
     ("completions/mean_length", "tokens, mean"),
     ("completions/min_length", "tokens, shortest"),
     ("completions/max_length", "tokens, longest"),
-    ("length/within_tol", "share on target"),
+)
+SPREAD = (
     ("frac_reward_zero_std", "groups without spread"),
     ("entropy", "entropy"),
 )
+ON_TARGET = ("length/within_tol", "share on target")
 OVERLAP = ("rouge", "meteor", "bleu")
 OFF_TARGET = ("too long", "too short")
 
@@ -81,11 +83,24 @@ def curve_figures(study: Study) -> list[Figure]:
         runs = [run for run in study.trained if run.model == model]
         if not runs:
             continue
-        panels = [panel(runs, key, title) for key, title in DYNAMICS]
+        own = [ON_TARGET] if study.repeats else _watched(runs)
+        panels = [panel(runs, key, title) for key, title in (*DYNAMICS, *own, *SPREAD)]
         names = [run.paths.name for run in runs]
-        alt = f"Training dynamics of {model}, {len(runs)} runs: {', '.join(title for _, title in DYNAMICS)} by step"
+        count = f"{len(runs)} run{'s' * (len(runs) > 1)}"
+        alt = f"Training dynamics of {model}, {count}: {', '.join(p.title for p in panels)} by step"
         figures.append(curves(str(3 + place), f"Training dynamics, {model}", panels, names, alt))
     return figures
+
+
+def _watched(runs: Sequence[Trained]) -> list[tuple[str, str]]:
+    """What the task of the runs shows of their steps and validations, as key and title."""
+    there = {key for run in runs for row in run.metrics for key in row}
+    told = {name: keys for run in runs for name, keys in run.last.summary.get("watched", {}).items()}
+    found = []
+    for before, after in (("", ""), ("validation/", ", validation")):
+        for name, keys in told.items():
+            found += [(before + key, name + after) for key in keys if before + key in there][:1]
+    return found
 
 
 def curves(label: str, title: str, panels: Sequence[charts.Panel], names: Sequence[str], alt: str) -> Figure:

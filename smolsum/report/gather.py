@@ -118,14 +118,18 @@ def _read_run(paths: RunPaths) -> Trained:
     if not config["stages"] or not config["model"]["path"] or list(info["steps"]) != list(config["stages"]):
         raise ValueError(f"{paths.info} tells of other stages than {paths.config}")
     strategy_of(config), reward_of(config)
-    folders = [folder for folder in sorted(paths.evaluations.glob("*")) if has_scores(folder) and _wanted(folder)]
-    evaluations = sorted(map(_read_evaluation, folders), key=lambda e: (e.step or 0, e.judge is not None))
+    folders = [folder for folder in sorted(paths.evaluations.glob("*")) if has_scores(folder)]
+    found = [(_is_greedy(folder), _read_evaluation(folder)) for folder in folders if _wanted(folder)]
+    found.sort(key=lambda one: (one[1].step or 0, one[1].judge is not None))
+    evaluations = [evaluation for greedy, evaluation in found if greedy]
     if any(one.step is None for one in evaluations):
         raise ValueError(f"{paths.evaluations} has an evaluation of no step")
     last = sum(info["steps"].values())
     if not evaluations or evaluations[-1].step != last:
         raise _Unfinished(f"half-finished: no evaluation of its last step, {last}", paths.evaluate_command)
-    return Trained(paths, config, info, _finite(read_jsonl(paths.metrics)), tuple(evaluations))
+    origin = evaluations[-1].scores.origin
+    sampled = [one for greedy, one in found if not greedy and one.step is not None and one.scores.origin == origin]
+    return Trained(paths, config, info, _finite(read_jsonl(paths.metrics)), tuple(evaluations), tuple(sampled))
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -144,9 +148,12 @@ def _finite(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _wanted(folder: Path) -> bool:
-    """Whether an evaluation is greedy and of the test split."""
-    summary = read_summary(folder)
-    return (summary.get("split") or folder.name.rpartition("-")[2], summary.get("sampler")) == (SPLIT, SAMPLER)
+    """Whether an evaluation is of the test split."""
+    return bool((read_summary(folder).get("split") or folder.name.rpartition("-")[2]) == SPLIT)
+
+
+def _is_greedy(folder: Path) -> bool:
+    return bool(read_summary(folder).get("sampler") == SAMPLER)
 
 
 def _read_evaluation(folder: Path) -> Evaluation:

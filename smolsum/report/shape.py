@@ -116,6 +116,8 @@ _LENGTHS = fields(dict.fromkeys(_SIZES, finite), _SIZES)
 _SPLIT = fields({"examples": finite, "posts": _LENGTHS, "references": maybe(_LENGTHS)}, ["examples"])
 _SPLITS = ("train", "validation", "test")
 
+_HEADLINES = each(fields({"metric": text, "title": text, "text": text}, ["metric", "title", "text"]))
+
 summary = fields(
     {
         "n": whole,
@@ -133,7 +135,9 @@ summary = fields(
         "metrics": every(maybe(finite)),
         "score": text,
         "criteria": each(text),
-        "headlines": each(fields({"metric": text, "title": text, "text": text}, ["metric", "title", "text"])),
+        "headlines": _HEADLINES,
+        "panels": each(fields({"title": text, "headlines": _HEADLINES}, ["title", "headlines"])),
+        "watched": every(each(text)),
         "errors": every(text),
         "signals": every(fields({"range": text, "meaning": text}, ["range", "meaning"])),
         "judge": maybe(text),

@@ -87,13 +87,15 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Trained:
-    """A run that has finished, with its evaluations on the test split, the earliest first."""
+    """A run that has finished, with its greedy evaluations on the test split, the earliest first."""
 
     paths: RunPaths
     config: Mapping[str, Any]
     info: Mapping[str, Any]
     metrics: Sequence[Mapping[str, Any]]
     evaluations: tuple[Evaluation, ...]
+    sampled: tuple[Evaluation, ...] = ()
+    """those of the same examples that are not greedy"""
 
     @property
     def model(self) -> str:

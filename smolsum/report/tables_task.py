@@ -34,7 +34,7 @@ def headlines_table(study: Study) -> Table:
         texts = {h["metric"]: h["text"] for h in evaluation.summary.get("headlines", ())}
         cells = [
             Cell(
-                _headline(texts[metric], evaluation.metric(metric)),
+                as_shown(texts[metric], evaluation.metric(metric)),
                 evaluation.metric(metric),
                 evaluation.source(metric),
             )
@@ -47,7 +47,7 @@ def headlines_table(study: Study) -> Table:
     return Table("S10", "Headline metrics", ("Evaluation", *titles.values()), tuple(rows), (note,))
 
 
-def _headline(text: str, value: float | None) -> str:
+def as_shown(text: str, value: float | None) -> str:
     """As the task shows it, but a share as shares are shown in all of the report."""
     return text if value is None or not text.endswith("%") else percent(value)
 

@@ -53,5 +53,7 @@ def test_a_summary_explains_itself() -> None:
     """Titles and texts of what there is; all that a reader needs who knows no task."""
     told = legend(TASKS["tldr"], {"meteor": 0.25, "rouge": None})
     assert told["headlines"] == [{"metric": "meteor", "title": "METEOR", "text": "0.250"}]
+    assert told["panels"] == [{"title": "overlap with the reference", "headlines": told["headlines"]}]
+    assert told["watched"] == {"within_tol": ["length/within_tol"]}
     assert (told["score"], list(told["errors"])) == ("composite", NAMES)
     assert told["criteria"] == ["faithfulness", "coverage", "conciseness", "clarity"]

@@ -180,7 +180,20 @@ def test_evaluation_and_report(runs: Path, monkeypatch: pytest.MonkeyPatch, caps
     page = (runs / "whole" / "report" / "report.md").read_text()
     assert "From stage to stage" in page
     assert "Errors by step" in page
-    assert page.count("full_difficulty-test") >= 1
+    parts = {part.partition(":")[0]: re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", part) for part in page.split("**Table ")}
+    shown = [line.split(" | ") for line in parts["S15a"].splitlines() if "whole" in line]
+    folders = [f"{name}-test" for name in ("start", *STAGES)] + ["step-000006-test-t1-seed0-x4"]
+    assert [row[0] for row in shown] == [f"| whole, {name}".replace("_", "\\_") for name in folders]
+    low, high = (f"{metrics[f'parses/{end}']:.1%}" for end in ("low", "high"))
+    assert shown[-1][1:4] == [f"{metrics['parses']:.1%}", low, high]
+    assert all(
+        f"S15{letter}: {level}" in page for letter, level in zip("bcd", ("Simple", "Medium", "Hard"), strict=True)
+    )
+    sampled = next(part for part in parts.values() if "in k samples" in part)
+    assert f"| {metrics['passed/pass@4']:.1%} |" in sampled
+    assert len([line for line in sampled.splitlines() if "whole" in line]) == 1
+    assert "passed, passed, validation," in page  # Figure 3
+    assert "share on target" not in page
     assert "[0.8, then 0.7, then 0.6](" in page  # Table 9
     (stages,) = (part for part in page.split("**Table ") if part.startswith("9b: Stages"))
     cells = [
