@@ -291,6 +291,24 @@ def test_baseline_and_many(call: Call) -> None:
     assert "all 6 tests" in table
 
 
+def test_baseline_and_many_of_yes_and_no(call: Call) -> None:
+    """A metric that is 0 or 1 has its changes and McNemar's p for each run, the same as of the two alone."""
+    base = evaluation("base", "length", judged(0))
+    for number in (1, 2):
+        evaluation(f"run{number}", "quality", judged(number, 0.2))
+    args = ("--vs-baseline", base, "run1", "run2", "--metric", "passed", "--metric", "composite")
+    rows = document(call(*args, "--format", "json")[1])["results"]
+    alone = document(call(base, "run2", "--metric", "passed", "--format", "json")[1])["results"][0]
+    keys = ("gained", "lost", "mcnemar_p")
+    assert [rows[1][key] for key in keys] == [alone[key] for key in keys]
+    assert alone["gained"] > alone["lost"]
+    assert [row["mcnemar_p"] for row in rows[2:]] == [None, None]
+    table = call(*args)[1]
+    assert "passed, changes run gained lost McNemar run1" in " ".join(table.split())
+    assert "composite, changes" not in table
+    assert "McNemar's exact p" in " ".join(table.split())
+
+
 def test_seeds_of_a_configuration_become_one(call: Call) -> None:
     """Runs that differ in name and seed alone are one row with the spread between them; the same seed twice is not."""
     base = evaluation("base", "length", judged(0))

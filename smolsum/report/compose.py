@@ -102,14 +102,15 @@ def _trained_verdict(study: Study) -> str:
     said = []
     for model in study.models:
         tests = {run.paths.name: tables_task.started(run, study.score) for run in study.trained if run.model == model}
-        known = {name: test.result for name, test in tests.items() if test is not None}
+        known = {name: test for name, test in tests.items() if test is not None}
         if not known:
             said.append(f"{model}: no run has {study.score} before and after training.")
             continue
-        best = max(known, key=lambda name: known[name].mean_b)
-        result = known[best]
+        best = max(known, key=lambda name: known[name].result.mean_b)
+        found = known[best]
+        result = found.result
         verb = "raised" if result.delta > 0 else "lowered"
-        change = f"training {verb} it from {result.mean_a:.3f} (p {p_value(result.p)})"
+        change = f"training {verb} it from {result.mean_a:.3f} (p {p_value(result.p)}, {tables_task.test_name(found)})"
         if not result.p < ALPHA:
             change = f"before training it was {result.mean_a:.3f}, which is no significant difference"
         runs = f"of {len(known)} runs {best} ends highest" if len(known) > 1 else f"{best} ends"

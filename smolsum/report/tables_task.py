@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from smolsum.evaluate.columns import PASSED
@@ -56,6 +57,7 @@ def started_table(study: Study) -> Table:
     """Returns what training did to the score of each run: its last evaluation against the one before its first step."""
     tests = [started(run, study.score) for run in study.trained]
     adjusted = holm([math.nan if test is None else test.result.p for test in tests])
+    named = {test_name(test) for test in tests if test is not None} or {"paired t-test"}
     rows = []
     for run, test, p in zip(study.trained, tests, adjusted, strict=True):
         head = (words(run.model), words(run.paths.name))
@@ -74,14 +76,24 @@ def started_table(study: Study) -> Table:
             )
         )
     columns = ("Model", "Run", "Before", "After", "Δ", "t", "p", "Sig", "p (Holm)", "95 % interval")
-    note = f"{study.score}, mean over the test examples; two-sided paired t-test of after minus before."
+    note = f"{study.score}, mean over the test examples; p, two-sided: {' or '.join(sorted(named))}"
+    note += "; interval of the difference by Student's t."
     return Table("S11", "What training did", columns, tuple(rows), (note,))
 
 
+def test_name(test: MixedResult) -> str:
+    """What the p of `started` is from."""
+    return "McNemar's exact test" if math.isnan(test.result.t) and not test.result.note else "paired t-test"
+
+
 def started(run: Trained, score: str) -> MixedResult | None:
-    """The last evaluation against the first; None where one of them lacks the score."""
-    pair = _both(run, score)
-    return None if pair is None else compare_runs(*pair, alternative="two-sided")
+    """The last evaluation against the first; None where one of them lacks the score. Where every score is 0 or 1 its p
+    is McNemar's, which is exact, and there is no t."""
+    if (pair := _both(run, score)) is None:
+        return None
+    found = compare_runs(*pair, alternative="two-sided")
+    flips = mcnemar(*(values[0] for values in pair), alternative="two-sided")
+    return found if flips is None else replace(found, result=replace(found.result, t=math.nan, p=flips.p, note=""))
 
 
 def _both(run: Trained, column: str) -> tuple[Any, Any] | None:

@@ -8,7 +8,16 @@ from typing import Any
 
 from smolsum.stats.correlation import correlate
 from smolsum.stats.family import benjamini_hochberg, count_tests, holm
-from smolsum.stats.paired import ALPHA, CONFIDENCE, POWER, Alternative, cross_checks, mcnemar, smallest_detectable
+from smolsum.stats.paired import (
+    ALPHA,
+    CONFIDENCE,
+    POWER,
+    Alternative,
+    McNemar,
+    cross_checks,
+    mcnemar,
+    smallest_detectable,
+)
 from smolsum.stats.render import Report, Row, Section, figure
 from smolsum.stats.runs import MixedResult, compare_runs
 from smolsum.stats.sides import Side, check_comparable, shared_metrics
@@ -51,9 +60,7 @@ def paired(a: Side, b: Side, options: Options) -> Report:
                 "sign_flip_p": checks.sign_flip_p,
                 "bootstrap_low": checks.bootstrap_low,
                 "bootstrap_high": checks.bootstrap_high,
-                "gained": flips.gained if flips else None,
-                "lost": flips.lost if flips else None,
-                "mcnemar_p": flips.p if flips else None,
+                **_flips(flips),
             }
         )
     _adjust(rows)
@@ -77,11 +84,7 @@ def paired(a: Side, b: Side, options: Options) -> Report:
         notes=(
             *_notes(options, rows, several),
             "Wilcoxon, sign flip: p of the same question by ranks and by random signs; bootstrap: 95 % interval (BCa)",
-            *(
-                ["gained, lost: no to yes, yes to no, with McNemar's exact p, for metrics that are 0 or 1"]
-                if any(row["gained"] is not None for row in rows)
-                else []
-            ),
+            *_flips_note(rows),
             *_asides(rows, "metric"),
         ),
     )
@@ -98,7 +101,8 @@ def against_baseline(baseline: Side, sides: Sequence[Side], options: Options) ->
         for side in sides:
             values_b = side.values(metric, baseline.ids)
             found = compare_runs(values_a, values_b, alternative=options.alternative, matched=options.matched)
-            rows.append({"metric": metric, "run": side.name, **_figures(found)})
+            flips = mcnemar(values_a.mean(axis=0), values_b.mean(axis=0), alternative=options.alternative)
+            rows.append({"metric": metric, "run": side.name, **_figures(found), **_flips(flips)})
     _adjust(rows)
     several = any(len(side.members) > 1 for side in everyone)
     sections = []
@@ -109,6 +113,8 @@ def against_baseline(baseline: Side, sides: Sequence[Side], options: Options) ->
         columns = ("run", *(("mean_a",) if gaps else ()), "mean_b", "delta", "t", "p", "p_holm", "p_bh", "d_z")
         title = metric if gaps else f"{metric}, baseline {figure(of_metric[0]['mean_a'])}"
         sections.append(Section(title, (*columns, "interval", "n", "missing"), of_metric))
+        if any(row["gained"] is not None for row in of_metric):
+            sections.append(Section(f"{metric}, changes", ("run", "gained", "lost", "mcnemar_p"), of_metric))
         if several:
             sections.append(_runs_section("run", of_metric, options))
     return Report(
@@ -116,7 +122,7 @@ def against_baseline(baseline: Side, sides: Sequence[Side], options: Options) ->
         head=_head(everyone, options, rows),
         sections=tuple(sections),
         rows=tuple(rows),
-        notes=(*_notes(options, rows, several), *_asides(rows, "run", "metric")),
+        notes=(*_notes(options, rows, several), *_flips_note(rows), *_asides(rows, "run", "metric")),
     )
 
 
@@ -166,6 +172,20 @@ def _figures(found: MixedResult) -> Row:
         "run_sd_delta": found.run_sd_delta,
         "note": result.note,
     }
+
+
+def _flips(flips: McNemar | None) -> Row:
+    return {
+        "gained": flips.gained if flips else None,
+        "lost": flips.lost if flips else None,
+        "mcnemar_p": flips.p if flips else None,
+    }
+
+
+def _flips_note(rows: Sequence[Row]) -> list[str]:
+    if all(row["gained"] is None for row in rows):
+        return []
+    return ["gained, lost: no to yes, yes to no, with McNemar's exact p, for metrics that are 0 or 1"]
 
 
 def _adjust(rows: Sequence[Row]) -> None:

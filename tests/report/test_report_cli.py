@@ -330,6 +330,32 @@ def test_one_run_reports_into_itself(capsys: pytest.CaptureFixture[str], runs: P
     assert (runs / "meteor" / "report" / "report.html").exists()
 
 
+def test_right_and_wrong_have_one_test(tmp_path: Path) -> None:
+    """Of a score that is 0 or 1 every p is McNemar's: five gained and none lost of six are 2 / 32, where a t-test would
+    say 0.004."""
+    root, told = tmp_path / "runs", {"name": "poems"}
+    meant = {"criteria": [], "score": "passed", "judge": None, "judging": None, "headlines": [], "errors": {}}
+    rows = [{"id": str(i), "split": "test", "data": "d1", "text": "", "passed": 0.0} for i in range(6)]
+    better = [{**row, "passed": float(i > 0)} for i, row in enumerate(rows)]
+    run(root, "one", PATHS["qwen"], {"verse": ["rhymes"]}, better, {})
+    model = {"path": PATHS["qwen"], "dtype": "bfloat16", "weights": "w1"}
+    for label, step, found in (("start", 0, rows), ("verse", 4, better)):
+        share = sum(float(row["passed"]) for row in found) / 6
+        evaluation(root / "one" / "eval" / f"{label}-test", found, {"passed": share}, model=model, step=step, task=told,
+                   **meant)  # fmt: skip
+    config = (root / "one" / "config.toml").read_text().replace('name = "tldr"', 'name = "poems"')
+    config = config.replace("target_tokens = 64\n", "").replace("tolerance_tokens = 5\n", "")
+    (root / "one" / "config.toml").write_text(config)
+    assert cli.main(["report", str(root / "one"), "--out", str(tmp_path), "--format", "json"]) == 0
+    page = json.loads((tmp_path / "report.json").read_text())
+    items = {item.get("table"): item for s in page["sections"] for item in s["items"]}
+    (row,) = items["S11"]["rows"]
+    assert [cell["text"] for cell in row[5:9]] == ["-", "0.0625", "✗", "0.0625"]
+    assert "McNemar's exact test" in items["S11"]["notes"][0]
+    assert items["S5"]["rows"][0][4]["text"] == items["S14"]["rows"][1][5]["text"] == "0.0625"
+    assert "no significant difference" in page["verdict"]
+
+
 def test_a_task_that_is_not_the_study_s(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Runs of another task are told by its score, headlines and errors; of the study nothing is said: no length, no
     table of its configurations, no command for them."""
