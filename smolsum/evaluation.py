@@ -80,7 +80,7 @@ def evaluate(
         origin |= legend(task, metrics)
         if not has_scores(subject.folder):
             write_scores(subject.folder, rows, metrics, origin, remedy)
-        show_measured(task, metrics, f"{split} split, {len(rows)} examples, {sampler.name}", quiet=quiet)
+        show_measured(task, metrics, len(rows), of=split, how=sampler.name, remedy=remedy, quiet=quiet)
         items = [Item(g.prompt.id, g.prompt.source, g.rollouts[0].text, g.prompt.references) for g in groups]
         judged, facts, failure = _judge(subject.folder, task, items, judging, quiet, remedy)
         if judged is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from types import TracebackType
@@ -155,13 +155,18 @@ class Progress:
             else:
                 self.note(f"{_VALIDATION} {_pairs({'step': str(step)} | _formatted(self._figures, metrics))}")
 
-    def results(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Prints the closing table; the bar, if there is one, has done its work and goes."""
+    def results(
+        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], warnings: Iterable[str] = ()
+    ) -> None:
+        """Prints the closing table and, also when quiet, what to know of it; the bar, if there is one, has done its
+        work and goes."""
         if not self._quiet:
             with self._lock:
                 self._drop_bar()
                 with self._speaking():
                     console.table(columns, rows, title=title)
+        for text in warnings:
+            self.warn(text)
 
     def beat(self) -> float:
         """Prints a sign of life after `heartbeat_s` of silence; returns the seconds until one is due."""

@@ -17,12 +17,17 @@ LISTED = 5
 Metrics = Mapping[str, float | None]
 
 
-def show_measured(task: Task, metrics: Metrics, title: str, *, quiet: bool) -> None:
+def show_measured(task: Task, metrics: Metrics, examples: int, *, of: str, how: str, remedy: str, quiet: bool) -> None:
     """Prints the task's tables, and for those that would be empty how to fill them; what the data cannot fill is left
-    out."""
-    if quiet:
-        return
-    console.narrate(title)
+    out. Examples that are in no mean are a warning, also when quiet."""
+    if not quiet:
+        console.narrate(f"{of} split, {examples} examples, {how}")
+        _show_panels(task, metrics)
+    if lacks := task.lacks(metrics, examples):
+        console.warn(f"{lacks}; {remedy} asks again")
+
+
+def _show_panels(task: Task, metrics: Metrics) -> None:
     for panel in task.panels:
         if all(metrics.get(h.metric) is None for h in panel.headlines):
             if not panel.remedy:

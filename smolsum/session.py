@@ -12,7 +12,7 @@ from smolsum.checkpoints import Checkpoint
 from smolsum.config import Config
 from smolsum.control import asked, forget, heed, hold
 from smolsum.errors import InterruptedRun, MachineError, SmolsumError, UnreachableError
-from smolsum.evaluate.headlines import headline_table
+from smolsum.evaluate.headlines import headline_table, lacking
 from smolsum.evaluate.scores import has_scores, read_summary
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.interrupt import stop_signals
@@ -213,9 +213,11 @@ class Session:
 
     def finish(self) -> None:
         """Mark the run as finished and show what it did to the model."""
-        n = len(self.materials.prompts["test"])
-        head, rows = headline_table(self.materials.task.headlines, self.results)
-        self.progress.results(f"test split, {n} prompts, greedy", head, rows)
+        task, n = self.materials.task, len(self.materials.prompts["test"])
+        head, rows = headline_table(task.columns(*self.results.values()), self.results)
+        self.progress.results(
+            f"test split, {n} prompts, greedy", head, rows, lacking(task, self.results, n, self.paths)
+        )
         self.journal.status("finished", step=self.step, phase="finished", stage=next(reversed(self.steps)))
         self.journal.event("finished", f"finished at step {self.step}", step=self.step)
 

@@ -174,7 +174,7 @@ def _best(run: RunPaths | None, last: Checkpoint | None, reference: str) -> Chec
     if run is None or step is None:
         raise UsageError(
             f"{reference} has no best checkpoint",
-            hint="leave --best out for the last one; only training with train.validate_every above 0 finds a best",
+            hint="leave --best out for the last one; only whole validations (train.validate_every above 0) find a best",
         )
     return _whole([c for c in checkpoints.list_checkpoints(run) if c.step == step], run.checkpoint(step))
 

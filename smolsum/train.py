@@ -112,8 +112,8 @@ def run_stage(session: Session, materials: Materials, source: Source, name: str)
 
 
 def validate(session: Session, materials: Materials, stage: StageConfig) -> dict[str, float]:
-    """Greedy reward and metrics, on the same prompts of the validation split every time; nothing where what the task
-    asks about them cannot be had."""
+    """Greedy reward and metrics, on the same prompts of the validation split every time: no reward where it could not
+    be had for all of them, nothing where the task could not ask."""
     prompts = materials.prompts["validation"][: session.config.train.validation_prompts]
     groups = greedy(materials.policy, prompts, session.config, version=session.step)
     try:
@@ -126,6 +126,13 @@ def validate(session: Session, materials: Materials, stage: StageConfig) -> dict
     totals = combine(groups, scores, stage.rewards)
     rewards = [row[0] for row in totals if row[0] is not None]
     summary = materials.task.summarise(rows) | error_shares(materials.task.errors, rows)
+    # a prompt without references lacks its overlap every time; anything else would be a mean of other prompts
+    lost = sum(row[0] is None and bool(g.prompt.references) for row, g in zip(totals, groups, strict=True))
+    lacks = materials.task.lacks(summary, len(rows)) or (f"{lost} of {len(rows)} without a value" if lost else "")
+    if lacks:
+        told = f"validation after step {session.step} has no reward and chooses no checkpoint: {lacks}"
+        session.tell("partly_validated", told)
+        rewards = []
     found = {"validation/reward": fmean(rewards)} if rewards else {}
     return found | {f"validation/{key}": value for key, value in summary.items() if value is not None}
 

@@ -15,6 +15,7 @@ from smolsum.config import DataConfig
 from smolsum.data import load_split
 from smolsum.lines import read_jsonl
 from smolsum.tasks.doc_qa.documents import known_forms
+from smolsum.tasks.doc_qa.models import panels_of
 from smolsum.tasks.doc_qa.questions import from_facts
 from smolsum.tasks.doc_qa.rules import read
 from smolsum.tasks.doc_qa.words import count_words, first_words
@@ -70,6 +71,29 @@ def test_models_behind_an_endpoint(server: JudgeServer, tmp_path: Path, capsys: 
     assert "Side by side" in page
     assert "answered_within with 95 % intervals" in page
     assert len(server.asked) == asked
+
+
+def test_a_reader_that_fails_for_all(server: JudgeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing was read: that is said, with the command that asks again and no sentence without an end."""
+    data, runs = make_data(tmp_path / "posts"), tmp_path / "runs"
+    command = ["baseline", "--task=doc-qa", "--api=judge-b", "--judge=none", "--attempts=1", "--runs-dir", str(runs)]
+    command += [f"--set=data.path={data}", "--set=task.reader=judge-a", "--set=task.attempts=1"]
+
+    def every_other(prompt: str, before: int) -> Reply:
+        """A reader that leaves questions of each document without an answer."""
+        if not prompt.startswith("Answer a question"):
+            return head(prompt, before)
+        return answer('{"answer": null}' if len(server.asked) % 2 else "no idea")
+
+    server.mischief = every_other
+    assert main(command) == 0
+    said = capsys.readouterr().err
+    assert f"4 of 4 not read, and in no mean; smolsum {' '.join(command)} asks again" in said
+    assert "to fill them" not in said
+    server.mischief = lambda p, n: answer('{"answer": null}') if p.startswith("Answer a question") else head(p, n)
+    panels_of.cache_clear()
+    assert main(command) == 0
+    assert "not read" not in capsys.readouterr().err
 
 
 def test_an_endpoint_without_a_key(

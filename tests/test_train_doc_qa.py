@@ -12,6 +12,8 @@ from judge_server import JudgeServer, Reply, answer, failure, score_of, serving
 from training import events, learned, make_data, weights
 
 from smolsum.cli import main
+from smolsum.config import DataConfig
+from smolsum.data import load_split
 from smolsum.lines import read_jsonl
 from smolsum.tasks.doc_qa.models import panels_of
 
@@ -93,6 +95,39 @@ def test_a_reader_that_goes_away_and_comes_back(
     assert main(["train", "--resume", str(run)]) == 0
     assert learned(run) == learned(whole)
     assert weights(run, 4) == weights(whole, 4)
+
+
+def test_a_reader_that_fails_for_some_documents(
+    data: Path, server: JudgeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """How many are in no mean stands beside the means, and a validation of the others has no reward and no winner."""
+    posts = [load_split(DataConfig(path=str(data)), split).examples[0].source for split in ("validation", "test")]
+    failing = list(posts)
+
+    def some(prompt: str, before: int) -> Reply:
+        if prompt.startswith("Somebody was asked"):
+            refused = any(post in prompt for post in failing)
+            return failure(400, "too long") if refused else answer(json.dumps({"right": True}))
+        return answer(json.dumps({"answer": "Noah."}))
+
+    server.mischief = some
+    assert train(data, tmp_path, tmp_path / "a", monkeypatch) == 0
+    said, run = capsys.readouterr().err, tmp_path / "mine"
+    assert "not read" in said
+    again = f"smolsum eval {run}"
+    assert "start: 1 of 4 not read, and in no mean\n" in said
+    assert f"qa: 1 of 4 not read, and in no mean; {again} asks again" in said
+    assert "validation after step 2 has no reward and chooses no checkpoint: 1 of 2 not read" in said
+    rows = read_jsonl(run / "metrics.jsonl")
+    assert rows[1]["validation/unread"] == 1.0
+    assert not any("validation/reward" in row for row in rows)
+    assert main(["eval", str(run), "--best", "--runs-dir", str(tmp_path)]) == 2
+    assert "mine has no best checkpoint" in capsys.readouterr().err
+    failing.clear()
+    panels_of.cache_clear()
+    assert main(["eval", str(run), "--runs-dir", str(tmp_path)]) == 0
+    assert "not read" not in capsys.readouterr().err
+    assert json.loads((run / "eval/qa-test/summary.json").read_text())["metrics"]["unread"] == 0.0
 
 
 def test_a_reader_that_refuses_the_key(

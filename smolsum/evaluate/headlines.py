@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from smolsum.tasks.task import Headline
+from smolsum.runs import RunPaths
+from smolsum.tasks.task import Headline, Task
 
 
 def headline_table(
@@ -18,3 +19,12 @@ def headline_table(
         cells = [h.show(v) if (v := metrics.get(h.metric)) is not None else "-" for h in shown]
         rows.append([label if label == "start" else f"after {label}", *cells])
     return ["model", *(h.title for h in shown)], rows
+
+
+def lacking(
+    task: Task, results: Mapping[str, Mapping[str, float | None]], examples: int, run: RunPaths
+) -> Iterator[str]:
+    """A sentence for each label whose means are not of all examples; those of the last can be asked again."""
+    for label, metrics in results.items():
+        if lacks := task.lacks(metrics, examples):
+            yield f"{label}: {lacks}" + (f"; {run.evaluate_command} asks again" if label == list(results)[-1] else "")

@@ -17,7 +17,7 @@ def legend(task: Task, metrics: Mapping[str, float | None]) -> dict[str, Any]:
         "score": task.score,
         "prompting": list(task.prompting),
         "criteria": [criterion.name for criterion in task.criteria],
-        "headlines": _shown(task.headlines, metrics),
+        "headlines": _shown((*task.headlines, *filter(None, [task.missing])), metrics),
         "panels": [panel for panel in panels if panel["headlines"]],
         "watched": {name: list(chosen) for name, chosen in task.watched.items()},
         "errors": {kind.name: kind.meaning for kind in task.errors},

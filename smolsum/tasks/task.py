@@ -166,6 +166,9 @@ class Task:
     of the two, of which the first that is there is shown"""
     headlines: tuple[Headline, ...]
     """the columns of the closing table, the most important first"""
+    missing: Headline | None = None
+    """the count of examples that have no score for want of an answer, shown where there are any; a validation with some
+    chooses no checkpoint"""
     panels: tuple[Panel, ...]
     """the tables of an evaluation, but for what a judge says"""
     errors: tuple[ErrorKind, ...] = ()
@@ -181,6 +184,16 @@ class Task:
     """settings that say how the policy is asked and not what is measured: evaluations that differ in them compare"""
     baselines: tuple[str, ...]
     """the prompt variants that a baseline is made of unless it is told otherwise"""
+
+    def columns(self, *summaries: Mapping[str, float | None]) -> tuple[Headline, ...]:
+        """The headlines, and what is missing, where something is."""
+        lacking = self.missing is not None and any(summary.get(self.missing.metric) for summary in summaries)
+        return (*self.headlines, self.missing) if self.missing and lacking else self.headlines
+
+    def lacks(self, summary: Mapping[str, float | None], examples: int) -> str:
+        """In words how many examples are in no mean of a summary; empty where all are."""
+        count = summary.get(self.missing.metric) if self.missing else None
+        return f"{count:.0f} of {examples} {self.missing.title}, and in no mean" if count and self.missing else ""
 
     def kinds(self, examples: Sequence[Example] | Sequence[Prompt]) -> tuple[str, ...]:
         """The kind of each example or prompt, empty where it has none."""

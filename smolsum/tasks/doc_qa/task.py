@@ -75,10 +75,10 @@ def texts(prompt: Prompt, rollout: Rollout, limit: int) -> tuple[str, str, str]:
 
 
 def summarise(rows: Sequence[Row]) -> dict[str, float | None]:
-    """Means over the examples that have a value, and how many have none for want of an answer."""
+    """Means over the examples that have a value, and how many have no score for want of an answer."""
     summary: dict[str, float | None] = {key: _mean(rows, key) for key in MEANS}
     summary["completions/mean_length"] = _mean(rows, "tokens")
-    return summary | {"unread": float(sum(row["answered"] is None for row in rows))}
+    return summary | {"unread": float(sum(row["answered_within"] is None for row in rows))}
 
 
 def step_metrics(groups: Sequence[RolloutGroup], config: Config) -> dict[str, float]:
@@ -112,6 +112,7 @@ CEILING = Headline("ceiling", "from the document", "{:.1%}".format)
 WORDS = Headline("words", "words", "{:.1f}".format)
 OVER = Headline("over_limit", "over the limit", "{:.0%}".format)
 REPEATED = Headline("repeated_trigrams", "repeated", "{:.1%}".format)
+UNREAD = Headline("unread", "not read", "{:.0f}".format)
 
 TINY = {
     # the built-in models know the words of their own prompt only, and write some 75 words where nobody stops them
@@ -159,6 +160,7 @@ TASK = Task(
     step_metrics=step_metrics,
     watched={"answered": ("rewards/answered/mean", "answered")},
     headlines=(WITHIN, WHOLE, CEILING, WORDS, OVER, REPEATED),
+    missing=UNREAD,
     panels=(
         Panel("questions answered", (WITHIN, WHOLE, CEILING, Headline("passed", "all of them", "{:.0%}".format))),
         Panel("words", (WORDS, OVER, Headline("completions/mean_length", "tokens", "{:.1f}".format))),
