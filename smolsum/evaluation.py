@@ -74,13 +74,18 @@ def evaluate(
         task.ask_ahead([(g.prompt, rollout) for g in groups for rollout in g.rollouts], subject.config)
         measure = task.measurer([chosen, *others], subject.config)
         rows = measured(groups, split, chosen.fingerprint, measure)
-        metrics = task.summarise(rows) | error_shares(task.errors, rows)
+        how = sampler.name
         if sampler.samples > 1 and task.over_samples:
-            metrics |= task.over_samples([[measure(g.prompt, rollout) for rollout in g.rollouts] for g in groups])
+            drawn = [[measure(g.prompt, rollout) for rollout in g.rollouts] for g in groups]
+            metrics = task.over_samples(drawn) | error_shares(task.errors, [row for own in drawn for row in own])
+            how += "; means over all samples, intervals over examples"
+        else:
+            metrics = task.summarise(rows) | error_shares(task.errors, rows)
+            how += "; means over the first sample of each" if sampler.samples > 1 else ""
         origin |= legend(task, metrics)
         if not has_scores(subject.folder):
             write_scores(subject.folder, rows, metrics, origin, remedy)
-        show_measured(task, metrics, len(rows), of=split, how=sampler.name, remedy=remedy, quiet=quiet)
+        show_measured(task, metrics, len(rows), of=split, how=how, remedy=remedy, quiet=quiet)
         items = [Item(g.prompt.id, g.prompt.source, g.rollouts[0].text, g.prompt.references) for g in groups]
         judged, facts, failure = _judge(subject.folder, task, items, judging, quiet, remedy)
         if judged is not None:

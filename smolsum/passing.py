@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean, stdev
 
 
 def wilson(passed: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -12,6 +13,18 @@ def wilson(passed: int, n: int, confidence: float = 0.95) -> tuple[float, float]
 
     interval = binomtest(passed, n).proportion_ci(confidence, method="wilson")
     return float(interval.low), float(interval.high)
+
+
+def interval_of_means(means: Sequence[float]) -> tuple[float, float]:
+    """Returns the ends of the 95 % interval of a share, from the share of each prompt's samples: by Student's t over
+    prompts, as samples of one prompt are alike; Wilson's of as many prompts where those do not differ."""
+    from scipy.stats import t
+
+    n, spread = len(means), stdev(means) if len(means) > 1 else 0.0
+    if not spread:
+        return wilson(round(fmean(means) * n), n)
+    half = float(t.ppf(0.975, n - 1)) * spread / math.sqrt(n)
+    return max(0.0, fmean(means) - half), min(1.0, fmean(means) + half)
 
 
 def pass_at_k(n: int, passed: int, k: int) -> float:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
+from scipy import stats
 
-from smolsum.passing import pass_at_k, passing, wilson
+from smolsum.passing import interval_of_means, pass_at_k, passing, wilson
 
 
 def test_wilson() -> None:
@@ -14,6 +15,16 @@ def test_wilson() -> None:
     assert wilson(8, 10) == pytest.approx((0.4901625, 0.9433178))
     assert wilson(0, 10) == pytest.approx((0.0, 0.2775328), abs=1e-7)
     assert wilson(10, 10) == pytest.approx((0.7224672, 1.0))
+
+
+def test_interval_of_means() -> None:
+    """Student's over prompts as SciPy has it, never beyond a share's ends; without a spread Wilson's, not certainty."""
+    means = [0.0, 0.25, 0.5, 0.25, 0.75, 0.5]
+    expected = stats.t.interval(0.95, 5, loc=0.375, scale=stats.sem(means))
+    assert interval_of_means(means) == pytest.approx(expected)
+    assert interval_of_means([0.0, 0.5, 1.0]) == (0.0, 1.0)
+    assert interval_of_means([1.0] * 10) == wilson(10, 10)
+    assert interval_of_means([0.5]) == wilson(0, 1)
 
 
 @pytest.mark.parametrize(("n", "passed"), [(5, 0), (5, 1), (5, 3), (6, 5), (4, 4)])

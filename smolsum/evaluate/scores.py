@@ -14,7 +14,8 @@ summary.json:
   schema_version, n    of this layout; examples
   label, step          what was evaluated; `step` in a run only, as `weights`: fingerprint of model and training
   split, sampler, model, tokenizer, data, meteor, task, max_new_tokens     provenance; what is not known is left out
-  metrics              {name: mean over the examples that have a value, or null}; judged ones also as `<name>/se`;
+  metrics              {name: mean over the examples that have a value, or null}; judged ones also as `<name>/se`; with
+                       several samples, of which the lines have the first, over all where the task has metrics of them;
                        `errors/<kind>`: share of the examples that have that error
   score, criteria, headlines, panels, watched, errors    how the task shows them (`legend.py`)
   judge                as in the lines

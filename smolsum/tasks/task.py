@@ -158,7 +158,8 @@ class Task:
     summarise: Callable[[Sequence[Row]], dict[str, float | None]]
     """the rows of a split to its summary"""
     over_samples: Callable[[Sequence[Sequence[Row]]], dict[str, float | None]] | None = None
-    """the rows of every prompt's samples, as many for each, to what only several tell (pass@k)"""
+    """the rows of every prompt's samples, as many for each, to the summary of all of them, with what only several tell
+    (pass@k); its intervals are over prompts, as samples of one prompt are alike"""
     step_metrics: Callable[[Sequence[RolloutGroup], Config], dict[str, float]] = no_metrics
     """of a training step's rollouts, for metrics.jsonl and the view"""
     watched: Mapping[str, Sequence[str]] = field(default_factory=dict)

@@ -38,6 +38,10 @@ def _interval(name: str, title: str) -> tuple[Headline, ...]:
     )
 
 
+def _in_samples(name: str, title: str) -> tuple[Headline, ...]:
+    return tuple(Headline(f"{name}/pass@{k}", f"{title}@{k}", "{:.1%}".format) for k in (1, 2, 4, 8))
+
+
 PASSED = Headline("passed", "schema", "{:.1%}".format)
 PARSES = Headline("parses", "parses", "{:.1%}".format)
 TOKENS = Headline("completions/mean_length", "tokens", "{:.1f}".format)
@@ -72,10 +76,18 @@ TASK = Task(
             )
             for level in LEVELS
         ),
+        Panel("parses in k samples", _in_samples("parses", "pass")),
         Panel(
             "satisfies the schema in k samples",
-            tuple(Headline(f"passed/pass@{k}", f"pass@{k}", "{:.1%}".format) for k in (1, 2, 4, 8)),
+            _in_samples("passed", "pass"),
             remedy="--temperature 0.7 --samples 8",
+        ),
+        *(
+            Panel(
+                f"{level} in k samples",
+                (*_in_samples(f"{level}/parses", "parses"), *_in_samples(f"{level}/passed", "schema")),
+            )
+            for level in LEVELS
         ),
         Panel(
             "signals",

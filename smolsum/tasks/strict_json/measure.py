@@ -10,7 +10,7 @@ from typing import Any
 from smolsum.config import Config
 from smolsum.data import Example, Split, load_split
 from smolsum.errors import UsageError
-from smolsum.passing import passing, wilson
+from smolsum.passing import interval_of_means, passing, wilson
 from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
 from smolsum.tasks.lengths import length_table
 from smolsum.tasks.strict_json import signals
@@ -125,13 +125,16 @@ def _share(name: str, values: Sequence[float]) -> dict[str, float | None]:
 
 
 def over_samples(prompts: Sequence[Sequence[Row]]) -> dict[str, float | None]:
-    """The chance that one of k samples parses, and that one satisfies its schema, over all prompts and by level."""
-    found: dict[str, float | None] = {}
+    """The summary over all samples, its intervals over prompts; and the chance that one of k samples parses, and that
+    one satisfies its schema, over all prompts and by level."""
+    found = summarise([row for rows in prompts for row in rows])
     for level in (None, *LEVELS):
         chosen = [rows for rows in prompts if level is None or rows[0]["level"] == level]
         for name in PASSES if chosen else ():
             counts = [(len(rows), int(sum(row[name] for row in rows))) for rows in chosen]
-            found |= {f"{f'{level}/' if level else ''}{name}/{key}": value for key, value in passing(counts).items()}
+            low, high = interval_of_means([passed / n for n, passed in counts])
+            several = {"low": low, "high": high, **passing(counts)}
+            found |= {f"{f'{level}/' if level else ''}{name}/{key}": value for key, value in several.items()}
     return found
 
 

@@ -173,6 +173,16 @@ def test_evaluation_and_report(runs: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert metrics["passed/pass@1"] <= metrics["passed/pass@2"] <= metrics["passed/pass@4"]
     assert metrics["parses/pass@4"] >= metrics["passed/pass@4"]
     assert metrics["passed/low"] <= metrics["passed"] <= metrics["passed/high"]
+    assert metrics["passed"] == pytest.approx(metrics["passed/pass@1"])
+    assert metrics["hard/parses"] == pytest.approx(metrics["hard/parses/pass@1"])
+    assert "4 samples; means over all samples, intervals over examples" in told.err
+    assert told.err.split("hard in k samples")[1].split()[:5] == [
+        "parses@1",
+        "parses@2",
+        "parses@4",
+        "parses@8",
+        "schema@1",
+    ]
     assert "composite" not in told.err
     assert len(read_jsonl(Path(told.out.strip()) / "generations.jsonl")) == 80
     assert cli.main(["eval", "whole", "--samples=4"]) == 2
@@ -189,7 +199,7 @@ def test_evaluation_and_report(runs: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert all(
         f"S15{letter}: {level}" in page for letter, level in zip("bcd", ("Simple", "Medium", "Hard"), strict=True)
     )
-    sampled = next(part for part in parts.values() if "in k samples" in part)
+    sampled = next(part for part in parts.values() if "Satisfies the schema in k samples" in part)
     assert f"| {metrics['passed/pass@4']:.1%} |" in sampled
     assert len([line for line in sampled.splitlines() if "whole" in line]) == 1
     assert "passed, passed, validation," in page  # Figure 3
