@@ -166,7 +166,7 @@ class TrainConfig:
     checkpoint_every: PositiveCount = 100
     """Optimizer steps between checkpoints."""
     keep_checkpoints: PositiveCount = 2
-    """Latest checkpoints kept beside the best one."""
+    """Latest checkpoints kept beside each stage's best and last one."""
     eval_batch: PositiveCount = 50
     """Prompts generated at once in validation and evaluation."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from smolsum.best import Validation
 from smolsum.config import Config
 from smolsum.errors import InterruptedRun
 from smolsum.grpo.optimizer import Optimizer
@@ -54,7 +55,7 @@ class Follower(Session):
         """Nothing is on this rank's disk."""
         return None
 
-    def _save(self, name: str, optimizer: Optimizer, best: float | None) -> None:
+    def _save(self, name: str, optimizer: Optimizer, validation: Validation) -> None:
         """Nothing goes to this rank's disk."""
 
     def _asks(self) -> bool:

@@ -22,22 +22,25 @@ def epoch_counts(stage: str, mix: Mapping[str, float], kinds: Sequence[str]) -> 
     """Prompts of each kind in an epoch of a stage, `kinds` having that of every prompt: the most that the mix can be
     kept with and no prompt comes twice. Without a mix all prompts, as one kind "".
 
-    UsageError for a mix that is impossible: shares that do not make 1, a kind that no prompt has.
+    UsageError for a mix that is impossible: shares that do not make 1, a kind that no prompt has, whatever its share.
     """
     if not mix:
         return {"": len(kinds)}
+    key = f"stages.{stage}.mix"
     if abs(sum(mix.values()) - 1) > 1e-6:
         shares = ", ".join(f"{kind} = {share:g}" for kind, share in mix.items())
         raise UsageError(
             f"the mix of stage {stage} makes {sum(mix.values()):g}, not 1: {shares}",
-            hint=f"--set stages.{stage}.mix.{next(iter(mix))}=SHARE",
+            hint=f"--set {key}.{next(iter(mix))}=SHARE",
         )
     there, wanted = Counter(kinds), {kind: share for kind, share in mix.items() if share > 0}
-    for kind in wanted:
+    for kind in mix:  # one that gets no share too: it may be misspelt
         if not there[kind]:
             raise UsageError(
                 f"stage {stage} mixes in {kind!r} prompts, and the training data has none",
-                hint=nearest(kind, sorted(filter(None, there))) if any(there) else f"--set stages.{stage}.mix={{}}",
+                hint=f"{nearest(kind, sorted(filter(None, there)))} (a whole mix: --set {key}={{KIND=SHARE, ...}})"
+                if any(there)
+                else f"--set {key}={{}}",
             )
     size = min(int((there[kind] + 1) / share) + 1 for kind, share in wanted.items())
     while not all(count <= there[kind] for kind, count in apportion(size, wanted).items()):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from smolsum import checkpoints
+from smolsum.best import Validation, rank
 from smolsum.checkpoints import Checkpoint
 from smolsum.config import Config
 from smolsum.grpo.optimizer import Optimizer
@@ -61,16 +61,16 @@ class Savepoints:
         load_trained(policy, found.path)
 
     def save(
-        self, name: str, step: int, policy: Policy, optimizer: Optimizer, reward: float | None, *, anyway: bool
+        self, name: str, step: int, policy: Policy, optimizer: Optimizer, validation: Validation, *, anyway: bool
     ) -> bool:
-        """Save a step of the stage if it is due: every so many steps, at the stage's end, at the best validation
-        `reward` so far, or `anyway`; whether it was. Old checkpoints are removed, but for those that are still of
+        """Save a step of the stage if it is due: every so many steps, at the stage's end, at its best `validation`
+        so far, or `anyway`; whether it was. Old checkpoints are removed, but for those that are still of
         use."""
         start, end = span(self._steps, name)
         best = self._best.setdefault(name, {})
-        improved = reward is not None and reward > best.get("reward", -math.inf)
+        improved = rank(validation) > rank(best)
         if improved:
-            best |= {"reward": reward, "step": step}
+            self._best[name] = best = {**validation, "step": step}
         if not (improved or anyway or step == end or (step - start) % self._config.train.checkpoint_every == 0):
             return False
 
@@ -81,6 +81,7 @@ class Savepoints:
         meta = {
             "stage": name,
             "stage_step": step - start,
+            "validation": validation,
             "best": best,
             "model": self._config.model.path,
             "stage_end": self._fingerprints[name] if step == end else None,

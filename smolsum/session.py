@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from smolsum import manifest
+from smolsum.best import Validation
 from smolsum.checkpoints import Checkpoint
 from smolsum.config import Config
 from smolsum.control import asked, forget, heed, hold
@@ -38,8 +39,7 @@ NOTES = (
 
 class Session:
     """One attempt. `step` counts optimizer steps over all stages, `stage_step` those of the stage at hand;
-    `stage_start` are the trained parameters that it began with, the frozen reference of its KL term, None where beta is
-    0 (with adapters: the adapters of then over the same base)."""
+    `stage_start` are the parameters (or adapters) that it began with, for its KL term; None where beta is 0."""
 
     def __init__(
         self, config: Config, paths: RunPaths | None, progress: Progress, files: ExitStack, mirror: Mirror
@@ -188,14 +188,13 @@ class Session:
                 "update_skipped", f"step {self.step} had a gradient that is not finite; the weights stay as they were"
             )
 
-    def checkpoint(self, name: str, optimizer: Optimizer, best: float | None) -> None:
-        """Save when it is due: every so many steps, at the stage's end, at the best validation so far, before a
-        stop, which one rank's user asks of all."""
+    def checkpoint(self, name: str, optimizer: Optimizer, validation: Validation) -> None:
+        """Save when it is due (`Savepoints.save`), or before a stop, which one rank's user asks of all."""
         self._asked = ranks.any_rank(self._asks())
-        self._save(name, optimizer, best)
+        self._save(name, optimizer, validation)
 
-    def _save(self, name: str, optimizer: Optimizer, best: float | None) -> None:
-        if self._saved.save(name, self.step, self.materials.policy, optimizer, best, anyway=self._asked):
+    def _save(self, name: str, optimizer: Optimizer, validation: Validation) -> None:
+        if self._saved.save(name, self.step, self.materials.policy, optimizer, validation, anyway=self._asked):
             self.journal.event("checkpoint", f"checkpoint of step {self.step} saved", step=self.step)
             self._mirror.wake()
 
@@ -215,9 +214,8 @@ class Session:
         """Mark the run as finished and show what it did to the model."""
         task, n = self.materials.task, len(self.materials.prompts["test"])
         head, rows = headline_table(task.columns(*self.results.values()), self.results)
-        self.progress.results(
-            f"test split, {n} prompts, greedy", head, rows, lacking(task, self.results, n, self.paths)
-        )
+        told = lacking(task, self.results, n, self.paths)
+        self.progress.results(f"test split, {n} prompts, greedy", head, rows, told)
         self.journal.status("finished", step=self.step, phase="finished", stage=next(reversed(self.steps)))
         self.journal.event("finished", f"finished at step {self.step}", step=self.step)
 
@@ -263,7 +261,7 @@ class Session:
         except SmolsumError:
             self.step, self._asked = self.step - 1, True
             if self.stage_step:
-                self._save(name, optimizer, None)
+                self._save(name, optimizer, {})
             if self.stops():
                 self._interrupt()
             raise

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from smolsum import checkpoints
+from smolsum.best import best_of, comparable, of_checkpoint
 from smolsum.checkpoints import Checkpoint
 from smolsum.config import Config
 from smolsum.errors import SmolsumError, UsageError
@@ -34,6 +35,8 @@ class Subject:
     checkpoint: Checkpoint | None = None
     behind: Behind | None = None
     """where another model answers in the place of the one of the settings, which then only counts tokens"""
+    chosen: str = ""
+    """why this checkpoint, in a sentence, where it was not named"""
 
     def load(self, *, shapes_only: bool = False) -> Policy:
         """The policy; with `shapes_only` its tokenizer, and arrays without values. Errors as of `load_policy`."""
@@ -79,8 +82,8 @@ def find_subject(
     else a model as `smolsum train --model` takes it; `workers`, URLs by comma, sample for it. UsageError where it is
     none of these."""
     run, checkpoint = _find_checkpoint(reference, runs_dir)
-    if best:
-        checkpoint = _best(run, checkpoint, reference)
+    if best and run is None:
+        raise _no_best(reference)
     if run is None or checkpoint is None:
         config = _settings(_model(reference, runs_dir), config_file, sets, runs_dir, workers, task)
         folder = _folder(runs_dir, name or f"eval-{_of(config)}{plain(reference)}-{split}{_suffix(sampler)}")
@@ -96,8 +99,10 @@ def find_subject(
             hint="leave it out, or evaluate another model by its name or path",
         )
     config = _settings(None, run.config, sets, runs_dir, workers)
+    checkpoint, chosen = _best(run, config, reference) if best else (checkpoint, "")
     folder, label = _evaluation(run, checkpoint.step, split, sampler)
-    return Subject(config, _folder(run.evaluations, name) if name else folder, name or label, checkpoint)
+    folder = _folder(run.evaluations, name) if name else folder
+    return Subject(config, folder, name or label, checkpoint, chosen=chosen)
 
 
 def baseline_subjects(
@@ -168,15 +173,27 @@ def _find_checkpoint(reference: str, runs_dir: Path) -> tuple[RunPaths, Checkpoi
     return run, _whole(checkpoints.list_checkpoints(run), run.root)
 
 
-def _best(run: RunPaths | None, last: Checkpoint | None, reference: str) -> Checkpoint:
-    """The checkpoint of the last one's stage that did best on the validation split. UsageError where there is none."""
-    step = last.meta.get("best", {}).get("step") if last is not None else None
-    if run is None or step is None:
-        raise UsageError(
-            f"{reference} has no best checkpoint",
-            hint="leave --best out for the last one; only whole validations (train.validate_every above 0) find a best",
-        )
-    return _whole([c for c in checkpoints.list_checkpoints(run) if c.step == step], run.checkpoint(step))
+def _best(run: RunPaths, config: Config, reference: str) -> tuple[Checkpoint, str]:
+    """The run's checkpoint that did best on the validation split, and a sentence about it. UsageError where there is
+    none, or it is damaged."""
+    best = best_of(checkpoints.list_checkpoints(run), config.stages)
+    if best is None:
+        raise _no_best(reference)
+    found, stage = of_checkpoint(best), best.meta.get("stage")
+    score = TASKS[config.task.name].score
+    said = ", ".join(
+        f"{name} {found[key]:.3f}" for key, name in (("score", score), ("reward", "reward")) if key in found
+    )
+    apart = "score" not in found and not comparable(config.stages)
+    of = f", of those of stage {stage}: its reward is not that of the stages before" if apart else ""
+    return _whole([best], best.path), f"step {best.step} of {run.name} did best on the validation split ({said}){of}"
+
+
+def _no_best(reference: str) -> UsageError:
+    return UsageError(
+        f"{reference} has no best checkpoint",
+        hint="leave --best out for the last one; only whole validations (train.validate_every above 0) find a best",
+    )
 
 
 def _whole(found: Sequence[Checkpoint], where: Path) -> Checkpoint:

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import fmean
 
 from smolsum.asking.patience import Listener, heard_by
+from smolsum.best import validation
 from smolsum.collect import PromptOrder, ahead, collect
 from smolsum.config import Config, StageConfig
 from smolsum.errors import SmolsumError
@@ -108,7 +109,7 @@ def run_stage(session: Session, materials: Materials, source: Source, name: str)
                 clock.lap("validate_s")
             rows = rollout_rows(batch, dict(zip(used, advantages_PG.tolist(), strict=True)))
             session.record(name, metrics, clock.times(), rows)
-            session.checkpoint(name, optimizer, best=metrics.get("validation/reward"))
+            session.checkpoint(name, optimizer, validation(metrics, materials.task.score))
 
 
 def validate(session: Session, materials: Materials, stage: StageConfig) -> dict[str, float]:
@@ -125,7 +126,10 @@ def validate(session: Session, materials: Materials, stage: StageConfig) -> dict
         return {}
     totals = combine(groups, scores, stage.rewards)
     rewards = [row[0] for row in totals if row[0] is not None]
-    summary = materials.task.summarise(rows) | error_shares(materials.task.errors, rows)
+    score = materials.task.score
+    column = [row[score] for row in rows if row.get(score) is not None]
+    summary = {score: fmean(column) if column else None} | materials.task.summarise(rows)
+    summary |= error_shares(materials.task.errors, rows)
     # a prompt without references lacks its overlap every time; anything else would be a mean of other prompts
     lost = sum(row[0] is None and bool(g.prompt.references) for row, g in zip(totals, groups, strict=True))
     lacks = materials.task.lacks(summary, len(rows)) or (f"{lost} of {len(rows)} without a value" if lost else "")

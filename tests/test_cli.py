@@ -205,7 +205,7 @@ def test_dry_run_counts_epochs(trainer: Trainer, capsys: pytest.CaptureFixture[s
     sets = ["--set", "data.path=data", "--set", "stages.quality.epochs=2"]
     assert cli.main(["train", *sets, "--dry-run"]) == 0
     # nine prompts twice, four a step, the last step filled up
-    assert "quality      5" in capsys.readouterr().err.splitlines()
+    assert "quality  5 (epochs = 2)" in capsys.readouterr().err.splitlines()
 
 
 def test_quiet_says_nothing(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from smolsum.collect import PromptOrder, collect
+from smolsum.collect import PromptOrder, ahead, collect
 from smolsum.config import Config, ModelConfig, SamplingConfig, StageConfig, TrainConfig
 from smolsum.policy.load import Policy, load_policy
 from smolsum.rollout.local import LocalSource
-from smolsum.rollout.records import Prompt
+from smolsum.rollout.records import Prompt, RolloutGroup
+from smolsum.rollout.source import Asked
 from smolsum.tasks.tldr_settings import TldrConfig
 
 CONFIG = Config(
@@ -70,6 +71,35 @@ def test_groups_without_spread_are_replaced(policy: Policy, prompts: tuple[Promp
     if rounds:
         extra = [group.prompt.id for group in batch.groups[3 : 3 + sum(empty)]]
         assert extra == [prompt.id for prompt in order.take(2)[: sum(empty)]]
+
+
+class EagerSource(LocalSource):
+    """Samples what is asked for ahead at once, and keeps it."""
+
+    depth = 2
+
+    def __init__(self, policy: Policy, config: Config) -> None:
+        super().__init__(policy, config)
+        self.kept: list[RolloutGroup] = []
+
+    def ahead(self, asked: Asked) -> None:
+        self.kept += self.sample(asked)
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_a_stage_samples_at_its_temperature(policy: Policy, prompts: tuple[Prompt, ...], cold: bool) -> None:
+    """Near 0 all completions of a prompt are the same: those of the step, those that refill it, those asked for
+    ahead. At 1 they differ."""
+    order = PromptOrder(prompts, CONFIG, 0)
+    stage = replace(STAGE, temperature=0.001 if cold else 1.0)
+    config = replace(CONFIG, train=replace(CONFIG.train, refill_rounds=1))
+    source = EagerSource(policy, config)
+    batch, _ = collect(source, order, 0, config, stage, step=1, lap=lambda _: None)
+    ahead(source, order, 0, stage, step=1, steps=3)
+    assert len(batch.groups) > 3
+    assert len(source.kept) == 6
+    for groups in (batch.groups[:3], batch.groups[3:], source.kept):
+        assert all(len({r.token_ids for r in group.rollouts}) == (1 if cold else 2) for group in groups)
 
 
 def test_rollouts_of_a_prompt_met_again_differ(policy: Policy, prompts: tuple[Prompt, ...]) -> None:

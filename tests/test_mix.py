@@ -42,7 +42,12 @@ def test_counts_never_exceed_what_there_is(kinds: list[str], parts: list[int]) -
 
 
 @pytest.mark.parametrize(
-    ("mix", "says"), [({"simple": 0.5}, "makes 0.5, not 1"), ({"hrad": 1.0}, "mixes in 'hrad' prompts")]
+    ("mix", "says"),
+    [
+        ({"simple": 0.5}, "makes 0.5, not 1"),
+        ({"hrad": 1.0}, "mixes in 'hrad' prompts"),
+        ({"hard": 1.0, "hardd": 0.0}, "mixes in 'hardd' prompts"),
+    ],
 )
 def test_an_impossible_mix(mix: dict[str, float], says: str) -> None:
     """One error that names the stage."""

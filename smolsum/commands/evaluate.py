@@ -57,7 +57,11 @@ def evaluate(
         ),
     ] = None,
     best: Annotated[
-        bool, typer.Option("--best", help="The run's checkpoint that did best on the validation split.")
+        bool,
+        typer.Option(
+            "--best",
+            help="The run's checkpoint that did best on the validation split, by the task's score or else by reward.",
+        ),
     ] = False,
     task: TaskFlag = None,
     model: ModelFlag = None,

@@ -237,7 +237,8 @@ def _plan(config: Config) -> Callable[[], None]:
     memory = forecast(config)
 
     def show() -> None:
-        console.table(["stage", "steps"], [[stage, str(count)] for stage, count in steps.items()])
+        taken = {name: "" if stage.steps else f" (epochs = {stage.epochs:g})" for name, stage in config.stages.items()}
+        console.table(["stage", "steps"], [[stage, f"{count}{taken[stage]}"] for stage, count in steps.items()])
         if memory is None:
             where = f"is on this machine (hf download {config.model.path})"
             console.narrate(f"memory: known once {config.model.path} {where}")

@@ -38,6 +38,8 @@ def evaluate_all(
             else:
                 if not quiet and len(subjects) > 1:
                     console.narrate(f"evaluation {number} of {len(subjects)}: {name}")
+                if not quiet and subject.chosen:
+                    console.narrate(subject.chosen)
                 folder = evaluate(subject, split=split, sampler=sampler, judging=judging, quiet=quiet, remedy=remedy)
         except (UnreachableError, InterruptedRun):
             raise

@@ -14,14 +14,19 @@ import tomli
 import tomli_w
 
 from smolsum import cli
+from smolsum.checkpoints import list_checkpoints
 from smolsum.evaluate.scores import read_summary
 from smolsum.lines import read_jsonl
+from smolsum.resolve import resolve
 from smolsum.runs import RunPaths
+from smolsum.tasks import TASKS
 
 STAGES = ("format_basics", "progressive", "full_difficulty")
 SMALL = [
     "--strategy=curriculum",
     *(f"--set=stages.{name}.steps=2" for name in STAGES),
+    "--set=stages.format_basics.mix={simple=1.0}",
+    "--set=stages.full_difficulty.mix={hard=1.0}",
     *(f"--set=task.{split}_prompts=20" for split in ("train", "validation", "test")),
     "--set=train.validation_prompts=4",
     "--set=train.validate_every=1",
@@ -45,9 +50,23 @@ def optimizer_steps(run: Path, step: int) -> int:
     return int(mx.load(str(RunPaths(run).checkpoint(step) / "optimizer.safetensors"))["step"].item())
 
 
-def test_stages_mix_and_keep_their_optimizer(runs: Path, tmp_path: Path) -> None:
-    """Each stage samples at its temperature from its mix, and goes on with the moments of the one before; by default
-    they are fresh."""
+def test_each_stage_has_its_mix(runs: Path) -> None:
+    """The first has simple prompts alone, the last hard ones; both kinds are in the data."""
+    config = resolve(
+        model=None, strategy=None, reward=None, presets=[], config_file=runs / "whole" / "config.toml", sets=[],
+        flags={}, environ={},
+    ).config  # fmt: skip
+    level_of = {
+        example.id: example.metadata["level"] for example in TASKS["strict-json"].load(config, "train").examples
+    }
+    assert len(set(level_of.values())) == 3
+    for steps, level in (((1, 2), "simple"), ((5, 6), "hard")):
+        rows = [row for step in steps for row in read_jsonl(RunPaths(runs / "whole").completions(step))]
+        assert {level_of[row["prompt_id"]] for row in rows} == {level}
+
+
+def test_stages_keep_their_optimizer(runs: Path, tmp_path: Path) -> None:
+    """Each stage goes on with the moments of the one before; by default they are fresh."""
     run = runs / "whole"
     assert [optimizer_steps(run, step) for step in (2, 4, 6)] == [2, 4, 6]
     assert [row["stage"] for row in read_jsonl(run / "metrics.jsonl")] == [name for name in STAGES for _ in range(2)]
@@ -56,6 +75,27 @@ def test_stages_mix_and_keep_their_optimizer(runs: Path, tmp_path: Path) -> None
     fresh = ["train", "--task=strict-json", "--name=fresh", f"--runs-dir={tmp_path}", *SMALL]
     assert cli.main(fresh) == 0
     assert [optimizer_steps(tmp_path / "fresh", step) for step in (2, 4, 6)] == [2, 2, 2]
+
+
+def test_the_best_checkpoint_is_that_of_all_stages(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the validations in metrics.jsonl: the first with the most that pass, then with the highest reward."""
+    monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(runs))
+    rows = read_jsonl(runs / "whole" / "metrics.jsonl")
+    best = max(rows, key=lambda row: (row["validation/passed"], row["validation/reward"]))
+    assert cli.main(["eval", "whole", "--best", "--plain"]) == 0
+    told = capsys.readouterr()
+    assert read_summary(Path(told.out.strip()))["step"] == best["step"]
+    assert f"step {best['step']} of whole did best on the validation split (passed {best['validation/passed']:.3f}" in (
+        told.err
+    )
+    found = {c.step: c.meta["validation"] for c in list_checkpoints(RunPaths(runs / "whole"))}
+    assert found == {
+        row["step"]: {"score": row["validation/passed"], "reward": row["validation/reward"]}
+        for row in rows
+        if row["step"] in found
+    }
 
 
 def test_a_stage_is_resumed_bit_for_bit(runs: Path, tmp_path: Path) -> None:
@@ -210,9 +250,9 @@ def test_evaluation_and_report(runs: Path, monkeypatch: pytest.MonkeyPatch, caps
         re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", line).split(" | ") for line in stages.splitlines() if "whole" in line
     ]
     assert [(row[1], row[2], row[3], row[6]) for row in cells] == [
-        ("format\\_basics", "2", "0.8", "simple 0.35, medium 0.55, hard 0.1"),
+        ("format\\_basics", "2", "0.8", "simple 1"),
         ("progressive", "2", "0.7", "simple 0.15, medium 0.35, hard 0.5"),
-        ("full\\_difficulty", "2", "0.6", "simple 0.1, medium 0.25, hard 0.65"),
+        ("full\\_difficulty", "2", "0.6", "hard 1"),
     ]
     assert cells[0][7].startswith("format 0.2, validity 0.25, schema 0.25")
     assert "The first prompts**" in page
