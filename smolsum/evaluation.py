@@ -82,7 +82,7 @@ def evaluate(
         else:
             metrics = task.summarise(rows) | error_shares(task.errors, rows)
             how += "; means over the first sample of each" if sampler.samples > 1 else ""
-        origin |= legend(task, metrics)
+        origin |= legend(task, metrics) | ({} if subject.checkpoint else {"command": remedy})
         if not has_scores(subject.folder):
             write_scores(subject.folder, rows, metrics, origin, remedy)
         show_measured(task, metrics, len(rows), of=split, how=how, remedy=remedy, quiet=quiet)

@@ -15,7 +15,7 @@ from smolsum.config import Config
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.evaluate.api import Behind
 from smolsum.evaluate.generate import GREEDY, Sampler
-from smolsum.evaluate.scores import has_scores, read_summary
+from smolsum.evaluate.scores import BEHIND, has_scores, read_summary
 from smolsum.fingerprint import digest
 from smolsum.policy.load import Policy, load_policy, weights_hash
 from smolsum.policy.save import load_trained
@@ -59,7 +59,7 @@ class Subject:
         behind an endpoint its name and where that is."""
         if self.behind is not None:
             endpoint = self.behind.endpoint
-            return {"path": endpoint.model, "dtype": "", "weights": f"behind {endpoint.address}"}
+            return {"path": endpoint.model, "dtype": "", "weights": f"{BEHIND}{endpoint.address}"}
         if self.checkpoint is None:
             return {"path": self.config.model.path, "dtype": policy.dtype, "weights": weights_hash(policy.path)}
         return {"path": self.config.model.path, "dtype": policy.dtype, "weights": f"step {self.checkpoint.step}"}

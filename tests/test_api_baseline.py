@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from judge_server import JudgeServer, Reply, answer, failure, serving
+from judge_server import JudgeServer, Reply, answer, failure, score_of, serving
 from training import make_data
 
 from smolsum.cli import main
@@ -24,6 +25,12 @@ from smolsum.tasks.doc_qa.words import count_words, first_words
 def head(prompt: str, before: int) -> Reply:
     """A summary that any model could write: the post's first 30 words."""
     return answer(" ".join(prompt.split()[:30]))
+
+
+def cells(page: str) -> list[dict[str, Any]]:
+    """All cells of a report."""
+    found = json.loads(page)["sections"]
+    return [cell for s in found for item in s["items"] for row in item.get("rows", []) for cell in row]
 
 
 @pytest.fixture
@@ -70,6 +77,12 @@ def test_models_behind_an_endpoint(server: JudgeServer, tmp_path: Path, capsys: 
     page = next((tmp_path / "report").glob("*.json")).read_text()
     assert "Side by side" in page
     assert "answered_within with 95 % intervals" in page
+    commands = {cell["command"] for cell in cells(page) if "command" in cell}
+    assert commands == {"smolsum train --task doc-qa"}
+    assert "judge-a: " in (verdict := json.loads(page)["verdict"])
+    assert verdict.count("in answered_within, without training.") == 2
+    samples = [item for s in json.loads(page)["sections"] if s["title"] == "Samples" for item in s["items"]]
+    assert [len(item["rows"]) for item in samples] == [4, 4]
     assert len(server.asked) == asked
 
 
@@ -83,13 +96,18 @@ def test_a_reader_that_fails_for_all(server: JudgeServer, tmp_path: Path, capsys
         """A reader that leaves questions of each document without an answer."""
         if not prompt.startswith("Answer a question"):
             return head(prompt, before)
-        return answer('{"answer": null}' if len(server.asked) % 2 else "no idea")
+        return answer('{"answer": null}' if score_of("judge-a", f"{prompt}Test Case:") % 2 else "no idea")
 
     server.mischief = every_other
     assert main(command) == 0
     said = capsys.readouterr().err
     assert f"4 of 4 not read, and in no mean; smolsum {' '.join(command)} asks again" in said
     assert "to fill them" not in said
+    folder = next(runs.glob("baseline-*"))
+    assert main(["report", str(folder), "--format=json", "--out", str(tmp_path / "report")]) == 0
+    commands = {cell.get("command") for cell in cells((tmp_path / "report" / "report.json").read_text())}
+    assert commands <= {None, "smolsum train --task doc-qa", f"smolsum {' '.join(command)}"}
+    assert f"smolsum {' '.join(command)}" in commands
     server.mischief = lambda p, n: answer('{"answer": null}') if p.startswith("Answer a question") else head(p, n)
     panels_of.cache_clear()
     assert main(command) == 0

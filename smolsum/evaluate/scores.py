@@ -36,6 +36,8 @@ from smolsum.disk import replace, to_json
 from smolsum.errors import SmolsumError
 
 SCHEMA_VERSION = 1
+BEHIND = "behind "
+"""before the address, where a summary has the fingerprint of a model's weights"""
 SUMMARY = "summary.json"
 SCORES = "scores.jsonl"
 

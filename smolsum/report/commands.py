@@ -21,21 +21,28 @@ EVALUATED = ("data", "task", "sampling", "rewards", "model")
 def train_command(study: Study, model: str, strategy: str = FINETUNED, reward: str = "meteor") -> str:
     """The command that trains a configuration of the study, of a model by its name; of another task, as it is trained
     unless told otherwise."""
-    if not study.repeats and not study.trained:
-        return shlex.join(["smolsum", "train", *_task(study), "--model", _argument(study, model)])
+    named = ["--model", _argument(study, model)] if model in study.trainable else []
+    if not study.repeats:
+        task = [] if study.trained else _task(study)
+        return shlex.join(["smolsum", "train", *task, *named, *_flags(study, model, lambda section, name: True)])
     stages = STAGES[strategy]
     if strategy == LENGTH_ONLY:
         strategy, reward = FINETUNED, "length"  # the fine-tuned runs begin with it
     signals = "-".join(REWARDS.get(reward, (reward,)))
     fits = _flags(study, model, lambda section, name: section != "stages" or name in stages)
-    return shlex.join(
-        ["smolsum", "train", "--model", _argument(study, model), "--strategy", strategy, "--reward", signals, *fits]
-    )
+    return shlex.join(["smolsum", "train", *named, "--strategy", strategy, "--reward", signals, *fits])
 
 
 def judge_command(study: Study, evaluation: Evaluation) -> str:
     """The command that has an evaluation judged, as the others are."""
-    if evaluation.step is None and evaluation in study.baselines and (told := evaluation.prompt):
+    if not study.criteria:
+        return evaluation.again
+    if (
+        evaluation.step is None
+        and not evaluation.behind
+        and evaluation in study.baselines
+        and (told := evaluation.prompt)
+    ):
         return baseline_command(study, evaluation.model, told)
     return f"{evaluation.again} {_asking(study)}"
 
@@ -52,7 +59,8 @@ def baseline_command(study: Study, model: str, variant: str = "") -> str:
     fits = _flags(study, model, lambda section, _: section in EVALUATED)
     fits = [flag for flag in fits if not flag.startswith("--seed")]
     task = [] if study.trained else _task(study)
-    command = shlex.join(["smolsum", "baseline", *task, "--model", _argument(study, model), *prompt, *fits])
+    named = ["--model", _argument(study, model)] if model in study.trainable else ["--api", study.path_of(model)]
+    command = shlex.join(["smolsum", "baseline", *task, *named, *prompt, *fits])
     return f"{command} {_asking(study)}"
 
 

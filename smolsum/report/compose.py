@@ -79,6 +79,8 @@ def verdict(study: Study, found: Sequence[Outcome]) -> str:
         mine = [one for one in found if one.model == model and one.metric(COMPOSITE) is not None]
         if not mine:
             there = any(one.model == model for one in found)
+            if model not in study.trainable:
+                continue
             lack = "no trained configuration has been judged yet" if there else "no trained configuration yet"
             said.append(f"{model}: {lack}{_most_on_target(found, model)}.")
             continue
@@ -103,6 +105,11 @@ def _trained_verdict(study: Study) -> str:
     for model in study.models:
         tests = {run.paths.name: tables_task.started(run, study.score) for run in study.trained if run.model == model}
         known = {name: test for name, test in tests.items() if test is not None}
+        if not known and not tests:
+            means = [mean for e in study.baselines if e.model == model and (mean := e.metric(study.score)) is not None]
+            scored = f"{max(means):.3f} in {study.score}" if means else f"no {study.score}"
+            said.append(f"{model}: {scored}, without training.")
+            continue
         if not known:
             said.append(f"{model}: no run has {study.score} before and after training.")
             continue

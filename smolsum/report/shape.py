@@ -122,6 +122,7 @@ summary = fields(
     {
         "n": whole,
         "label": maybe(text),
+        "command": text,
         "step": maybe(whole),
         "split": text,
         "sampler": text,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from smolsum.configurations import model_name, reward_of, strategy_of
-from smolsum.evaluate.scores import SCORES, SUMMARY
+from smolsum.evaluate.scores import BEHIND, SCORES, SUMMARY
 from smolsum.lines import read_jsonl
 from smolsum.report.page import Source
 from smolsum.runs import RunPaths
@@ -47,8 +47,15 @@ class Evaluation:
         return model_name(str(self.summary["model"]["path"]))
 
     @property
+    def behind(self) -> bool:
+        """Whether the model is one behind an endpoint, which nobody trains here."""
+        return str(self.summary["model"]["weights"]).startswith(BEHIND)
+
+    @property
     def again(self) -> str:
         """The command that makes this evaluation, but for a judge's options."""
+        if command := self.summary.get("command"):
+            return str(command)
         if self.step is None:
             return f"smolsum eval {shlex.quote(str(self.summary['model']['path']))}"
         run = RunPaths(self.folder.parents[1])
@@ -161,6 +168,12 @@ class Study:
     def models(self) -> list[str]:
         """Names of all models, in alphabetical order."""
         return sorted({run.model for run in self.trained} | {e.model for e in self.baselines}, key=str.casefold)
+
+    @property
+    def trainable(self) -> list[str]:
+        """Names of the models that do not lie behind an endpoint."""
+        own = {run.model for run in self.trained} | {e.model for e in self.baselines if not e.behind}
+        return [model for model in self.models if model in own]
 
     @property
     def evaluations(self) -> list[Evaluation]:

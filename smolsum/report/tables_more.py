@@ -191,26 +191,28 @@ def samples_tables(study: Study, outcomes: Sequence[Outcome]) -> list[Table]:
     """Returns, for each model, completions of the same examples side by side; the examples are spread evenly over the
     split."""
     several = len(study.models) > 1
-    return [
+    tables = [
         _samples(f"S9{letter(place) if several else ''}", study, outcomes, model)
         for place, model in enumerate(study.models)
     ]
+    return [table for table in tables if table.rows]
 
 
 def _samples(label: str, study: Study, outcomes: Sequence[Outcome], model: str) -> Table:
-    shown = [*filter(None, [baseline_of(study, model)]), *(one for one in outcomes if one.model == model)]
-    ids = shown[0].side.ids["id"].to_list() if shown else []
+    found = [*filter(None, [baseline_of(study, model)]), *(one for one in outcomes if one.model == model)]
+    shown = [(one.name, one.evaluations[0]) for one in found]
+    shown = shown or [(e.folder.name, e) for e in study.baselines if e.model == model]
+    ids = shown[0][1].scores.frame["id"].to_list() if shown else []
     picked = ids[:: max(1, math.ceil(len(ids) / SAMPLES))]
     rows = []
     for key in picked:
         cells = [words(key)]
-        for one in shown:
-            evaluation = one.evaluations[0]
+        for _, evaluation in shown:
             text = evaluation.texts.get(key, "")
             cut = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
             cells.append(Cell(cut or "(empty)", source=Source(evaluation.folder / "scores.jsonl", key)))
         rows.append(tuple(cells))
-    columns = ("Example", *(one.name for one in shown))
+    columns = ("Example", *(name for name, _ in shown))
     return Table(label, f"Completions side by side, {model}", columns, tuple(rows), folded=True)
 
 

@@ -69,7 +69,7 @@ def data_tables(study: Study) -> list[Table]:
         ("1c", "posts", "train", f"{asked} tokens without system prompt, train split"),
     ):
         rows: list[tuple[Cell, ...]] = []
-        for model in study.models:
+        for model in study.trainable:
             run = corpora.get(model)
             if run is None and of == "references" and not study.repeats:  # other tasks may have none
                 continue
