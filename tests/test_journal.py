@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from disks import mounted
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from smolsum.errors import SmolsumError
@@ -151,7 +151,6 @@ def test_a_copy_without_empty_directories(paths: RunPaths) -> None:
 # what is read
 
 
-@settings(deadline=None)  # a busy disk is no failure
 @given(
     st.lists(st.dictionaries(st.text(), st.none() | st.integers() | st.text() | st.floats(allow_nan=False))),
     st.floats(0, 1),

@@ -242,7 +242,7 @@ def test_what_cannot_be_computed_with_is_refused(size: float) -> None:
 SCORE = st.one_of(st.none(), st.sampled_from([0.0, 0.1, 0.2, 0.3, 1.0]), st.floats(-1e6, 1e6), st.just(math.nan))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(SCORE, SCORE), max_size=12), st.sampled_from(ALTERNATIVES))
 def test_no_scores_make_nonsense(pairs: list[tuple[float | None, float | None]], alternative: Alternative) -> None:
     """Whatever the scores: no warning (they are errors here), p in 0-1 or undefined, t finite or undefined."""

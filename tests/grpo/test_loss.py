@@ -256,7 +256,7 @@ def test_gradient_of_every_kl_estimate(kind: str, kl: str, unbiased: bool) -> No
 SPLITS = st.lists(st.booleans(), min_size=7, max_size=7)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 1000),
     kind=st.sampled_from(KINDS),

@@ -75,7 +75,7 @@ parts = st.sampled_from(
 )
 
 
-@settings(max_examples=10_000, deadline=None)
+@settings(max_examples=10_000)
 @given(text=st.one_of(st.text(), st.lists(st.one_of(parts, st.text(max_size=4)), max_size=12).map("".join)))
 def test_any_text_is_read(text: str) -> None:
     """No exception; a letter is A or B, the place of the notes is in the text, and what is well formed has both."""
@@ -88,7 +88,7 @@ def test_any_text_is_read(text: str) -> None:
     assert not reading.well_formed or (reading.letter and reading.notes)
 
 
-@settings(max_examples=10_000, deadline=None)
+@settings(max_examples=10_000)
 @given(
     right=st.lists(st.lists(st.booleans(), max_size=8), max_size=8),
     power=st.floats(0, 10),

@@ -113,7 +113,7 @@ PIECES = st.sampled_from(sorted({form for forms in KNOWN.forms.values() for form
 TEXTS = st.one_of(st.text(max_size=300), st.lists(st.one_of(PIECES, st.text(max_size=12)), max_size=30).map(" ".join))
 
 
-@settings(max_examples=10_000, deadline=None)
+@settings(max_examples=10_000)
 @given(TEXTS, st.sampled_from(EXAMPLES))
 def test_any_text_has_a_share(text: str, example: Example) -> None:
     """Within [0, 1], the share of the questions, of which a post has three to five; a text with nothing in it answers
@@ -129,7 +129,7 @@ def test_any_text_has_a_share(text: str, example: Example) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=10_000, deadline=None)
+@settings(max_examples=10_000)
 @given(st.lists(TEXTS, min_size=2, max_size=4), st.sampled_from(EXAMPLES))
 def test_any_group_has_places(texts: list[str], example: Example) -> None:
     """Within [0, 1], half in the mean, and in the order of the questions answered; the limit within [-1, 0]."""

@@ -74,7 +74,7 @@ def test_what_is_cut_ends_with_a_word() -> None:
     assert first_words("one, two!", 2) == "one, two!"
 
 
-@settings(max_examples=1_000, deadline=None)
+@settings(max_examples=1_000)
 @given(st.text(max_size=100))
 def test_composed_or_not(text: str) -> None:
     """The same text has the same words, however its letters are written."""
@@ -85,7 +85,7 @@ def test_composed_or_not(text: str) -> None:
 TEXTS = st.text(max_size=400) | st.text("abAB12é'\u0301.,: -文가ก", max_size=60)
 
 
-@settings(max_examples=10_000, deadline=None)
+@settings(max_examples=10_000)
 @given(TEXTS, st.integers(1, 60))
 def test_any_text(text: str, limit: int) -> None:
     """The reward is within [-1, 0], 0 where the text is within the limit; what is left of a text has at most `limit`

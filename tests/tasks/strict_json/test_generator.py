@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -39,7 +39,6 @@ def right(schema: dict[str, Any], rng: Random) -> Any:
 
 
 @given(st.integers(0, 2**32), st.sampled_from(TEMPLATES))
-@settings(deadline=None)
 def test_every_template_asks_for_something_possible(seed: int, template: Any) -> None:
     """Each drawing has a schema without contradiction that a right answer satisfies and conforms to wholly; its text
     names every key and every allowed value, and its depth is that of a right answer."""
@@ -72,7 +71,6 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.integers(0, 500), st.booleans())
-@settings(deadline=None)
 def test_conformance_is_1_only_for_what_satisfies(value: Any, seed: int, mended: bool) -> None:
     """The checks and the library agree on who is right, for arbitrary values and for right ones with one part
     replaced."""

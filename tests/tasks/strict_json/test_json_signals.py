@@ -294,7 +294,6 @@ RANGES = {
 }
 
 
-@settings(deadline=None)
 @given(TEXTS, SCHEMAS)
 def test_ranges_hold_for_any_text(text: str, schema: dict[str, Any]) -> None:
     """Garbled texts and near misses among them: no exception, and each signal in its range."""
@@ -302,7 +301,7 @@ def test_ranges_hold_for_any_text(text: str, schema: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=10_000, deadline=None)
+@settings(max_examples=10_000)
 @given(TEXTS, SCHEMAS)
 def test_ranges_hold_for_ten_thousand_texts(text: str, schema: dict[str, Any]) -> None:
     """The same, at length."""
