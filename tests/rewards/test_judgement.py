@@ -75,6 +75,7 @@ parts = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=10_000)
 @given(text=st.one_of(st.text(), st.lists(st.one_of(parts, st.text(max_size=4)), max_size=12).map("".join)))
 def test_any_text_is_read(text: str) -> None:
@@ -88,6 +89,7 @@ def test_any_text_is_read(text: str) -> None:
     assert not reading.well_formed or (reading.letter and reading.notes)
 
 
+@pytest.mark.slow
 @settings(max_examples=10_000)
 @given(
     right=st.lists(st.lists(st.booleans(), max_size=8), max_size=8),

@@ -197,6 +197,7 @@ def test_a_summary_has_the_figures_of_a_count_by_hand() -> None:
 GOOD = group(SHORT)
 
 
+@pytest.mark.slow
 @settings(max_examples=10_000)
 @given(
     text=st.one_of(

@@ -109,6 +109,7 @@ def test_names_are_what_stands_with_a_capital_inside_sentences_only() -> None:
     assert names_in([*texts, "and then"]) == ("Edith", "Noah", "Maya")
 
 
+@pytest.mark.slow
 @settings(max_examples=10_000)
 @given(
     text=st.one_of(

@@ -113,6 +113,7 @@ PIECES = st.sampled_from(sorted({form for forms in KNOWN.forms.values() for form
 TEXTS = st.one_of(st.text(max_size=300), st.lists(st.one_of(PIECES, st.text(max_size=12)), max_size=30).map(" ".join))
 
 
+@pytest.mark.slow
 @settings(max_examples=10_000)
 @given(TEXTS, st.sampled_from(EXAMPLES))
 def test_any_text_has_a_share(text: str, example: Example) -> None:

@@ -85,6 +85,7 @@ def test_composed_or_not(text: str) -> None:
 TEXTS = st.text(max_size=400) | st.text("abAB12é'\u0301.,: -文가ก", max_size=60)
 
 
+@pytest.mark.slow
 @settings(max_examples=10_000)
 @given(TEXTS, st.integers(1, 60))
 def test_any_text(text: str, limit: int) -> None:
