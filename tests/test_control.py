@@ -94,6 +94,7 @@ def test_pause_resume_stop(tmp_path: Path) -> None:
     assert learned(paths.root) == learned(runs / "calm")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["file", "signal"])
 def test_stop_while_paused(tmp_path: Path, way: str) -> None:
     """Whichever way the user asks, a resting run leaves as after a step: saved, with the code of an interruption."""

@@ -19,6 +19,7 @@ from tests.training import SIZES, arguments, make_data
 LORA = {"lora__rank": 4, "lora__keys": "self_attn.q_proj"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, LORA], ids=["whole", "adapter"])
 def test_workers_give_what_this_machine_gives(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -46,6 +47,7 @@ def test_workers_give_what_this_machine_gives(
     assert {row["id"]: row["meteor"] for row in scores} == {name: row["meteor"] for name, row in ours.items()}
 
 
+@pytest.mark.slow
 def test_workers_die(tmp_path: Path) -> None:
     """One is killed: the other takes over its posts. Both are: exit 3, and the same command without workers makes only
     what is missing."""

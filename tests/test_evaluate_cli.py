@@ -454,6 +454,7 @@ def test_another_task(run: Path, call: Call, server: JudgeServer, monkeypatch: p
     assert "meteor" not in row
 
 
+@pytest.mark.slow
 def test_the_user_is_asked_on_a_terminal(run: Path, call: Call, server: JudgeServer) -> None:
     """Before the first call a person may say no; nothing was asked then, and what needs no judge is there."""
     command = [sys.executable, "-m", "smolsum", "eval", str(run), "--judge", "judge-a", "--name", "declined"]

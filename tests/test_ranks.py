@@ -137,6 +137,7 @@ def tokens(runs: Path) -> list[list[int]]:
     return [json.loads(line)["token_ids"] for line in lines]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [4, 3, 1], ids=["halves", "two and one", "one for two"])
 def test_the_gradient_of_two_ranks_is_that_of_one(groups: int, tmp_path: Path) -> None:
     """One rank with twice the groups; whatever the shares are, and metrics as well."""
@@ -152,6 +153,7 @@ def test_the_gradient_of_two_ranks_is_that_of_one(groups: int, tmp_path: Path) -
         np.testing.assert_allclose(two[name] / norm, one[name] / norm, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_two_ranks_train_as_one(alone: Path, tmp_path: Path) -> None:
     """Each samples and trains its share; the first alone writes and speaks."""
     first, second = finish(start(tmp_path / "runs", 2))

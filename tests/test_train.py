@@ -127,6 +127,7 @@ def test_resume_after_kill_is_bitwise(data: Path, finished: Path, tmp_path: Path
     assert weights(tmp_path / "killed", 5) == weights(finished, 5)
 
 
+@pytest.mark.slow
 def test_first_ctrl_c_saves_and_exits_130(data: Path, finished: Path, tmp_path: Path) -> None:
     """The step is finished and saved, the hint resumes, and the resumed run ends as if nothing had been."""
     process = start(arguments(data, tmp_path, "stopped"))
@@ -145,6 +146,7 @@ def test_first_ctrl_c_saves_and_exits_130(data: Path, finished: Path, tmp_path: 
     assert weights(run, 8) == weights(finished, 8)
 
 
+@pytest.mark.slow
 def test_ctrl_c_outside_a_step_leaves_at_once(data: Path, finished: Path, tmp_path: Path) -> None:
     """In an evaluation there is no step to finish: 130, the hint, and the resumed run ends as if nothing had been."""
     process = start(arguments(data, tmp_path, "early"))
@@ -233,6 +235,7 @@ def test_finished_run_resumes_to_nothing(finished: Path, capsys: pytest.CaptureF
     assert weights(finished, 8) == before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="a small disk needs root to mount")
 def test_full_disk_keeps_the_last_checkpoint(data: Path, finished: Path, tmp_path: Path) -> None:
     """A disk that fills up ends the run with one error; with room again it resumes to the same end."""

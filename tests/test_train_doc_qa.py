@@ -53,6 +53,7 @@ def train(data: Path, runs: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, 
     return main(["train", "--task=doc-qa", "--model=tiny", "--runs-dir", str(runs), "--name=mine", *given, *more])
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_and_comes_back(
     data: Path, server: JudgeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

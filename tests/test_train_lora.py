@@ -76,6 +76,7 @@ def test_a_copied_checkpoint_is_known_as_adapters(
     assert "lora.fuse=true" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_resume_with_adapters_is_bitwise(finished: Path, data: Path, tmp_path: Path) -> None:
     """Killed in its first step or after a checkpoint, the run ends as if nothing had been."""
     settings = arguments(data, tmp_path, "killed", model__quantize=4, lora__fuse=True, **LORA)

@@ -41,6 +41,7 @@ def test_workers_that_will_not_do_are_refused(
     assert not runs.exists()
 
 
+@pytest.mark.slow
 def test_a_run_without_workers_waits_stops_and_goes_on(tmp_path: Path) -> None:
     """Its worker is killed: after the wait it ends with 3, saved; with another worker it goes on to the end, each step
     once, each rollout with the seed of its place."""

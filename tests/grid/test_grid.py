@@ -171,6 +171,7 @@ def test_two_grids_in_one_directory(data: Path, tmp_path: Path, call: Call) -> N
     assert [path.name for path in tmp_path.iterdir()] == [LOCK]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_the_same_command_goes_on(number: signal.Signals, whole: Path, data: Path, tmp_path: Path, call: Call) -> None:
     """Stopped in its second run, by Ctrl-C or kill -9, the grid ends as if nothing had been."""

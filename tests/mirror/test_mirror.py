@@ -93,6 +93,7 @@ def test_a_mirrored_run_is_whole(finished: Path, s3: S3Server) -> None:
     assert "mirror" in events(finished)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_from_the_bucket(
     data: Path, finished: Path, s3: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,6 +53,7 @@ def test_two_at_one_port(tmp_path: Path) -> None:
     assert (code, "cannot listen" in text) == (4, True)
 
 
+@pytest.mark.slow
 def test_one_folder_for_each(tmp_path: Path) -> None:
     """A folder that another worker uses, or that is a file, is one error."""
     folder = str(write(tmp_path / "m", "qwen2"))
