@@ -17,13 +17,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from smolsum.asking.attempts import Budget
-from smolsum.asking.endpoint import Endpoint
 from smolsum.evaluate.judgements import Ledger
-from smolsum.evaluate.referee import Item, judge_items
-from smolsum.tasks.tldr_criteria import CRITERIA
+from smolsum.evaluate.judging import Item, judge_items
+from smolsum.llm.client import Endpoint
+from smolsum.llm.retry import RetryPolicy
+from smolsum.tasks.tldr import CRITERIA
 
-SERVER = Path(__file__).parents[1] / "tests" / "judge_server.py"
+SERVER = Path(__file__).parents[1] / "tests" / "support" / "judge_server.py"
 POST = "My flatmate sold my bike on Monday. She says it was hers, and I have the receipt. What can I do? " * 10
 
 
@@ -35,7 +35,7 @@ def ours(url: str, calls: int, concurrency: int) -> float:
         with Ledger(Path(folder), "judge-a", "again") as ledger:
             began = time.perf_counter()
             judged, failure = judge_items(
-                items, CRITERIA, Endpoint(url, "judge-a"), rounds=1, concurrency=concurrency, budget=Budget(),
+                items, CRITERIA, Endpoint(url, "judge-a"), rounds=1, concurrency=concurrency, budget=RetryPolicy(),
                 ledger=ledger, approve=lambda estimate: True, report=lambda done, failed: None,
             )  # fmt: skip
             seconds = time.perf_counter() - began
@@ -46,7 +46,7 @@ def ours(url: str, calls: int, concurrency: int) -> float:
 
 def theirs(url: str, calls: int, concurrency: int) -> float:
     """Seconds for as many calls through DeepEval's model for OpenAI, which makes a client for each."""
-    import smolsum.evaluate.judge  # noqa: F401  its settings
+    import smolsum.evaluate.geval  # noqa: F401  its settings
 
     # isort: split
     from deepeval.metrics import GEval
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=16, metavar="N")
     parser.add_argument("--deepeval", action="store_true", help="also DeepEval's own client")
     told = parser.parse_args()
-    import smolsum.evaluate.judge  # noqa: F401  its import is not what is measured
+    import smolsum.evaluate.geval  # noqa: F401  its import is not what is measured
 
     command = [sys.executable, str(SERVER), "--latency", str(told.latency)]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

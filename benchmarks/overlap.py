@@ -16,15 +16,22 @@ import time
 from pathlib import Path
 from statistics import median
 
-from smolsum.config import Config, ModelConfig, SamplingConfig, StageConfig, TrainConfig, WorkersConfig
+from smolsum.config.sections import (
+    Config,
+    GrpoConfig,
+    ModelConfig,
+    SamplingConfig,
+    StageConfig,
+    TrainConfig,
+    WorkersConfig,
+)
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.grpo.update import gradients
-from smolsum.objective import GrpoConfig
-from smolsum.policy.identity import identity
 from smolsum.policy.load import load_policy
-from smolsum.rollout import fleet, remote
-from smolsum.rollout.records import Prompt
-from smolsum.rollout.source import Asked
+from smolsum.policy.weights import identity
+from smolsum.rollout import workers
+from smolsum.rollout.sampler import SampleRequest
+from smolsum.types import Prompt
 
 # isort: split
 import mlx.core as mx
@@ -55,8 +62,8 @@ def measure(seconds: float) -> tuple[float, float, float]:
         stages={"length": STAGE},
     )
     prompts = [Prompt(f"{n}", (), tuple(range(20, 220)), ("",), {}) for n in range(PROMPTS)]
-    fleet.PROBED = 0  # a worker without a model cannot prove its weights
-    source = remote.RemoteSource(policy, config, prompts, tell=lambda *_, **__: None, stopping=lambda: False)
+    workers.PROBED = 0  # a worker without a model cannot prove its weights
+    source = workers.RemoteSource(policy, config, prompts, tell=lambda *_, **__: None, stopping=lambda: False)
     optimizer = Optimizer(policy.model, config.optimizer)
     advantages = mx.array([[float(g) - 3.5 for g in range(GROUP)]] * PROMPTS)
     steps, updates = [], []
@@ -64,8 +71,8 @@ def measure(seconds: float) -> tuple[float, float, float]:
         source.publish(0, always=True)
         for step in range(1, STEPS + 1):
             began = time.perf_counter()
-            groups = source.sample(Asked(step, prompts, 0, 1.0))
-            source.ahead(Asked(step + 1, prompts, 0, 1.0))
+            groups = source.sample(SampleRequest(step, prompts, 0, 1.0))
+            source.ahead(SampleRequest(step + 1, prompts, 0, 1.0))
             middle = time.perf_counter()
             grads, _ = gradients(policy.model, groups, advantages, GrpoConfig(), STAGE, max_new_tokens=TOKENS)
             optimizer.step(policy.model, grads, 1e-5)

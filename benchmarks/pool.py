@@ -17,10 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from smolsum.rollout.http import Terms, Wanted, WorkerClient
-from smolsum.rollout.member import Member
+from smolsum.rollout.member import Expected, Member
 from smolsum.rollout.pool import Pool
-from smolsum.rollout.preflight import Expected
+from smolsum.rollout.protocol import Terms, Wanted, WorkerClient
 from smolsum.weights.publish import Publisher, Version
 
 SIMULATED = Path(__file__).parent / "cases" / "simulated_worker.py"

@@ -33,14 +33,13 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 
-from smolsum.config import StageConfig
+from smolsum.config.sections import GrpoConfig, OptimizerConfig, StageConfig
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.grpo.update import gradients
-from smolsum.objective import GrpoConfig, OptimizerConfig
-from smolsum.policy import kernels
-from smolsum.policy.accumulate import Chunking
+from smolsum.policy.cpu import kernels
+from smolsum.policy.gradients import Chunking
 from smolsum.policy.logprobs import group_logprobs
-from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
+from smolsum.types import Prompt, Rollout, RolloutGroup
 from smolsum.weights import delta
 
 RATE, PROMPT, GROUP, TOKENS = 2e-6, 330, 8, 64
@@ -138,7 +137,7 @@ def timed(work: Any) -> tuple[Any, float]:
 def write(shape: Shape, arrays: dict[str, Any], folder: Path) -> Path:
     """The model in the Hugging Face layout, with the tokenizer of a built-in one."""
     folder.mkdir()
-    source = Path(str(resources.files("smolsum"))) / "builtin" / "tiny"
+    source = Path(str(resources.files("smolsum.policy"))) / "builtin" / "tiny"
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         shutil.copyfile(source / name, folder / name)
     config = json.loads((source / "config.json").read_text()) | {

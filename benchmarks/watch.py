@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from watching import make_run, row, status
+from support.watching import make_run, row, status
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

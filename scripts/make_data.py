@@ -34,7 +34,7 @@ def stories() -> dict[str, list[Story]]:
 
 def main() -> None:
     """Make and write the three splits."""
-    folder = Path(__file__).parents[1] / "smolsum" / "builtin" / "tldr-mini"
+    folder = Path(__file__).parents[1] / "smolsum" / "tasks" / "builtin" / "tldr-mini"
     folder.mkdir(parents=True, exist_ok=True)
     for split, told in stories().items():
         frame = pl.DataFrame(

@@ -20,13 +20,12 @@ from builtin_models import CONFIGS, SHARED, TAGS
 from make_models import BUILTIN, END, fit, prompt_text, save
 from tokenizers import AddedToken, Tokenizer
 
-from smolsum.config import Config, DataConfig
-from smolsum.data import Example, load_split
-from smolsum.policy import kernels
-from smolsum.rewards.judgement import TAG
+from smolsum.config.sections import Config, DataConfig
+from smolsum.policy.cpu import kernels
 from smolsum.tasks import TASKS
-from smolsum.tasks.ab_judge.rules import rules
-from smolsum.tasks.ab_judge.settings import AbJudgeConfig
+from smolsum.tasks.ab_judge.pairs import AbJudgeConfig, rules
+from smolsum.tasks.ab_judge.signals import TAG
+from smolsum.tasks.data import Example, load_split
 
 # isort: split
 import mlx.core as mx

@@ -22,10 +22,10 @@ from make_data import stories
 from tldr_mini.compose import Story, reference, summary
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from smolsum.policy import kernels
+from smolsum.policy.cpu import kernels
+from smolsum.policy.cpu.streams import spread
 from smolsum.policy.logprobs import group_hidden, group_logprobs, token_logprobs  # loads a fast BLAS before MLX
-from smolsum.policy.streams import spread
-from smolsum.tasks.prompts import SUMMARISE, exactly
+from smolsum.tasks.tldr import SUMMARISE, exactly
 
 # isort: split
 import mlx.core as mx
@@ -34,7 +34,7 @@ import mlx.optimizers as optim
 from mlx.utils import tree_flatten, tree_map
 from mlx_lm.utils import _get_classes
 
-BUILTIN = Path(__file__).parents[1] / "smolsum" / "builtin"
+BUILTIN = Path(__file__).parents[1] / "smolsum" / "policy" / "builtin"
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"

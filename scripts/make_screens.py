@@ -10,9 +10,9 @@ import re
 import sys
 from pathlib import Path
 
-from smolsum.runs import RunPaths
+from smolsum.runs.paths import RunPaths
+from smolsum.runs.reader import Run
 from smolsum.watch.app import WatchApp
-from smolsum.watch.run import Run
 
 OUT = Path(__file__).parents[1] / "docs"
 SIZE = (120, 40)

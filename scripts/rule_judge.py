@@ -24,8 +24,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from typing import Any
 
-from smolsum.tasks.proxies import repeated_trigrams
-from smolsum.tasks.tldr_criteria import CLARITY, CONCISENESS, COVERAGE, CRITERIA, FAITHFULNESS
+from smolsum.tasks.text_metrics import repeated_trigrams
+from smolsum.tasks.tldr import CLARITY, CONCISENESS, COVERAGE, CRITERIA, FAITHFULNESS
 
 MODEL = "rules"
 LONG = 5

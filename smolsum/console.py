@@ -1,8 +1,12 @@
-"""The one owner of both streams: data goes to stdout, everything said to a person to stderr.
+"""Ctrl-C as a request.
+
+The one owner of both streams: data goes to stdout, everything said to a person to stderr.
 
 Colour and live tables need a terminal, and none of NO_COLOR, TERM=dumb and `set_plain`; FORCE_COLOR asks for
 colour without a terminal. Text is printed as it is, never read as Rich markup. Rich is imported on first use
 only, so that importing this module costs nothing.
+
+Progress of one long count on stderr: a bar with the time left on a terminal, a line every few seconds elsewhere.
 """
 
 from __future__ import annotations
@@ -10,15 +14,23 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Self
 
 from smolsum.errors import SmolsumError
 
 if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
+    from rich.progress import Progress as Bar
+
 
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?\s?([%a-z]{0,3}|\*)|-|[-+]?inf|nan|", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -212,3 +224,78 @@ def _labelled(label: str, style: str, text: str) -> None:
     from rich.text import Text
 
     console().print(Text.assemble((f"{label}:", style), " ", visible(text)), soft_wrap=True)
+
+
+class Meter:
+    """From its first `to`, which says how far it is, to leaving it: before that a user may be asked something."""
+
+    def __init__(
+        self,
+        doing: str,
+        total: int,
+        *,
+        quiet: bool = False,
+        every_s: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`doing` is what the bar is called, `total` its end; without a bar a line comes every `every_s` seconds."""
+        self._doing, self._total, self._quiet = doing, total, quiet
+        self._every_s, self._clock = every_s, clock
+        self._first: int | None = None
+        self._bar: Bar | None = None
+
+    def __enter__(self) -> Self:
+        self._began = self._spoke = self._clock()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def to(self, done: int, note: str = "") -> None:
+        """`done` of the total; `note` is a word more. The first call may tell what was there before."""
+        if self._first is None:
+            self._first, self._began = done, self._clock()
+            if live() and not self._quiet:
+                self._bar = bar(self._doing, self._total)
+        now = self._clock()
+        fresh = done - self._first
+        left = f"eta {duration((now - self._began) / fresh * (self._total - done))}" if fresh else ""
+        text = " ".join(part for part in (f"{done}/{self._total}", note, left) if part)
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=done, numbers=text)
+        elif not self._quiet and (now - self._spoke >= self._every_s or (done == self._total and fresh)):
+            self._spoke = now
+            narrate(f"{self._doing} {text}")
+
+
+@contextmanager
+def stop_signals(request_stop: Callable[[], bool]) -> Iterator[None]:
+    """The first Ctrl-C (or SIGTERM) calls `request_stop`, which tells whether there is a step to finish; without one,
+    and for a second Ctrl-C, KeyboardInterrupt is raised at once."""
+
+    def ask(_number: int, _frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if not request_stop():
+            raise KeyboardInterrupt
+        # straight to the system: a signal may come while Python writes to the same stream
+        os.write(2, b"finishing the step, then saving; Ctrl-C again to quit at once\n")
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def duration(seconds: float) -> str:
+    """Returns a time in its two largest units: `42s`, `5m02s`, `3h03m`, `2d04h`."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}d{hour:02}h"
+    if hours:
+        return f"{hours}h{minute:02}m"
+    return f"{minutes}m{second:02}s" if minutes else f"{second}s"

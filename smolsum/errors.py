@@ -9,6 +9,9 @@ SmolsumError            1    the work failed; partial results are kept
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class SmolsumError(Exception):
     """A failure with one sentence for the user and, where there is one, the command that mends it."""
@@ -43,3 +46,10 @@ class InterruptedRun(SmolsumError):
     """The user stopped a run; it was saved and can be resumed."""
 
     exit_code = 130
+
+
+def nearest(word: str, options: Iterable[str]) -> str:
+    """Returns a hint: the option closest to `word`, or all of them where none is close."""
+    names = list(options)
+    close = get_close_matches(word, names, n=1)
+    return f"did you mean {close[0]}?" if close else f"choose from {', '.join(names)}"

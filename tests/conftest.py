@@ -5,13 +5,9 @@ Examples of property-based tests have no deadline: what else the machine does is
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from hypothesis import settings
 
 import smolsum.policy  # noqa: F401
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 settings.register_profile("smolsum", deadline=None)
 settings.load_profile("smolsum")

@@ -174,7 +174,7 @@ def test_nothing_foreign_steers_the_terminal(
 
 def test_import_is_cheap() -> None:
     """Importing the console and the configuration loads none of the heavy libraries."""
-    code = "import sys, smolsum.console, smolsum.resolve; print({'rich', 'numpy', 'mlx'} & set(sys.modules))"
+    code = "import sys, smolsum.console, smolsum.config.resolve; print({'rich', 'numpy', 'mlx'} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "set()\n"
 

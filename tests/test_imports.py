@@ -50,13 +50,13 @@ def loaded(code: str) -> set[str]:
 )
 def test_command_line_is_light(line: list[str]) -> None:
     """Help, version and a mistyped command load none of the heavy libraries, Rich included."""
-    assert loaded(f"from smolsum.cli import main\nmain({line})") == set()
+    assert loaded(f"from smolsum.cli.main import main\nmain({line})") == set()
 
 
 @pytest.mark.parametrize("command", ["train", "eval", "baseline", "data"])
 def test_help_lists_tasks(command: str) -> None:
     """A task that is added appears in the help by itself, which waits for no task."""
-    code = "import smolsum.tasks\nsmolsum.tasks.NAMES += ('capitals',)\nfrom smolsum.cli import main\n"
+    code = "import smolsum.tasks\nsmolsum.tasks.NAMES += ('capitals',)\nfrom smolsum.cli.main import main\n"
     probe = f"{code}main(['{command}', '--help'])\nassert 'TASKS' not in vars(smolsum.tasks)"
     run = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     told = " ".join(run.stdout.split())
@@ -66,16 +66,16 @@ def test_help_lists_tasks(command: str) -> None:
 def test_dry_run_needs_no_mlx() -> None:
     """A quiet dry run reads settings at most: it loads nothing that computes."""
     # the data are read with polars
-    assert loaded("from smolsum.cli import main\nmain(['train', '--dry-run', '--quiet'])") <= {"polars"}
+    assert loaded("from smolsum.cli.main import main\nmain(['train', '--dry-run', '--quiet'])") <= {"polars"}
 
 
 def test_progress_is_light() -> None:
     """A run that is not on a terminal shows its progress without Rich."""
-    code = "from smolsum.progress import Progress\nwith Progress() as p: p.phase('loading')"
+    code = "from smolsum.train.progress import Progress\nwith Progress() as p: p.phase('loading')"
     assert loaded(code) == set()
 
 
-@pytest.mark.parametrize("module", ["runs", "journal", "checkpoints"])
+@pytest.mark.parametrize("module", ["runs.paths", "runs.journal", "runs.checkpoints", "runs.reader"])
 def test_run_directory_needs_no_mlx(module: str) -> None:
     """What reads a run directory works on a machine without MLX."""
     assert not {"mlx", "mlx_lm", "transformers", "datasets"} & loaded(f"import smolsum.{module}")
@@ -83,29 +83,29 @@ def test_run_directory_needs_no_mlx(module: str) -> None:
 
 def test_statistics_need_no_mlx() -> None:
     """Comparing scores works on a machine without MLX and loads no model library."""
-    code = "import smolsum.stats, smolsum.stats.compare, smolsum.stats.sides"
+    code = "import smolsum.stats, smolsum.stats.compare, smolsum.stats.loading"
     assert loaded(code) <= {"numpy", "polars", "scipy"}
 
 
 def test_reports_need_no_mlx() -> None:
     """A report, and a list of runs, are made on a machine without MLX."""
     never = {"datasets", "deepeval", "mlx", "mlx_lm", "textual", "torch", "transformers"}
-    assert not never & loaded("import smolsum.report.compose, smolsum.report.gather, smolsum.report.write")
-    assert not never & loaded("import smolsum.listing")
+    assert not never & loaded("import smolsum.report.build, smolsum.report.collect, smolsum.report.render.write")
+    assert not never & loaded("import smolsum.runs.listing")
 
 
 def test_view_needs_no_mlx() -> None:
     """Runs can be watched on a machine without MLX; a page of text needs no app either."""
-    assert loaded("import smolsum.watch.app, smolsum.watch.picker, smolsum.watch.launch") <= {"rich", "textual"}
-    assert loaded("import smolsum.watch.snapshot") <= {"rich"}
+    assert loaded("import smolsum.watch.app, smolsum.watch.launch") <= {"rich", "textual"}
+    assert loaded("import smolsum.watch.launch") <= {"rich"}
 
 
 def test_training_needs_no_view() -> None:
     """The trainer loads nothing of the view."""
-    assert not {"textual"} & loaded("import smolsum.train")
+    assert not {"textual"} & loaded("import smolsum.train.loop")
 
 
-@pytest.mark.parametrize("module", ["train", "evaluation"])
+@pytest.mark.parametrize("module", ["train.loop", "evaluate.run"])
 def test_deepeval_is_for_the_judge(module: str) -> None:
     """Training, and evaluating without a judge, never wait for DeepEval."""
     assert "deepeval" not in loaded(f"import smolsum.{module}")
@@ -119,8 +119,8 @@ def test_judge_is_quiet() -> None:
         "sys.addaudithook(lambda event, _: event in ('socket.connect', 'socket.getaddrinfo') and os._exit(9))\n"
         "os.chdir(tempfile.mkdtemp())\n"
         "pathlib.Path('.env').write_text('FROM_DOTENV=1')\n"
-        "from smolsum.evaluate.judge import fingerprint\n"
-        "from smolsum.tasks.tldr_criteria import CRITERIA\n"
+        "from smolsum.evaluate.geval import fingerprint\n"
+        "from smolsum.tasks.tldr import CRITERIA\n"
         "for criterion in CRITERIA: asyncio.run(fingerprint(criterion))\n"
         "from deepeval.config.settings import get_settings\n"
         "assert get_settings().DEEPEVAL_TELEMETRY_OPT_OUT\n"
@@ -140,7 +140,7 @@ def test_help_is_fast() -> None:
     """All the work of `smolsum --help` after Python's start stays within its budget, at best of five."""
     # CPU time, as on a busy machine the clock on the wall measures the neighbours
     code = (
-        "import sys, time\nbegan = time.process_time()\nfrom smolsum.cli import main\nmain(['--help'])\n"
+        "import sys, time\nbegan = time.process_time()\nfrom smolsum.cli.main import main\nmain(['--help'])\n"
         "print(1000 * (time.process_time() - began), file=sys.stderr)"
     )
     runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(5)]

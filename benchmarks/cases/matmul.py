@@ -11,8 +11,8 @@ import smolsum.policy  # noqa: F401  loads a fast BLAS before MLX
 # isort: split
 import mlx.core as mx
 
-from smolsum.policy import blas
-from smolsum.policy.streams import streams
+from smolsum.policy.cpu import blas
+from smolsum.policy.cpu.streams import streams
 
 
 def rate(rows: int, inner: int, columns: int, seconds: float = 2.0) -> float:

@@ -7,14 +7,13 @@ import random
 from random_qwen2 import random_qwen2
 from shapes import SHAPES, UPDATES, Stopwatch, arguments, report
 
-from smolsum.config import Config, SamplingConfig, StageConfig, TrainConfig
+from smolsum.config.sections import Config, GrpoConfig, OptimizerConfig, SamplingConfig, StageConfig, TrainConfig
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.grpo.update import gradients
-from smolsum.objective import GrpoConfig, OptimizerConfig
-from smolsum.policy import kernels
-from smolsum.policy.accumulate import Chunking
+from smolsum.policy.cpu import kernels
+from smolsum.policy.gradients import Chunking
 from smolsum.policy.memory import Widest, estimate, shape_of
-from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
+from smolsum.types import Prompt, Rollout, RolloutGroup
 
 # isort: split
 import mlx.core as mx

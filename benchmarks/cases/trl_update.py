@@ -37,7 +37,7 @@ def main() -> None:
     shape = SHAPES[told.shape]
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parents[2] / "smolsum/builtin/tiny")
+    tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parents[2] / "smolsum/policy/builtin/tiny")
     config = Qwen2Config(
         hidden_size=shape.width,
         num_hidden_layers=shape.layers,

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smolsum.evaluate.columns import judged_columns
-from smolsum.evaluate.referee import Judged
-from smolsum.tasks.criterion import COMPOSITE, Criterion
+from smolsum.evaluate.judging import Judged
+from smolsum.evaluate.tables import judged_columns
+from smolsum.types import COMPOSITE, Criterion
 
 
 def judge_noise(rounds: Sequence[Sequence[float | None]]) -> dict[str, float | int | None]:

@@ -12,17 +12,16 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from smolsum.asking.cache import cache_file, content_key, warn_of_damage
-from smolsum.disk import to_json
 from smolsum.errors import SmolsumError
-from smolsum.lines import Lines, read_jsonl, read_sound
-from smolsum.tasks.criterion import Seen
+from smolsum.files import Lines, read_jsonl, read_sound, to_json
+from smolsum.llm.cache import cache_file, content_key, warn_of_damage
+from smolsum.types import Seen
 
 JUDGEMENTS = "judgements.jsonl"
 
 
 @dataclass(frozen=True)
-class Question:
+class JudgeQuestion:
     """What is asked once: a metric of an example in one round. `key` is a fingerprint of judge, prompt, texts and
     round."""
 
@@ -104,7 +103,7 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def find(self, question: Question) -> Judgement | None:
+    def find(self, question: JudgeQuestion) -> Judgement | None:
         """The score of a question that was asked before: here, or with the same content elsewhere. A failure is no
         score."""
         found = self.known.get(question.key + question.id)
@@ -112,12 +111,12 @@ class Ledger:
             return found
         return self._cached.get(question.key)
 
-    def failed(self, question: Question) -> bool:
+    def failed(self, question: JudgeQuestion) -> bool:
         """Whether the question has failed before, asked of a judge that did score others."""
         found = self.known.get(question.key + question.id)
         return found is not None and found.score is None and any(j.score is not None for j in self.known.values())
 
-    def take_from_cache(self, questions: Sequence[Question]) -> int:
+    def take_from_cache(self, questions: Sequence[JudgeQuestion]) -> int:
         """Write down the scores that were paid for elsewhere; returns how many of them there were."""
         taken = [(q, c) for q in questions if (c := self.find(q)) and c is not self.known.get(q.key + q.id)]
         for question, cached in taken:

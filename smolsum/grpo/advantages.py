@@ -8,7 +8,7 @@ from typing import Any, Literal
 import mlx.core as mx
 import numpy as np
 
-from smolsum.values import AdvantageScale
+from smolsum.config.fields import AdvantageScale
 
 STD_FLOOR = 1e-4
 """added to a standard deviation before it divides, as TRL does"""

@@ -11,15 +11,13 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_map
 
-from smolsum.config import StageConfig
-from smolsum.grpo.loss import BatchTotals, loss_and_tally
-from smolsum.grpo.tally import Tally, means, merged, over_ranks
-from smolsum.objective import GrpoConfig
+from smolsum.config.sections import GrpoConfig, StageConfig
+from smolsum.grpo.loss import BatchTotals, Tally, loss_and_tally, means, merged, over_ranks
 from smolsum.policy import ranks
-from smolsum.policy.accumulate import WHOLE, Chunking, group_value_and_grad
+from smolsum.policy.cpu.streams import one_by_one, spread, spread_wide
+from smolsum.policy.gradients import WHOLE, Chunking, group_value_and_grad
 from smolsum.policy.logprobs import group_logprobs
-from smolsum.policy.streams import one_by_one, spread, spread_wide
-from smolsum.rollout.records import Rollout, RolloutGroup
+from smolsum.types import Rollout, RolloutGroup
 
 
 def gradients(

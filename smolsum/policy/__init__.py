@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 
-from smolsum.policy import allocator, blas
+from smolsum.policy.cpu import blas, streams
 
 blas.preload()
-allocator.keep_freed_memory()
+streams.keep_freed_memory()
 # evaluate breadth-first, so that graphs on different streams are under way at the same time
 os.environ.setdefault("MLX_BFS_MAX_WIDTH", "10000")

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,13 +17,11 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 from mlx_lm.utils import _get_classes, load_model
 
-from smolsum.config import LoraConfig
-from smolsum.errors import SmolsumError, UnreachableError, UsageError
-from smolsum.policy import kernels
+from smolsum.config.sections import LoraConfig
+from smolsum.errors import SmolsumError, UnreachableError, UsageError, nearest
+from smolsum.policy.cpu import kernels
 from smolsum.policy.head import has_plain_head
-from smolsum.policy.lora import add_adapters, base_of
-from smolsum.policy.quantised import is_quantised, quantise
-from smolsum.values import nearest
+from smolsum.policy.lora import add_adapters, base_of, is_quantised, quantise
 
 BUILTIN = "builtin:"
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
@@ -137,7 +134,7 @@ def load_decoder(path_or_id: str) -> Callable[[Sequence[int]], str]:
 def locate(path_or_id: str) -> Path:
     """The local directory of a model; a hub id is downloaded into, or found in, the hub's cache."""
     if path_or_id.startswith(BUILTIN):
-        folder = Path(str(resources.files("smolsum"))) / "builtin"
+        folder = Path(__file__).with_name("builtin")
         names = sorted(p.parent.name for p in folder.glob("*/config.json"))
         name = path_or_id.removeprefix(BUILTIN)
         if name not in names:

@@ -13,13 +13,12 @@ from typing import Any
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from smolsum.config import Config
+from smolsum.config.sections import Config
 from smolsum.errors import MachineError
-from smolsum.policy.accumulate import WHOLE, Chunking
-from smolsum.policy.checkpointing import can_checkpoint
+from smolsum.policy.cpu.streams import streams
+from smolsum.policy.gradients import WHOLE, Chunking, can_checkpoint
 from smolsum.policy.head import CHUNK_LOGITS
 from smolsum.policy.prefix import can_share_prefix
-from smolsum.policy.streams import streams
 
 GB = 1e9
 ACTIVATIONS = 2.5

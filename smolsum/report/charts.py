@@ -27,7 +27,7 @@ Box: TypeAlias = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
-class Series:
+class PlotSeries:
     """A line or a cloud of points with its name; `values` are (x, y)."""
 
     name: str
@@ -35,19 +35,19 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Panel:
+class Plot:
     """One small plot."""
 
     title: str
-    series: tuple[Series, ...]
+    series: tuple[PlotSeries, ...]
 
 
-def panels(panels: Sequence[Panel], names: Sequence[str], *, x_title: str = "step") -> tuple[str, ...]:
+def panels(panels: Sequence[Plot], names: Sequence[str], *, x_title: str = "step") -> tuple[str, ...]:
     """A drawing for each panel, each with its own y axis, and one of their legend. `names` fixes the colours."""
     return tuple(_svg(content, height, alt, PANEL) for content, height, alt in _pieces(panels, names, x_title))
 
 
-def lines(panels: Sequence[Panel], names: Sequence[str], *, alt: str, x_title: str = "step") -> str:
+def lines(panels: Sequence[Plot], names: Sequence[str], *, alt: str, x_title: str = "step") -> str:
     """The same in one drawing, two beside each other, for where a page cannot set them itself."""
     parts, y, row = [], 0.0, 0.0
     for place, (content, height, _) in enumerate(_pieces(panels, names, x_title)):
@@ -58,7 +58,7 @@ def lines(panels: Sequence[Panel], names: Sequence[str], *, alt: str, x_title: s
     return _svg("".join(parts), y + row, alt, 2 * PANEL + 20)
 
 
-def _pieces(panels: Sequence[Panel], names: Sequence[str], x_title: str) -> list[tuple[str, float, str]]:
+def _pieces(panels: Sequence[Plot], names: Sequence[str], x_title: str) -> list[tuple[str, float, str]]:
     """Content, height and alternative text of each panel, and of the legend."""
     height = 150.0
     drawn = [_plot(panel, 0, 0, PANEL, height, names, dots=False, x_title=x_title) for panel in panels]
@@ -68,14 +68,14 @@ def _pieces(panels: Sequence[Panel], names: Sequence[str], x_title: str) -> list
 
 
 def scatter(
-    series: Sequence[Series], *, alt: str, x_title: str, y_title: str, front: Sequence[tuple[float, float]] = ()
+    series: Sequence[PlotSeries], *, alt: str, x_title: str, y_title: str, front: Sequence[tuple[float, float]] = ()
 ) -> str:
     """Points by series; `front` is joined by steps, from the left. Series of one point each are numbered, as there
     may be more of them than colours."""
     if all(len(one.values) == 1 for one in series):
         series = [replace(one, name=f"{place} {one.name}") for place, one in enumerate(series, start=1)]
     names = [one.name for one in series]
-    panel = Panel(y_title, tuple(series))
+    panel = Plot(y_title, tuple(series))
     drawn = _plot(panel, 0, 0, WIDTH, 280, names, dots=True, x_title=x_title, front=front)
     legend, tall = _legend(names, 312, WIDTH)
     return _svg(drawn + legend, 318 + tall, alt)
@@ -141,7 +141,7 @@ def spans(names: Sequence[str], values: Sequence[tuple[float, float, float]], *,
 
 
 def _plot(
-    panel: Panel,
+    panel: Plot,
     x0: float,
     y0: float,
     width: float,

@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from smolsum.config import TaskConfig
-from smolsum.configurations import FINETUNED, LENGTH_ONLY, REWARDS, STAGES
-from smolsum.presets import preset_names, read_preset
+from smolsum.config.presets import preset_names, read_preset
+from smolsum.config.sections import TaskConfig
+from smolsum.config.study import FINETUNED, LENGTH_ONLY, REWARDS, STAGES
 from smolsum.report.study import Evaluation, Study
 
 KEPT = ("--task", "--preset", "--config", "--set", "--seed", "--runs-dir")

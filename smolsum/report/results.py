@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from smolsum.configurations import LENGTH_ONLY, PREFIX, REWARDS
-from smolsum.fingerprint import digest
+from smolsum.config.study import LENGTH_ONLY, PREFIX, REWARDS
+from smolsum.files import digest
 from smolsum.report.study import Evaluation, Study, Trained
-from smolsum.stats.family import holm
+from smolsum.stats.loading import Arm
+from smolsum.stats.multiple_testing import holm
 from smolsum.stats.paired import McNemar, mcnemar
-from smolsum.stats.runs import MixedResult, compare_runs
-from smolsum.stats.sides import Side
-from smolsum.tasks.criterion import COMPOSITE
+from smolsum.stats.seeds import MixedResult, compare_runs
+from smolsum.types import COMPOSITE
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ConfigurationResult:
     """A configuration: one evaluation, or those of several seeds, compared with the length-only baseline."""
 
     model: str
@@ -36,9 +36,9 @@ class Outcome:
     """examples that pass now and did not, and the reverse"""
 
     @property
-    def side(self) -> Side:
+    def side(self) -> Arm:
         """What the statistics compare."""
-        return Side(self.name, tuple(evaluation.scores for evaluation in self.evaluations))
+        return Arm(self.name, tuple(evaluation.scores for evaluation in self.evaluations))
 
     def metric(self, name: str) -> float | None:
         """The mean of a metric over examples and seeds; None where one of them lacks it."""
@@ -47,7 +47,7 @@ class Outcome:
         return math.fsum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def baseline_of(study: Study, model: str) -> Outcome | None:
+def baseline_of(study: Study, model: str) -> ConfigurationResult | None:
     """The length-only checkpoint that a model's configurations are compared with: a run of its own, of several seeds
     where there are, or, without one, what a fine-tuned run evaluated between its stages. The judged one of several."""
     runs = [run for run in study.trained if run.model == model]
@@ -60,10 +60,10 @@ def baseline_of(study: Study, model: str) -> Outcome | None:
         return None
     evaluations, of = next((one for one in found if all(e.judge == study.judge for e in one[0])), found[0])
     name = LENGTH_ONLY + (f" x{len(of)}" if len(of) > 1 else "")
-    return Outcome(model, LENGTH_ONLY, LENGTH_ONLY, name, evaluations, of)
+    return ConfigurationResult(model, LENGTH_ONLY, LENGTH_ONLY, name, evaluations, of)
 
 
-def outcomes(study: Study) -> list[Outcome]:
+def outcomes(study: Study) -> list[ConfigurationResult]:
     """Returns every trained configuration but the baselines (so a second length-only one too), those of the study first
     and in its order, each tested against its model's baseline; p values adjusted by Holm over all of them."""
     baselines = {model: baseline_of(study, model) for model in study.models}
@@ -92,7 +92,7 @@ def outcomes(study: Study) -> list[Outcome]:
     return [replace(one, p_holm=p) for one, p in zip(tested, adjusted, strict=True)]
 
 
-def compare(a: Outcome, b: Outcome) -> MixedResult | None:
+def compare(a: ConfigurationResult, b: ConfigurationResult) -> MixedResult | None:
     """Returns b - a in the composite over shared examples; None unless both were judged."""
     sides = a.side, b.side
     if not all(COMPOSITE in member.metrics for side in sides for member in side.members):
@@ -103,16 +103,18 @@ def compare(a: Outcome, b: Outcome) -> MixedResult | None:
     return found if math.isfinite(found.result.delta) else None  # no example has both
 
 
-def _outcome(group: Sequence[Trained]) -> Outcome:
+def _outcome(group: Sequence[Trained]) -> ConfigurationResult:
     first = group[0]
     length_only = first.strategy == LENGTH_ONLY
     name = LENGTH_ONLY if length_only else PREFIX.get(first.strategy, f"{first.strategy}: ") + first.reward
     if len(group) > 1:
         name += f" x{len(group)}"
-    return Outcome(first.model, first.strategy, first.reward, name, tuple(run.last for run in group), tuple(group))
+    return ConfigurationResult(
+        first.model, first.strategy, first.reward, name, tuple(run.last for run in group), tuple(group)
+    )
 
 
-def _tested(one: Outcome, baseline: Outcome | None) -> Outcome:
+def _tested(one: ConfigurationResult, baseline: ConfigurationResult | None) -> ConfigurationResult:
     if baseline is None:
         return one
     flips = None

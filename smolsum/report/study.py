@@ -11,13 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from smolsum.configurations import model_name, reward_of, strategy_of
-from smolsum.evaluate.scores import BEHIND, SCORES, SUMMARY
-from smolsum.lines import read_jsonl
-from smolsum.report.page import Source
-from smolsum.runs import RunPaths
-from smolsum.stats.scores import Scores
-from smolsum.tasks.criterion import COMPOSITE
+from smolsum.config.study import model_name, reward_of, strategy_of
+from smolsum.files import read_jsonl
+from smolsum.report.document import CellSource
+from smolsum.runs.paths import RunPaths
+from smolsum.runs.records import BEHIND, SCORES, SUMMARY
+from smolsum.stats.loading import Scores
+from smolsum.types import COMPOSITE
 
 CRITERIA = ("faithfulness", "coverage", "conciseness", "clarity")
 """the study's metrics (its Table 3), in its order"""
@@ -82,9 +82,9 @@ class Evaluation:
         value = self.summary["metrics"].get(name)
         return None if value is None else float(value)
 
-    def source(self, name: str) -> Source:
+    def source(self, name: str) -> CellSource:
         """Where `metric` reads."""
-        return Source(self.folder / SUMMARY, f"metrics.{name}")
+        return CellSource(self.folder / SUMMARY, f"metrics.{name}")
 
     @cached_property
     def texts(self) -> Mapping[str, str]:

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smolsum.rewards.bleu import score_bleu
-from smolsum.rewards.length import score_length
+from smolsum.rewards.length import score_length, score_overlong
 from smolsum.rewards.meteor import score_meteor
-from smolsum.rewards.overlong import score_overlong
-from smolsum.rewards.rouge import score_rouge
+from smolsum.rewards.overlap import score_bleu, score_rouge
 
 if TYPE_CHECKING:
-    from smolsum.rewards.signal import Scorer
+    from smolsum.rewards.combine import Scorer
 
 REWARDS: dict[str, Scorer] = {
     "length": score_length,

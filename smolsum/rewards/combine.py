@@ -1,25 +1,47 @@
-"""From signals to one reward for each rollout."""
+"""From signals to one reward for each rollout.
+
+What a reward signal is: a function that scores a whole step at once.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
-from smolsum.rewards import REWARDS
-from smolsum.rewards.signal import Dependent
+from smolsum.config.sections import Config
+from smolsum.types import RolloutGroup
 
 if TYPE_CHECKING:
-    from smolsum.config import Config
-    from smolsum.rewards.signal import Signal, Values
-    from smolsum.rollout.records import RolloutGroup
+    from smolsum.config.sections import Config
+    from smolsum.types import RolloutGroup
+
+
+Values: TypeAlias = list[list[float | None]]
+"""PxG: a list of G for each of the P groups, None for what could not be computed"""
+Scorer: TypeAlias = Callable[[Sequence[RolloutGroup], Config], Values]
+
+
+@dataclass(frozen=True)
+class Dependent:
+    """A signal made of other signals' values of the same step: a bonus only where an answer is right.
+
+    `score` gets those it `needs` by name; they are computed, and logged, whether or not the stage gives them a weight.
+    """
+
+    needs: tuple[str, ...]
+    score: Callable[[Sequence[RolloutGroup], Config, Mapping[str, Values]], Values]
+
+
+Signal: TypeAlias = Scorer | Dependent
 
 
 def score_all(
     groups: Sequence[RolloutGroup],
     weights: Mapping[str, float],
     config: Config,
-    signals: Mapping[str, Signal] = REWARDS,
+    signals: Mapping[str, Signal],
 ) -> dict[str, Values]:
     """PxG values of each signal in `weights` and of those they need, by name, looked up in the task's `signals`; a
     signal of weight 0 is computed too, to be logged."""

@@ -1,4 +1,7 @@
-"""How far a completion is from the target length, in tokens as they were sampled."""
+"""A soft punishment for coming close to the token limit.
+
+How far a completion is from the target length, in tokens as they were sampled.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ from typing import TYPE_CHECKING, Protocol, cast
 from smolsum.errors import UsageError
 
 if TYPE_CHECKING:
-    from smolsum.config import Config
-    from smolsum.rollout.records import RolloutGroup
+    from smolsum.config.sections import Config
+    from smolsum.types import RolloutGroup
 
 
-class Target(Protocol):
+class LengthTarget(Protocol):
     """The settings of a task whose completions have a length to reach."""
 
     target_tokens: int
@@ -48,7 +51,7 @@ def length_reward(length: int, *, target: int, shape: str, floor: float, toleran
 
 def score_length(groups: Sequence[RolloutGroup], config: Config) -> list[list[float | None]]:
     """PxG length rewards, from the sampled ids without EOS (never from re-tokenised text)."""
-    task = cast(Target, config.task)
+    task = cast(LengthTarget, config.task)
     return [
         [
             length_reward(
@@ -60,5 +63,20 @@ def score_length(groups: Sequence[RolloutGroup], config: Config) -> list[list[fl
             )
             for rollout in group.rollouts
         ]
+        for group in groups
+    ]
+
+
+def overlong_reward(tokens: int, *, limit: int, buffer: int) -> float:
+    """The reward of a completion of `tokens` tokens, EOS counted: 0 up to `limit` - `buffer`, from there falling
+    linearly to -1 at the limit (DAPO, arXiv:2503.14476, eq. 13)."""
+    return max(-1.0, 0.0 - max(0, tokens - (limit - buffer)) / buffer)
+
+
+def score_overlong(groups: Sequence[RolloutGroup], config: Config) -> list[list[float | None]]:
+    """PxG punishments; a truncated rollout has -1."""
+    limit, buffer = config.sampling.max_new_tokens, config.rewards.overlong_buffer
+    return [
+        [overlong_reward(len(rollout.token_ids), limit=limit, buffer=buffer) for rollout in group.rollouts]
         for group in groups
     ]

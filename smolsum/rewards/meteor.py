@@ -7,20 +7,165 @@ an abbreviation ("Mr." here is two tokens).
 
 nltk looks up synonyms of words that are already stemmed, so "auto" finds "car" but "automobile" (stem
 "automobil") does not. That is kept: the score is nltk's.
+
+Finding a WordNet database that nltk can read; never downloads one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+from io import StringIO
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal
 
 from smolsum.errors import MachineError
-from smolsum.rewards.wordnet import Lexicon, find_lexicon
 
 if TYPE_CHECKING:
-    from smolsum.config import Config
-    from smolsum.rollout.records import RolloutGroup
+    from smolsum.config.sections import Config
+    from smolsum.types import RolloutGroup
+
+
+# Where packages put the database files: Debian and Ubuntu, Fedora, the original installer, Homebrew.
+SYSTEM_DIRECTORIES = (
+    "/usr/share/wordnet",
+    "/usr/share/wordnet-3.0/dict",
+    "/usr/local/WordNet-3.0/dict",
+    "/opt/homebrew/opt/wordnet/dict",
+    "/usr/local/opt/wordnet/dict",
+)
+PARTS_OF_SPEECH = ("noun", "verb", "adj", "adv")  # numbered 1 to 4 in lexnames
+DATABASE_FILES = tuple(name for part in PARTS_OF_SPEECH for name in (f"data.{part}", f"index.{part}", f"{part}.exc"))
+# The 45 lexicographer files in the order that numbers them (WordNet 3.0, lexnames(5WN)).
+LEXICOGRAPHER_FILES = (
+    "adj.all adj.pert adv.all noun.Tops noun.act noun.animal noun.artifact noun.attribute noun.body "
+    "noun.cognition noun.communication noun.event noun.feeling noun.food noun.group noun.location "
+    "noun.motive noun.object noun.person noun.phenomenon noun.plant noun.possession noun.process "
+    "noun.quantity noun.relation noun.shape noun.state noun.substance noun.time verb.body verb.change "
+    "verb.cognition verb.communication verb.competition verb.consumption verb.contact verb.creation "
+    "verb.emotion verb.motion verb.perception verb.possession verb.social verb.stative verb.weather "
+    "adj.ppl"
+)
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """What METEOR asks for synonyms, passed to nltk in place of its corpus reader."""
+
+    kind: Literal["wordnet", "exact+stem"]
+    source: str
+    """"nltk data", the database's directory, or "" when there is none."""
+    refused: tuple[str, ...]
+    """One clause for each database that was there but could not be used."""
+    synsets: Callable[[str], Sequence[Any]]
+    """nltk's synsets of a word; none for every word when there is no database."""
+
+    @property
+    def description(self) -> str:
+        """The kind, and where the database was found."""
+        return f"{self.kind} ({self.source})" if self.source else self.kind
+
+
+@cache
+def find_lexicon() -> Lexicon:
+    """The first usable WordNet: nltk's own data, then a system database; else a lexicon without synonyms.
+
+    Loading takes one to two seconds and 65 MB, once a process.
+    """
+    refused: list[str] = []
+    for source, load in _candidates(os.environ):
+        try:
+            return Lexicon("wordnet", source, tuple(refused), _cached_synsets(load()))
+        except _NotInstalled:
+            continue
+        # whatever a damaged or forbidden database makes nltk raise is a reason to name it and look further
+        except Exception as error:
+            refused.append(f"{source}: {str(error) or type(error).__name__}")
+    return Lexicon("exact+stem", "", tuple(refused), lambda word: ())
+
+
+def lexnames() -> str:
+    """The `lexnames` file that Debian's package leaves out: number, name, number of the part of speech."""
+    numbers = {part: number for number, part in enumerate(PARTS_OF_SPEECH, start=1)}
+    return "".join(
+        f"{index:02d}\t{name}\t{numbers[name.partition('.')[0]]}\n"
+        for index, name in enumerate(LEXICOGRAPHER_FILES.split())
+    )
+
+
+class _NotInstalled(Exception):
+    """There is nothing at this place, which is no fault."""
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """(source, loader of an nltk corpus reader) pairs in the order of preference."""
+    yield "nltk data", _load_nltk_corpus
+    named = []
+    if directory := environment.get("WNSEARCHDIR"):
+        named.append(directory)
+    if home := environment.get("WNHOME"):
+        named.append(os.path.join(home, "dict"))
+    for directory in (*named, *SYSTEM_DIRECTORIES):
+        if os.path.isdir(directory):
+            yield directory, partial(_load_database, Path(directory))
+
+
+def _load_nltk_corpus() -> Any:
+    from nltk.corpus import wordnet
+
+    try:
+        wordnet.ensure_loaded()
+    except LookupError as error:
+        if type(error) is not LookupError:  # a KeyError or IndexError comes from inside a damaged corpus
+            raise
+        raise _NotInstalled from error
+    return wordnet
+
+
+def _load_database(directory: Path) -> Any:
+    """nltk's reader over a plain WordNet 3.x `dict` directory, with the files it may lack supplied here."""
+    import nltk.data
+    from nltk.corpus.reader.wordnet import WordNetCorpusReader
+
+    class DatabaseReader(WordNetCorpusReader):  # type: ignore[misc]  # nltk is untyped
+        def open(self, file: str) -> Any:
+            return StringIO(lexnames()) if file == "lexnames" else super().open(file)
+
+        def map_wn(self, version: str = "wordnet") -> None:
+            """None: the map to other versions serves the multilingual functions and needs index.sense."""
+
+    if missing := [name for name in DATABASE_FILES if not (directory / name).is_file()]:
+        raise FileNotFoundError(f"no {missing[0]}")
+    # nltk refuses files outside its data path
+    nltk.data.path.append(str(directory))
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The multilingual functions are not available")
+            reader = DatabaseReader(str(directory), None)
+        for part in PARTS_OF_SPEECH:
+            # nltk opens these at the first look-up: one that it refuses must show now, not in mid-run
+            reader.open(f"data.{part}").close()
+        return reader
+    except BaseException:
+        nltk.data.path.remove(str(directory))
+        raise
+
+
+def _cached_synsets(reader: Any) -> Callable[[str], Sequence[Any]]:
+    """`reader.synsets`, remembered (the words of a data set recur) and safe to call from several threads."""
+    lock = Lock()
+
+    @lru_cache(maxsize=65_536)
+    def synsets(word: str) -> Sequence[Any]:
+        with lock:  # the reader seeks in one shared file
+            found: list[Any] = reader.synsets(word)
+        return found
+
+    return synsets
 
 
 class _CachedStemmer:

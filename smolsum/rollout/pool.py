@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from smolsum.errors import SmolsumError
-from smolsum.rollout.http import Sampled, Terms, Wanted, WorkerError
 from smolsum.rollout.member import Member, Work, share
+from smolsum.rollout.protocol import Sampled, Terms, Wanted, WorkerError
 from smolsum.weights.publish import Published, Publisher, Version
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from smolsum.stats.correlation import correlate
-from smolsum.stats.family import benjamini_hochberg, count_tests, holm
+from smolsum.stats.loading import Arm, check_comparable, shared_metrics
+from smolsum.stats.multiple_testing import benjamini_hochberg, count_tests, holm
 from smolsum.stats.paired import (
     ALPHA,
     CONFIDENCE,
@@ -18,9 +19,8 @@ from smolsum.stats.paired import (
     mcnemar,
     smallest_detectable,
 )
-from smolsum.stats.render import Report, Row, Section, figure
-from smolsum.stats.runs import MixedResult, compare_runs
-from smolsum.stats.sides import Side, check_comparable, shared_metrics
+from smolsum.stats.render import Report, ResultSection, Row, figure
+from smolsum.stats.seeds import MixedResult, compare_runs
 
 _ASIDE = {
     "identical": "a and b are equal in every pair",
@@ -41,7 +41,7 @@ class Options:
     """of random flips and resamples"""
 
 
-def paired(a: Side, b: Side, options: Options) -> Report:
+def paired(a: Arm, b: Arm, options: Options) -> Report:
     """Returns b - a in every metric, with the checks beside the t-test."""
     check_comparable([a, b])
     results, rows = [], []
@@ -66,13 +66,13 @@ def paired(a: Side, b: Side, options: Options) -> Report:
     _adjust(rows)
     several = len(a.members) + len(b.members) > 2
     sections = [
-        Section("difference", ("metric", "mean_a", "mean_b", "delta", "interval", "t", "p"), rows),
-        Section(
+        ResultSection("difference", ("metric", "mean_a", "mean_b", "delta", "interval", "t", "p"), rows),
+        ResultSection(
             "strength",
             ("metric", "d_z", "p_holm", "p_bh", "wilcoxon_p", "sign_flip_p", "detectable"),
             rows,
         ),
-        Section("pairs", ("metric", "n", "missing", "bootstrap", "gained", "lost", "mcnemar_p"), rows),
+        ResultSection("pairs", ("metric", "n", "missing", "bootstrap", "gained", "lost", "mcnemar_p"), rows),
     ]
     if several:
         sections.append(_runs_section("metric", rows, options))
@@ -90,7 +90,7 @@ def paired(a: Side, b: Side, options: Options) -> Report:
     )
 
 
-def against_baseline(baseline: Side, sides: Sequence[Side], options: Options) -> Report:
+def against_baseline(baseline: Arm, sides: Sequence[Arm], options: Options) -> Report:
     """Returns each side minus the baseline in every metric, p values adjusted over all of them together."""
     everyone = [baseline, *sides]
     check_comparable(everyone)
@@ -112,9 +112,9 @@ def against_baseline(baseline: Side, sides: Sequence[Side], options: Options) ->
         gaps = any(row["missing"] for row in of_metric)
         columns = ("run", *(("mean_a",) if gaps else ()), "mean_b", "delta", "t", "p", "p_holm", "p_bh", "d_z")
         title = metric if gaps else f"{metric}, baseline {figure(of_metric[0]['mean_a'])}"
-        sections.append(Section(title, (*columns, "interval", "n", "missing"), of_metric))
+        sections.append(ResultSection(title, (*columns, "interval", "n", "missing"), of_metric))
         if any(row["gained"] is not None for row in of_metric):
-            sections.append(Section(f"{metric}, changes", ("run", "gained", "lost", "mcnemar_p"), of_metric))
+            sections.append(ResultSection(f"{metric}, changes", ("run", "gained", "lost", "mcnemar_p"), of_metric))
         if several:
             sections.append(_runs_section("run", of_metric, options))
     return Report(
@@ -126,7 +126,7 @@ def against_baseline(baseline: Side, sides: Sequence[Side], options: Options) ->
     )
 
 
-def correlations(sides: Sequence[Side], options: Options) -> Report:
+def correlations(sides: Sequence[Arm], options: Options) -> Report:
     """Returns Pearson's r of every two metrics over all examples of all evaluations."""
     members = [member for side in sides for member in side.members]
     metrics = shared_metrics(sides, options.metrics)
@@ -137,7 +137,7 @@ def correlations(sides: Sequence[Side], options: Options) -> Report:
     return Report(
         kind="correlations",
         head={"files": [str(member.path) for member in members]},
-        sections=(Section("Pearson correlation", ("x", "y", "n", "missing", "r", "r_within"), rows),),
+        sections=(ResultSection("Pearson correlation", ("x", "y", "n", "missing", "r", "r_within"), rows),),
         rows=tuple(rows),
         notes=(
             f"r: all examples of all {len(members)} evaluations pooled, as in the study's Figure 1",
@@ -194,7 +194,7 @@ def _adjust(rows: Sequence[Row]) -> None:
         row |= {"p_holm": by_holm, "p_bh": by_bh}
 
 
-def _head(sides: Sequence[Side], options: Options, rows: Sequence[Row]) -> dict[str, Any]:
+def _head(sides: Sequence[Arm], options: Options, rows: Sequence[Row]) -> dict[str, Any]:
     """What was compared and how, for the head of a report."""
     first = sides[0].members[0]
     return {
@@ -213,9 +213,9 @@ def _head(sides: Sequence[Side], options: Options, rows: Sequence[Row]) -> dict[
     }
 
 
-def _runs_section(key: str, rows: Sequence[Row], options: Options) -> Section:
+def _runs_section(key: str, rows: Sequence[Row], options: Options) -> ResultSection:
     spread = ("run_sd_delta",) if options.matched else ()
-    return Section("between runs", (key, "run_sd_a", "run_sd_b", *spread, "df", "p_these_runs"), rows)
+    return ResultSection("between runs", (key, "run_sd_a", "run_sd_b", *spread, "df", "p_these_runs"), rows)
 
 
 def _notes(options: Options, rows: Sequence[Row], several: bool) -> list[str]:

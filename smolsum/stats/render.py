@@ -21,7 +21,7 @@ _NOTE_WIDTH = 80
 
 
 @dataclass(frozen=True)
-class Section:
+class ResultSection:
     """Some columns of some rows, as one table."""
 
     title: str
@@ -36,7 +36,7 @@ class Report:
     kind: str
     head: dict[str, Any]
     """what was compared and how"""
-    sections: tuple[Section, ...]
+    sections: tuple[ResultSection, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
 
@@ -115,7 +115,7 @@ _INTERVALS = {
 }
 
 
-def _cells(section: Section) -> tuple[list[str], list[list[str]]]:
+def _cells(section: ResultSection) -> tuple[list[str], list[list[str]]]:
     """A section's column titles and rows of text; columns that are empty throughout are left out."""
     titles, columns = [], []
     for key in section.columns:

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from smolsum.tasks.task import Task
+    from smolsum.tasks.base import Task
 
     TASKS: dict[str, Task]
 

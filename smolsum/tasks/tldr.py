@@ -1,29 +1,130 @@
-"""Summaries of a set length: the study's task."""
+"""Summaries of a set length: the study's task.
+
+The settings of a summary of a set length.
+
+What the policy is told before a post.
+
+What a judge is asked about a summary: the four metrics of the study (its Table 3), in our words.
+
+Neither the reference nor the target length is shown: length is measured, not judged.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal, cast
 
-from smolsum.config import Config
-from smolsum.configurations import FINETUNED, INCLUDED, MODELS
-from smolsum.configurations import REWARDS as REWARD_SETS
-from smolsum.data import Example, Split
-from smolsum.presets import preset_names, read_table
+from smolsum.config.fields import Count, PositiveCount
+from smolsum.config.presets import preset_names, read_table
+from smolsum.config.sections import Config, TaskConfig
+from smolsum.config.study import FINETUNED, INCLUDED, MODELS
+from smolsum.config.study import REWARDS as REWARD_SETS
+from smolsum.errors import UsageError
 from smolsum.rewards import REWARDS
-from smolsum.rewards.bleu import bleu
-from smolsum.rewards.meteor import meteor
-from smolsum.rewards.rouge import rouge_l
-from smolsum.rewards.wordnet import find_lexicon
-from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
+from smolsum.rewards.meteor import find_lexicon, meteor
+from smolsum.rewards.overlap import bleu, rouge_l
+from smolsum.tasks.base import ErrorKind, Grid, Headline, Messages, MetricTable, Row, Task
+from smolsum.tasks.data import Example, Split
 from smolsum.tasks.facts import count_facts, vocabulary
-from smolsum.tasks.lengths import PERCENTILES, length_row, length_table
-from smolsum.tasks.prompts import variant
-from smolsum.tasks.proxies import copied_share, novel_ngrams, repeated_trigrams
-from smolsum.tasks.task import ErrorKind, Grid, Headline, Messages, Panel, Row, Task
-from smolsum.tasks.tldr_criteria import CRITERIA
-from smolsum.tasks.tldr_settings import TldrConfig, settings
+from smolsum.tasks.text_metrics import (
+    PERCENTILES,
+    copied_share,
+    length_row,
+    length_table,
+    novel_ngrams,
+    repeated_trigrams,
+)
+from smolsum.types import Criterion, Prompt, Rollout, RolloutGroup
+
+
+@dataclass(frozen=True)
+class TldrConfig(TaskConfig):
+    """What a summary has to be."""
+
+    system_prompt: str = "Summarise the post. Keep the key points and who did what."
+    """System message of every prompt. It states no length: length is learnt from the reward."""
+    target_tokens: PositiveCount = 64
+    """Length of a perfect completion in tokens, without the end-of-sequence token."""
+    tolerance_tokens: Count = 5
+    """Distance from the target in tokens that still counts as on target."""
+
+
+def settings(config: Config) -> TldrConfig:
+    """The task's own part of a configuration."""
+    return cast(TldrConfig, config.task)
+
+
+SUMMARISE = TldrConfig().system_prompt
+"""the prompt that training uses: it states no length (the study's did not)"""
+
+
+def exactly(count: int, unit: Literal["words", "tokens"]) -> str:
+    """The prompt of a zero-shot baseline: the same, with the length asked for."""
+    return f"{SUMMARISE} Use exactly {count} {unit}."
+
+
+def variant(settings: TaskConfig, text: str) -> TaskConfig:
+    """The settings with the system prompt that a baseline's `--prompt` means: `<N>-words` or `<N>-tokens` asks for that
+    length, anything of several words is the prompt itself. UsageError for another single word."""
+    if match := re.fullmatch(r"([1-9]\d*)-(words|tokens)", text):
+        return replace(settings, system_prompt=exactly(int(match[1]), cast(Literal["words", "tokens"], match[2])))
+    if len(text.split()) < 2:
+        raise UsageError(
+            f"no prompt {text!r}", hint="give 50-words, 64-tokens (or another number), or a whole instruction"
+        )
+    return replace(settings, system_prompt=text)
+
+
+FAITHFULNESS = Criterion(
+    "faithfulness",
+    (
+        "Break the Actual Output into its single claims: who did what, when, where, why, how much.",
+        "Look each claim up in the Input. It must be said there or follow directly from it.",
+        "Lower the score for each claim that the Input does not support, and more for one that it contradicts, such as "
+        "a deed given to another person or a changed number.",
+        "Give the highest score only if every claim is supported, and the lowest if the main claims are made up or "
+        "contradicted.",
+    ),
+)
+COVERAGE = Criterion(
+    "coverage",
+    (
+        "List the key points of the Input: what it is about, what happened, and what the writer wants or asks.",
+        "For each key point decide whether the Actual Output conveys it, in whatever words.",
+        "Lower the score for each key point that is left out where a reader would then misunderstand the Input.",
+        "Do not lower the score for small details that are left out.",
+        "Give the highest score if every key point is conveyed, and the lowest if none is.",
+    ),
+)
+CONCISENESS = Criterion(
+    "conciseness",
+    (
+        "Compare the lengths: the Actual Output should be much shorter than the Input.",
+        "Lower the score for anything that is said twice, in the same or in other words.",
+        "Lower the score for filler, padding, roundabout phrases and details that a summary does not need.",
+        "Give the highest score if no word could be spared, and the lowest if it is as long as the Input or mostly "
+        "repetition.",
+    ),
+)
+CLARITY = Criterion(
+    "clarity",
+    (
+        "Judge whether the Actual Output says what it means in plain, direct language.",
+        "Check grammar, punctuation and sentences; lower the score for fragments, garbled words and a text that is cut "
+        "off.",
+        "Lower the score for jargon that is not explained, and for a pronoun that could mean more than one person or "
+        "thing.",
+        "Judge whether somebody who sees nothing but the Actual Output can follow it.",
+        "Give the highest score if it reads easily from the first word to the last, and the lowest if it cannot be "
+        "understood.",
+    ),
+    sees=("completion",),
+)
+CRITERIA = (FAITHFULNESS, COVERAGE, CONCISENESS, CLARITY)
+
 
 MEANS = ("within_tol", "over_budget", "off_target")
 """what the summary has the mean of below `length/`"""
@@ -152,7 +253,7 @@ TASK = Task(
     watched={"within_tol": ("length/within_tol",)},
     headlines=(LENGTH, ON_TARGET, *OVERLAP, WRONG, REPEATED),
     panels=(
-        Panel(
+        MetricTable(
             "length in tokens",
             (
                 Headline("completions/mean_length", "mean", "{:.1f}".format),
@@ -165,8 +266,8 @@ TASK = Task(
                 Headline("length/off_target", "mean error", "{:.1f}".format),
             ),
         ),
-        Panel("overlap with the reference", OVERLAP),
-        Panel(
+        MetricTable("overlap with the reference", OVERLAP),
+        MetricTable(
             "without a judge",
             (
                 Headline("copied", "copied", "{:.1%}".format),
@@ -177,7 +278,7 @@ TASK = Task(
                 Headline("truncated", "truncated", "{:.1%}".format),
             ),
         ),
-        Panel(
+        MetricTable(
             "facts a summary",
             (
                 Headline("facts/right", "right", "{:.2f}".format),

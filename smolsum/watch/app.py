@@ -1,4 +1,9 @@
-"""The view itself: a Textual app that looks at its runs twice a second and draws what changed."""
+"""The view itself: a Textual app that looks at its runs twice a second and draws what changed.
+
+Which completions are looked at, read once.
+
+What the view asks: a text to search for, a word that confirms a stop, and the page of keys.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +16,105 @@ from typing import ClassVar, Literal
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Vertical
 from textual.filter import LineFilter
 from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
 
-from smolsum.control import ask, withdraw
 from smolsum.errors import SmolsumError
+from smolsum.runs.completions import Group, first_group, read_groups, sort_keys
+from smolsum.runs.control import ask, withdraw
+from smolsum.runs.paths import RunPaths
+from smolsum.runs.reader import Run
 from smolsum.watch import layout
-from smolsum.watch.block import ORANGE, cut
-from smolsum.watch.board import SMOOTHING, WINDOWS, Board, Look
-from smolsum.watch.browser import Browser
-from smolsum.watch.canvas import Canvas, Colourless
-from smolsum.watch.completions import sort_keys
-from smolsum.watch.dialogs import CONFIRM, Help, Question
-from smolsum.watch.keys import KEYS, footer
+from smolsum.watch.keys import KEYS, footer, help_rows
+from smolsum.watch.pane import ORANGE, Canvas, Colourless, cut
 from smolsum.watch.panes.header import header, message
 from smolsum.watch.panes.rollouts import group_of, sample_of
-from smolsum.watch.run import Run
+from smolsum.watch.snapshot import SMOOTHING, WINDOWS, Snapshot, ViewOptions
+
+
+class Browser:
+    """The groups of the step that is looked at, and the first rollouts of the same prompt where a difference is."""
+
+    def __init__(self, run: Run, other: Run | None) -> None:
+        self._run, self._other = run, other
+        self._groups: tuple[Group, ...] = ()
+        self._step: int | None = None
+        self._first: Group | None = None
+        self._first_of: Group | None = None
+
+    def board(self, look: ViewOptions) -> Snapshot:
+        """This moment of the view, without a look at the disk."""
+        return Snapshot(self._run, look, self._other, self._groups, self._first if look.difference else None)
+
+    def load(self, look: ViewOptions) -> Snapshot:
+        """This moment of the view, with the completions of the step that it looks at."""
+        step = look.step if look.step is not None else self._run.step
+        if step != self._step:
+            groups = read_groups(self._run.paths, step)
+            if groups or look.step is not None:  # else the newest step is being written, and the one before stays
+                self._groups, self._step = groups, step
+        group = group_of(self.board(look))
+        if look.difference and group is not None and group is not self._first_of:
+            self._first, self._first_of = first_group(self._run.paths, group, self._run.first_step), group
+        return self.board(look)
+
+
+CONFIRM = "stop"
+
+
+class InputDialog(ModalScreen[str | None]):
+    """Asks for a line of text; escape and ctrl-c give None."""
+
+    DEFAULT_CSS = """
+    Question { align: center middle; background: $background 60%; }
+    Question > Vertical { width: 70; max-width: 90%; height: auto; border: round $foreground; padding: 1 2; }
+    Question Input, Question Input:focus { border: none; height: 1; background: $surface; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c,ctrl+q", "cancel", priority=True)]
+
+    def __init__(self, text: str, value: str = "") -> None:
+        super().__init__()
+        self._text, self._value = text, value
+
+    def compose(self) -> ComposeResult:
+        """The question above a line to write in."""
+        with Vertical():
+            yield Static(Text(self._text))
+            yield Input(self._value, select_on_focus=False)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Return is the answer."""
+        self.dismiss(event.value.strip())
+
+    def action_cancel(self) -> None:
+        """No answer."""
+        self.dismiss(None)
+
+
+class Help(ModalScreen[None]):
+    """All keys; any key closes it."""
+
+    DEFAULT_CSS = """
+    Help { align: center middle; background: $background 60%; }
+    Help > Static { width: 72; max-width: 100%; height: auto; max-height: 100%; border: round $foreground; }
+    """
+
+    def __init__(self, *, readonly: bool) -> None:
+        super().__init__()
+        self._readonly = readonly
+
+    def compose(self) -> ComposeResult:
+        """A line for each key, or for a pair."""
+        closing = "read only: the run cannot be paused or stopped from here" if self._readonly else ""
+        lines = [f"{shown:<18} {text}" for shown, text in help_rows()]
+        yield Static(Text("\n".join([*lines, closing]).rstrip()))
+
+    def on_key(self) -> None:
+        """Any key."""
+        self.dismiss(None)
+
 
 POLL_S = 0.5
 REDRAW_S = 0.25
@@ -46,11 +134,13 @@ class WatchApp(App[None]):
         Binding(key.names, key.action, key.help, priority=key.action in ("turn(1)", "turn(-1)")) for key in KEYS
     ]
 
-    def __init__(self, run: Run, other: Run | None = None, *, look: Look | None = None, readonly: bool = False) -> None:
+    def __init__(
+        self, run: Run, other: Run | None = None, *, look: ViewOptions | None = None, readonly: bool = False
+    ) -> None:
         super().__init__()
         self.animation_level = "none"
         self.watched, self.other, self.readonly = run, other, readonly
-        self.look = replace(look or Look(), asks=not readonly)
+        self.look = replace(look or ViewOptions(), asks=not readonly)
         self.set_class(self.look.ascii, "-ascii")
         self.at = ""
         self._browser = Browser(run, other)
@@ -85,7 +175,7 @@ class WatchApp(App[None]):
         """Another size has other pages and places; Textual knows it only after this."""
         self.call_after_refresh(self._redraw)
 
-    def board(self) -> Board:
+    def board(self) -> Snapshot:
         """This moment of the view."""
         return self._browser.board(self.look)
 
@@ -93,7 +183,7 @@ class WatchApp(App[None]):
         changed = self.watched.poll()
         if self.other is not None:
             changed |= self.other.poll()
-        state = self.board().standing.state  # STALE comes with the time alone
+        state = self.board().run_state.state  # STALE comes with the time alone
         if changed or state != self._state:
             self._state = state
             self._redraw()
@@ -131,11 +221,11 @@ class WatchApp(App[None]):
             self._canvas.put(f"pane-{slot.pane}", slot.x, slot.y, slot.width, layout.pane(board, slot))
         self._canvas.keep(["header", "message", "keys", *(f"pane-{slot.pane}" for slot in placed)])
         self._tick()
-        state = board.standing
+        state = board.run_state
         line = footer(width, names, self.at, asks=self.look.asks and state.answers, state=state.state)
         self._canvas.put("keys", 0, height - 1, width, [line])
 
-    def _message(self, board: Board, width: int) -> Text:
+    def _message(self, board: Snapshot, width: int) -> Text:
         if self._saying and time.monotonic() < self._said_until:
             return cut(Text(f" {self._saying}", style=ORANGE), width, ascii=self.look.ascii)
         self._saying = ""
@@ -222,7 +312,7 @@ class WatchApp(App[None]):
 
     def action_search(self) -> None:
         """Asks for words that completions must have."""
-        self.push_screen(Question("find in the completions", self.look.query), self._search)
+        self.push_screen(InputDialog("find in the completions", self.look.query), self._search)
 
     def _search(self, query: str | None) -> None:
         if query is not None:
@@ -255,7 +345,7 @@ class WatchApp(App[None]):
         """Asks the run to stop, after a word that confirms it."""
         if self._may_ask():
             text = f"The run finishes its step, saves and ends; it can be resumed.\nType {CONFIRM} to stop it."
-            self.push_screen(Question(text), self._confirmed)
+            self.push_screen(InputDialog(text), self._confirmed)
 
     def _confirmed(self, answer: str | None) -> None:
         if answer == CONFIRM:
@@ -266,8 +356,8 @@ class WatchApp(App[None]):
     def _may_ask(self) -> bool:
         if self.readonly:
             self.say("this view only reads (--readonly)")
-        elif not self.board().standing.answers:
-            self.say(f"nothing to pause or stop: the run is {self.board().standing.state}")
+        elif not self.board().run_state.answers:
+            self.say(f"nothing to pause or stop: the run is {self.board().run_state.state}")
         else:
             return True
         return False
@@ -285,3 +375,38 @@ class WatchApp(App[None]):
     def action_leave(self) -> None:
         """The view ends, the run does not."""
         self.exit()
+
+
+class Picker(App[RunPaths]):
+    """Lists runs, the newest first; returns the chosen one, or None."""
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS = "OptionList { height: auto; max-height: 90%; border: round $foreground; }"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("q,escape,ctrl+c,ctrl+q", "leave", priority=True)]
+
+    def __init__(self, runs: Sequence[RunPaths]) -> None:
+        super().__init__()
+        self.animation_level = "none"
+        self._runs = list(reversed(runs))
+
+    def compose(self) -> ComposeResult:
+        """A line for each run."""
+        yield Static(Text(" several runs are at work: up, down, return to watch one, q to leave"))
+        yield OptionList(*(Text(_told(paths)) for paths in self._runs))
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """The chosen run."""
+        self.exit(self._runs[event.option_index])
+
+    def action_leave(self) -> None:
+        """None of them."""
+        self.exit()
+
+
+def _told(paths: RunPaths) -> str:
+    """A run's name, state and step."""
+    run = Run(paths)
+    run.status.refresh()
+    run.info.refresh()
+    total = f"/{run.total}" if run.total else ""
+    return f"{paths.name}   {run.status.value.get('state', '')}   step {run.step}{total}"

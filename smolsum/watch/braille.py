@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from smolsum.watch.series import Point
+from smolsum.runs.series import Point
 
 Pattern = Literal["solid", "dotted", "band", "rule"]
 BLANK = 0x2800

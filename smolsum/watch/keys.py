@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from smolsum.watch.block import DIM
-from smolsum.watch.standing import ALIVE
+from smolsum.runs.status import ALIVE
+from smolsum.watch.pane import DIM
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,9 @@
-"""`train --watch`: a training process of its own, found by the lock that it takes, and then watched like any other."""
+"""A run at one moment without an app: the page as plain text, its state as JSON, and which runs are at work.
+
+The question which of several running runs is meant.
+
+`train --watch`: a training process of its own, found by the lock that it takes, and then watched like any other.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +15,21 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from smolsum import console
 from smolsum.errors import InterruptedRun
-from smolsum.runs import RunPaths, list_runs
+from smolsum.files import finite
+from smolsum.runs.completions import read_groups
+from smolsum.runs.paths import RunPaths, list_runs
+from smolsum.runs.reader import Run
+from smolsum.runs.status import pace, run_state
+from smolsum.watch.alerts import find_alerts
+from smolsum.watch.layout import page, pages
+from smolsum.watch.snapshot import Snapshot, ViewOptions
 
 POLL_S = 0.2
 PATIENCE_S = 60.0
@@ -104,3 +117,59 @@ def _end(launched: Launched, heard: Sequence[int]) -> None:
             sent += 1
             launched.process.send_signal(signal.SIGINT)
         time.sleep(POLL_S)
+
+
+SCHEMA_VERSION = 1
+LAST_EVENTS = 10
+READ_S = 60.0
+
+
+def whole(paths: RunPaths) -> Run:
+    """Returns a run read to its end."""
+    run, until = Run(paths), time.monotonic() + READ_S
+    while run.poll(READ_S) and run.behind() and time.monotonic() < until:
+        pass
+    return run
+
+
+def plain_page(run: Run, other: Run | None, look: ViewOptions, width: int, height: int) -> list[str]:
+    """Returns the first page of a view of this size as lines of text."""
+    board = Snapshot(run, look, other, read_groups(run.paths, run.step))
+    return [line.plain.rstrip() for line in page(board, pages(width, height)[0], width, height)]
+
+
+def document(run: Run) -> dict[str, Any]:
+    """Returns the run's state, newest metrics, signals and events as JSON can hold them; times in seconds. What is no
+    number to JSON is None."""
+    now = datetime.now(UTC)
+    stands = run_state(run, now)
+    took = pace(run, stands, now)
+    found = {
+        "schema_version": SCHEMA_VERSION,
+        "name": run.paths.name,
+        "path": str(run.paths.root),
+        "state": stands.state,
+        "detail": stands.detail,
+        "hint": stands.hint,
+        "step": run.step,
+        "steps": run.total,
+        "stage": run.stage,
+        "stages": run.stages,
+        "elapsed_s": took.elapsed_s,
+        "eta_s": took.eta_s,
+        "metrics": {key: value for key, value in run.row.items() if key != "schema_version"},
+        "signals": [asdict(signal) for signal in find_alerts(run)],
+        "events": list(run.events)[-LAST_EVENTS:],
+    }
+    return dict(finite(found))
+
+
+def at_work(runs: Sequence[RunPaths]) -> list[RunPaths]:
+    """Returns those of the runs that are starting, running or paused now, in the same order."""
+    found = []
+    for paths in runs:
+        run = Run(paths)
+        run.status.refresh()
+        if run_state(run, datetime.now(UTC)).alive:
+            found.append(paths)
+    return found

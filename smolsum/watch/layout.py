@@ -8,20 +8,16 @@ from functools import partial
 
 from rich.text import Text
 
-from smolsum.watch.block import Block, framed
-from smolsum.watch.board import Board
-from smolsum.watch.curves import CHARTS
+from smolsum.watch.charts import CHARTS, chart, sparklines
+from smolsum.watch.pane import Pane, framed
 from smolsum.watch.panes import rollouts
-from smolsum.watch.panes.advice import advice
-from smolsum.watch.panes.charts import chart
-from smolsum.watch.panes.events import events, settings
+from smolsum.watch.panes.advice import advice, events, settings
 from smolsum.watch.panes.header import header, message
-from smolsum.watch.panes.results import results
-from smolsum.watch.panes.sparklines import sparklines
-from smolsum.watch.panes.times import times
+from smolsum.watch.panes.results import results, times
 from smolsum.watch.panes.workers import workers
+from smolsum.watch.snapshot import Snapshot
 
-Draw = Callable[[Board, int, int], Block]
+Draw = Callable[[Snapshot, int, int], Pane]
 WIDE, TALL = 100, 30
 """The least terminal for several charts side by side; below it each pane has a page of its own."""
 NARROW, LOW = 80, 24
@@ -141,13 +137,13 @@ def _grid(panes: Sequence[str], columns: int, area: tuple[int, int, int, int]) -
     return tuple(found)
 
 
-def pane(board: Board, slot: Slot) -> list[Text]:
+def pane(board: Snapshot, slot: Slot) -> list[Text]:
     """Returns a pane as the lines of its slot."""
     block = PANES[slot.pane](board, slot.width - 2, slot.height - 2)
     return framed(block, slot.width, slot.height, ascii=board.look.ascii)
 
 
-def page(board: Board, name: str, width: int, height: int) -> list[Text]:
+def page(board: Snapshot, name: str, width: int, height: int) -> list[Text]:
     """Returns a whole page, without the line of keys: header, panes, message."""
     placed = slots(name, width, height, board.look.chart)
     drawn = {slot: pane(board, slot) for slot in placed}

@@ -1,73 +1,62 @@
-"""A run at one moment without an app: the page as plain text, its state as JSON, and which runs are at work."""
+"""What every pane is drawn from: the run, perhaps a second one, the time, and how the reader wants to look at them."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
-from smolsum.disk import finite
-from smolsum.runs import RunPaths
-from smolsum.watch.board import Board, Look
-from smolsum.watch.completions import read_groups
-from smolsum.watch.layout import page, pages
-from smolsum.watch.run import Run
-from smolsum.watch.signals import signals
-from smolsum.watch.standing import pace, standing
+from smolsum.runs.completions import Group
+from smolsum.runs.reader import Run
+from smolsum.runs.status import RunState, run_state
 
-SCHEMA_VERSION = 1
-LAST_EVENTS = 10
-READ_S = 60.0
+WINDOWS = (0, 512, 128, 32)
+"""Steps that a chart shows, the newest ones; 0: all."""
+SMOOTHING = (0.0, 0.6, 0.9, 0.97)
+"""Weight of the past in a smoothed line."""
 
 
-def whole(paths: RunPaths) -> Run:
-    """Returns a run read to its end."""
-    run, until = Run(paths), time.monotonic() + READ_S
-    while run.poll(READ_S) and run.behind() and time.monotonic() < until:
-        pass
-    return run
+@dataclass(frozen=True)
+class ViewOptions:
+    """A reader's choices; each key changes one."""
+
+    ascii: bool = False
+    log: bool = False
+    smoothing: float = 0.0
+    window: int = 0
+    chart: int = 0
+    """place in CHARTS of the chart that is enlarged"""
+    step: int | None = None
+    """step of the completions; None follows the newest"""
+    group: int = 0
+    row: int = 0
+    """place of the rollout in the table as it is sorted"""
+    sort: str = "sample"
+    query: str = ""
+    difference: bool = False
+    scroll: int = 0
+    asks: bool = False
+    """whether the reader has keys that ask something of the run"""
 
 
-def plain_page(run: Run, other: Run | None, look: Look, width: int, height: int) -> list[str]:
-    """Returns the first page of a view of this size as lines of text."""
-    board = Board(run, look, other, read_groups(run.paths, run.step))
-    return [line.plain.rstrip() for line in page(board, pages(width, height)[0], width, height)]
+@dataclass(frozen=True)
+class Snapshot:
+    """One moment of a view."""
 
+    run: Run
+    look: ViewOptions = field(default_factory=ViewOptions)
+    other: Run | None = None
+    groups: tuple[Group, ...] = ()
+    """the completions of the step that is looked at"""
+    first: Group | None = None
+    """the rollouts of the same prompt early in the run"""
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
-def document(run: Run) -> dict[str, Any]:
-    """Returns the run's state, newest metrics, signals and events as JSON can hold them; times in seconds. What is no
-    number to JSON is None."""
-    now = datetime.now(UTC)
-    stands = standing(run, now)
-    took = pace(run, stands, now)
-    found = {
-        "schema_version": SCHEMA_VERSION,
-        "name": run.paths.name,
-        "path": str(run.paths.root),
-        "state": stands.state,
-        "detail": stands.detail,
-        "hint": stands.hint,
-        "step": run.step,
-        "steps": run.total,
-        "stage": run.stage,
-        "stages": run.stages,
-        "elapsed_s": took.elapsed_s,
-        "eta_s": took.eta_s,
-        "metrics": {key: value for key, value in run.row.items() if key != "schema_version"},
-        "signals": [asdict(signal) for signal in signals(run)],
-        "events": list(run.events)[-LAST_EVENTS:],
-    }
-    return dict(finite(found))
+    @property
+    def run_state(self) -> RunState:
+        """How the run stands at this moment."""
+        return run_state(self.run, self.now)
 
-
-def at_work(runs: Sequence[RunPaths]) -> list[RunPaths]:
-    """Returns those of the runs that are starting, running or paused now, in the same order."""
-    found = []
-    for paths in runs:
-        run = Run(paths)
-        run.status.refresh()
-        if standing(run, datetime.now(UTC)).alive:
-            found.append(paths)
-    return found
+    @property
+    def step(self) -> int:
+        """The step whose completions are shown."""
+        return self.look.step if self.look.step is not None else self.run.step

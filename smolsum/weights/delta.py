@@ -9,6 +9,8 @@
 
 Where a few values in a hundred move by one step of their type, as an update of 2e-6 moves bfloat16 weights, a patch is
 less than a fiftieth of the weights.
+
+What a patch says of itself: JSON, of which every part is checked before anything is done.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Literal, NoReturn, TypeVar, get_args
 
 import numpy as np
 import xxhash
@@ -26,7 +30,104 @@ import zstandard
 
 from smolsum.errors import SmolsumError
 from smolsum.weights import tensor
-from smolsum.weights.header import Entry, Header, combined, parse
+from smolsum.weights.tensor import Mode
+
+MOST_AXES = 32
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """One tensor in a patch."""
+
+    name: str
+    dtype: str
+    """numpy's name of the type that the sender's array had"""
+    itemsize: int
+    shape: tuple[int, ...]
+    mode: Mode
+    sizes: tuple[int, ...]
+    """bytes of each part, compressed"""
+    lengths: tuple[int, ...]
+    """bytes of each part, unpacked"""
+    checksum: str
+    """of the tensor after the patch"""
+
+    @property
+    def size(self) -> int:
+        """Values in the tensor."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a patch says of itself."""
+
+    kind: Literal["patch", "anchor"]
+    base_version: int | None
+    version: int
+    changed: int
+    """values that differ from the base; in an anchor all of them"""
+    entries: tuple[TensorEntry, ...]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def values(self) -> int:
+        """Values in all tensors."""
+        return sum(entry.size for entry in self.entries)
+
+    @property
+    def density(self) -> float:
+        """Share of the values that changed."""
+        return self.changed / max(1, self.values)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights after the patch."""
+        return sum(entry.size * entry.itemsize for entry in self.entries)
+
+    @property
+    def weights(self) -> str:
+        """`checksum` of the weights after the patch."""
+        return combined({entry.name: entry.checksum for entry in self.entries})
+
+
+def parse(text: bytes) -> Header:
+    """What the JSON says, each part of the type that it must have; else ValueError, KeyError, TypeError or
+    RecursionError."""
+    facts = json.loads(text, parse_constant=_no_number)
+    entries = tuple(
+        TensorEntry(**{**e, "shape": tuple(e["shape"]), "sizes": tuple(e["sizes"]), "lengths": tuple(e["lengths"])})
+        for e in facts["entries"]
+    )
+    for entry in entries:
+        if not all(isinstance(text, str) for text in (entry.name, entry.dtype, entry.mode, entry.checksum)):
+            raise ValueError("a tensor whose name, type, mode or checksum is no text")
+        numbers = (entry.itemsize, *entry.shape, *entry.sizes, *entry.lengths)
+        fine = all(type(n) is int and n >= 0 for n in numbers) and entry.itemsize in (1, 2, 4, 8)
+        # the gaps, and each byte of a value
+        if not fine or len(entry.shape) > MOST_AXES or not len(entry.sizes) == len(entry.lengths) <= entry.itemsize + 1:
+            raise ValueError(f"{entry.name} has impossible sizes")
+        if entry.mode not in get_args(Mode):
+            raise ValueError(f"{entry.name} is written in a way that is not known here")
+    header = Header(**{**facts, "entries": entries})
+    if len({entry.name for entry in entries}) < len(entries):
+        raise ValueError("a tensor is there twice")
+    if header.kind not in ("patch", "anchor") or (type(header.base_version) is int) != (header.kind == "patch"):
+        raise ValueError("neither patch nor anchor")
+    if type(header.version) is not int or type(header.changed) is not int or not isinstance(header.metadata, dict):
+        raise ValueError("version, changed or metadata is of another type")
+    return header
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def combined(checksums: Mapping[str, str]) -> str:
+    """The checksum of weights, of those of their tensors by name."""
+    lines = "".join(f"{name} {checksums[name]}\n" for name in sorted(checksums))
+    return str(xxhash.xxh3_128_hexdigest(lines.encode()))
+
 
 MAGIC, FORMAT = b"SMOLSUMW", 1
 _FRAME = struct.Struct("<8sII")
@@ -90,7 +191,7 @@ def apply(base: Mapping[str, Any] | None, patch: bytes) -> dict[str, Any]:
     if header.kind == "patch" and held.keys() != {entry.name for entry in header.entries}:
         raise WrongBaseError("the patch is for other tensors", hint="send a full anchor")
 
-    def one(entry: Entry, start: int) -> Any:
+    def one(entry: TensorEntry, start: int) -> Any:
         return _unpacked(entry, held.get(entry.name) if header.kind == "patch" else None, patch, start)
 
     return dict(zip((e.name for e in header.entries), _in_threads(one, header.entries, places), strict=True))
@@ -115,7 +216,7 @@ def _write(
     version: int,
     metadata: Mapping[str, Any] | None,
 ) -> bytes:
-    def one(name: str) -> tuple[Entry, int, list[bytes]]:
+    def one(name: str) -> tuple[TensorEntry, int, list[bytes]]:
         array = np.asarray(new[name])
         try:
             flat = tensor.bits(array)
@@ -126,7 +227,7 @@ def _write(
         packed = [packer.compress(part) for part in parts]
         sizes, lengths = tuple(map(len, packed)), tuple(part.size for part in parts)
         itemsize = flat.dtype.itemsize
-        entry = Entry(name, str(array.dtype), itemsize, array.shape, mode, sizes, lengths, tensor.checksum(array))
+        entry = TensorEntry(name, str(array.dtype), itemsize, array.shape, mode, sizes, lengths, tensor.checksum(array))
         return entry, changed, packed
 
     written = list(_in_threads(one, sorted(new)))
@@ -173,7 +274,7 @@ def _read(patch: bytes) -> tuple[Header, list[int]]:
     return header, places
 
 
-def _unpacked(entry: Entry, base: Any | None, patch: bytes, start: int) -> Any:
+def _unpacked(entry: TensorEntry, base: Any | None, patch: bytes, start: int) -> Any:
     parts, kind = [], np.dtype(f"<u{entry.itemsize}")
     if base is not None and (base.shape, base.dtype.itemsize) != (entry.shape, entry.itemsize):
         raise WrongBaseError(f"{entry.name} has another shape here", hint="send a full anchor")
@@ -201,7 +302,7 @@ def _unzip(packed: bytes, length: int | None) -> bytes:
     return zstandard.ZstdDecompressor().decompress(packed) if stated else b""
 
 
-def _dtype(entry: Entry) -> Any:
+def _dtype(entry: TensorEntry) -> Any:
     """The sender's type where it is one of TYPES, else an unsigned integer of its size."""
     known = np.dtype(entry.dtype) if entry.dtype in TYPES else None
     return known if known is not None and known.itemsize == entry.itemsize else np.dtype(f"<u{entry.itemsize}")

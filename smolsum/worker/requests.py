@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from smolsum.errors import UsageError
-from smolsum.worker.engine import Request
+from smolsum.worker.engines.base import Request
 
 MOST_REQUESTS = 4096
 """rollouts, or sequences to score, in one body"""

@@ -1,4 +1,8 @@
-"""What a worker does: it samples and scores with the policy version that it serves, and takes newer ones.
+"""What a worker has done, as Prometheus reads it.
+
+Who may be at work: many at a time, or one alone.
+
+What a worker does: it samples and scores with the policy version that it serves, and takes newer ones.
 
 Nothing straddles two versions: when weights arrive, rollouts that are being sampled are finished, those that wait go on
 after the swap. These then carry the new version, or, where the trainer asked for the old one, come back as errors.
@@ -9,19 +13,67 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, get_type_hints
 
-from smolsum.config import LoraConfig
+from smolsum.config.fields import check_value
+from smolsum.config.sections import LoraConfig
 from smolsum.errors import SmolsumError, UsageError
-from smolsum.values import check_value
 from smolsum.weights import delta
-from smolsum.weights.header import Header
-from smolsum.worker.engine import NEUTRAL, Engine, EngineError, Request, Sampled, Weights
-from smolsum.worker.gate import Gate
+from smolsum.weights.delta import Header
+from smolsum.worker.engines.base import NEUTRAL, Engine, EngineError, Request, Sampled, ServedWeights
 from smolsum.worker.requests import LogprobsAsked, RolloutsAsked, Serving
-from smolsum.worker.tally import Tally
+
+
+class RWLock:
+    """Lets up to `most` pass together. Who wants to be alone stops the entry, and waits until those inside have left.
+
+    For one event loop.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most, self.inside, self.waiting = most, 0, 0
+        self._closed = False
+        self._changed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def passing(self) -> AsyncIterator[None]:
+        """Inside with others."""
+        self.waiting += 1
+        try:
+            async with self._changed:
+                await self._changed.wait_for(lambda: not self._closed and self.inside < self.most)
+                self.inside += 1
+        finally:
+            self.waiting -= 1
+        try:
+            yield
+        finally:
+            self.inside -= 1
+            await self._wake()
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Inside with nobody else."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._closed)
+            self._closed = True
+        try:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self.inside == 0)
+            yield
+        finally:
+            self._closed = False
+            await self._wake()
+
+    async def _wake(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
 
 ANY = Serving()
 
@@ -44,9 +96,9 @@ class Service:
         """whose versions these are: `metadata["run"]` of the last weights"""
         self.instance = secrets.token_hex(8)
         """tells this worker from others, whatever URLs it has"""
-        self.tally = Tally()
-        self.gate = Gate(engine.most_running)
-        self._served = Weights({})
+        self.tally = WorkerMetrics()
+        self.gate = RWLock(engine.most_running)
+        self._served = ServedWeights({})
         self.most_bytes = 0
         """the longest body of weights that can be meant for this model"""
         self._putting = asyncio.Lock()
@@ -183,7 +235,7 @@ class Service:
         elif told <= self.version:
             raise ConflictError(f"the patch leads back to version {told}", self.version, hint=hint)
 
-    async def _decoded(self, header: Header, body: bytes) -> Weights:
+    async def _decoded(self, header: Header, body: bytes) -> ServedWeights:
         try:
             arrays = await asyncio.to_thread(delta.apply, self._served.arrays, body)
         except delta.WrongBaseError as error:
@@ -193,7 +245,7 @@ class Service:
                 hint="send a full anchor",
             ) from error
         lora = _lora(header.metadata, arrays) if header.kind == "anchor" else self._served.lora
-        return Weights(arrays, lora)
+        return ServedWeights(arrays, lora)
 
 
 def _check_finite(rows: Sequence[Sequence[float]]) -> None:
@@ -216,3 +268,49 @@ def _lora(metadata: Mapping[str, Any], arrays: Mapping[str, Any]) -> LoraConfig 
     if any(given["rank"] not in array.shape for array in arrays.values()):
         raise UsageError(f"the anchor's adapters are not of rank {given['rank']}", hint="send metadata['lora']")
     return LoraConfig(**given)
+
+
+@dataclass
+class WorkerMetrics:
+    """Counts since the start."""
+
+    rollouts: int = 0
+    failed: int = 0
+    tokens: int = 0
+    syncs: Counter[str] = field(default_factory=Counter)
+    sync_bytes: int = 0
+    sync_seconds: float = 0.0
+
+    def synced(self, kind: str, size: int, seconds: float) -> None:
+        """Note that weights were taken: a patch or an anchor of so many bytes, from its arrival to its being served."""
+        self.syncs[kind] += 1
+        self.sync_bytes += size
+        self.sync_seconds += seconds
+
+
+def exposition(service: Service) -> str:
+    """The counts and gauges of a worker in Prometheus' text format, version 0.0.4."""
+    tally, engine, gate = service.tally, service.engine, service.gate
+    series: list[tuple[str, str, str, list[tuple[str, float]]]] = [
+        ("rollouts_total", "counter", "rollouts sampled", [("", tally.rollouts)]),
+        ("rollout_errors_total", "counter", "rollouts that came back as errors", [("", tally.failed)]),
+        ("tokens_total", "counter", "tokens sampled", [("", tally.tokens)]),
+        (
+            "weight_updates_total",
+            "counter",
+            "weights taken",
+            [(f'{{kind="{kind}"}}', tally.syncs[kind]) for kind in ("patch", "anchor")],
+        ),
+        ("weight_bytes_total", "counter", "bytes of weights received", [("", tally.sync_bytes)]),
+        ("weight_seconds_total", "counter", "seconds from arrival to being served", [("", tally.sync_seconds)]),
+        ("engine_restarts_total", "counter", "times that the engine died and came back", [("", engine.restarts)]),
+        ("engine_ready", "gauge", "1 while the engine can sample", [("", int(engine.state == "ready"))]),
+        ("policy_version", "gauge", "version that is served", [("", service.version)]),
+        ("running", "gauge", "rollouts being sampled", [("", gate.inside)]),
+        ("waiting", "gauge", "rollouts that wait", [("", gate.waiting)]),
+    ]
+    lines = []
+    for name, kind, text, values in series:
+        lines += [f"# HELP smolsum_worker_{name} {text}", f"# TYPE smolsum_worker_{name} {kind}"]
+        lines += [f"smolsum_worker_{name}{labels} {value}" for labels, value in values]
+    return "\n".join(lines) + "\n"

@@ -12,19 +12,19 @@ from typing import Any
 
 import httpx
 import pytest
-from judge_server import KEY, JudgeServer, Mischief, Reply, answer, failure, score_of, serving
+from support.judge_server import KEY, JudgeServer, Mischief, Reply, answer, failure, score_of, serving
 
-from smolsum.asking.attempts import PATIENCE, Budget
-from smolsum.asking.endpoint import ChatClient, Endpoint, find_endpoint
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
 from smolsum.evaluate.agreement import judge_facts, judges_agreement
-from smolsum.evaluate.columns import judged_columns, judged_summary
 from smolsum.evaluate.judgements import JUDGEMENTS, Ledger
-from smolsum.evaluate.referee import Estimate, Item, Judged, judge_items
-from smolsum.lines import read_jsonl
-from smolsum.tasks.tldr_criteria import CRITERIA
+from smolsum.evaluate.judging import Estimate, Item, Judged, judge_items
+from smolsum.evaluate.tables import judged_columns, judged_summary
+from smolsum.files import read_jsonl
+from smolsum.llm.client import ChatClient, Endpoint, find_endpoint
+from smolsum.llm.retry import PATIENCE, RetryPolicy
+from smolsum.tasks.tldr import CRITERIA
 
-QUICK = Budget(attempts=3, deadline_s=5.0, wait_s=0.01)
+QUICK = RetryPolicy(attempts=3, deadline_s=5.0, wait_s=0.01)
 ITEMS = [
     Item(f"post-{n}", f"Noah lost {n + 3} keys on the way to work.", f"Noah lost {n + 3} keys.", (f"{n} keys",))
     for n in range(3)
@@ -44,7 +44,7 @@ def judge(
     *,
     model: str = "judge-a",
     rounds: int = 2,
-    budget: Budget = QUICK,
+    budget: RetryPolicy = QUICK,
     concurrency: int = 4,
     fresh: bool = False,
     approve: Callable[[Estimate], bool] = lambda estimate: True,
@@ -175,7 +175,7 @@ def test_a_judge_that_hangs_is_given_up(tmp_path: Path) -> None:
 
         server.mischief = by_post(1, hang)
         began = time.monotonic()
-        judged, _ = judge(server, tmp_path, rounds=1, budget=Budget(attempts=2, deadline_s=0.5, wait_s=0.01))
+        judged, _ = judge(server, tmp_path, rounds=1, budget=RetryPolicy(attempts=2, deadline_s=0.5, wait_s=0.01))
         assert time.monotonic() - began < 20
     assert {j.id for j in judged.missing} == {"post-1"}
     assert all("no answer within 0.5 s" in j.error for j in judged.missing)
@@ -316,7 +316,7 @@ def test_an_account_without_credit_ends_it(tmp_path: Path) -> None:
 def test_a_judge_that_never_scores_is_left_soon(always: Reply, kind: type[SmolsumError], tmp_path: Path) -> None:
     """After some failures in a row nothing more is asked: a paid judge that answers prose costs no thousands."""
     items = [Item(f"p{n}", f"post {n}", f"summary {n}", ()) for n in range(40)]
-    budget = Budget(attempts=2, deadline_s=5, wait_s=0.001)
+    budget = RetryPolicy(attempts=2, deadline_s=5, wait_s=0.001)
     with serving(mischief=lambda prompt, before: always) as server:
         judged, failed = judge(server, tmp_path, items, budget=budget, rounds=1)
         assert type(failed) is kind
@@ -469,7 +469,7 @@ def test_damaged_judgements(damage: dict[str, Any], tmp_path: Path) -> None:
 def test_two_processes_share_a_cache(tmp_path: Path) -> None:
     """Lines of processes that open and append at the same time are all there, whole."""
     code = (
-        "import sys; from pathlib import Path; from smolsum.lines import Lines\n"
+        "import sys; from pathlib import Path; from smolsum.files import Lines\n"
         "for n in range(200):\n"
         "    with Lines(Path(sys.argv[1]), '', shared=True) as lines:\n"
         "        lines.append(b'{\"a\": \"' + sys.argv[2].encode() * 5000 + b'\"}\\n')\n"
@@ -500,7 +500,7 @@ def test_all_attempts_are_made_however_long_the_pauses(tmp_path: Path) -> None:
     """Pauses that the judge asks for are no time that its answers took."""
     slow = failure(429, "slow down", Retry_After="0.4")
     with serving(mischief=by_post(1, lambda before: slow if before < 5 else None)) as server:
-        judged, _ = judge(server, tmp_path, rounds=1, budget=Budget(attempts=6, deadline_s=0.5, wait_s=0.01))
+        judged, _ = judge(server, tmp_path, rounds=1, budget=RetryPolicy(attempts=6, deadline_s=0.5, wait_s=0.01))
         assert not judged.missing
         assert len(server.asked) == ALL + 5 * len(CRITERIA)
 

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from training import make_data
+from support.places import ROOT
+from support.training import make_data
 
-from smolsum import cli
-from smolsum.lines import read_jsonl
+from smolsum.cli import main
+from smolsum.files import read_jsonl
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "rule_judge.py"
+SCRIPT = ROOT / "scripts" / "rule_judge.py"
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def ask(url: str, *, post: str, summary: str, steps: str) -> int:
 
 def test_rules(url: str) -> None:
     """Each rule tells a fair summary from one that has its fault."""
-    from smolsum.tasks.tldr_criteria import CLARITY, CONCISENESS, COVERAGE, FAITHFULNESS
+    from smolsum.tasks.tldr import CLARITY, CONCISENESS, COVERAGE, FAITHFULNESS
 
     post = "My brother Noah asked Emma for $300 last Friday. He wants to repair the garage. " * 3
     good = "Noah asked Emma for $300 to repair the garage."
@@ -68,7 +69,7 @@ def test_an_evaluation(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("OPENAI_BASE_URL", url)
     data = f"--set=data.path={make_data(tmp_path / 'data')}"
-    assert cli.main(["eval", "tiny", data, "--judge", "rules", "--rounds", "1", "--quiet"]) == 0
+    assert main.main(["eval", "tiny", data, "--judge", "rules", "--rounds", "1", "--quiet"]) == 0
     rows = read_jsonl(Path("runs/eval-tiny-test/scores.jsonl"))
     assert all(0 <= row["composite"] <= 4 for row in rows)
     assert len({row["composite"] for row in rows}) > 1

@@ -7,12 +7,12 @@ them; so those are not compared.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from models import build
+from support.models import build
+from support.places import GOLDEN
 
 from smolsum.grpo.advantages import advantages
 from smolsum.grpo.loss import BatchTotals, policy_loss
@@ -20,8 +20,6 @@ from smolsum.policy.logprobs import group_logprobs
 
 # isort: split
 import mlx.core as mx
-
-GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def golden(name: str) -> dict[str, Any]:

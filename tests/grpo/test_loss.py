@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smolsum.grpo.loss import BatchTotals, loss_and_tally, policy_loss
-from smolsum.grpo.tally import means, merged
-from smolsum.objective import GrpoConfig
+from smolsum.config.sections import GrpoConfig
+from smolsum.grpo.loss import BatchTotals, loss_and_tally, means, merged, policy_loss
 
 # isort: split
 import mlx.core as mx

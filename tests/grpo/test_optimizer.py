@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from models import build
+from support.models import build
 
-from smolsum.config import StageConfig
+from smolsum.config.sections import OptimizerConfig, StageConfig
 from smolsum.grpo import optimizer as optimizer_module
-from smolsum.grpo.optimizer import Optimizer, learning_rate
-from smolsum.grpo.rounding import random_bits, round_stochastically
-from smolsum.objective import OptimizerConfig
-from smolsum.policy.streams import streams
+from smolsum.grpo.optimizer import Optimizer, learning_rate, random_bits, round_stochastically
+from smolsum.policy.cpu.streams import streams
 
 # isort: split
 import mlx.core as mx

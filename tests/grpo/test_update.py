@@ -8,17 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from models import EOS, assert_trees_close, build, group
+from support.models import EOS, assert_trees_close, build, group
 
-from smolsum.config import StageConfig
+from smolsum.config.sections import GrpoConfig, StageConfig
 from smolsum.grpo import update
 from smolsum.grpo.loss import policy_loss
 from smolsum.grpo.update import batch_totals, weights
 from smolsum.grpo.update import gradients as update_gradients
-from smolsum.objective import GrpoConfig
-from smolsum.policy.accumulate import Chunking
+from smolsum.policy.gradients import Chunking
 from smolsum.policy.logprobs import group_logprobs
-from smolsum.rollout.records import RolloutGroup
+from smolsum.types import RolloutGroup
 
 # isort: split
 import mlx.core as mx

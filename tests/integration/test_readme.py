@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from smolsum.cli import main
-from smolsum.evaluate.scores import read_summary
-from smolsum.lines import read_jsonl
+from smolsum.cli.main import main
+from smolsum.files import read_jsonl
+from smolsum.runs.records import read_summary
 from smolsum.stats.paired import mcnemar
 
 pytestmark = pytest.mark.slow

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.places import ROOT
 
 COMMAND = "smolsum train --task doc-qa"
 
@@ -18,7 +19,7 @@ def test_more_questions_are_answered_within_the_limit(tmp_path: Path) -> None:
     """Trained by the README's one command, offline: of the questions about 200 documents that it never saw the reader
     answers at least 10 points more from as many words, p < 0.01 by `smolsum stats --paired`; the model keeps to the
     limit, and is not worse read to the end than it was with half as many words again."""
-    assert COMMAND in (Path(__file__).parents[2] / "README.md").read_text()
+    assert COMMAND in (ROOT / "README.md").read_text()
     offline = os.environ | {"HF_HUB_OFFLINE": "1", "SMOLSUM_RUNS_DIR": str(tmp_path)}
     smolsum = [sys.executable, "-m", "smolsum"]
     trained = subprocess.run([*smolsum, *COMMAND.split()[1:]], capture_output=True, text=True, env=offline, check=False)

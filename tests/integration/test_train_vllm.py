@@ -21,12 +21,11 @@ from typing import Any
 import httpx
 import pytest
 
-from smolsum.config import LoraConfig
-from smolsum.lines import read_jsonl
-from smolsum.policy.generate import rollout_seed
+from smolsum.config.sections import LoraConfig
+from smolsum.files import read_jsonl
 from smolsum.policy.load import load_policy
-from smolsum.policy.save import load_trained
-from smolsum.policy.served import served_arrays
+from smolsum.policy.sampling import rollout_seed
+from smolsum.policy.weights import load_trained, served_arrays
 from smolsum.weights import delta
 
 VLLM_PYTHON = os.environ.get("SMOLSUM_VLLM_PYTHON")

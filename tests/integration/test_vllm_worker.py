@@ -21,18 +21,17 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from disks import mounted
-from serving import face, process
+from support.disks import mounted
+from support.serving import face, process
 
-from smolsum.config import LoraConfig
+from smolsum.config.sections import LoraConfig
 from smolsum.policy.load import Policy, load_policy
 from smolsum.policy.logprobs import group_logprobs
-from smolsum.policy.served import served_arrays, set_served
+from smolsum.policy.weights import served_arrays, set_served
 from smolsum.weights import delta
-from smolsum.worker import vllm
-from smolsum.worker.engine import EngineError
-from smolsum.worker.files import write_weights
-from smolsum.worker.vllm import VllmEngine
+from smolsum.worker.engines import vllm
+from smolsum.worker.engines.base import EngineError
+from smolsum.worker.engines.vllm import VllmEngine, write_weights
 
 PYTHON = os.environ.get("SMOLSUM_VLLM_PYTHON", "")
 pytestmark = [

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from smolsum.lines import read_jsonl
-from smolsum.watch.block import number
+from smolsum.files import read_jsonl
+from smolsum.watch.pane import number
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from models import CHAT_TEMPLATE, EOS, build, write
+from support.models import CHAT_TEMPLATE, EOS, build, write
 
 from smolsum.errors import UsageError
 from smolsum.policy.load import encode_chat, load_policy, locate, snapshot, weights_hash
-from smolsum.policy.save import load_weights, save_policy
+from smolsum.policy.weights import load_weights, save_policy
 
 # isort: split
 import mlx.core as mx

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hub import HubServer
-from models import write
+from support.hub import HubServer
+from support.models import write
 
 CLIENT = """
 import json, sys, time

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from models import EOS, assert_trees_close, build
+from support.models import EOS, assert_trees_close, build
 
-from smolsum.policy import kernels
+from smolsum.policy.cpu import kernels
 from smolsum.policy.head import CHUNK_LOGITS, token_logprobs
 from smolsum.policy.logprobs import group_hidden, group_logprobs, padded, scored
 from smolsum.policy.prefix import branch_hidden, can_share_prefix, prefix_state

@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models import EOS, group, write
+from support.models import EOS, group, write
 
-from smolsum.config import LoraConfig, StageConfig
+from smolsum.config.sections import GrpoConfig, LoraConfig, OptimizerConfig, StageConfig
 from smolsum.errors import UsageError
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.grpo.update import gradients
-from smolsum.objective import GrpoConfig, OptimizerConfig
 from smolsum.policy import logprobs
 from smolsum.policy.load import Policy, load_policy, snapshot
 from smolsum.policy.logprobs import group_logprobs
-from smolsum.policy.save import load_trained, save_trained
+from smolsum.policy.weights import load_trained, save_trained
 
 # isort: split
 import mlx.core as mx

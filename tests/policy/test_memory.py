@@ -10,17 +10,16 @@ import smolsum.policy  # noqa: F401  loads a fast BLAS before MLX
 # isort: split
 import mlx.core as mx
 import pytest
-from models import build
+from support.models import build
 
-from smolsum.config import Config, EngineConfig, StageConfig, TrainConfig
+from smolsum.config.sections import Config, EngineConfig, GrpoConfig, OptimizerConfig, StageConfig, TrainConfig
 from smolsum.errors import MachineError
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.grpo.update import gradients
-from smolsum.objective import GrpoConfig, OptimizerConfig
-from smolsum.policy.accumulate import WHOLE, Chunking
+from smolsum.policy.cpu.streams import streams
+from smolsum.policy.gradients import WHOLE, Chunking
 from smolsum.policy.memory import GB, Shape, Widest, choose_chunking, estimate, shape_of
-from smolsum.policy.streams import streams
-from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
+from smolsum.types import Prompt, Rollout, RolloutGroup
 
 STAGE = StageConfig(
     rewards={"length": 1.0}, steps=1, epochs=1.0, temperature=1.0, learning_rate=1e-6, schedule="constant",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from models import EOS, write
+from support.models import EOS, write
 
-from smolsum.config import SamplingConfig
+from smolsum.config.sections import SamplingConfig
 from smolsum.policy.load import Policy, load_policy
-from smolsum.rollout.local import decode, sample_groups
-from smolsum.rollout.records import Prompt, Rollout
+from smolsum.rollout.sampler import decode, sample_groups
+from smolsum.types import Prompt, Rollout
 
 
 @pytest.fixture(scope="module")

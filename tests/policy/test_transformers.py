@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from models import write
+from support.models import write
 
 from smolsum.policy.load import load_policy
-from smolsum.policy.save import save_policy
+from smolsum.policy.weights import save_policy
 
 # isort: split
 import mlx.core as mx

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from smolsum.report import charts
-from smolsum.report.charts import Panel, Series
+from smolsum.report.charts import Plot, PlotSeries
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_ticks_hold_the_values(low: float, high: float) -> None:
 
 def test_lines_place_values() -> None:
     """Two points go to the corners of their panel: later is to the right, more is higher up."""
-    svg = charts.lines([Panel("p", (Series("a", ((0.0, 0.0), (4.0, 1.0))),))], ["a"], alt="two points")
+    svg = charts.lines([Plot("p", (PlotSeries("a", ((0.0, 0.0), (4.0, 1.0))),))], ["a"], alt="two points")
     (path,) = re.findall(r'class="line c0" d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', svg)
     x1, y1, x2, y2 = map(float, path)
     assert x1 < x2
@@ -37,8 +37,8 @@ def test_lines_place_values() -> None:
 
 def test_values_that_are_none_are_not_drawn() -> None:
     """Infinite and undefined values leave no mark; a panel without any value says so."""
-    series = Series("a", ((0.0, math.nan), (1.0, 2.0), (2.0, math.inf)))
-    svg = charts.lines([Panel("p", (series,)), Panel("empty", (Series("a", ()),))], ["a"], alt="x")
+    series = PlotSeries("a", ((0.0, math.nan), (1.0, 2.0), (2.0, math.inf)))
+    svg = charts.lines([Plot("p", (series,)), Plot("empty", (PlotSeries("a", ()),))], ["a"], alt="x")
     assert "nan" not in svg
     assert "inf" not in svg
     assert "no values" in svg
@@ -46,7 +46,7 @@ def test_values_that_are_none_are_not_drawn() -> None:
 
 def test_a_front_goes_down_before_right() -> None:
     """What a front encloses is what its points beat: no corner is better than every point."""
-    points = [Series("a", ((0.0, 1.0),)), Series("b", ((1.0, 0.0),))]
+    points = [PlotSeries("a", ((0.0, 1.0),)), PlotSeries("b", ((1.0, 0.0),))]
     svg = charts.scatter(points, alt="x", x_title="x", y_title="y", front=((0.0, 1.0), (1.0, 0.0)))
     assert re.search(r'class="front" d="M[\d.]+ [\d.]+V[\d.]+H[\d.]+"', svg)
     assert "1 a" in svg
@@ -55,7 +55,7 @@ def test_a_front_goes_down_before_right() -> None:
 def test_numbers_do_not_cover_one_another() -> None:
     """Of thirteen points of which some coincide, every number is legible and inside the plot."""
     spots = [(0.0, 0.0), (1.0, 1.0), *[(0.5, 0.5)] * 4, *[(0.5 + i / 200, 0.5 - i / 300) for i in range(6)], (1.0, 0.0)]
-    points = [Series(f"n{i}", (spot,)) for i, spot in enumerate(spots)]
+    points = [PlotSeries(f"n{i}", (spot,)) for i, spot in enumerate(spots)]
     svg = charts.scatter(points, alt="x", x_title="x", y_title="y")
     found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="middle">(\d+)<', svg)
     assert [told for _, _, told in found] == [str(i) for i in range(1, 14)]
@@ -70,10 +70,10 @@ def test_names_cannot_break_a_drawing() -> None:
     """Names and alternative texts with markup stay text."""
     name = 'a<b>&"c"'
     drawings = [
-        charts.lines([Panel(name, (Series(name, ((0.0, 0.0),)),))], [name], alt=name),
+        charts.lines([Plot(name, (PlotSeries(name, ((0.0, 0.0),)),))], [name], alt=name),
         charts.heat([name, "b"], [[1.0, math.nan], [math.nan, 1.0]], alt=name),
         charts.bars([name], [name], [[0.5]], alt=name),
-        charts.scatter([Series(name, ((0.0, 0.0),))], alt=name, x_title=name, y_title=name),
+        charts.scatter([PlotSeries(name, ((0.0, 0.0),))], alt=name, x_title=name, y_title=name),
     ]
     for svg in drawings:
         root = ElementTree.fromstring(svg)
@@ -83,7 +83,7 @@ def test_names_cannot_break_a_drawing() -> None:
 def test_more_series_than_colours_differ() -> None:
     """No two of the 26 of a whole study look alike; the ninth has the first's colour and another stroke."""
     names = [f"n{i}" for i in range(26)]
-    svg = charts.lines([Panel("p", tuple(Series(n, ((0.0, 0.0), (1.0, 1.0))) for n in names))], names, alt="x")
+    svg = charts.lines([Plot("p", tuple(PlotSeries(n, ((0.0, 0.0), (1.0, 1.0))) for n in names))], names, alt="x")
     assert svg.count('class="line c0"') == 1
     assert svg.count('class="line c0 dashed"') == 1
     assert len(set(re.findall(r'class="line ([^"]+)"', svg))) == 26
@@ -93,8 +93,8 @@ def test_pieces_fit_a_phone() -> None:
     """Each panel and the legend come as a drawing of their own, narrow enough to be read at 360 px, with nothing beyond
     its edge."""
     names = [f"tiny-lfm-included-meteor-rouge-{i}" for i in range(26)]
-    curves = tuple(Series(name, ((0.0, 0.0), (1000.0, -2.5e-7))) for name in names)
-    pieces = charts.panels([Panel("loss", curves), Panel("reward", curves)], names)
+    curves = tuple(PlotSeries(name, ((0.0, 0.0), (1000.0, -2.5e-7))) for name in names)
+    pieces = charts.panels([Plot("loss", curves), Plot("reward", curves)], names)
     assert len(pieces) == 3
     for piece in pieces:
         root = ElementTree.fromstring(piece)

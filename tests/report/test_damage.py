@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from studies import JUDGE, PATHS, evaluation, judged, run
+from support.studies import JUDGE, PATHS, evaluation, judged, run
 
-from smolsum import cli
-from smolsum.report.compose import compose
-from smolsum.report.gather import gather
-from smolsum.report.html import to_html
+from smolsum.cli import main
+from smolsum.report.build import compose
+from smolsum.report.collect import gather
+from smolsum.report.render.html import to_html
 from smolsum.report.study import Study
 
 SWAPS = (None, 7, -1, 1e300, math.nan, "x", [1], [], {"x": 1}, True)
@@ -149,7 +149,7 @@ def test_metrics_that_were_cut(runs: Path, capsys: pytest.CaptureFixture[str], k
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:kept]))
     if not kept:
         path.unlink()
-    assert cli.main(["report", *map(str, sorted(runs.iterdir())), "--format", "md"]) == 0
+    assert main.main(["report", *map(str, sorted(runs.iterdir())), "--format", "md"]) == 0
     said = f"metrics.jsonl of odd {told}: the run is in no curve, its cost unknown"
     assert said in capsys.readouterr().err
     assert told in Path("report/report.md").read_text()
@@ -233,7 +233,7 @@ def test_control_characters_are_signs(runs: Path, form: str, name: str, signs: s
     text = "a\x1b[31mb\x00c\u202ed"
     path.write_text(path.read_text().replace('"summary 0"', json.dumps(text)))
     for wanted in (form, "json"):
-        assert cli.main(["report", *map(str, sorted(runs.iterdir())), "--format", wanted]) == 0
+        assert main.main(["report", *map(str, sorted(runs.iterdir())), "--format", wanted]) == 0
     written = Path("report", name).read_text()
     assert signs in written
     assert not {"\x1b", "\x00", "\u202e"} & set(written)

@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from studies import read_csv, the_study
+from support.studies import read_csv, the_study
 
-from smolsum.report.compose import compose
-from smolsum.report.gather import gather
-from smolsum.report.html import to_html
-from smolsum.report.page import Figure, Page, Table
+from smolsum.report.build import compose
+from smolsum.report.collect import gather
+from smolsum.report.document import Figure, Page, Table
+from smolsum.report.render.html import to_html
 
 NAMES = {"length-only": "length-only (GRPO baseline)", "length-quality-rouge-l": "length-quality-rouge"}
 """the study calls one signal rouge in three tables and rouge-l in one"""

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from smolsum.rewards import wordnet
-from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
+from smolsum.rewards import meteor
+from smolsum.types import Prompt, Rollout, RolloutGroup
 
 
 def _group(texts: Sequence[str], references: Sequence[str] = ("the cat sat on the mat",)) -> RolloutGroup:
@@ -50,7 +50,7 @@ def database(tmp_path: Path) -> Path:
     """A WordNet database as a system package lays it out, in which "auto" and "car" are synonyms."""
     directory = tmp_path / "dict"
     directory.mkdir(mode=0o755)
-    files = {name: "" if name.endswith(".exc") else _HEADER for name in wordnet.DATABASE_FILES}
+    files = {name: "" if name.endswith(".exc") else _HEADER for name in meteor.DATABASE_FILES}
     files |= {"data.noun": _HEADER + _SYNSET, "index.noun": _HEADER + _INDEX}
     for name, text in files.items():
         (directory / name).write_text(text)
@@ -63,7 +63,7 @@ def no_wordnet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine without WordNet: no nltk data, no system package, no variable; a test may then add one."""
     nltk_data = importlib.import_module("nltk.data")
     monkeypatch.setattr(nltk_data, "path", [])
-    monkeypatch.setattr(wordnet, "SYSTEM_DIRECTORIES", ())
+    monkeypatch.setattr(meteor, "SYSTEM_DIRECTORIES", ())
     for name in ("WNHOME", "WNSEARCHDIR", "NLTK_DATA"):
         monkeypatch.delenv(name, raising=False)
     _forget_lexicon()
@@ -72,7 +72,7 @@ def no_wordnet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _forget_lexicon() -> None:
-    wordnet.find_lexicon.cache_clear()
+    meteor.find_lexicon.cache_clear()
     with warnings.catch_warnings():
         # nltk's reader keeps its data files open until it is collected
         warnings.simplefilter("ignore", ResourceWarning)

@@ -10,9 +10,9 @@ import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smolsum.config import Config
-from smolsum.rewards.bleu import bleu, score_bleu
-from smolsum.rollout.records import RolloutGroup
+from smolsum.config.sections import Config
+from smolsum.rewards.overlap import bleu, score_bleu
+from smolsum.types import RolloutGroup
 
 
 def test_worked_by_hand() -> None:

@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from smolsum.config import Config
+from smolsum.config.sections import Config
 from smolsum.rewards import REWARDS
-from smolsum.rewards.combine import combine, score_all
-from smolsum.rewards.signal import Dependent, Values
-from smolsum.rollout.records import RolloutGroup
+from smolsum.rewards.combine import Dependent, Values, combine, score_all
+from smolsum.types import RolloutGroup
 
 Scores = dict[str, Values]
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smolsum.config import Config, RewardsConfig
+from smolsum.config.sections import Config, RewardsConfig
 from smolsum.errors import UsageError
 from smolsum.rewards.length import length_reward, score_length
-from smolsum.rollout.records import RolloutGroup
-from smolsum.tasks.tldr_settings import TldrConfig
+from smolsum.tasks.tldr import TldrConfig
+from smolsum.types import RolloutGroup
 
 
 @pytest.mark.parametrize(

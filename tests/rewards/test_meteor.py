@@ -10,18 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nltk.translate.meteor_score import meteor_score
 
-from smolsum.config import Config, RewardsConfig
+from smolsum.config.sections import Config, RewardsConfig
 from smolsum.errors import MachineError
 from smolsum.rewards.meteor import (
+    Lexicon,
     describe_meteor,
     ensure_meteor,
+    find_lexicon,
     meteor,
     meteor_tokens,
     score_meteor,
     wordnet_problem,
 )
-from smolsum.rewards.wordnet import Lexicon, find_lexicon
-from smolsum.rollout.records import RolloutGroup
+from smolsum.types import RolloutGroup
 
 PLAIN = Lexicon("exact+stem", "", (), lambda word: ())
 

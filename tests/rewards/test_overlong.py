@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from smolsum.config import Config, RewardsConfig, SamplingConfig
-from smolsum.rewards.overlong import overlong_reward, score_overlong
-from smolsum.rollout.records import RolloutGroup
+from smolsum.config.sections import Config, RewardsConfig, SamplingConfig
+from smolsum.rewards.length import overlong_reward, score_overlong
+from smolsum.types import RolloutGroup
 
 
 @pytest.mark.parametrize(

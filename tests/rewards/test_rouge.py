@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 
-from smolsum.config import Config
-from smolsum.rewards.rouge import rouge_l, score_rouge
-from smolsum.rollout.records import RolloutGroup
+from smolsum.config.sections import Config
+from smolsum.rewards.overlap import rouge_l, score_rouge
+from smolsum.types import RolloutGroup
 
 
 def test_f1_worked_by_hand() -> None:

@@ -10,8 +10,8 @@ import nltk.corpus
 import nltk.data
 import pytest
 
-from smolsum.rewards import wordnet
-from smolsum.rewards.wordnet import find_lexicon, lexnames
+from smolsum.rewards import meteor
+from smolsum.rewards.meteor import find_lexicon, lexnames
 
 pytestmark = pytest.mark.usefixtures("no_wordnet")
 
@@ -42,7 +42,7 @@ def test_without_a_database_no_word_has_synonyms() -> None:
 
 def test_a_system_database_without_lexnames_is_read(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plain database directory, as Debian's package ships it, gives synonyms and is named."""
-    monkeypatch.setattr(wordnet, "SYSTEM_DIRECTORIES", ("/nowhere", str(database)))
+    monkeypatch.setattr(meteor, "SYSTEM_DIRECTORIES", ("/nowhere", str(database)))
     assert find_lexicon().description == f"wordnet ({database})"
     assert _words("auto") == {"auto", "car"}
 
@@ -87,7 +87,7 @@ def test_a_broken_database_is_named_and_passed_over(database: Path, monkeypatch:
     half = database.parent / "half"
     shutil.copytree(database, half)
     (half / "data.verb").unlink()
-    monkeypatch.setattr(wordnet, "SYSTEM_DIRECTORIES", (str(half), str(database)))
+    monkeypatch.setattr(meteor, "SYSTEM_DIRECTORIES", (str(half), str(database)))
     lexicon = find_lexicon()
     assert lexicon.source == str(database)
     assert lexicon.refused == (f"{half}: no data.verb",)
@@ -98,7 +98,7 @@ def test_a_refused_database_is_found_out_at_once_and_leaves_no_trace(
 ) -> None:
     """nltk will not read a data file that others may write: that must show before training, not during it."""
     os.chmod(database / "data.verb", 0o666)
-    monkeypatch.setattr(wordnet, "SYSTEM_DIRECTORIES", (str(database),))
+    monkeypatch.setattr(meteor, "SYSTEM_DIRECTORIES", (str(database),))
     lexicon = find_lexicon()
     assert lexicon.kind == "exact+stem"
     assert "data.verb" in lexicon.refused[0]

@@ -9,16 +9,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.scripted_worker import EOS, FACTS, FAULTS, VOCABULARY, ScriptedWorker, completion
 
 from smolsum.errors import SmolsumError
 from smolsum.rollout import member
-from smolsum.rollout.http import Terms, Wanted, WorkerClient, WorkerError
-from smolsum.rollout.member import Member
+from smolsum.rollout.member import Expected, Member
 from smolsum.rollout.pool import Pool, Ticket
-from smolsum.rollout.preflight import Expected
+from smolsum.rollout.protocol import Terms, Wanted, WorkerClient, WorkerError
 from smolsum.weights.delta import checksum
 from smolsum.weights.publish import Publisher, Version
-from tests.scripted_worker import EOS, FACTS, FAULTS, VOCABULARY, ScriptedWorker, completion
 
 TERMS = Terms(1.0, 8, VOCABULARY, frozenset([EOS]))
 PROBE = [([1, 2], [3, 4])]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from smolsum.errors import UsageError
-from smolsum.rollout.http import WorkerError
-from smolsum.rollout.preflight import NEUTRAL, Expected, check, check_probe
+from smolsum.rollout.member import NEUTRAL, Expected, check, check_probe
+from smolsum.rollout.protocol import WorkerError
 
 FACTS = {"architecture": "qwen2", "vocab_size": 50, "tokenizer": "abc", "dtype": "bfloat16"}
 HEALTH = FACTS | {"sampling": {name: values[0] for name, values in NEUTRAL.items()}, "max_model_len": 512}

@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.places import ROOT
 
-from smolsum import cli
-from smolsum.evaluate.scores import read_summary
-from smolsum.lines import read_jsonl
+from smolsum.cli import main
+from smolsum.files import read_jsonl
+from smolsum.runs.records import read_summary
 from smolsum.tasks import TASKS
 
-PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
+PAGE = ROOT / "CONTRIBUTING.md"
 
 
 def test_the_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,14 +35,14 @@ def test_the_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setitem(module.SIZES, "test", 4)
     monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(tmp_path / "runs"))
     small = ["--set=stages.capitals.steps=2", "--set=sampling.rollouts=2", "--set=train.validate_every=0"]
-    assert cli.main(["train", "--task", "capitals", "--name", "toy", "--set=task.letters=3", *small, "--plain"]) == 0
+    assert main.main(["train", "--task", "capitals", "--name", "toy", "--set=task.letters=3", *small, "--plain"]) == 0
     run = tmp_path / "runs" / "toy"
     steps = read_jsonl(run / "metrics.jsonl")
     assert all("rewards/upper/mean" in step for step in steps)
     assert all("length/within_tol" not in step for step in steps)
     summary = read_summary(run / "eval" / "capitals-test")
     assert set(summary["metrics"]) == {"upper", "passed", "errors/lower case"}
-    assert cli.main(["eval", str(run), "--split", "validation", "--plain"]) == 0
+    assert main.main(["eval", str(run), "--split", "validation", "--plain"]) == 0
     capsys.readouterr()
-    assert cli.main(["train", "--task", "capitals", "--set=task.target_tokens=3", "--dry-run"]) == 2
+    assert main.main(["train", "--task", "capitals", "--set=task.target_tokens=3", "--dry-run"]) == 2
     assert "unknown key 'task.target_tokens' of task capitals" in capsys.readouterr().err

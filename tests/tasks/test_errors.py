@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from smolsum.evaluate.legend import error_shares, legend
+from smolsum.evaluate.tables import error_shares, legend
 from smolsum.tasks import TASKS
-from smolsum.tasks.lengths import length_row
+from smolsum.tasks.text_metrics import length_row
 
 FINE = {"copied": 0.1, "repeated_trigrams": 0.0, "empty": 0.0, "facts_wrong": 0, "faithfulness": 0.9}
 NAMES = [kind.name for kind in TASKS["tldr"].errors]

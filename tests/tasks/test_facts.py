@@ -13,9 +13,9 @@ import pytest
 from make_data import stories
 from tldr_mini.compose import Story, reference, summary
 
-from smolsum.config import DataConfig
-from smolsum.data import load_split
+from smolsum.config.sections import DataConfig
 from smolsum.errors import UsageError
+from smolsum.tasks.data import load_split
 from smolsum.tasks.facts import FactCount, FactVocabulary, count_facts, vocabulary
 
 Facts = list[dict[str, Any]]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smolsum.tasks.lengths import PERCENTILES, length_row, length_table
+from smolsum.tasks.text_metrics import PERCENTILES, length_row, length_table
 
 
 @given(st.lists(st.integers(0, 512), min_size=1, max_size=300))

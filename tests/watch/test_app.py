@@ -10,18 +10,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from support.watching import append, golden, make_run, row, screen, status
 from textual.color import Color
 from textual.pilot import Pilot
-from watching import append, golden, make_run, row, screen, status
 
-from smolsum.control import asked
-from smolsum.runs import RunPaths
+from smolsum.runs.control import asked
+from smolsum.runs.paths import RunPaths
+from smolsum.runs.reader import Run
 from smolsum.watch import layout
-from smolsum.watch.app import WatchApp
-from smolsum.watch.board import Look
-from smolsum.watch.picker import Picker
-from smolsum.watch.run import Run
-from smolsum.watch.snapshot import plain_page
+from smolsum.watch.app import Picker, WatchApp
+from smolsum.watch.launch import plain_page
+from smolsum.watch.snapshot import ViewOptions
 
 Script = Callable[[WatchApp, Pilot[None]], Awaitable[None]]
 
@@ -71,7 +70,7 @@ def test_screens(tmp_path: Path, size: tuple[int, int]) -> None:
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
         text = screen(app)
         golden(f"screen-{size[0]}x{size[1]}.txt", text)
-        assert text.splitlines()[:-1] == plain_page(app.watched, None, Look(), *size)
+        assert text.splitlines()[:-1] == plain_page(app.watched, None, ViewOptions(), *size)
 
     drive(WatchApp(Run(paths)), script, size)
 

@@ -7,10 +7,10 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from watching import golden
+from support.watching import golden
 
+from smolsum.runs.series import Point
 from smolsum.watch.braille import Trace, bounds, draw, row_of
-from smolsum.watch.series import Point
 
 FINITE = st.floats(-1e6, 1e6)
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from watching import make_run
+from support.watching import make_run
 
-from smolsum.cli import main
-from smolsum.watch.board import Board, Look
+from smolsum.cli.main import main
+from smolsum.watch.launch import document, plain_page, whole
 from smolsum.watch.layout import PANES, Slot, pane
-from smolsum.watch.snapshot import document, plain_page, whole
+from smolsum.watch.snapshot import Snapshot, ViewOptions
 
 JUNK: tuple[Any, ...] = (None, "é\x1b[31m", "", 5, -1, 1e308, 10**400, math.nan, math.inf, True, [1], {"a": 1})
 SETTINGS = ('"x"', "nan", "inf", "-inf", "true", "-5", "1e308", "0", "[1]", '{ a = "é" }', "1979-05-27", '""')
@@ -53,7 +53,7 @@ def test_junk_is_not_known(tmp_path: Path, seed: int) -> None:
         lines[place] = json.dumps(mutated(json.loads(lines[place]), draw))
         path.write_text("\n".join(lines) + "\n")
         for size in ((120, 40), (80, 24)):
-            lines = plain_page(whole(paths), None, Look(), *size)
+            lines = plain_page(whole(paths), None, ViewOptions(), *size)
             assert len(lines) == size[1] - 1
             assert "\x1b" not in "".join(lines)
         json.dumps(document(whole(paths)), allow_nan=False)
@@ -68,9 +68,9 @@ def test_a_setting_of_another_kind(tmp_path: Path, value: str, capsys: pytest.Ca
     )
     run = whole(paths)
     for name in PANES:
-        assert len(pane(Board(run), Slot(name, 0, 0, 60, 14))) == 14
+        assert len(pane(Snapshot(run), Slot(name, 0, 0, 60, 14))) == 14
     for size in ((80, 24), (120, 40)):
-        plain_page(run, None, Look(), *size)
+        plain_page(run, None, ViewOptions(), *size)
     json.dumps(document(run), allow_nan=False)
     assert main(["runs", "--runs-dir", str(tmp_path)]) == 0
     assert "made" in capsys.readouterr().out
@@ -83,4 +83,4 @@ def test_a_table_of_another_kind(tmp_path: Path, content: str) -> None:
     paths.config.write_text(content)
     run = whole(paths)
     for name in PANES:
-        assert len(pane(Board(run), Slot(name, 0, 0, 60, 14))) == 14
+        assert len(pane(Snapshot(run), Slot(name, 0, 0, 60, 14))) == 14

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from terminals import Terminal
-from watching import make_run, status
+from support.terminals import Terminal
+from support.watching import make_run, status
 
-from smolsum.control import asked
+from smolsum.runs.control import asked
 
 SHORT = ("--set", "stages.length.steps=40", "--set", "stages.quality.steps=1", "--set", "train.validate_every=0")
 

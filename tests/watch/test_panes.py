@@ -10,13 +10,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from watching import BEGAN, append, golden, make_run, row, stamp
+from support.watching import BEGAN, append, golden, make_run, row, stamp
 
-from smolsum.watch.block import number
-from smolsum.watch.board import Board, Look
-from smolsum.watch.completions import first_group, read_groups
+from smolsum.runs.completions import first_group, read_groups
+from smolsum.runs.reader import Run
 from smolsum.watch.layout import PANES, Slot, page, pages, pane, slots
-from smolsum.watch.run import Run
+from smolsum.watch.pane import number
+from smolsum.watch.snapshot import Snapshot, ViewOptions
 
 NOW = BEGAN + timedelta(seconds=200)
 
@@ -31,13 +31,13 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def board(folder: Path, look: Look | None = None, *, state: str = "running", **changes: float) -> Board:
+def board(folder: Path, look: ViewOptions | None = None, *, state: str = "running", **changes: float) -> Snapshot:
     run = Run(make_run(folder, state=state, **changes))
     run.poll(5)
-    return Board(run, look or Look(), groups=read_groups(run.paths, run.step), now=NOW)
+    return Snapshot(run, look or ViewOptions(), groups=read_groups(run.paths, run.step), now=NOW)
 
 
-def text(found: Board, name: str, width: int = 60, height: int = 14) -> str:
+def text(found: Snapshot, name: str, width: int = 60, height: int = 14) -> str:
     return "".join(f"{line.plain}\n" for line in pane(found, Slot(name, 0, 0, width, height)))
 
 
@@ -49,7 +49,7 @@ def test_pane(tmp_path: Path, name: str) -> None:
 
 def test_ascii(tmp_path: Path) -> None:
     """With --ascii no character is outside ASCII but what was sampled."""
-    whole = "\n".join(line.plain for line in page(board(tmp_path, Look(ascii=True)), "overview", 120, 40))
+    whole = "\n".join(line.plain for line in page(board(tmp_path, ViewOptions(ascii=True)), "overview", 120, 40))
     golden("page-ascii.txt", whole + "\n")
     assert whole.isascii()
 
@@ -58,7 +58,8 @@ def test_chart_choices(tmp_path: Path) -> None:
     """A log scale, smoothing and a window of the newest steps."""
     found = board(tmp_path)
     parts = [
-        text(replace(found, look=look), "chart3") for look in (Look(log=True), Look(smoothing=0.9), Look(window=32))
+        text(replace(found, look=look), "chart3")
+        for look in (ViewOptions(log=True), ViewOptions(smoothing=0.9), ViewOptions(window=32))
     ]
     golden("chart-choices.txt", "".join(parts))
 
@@ -98,7 +99,7 @@ def test_why_a_chart_is_empty(tmp_path: Path, state: str, steps: int, said: str)
     """Validations may be to come, or there were none."""
     run = Run(make_run(tmp_path, state=state, steps=steps))
     run.poll(5)
-    assert said in text(Board(run, now=BEGAN + timedelta(seconds=60)), "chart7")
+    assert said in text(Snapshot(run, now=BEGAN + timedelta(seconds=60)), "chart7")
 
 
 def test_another_task(tmp_path: Path) -> None:
@@ -119,7 +120,7 @@ def test_another_task(tmp_path: Path) -> None:
     append(paths.metrics, rows)
     run = Run(paths)
     run.poll(5)
-    found = Board(run, now=BEGAN + timedelta(seconds=100))
+    found = Snapshot(run, now=BEGAN + timedelta(seconds=100))
     golden("another-task.txt", "".join(text(found, name) for name in ("chart0", "chart2", "chart7", "results")))
 
 
@@ -150,9 +151,12 @@ def test_workers_of_one_machine(tmp_path: Path, width: int, shown: str) -> None:
 
 def test_difference_and_search(tmp_path: Path) -> None:
     """Words that went and came are marked without colour too; a search leaves the rollouts that have it."""
-    found = board(tmp_path, Look(difference=True, row=1))
+    found = board(tmp_path, ViewOptions(difference=True, row=1))
     first = first_group(found.run.paths, found.groups[0], 1)
-    parts = [text(replace(found, first=first), "texts"), text(replace(found, look=Look(query="landlord")), "table")]
+    parts = [
+        text(replace(found, first=first), "texts"),
+        text(replace(found, look=ViewOptions(query="landlord")), "table"),
+    ]
     golden("texts-difference.txt", "".join(parts))
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from watching import append, make_run, row
+from support.watching import append, make_run, row
 
-from smolsum.watch.run import Run
-from smolsum.watch.signals import signals
+from smolsum.runs.reader import Run
+from smolsum.watch.alerts import find_alerts
 
 EXPECTED = "clipping never changed anything"
 
@@ -17,14 +17,14 @@ EXPECTED = "clipping never changed anything"
 def said(tmp_path: Path, steps: int = 70, **changes: Any) -> list[str]:
     run = Run(make_run(tmp_path, steps=steps, total=160, **changes))
     run.poll()
-    return [signal.sentence for signal in signals(run)]
+    return [signal.sentence for signal in find_alerts(run)]
 
 
 def test_a_run_that_learns(tmp_path: Path) -> None:
     """Nothing but that fresh rollouts leave nothing to clip, with the reason."""
     run = Run(make_run(tmp_path, steps=70, total=160))
     run.poll()
-    (only,) = signals(run)
+    (only,) = find_alerts(run)
     assert only.level == "note"
     assert only.sentence == f"{EXPECTED} in 70 steps"
     assert "fresh" in only.advice
@@ -55,11 +55,11 @@ def test_staleness(tmp_path: Path) -> None:
     paths = make_run(tmp_path, steps=70, total=160, **{"staleness/max": 5.0})
     run = Run(paths)
     run.poll()
-    assert not [s for s in signals(run) if "versions old" in s.sentence]
+    assert not [s for s in find_alerts(run) if "versions old" in s.sentence]
     paths.config.write_text(paths.config.read_text() + "[workers]\nmax_staleness = 2\n")
     run = Run(paths)
     run.poll()
-    assert [s for s in signals(run) if "up to 5 versions old in the last 50 steps; the bound is 2" in s.sentence]
+    assert [s for s in find_alerts(run) if "up to 5 versions old in the last 50 steps; the bound is 2" in s.sentence]
 
 
 def test_reward_against_validation_and_repetition(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_reward_against_validation_and_repetition(tmp_path: Path) -> None:
     append(paths.metrics, rows)
     run = Run(paths)
     run.poll()
-    text = " ".join(signal.sentence for signal in signals(run))
+    text = " ".join(signal.sentence for signal in find_alerts(run))
     assert "while the validation's fell from 0.7 to 0" in text
     assert "while repeated trigrams rose from 2.1% to 18.1%" in text
 
@@ -85,4 +85,4 @@ def test_a_stage_is_not_blamed_for_the_one_before(tmp_path: Path) -> None:
     run = Run(paths)
     run.poll()
     assert run.stage == "quality"
-    assert not [s for s in signals(run) if "were cut" in s.sentence]
+    assert not [s for s in find_alerts(run) if "were cut" in s.sentence]

@@ -12,10 +12,10 @@ from typing import Any
 
 import httpx
 import pytest
-from models import write
-from serving import process
+from support.models import write
+from support.serving import process
 
-from smolsum.worker.bind import listen, url
+from smolsum.worker.listen import listen, url
 
 
 def told(*arguments: str) -> tuple[int, str]:

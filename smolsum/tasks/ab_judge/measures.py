@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from statistics import fmean, pstdev
 from typing import Any
 
-from smolsum.config import Config
-from smolsum.data import Split
-from smolsum.rewards.judgement import read
-from smolsum.rollout.records import Prompt, Rollout
+from smolsum.config.sections import Config
 from smolsum.tasks.ab_judge.corruption import BY_MODEL, FAULTS
-from smolsum.tasks.ab_judge.signals import decoder, is_right, notes_tokens
-from smolsum.tasks.lengths import PERCENTILES, length_table
-from smolsum.tasks.task import ErrorKind, Headline, Panel, Row
+from smolsum.tasks.ab_judge.signals import decoder, is_right, notes_tokens, read
+from smolsum.tasks.base import ErrorKind, Headline, MetricTable, Row
+from smolsum.tasks.data import Split
+from smolsum.tasks.text_metrics import PERCENTILES, length_table
+from smolsum.types import Prompt, Rollout
 
 KINDS = (*FAULTS, BY_MODEL)
 
@@ -91,8 +90,8 @@ FORMED = Headline("well_formed", "well formed", "{:.0%}".format)
 NOTES = Headline("notes/mean", "notes", "{:.1f}".format)
 HEADLINES = (ACCURACY, LOW, HIGH, CHANCE, SAID_A, FORMED, NOTES)
 PANELS = (
-    Panel("judgements", (ACCURACY, LOW, HIGH, CHANCE, Headline("judged", "judged", "{:.0%}".format), FORMED)),
-    Panel(
+    MetricTable("judgements", (ACCURACY, LOW, HIGH, CHANCE, Headline("judged", "judged", "{:.0%}".format), FORMED)),
+    MetricTable(
         "position",
         (
             SAID_A,
@@ -101,7 +100,7 @@ PANELS = (
             Headline("position/accuracy_b", "right where B is", "{:.1%}".format),
         ),
     ),
-    Panel(
+    MetricTable(
         "length in tokens",
         (
             Headline("notes/mean", "notes: mean", "{:.1f}".format),
@@ -111,6 +110,6 @@ PANELS = (
             Headline("truncated", "truncated", "{:.1%}".format),
         ),
     ),
-    Panel("accuracy by fault", tuple(Headline(f"kind/{kind}", kind, "{:.0%}".format) for kind in KINDS)),
-    Panel("pairs by fault", tuple(Headline(f"kind_n/{kind}", kind, "{:.0f}".format) for kind in KINDS)),
+    MetricTable("accuracy by fault", tuple(Headline(f"kind/{kind}", kind, "{:.0%}".format) for kind in KINDS)),
+    MetricTable("pairs by fault", tuple(Headline(f"kind_n/{kind}", kind, "{:.0f}".format) for kind in KINDS)),
 )

@@ -1,20 +1,89 @@
-"""Documents with their questions: one row a question, grouped by document, or posts with facts, one row a post."""
+"""Documents with their questions: one row a question, grouped by document, or posts with facts, one row a post.
+
+The questions of a document: rows of a data set that has them, or made from the facts of the built-in posts.
+
+A fact (`smolsum.tasks.facts`) says what a post states; its key `slot` says as what, and that is what is asked here.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from smolsum.config import Config, DataConfig
-from smolsum.data import Example, Split, generated_split, load_split
+from smolsum.config.sections import Config, DataConfig
 from smolsum.errors import UsageError
-from smolsum.rows import Row, kind_of, nearest_name, read_rows
-from smolsum.tasks.doc_qa.questions import Asked, Question, from_facts
+from smolsum.tasks.data import Example, Split, generated_split, load_split
 from smolsum.tasks.doc_qa.settings import DocQaConfig, settings
 from smolsum.tasks.facts import FactVocabulary, vocabulary
+from smolsum.tasks.readers import Row, kind_of, nearest_name, read_rows
+
+ASKED = {
+    "N": "What is the name of the person whom the writer is upset about?",
+    "rel": "What is the person whom the writer is upset about to the writer?",
+    "page": "How old is the person whom the writer is upset about?",
+    "D": "For how long have the writer and that person known each other?",
+    "M": "What is the name of the other person in the story?",
+    "mrel": "What is the other person in the story to the writer?",
+    "age": "How old is the writer?",
+    "job": "What does the writer work as?",
+    "L": "In which town does the writer live, or did it happen?",
+}
+"""what is asked about a fact of this slot: who the people of a post are. What happened is asked by nobody, which the
+policy has to find out"""
+EACH = 5
+"""questions a document, as many as in Repliqa"""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked about a document, and the answer that it has there.
+
+    `kind`, `forms` and `who` are those of the fact that a built-in question was made from; else they are empty.
+    """
+
+    text: str
+    answer: str
+    kind: str = ""
+    forms: tuple[str, ...] = ()
+    who: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class QuestionSet:
+    """The questions of one document, with what the rule-based reader knows of it: its facts, if it has any."""
+
+    questions: tuple[Question, ...]
+    facts: tuple[Mapping[str, Any], ...] = field(default=())
+
+    def as_metadata(self) -> dict[str, Any]:
+        """As plain values, for an example's metadata."""
+        return {"questions": [asdict(question) for question in self.questions], "facts": list(self.facts)}
+
+
+def asked_of(metadata: Mapping[str, Any]) -> QuestionSet:
+    """The reverse of `as_metadata`."""
+    questions = tuple(
+        Question(q["text"], q["answer"], q["kind"], tuple(q["forms"]), tuple(q["who"])) for q in metadata["questions"]
+    )
+    return QuestionSet(questions, tuple(metadata["facts"]))
+
+
+def from_facts(name: str, facts: Sequence[Mapping[str, Any]]) -> tuple[Question, ...]:
+    """Five questions about a post's facts, fewer where it has fewer; which ones follows from its id alone."""
+    open_to_question = [fact for fact in facts if fact.get("slot") in ASKED]
+
+    def lot(fact: Mapping[str, Any]) -> bytes:
+        return hashlib.sha256(f"{name}\n{fact['slot']}".encode()).digest()
+
+    drawn = sorted(sorted(open_to_question, key=lot)[:EACH], key=lambda fact: list(ASKED).index(fact["slot"]))
+    return tuple(
+        Question(ASKED[f["slot"]], f["forms"][0], f["kind"], tuple(f["forms"]), tuple(f["who"])) for f in drawn
+    )
+
 
 UNANSWERABLE = "UNANSWERABLE"
 """Repliqa's answer to a question that the document does not answer"""
@@ -84,7 +153,7 @@ def _with_questions(example: Example) -> Example:
     questions = from_facts(example.id, facts)
     if not questions:
         raise _no_questions(example.id, "none of its facts can be asked about")
-    return replace(example, metadata={**example.metadata, **Asked(questions, tuple(facts)).as_metadata()})
+    return replace(example, metadata={**example.metadata, **QuestionSet(questions, tuple(facts)).as_metadata()})
 
 
 def _grouped(rows: Sequence[Row], task: DocQaConfig) -> tuple[Example, ...]:
@@ -108,7 +177,7 @@ def _grouped(rows: Sequence[Row], task: DocQaConfig) -> tuple[Example, ...]:
         if not questions:
             raise _no_questions(name, "none of its questions can be answered from it")
     return tuple(
-        Example(name, text, tuple(q.answer for q in asked[name]), Asked(tuple(asked[name])).as_metadata())
+        Example(name, text, tuple(q.answer for q in asked[name]), QuestionSet(tuple(asked[name])).as_metadata())
         for name, text in texts.items()
     )
 

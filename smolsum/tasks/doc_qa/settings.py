@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from smolsum.config import Config, TaskConfig
-from smolsum.values import Count, Positive, PositiveCount, Seed, Text
+from smolsum.config.fields import Count, Positive, PositiveCount, Seed, Text
+from smolsum.config.sections import Config, TaskConfig
 
 RULES = "rules"
 """the reader that needs no model"""

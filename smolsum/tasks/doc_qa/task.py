@@ -1,4 +1,8 @@
-"""Document QA: a summary within a word limit that answers questions about its document, which the policy never sees."""
+"""Document QA: a summary within a word limit that answers questions about its document, which the policy never sees.
+
+What a summary is rewarded for: the questions that it answers, or its rank among its group, and the words that it
+takes.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,42 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from smolsum.config import Config, TaskConfig
-from smolsum.data import Example, Split
+from smolsum.config.sections import Config, TaskConfig
 from smolsum.errors import UsageError
 from smolsum.rewards import REWARDS
-from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
-from smolsum.tasks.doc_qa.documents import load
-from smolsum.tasks.doc_qa.reader import answered, check_reader, measures, reading, share
+from smolsum.rewards.combine import Values
+from smolsum.tasks.base import ErrorKind, Headline, Messages, MetricTable, Row, Table, Task
+from smolsum.tasks.data import Example, Split
+from smolsum.tasks.doc_qa.documents import asked_of, load
+from smolsum.tasks.doc_qa.reader import Compared, answered, check_reader, measures, ranked, reading, share
 from smolsum.tasks.doc_qa.settings import RULES, DocQaConfig, settings
-from smolsum.tasks.doc_qa.signals import score_answered, score_ranking, score_word_limit
-from smolsum.tasks.doc_qa.words import count_words, first_words
-from smolsum.tasks.proxies import copied_share, repeated_trigrams
-from smolsum.tasks.task import ErrorKind, Headline, Messages, Panel, Row, Table, Task
+from smolsum.tasks.text_metrics import copied_share, count_words, first_words, repeated_trigrams, word_limit_reward
+from smolsum.types import Prompt, Rollout, RolloutGroup
+
+
+def score_answered(groups: Sequence[RolloutGroup], config: Config) -> Values:
+    """PxG shares of the document's questions that the reader answers rightly from the summary alone, in [0, 1]; None
+    where the reader failed."""
+    readings = [reading(r.text, g.prompt.source, g.prompt.metadata) for g in groups for r in g.rollouts]
+    shares = iter([share(verdicts) for verdicts in answered(readings, config)])
+    return [[next(shares) for _ in group.rollouts] for group in groups]
+
+
+def score_word_limit(groups: Sequence[RolloutGroup], config: Config) -> Values:
+    """PxG rewards in [-1, 0], as of `word_limit_reward`."""
+    limit = settings(config).max_words
+    return [[word_limit_reward(count_words(r.text), limit) for r in group.rollouts] for group in groups]
+
+
+def score_ranking(groups: Sequence[RolloutGroup], config: Config) -> Values:
+    """PxG scores in [0, 1] from comparing the summaries of a group with each other, as ART's RULER does; None for a
+    whole group that the reader did not rank. They compare within a group only, as an advantage does."""
+    compared = [
+        Compared(g.prompt.source, asked_of(g.prompt.metadata), tuple(r.text for r in g.rollouts)) for g in groups
+    ]
+    found = ranked(compared, config)
+    return [list(f) if f is not None else [None] * len(g.rollouts) for f, g in zip(found, groups, strict=True)]
+
 
 MEANS = (
     "answered_within", "answered", "ceiling", "words", "over_limit",
@@ -162,9 +190,9 @@ TASK = Task(
     headlines=(WITHIN, WHOLE, CEILING, WORDS, OVER, REPEATED),
     missing=UNREAD,
     panels=(
-        Panel("questions answered", (WITHIN, WHOLE, CEILING, Headline("passed", "all of them", "{:.0%}".format))),
-        Panel("words", (WORDS, OVER, Headline("completions/mean_length", "tokens", "{:.1f}".format))),
-        Panel(
+        MetricTable("questions answered", (WITHIN, WHOLE, CEILING, Headline("passed", "all of them", "{:.0%}".format))),
+        MetricTable("words", (WORDS, OVER, Headline("completions/mean_length", "tokens", "{:.1f}".format))),
+        MetricTable(
             "the text",
             (Headline("copied", "copied", "{:.1%}".format), REPEATED, Headline("empty", "empty", "{:.1%}".format)),
         ),

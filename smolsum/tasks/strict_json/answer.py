@@ -17,7 +17,7 @@ DEEPEST = 100
 
 
 @dataclass(frozen=True)
-class Answer:
+class ParsedAnswer:
     """A completion taken apart. Thoughts count as thoughts alone: a block inside of them is no answer."""
 
     thought: str | None
@@ -54,7 +54,7 @@ class _Refused(ValueError):
 
 
 @lru_cache(maxsize=4096)
-def take_apart(text: str) -> Answer:
+def take_apart(text: str) -> ParsedAnswer:
     """Returns what a completion consists of, for any text whatever."""
     thought, said = _split_thoughts(text)
     block, fence, outside = None, "none", said
@@ -67,7 +67,7 @@ def take_apart(text: str) -> Answer:
     elif said[:1] in ("{", "["):
         block = said
     value, error, at = (None, "", None) if block is None else _parse(block)
-    return Answer(thought, said, fence, block, outside, value, error, at)  # type: ignore[arg-type]
+    return ParsedAnswer(thought, said, fence, block, outside, value, error, at)  # type: ignore[arg-type]
 
 
 def _split_thoughts(text: str) -> tuple[str | None, str]:

@@ -15,7 +15,7 @@ from fractions import Fraction
 from functools import reduce
 from typing import Any, NamedTuple
 
-from smolsum.tasks.strict_json.validator import unreadable, validator_of
+from smolsum.tasks.strict_json.schema import unreadable, validator_of
 
 SPEAKS_OF = {
     "object": ("properties", "required", "minProperties", "maxProperties", "additionalProperties", "propertyNames"),

@@ -1,16 +1,289 @@
-"""Prompts from a seed: as many of each level as asked for, no two alike, none in two splits."""
+"""Prompts from a seed: as many of each level as asked for, no two alike, none in two splits.
+
+Twenty-four templates of prompts that ask for JSON, eight of each level, each with the JSON Schema that the answer
+has to satisfy.
+
+A template draws its words and numbers from a seeded generator: two drawings of one template differ in keys, types,
+counts and allowed values. What the text asks is what the schema says, no more and no less.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 from typing import Any
 
-from smolsum.data import Example, Split, generated_split
+from smolsum.config.schedule import apportion
 from smolsum.errors import UsageError
-from smolsum.mix import apportion
+from smolsum.tasks.data import Example, Split, generated_split
 from smolsum.tasks.strict_json.settings import StrictJsonConfig
-from smolsum.tasks.strict_json.templates import HELD_OUT, LEVELS, TEMPLATES, Template
+
+Schema = dict[str, Any]
+LEVELS = ("simple", "medium", "hard")
+
+STRINGS = ("name", "title", "city", "email", "color", "brand", "street", "country", "team", "code", "note", "author")
+INTEGERS = ("age", "year", "count", "rank", "floor", "pages", "stock", "level", "score", "seats")
+NUMBERS = ("price", "weight", "height", "rating", "speed", "width")
+BOOLEANS = ("active", "paid", "open", "new", "public", "ready")
+TYPES = {"string": STRINGS, "integer": INTEGERS, "number": NUMBERS, "boolean": BOOLEANS}
+CHOICES = {
+    "status": ("todo", "doing", "done", "late"),
+    "size": ("small", "medium", "large", "huge"),
+    "role": ("admin", "editor", "guest", "owner"),
+    "shape": ("circle", "square", "star", "cube"),
+    "priority": ("low", "normal", "high", "urgent"),
+}
+"""keys with the values that a prompt may allow"""
+PLURALS = ("items", "users", "books", "tasks", "rooms", "orders", "cars", "songs")
+GROUPS = ("info", "owner", "address", "meta", "contact", "limits", "engine", "place")
+WORDS = ("cities", "colors", "animals", "names", "tools", "fruits")
+
+
+@dataclass(frozen=True)
+class PromptSpec:
+    """One drawing of a template: the prompt, the schema of a right answer, and the least nesting of objects, if any."""
+
+    text: str
+    schema: Schema
+    depth: int | None = None
+
+
+@dataclass(frozen=True)
+class Template:
+    """A kind of prompt of one level."""
+
+    name: str
+    level: str
+    draw: Callable[[Random], PromptSpec]
+
+
+def _typed(rng: Random, count: int, taken: Sequence[str] = ()) -> dict[str, Schema]:
+    """Properties of `count` keys with types, the first a text."""
+    kinds = ["string", *rng.choices(list(TYPES), weights=(4, 4, 2, 2), k=count - 1)]
+    found: dict[str, Schema] = {}
+    for kind in kinds:
+        key = rng.choice([key for key in TYPES[kind] if key not in found and key not in taken])
+        found[key] = {"type": kind}
+    return found
+
+
+def _choice(rng: Random) -> dict[str, Schema]:
+    """A key that may have one of a few values."""
+    key = rng.choice(list(CHOICES))
+    return {key: {"type": "string", "enum": rng.sample(CHOICES[key], rng.randint(2, 3))}}
+
+
+def _object(properties: dict[str, Schema]) -> Schema:
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _exactly(count: int, items: Schema) -> Schema:
+    return {"type": "array", "items": items, "minItems": count, "maxItems": count}
+
+
+def _keys(properties: dict[str, Schema]) -> str:
+    """The keys in words: "name" (string), "size" (small or large)."""
+    return ", ".join(
+        f'"{key}" ({" or ".join(p["enum"]) if "enum" in p else p["type"]})' for key, p in properties.items()
+    )
+
+
+def _with(properties: dict[str, Schema]) -> str:
+    return f"an object with the keys {_keys(properties)}"
+
+
+def _many(count: int, properties: dict[str, Schema]) -> str:
+    return f"an array of exactly {count} objects, each with the keys {_keys(properties)}"
+
+
+def _texts(count: int) -> str:
+    return f"an array of exactly {count} strings"
+
+
+def _strings_of(count: int) -> Schema:
+    return _exactly(count, {"type": "string"})
+
+
+def _flat(rng: Random) -> PromptSpec:
+    keys = _typed(rng, rng.randint(2, 4))
+    return PromptSpec(f"Write a JSON object with the keys {_keys(keys)}.", _object(keys))
+
+
+def _strings(rng: Random) -> PromptSpec:
+    n, what = rng.randint(2, 6), rng.choice(WORDS)
+    return PromptSpec(f"Write a JSON array of exactly {n} strings: {what}.", _strings_of(n))
+
+
+def _integers(rng: Random) -> PromptSpec:
+    n, most = rng.randint(2, 6), rng.randint(10, 99)
+    schema = _exactly(n, {"type": "integer", "exclusiveMaximum": most})
+    return PromptSpec(f"Write a JSON array of exactly {n} integers below {most}.", schema)
+
+
+def _one_list(rng: Random) -> PromptSpec:
+    n, what = rng.randint(2, 5), rng.choice(WORDS)
+    return PromptSpec(f'Write a JSON object with the key "{what}": {_texts(n)}.', _object({what: _strings_of(n)}))
+
+
+def _flags(rng: Random) -> PromptSpec:
+    keys = {key: {"type": "boolean"} for key in rng.sample(BOOLEANS, rng.randint(2, 4))}
+    return PromptSpec(f"Write a JSON object with the keys {_keys(keys)}.", _object(keys))
+
+
+def _enum(rng: Random) -> PromptSpec:
+    keys = _typed(rng, 1) | _choice(rng)
+    return PromptSpec(f"Write a JSON object with the keys {_keys(keys)}.", _object(keys))
+
+
+def _at_least_keys(rng: Random) -> PromptSpec:
+    n, keys = rng.randint(2, 4), _typed(rng, 1)
+    schema = _object(keys) | {"minProperties": n}
+    return PromptSpec(f"Write a JSON object with at least {n} keys, one of them {_keys(keys)}.", schema)
+
+
+def _at_least_numbers(rng: Random) -> PromptSpec:
+    n, most = rng.randint(2, 5), rng.randint(10, 99)
+    schema = {"type": "array", "items": {"type": "number", "exclusiveMaximum": most}, "minItems": n}
+    return PromptSpec(f"Write a JSON array of at least {n} numbers below {most}.", schema)
+
+
+def _records(rng: Random) -> PromptSpec:
+    n, keys = rng.randint(2, 4), _typed(rng, rng.randint(2, 3))
+    return PromptSpec(f"Write a JSON {_many(n, keys).removeprefix('an ')}.", _exactly(n, _object(keys)))
+
+
+def _nested(rng: Random) -> PromptSpec:
+    keys, group = _typed(rng, rng.randint(1, 2)), rng.choice(GROUPS)
+    inner = _typed(rng, 2, list(keys))
+    text = f'Write a JSON object with the keys {_keys(keys)} and "{group}": {_with(inner)}.'
+    return PromptSpec(text, _object(keys | {group: _object(inner)}), 2)
+
+
+def _enum_records(rng: Random) -> PromptSpec:
+    n, keys = rng.randint(2, 4), _typed(rng, 1) | _choice(rng)
+    return PromptSpec(f"Write a JSON {_many(n, keys).removeprefix('an ')}.", _exactly(n, _object(keys)))
+
+
+def _named_records(rng: Random) -> PromptSpec:
+    n, plural, keys = rng.randint(2, 3), rng.choice(PLURALS), _typed(rng, 2)
+    schema = _object({plural: _exactly(n, _object(keys))})
+    return PromptSpec(f'Write a JSON object with the key "{plural}": {_many(n, keys)}.', schema)
+
+
+def _two_lists(rng: Random) -> PromptSpec:
+    (a, b), n, m = rng.sample(WORDS, 2), rng.randint(2, 4), rng.randint(2, 4)
+    text = f'Write a JSON object with the keys "{a}": {_texts(n)}, and "{b}": {_texts(m)}.'
+    return PromptSpec(text, _object({a: _strings_of(n), b: _strings_of(m)}))
+
+
+def _wide_records(rng: Random) -> PromptSpec:
+    n, m, keys = rng.randint(2, 3), rng.randint(2, 3), _typed(rng, 1)
+    schema = {"type": "array", "items": _object(keys) | {"minProperties": m}, "minItems": n}
+    text = f"Write a JSON array of at least {n} objects, each with at least {m} keys, one of them {_keys(keys)}."
+    return PromptSpec(text, schema)
+
+
+def _nested_enum(rng: Random) -> PromptSpec:
+    keys, group = _choice(rng), rng.choice(GROUPS)
+    inner = _typed(rng, rng.randint(2, 3))
+    text = f'Write a JSON object with the keys {_keys(keys)} and "{group}": {_with(inner)}.'
+    return PromptSpec(text, _object(keys | {group: _object(inner)}), 2)
+
+
+def _mixed(rng: Random) -> PromptSpec:
+    keys, n, what = _typed(rng, rng.randint(2, 3)), rng.randint(2, 4), rng.choice(WORDS)
+    text = f'Write a JSON object with the keys {_keys(keys)} and "{what}": {_texts(n)}.'
+    return PromptSpec(text, _object(keys | {what: _strings_of(n)}))
+
+
+def _nested_records(rng: Random) -> PromptSpec:
+    n, keys, group = rng.randint(2, 3), _typed(rng, 1), rng.choice(GROUPS)
+    inner = _typed(rng, 2, list(keys))
+    text = f'Write a JSON {_many(n, keys).removeprefix("an ")} and "{group}": {_with(inner)}.'
+    return PromptSpec(text, _exactly(n, _object(keys | {group: _object(inner)})), 2)
+
+
+def _chain(rng: Random) -> PromptSpec:
+    (a, b), inner = rng.sample(GROUPS, 2), _typed(rng, 2)
+    text = f'Write a JSON object with the key "{a}": an object with the key "{b}": {_with(inner)}.'
+    return PromptSpec(text, _object({a: _object({b: _object(inner)})}), 3)
+
+
+def _enum_nested_records(rng: Random) -> PromptSpec:
+    n, plural, keys, group = 2, rng.choice(PLURALS), _choice(rng), rng.choice(GROUPS)
+    inner = _typed(rng, 2)
+    text = f'Write a JSON object with the key "{plural}": {_many(n, keys)} and "{group}": {_with(inner)}.'
+    return PromptSpec(text, _object({plural: _exactly(n, _object(keys | {group: _object(inner)}))}), 3)
+
+
+def _deep(rng: Random) -> PromptSpec:
+    (a, b, c), inner = rng.sample(GROUPS, 3), _typed(rng, 2)
+    within = f'an object with the key "{b}": an object with the key "{c}": {_with(inner)}'
+    schema = _object({a: _object({b: _object({c: _object(inner)})})})
+    return PromptSpec(f'Write a JSON object with the key "{a}": {within}.', schema, 4)
+
+
+def _listed_records(rng: Random) -> PromptSpec:
+    n, m, keys, what = rng.randint(2, 3), rng.randint(2, 3), _typed(rng, 1), rng.choice(WORDS)
+    listed = {what: {"type": "array", "items": {"type": "string"}, "minItems": m}}
+    text = f'Write a JSON {_many(n, keys).removeprefix("an ")} and "{what}": an array of at least {m} strings.'
+    return PromptSpec(text, _exactly(n, _object(keys | listed)))
+
+
+def _two_tables(rng: Random) -> PromptSpec:
+    (a, b), n, m = rng.sample(PLURALS, 2), rng.randint(2, 3), rng.randint(2, 3)
+    one, two = _typed(rng, 2), _typed(rng, 1)
+    other = f"an array of exactly {m} objects, each with the key {_keys(two)}"
+    text = f'Write a JSON object with the keys "{a}": {_many(n, one)}, and "{b}": {other}.'
+    return PromptSpec(text, _object({a: _exactly(n, _object(one)), b: _exactly(m, _object(two))}), 2)
+
+
+def _nested_table(rng: Random) -> PromptSpec:
+    group, plural, n, keys = rng.choice(GROUPS), rng.choice(PLURALS), rng.randint(2, 3), _typed(rng, 2)
+    text = f'Write a JSON object with the key "{group}": an object with the key "{plural}": {_many(n, keys)}.'
+    return PromptSpec(text, _object({group: _object({plural: _exactly(n, _object(keys))})}), 3)
+
+
+def _full_records(rng: Random) -> PromptSpec:
+    n, chosen = rng.randint(2, 3), _choice(rng)
+    keys = _typed(rng, 2) | chosen
+    m = len(keys) + 1
+    schema = {"type": "array", "items": _object(keys) | {"minProperties": m}, "minItems": n}
+    text = f"Write a JSON array of at least {n} objects, each with at least {m} keys, among them {_keys(keys)}."
+    return PromptSpec(text, schema)
+
+
+TEMPLATES = (
+    Template("flat", "simple", _flat),
+    Template("strings", "simple", _strings),
+    Template("integers", "simple", _integers),
+    Template("one-list", "simple", _one_list),
+    Template("flags", "simple", _flags),
+    Template("enum", "simple", _enum),
+    Template("at-least-keys", "simple", _at_least_keys),
+    Template("at-least-numbers", "simple", _at_least_numbers),
+    Template("records", "medium", _records),
+    Template("nested", "medium", _nested),
+    Template("enum-records", "medium", _enum_records),
+    Template("named-records", "medium", _named_records),
+    Template("two-lists", "medium", _two_lists),
+    Template("wide-records", "medium", _wide_records),
+    Template("nested-enum", "medium", _nested_enum),
+    Template("mixed", "medium", _mixed),
+    Template("nested-records", "hard", _nested_records),
+    Template("chain", "hard", _chain),
+    Template("enum-nested-records", "hard", _enum_nested_records),
+    Template("deep", "hard", _deep),
+    Template("listed-records", "hard", _listed_records),
+    Template("two-tables", "hard", _two_tables),
+    Template("nested-table", "hard", _nested_table),
+    Template("full-records", "hard", _full_records),
+)
+HELD_OUT = ("flags", "at-least-numbers", "nested-enum", "mixed", "nested-table", "full-records")
+"""two of each level: those of the evaluation splits where templates are to be disjoint"""
+
 
 SPLITS = ("test", "validation", "train")
 """in the order in which they are drawn: a larger training split leaves the others as they are"""

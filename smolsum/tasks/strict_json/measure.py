@@ -7,20 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from smolsum.config import Config
-from smolsum.data import Example, Split, load_split
+from smolsum.config.sections import Config
 from smolsum.errors import UsageError
-from smolsum.passing import interval_of_means, passing, wilson
-from smolsum.rollout.records import Prompt, Rollout, RolloutGroup
-from smolsum.tasks.lengths import length_table
+from smolsum.tasks.base import ErrorKind, Messages, Row
+from smolsum.tasks.data import Example, Split, load_split
+from smolsum.tasks.sampling_stats import interval_of_means, passing, wilson
 from smolsum.tasks.strict_json import signals
 from smolsum.tasks.strict_json.answer import depth, take_apart
-from smolsum.tasks.strict_json.conformance import checks, satisfies
 from smolsum.tasks.strict_json.contradiction import contradiction
-from smolsum.tasks.strict_json.generator import split_of
+from smolsum.tasks.strict_json.generator import LEVELS, split_of
+from smolsum.tasks.strict_json.schema import checks, satisfies
 from smolsum.tasks.strict_json.settings import settings
-from smolsum.tasks.strict_json.templates import LEVELS
-from smolsum.tasks.task import ErrorKind, Messages, Row
+from smolsum.tasks.text_metrics import length_table
+from smolsum.types import Prompt, Rollout, RolloutGroup
 
 GENERATED = "generated"
 PASSES = ("parses", "passed")

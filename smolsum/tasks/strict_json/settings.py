@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from smolsum.config import Config, TaskConfig
-from smolsum.values import PositiveCount, Seed, Share
+from smolsum.config.fields import PositiveCount, Seed, Share
+from smolsum.config.sections import Config, TaskConfig
 
 PLAIN = "Answer with one ```json block and nothing else."
 THINKING = "First think in <think> and </think>, then answer with one ```json block and nothing else."

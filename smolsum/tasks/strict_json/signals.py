@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from smolsum.config import Config, TaskConfig
+from smolsum.config.sections import Config, TaskConfig
 from smolsum.rewards import REWARDS
-from smolsum.rewards.signal import Scorer, Values
-from smolsum.rollout.records import Prompt, RolloutGroup
+from smolsum.rewards.combine import Scorer, Values
 from smolsum.tasks.strict_json.answer import FENCE, blocks, take_apart
-from smolsum.tasks.strict_json.conformance import conformance
+from smolsum.tasks.strict_json.schema import conformance
 from smolsum.tasks.strict_json.settings import StrictJsonConfig, settings
+from smolsum.types import Prompt, RolloutGroup
 
 PLACEHOLDER = frozenset({"your", "reasoning", "here", "think", "thinking", "thoughts"})
 """words that, alone and in any order, only repeat what was asked for"""

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from smolsum.progress import duration
-from smolsum.watch.block import DIM, GREEN, ORANGE, RED, SKY, bar, cut
-from smolsum.watch.board import Board
-from smolsum.watch.completions import clean
-from smolsum.watch.curves import RUNS
-from smolsum.watch.panes.events import clock
-from smolsum.watch.standing import TROUBLE, Standing, pace
-from smolsum.watch.typed import text
+from smolsum.console import duration
+from smolsum.runs.completions import clean
+from smolsum.runs.reader import text
+from smolsum.runs.status import TROUBLE, RunState, pace
+from smolsum.watch.charts import RUNS
+from smolsum.watch.pane import DIM, GREEN, ORANGE, RED, SKY, bar, cut
+from smolsum.watch.panes.advice import clock
+from smolsum.watch.snapshot import Snapshot
 
 WITH_KEYS = {"pausing": "space takes it back", "paused": "space resumes"}
 """What a reader with keys presses, in the place of the command that does the same."""
 STATE_STYLE = {"running": GREEN, "finished": GREEN, "paused": SKY, "pausing": ORANGE, "stopping": ORANGE}
 
 
-def header(board: Board, width: int) -> list[Text]:
+def header(board: Snapshot, width: int) -> list[Text]:
     """Returns two lines: the run, its state, step, time; and a bar of its stages."""
-    run, state = board.run, board.standing
+    run, state = board.run, board.run_state
     which = f" {RUNS[0]}" if board.other is not None else ""
     left = Text.assemble((f"{which} {clean(run.paths.name)} ", "bold"), " ", state_text(state, board.look.ascii))
     total = f"/{run.total}" if run.total else ""
@@ -42,16 +42,16 @@ def header(board: Board, width: int) -> list[Text]:
     return [left.append(f" {right} "), _progress(board, width)]
 
 
-def state_text(state: Standing, ascii: bool) -> Text:
+def state_text(state: RunState, ascii: bool) -> Text:
     """Returns mark and word of a state."""
     style = RED if state.state in TROUBLE else STATE_STYLE.get(state.state, "")
     return Text(f"{state.mark(ascii)} {state.state.upper()}", style=f"bold {style}".strip())
 
 
-def message(board: Board, width: int) -> Text:
+def message(board: Snapshot, width: int) -> Text:
     """Returns how the run stands and what helps, in a line of `width` cells that stands out; where there is nothing to
     say of it, what it does now or what was last."""
-    state = board.standing
+    state = board.run_state
     if not state.detail:
         return cut(Text(f" {clean(_news(board))}", style=DIM), width, ascii=board.look.ascii)
     hint = WITH_KEYS.get(state.state, state.hint) if board.look.asks else state.hint
@@ -62,9 +62,9 @@ def message(board: Board, width: int) -> Text:
     return line
 
 
-def _news(board: Board) -> str:
+def _news(board: Snapshot) -> str:
     """What the run does while nothing is wrong, else its newest event."""
-    run, state = board.run, board.standing
+    run, state = board.run, board.run_state
     if run.behind():
         return "reading the run"
     if state.alive and run.status.value.get("phase") == "evaluating":
@@ -75,7 +75,7 @@ def _news(board: Board) -> str:
     return f"{clock(newest.get('time'))} {text(newest.get('message'))}" if newest else ""
 
 
-def _progress(board: Board, width: int) -> Text:
+def _progress(board: Snapshot, width: int) -> Text:
     """The stages in proportion to their steps, each a bar with its name."""
     run, ascii = board.run, board.look.ascii
     stages = run.stages or ({"steps": run.total} if run.total else {})

@@ -6,33 +6,33 @@ from statistics import fmean, pstdev
 
 from rich.text import Text
 
-from smolsum.watch.block import DIM, GREEN, ORANGE, RED, SKY, Block, ending, number, wrapped
-from smolsum.watch.board import Board
-from smolsum.watch.completions import Group, Sample, changes, chosen
+from smolsum.runs.completions import Group, Sample, changes, chosen
+from smolsum.watch.pane import DIM, GREEN, ORANGE, RED, SKY, Pane, ending, number, wrapped
+from smolsum.watch.snapshot import Snapshot
 
 MANY = 3
 CHANGE_STYLE = {"same": "", "gone": f"strike {RED}", "new": f"underline {GREEN}"}
 CHANGE_MARKS = {"same": ("", ""), "gone": ("[-", "-]"), "new": ("{+", "+}")}
 
 
-def group_of(board: Board) -> Group | None:
+def group_of(board: Snapshot) -> Group | None:
     """Returns the group that is looked at."""
     return board.groups[board.look.group % len(board.groups)] if board.groups else None
 
 
-def sample_of(board: Board) -> Sample | None:
+def sample_of(board: Snapshot) -> Sample | None:
     """Returns the rollout that is looked at, after sorting and search."""
     group = group_of(board)
     kept = chosen(group, board.look.sort, board.look.query) if group else []
     return kept[min(board.look.row, len(kept) - 1)] if kept else None
 
 
-def table(board: Board, width: int, height: int) -> Block:
+def table(board: Snapshot, width: int, height: int) -> Pane:
     """Returns a row for each rollout: tokens, every reward, the total, advantage, worker; then the group's mean."""
     group, look = group_of(board), board.look
     title = f"step {board.step}"
     if group is None:
-        return Block(title, "", (Text("no completions of this step", style=DIM),))
+        return Pane(title, "", (Text("no completions of this step", style=DIM),))
     title += f" prompt {look.group % len(board.groups) + 1}/{len(board.groups)}"
     names = list(group.samples[0].rewards)
     columns = ["tok", *names, *(["total"] if len(names) != 1 else []), "adv"]
@@ -68,14 +68,14 @@ def table(board: Board, width: int, height: int) -> Block:
         told = f"  mean {number(fmean(rewards))}  std {number(pstdev(rewards))}  by v{version}  {group.prompt_id}"
         lines += [Text(), Text(told, style=DIM)]
     note = f"by {look.sort}" + (f"  /{look.query}" if look.query else "")
-    return Block(title, note, tuple(lines[:height]))
+    return Pane(title, note, tuple(lines[:height]))
 
 
-def texts(board: Board, width: int, height: int) -> Block:
+def texts(board: Snapshot, width: int, height: int) -> Pane:
     """Returns completion, references and prompt of the chosen rollout, from the line that was scrolled to."""
     group, sample = group_of(board), sample_of(board)
     if group is None or sample is None:
-        return Block("text", "", ())
+        return Pane("text", "", ())
     lines = [*_heading(board, group), *_rewards(sample, width)]
     lines += _difference(board, sample, width) if board.look.difference else _found(board, sample.text, width)
     for place, reference in enumerate(group.references):
@@ -87,10 +87,10 @@ def texts(board: Board, width: int, height: int) -> Block:
     note = f"{sample.tokens} tokens{', cut' if sample.truncated else ''}"
     if len(lines) > height:
         note += f"  {start + 1}-{min(start + height, len(lines))} of {len(lines)}"
-    return Block(f"rollout {sample.number + 1}", note, tuple(lines[start : start + height]))
+    return Pane(f"rollout {sample.number + 1}", note, tuple(lines[start : start + height]))
 
 
-def _heading(board: Board, group: Group) -> list[Text]:
+def _heading(board: Snapshot, group: Group) -> list[Text]:
     told = "COMPLETION"
     if board.look.difference:
         told += f"  changed since step {board.first.step}" if board.first else "  no earlier rollouts of this prompt"
@@ -105,7 +105,7 @@ def _rewards(sample: Sample, width: int) -> list[Text]:
     return [*wrapped(f"{told}  total {number(sample.reward)}", width - 1, DIM, " "), Text()]
 
 
-def _difference(board: Board, sample: Sample, width: int) -> list[Text]:
+def _difference(board: Snapshot, sample: Sample, width: int) -> list[Text]:
     """The words that went and came since the prompt was first sampled, by the rollout of the same number."""
     if board.first is None:
         return _found(board, sample.text, width)
@@ -117,7 +117,7 @@ def _difference(board: Board, sample: Sample, width: int) -> list[Text]:
     return list(_wrap(text, width))
 
 
-def _found(board: Board, text: str, width: int) -> list[Text]:
+def _found(board: Snapshot, text: str, width: int) -> list[Text]:
     """A text with what is searched for marked."""
     lines = _paragraphs(text, width)
     for line in lines:

@@ -19,11 +19,11 @@ from collections.abc import Mapping
 
 from rich.text import Text
 
-from smolsum.watch import typed
-from smolsum.watch.block import DIM, ORANGE, RED, Block, ending, number, wrapped
-from smolsum.watch.board import Board
-from smolsum.watch.completions import clean
-from smolsum.watch.run import Run
+from smolsum.runs import reader
+from smolsum.runs.completions import clean
+from smolsum.runs.reader import Run
+from smolsum.watch.pane import DIM, ORANGE, RED, Pane, ending, number, wrapped
+from smolsum.watch.snapshot import Snapshot
 
 MEAN_OVER = 20
 STATES = {"worker_up": "ok", "worker_down": "DOWN"}
@@ -33,12 +33,12 @@ SPARE = ("queue", "synced")
 """Columns that give way to whole names, in this order."""
 
 
-def workers(board: Board, width: int, height: int) -> Block:
+def workers(board: Snapshot, width: int, height: int) -> Pane:
     """Returns each worker's state, version lag, speed, queue and bytes, and its last trouble with the remedy."""
     run = board.run
     names = run.workers()
     if not names:
-        return Block("workers", "local", tuple(_local(run, width)))
+        return Pane("workers", "local", tuple(_local(run, width)))
     columns = dict(COLUMNS)
     for spare in SPARE:
         if max(map(len, names)) + 1 + sum(columns.values()) > width:
@@ -52,7 +52,7 @@ def workers(board: Board, width: int, height: int) -> Block:
         state = STATES.get(kind, kind.removeprefix("worker_")[:6])
         up += state != "DOWN"
         lag, speed, queue, synced = (
-            typed.number(run.row.get(f"workers/{name}/{key}")) for key in ("lag", "tok_s", "queue", "bytes_synced")
+            reader.number(run.row.get(f"workers/{name}/{key}")) for key in ("lag", "tok_s", "queue", "bytes_synced")
         )
         cells = {"state": state, "lag": _whole(lag), "tok/s": _whole(speed)}
         cells |= {"queue": _whole(queue), "synced": _bytes(synced)}
@@ -61,7 +61,7 @@ def workers(board: Board, width: int, height: int) -> Block:
         if event.get("message") and state != "ok":
             hint = f" -> {event['hint']}" if event.get("hint") else ""
             lines += wrapped(clean(f"{event['message']}{hint}"), width, ORANGE, "  ")
-    return Block("workers", f"{up}/{len(names)}", tuple(lines[:height]))
+    return Pane("workers", f"{up}/{len(names)}", tuple(lines[:height]))
 
 
 def _row(columns: Mapping[str, int], cells: Mapping[str, str]) -> str:

@@ -7,12 +7,11 @@ from typing import Any
 
 import polars as pl
 import pytest
-from documents_of import config, with_data
+from support.documents_of import config, with_data
 
-from smolsum.config import Config
+from smolsum.config.sections import Config
 from smolsum.errors import UsageError
-from smolsum.tasks.doc_qa.documents import load
-from smolsum.tasks.doc_qa.questions import ASKED, asked_of, from_facts
+from smolsum.tasks.doc_qa.documents import ASKED, asked_of, from_facts, load
 
 
 def row(document: int, number: int, answer: str = "", **changes: Any) -> dict[str, Any]:

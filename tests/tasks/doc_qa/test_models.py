@@ -8,21 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from documents_of import config, group
-from judge_server import JudgeServer, Mischief, Reply, answer, failure, serving
-from reading_server import DOCUMENT, QUESTIONS, brain
+from support.documents_of import config, group
+from support.judge_server import JudgeServer, Mischief, Reply, answer, failure, serving
+from support.reading_server import DOCUMENT, QUESTIONS, brain
 
-from smolsum.config import Config
-from smolsum.data import Example, generated_split
+from smolsum.config.sections import Config
 from smolsum.errors import UnreachableError
-from smolsum.rollout.records import Prompt, Rollout
 from smolsum.tasks import TASKS
-from smolsum.tasks.doc_qa.documents import UNANSWERABLE
-from smolsum.tasks.doc_qa.models import panels_of
-from smolsum.tasks.doc_qa.questions import Asked, Question
-from smolsum.tasks.doc_qa.signals import score_answered, score_ranking
+from smolsum.tasks.data import Example, generated_split
+from smolsum.tasks.doc_qa.documents import UNANSWERABLE, Question, QuestionSet
+from smolsum.tasks.doc_qa.reader import panels_of
+from smolsum.tasks.doc_qa.task import score_answered, score_ranking
+from smolsum.types import Prompt, Rollout
 
-EXAMPLE = Example("d", DOCUMENT, ("x",), Asked(tuple(Question(q, a) for q, a in QUESTIONS.items())).as_metadata())
+EXAMPLE = Example("d", DOCUMENT, ("x",), QuestionSet(tuple(Question(q, a) for q, a in QUESTIONS.items())).as_metadata())
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def test_a_failure_is_missing(served: tuple[JudgeServer, Config]) -> None:
 def test_silence_is_right_where_the_document_is_silent(served: tuple[JudgeServer, Config]) -> None:
     """A question that is kept although nothing answers it."""
     _, told = served
-    asked = Asked((Question("What colour is the dog?", UNANSWERABLE), Question("What colour is the car?", "red")))
+    asked = QuestionSet((Question("What colour is the dog?", UNANSWERABLE), Question("What colour is the car?", "red")))
     example = replace(EXAMPLE, metadata=asked.as_metadata())
     assert score_answered([group(example, ["The hat is green.", "The car is red."])], told) == [[0.5, 1.0]]
 

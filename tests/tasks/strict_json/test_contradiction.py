@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from smolsum.config import Config, DataConfig
+from smolsum.config.sections import Config, DataConfig
 from smolsum.errors import UsageError
 from smolsum.tasks import TASKS
-from smolsum.tasks.strict_json.conformance import conformance, satisfies
 from smolsum.tasks.strict_json.contradiction import contradiction
+from smolsum.tasks.strict_json.schema import conformance, satisfies
 from smolsum.tasks.strict_json.settings import StrictJsonConfig
 
 

@@ -13,13 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from smolsum import cli
+from smolsum.cli import main
 from smolsum.errors import UsageError
-from smolsum.tasks.strict_json.conformance import conformance, satisfies
 from smolsum.tasks.strict_json.contradiction import contradiction
-from smolsum.tasks.strict_json.generator import split_of
+from smolsum.tasks.strict_json.generator import HELD_OUT, LEVELS, TEMPLATES, split_of
+from smolsum.tasks.strict_json.schema import conformance, satisfies
 from smolsum.tasks.strict_json.settings import StrictJsonConfig
-from smolsum.tasks.strict_json.templates import HELD_OUT, LEVELS, TEMPLATES
 
 
 def right(schema: dict[str, Any], rng: Random) -> Any:
@@ -147,15 +146,15 @@ def test_one_template_goes_on_where_others_are_exhausted() -> None:
 def test_data_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What `smolsum data` writes gives the same splits when it is read; it is never written over."""
     small = [f"--set=task.{name}_prompts=20" for name in ("train", "validation", "test")]
-    assert cli.main(["data", "strict-json", *small, "--output", str(tmp_path / "made")]) == 0
+    assert main.main(["data", "strict-json", *small, "--output", str(tmp_path / "made")]) == 0
     first = capsys.readouterr()
     assert first.out == f"{tmp_path / 'made'}\n"
-    assert cli.main(["data", "strict-json", f"--set=data.path={tmp_path / 'made'}", "--preview", "2"]) == 0
+    assert main.main(["data", "strict-json", f"--set=data.path={tmp_path / 'made'}", "--preview", "2"]) == 0
     second = capsys.readouterr()
     assert [json.loads(line)["id"] for line in second.out.splitlines()][:2] == ["train-1", "train-2"]
     prints = [[word for word in text.split() if len(word) == 32] for text in (first.err, second.err)]
     assert prints[0] == prints[1]
     assert len(prints[0]) == 3
-    assert cli.main(["data", "strict-json", *small, "--output", str(tmp_path / "made")]) == 2
-    assert cli.main(["data", "stric-json"]) == 2
+    assert main.main(["data", "strict-json", *small, "--output", str(tmp_path / "made")]) == 2
+    assert main.main(["data", "stric-json"]) == 2
     assert "did you mean strict-json?" in capsys.readouterr().err

@@ -13,12 +13,12 @@ import pytest
 import tomli
 import tomli_w
 
-from smolsum import cli
-from smolsum.checkpoints import list_checkpoints
-from smolsum.evaluate.scores import read_summary
-from smolsum.lines import read_jsonl
-from smolsum.resolve import resolve
-from smolsum.runs import RunPaths
+from smolsum.cli import main
+from smolsum.config.resolve import resolve
+from smolsum.files import read_jsonl
+from smolsum.runs.checkpoints import list_checkpoints
+from smolsum.runs.paths import RunPaths
+from smolsum.runs.records import read_summary
 from smolsum.tasks import TASKS
 
 STAGES = ("format_basics", "progressive", "full_difficulty")
@@ -42,7 +42,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a curriculum of three stages of two steps, the optimizer kept between them."""
     folder = tmp_path_factory.mktemp("runs")
     kept = "--set=optimizer.between_stages=kept"
-    assert cli.main(["train", "--task=strict-json", "--name=whole", f"--runs-dir={folder}", kept, *SMALL]) == 0
+    assert main.main(["train", "--task=strict-json", "--name=whole", f"--runs-dir={folder}", kept, *SMALL]) == 0
     return folder
 
 
@@ -53,9 +53,7 @@ def optimizer_steps(run: Path, step: int) -> int:
 def test_each_stage_has_its_mix(runs: Path) -> None:
     """The first has simple prompts alone, the last hard ones; both kinds are in the data."""
     config = resolve(
-        model=None, strategy=None, reward=None, presets=[], config_file=runs / "whole" / "config.toml", sets=[],
-        flags={}, environ={},
-    ).config  # fmt: skip
+        TASKS, config_file=runs / "whole" / "config.toml", ).config  # fmt: skip
     level_of = {
         example.id: example.metadata["level"] for example in TASKS["strict-json"].load(config, "train").examples
     }
@@ -73,7 +71,7 @@ def test_stages_keep_their_optimizer(runs: Path, tmp_path: Path) -> None:
     assert all({"json/passed", "validation/passed", "validation/errors/no block"} <= set(row) for row in
                read_jsonl(run / "metrics.jsonl"))  # fmt: skip
     fresh = ["train", "--task=strict-json", "--name=fresh", f"--runs-dir={tmp_path}", *SMALL]
-    assert cli.main(fresh) == 0
+    assert main.main(fresh) == 0
     assert [optimizer_steps(tmp_path / "fresh", step) for step in (2, 4, 6)] == [2, 2, 2]
 
 
@@ -84,7 +82,7 @@ def test_the_best_checkpoint_is_that_of_all_stages(
     monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(runs))
     rows = read_jsonl(runs / "whole" / "metrics.jsonl")
     best = max(rows, key=lambda row: (row["validation/passed"], row["validation/reward"]))
-    assert cli.main(["eval", "whole", "--best", "--plain"]) == 0
+    assert main.main(["eval", "whole", "--best", "--plain"]) == 0
     told = capsys.readouterr()
     assert read_summary(Path(told.out.strip()))["step"] == best["step"]
     assert f"step {best['step']} of whole did best on the validation split (passed {best['validation/passed']:.3f}" in (
@@ -108,7 +106,7 @@ def test_a_stage_is_resumed_bit_for_bit(runs: Path, tmp_path: Path) -> None:
             shutil.rmtree(RunPaths(copy).checkpoint(step), ignore_errors=True)
         for name in STAGES[point // 2 :]:
             shutil.rmtree(copy / "eval" / f"{name}-test")
-        assert cli.main(["train", "--resume", str(copy), "--plain"]) == 0
+        assert main.main(["train", "--resume", str(copy), "--plain"]) == 0
         again = mx.load(str(RunPaths(copy).checkpoint(6) / "model.safetensors"))
         assert all(mx.array_equal(again[key], value).item() for key, value in last.items())
 
@@ -158,7 +156,7 @@ def test_a_stage_that_has_begun_stays_as_it_was(
     run = killed_in_its_second_stage(runs / "whole", tmp_path)
     edit(run, key, value)
     before = contents(run)
-    assert cli.main(["train", "--resume", str(run), "--plain"]) == 2
+    assert main.main(["train", "--resume", str(run), "--plain"]) == 2
     said = capsys.readouterr().err
     assert f"error: run copy began stage {stage} with other settings: {key}" in said
     assert told in said
@@ -172,11 +170,11 @@ def test_a_run_of_before_settings_were_noted(runs: Path, tmp_path: Path, capsys:
     info = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({key: value for key, value in info.items() if key != "settings"}))
     edit(run, "stages.progressive.temperature", 0.9)
-    assert cli.main(["train", "--resume", str(run), "--plain"]) == 2
+    assert main.main(["train", "--resume", str(run), "--plain"]) == 2
     assert "error: run copy began stage progressive with other settings\n" in capsys.readouterr().err
     stages = tomli.loads((run / "config.toml").read_text())["stages"]
     edit(run, "stages", {name: stages[name] for name in ("format_basics", "full_difficulty")})
-    assert cli.main(["train", "--resume", str(run), "--plain"]) == 2
+    assert main.main(["train", "--resume", str(run), "--plain"]) == 2
     assert (
         "error: run copy has begun stage progressive, which config.toml has no more in its place"
         in capsys.readouterr().err
@@ -191,8 +189,8 @@ def test_a_stage_to_come_may_be_edited(runs: Path, tmp_path: Path) -> None:
     edit(run, "stages.full_difficulty.temperature", 0.9)
     edit(run, "stages.full_difficulty.steps", 1)
     afresh = ["train", f"--config={run / 'config.toml'}", "--name=afresh", f"--runs-dir={tmp_path / 'apart'}"]
-    assert cli.main(["train", "--resume", str(run), f"--mirror=file://{tmp_path / 'kept'}", "--plain"]) == 0
-    assert cli.main([*afresh, "--plain"]) == 0
+    assert main.main(["train", "--resume", str(run), f"--mirror=file://{tmp_path / 'kept'}", "--plain"]) == 0
+    assert main.main([*afresh, "--plain"]) == 0
     edited, fresh = (mx.load(str(RunPaths(r).checkpoint(5) / "model.safetensors")) for r in
                      (run, tmp_path / "apart" / "afresh"))  # fmt: skip
     assert all(mx.array_equal(edited[key], value).item() for key, value in fresh.items())
@@ -207,7 +205,7 @@ def test_a_stage_to_come_may_be_edited(runs: Path, tmp_path: Path) -> None:
 def test_evaluation_and_report(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Several samples give pass@k, no judge is asked for, and the report follows errors from stage to stage."""
     monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(runs))
-    assert cli.main(["eval", "whole", "--temperature=1", "--samples=4", "--plain"]) == 0
+    assert main.main(["eval", "whole", "--temperature=1", "--samples=4", "--plain"]) == 0
     told = capsys.readouterr()
     metrics = read_summary(Path(told.out.strip()))["metrics"]
     assert metrics["passed/pass@1"] <= metrics["passed/pass@2"] <= metrics["passed/pass@4"]
@@ -225,8 +223,8 @@ def test_evaluation_and_report(runs: Path, monkeypatch: pytest.MonkeyPatch, caps
     ]
     assert "composite" not in told.err
     assert len(read_jsonl(Path(told.out.strip()) / "generations.jsonl")) == 80
-    assert cli.main(["eval", "whole", "--samples=4"]) == 2
-    assert cli.main(["report", "whole", "--format=md"]) == 0
+    assert main.main(["eval", "whole", "--samples=4"]) == 2
+    assert main.main(["report", "whole", "--format=md"]) == 0
     page = (runs / "whole" / "report" / "report.md").read_text()
     assert "From stage to stage" in page
     assert "Errors by step" in page
@@ -267,7 +265,7 @@ def test_baseline_thinks_or_not(
     """The baseline asks plainly and for thinking; both are compared example by example."""
     monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(runs))
     few = [f"--set=task.{split}_prompts=20" for split in ("train", "validation", "test")]
-    assert cli.main(["baseline", "--task=strict-json", "--set=sampling.max_new_tokens=80", *few, "--plain"]) == 0
+    assert main.main(["baseline", "--task=strict-json", "--set=sampling.max_new_tokens=80", *few, "--plain"]) == 0
     plain, think = capsys.readouterr().out.split()
     assert [Path(p).name for p in (plain, think)] == [
         f"baseline-strict-json-tiny-json-{variant}-test" for variant in ("plain", "think")
@@ -275,9 +273,9 @@ def test_baseline_thinks_or_not(
     shares = [read_summary(Path(p))["metrics"]["reasoning"] for p in (plain, think)]
     assert shares[0] == -0.5
     assert shares[1] > 0
-    assert cli.main(["stats", "--paired", plain, think, "--metric", "passed"]) == 0
+    assert main.main(["stats", "--paired", plain, think, "--metric", "passed"]) == 0
     assert "McNemar" in "".join(capsys.readouterr())
-    assert cli.main(["report", plain, think, "--format=md", f"--out={runs / 'untrained'}"]) == 0
+    assert main.main(["report", plain, think, "--format=md", f"--out={runs / 'untrained'}"]) == 0
     page = (runs / "untrained" / "report.md").read_text()
     assert "smolsum train --task strict-json --model builtin:tiny-json" in page
     assert "meteor" not in page
@@ -288,7 +286,7 @@ def test_data_without_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     row = {"prompt": 'A JSON object with the key "name".', "schema": {"required": ["name"], "properties": {"x": True}}}
     (tmp_path / "test.jsonl").write_text(json.dumps(row) + "\n")
     own = [f"--set=data.path={tmp_path}", f"--runs-dir={tmp_path / 'runs'}", "--set=sampling.max_new_tokens=40"]
-    assert cli.main(["baseline", "--task=strict-json", "--prompt=plain", *own, "--plain"]) == 0
+    assert main.main(["baseline", "--task=strict-json", "--prompt=plain", *own, "--plain"]) == 0
     shown = capsys.readouterr().err
     assert [line for line in shown.splitlines() if line.startswith("missing")] == [
         "missing: pass@1, pass@2, pass@4, pass@8; to fill them: --temperature 0.7 --samples 8"

@@ -1,0 +1,123 @@
+"""The command line: parse, dispatch, and turn every failure into `error:`, `hint:` and an exit code.
+
+Nothing heavy is imported at module level, so that `smolsum --help` answers at once: each command imports what
+it runs. Typer's markup is off for the same reason (its help would load Rich), and its handling of exceptions
+too, as errors look alike wherever they come from.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from smolsum import console
+from smolsum.cli.baseline import baseline
+from smolsum.cli.data import data
+from smolsum.cli.doctor import doctor
+from smolsum.cli.evaluate import evaluate
+from smolsum.cli.report import report
+from smolsum.cli.runs import runs
+from smolsum.cli.serve_worker import serve_worker
+from smolsum.cli.stats import stats
+from smolsum.cli.train import train
+from smolsum.cli.watch import watch
+from smolsum.errors import SmolsumError, UsageError
+
+# \b keeps the lines of a paragraph as they are
+_EXIT_CODES = """\b
+Exit codes:
+  0    done
+  1    the work failed; partial results are kept
+  2    a flag, a configuration value or an input file is wrong
+  3    a worker, judge or hub does not answer
+  4    this machine cannot do it
+  130  interrupted; what was saved can be resumed
+"""
+
+app = typer.Typer(
+    epilog=_EXIT_CODES,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command in `argv` (default: the process's arguments) and returns its exit code."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    # the command notes here whether tracebacks are wanted, and whether its end has been told; train --watch hands its
+    # own arguments on
+    told: dict[str, Any] = {"debug": False, "said": False, "arguments": args}
+    try:
+        code = app(args, prog_name="smolsum", standalone_mode=False, obj=told)
+    except SmolsumError as failure:
+        return _fail(failure, told)
+    except typer.TyperException as failure:
+        message = failure.format_message().rstrip(".")
+        help_page = f"smolsum {args[0]} --help" if args and args[0] in COMMANDS else "smolsum --help"
+        return _fail(UsageError(message[:1].lower() + message[1:], hint=help_page), told)
+    except KeyboardInterrupt:
+        code = 130
+    except Exception as failure:
+        hint = None if told["debug"] else f"smolsum {shlex.join([*args, '--debug'])}"
+        unexpected = SmolsumError(f"unexpected {type(failure).__name__}: {failure}", hint=hint)
+        unexpected.__cause__ = failure
+        return _fail(unexpected, told)
+    # Typer turns a Ctrl-C inside a command into this code and says nothing
+    if code == 130 and not told["said"]:
+        console.error(KeyboardInterrupt("interrupted"))
+    return code or 0
+
+
+def _fail(failure: SmolsumError, told: dict[str, Any]) -> int:
+    if told["debug"]:
+        import traceback
+
+        traceback.print_exception(failure)
+    console.error(failure)
+    return failure.exit_code
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        console.data(f"smolsum {version('smolsum')}")
+        raise typer.Exit()
+
+
+@app.callback(invoke_without_command=True)
+def _app(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Train tiny language models to obey a hard output constraint with GRPO.
+
+    Results go to stdout, everything said to a person to stderr.
+    """
+    if context.invoked_subcommand is None:
+        console.narrate(context.get_help())
+        raise typer.Exit(2)
+
+
+COMMANDS: Mapping[str, Callable[..., None]] = {
+    "train": train,
+    "serve-worker": serve_worker,
+    "watch": watch,
+    "baseline": baseline,
+    "eval": evaluate,
+    "stats": stats,
+    "report": report,
+    "data": data,
+    "runs": runs,
+    "doctor": doctor,
+}
+for _name, _command in COMMANDS.items():
+    app.command(_name, epilog=_EXIT_CODES)(_command)

@@ -1,0 +1,64 @@
+"""`smolsum report`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from smolsum import console
+
+
+def report(
+    context: typer.Context,
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUNS",
+            help="Runs and baselines, by name or path; runs/* for all.",
+            show_default=False,
+        ),
+    ],
+    form: Annotated[
+        Literal["html", "md", "json", "latex"], typer.Option("--format", help="How the report is written.")
+    ] = "html",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where it is written.  [default: report/ in the run; of several runs, beside their folder]",
+            show_default=False,
+        ),
+    ] = None,
+    runs_dir: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Directory of all runs.  [default: $SMOLSUM_RUNS_DIR or runs]"),
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Write the tables and figures of a study from its runs; print the file.
+
+    \b
+    One page, without scripts or network:
+      smolsum report runs/*
+    For a paper:
+      smolsum report runs/* --format latex
+
+    Runs that are damaged, unfinished or of another kind are named and left out. The same runs give the same bytes.
+    """
+    context.obj["debug"] = debug
+
+    from smolsum.report.build import compose
+    from smolsum.report.collect import gather
+    from smolsum.report.render.write import write
+
+    folder = Path(runs_dir or os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
+    study = gather(runs, folder)
+    for one in study.left_out:
+        console.warn(f"{one.name} is left out: {one.reason}" + (f" ({one.command})" if one.command else ""))
+    for notice in study.notices:
+        console.warn(notice)
+    alone = study.trained[0].paths.root if len(runs) == 1 and len(study.trained) == 1 else None
+    console.data(str(write(compose(study), out or (alone / "report" if alone else Path("report")), form)))

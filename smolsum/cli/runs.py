@@ -1,0 +1,69 @@
+"""`smolsum runs`."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from smolsum import console
+
+if TYPE_CHECKING:
+    from smolsum.runs.listing import Listed
+
+STOPPED = ("failed", "interrupted", "STALE", "damaged")
+"""states in which somebody has to do something"""
+
+
+def runs(
+    context: typer.Context,
+    runs_dir: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Directory of all runs.  [default: $SMOLSUM_RUNS_DIR or runs]"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all that is known as JSON.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """List runs with their state and newest scores, the newest last, then the evaluations beside them."""
+    context.obj["debug"] = debug
+
+    from smolsum.runs.listing import inventory
+
+    folder = Path(runs_dir or os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
+    found = inventory(folder)
+    if as_json:
+        console.data(json.dumps({"schema_version": 1, "runs": [asdict(one) for one in found]}, indent=2))
+        return
+    if not found:
+        console.narrate(f"no runs in {folder}; smolsum train --model tiny makes one")
+        return
+    tasks = list(dict.fromkeys(one.task for one in found if one.task)) or [""]
+    for task in tasks:
+        _table([one for one in found if (one.task or tasks[0]) == task], "name" if len(tasks) == 1 else task)
+    for one in found:
+        if one.hint and one.state in STOPPED:
+            console.narrate(f"{one.name}: {one.hint}")
+
+
+def _table(found: list[Listed], head: str) -> None:
+    """The runs and evaluations of one task, below `head`."""
+    from smolsum.runs.listing import SHOWN
+
+    titles = {key: title for one in found for key, title in one.titles.items()}
+    shown = [*(key for key in SHOWN if key in titles), *(key for key in titles if key not in SHOWN)]
+    rows = [
+        [
+            one.name,
+            one.state,
+            "-" if one.step is None else f"{one.step}/{one.steps}" if one.steps else str(one.step),
+            *("-" if (value := one.metrics.get(key)) is None else f"{value:.3f}" for key in shown),
+            one.rewards or "-",
+            one.model or "-",
+        ]
+        for one in found
+    ]
+    console.data_table([head, "state", "step", *(titles[key] for key in shown), "rewards", "model"], rows)

@@ -1,0 +1,101 @@
+"""`smolsum serve-worker`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from smolsum import console
+from smolsum.errors import UsageError
+
+ENGINES = ("mlx", "vllm")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+def serve_worker(
+    context: typer.Context,
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="Preset (tiny, tiny-lfm, qwen, lfm), local directory or hub id.")
+    ] = "tiny",
+    engine: Annotated[
+        str, typer.Option(metavar="ENGINE", help="mlx: in this process; vllm: a vLLM server of its own beside it.")
+    ] = "mlx",
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen; others than loopback need a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any that is free.")] = 8100,
+    token: Annotated[
+        str | None,
+        typer.Option(metavar="TOKEN", help="Whoever asks must bear it.  [default: $SMOLSUM_WORKER_TOKEN]"),
+    ] = None,
+    vllm_python: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="Python of the environment that has vLLM.  [default: this one]"),
+    ] = None,
+    dtype: Annotated[
+        str,
+        typer.Option(metavar="TYPE", help="Type of the weights, as the trainer's: auto, float32, bfloat16, float16."),
+    ] = "auto",
+    quantize: Annotated[
+        int, typer.Option(metavar="BITS", help="As the trainer's model.quantize: 0, 4 or 8; engine mlx only.")
+    ] = 0,
+    lora_rank: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, max=512, help="As the trainer's lora.rank, 0: none; engine vllm only."),
+    ] = 0,
+    max_model_len: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=2, help="Tokens of prompt and completion.  [default: what the model allows, to 4096]"
+        ),
+    ] = None,
+    work_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The one folder that is written to.  [default: a temporary one]"),
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Sample rollouts for a trainer on another machine; print the URL once ready.
+
+    \b
+    On this machine alone:
+      smolsum serve-worker --model tiny --port 0
+    """
+    context.obj["debug"] = debug
+    _one_of("--engine", engine, ENGINES)
+    _one_of("--dtype", dtype, DTYPES)
+    for flag, value, needed in (("--quantize", quantize, "mlx"), ("--lora-rank", lora_rank, "vllm")):
+        if value and engine != needed:
+            raise UsageError(f"{flag} is for --engine {needed}", hint=f"leave {flag} out, or --engine {needed}")
+    if quantize not in (0, 4, 8):
+        raise UsageError(f"--quantize {quantize}: 0, 4 or 8 bits", hint="--quantize 4")
+    from smolsum.config.resolve import model_path
+    from smolsum.tasks import TASKS
+    from smolsum.worker.listen import listen
+
+    path = model_path(model, TASKS)
+    if Path(path).is_dir():
+        path = str(Path(path).absolute())
+    secret = token if token is not None else os.environ.get("SMOLSUM_WORKER_TOKEN") or None
+    listener = listen(host, port, secret)
+    from smolsum.worker.server import Settings, serve  # loads MLX
+
+    # vLLM's own process has another working directory; a link in an environment stays one, or Python would not see
+    # that environment
+    python = vllm_python or sys.executable
+    if os.sep in python:
+        python = str(Path(python).expanduser().absolute())
+    work_dir = work_dir and work_dir.absolute()
+    settings = Settings(model, path, engine, host, secret, dtype, quantize, max_model_len, python, lora_rank, work_dir)  # type: ignore[arg-type]
+    serve(settings, listener, console.data)
+
+
+def _one_of(flag: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        from smolsum.errors import nearest
+
+        raise UsageError(f"{flag}: unknown value {value!r}", hint=nearest(value, known))

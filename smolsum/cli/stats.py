@@ -1,0 +1,95 @@
+"""`smolsum stats`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from smolsum import console
+from smolsum.errors import UsageError
+
+
+def stats(
+    context: typer.Context,
+    scores: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SCORES",
+            help="A run, an evaluation's folder or JSON Lines with an id and numbers. NAME=A,B,C counts as one "
+            "side: seeds of a configuration, runs of a strategy.",
+            show_default=False,
+        ),
+    ],
+    paired: Annotated[bool, typer.Option("--paired", help="Compare A with B, the default for two: B - A.")] = False,
+    vs_baseline: Annotated[
+        str | None,
+        typer.Option(metavar="A", help="Compare every SCORES with A; runs that differ only in their seed become one."),
+    ] = None,
+    correlation: Annotated[
+        bool, typer.Option("--correlation", help="Pearson correlation of metrics, all SCORES pooled.")
+    ] = False,
+    metric: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this metric; repeatable.  [default: all]")
+    ] = None,
+    alternative: Annotated[
+        Literal["two-sided", "greater", "less"],
+        typer.Option(help="What is asked of B: that it differs, is greater, is less."),
+    ] = "two-sided",
+    matched: Annotated[
+        bool, typer.Option("--matched", help="The runs of both sides belong together in the order given.")
+    ] = False,
+    form: Annotated[
+        Literal["table", "md", "csv", "json"], typer.Option("--format", help="How results are written.")
+    ] = "table",
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of resampling.")] = 0,
+    plain: Annotated[bool, typer.Option("--plain", help="No colour.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Compare evaluations example by example, and say how sure the difference is.
+
+    \b
+    Did training help?
+      smolsum stats --paired runs/mine/eval/start-test runs/mine
+    Which of many runs did?
+      smolsum stats --vs-baseline runs/length runs/meteor runs/rouge
+    One strategy against another, run by run:
+      smolsum stats --matched joint=runs/j1,runs/j2 staged=runs/s1,runs/s2
+
+    The exit code is 0 whatever the significance.
+    """
+    context.obj["debug"] = debug
+    console.set_plain(plain)
+    kinds = [
+        flag
+        for flag, given in {"--paired": paired, "--vs-baseline": vs_baseline, "--correlation": correlation}.items()
+        if given
+    ]
+    if len(kinds) > 1:
+        raise UsageError(f"{' and '.join(kinds)} are different questions", hint="ask them one at a time")
+    if correlation and (matched or alternative != "two-sided"):
+        raise UsageError(
+            "--correlation has no sides, so it takes no --matched and no --alternative", hint="leave them out"
+        )
+    if (not kinds or paired) and len(scores) != 2:
+        raise UsageError(
+            f"--paired compares two scores, not {len(scores)}",
+            hint="name A and B, or --vs-baseline A for many, or join the runs of one side with ','",
+        )
+
+    from smolsum.stats.compare import Options, against_baseline, correlations
+    from smolsum.stats.compare import paired as compare_two
+    from smolsum.stats.loading import combine_seeds, distinct, load_side
+    from smolsum.stats.render import show
+
+    options = Options(tuple(metric or ()), alternative, matched, seed)
+    sides = [load_side(argument) for argument in scores]
+    if vs_baseline is not None:
+        baseline = load_side(vs_baseline)
+        report = against_baseline(baseline, combine_seeds(distinct(sides, but=baseline)), options)
+    elif correlation:
+        report = correlations(distinct(sides), options)
+    else:
+        a, b = sides
+        report = compare_two(a, b, options)
+    show(report, form)

@@ -1,0 +1,162 @@
+"""`smolsum watch`."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shutil
+import sys
+import termios
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from smolsum import console
+from smolsum.errors import UsageError
+
+if TYPE_CHECKING:
+    from smolsum.runs.paths import RunPaths
+
+VERBS = {"paused": "stays paused", "pausing": "pauses after its step", "stopping": "stops after its step"}
+PAGE_SIZE = (120, 40)
+"""Characters of a page that is printed where there is no terminal to fill."""
+
+
+def watch(
+    context: typer.Context,
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN",
+            help="Name or directory of a run, also of a finished or copied one.  [default: the newest]",
+            show_default=False,
+        ),
+    ] = None,
+    other: Annotated[
+        str | None,
+        typer.Argument(metavar="RUN2", help="A second run, drawn beside the first.", show_default=False),
+    ] = None,
+    runs_dir: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Directory of all runs.  [default: $SMOLSUM_RUNS_DIR or runs]"),
+    ] = None,
+    readonly: Annotated[bool, typer.Option("--readonly", help="Without pause and stop.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the page as plain text and exit.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print state, metrics and signals as JSON and exit.")] = False,
+    ascii: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII characters only.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Look at a run while it trains, or afterwards.
+
+    The view only reads: q and Ctrl-C leave it and the run goes on. Space pauses the run after its step and S stops it,
+    both with a checkpoint; ? shows all keys.
+    """
+    context.obj["debug"] = debug
+    if once and as_json:
+        raise UsageError("--once and --json are two forms of one answer", hint="leave one out")
+
+    from smolsum.runs.paths import open_run
+    from smolsum.watch.launch import document, whole
+
+    folder = Path(runs_dir or os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
+    interactive = not (once or as_json) and sys.stdout.isatty() and able_to_draw()
+    paths = open_run(run, folder) if run else _newest(folder, ask=interactive)
+    if paths is None:
+        return
+    second = open_run(other, folder) if other else None
+    if as_json:
+        documents = [document(whole(each)) for each in (paths, second) if each]
+        answer = documents[0] if second is None else {"schema_version": 1, "runs": documents}
+        console.data(json.dumps(answer, indent=2, allow_nan=False))
+        return
+    if not interactive:
+        if not once:
+            console.narrate("this is no terminal that can be redrawn: one page, as of --once")
+        print_page(paths, second, ascii=ascii)
+        return
+    show(paths, second, ascii=ascii, readonly=readonly)
+
+
+def able_to_draw() -> bool:
+    """Whether a view can be opened: keys and stderr, where it is drawn, are a terminal that can move its cursor."""
+    return sys.stdin.isatty() and sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "")
+
+
+def print_page(paths: RunPaths, second: RunPaths | None, *, ascii: bool) -> None:
+    """Prints the page to stdout, in the size of the terminal or of $COLUMNS and $LINES."""
+    from smolsum.watch.launch import plain_page, whole
+    from smolsum.watch.snapshot import ViewOptions
+
+    size = shutil.get_terminal_size(PAGE_SIZE)
+    encoding = sys.stdout.encoding or "ascii"
+    look = ViewOptions(ascii=ascii or not encoding.lower().startswith("utf"))
+    other = whole(second) if second else None
+    for line in plain_page(whole(paths), other, look, size.columns, size.lines):
+        console.data(line.encode(encoding, "replace").decode(encoding))  # what was sampled may hold any character
+
+
+def show(paths: RunPaths, second: RunPaths | None, *, ascii: bool, readonly: bool) -> None:
+    """Opens the view until the user leaves it, then says how the run stands; exits with 1 if the view broke."""
+    gc.disable()  # until the first page: nothing of what is loaded and read for it is garbage
+    from datetime import UTC, datetime
+
+    from smolsum.runs.reader import Run, process_lives
+    from smolsum.runs.status import run_state
+    from smolsum.watch.app import WatchApp
+    from smolsum.watch.snapshot import ViewOptions
+
+    other = Run(second) if second else None
+    _ask_the_terminal_for_its_size()
+    app = WatchApp(Run(paths), other, look=ViewOptions(ascii=ascii), readonly=readonly)
+    _forget_keys()
+    app.run()
+    after = Run(paths)
+    after.status.refresh()
+    lives = process_lives(after.status.value.get("pid"))
+    after.poll()  # whoever was gone before has said its last words
+    stands = run_state(after, datetime.now(UTC), lambda _: lives, gone_s=0.0)
+    if stands.alive:
+        console.narrate(f"run {VERBS.get(stands.state, 'continues')}: {paths.watch_command}")
+    elif stands.detail:
+        console.narrate(f"run {stands.state}: {stands.detail}")
+        if stands.hint:
+            console.narrate(f"hint: {stands.hint}")
+    if app.return_code:
+        raise typer.Exit(1)
+
+
+def _ask_the_terminal_for_its_size() -> None:
+    """Textual would believe these, whatever size the terminal has or takes."""
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
+
+
+def _forget_keys() -> None:
+    """Keys that were pressed before there was something to see are not meant for it: a space would pause the run."""
+    with suppress(termios.error):
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
+
+
+def _newest(folder: Path, *, ask: bool) -> RunPaths | None:
+    """The newest run; where several are at work, the one that the user picks, None if he picks none."""
+    from smolsum.runs.paths import list_runs
+
+    found = list_runs(folder)
+    if not found:
+        hint = "smolsum train --model tiny makes one; if runs are elsewhere, --runs-dir DIR"
+        raise UsageError(f"no runs in {folder}", hint=hint)
+    if ask:
+        from smolsum.watch.launch import at_work
+
+        working = at_work(found)
+        if len(working) > 1:
+            from smolsum.watch.app import Picker
+
+            _ask_the_terminal_for_its_size()
+            return Picker(working).run()
+        if working:
+            return working[0]
+    return found[-1]

@@ -1,0 +1,85 @@
+"""The kinds of value that a setting can have, with their ranges, and the check of a value against its kind.
+
+A value's range sits in its type, as `Annotated[type, Rule]`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from smolsum.errors import UsageError, nearest
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a value must satisfy beyond its type: the words of the error message, and the test."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+Count = Annotated[int, Rule("0 or more", lambda n: n >= 0)]
+PositiveCount = Annotated[int, Rule("1 or more", lambda n: n >= 1)]
+Positive = Annotated[float, Rule("above 0", lambda x: x > 0)]
+NonNegative = Annotated[float, Rule("0 or more", lambda x: x >= 0)]
+Share = Annotated[float, Rule("between 0 and 1", lambda x: 0 <= x <= 1)]
+Decay = Annotated[float, Rule("at least 0 and below 1", lambda x: 0 <= x < 1)]
+Text = Annotated[str, Rule("a text that is not blank", lambda s: bool(s.strip()))]
+Seed = Annotated[int, Rule("between 0 and 4294967295", lambda n: 0 <= n < 2**32)]
+GroupSize = Annotated[int, Rule("2 or more, as an advantage compares rollouts", lambda n: n >= 2)]
+Floor = Annotated[float, Rule("below 0", lambda x: x < 0)]
+Bits = Annotated[int, Rule("0 (not quantised), 4 or 8 bits", lambda n: n in (0, 4, 8))]
+Rank = Annotated[int, Rule("1 or more (8 fits most models)", lambda n: n >= 1)]
+LowerClip = Annotated[float, Rule("above 0 and below 1", lambda x: 0 < x < 1)]
+Cap = Annotated[float, Rule("1 or more, as a token drawn by the policy itself weighs 1", lambda x: x >= 1)]
+WeightFloor = Annotated[
+    float, Rule("at least 0 and below 1, as a token drawn by the policy itself weighs 1", lambda x: 0 <= x < 1)
+]
+_PLAIN = "a plain name (letters, digits, '.', '_' and '-', starting with a letter or digit)"
+StageName = Annotated[str, Rule(_PLAIN, lambda s: bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*", s, re.ASCII)))]
+RunName = Annotated[str, Rule(_PLAIN, lambda s: bool(re.fullmatch(r"([A-Za-z0-9][\w.-]*)?", s, re.ASCII)))]
+Schedule = Literal["constant", "linear", "cosine"]
+LossKind = Literal["grpo", "study", "dr_grpo", "dapo", "gspo", "cispo"]
+KlEstimate = Literal["k1", "k2", "k3"]
+AdvantageScale = Literal["group", "batch", "none", "gdpo"]
+Correction = Literal["none", "token_truncate", "sequence_truncate", "token_mask", "sequence_mask"]
+_NAMES = {
+    str: "a text in quotes",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    dict: "a table",
+}
+
+
+def base_type(hint: Any) -> Any:
+    """Returns a field's plain type: `str` for texts and choices, else `int`, `float`, `bool` or `dict`."""
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    return {Literal: str, dict: dict}.get(get_origin(hint), hint)
+
+
+def check_value(key: str, hint: Any, value: object, source: str) -> Any:
+    """Returns `value` as the field's type; UsageError names `source` where type, choice or range is wrong."""
+    kind, problem = base_type(hint), ""
+    if kind is float and type(value) is int and abs(value) < 2**53:
+        value = float(value)
+    if type(value) is not kind:
+        problem = _NAMES[kind]
+    elif isinstance(value, int) and abs(value) >= 2**53:
+        problem = "below 2^53 in size"
+    elif isinstance(value, float) and not math.isfinite(value):
+        problem = "a finite number"
+    elif get_origin(hint) is Literal and value not in get_args(hint):
+        problem = f"one of {', '.join(get_args(hint))}"
+    elif get_origin(hint) is Annotated:
+        problem = next((rule.words for rule in get_args(hint)[1:] if not rule.holds(value)), "")
+    if problem:
+        is_choice = get_origin(hint) is Literal and isinstance(value, str)
+        remedy = nearest(str(value), get_args(hint)) if is_choice else f"leave {key} out to get its default"
+        raise UsageError(f"{source}: {key} must be {problem}, got {value!r}", hint=remedy)
+    return value

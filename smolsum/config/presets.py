@@ -1,0 +1,186 @@
+"""The presets that a task can be given: those shipped for all, and its own.
+
+Configuration as text: the TOML files in `presets/` at the top of the repository, and the user's own.
+
+models/       a model with the data and the step sizes that suit it; `[stage_defaults.NAME]` holds values
+              for the stages of that name, whichever strategy makes them
+strategies/   the stages of a run; in `rewards` the word "quality" stands for the signals of --reward
+profiles/     everything else; `default` lies under every run
+
+To add one, add a file here, opening with a comment that says what it is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import tomli
+
+from smolsum.config.sections import Config, TaskConfig
+from smolsum.errors import UsageError, nearest
+
+KINDS = ("profiles", "models", "strategies")
+
+
+class TaskSettings(Protocol):
+    """What a configuration needs to know of a task; `smolsum.tasks.base.Task` says what each field means."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def settings(self) -> type[TaskConfig]: ...
+    @property
+    def signals(self) -> Mapping[str, Any]: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def weigh(self) -> Callable[[Mapping[str, float], TaskConfig], Mapping[str, float]]: ...
+    @property
+    def check(self) -> Callable[[Config], Sequence[str]]: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def strategy(self) -> str: ...
+    @property
+    def reward(self) -> str: ...
+    @property
+    def defaults(self) -> Mapping[str, Any]: ...
+    @property
+    def models(self) -> Mapping[str, Mapping[str, Any]]: ...
+    @property
+    def strategies(self) -> Mapping[str, Mapping[str, Any]]: ...
+    @property
+    def profiles(self) -> Mapping[str, Mapping[str, Any]]: ...
+
+
+class Entry(NamedTuple):
+    """One dotted key, its value (for a table a dict, whose own entries follow) and where it stands."""
+
+    key: str
+    value: Any
+    source: str
+
+
+def preset_names(kind: str) -> tuple[str, ...]:
+    """Returns the sorted names of the shipped presets of one of `KINDS`."""
+    files = (path.name for path in _folder(kind).iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml")))
+
+
+def read_preset(kind: str, name: str) -> list[Entry]:
+    """Returns the entries of a shipped preset, each with the source `preset KIND/NAME`."""
+    return entries(read_table(kind, name), f"preset {kind}/{name}")
+
+
+def read_table(kind: str, name: str) -> dict[str, Any]:
+    """Returns a shipped preset as nested tables."""
+    return tomli.loads(_folder(kind).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def entries(table: Mapping[str, Any], source: str) -> list[Entry]:
+    """Returns the entries of nested tables that come from one place."""
+    return [Entry(key, value, source) for key, value in walk(table)]
+
+
+def read_file(path: Path) -> list[Entry]:
+    """Returns the entries of a configuration file, each with the source `PATH:LINE`.
+
+    UsageError where the file is missing, unreadable or not TOML (with line and column).
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        document = tomli.loads(text)
+    except tomli.TOMLDecodeError as error:
+        raise UsageError(
+            f"{path}:{error.lineno}:{error.colno}: not TOML: {_lower(error.msg)}",
+            hint='a line is a [section] or `key = value`, with texts in "quotes"',
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 text", hint="save the file as UTF-8") from error
+    except OSError as error:
+        inside = path / "config.toml"
+        hint = f"--config {inside}" if inside.is_file() else "check the path given with --config"
+        raise UsageError(
+            f"cannot read the configuration file {path}: {_lower(str(error.strerror))}", hint=hint
+        ) from error
+    lines = line_numbers(text)
+    return [Entry(key, value, f"{path}:{lines[key]}" if key in lines else str(path)) for key, value in walk(document)]
+
+
+def walk(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields every dotted key with its value, a table before what it holds."""
+    for name, value in table.items():
+        key = f"{prefix}{name}"
+        yield key, value
+        if isinstance(value, dict):
+            yield from walk(value, f"{key}.")
+
+
+def line_numbers(text: str) -> dict[str, int]:
+    """Returns the line, from 1, on which each dotted key of a valid TOML text first appears.
+
+    tomli gives no positions. A statement ends where the lines since the last one parse below their header, so
+    strings and arrays over several lines need no care.
+    """
+    found: dict[str, int] = {}
+    header, statement, start = "", "", 1
+    for number, line in enumerate(text.split("\n"), start=1):
+        statement += line + "\n"
+        is_header = statement.lstrip().startswith("[")
+        try:
+            table = tomli.loads(statement if is_header else header + statement)
+        except tomli.TOMLDecodeError:
+            continue
+        for key, _ in walk(table):
+            found.setdefault(key, start)
+        header = statement if is_header else header
+        statement, start = "", number + 1
+    return found
+
+
+def _lower(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
+
+
+def _folder(kind: str) -> Traversable:
+    """In the package where it was built into a wheel, else beside it, at the top of the repository."""
+    packed = resources.files("smolsum") / "presets"
+    root = packed if packed.is_dir() else Path(str(packed)).parents[1] / "presets"
+    return root / kind
+
+
+def names_for(task: TaskSettings, kind: str) -> tuple[str, ...]:
+    """Returns the sorted names of one of `KINDS`; strategies are the task's alone."""
+    shipped = () if kind == "strategies" else preset_names(kind)
+    return tuple(sorted({*shipped, *_own(task, kind)}))
+
+
+def find_preset(task: TaskSettings, name: str) -> tuple[str, str]:
+    """Returns kind and name of a preset; UsageError with the nearest name where there is none."""
+    for kind in KINDS:
+        if name in names_for(task, kind):
+            return kind, name
+    hint = "a file of your own is given with --config" if name.endswith(".toml") else None
+    known = [name for kind in KINDS for name in names_for(task, kind)]
+    raise UsageError(f"unknown preset {name!r}", hint=hint or nearest(name, known))
+
+
+def read_for(task: TaskSettings, kind: str, name: str) -> list[Entry]:
+    """Returns the entries of a preset, each with the source `preset KIND/NAME`: what is shipped for all tasks, over it
+    (for a model) the task's defaults, over those what the task has under this name."""
+    shipped = read_preset(kind, name) if kind != "strategies" and name in preset_names(kind) else []
+    own = _own(task, kind).get(name, {})
+    return shipped + (task_defaults(task) if kind == "models" else []) + entries(own, f"preset {kind}/{name}")
+
+
+def task_defaults(task: TaskSettings) -> list[Entry]:
+    """Returns what the task sets for every model."""
+    return entries(task.defaults, f"task {task.name}")
+
+
+def _own(task: TaskSettings, kind: str) -> Mapping[str, Mapping[str, Any]]:
+    return {"models": task.models, "strategies": task.strategies, "profiles": task.profiles}[kind]

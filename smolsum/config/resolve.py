@@ -1,0 +1,420 @@
+"""From presets, files, the environment and flags to one `Config`, with the origin of every value.
+
+Low to high: defaults of the records < profiles/default < model preset < the task's < --preset < --config < environment
+(folders and workers, never a hyperparameter) < flags and --set. Which task it is decides what else may be set. A layer
+that has stages replaces those below it wholesale, and so do --strategy and --reward. A stage inherits what it leaves
+out; and what is typed for the whole run (`--set grpo.beta=0.1`) also replaces what files say of single stages, or it
+would do nothing.
+
+The keys of a configuration: those of the sections, and those that its task adds.
+
+A strategy of a task as a layer of settings: its stages, with the signals that --reward names put in their places.
+
+Settings that are right one by one and mean nothing together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, get_type_hints
+
+import tomli
+
+from smolsum.config.fields import Share, StageName, base_type, check_value
+from smolsum.config.presets import (
+    Entry,
+    TaskSettings,
+    find_preset,
+    line_numbers,
+    names_for,
+    read_file,
+    read_for,
+    read_preset,
+    task_defaults,
+    walk,
+)
+from smolsum.config.sections import SECTIONS, STAGE_FIELDS, Config, StageConfig, to_toml
+from smolsum.errors import UsageError, nearest
+
+
+def _hints(section: str, record: type[Any]) -> dict[str, Any]:
+    return {f"{section}.{key}": hint for key, hint in get_type_hints(record, include_extras=True).items()}
+
+
+_GENERAL = {key: hint for name, record in SECTIONS.items() for key, hint in _hints(name, record).items()}
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What a configuration of one task may hold."""
+
+    task: TaskSettings
+    tasks: tuple[str, ...]
+    """names of all tasks"""
+
+    @cached_property
+    def sections(self) -> dict[str, type[Any]]:
+        """The record of each section."""
+        return SECTIONS | {"task": self.task.settings}
+
+    @cached_property
+    def fields(self) -> dict[str, Any]:
+        """Type, with its rule, of every dotted key outside the stages."""
+        return _GENERAL | _hints("task", self.task.settings) | {"task.name": Literal[self.tasks]}
+
+    def expected(self, key: str) -> Any:
+        """The type of a dotted key: a hint, `dict` for a table, None where there is no such key."""
+        match key.split("."):
+            case ["stages" | "stage_defaults"] | ["stages" | "stage_defaults", _]:
+                return dict
+            case [section]:
+                return dict if section in self.sections else None
+            case ["stages", _, "rewards", signal]:
+                return float if signal in self.task.signals else None
+            case ["stages", _, "mix", _]:
+                return Share if self.task.kind else None
+            case ["stages" | "stage_defaults", _, name]:
+                return STAGE_FIELDS.get(name)
+            case _:
+                return self.fields.get(key)
+
+    def unknown(self, key: str, source: str) -> UsageError:
+        """The error for a key that does not exist, with the nearest that does."""
+        section, _, name = key.rpartition(".")
+        if section.endswith(".rewards"):
+            hint = nearest(name, self.task.signals)
+            return UsageError(f"{source}: unknown signal {name!r} in {section}", hint=hint)
+        stage_keys = [f"{section}.{field}" for field in STAGE_FIELDS] if section.startswith("stages.") else []
+        known = [*self.sections, "stages", *self.fields, *stage_keys]
+        siblings = {other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == section}
+        close = [siblings[match] for match in get_close_matches(name, siblings, n=1)]
+        close += [other for other in known if other.rpartition(".")[2] == name]
+        close += get_close_matches(key, known, n=1)
+        choice = ", ".join(siblings.values() or [*self.sections, "stages"])
+        hint = f"did you mean {close[0]}?" if close else f"choose from {choice}"
+        what = f"unknown key {key!r}" + (f" of task {self.task.name}" if section == "task" else "")
+        return UsageError(f"{source}: {what}", hint=hint)
+
+
+def strategy_layer(strategy: str, reward: str | None, task: TaskSettings) -> list[Entry]:
+    """Returns a strategy's stages with their signals, without the stages that no signal is left for."""
+    if strategy not in task.strategies:
+        hint = nearest(strategy, task.strategies)
+        raise UsageError(f"flag --strategy: unknown strategy {strategy!r}", hint=hint)
+    chosen = task.reward if reward is None else reward
+    signals = parse_reward(chosen, task.signals) if chosen else ()
+    quality = () if signals == ("length",) else signals
+    quality_source = f"default reward {task.reward}" if reward is None else "flag --reward"
+    entries, empty, takes_reward = [], set(), False
+    for key, value, source in read_for(task, "strategies", strategy):
+        if not (key.endswith(".rewards") and isinstance(value, Sequence)):
+            entries.append(Entry(key, value, source))
+            continue
+        takes_reward = True
+        weights: dict[str, str] = {}
+        for word in value:
+            weights |= dict.fromkeys(quality, quality_source) if word == "quality" else {word: source}
+        entries += [Entry(f"{key}.{signal}", 1.0, origin) for signal, origin in weights.items()]
+        if not weights:
+            empty.add(key.removesuffix(".rewards"))
+    if reward is not None and not takes_reward:
+        raise UsageError(
+            f"flag --reward: strategy {strategy} of task {task.name} names all of its signals",
+            hint=f"--set stages.{next(iter(task.strategies[strategy]['stages']))}.rewards.SIGNAL=WEIGHT",
+        )
+    return [entry for entry in entries if ".".join(entry.key.split(".")[:2]) not in empty]
+
+
+def parse_reward(text: str, known: Iterable[str]) -> tuple[str, ...]:
+    """Returns the signals of a reward such as `meteor-rouge`; UsageError where one is unknown or doubled."""
+    signals = tuple(text.split("-"))
+    for signal in signals:
+        if signal not in known:
+            raise UsageError(f"flag --reward: unknown signal {signal!r} in {text!r}", hint=nearest(signal, known))
+    if len(set(signals)) < len(signals):
+        hint = f"--reward {'-'.join(dict.fromkeys(signals))}, and --set for weights"
+        raise UsageError(f"flag --reward: {text!r} names a signal twice", hint=hint)
+    return signals
+
+
+def check_combinations(config: Config, sources: Mapping[str, str]) -> None:
+    """UsageError for a setting that the others would make void; `sources` has the origin of each dotted key."""
+    grpo = config.grpo
+    if grpo.correction != "none" and grpo.old_logprobs == "sampler":
+        raise UsageError(
+            f"{sources['grpo.correction']}: grpo.correction = {grpo.correction!r} needs recomputed log-probs: "
+            "against the sampler's own, the ratio holds the correction already",
+            hint="--set grpo.old_logprobs=recomputed, or --set grpo.correction=none",
+        )
+    if config.data.prompt_column == config.data.completion_column:
+        raise UsageError(
+            f"{sources['data.completion_column']}: posts and references cannot both come from column "
+            f"{config.data.prompt_column!r}",
+            hint="--set data.completion_column=NAME",
+        )
+    workers = config.workers
+    if workers.urls and workers.max_staleness < workers.sync_every - 1:
+        raise UsageError(
+            f"{sources['workers.max_staleness']}: with new weights every {workers.sync_every} steps rollouts get "
+            f"{workers.sync_every - 1} updates old, more than workers.max_staleness, {workers.max_staleness}",
+            hint=f"--set workers.max_staleness={workers.sync_every}, or --set workers.sync_every=1",
+        )
+    limit, buffer = config.sampling.max_new_tokens, config.rewards.overlong_buffer
+    for name, stage in config.stages.items():
+        if "overlong" in stage.rewards and buffer > limit:
+            raise UsageError(
+                f"{sources['rewards.overlong_buffer']}: the {buffer} tokens of rewards.overlong_buffer are more than "
+                f"sampling.max_new_tokens, {limit}: in stage {name} even an empty completion would be punished",
+                hint=f"--set rewards.overlong_buffer={max(1, limit // 5)}",
+            )
+
+
+INHERITED = {
+    "temperature": "sampling.temperature",
+    "learning_rate": "optimizer.learning_rate",
+    "schedule": "optimizer.schedule",
+    "warmup_steps": "optimizer.warmup_steps",
+    "beta": "grpo.beta",
+}
+"""Where a stage takes what it leaves out."""
+ENVIRONMENT = {"SMOLSUM_RUNS_DIR": "run.dir", "SMOLSUM_WORKERS": "workers.urls"}
+"""Context that a variable gives."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A configuration, and for each dotted key the place that its value came from."""
+
+    config: Config
+    sources: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Given:
+    """A checked value, its source, and what kind of layer gave it: `typed` is for this very run."""
+
+    value: Any
+    source: str
+    by: Literal["preset", "user", "typed"]
+
+
+def resolve(
+    tasks: Mapping[str, TaskSettings],
+    *,
+    model: str | None = None,
+    strategy: str | None = None,
+    reward: str | None = None,
+    presets: Sequence[str] = (),
+    config_file: Path | None = None,
+    sets: Sequence[str] = (),
+    flags: Mapping[str, Any] = MappingProxyType({}),
+    environ: Mapping[str, str] = MappingProxyType({}),
+) -> Resolved:
+    """Returns the configuration of a run and the origin of its values.
+
+    `tasks` are all tasks by name, the default one first. `flags` holds further options by dotted key, None for one that
+    was not given; of `environ` only what ENVIRONMENT names is read. UsageError names the source of whatever is wrong,
+    even where a later layer wins.
+    """
+    own = [] if config_file is None else read_file(config_file)
+    named = [Entry(key, value, "flag") for key, value in flags.items() if value is not None]
+    task = _find_task([*(entry for text in reversed(sets) for entry in _split_set(text)), *named, *own], tasks)
+    schema = Schema(task, tuple(tasks))
+    typed = named + [entry for text in sets for entry in _parse_set(text, schema)]
+    shipped = [find_preset(task, name) for name in presets]
+    layers = [read_for(task, kind, name) for kind, name in shipped if kind != "strategies"]
+    if model is not None:
+        path, preset = _model_layer(model, task)
+        typed.insert(0, Entry("model.path", path, "flag --model"))
+        layers.insert(0, preset)
+    elif any(entry.key == "model.path" for layer in [*layers, own, typed] for entry in layer):
+        layers.insert(0, task_defaults(task))
+    else:
+        layers.insert(0, read_for(task, "models", task.model))
+
+    given: dict[str, Given] = {}
+    for layer in [read_preset("profiles", "default"), *layers]:
+        _lay(given, layer, "preset", schema)
+    _lay(given, own, "user", schema)
+    for variable, key in ENVIRONMENT.items():
+        if environ.get(variable):
+            _lay(given, [Entry(key, environ[variable], f"environment {variable}")], "user", schema)
+    if strategy is not None or reward is not None or not _stage_names(given):
+        chosen = [task.strategy, *(name for kind, name in shipped if kind == "strategies")][-1]
+        layer = strategy_layer(chosen if strategy is None else strategy, reward, task)
+        _lay(given, [entry for entry in layer if not _is_the_models_own(entry.key, given)], "preset", schema)
+    _lay(given, typed, "typed", schema)
+    return _build(given, schema)
+
+
+def _find_task(given: Sequence[Entry], tasks: Mapping[str, TaskSettings]) -> TaskSettings:
+    """The task that is named first in what is given, the strongest first, or else the default."""
+    entry = next((entry for entry in given if entry.key == "task.name"), None)
+    if entry is None:
+        return next(iter(tasks.values()))
+    return tasks[check_value("task.name", Literal[tuple(tasks)], entry.value, entry.source)]
+
+
+def render_with_sources(resolved: Resolved) -> str:
+    """Returns the configuration as TOML with the source of each value in a comment behind it."""
+    text = to_toml(resolved.config)
+    lines = text.split("\n")
+    for key, number in line_numbers(text).items():
+        if key in resolved.sources:
+            lines[number - 1] = f"{lines[number - 1]:<40}  # {resolved.sources[key]}"
+    return "\n".join(lines)
+
+
+def model_path(model: str, tasks: Mapping[str, TaskSettings]) -> str:
+    """Returns what `load_policy` takes for a value of --model: a preset's model, a directory or a hub id."""
+    task = next((task for task in tasks.values() if model in task.models), next(iter(tasks.values())))
+    return _model_layer(model, task)[0]
+
+
+def _model_layer(model: str, task: TaskSettings) -> tuple[str, list[Entry]]:
+    """Returns the model path that --model stands for, and the entries of its preset, or of the task where it has
+    none."""
+    names = names_for(task, "models")
+    if model in names:
+        preset = read_for(task, "models", model)
+        return [entry.value for entry in preset if entry.key == "model.path"][-1], preset
+    if "/" in model or model.startswith("builtin:") or Path(model).exists():
+        return model, task_defaults(task)
+    options = [*names, "a local directory", "a hub id (OWNER/NAME)"]
+    raise UsageError(f"flag --model: unknown model {model!r}", hint=nearest(model, options))
+
+
+def _split_set(text: str) -> list[Entry]:
+    """Returns key and bare text of one `--set key=value`; nothing where it is not of that form."""
+    key, equals, right = (part.strip() for part in text.partition("="))
+    return [Entry(key, right.strip("\"'"), "--set")] if key and equals else []
+
+
+def _parse_set(text: str, schema: Schema) -> list[Entry]:
+    """Returns the entries of one `--set key=value`; the value is TOML where it can be, else a bare text."""
+    key, equals, right = (part.strip() for part in text.partition("="))
+    if not (key and equals):
+        raise UsageError(f"--set {text}: not of the form key=value", hint="--set grpo.beta=0.05")
+    value: Any = right
+    try:
+        document = tomli.loads(f"value = {right}")
+    except tomli.TOMLDecodeError:
+        document = {}
+    # a text may look like a number, and a line break in the value must not become a second key
+    if len(document) == 1 and (isinstance(document["value"], str) or base_type(schema.expected(key)) is not str):
+        value = document["value"]
+    return [Entry(key, value, "--set") for key, value in walk({key: value})]
+
+
+def _lay(
+    given: dict[str, Given], layer: Sequence[Entry], by: Literal["preset", "user", "typed"], schema: Schema
+) -> None:
+    """Checks a layer and puts it over `given`; what is typed edits stages, any other layer replaces them."""
+    if by != "typed" and any(entry.key.startswith("stages.") for entry in layer):
+        _drop(given, "stages.")
+    for key, value, source in layer:
+        hint = schema.expected(key)
+        if hint is None or (key.startswith("stage_defaults") and by != "preset"):
+            raise schema.unknown(key, source)
+        checked = check_value(key, hint, value, source)
+        match key.split("."):
+            case ["stages", name, *_] if by == "typed" and f"stages.{name}" not in given:
+                names = _stage_names(given)
+                raise UsageError(f"{source}: {key}: the run has no stage {name!r}", hint=nearest(name, names))
+            case ["stages", name]:
+                check_value(f"{key}: the name of a stage", StageName, name, source)
+                given.setdefault(key, Given(None, source, by))
+            case ["stages", _, "rewards" | "mix"]:
+                _drop(given, f"{key}.")
+        if not isinstance(value, dict):
+            given[key] = Given(checked, source, by)
+
+
+def _is_the_models_own(key: str, given: Mapping[str, Given]) -> bool:
+    """Whether a model's preset gave the value, which then stays whatever a strategy has: it was chosen for this model.
+    Stages are the strategy's."""
+    return key in given and given[key].source.startswith("preset models/") and not key.startswith("stages.")
+
+
+def _drop(given: dict[str, Given], prefix: str) -> None:
+    for key in [key for key in given if key.startswith(prefix)]:
+        del given[key]
+
+
+def _stage_names(given: Mapping[str, Given]) -> list[str]:
+    return [key.split(".")[1] for key in given if key.startswith("stages.") and key.count(".") == 1]
+
+
+def _build(given: dict[str, Given], schema: Schema) -> Resolved:
+    """Returns the records made of what is given, defaults and inherited stage values filled in."""
+    _imply_adapter(given)
+    sources: dict[str, str] = {}
+    sections: dict[str, Any] = {}
+    given.setdefault("task.name", Given(schema.task.name, "default", "preset"))
+    for name, record in schema.sections.items():
+        values = {}
+        for field in fields(record):
+            item = given.setdefault(f"{name}.{field.name}", Given(field.default, "default", "preset"))
+            values[field.name], sources[f"{name}.{field.name}"] = item.value, item.source
+        sections[name] = record(**values)
+    stages = {name: _stage(name, given, sources, schema) for name in _stage_names(given)}
+    for name, stage in stages.items():
+        weights = dict(schema.task.weigh(stage.rewards, sections["task"]))
+        if weights != stage.rewards:
+            for signal in stage.rewards:
+                del sources[f"stages.{name}.rewards.{signal}"]
+            sources |= dict.fromkeys(
+                (f"stages.{name}.rewards.{s}" for s in weights), f"task {schema.task.name}, derived"
+            )
+            stages[name] = replace(stage, rewards=weights)
+    config = Config(**sections, stages=stages)
+    check_combinations(config, sources)
+    schema.task.check(config)
+    return Resolved(config, sources)
+
+
+def _imply_adapter(given: dict[str, Given]) -> None:
+    """A setting of the adapter asks for it, unless `model.adapter` is given by as strong a layer."""
+    strength = ("preset", "user", "typed").index
+    asked = [(strength(item.by), key) for key, item in given.items() if key.startswith("lora.")]
+    own = given.get("model.adapter")
+    if asked and (own is None or max(asked)[0] > strength(own.by)):
+        key = max(asked)[1]
+        given["model.adapter"] = Given("lora", f"derived, as {key} is given", given[key].by)
+
+
+def _stage(name: str, given: Mapping[str, Given], sources: dict[str, str], schema: Schema) -> StageConfig:
+    """Returns one stage and notes its sources; what it is not given itself comes from the run's sections."""
+    prefix = f"stages.{name}"
+    weights = {key: item for key, item in given.items() if key.startswith(f"{prefix}.rewards.")}
+    if not any(item.value for item in weights.values()):
+        hint = f"add `rewards = {{ {next(iter(schema.task.signals))} = 1.0 }}` below [{prefix}]"
+        source = next(iter(weights.values()), given[prefix]).source
+        raise UsageError(f"{source}: stage {name} has no reward of any weight", hint=hint)
+    chosen = {"steps": Given(0, "default", "preset"), "epochs": Given(1.0, "default", "preset")}
+    for field, key in INHERITED.items():
+        chosen[field] = Given(given[key].value, f"stage default from {key}", given[key].by)
+    rank = {}
+    for field, inherited in chosen.items():
+        own = given.get(f"{prefix}.{field}")
+        item = own or given.get(f"stage_defaults.{name}.{field}") or inherited
+        rank[field] = (item is not inherited) + (own is not None) + (item.by == "typed")
+        if item.by == "typed" or inherited.by != "typed":
+            chosen[field] = item
+    if rank["epochs"] > rank["steps"]:
+        chosen["steps"] = Given(0, f"derived, as {prefix}.epochs is given", "preset")
+    for key, item in (*weights.items(), *((f"{prefix}.{field}", item) for field, item in chosen.items())):
+        sources[key] = item.source
+    rewards, mix = _table(given, f"{prefix}.rewards"), _table(given, f"{prefix}.mix")
+    sources.update({f"{prefix}.mix.{kind}": given[f"{prefix}.mix.{kind}"].source for kind in mix})
+    return StageConfig(rewards=rewards, mix=mix, **{field: item.value for field, item in chosen.items()})
+
+
+def _table(given: Mapping[str, Given], section: str) -> dict[str, float]:
+    """The values of a table of numbers, by their names."""
+    return {key.rpartition(".")[2]: item.value for key, item in given.items() if key.startswith(f"{section}.")}

@@ -1,0 +1,219 @@
+"""Completions by a model behind an OpenAI-compatible endpoint, for the same prompts as a policy of our own.
+
+Completions of a whole split, one for each prompt, each measured by its task.
+
+Completions of a split sampled by workers, which are given its weights first and proven to serve them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from smolsum import console
+from smolsum.config.sections import Config
+from smolsum.errors import SmolsumError
+from smolsum.llm.batch import BatchClient, Call
+from smolsum.llm.client import Endpoint
+from smolsum.llm.retry import RetryPolicy
+from smolsum.policy.load import Policy
+from smolsum.policy.sampling import generate, rollout_seed
+from smolsum.rollout.pool import Ticket
+from smolsum.rollout.protocol import Wanted
+from smolsum.rollout.sampler import WORKER, decode
+from smolsum.rollout.workers import WorkerSampler
+from smolsum.types import Prompt, Rollout, RolloutGroup
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """How an evaluation draws its completions: greedy at temperature 0, else with seeds made of `seed`, and perhaps
+    several for each prompt."""
+
+    temperature: float = 0.0
+    seed: int = 0
+    samples: int = 1
+
+    @property
+    def name(self) -> str:
+        """`greedy`, or what it takes to draw the same again."""
+        several = f", {self.samples} samples" if self.samples > 1 else ""
+        return f"temperature {self.temperature:g}, seed {self.seed}{several}" if self.temperature else "greedy"
+
+
+GREEDY = Sampler()
+
+
+def greedy(policy: Policy, prompts: Sequence[Prompt], config: Config, *, version: int) -> list[RolloutGroup]:
+    """One greedy completion for each prompt, in their order."""
+    groups = {g.prompt.id: g for batch in complete(policy, prompts, config, version=version) for g in batch}
+    return [groups[prompt.id] for prompt in prompts]
+
+
+def complete(
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    config: Config,
+    *,
+    version: int,
+    sampler: Sampler = GREEDY,
+) -> Iterator[list[RolloutGroup]]:
+    """Yields the prompts with their completions, a batch at a time as `in_batches` makes them."""
+    for chosen in in_batches(prompts, config, sampler.samples):
+        seeds = [completion_seeds(sampler, prompt) for prompt in chosen]
+        completions = generate(
+            policy.model,
+            [prompt.token_ids for prompt in chosen],
+            seeds,
+            eos_ids=policy.eos_ids,
+            temperature=sampler.temperature,
+            max_new_tokens=config.sampling.max_new_tokens,
+        )
+        yield [
+            RolloutGroup(
+                prompt,
+                tuple(
+                    Rollout(
+                        c.token_ids, c.logprobs, c.finish_reason, version, WORKER, seed, decode(policy, c.token_ids)
+                    )
+                    for seed, c in zip(drawn, said, strict=True)
+                ),
+            )
+            for prompt, drawn, said in zip(chosen, seeds, completions, strict=True)
+        ]
+
+
+def in_batches(prompts: Sequence[Prompt], config: Config, samples: int = 1) -> Iterator[Sequence[Prompt]]:
+    """Yields prompts of `train.eval_batch` completions at a time; the longest first, so that memory peaks early."""
+    order = sorted(prompts, key=lambda prompt: -len(prompt.token_ids))
+    size = max(1, config.train.eval_batch // samples)
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
+
+
+def completion_seeds(sampler: Sampler, prompt: Prompt) -> list[int]:
+    """The seeds of a prompt's completions above temperature 0, made of the sampler's and the prompt's id: they do not
+    depend on what else is in the batch, and the first not on how many there are."""
+    if not sampler.temperature:
+        return [0] * sampler.samples
+    more = [rollout_seed(sampler.seed, "evaluation", prompt.id, n) for n in range(1, sampler.samples)]
+    return [rollout_seed(sampler.seed, "evaluation", prompt.id), *more]
+
+
+def measured(
+    groups: Sequence[RolloutGroup], split: str, data: str, measure: Callable[[Prompt, Rollout], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """One row for each prompt's first completion: its id, its split with the fingerprint of the split's `data`, text
+    and metrics."""
+    return [
+        {
+            "id": g.prompt.id,
+            "split": split,
+            "data": data,
+            "text": g.rollouts[0].text,
+            **measure(g.prompt, g.rollouts[0]),
+        }
+        for g in groups
+    ]
+
+
+AHEAD = 2
+"""batches under way for each worker"""
+TROUBLE = ("worker_down", "workers_lost", "worker_resynced")
+"""events that somebody who waits for an evaluation should see at once"""
+
+
+def complete_remotely(
+    policy: Policy, prompts: Sequence[Prompt], config: Config, *, version: int, sampler: Sampler = GREEDY
+) -> Iterator[list[RolloutGroup]]:
+    """As `smolsum.evaluate.sampling.complete`, through the workers of `workers.urls`.
+
+    `AHEAD` batches a worker are under way at a time: enough that none waits for another, and no more are lost should
+    this process die. Raises WorkerError where no worker is left for `workers.wait_s`, and what Fleet raises.
+    """
+    fleet = WorkerSampler(policy, prompts, config.workers, max_new_tokens=config.sampling.max_new_tokens, tell=_tell)
+    with closing(fleet):
+        fleet.publish(version)
+        under_way: deque[tuple[Sequence[Prompt], Ticket]] = deque()
+        for batch in in_batches(prompts, config, sampler.samples):
+            if len(under_way) == AHEAD * len(fleet.pool.members):
+                yield _collected(fleet, *under_way.popleft(), sampler)
+            wanted = [
+                Wanted(_name(p, n), p.token_ids, seed)
+                for p in batch
+                for n, seed in enumerate(completion_seeds(sampler, p))
+            ]
+            under_way.append((batch, fleet.submit(wanted, sampler.temperature, least_version=version)))
+        while under_way:
+            yield _collected(fleet, *under_way.popleft(), sampler)
+
+
+def _collected(fleet: WorkerSampler, batch: Sequence[Prompt], ticket: Ticket, sampler: Sampler) -> list[RolloutGroup]:
+    found = fleet.collect(ticket)
+    return [
+        RolloutGroup(
+            p, tuple(fleet.rollout(found[_name(p, n)], seed) for n, seed in enumerate(completion_seeds(sampler, p)))
+        )
+        for p in batch
+    ]
+
+
+def _name(prompt: Prompt, sample: int) -> str:
+    return f"{prompt.id} sample {sample}" if sample else prompt.id
+
+
+def _tell(kind: str, message: str, *, hint: str | None, worker: str | None) -> None:
+    if kind in TROUBLE:
+        console.warn(f"{message}; {hint}" if hint else message)
+
+
+WAIT_S = 60.0
+"""that an endpoint may be silent"""
+
+
+@dataclass(frozen=True)
+class ApiModel:
+    """A model behind an endpoint that completes prompts: what each may cost, and how many are asked at a time."""
+
+    endpoint: Endpoint
+    budget: RetryPolicy
+    concurrency: int
+
+
+def complete_behind(
+    model: ApiModel, tokenizing: Policy, missing: Sequence[Prompt], config: Config
+) -> Iterator[list[RolloutGroup]]:
+    """Yields the prompts with a completion each, a batch at a time, at the model's own temperature. Lengths are in the
+    tokens of `tokenizing`.
+
+    What failed for good is no completion: SmolsumError at the end, and errors as of `BatchClient.ask`.
+    """
+    panel = BatchClient(model.endpoint, budget=model.budget, concurrency=model.concurrency, wait_s=WAIT_S)
+    failed = 0
+    for chosen in in_batches(missing, config):
+        texts = panel.ask([_call(prompt) for prompt in chosen])
+        failed += texts.count(None)
+        yield [_group(p, t, model.endpoint, tokenizing) for p, t in zip(chosen, texts, strict=True) if t is not None]
+    if failed:
+        raise SmolsumError(
+            f"{model.endpoint.model} gave no completion for {failed} of {len(missing)} prompts",
+            hint="the same command asks for these again",
+        )
+
+
+def _call(prompt: Prompt) -> Call:
+    system = "\n".join(m["content"] for m in prompt.messages if m["role"] == "system")
+    return Call(prompt.source, None, _text, system)
+
+
+def _text(found: Mapping[str, Any]) -> str:
+    return str(found["text"])
+
+
+def _group(prompt: Prompt, text: str, endpoint: Endpoint, tokenizing: Policy) -> RolloutGroup:
+    ids = tuple(tokenizing.tokenizer.encode(text, add_special_tokens=False))
+    ended = (*ids, min(tokenizing.eos_ids))
+    return RolloutGroup(prompt, (Rollout(ended, (), "stop", 0, endpoint.model, 0, text),))

@@ -1,0 +1,259 @@
+"""What an evaluation is of: a run, one of its checkpoints, or a model; its settings, and where its results go."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from smolsum.config.fields import RunName, check_value
+from smolsum.config.resolve import resolve
+from smolsum.config.sections import Config
+from smolsum.errors import SmolsumError, UsageError
+from smolsum.evaluate.sampling import GREEDY, ApiModel, Sampler
+from smolsum.files import digest
+from smolsum.policy.load import Policy, load_policy, weights_hash
+from smolsum.policy.weights import load_trained
+from smolsum.runs import checkpoints
+from smolsum.runs.checkpoints import Checkpoint, best_of, comparable, of_checkpoint
+from smolsum.runs.paths import RunPaths, open_run, plain
+from smolsum.runs.records import BEHIND, has_scores, read_summary
+from smolsum.tasks import DEFAULT_TASK, TASKS
+
+
+@dataclass(frozen=True)
+class Target:
+    """A policy to evaluate: its settings, its checkpoint where it is one of a run, and the folder of its results."""
+
+    config: Config
+    folder: Path
+    label: str
+    checkpoint: Checkpoint | None = None
+    behind: ApiModel | None = None
+    """where another model answers in the place of the one of the settings, which then only counts tokens"""
+    chosen: str = ""
+    """why this checkpoint, in a sentence, where it was not named"""
+
+    def load(self, *, shapes_only: bool = False) -> Policy:
+        """The policy; with `shapes_only` its tokenizer, and arrays without values. Errors as of `load_policy`."""
+        model, trained = self.config.model, self.checkpoint
+        adapter = self.config.lora if model.adapter == "lora" else None
+        whole = trained is not None and adapter is None
+        policy = load_policy(
+            str(trained.path) if trained is not None and whole else model.path,
+            dtype=model.dtype,
+            lora=None if trained is None else adapter,
+            quantize=0 if whole else model.quantize,
+            shapes_only=shapes_only,
+        )
+        if trained is not None and adapter is not None and not shapes_only:
+            load_trained(policy, trained.path)
+        return policy
+
+    def identity(self, policy: Policy) -> dict[str, Any]:
+        """What the summary says of the model: its path, and its weights' fingerprint or, in a run, the step; of one
+        behind an endpoint its name and where that is."""
+        if self.behind is not None:
+            endpoint = self.behind.endpoint
+            return {"path": endpoint.model, "dtype": "", "weights": f"{BEHIND}{endpoint.address}"}
+        if self.checkpoint is None:
+            return {"path": self.config.model.path, "dtype": policy.dtype, "weights": weights_hash(policy.path)}
+        return {"path": self.config.model.path, "dtype": policy.dtype, "weights": f"step {self.checkpoint.step}"}
+
+
+def find_target(
+    reference: str,
+    *,
+    task: str | None = None,
+    split: str,
+    sampler: Sampler,
+    name: str | None,
+    runs_dir: Path,
+    config_file: Path | None,
+    sets: Sequence[str],
+    workers: str = "",
+    best: bool = False,
+) -> Target:
+    """What `reference` names: a run (its last checkpoint, or the `best` by validation), the path of a checkpoint, or
+    else a model as `smolsum train --model` takes it; `workers`, URLs by comma, sample for it. UsageError where it is
+    none of these."""
+    run, checkpoint = _find_checkpoint(reference, runs_dir)
+    if best and run is None:
+        raise _no_best(reference)
+    if run is None or checkpoint is None:
+        config = _settings(_model(reference, runs_dir), config_file, sets, runs_dir, workers, task)
+        folder = _folder(runs_dir, name or f"eval-{_of(config)}{plain(reference)}-{split}{_suffix(sampler)}")
+        return Target(config, folder, folder.name)
+    if config_file is not None or task is not None:
+        flag = "--config" if task is None else "--task"
+        raise UsageError(
+            f"{reference} has its own settings, so it takes no {flag}", hint="change single ones with --set"
+        )
+    if trained := next((key for key in sets if key.strip().startswith(("model.", "lora."))), None):
+        raise UsageError(
+            f"{reference} was trained with its own model and adapter, so it takes no --set {trained}",
+            hint="leave it out, or evaluate another model by its name or path",
+        )
+    config = _settings(None, run.config, sets, runs_dir, workers)
+    checkpoint, chosen = _best(run, config, reference) if best else (checkpoint, "")
+    folder, label = _evaluation(run, checkpoint.step, split, sampler)
+    folder = _folder(run.evaluations, name) if name else folder
+    return Target(config, folder, name or label, checkpoint, chosen=chosen)
+
+
+def baseline_targets(
+    model: str | None,
+    *,
+    task: str | None = None,
+    variants: Sequence[str],
+    split: str,
+    sampler: Sampler,
+    name: str | None,
+    runs_dir: Path,
+    config_file: Path | None,
+    sets: Sequence[str],
+    workers: str = "",
+    behind: Sequence[ApiModel] = (),
+) -> list[Target]:
+    """A model that nobody has trained, or those `behind` endpoints, once for each prompt variant (default: the task's
+    own). UsageError for a variant that the task does not know, and for one name for several."""
+    config = _settings(model, config_file, sets, runs_dir, workers, task)
+    asked = TASKS[config.task.name]
+    chosen = list(dict.fromkeys(variants or asked.baselines))
+    answering: Sequence[ApiModel | None] = behind or (None,)
+    if name and len(chosen) * len(answering) > 1:
+        raise UsageError(
+            f"--name is for one prompt and one model, and there are {len(chosen) * len(answering)}",
+            hint="give one --prompt" if len(chosen) > 1 else "give one --api",
+        )
+    subjects = []
+    for other in answering:
+        called = other.endpoint.model if other else model or config.model.path
+        for variant in chosen:
+            told = replace(config, task=asked.variant(config.task, variant))
+            given = f"{_of(config)}{plain(called)}-{_prompt(variant)}-{split}{_suffix(sampler)}"
+            folder = _folder(runs_dir, name or f"baseline-{given}")
+            subjects.append(Target(told, folder, folder.name, behind=other))
+    return subjects
+
+
+def _folder(parent: Path, name: str) -> Path:
+    """The folder of this name; UsageError where it is no name, or is that of a run."""
+    check_value("--name", RunName, name, "flag")
+    if RunPaths(parent / name).config.exists():
+        raise UsageError(f"{parent / name} is a run, and not a folder for results", hint="--name with another name")
+    return parent / name
+
+
+def _prompt(variant: str) -> str:
+    """A prompt variant in the name of a folder: itself, or of a text its beginning and what tells it from others."""
+    name = plain(variant)
+    return name if name == variant else f"{name[:40].rstrip('._-')}-{digest(variant)[:8]}"
+
+
+def _of(config: Config) -> str:
+    """The task in the name of a folder, where it is not the default one."""
+    return "" if config.task.name == DEFAULT_TASK else f"{config.task.name}-"
+
+
+def _find_checkpoint(reference: str, runs_dir: Path) -> tuple[RunPaths, Checkpoint] | tuple[None, None]:
+    path = Path(os.path.expanduser(reference))
+    if path.resolve().parent.name == "checkpoints" and (path / checkpoints.META).is_file():
+        run = RunPaths(path.resolve().parents[1])
+        found = [c for c in checkpoints.list_checkpoints(run) if c.path.resolve() == path.resolve()]
+        if run.config.is_file():
+            return run, _whole(found, path)
+    if not any(RunPaths(root).config.is_file() for root in (runs_dir / reference, path)):
+        return None, None
+    run = open_run(reference, runs_dir)
+    return run, _whole(checkpoints.list_checkpoints(run), run.root)
+
+
+def _best(run: RunPaths, config: Config, reference: str) -> tuple[Checkpoint, str]:
+    """The run's checkpoint that did best on the validation split, and a sentence about it. UsageError where there is
+    none, or it is damaged."""
+    best = best_of(checkpoints.list_checkpoints(run), config.stages)
+    if best is None:
+        raise _no_best(reference)
+    found, stage = of_checkpoint(best), best.meta.get("stage")
+    score = TASKS[config.task.name].score
+    said = ", ".join(
+        f"{name} {found[key]:.3f}" for key, name in (("score", score), ("reward", "reward")) if key in found
+    )
+    apart = "score" not in found and not comparable(config.stages)
+    of = f", of those of stage {stage}: its reward is not that of the stages before" if apart else ""
+    return _whole([best], best.path), f"step {best.step} of {run.name} did best on the validation split ({said}){of}"
+
+
+def _no_best(reference: str) -> UsageError:
+    return UsageError(
+        f"{reference} has no best checkpoint",
+        hint="leave --best out for the last one; only whole validations (train.validate_every above 0) find a best",
+    )
+
+
+def _whole(found: Sequence[Checkpoint], where: Path) -> Checkpoint:
+    """The last checkpoint, once its files are known to be as they were saved."""
+    if not found:
+        raise UsageError(f"{where} holds no checkpoint yet", hint="train it to its first checkpoint")
+    if problems := checkpoints.verify(found[-1].path):
+        raise UsageError(
+            f"checkpoint {found[-1].path} is damaged: {'; '.join(problems)}", hint="evaluate another checkpoint"
+        )
+    return found[-1]
+
+
+def _model(reference: str, runs_dir: Path) -> str:
+    """The reference as a model, unless it looks like a run or checkpoint that is not there."""
+    path = Path(os.path.expanduser(reference))
+    inside = path.parent not in (Path(), Path("/")) and path.parent.is_dir()
+    if not path.exists() and (inside or path.is_absolute() or path.parts[:1] == (runs_dir.name,)):
+        raise UsageError(
+            f"there is no {reference}: neither a run, a checkpoint nor a model", hint=f"look into {path.parent}"
+        )
+    return reference
+
+
+def _settings(
+    model: str | None,
+    config_file: Path | None,
+    sets: Sequence[str],
+    runs_dir: Path,
+    workers: str,
+    task: str | None = None,
+) -> Config:
+    """Workers are those of this evaluation: the ones that a run was trained with may be gone long since."""
+    try:
+        return resolve(
+            TASKS,
+            model=model,
+            config_file=config_file,
+            sets=sets,
+            flags={"run.dir": str(runs_dir), "workers.urls": workers, "task.name": task},
+        ).config
+    except UsageError as error:
+        if model is not None and error.message.startswith("flag --model"):
+            raise UsageError(f"no run, checkpoint or model {model!r}", hint=error.hint) from error
+        raise
+
+
+def _evaluation(run: RunPaths, step: int, split: str, sampler: Sampler) -> tuple[Path, str]:
+    """The folder and the label that the training gave the step's evaluation, or those of a new one."""
+    if sampler == GREEDY:
+        for folder in sorted(run.evaluations.glob(f"*-{split}")):
+            if has_scores(folder):
+                try:
+                    summary = read_summary(folder)
+                except SmolsumError:  # it will be made anew
+                    continue
+                if summary.get("step") == step and summary.get("sampler") == GREEDY.name:
+                    return folder, str(summary.get("label"))
+    label = f"step-{step:06d}"
+    return run.evaluation(f"{label}-{split}{_suffix(sampler)}"), label
+
+
+def _suffix(sampler: Sampler) -> str:
+    several = f"-x{sampler.samples}" if sampler.samples > 1 else ""
+    return f"-t{sampler.temperature:g}-seed{sampler.seed}{several}" if sampler.temperature else ""

@@ -1,0 +1,237 @@
+"""Fingerprints: the same value gives the same one on every machine.
+
+Writing that leaves whole files behind, however it ends, and the one error for a disk that refuses.
+
+A file that one process at a time holds. The kernel lets go when the process ends, however that comes.
+
+JSON Lines that grow while a process may be killed.
+
+A line counts once its line end is written. What a killed process leaves after the last one is no line: readers pass
+over it, and the next writer removes it before it appends.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import math
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import xxhash
+
+from smolsum.errors import SmolsumError, UsageError
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def writing(path: Path, remedy: str) -> Iterator[None]:
+    """Turns an OSError of the block into a SmolsumError about `path`; `remedy` is the command that helps."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            what, hint = f"the disk is full at {path}", f"free space there, then {remedy}"
+        else:
+            what = f"cannot write {error.filename or path}: {error.strerror or error}"
+            hint = f"make sure that {path.parent} can be written, then {remedy}"
+        raise SmolsumError(what, hint=hint) from error
+
+
+def replace(path: Path, content: bytes, remedy: str, *, durable: bool = False) -> None:
+    """Puts `content` at `path` in one step: a reader sees the file before or after, never a part of it.
+
+    `durable` also waits until it would outlive a power cut. One writer a file. Errors as of `writing`.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    with writing(path, remedy):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.write_bytes(content)
+            if durable:
+                sync(temporary)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        if durable:
+            sync(path.parent)
+
+
+def point(link: Path, target: str) -> None:
+    """Makes `link` a symbolic link to its neighbour `target`, in one step."""
+    temporary = link.with_name(f".{link.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    temporary.replace(link)
+
+
+def sync(path: Path) -> None:
+    """Waits until a file's bytes, or a directory's names, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def to_json(value: object, *, indent: int | None = None) -> bytes:
+    """Returns `value` as JSON in UTF-8, with a line end; ValueError for NaN and infinities."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
+    # half a surrogate pair (an undecodable file name, say) becomes the escape that JSON has for it
+    return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def finite(value: Any) -> Any:
+    """Returns `value` itself if JSON can hold it, else a copy with None for every NaN and infinity."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        clean = {key: finite(item) for key, item in value.items()}
+        return value if all(clean[key] is item for key, item in value.items()) else clean
+    if isinstance(value, list | tuple):
+        items = [finite(item) for item in value]
+        return value if all(new is old for new, old in zip(items, value, strict=True)) else items
+    return value
+
+
+@contextmanager
+def locked(path: Path, busy: str, remedy: str) -> Iterator[None]:
+    """Holds the file, which says who does, while the block runs. UsageError that begins with `busy` where another
+    process holds it; errors as of `disk.writing` with `remedy`."""
+    with writing(path, remedy):
+        file = path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.truncate(0)
+            file.write(f"{os.getpid()} on {platform.node()}")
+            file.flush()
+        except BlockingIOError as error:
+            file.seek(0)
+            holder = file.read()  # empty for the moment between the other's lock and its line
+            file.close()
+            who = f"process {holder}" if holder else "another process"
+            stop = f", or end it with a checkpoint: kill -INT {holder.split()[0]}" if holder else ""
+            raise UsageError(f"{busy} by {who}", hint=f"wait until it ends{stop}") from error
+        except OSError:
+            file.close()
+            raise
+    with file:
+        yield
+
+
+class Lines:
+    """A file open at its end, from one process unless it is `shared`; each line is with the system when `append`
+    returns."""
+
+    def __init__(self, path: Path, remedy: str, *, shared: bool = False) -> None:
+        """Opens the file, and makes it where it is not there; `remedy` is the command that goes on after a full
+        disk."""
+        self._path, self._remedy, self._shared = path, remedy, shared
+        with writing(path, remedy):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("ab", buffering=0)  # no buffer that could keep a line from its readers
+            with self._alone():  # what another process is writing is no rest of a killed one
+                self._file.truncate(end_of_lines(read_bytes(path)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return os.fstat(self._file.fileno()).st_size
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else writes to a shared file during the block."""
+        if not self._shared:
+            yield
+            return
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def append(self, content: bytes) -> None:
+        """Writes through to the system; a full disk takes a part first, which is then taken back."""
+        with writing(self._path, self._remedy), self._alone():
+            size = self.size
+            try:
+                rest = memoryview(content)
+                while rest:
+                    rest = rest[self._file.write(rest) :]
+            except BaseException:
+                self._file.truncate(size)
+                raise
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Returns the objects of a JSON Lines file that may still be growing; none if it does not exist yet.
+
+    A last line without its line end is passed over. SmolsumError, with the line, for a file that is damaged.
+    """
+    return [row for _, row in rows_with_starts(read_bytes(path), path)]
+
+
+def read_sound(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """Returns the objects of a JSON Lines file, and how many lines hold none: for a cache, whose other lines count."""
+    content, rows = read_bytes(path), list[dict[str, Any]]()
+    lines = content[: end_of_lines(content)].split(b"\n")[:-1]
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows, len(lines) - len(rows)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Returns a file's content, empty if it does not exist yet. SmolsumError for one that cannot be read."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        what = f"cannot read {path}: {error.strerror or error}"
+        raise SmolsumError(what, hint="check that it is a file and that you may read it") from error
+
+
+def rows_with_starts(content: bytes, path: Path) -> list[tuple[int, dict[str, Any]]]:
+    """The objects of whole lines, each with the byte at which its line starts."""
+    rows, start = [], 0
+    for number, line in enumerate(content[: end_of_lines(content)].split(b"\n")[:-1], start=1):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
+            raise SmolsumError(
+                f"{path}:{number} is not a JSON object, so the file is damaged",
+                hint="restore it from a copy, or remove that line",
+            )
+        rows.append((start, row))
+        start += len(line) + 1
+    return rows
+
+
+def end_of_lines(content: bytes) -> int:
+    """The byte after the last line end."""
+    return content.rfind(b"\n") + 1
+
+
+def digest(value: Any) -> str:
+    """xxh3_128 hex of a value as JSON with sorted keys; what JSON does not know counts as its text."""
+    return str(xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True, default=str).encode()))

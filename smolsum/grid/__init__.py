@@ -1,1 +1,0 @@
-"""Many configurations as one command: which are meant, which are there already, and the rest one after another."""

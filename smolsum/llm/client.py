@@ -1,0 +1,332 @@
+"""The HTTP side of a judge or reader: an OpenAI-compatible endpoint, one client for all questions, and what its answers
+mean.
+
+Where an endpoint is, and what lies on the way to it: proxies and certificates that the environment names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from types import TracebackType
+from typing import Any, Self
+from urllib.request import getproxies, proxy_bypass
+
+import httpx
+
+from smolsum.errors import SmolsumError, UnreachableError, UsageError, nearest
+
+OPENAI = "https://api.openai.com/v1"
+
+
+def name_at(model: str, address: str) -> str:
+    """A model's name, which means the same one only at OpenAI, and elsewhere its endpoint's address."""
+    return model if address in ("", OPENAI) else f"{model} at {address}"
+
+
+def proxy_of(url: str) -> str:
+    """The proxy, without credentials, that the environment names for a URL; empty where there is none."""
+    parts, proxies = httpx.URL(url), getproxies()
+    if is_loopback(url) or proxy_bypass(parts.host):
+        return ""
+    return bare(proxies.get(parts.scheme) or proxies.get("all") or "")
+
+
+def bare(url: str) -> str:
+    """A URL without user, password, query and fragment."""
+    try:
+        found = str(httpx.URL(url).copy_with(username=None, password=None, query=None, fragment=None))
+    except (httpx.InvalidURL, ValueError):
+        found = url.partition("?")[0]
+    return found.rpartition("@")[2].rstrip("/")
+
+
+def is_loopback(url: str) -> bool:
+    """Whether the URL is of this very machine, which no proxy can reach."""
+    host = httpx.URL(url).host
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def unusable(error: Exception, proxy: str) -> UsageError:
+    """What of the environment no client can be made of: a proxy, or certificates."""
+    said = (str(error) or type(error).__name__).partition("\n")[0].partition(" URL(")[0]  # which shows the password
+    given = {name: os.environ[name] for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)}
+    certificates = [name for name, path in given.items() if not os.path.exists(path)] or list(given)
+    if isinstance(error, OSError) and certificates:
+        return UsageError(
+            f"{' and '.join(certificates)} cannot be read: {error.strerror or said}",
+            hint=f"give {certificates[0]} a file of certificates, or unset it",
+        )
+    return UsageError(
+        f"the proxy {proxy or 'of the environment'} cannot be used: {said}",
+        hint="give HTTPS_PROXY, HTTP_PROXY or ALL_PROXY as http://HOST:PORT, or name the endpoint in NO_PROXY",
+    )
+
+
+DEFAULT_JUDGE = "gpt-5-mini-2025-08-07"
+"""the study's"""
+PREFLIGHT_S = 15.0
+BASE_URL = "export OPENAI_BASE_URL with the right path, often http://HOST:PORT/v1"
+TRIES = 1000
+"""braces of an answer at which an object may begin"""
+SHOWN = 120
+"""characters of a foreign answer that an error quotes"""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a model answers, its name there, and what it is to us, with the option that names it."""
+
+    url: str
+    model: str
+    key: str = field(default="", repr=False)
+    role: str = "judge"
+    option: str = "--judge"
+
+    @property
+    def address(self) -> str:
+        """The URL without credentials: what may be shown and written down."""
+        return bare(self.url)
+
+    @property
+    def name(self) -> str:
+        """What tells the model from others: its name, and the address unless that is OpenAI's."""
+        return name_at(self.model, self.address)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model said, and the tokens that it counted, 0 where it counts none."""
+
+    text: str
+    input_tokens: int
+    output_tokens: int
+
+
+class NoAnswer(Exception):
+    """A failure that may pass: time-out, lost connection, 429, 5xx. `retry_after` are the seconds asked for, `answer`
+    what had to be paid for all the same."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.answer: Answer | None = None
+
+
+class BadAnswer(NoAnswer):
+    """There was an answer, but not of the kind that was asked for; asked again there may be."""
+
+
+class Declined(Exception):
+    """The endpoint refuses this one question, and would again."""
+
+
+def find_endpoint(model: str, environ: Mapping[str, str], *, role: str = "judge", option: str = "--judge") -> Endpoint:
+    """The endpoint of $OPENAI_BASE_URL, else OpenAI's. UsageError without a key for OpenAI, or for what is no URL."""
+    url, key = environ.get("OPENAI_BASE_URL", "").strip().rstrip("/"), environ.get("OPENAI_API_KEY", "").strip()
+    if not url and not key:
+        raise UsageError(
+            f"no key for the {role} {model}: OPENAI_API_KEY is not set",
+            hint="export OPENAI_API_KEY=…, or OPENAI_BASE_URL=http://HOST:PORT/v1 for a server of your own",
+        )
+    if not all(" " < character <= "~" for character in key):
+        raise UsageError(
+            "OPENAI_API_KEY holds a character that no key has: a blank, a line end, a control character or no ASCII",
+            hint="export OPENAI_API_KEY=… again, with the key alone",
+        )
+    hint = "export OPENAI_BASE_URL=http://HOST:PORT/v1"
+    try:
+        parts = httpx.URL(url or OPENAI)
+    except httpx.InvalidURL as error:
+        raise UsageError(f"OPENAI_BASE_URL cannot be used: {error}", hint=hint) from error
+    if parts.scheme not in ("http", "https") or not parts.host:
+        raise UsageError(f"OPENAI_BASE_URL is no URL: {bare(url)!r}", hint=hint)
+    return Endpoint(url or OPENAI, model, key, role, option)
+
+
+class ChatClient:
+    """Connections to one endpoint, kept for all questions. Deadlines are the caller's (`asyncio.timeout`)."""
+
+    def __init__(self, endpoint: Endpoint, *, connections: int, transport: httpx.AsyncBaseTransport | None = None):
+        self.endpoint = endpoint
+        self._structured = True
+        self._proxy = proxy_of(endpoint.url)
+        try:
+            self._http = httpx.AsyncClient(
+                headers={"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {},
+                limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+                timeout=httpx.Timeout(None, connect=PREFLIGHT_S),
+                transport=transport,
+                trust_env=not is_loopback(endpoint.url),
+            )
+        except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
+            raise unusable(error, self._proxy) from error
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def models(self) -> list[str]:
+        """The names that the endpoint lists; none where it has no list. UnreachableError where nothing answers,
+        UsageError where the key is refused."""
+        try:
+            response = await self._http.get(f"{self.endpoint.url}/models", timeout=PREFLIGHT_S)
+        except httpx.ReadTimeout:
+            return []  # it takes connections: the first question will show
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        if response.status_code in (401, 403):
+            raise self._refused(response)
+        try:
+            return [str(model["id"]) for model in response.json()["data"]]
+        except (ValueError, TypeError, KeyError):
+            return []
+
+    async def ask(self, prompt: str, schema: Mapping[str, Any] | None, *, system: str = "") -> Answer:
+        """The answer to one prompt, as JSON of this schema, if there is one, where the endpoint can promise that.
+
+        NoAnswer, BadAnswer and Declined concern this question; UsageError and SmolsumError every other one too: a key
+        that is refused, a model that is not there, an account without credit.
+        """
+        told = [{"role": "system", "content": system}] if system else []
+        messages = [*told, {"role": "user", "content": prompt}]
+        body: dict[str, Any] = {"model": self.endpoint.model, "messages": messages}
+        structured = self._structured and schema is not None
+        if structured and schema is not None:
+            promise = {"name": "verdict", "strict": True, "schema": {**schema, "additionalProperties": False}}
+            body["response_format"] = {"type": "json_schema", "json_schema": promise}
+        try:
+            response = await self._http.post(f"{self.endpoint.url}/chat/completions", json=body)
+        except httpx.HTTPError as error:
+            raise NoAnswer(f"{type(error).__name__}: {error}".rstrip(": ") + self._through) from error
+        refused = any(name in response.text for name in ("response_format", "json_schema"))
+        if structured and refused and response.status_code in (400, 422):
+            self._structured = False  # the prompt asks for JSON too
+            return await self.ask(prompt, schema, system=system)
+        if response.status_code != 200:
+            raise self._failure(response)
+        if _is_page(response):
+            raise self._no_endpoint("a web page")
+        return _read(response)
+
+    @property
+    def _through(self) -> str:
+        return f" (through the proxy {self._proxy})" if self._proxy else ""
+
+    def _failure(self, response: httpx.Response) -> Exception:
+        """What a status other than 200 means."""
+        status, said = response.status_code, _said(response)
+        message = f"HTTP {status}: {said}" if said else f"HTTP {status}"
+        if status in (401, 403):
+            return self._refused(response)
+        if response.is_redirect:
+            to = bare(response.headers.get("location", "")).removesuffix("/chat/completions")
+            return UsageError(
+                f"the endpoint {self.endpoint.address} has moved (HTTP {status}) to {to or 'nowhere'}",
+                hint=f"export OPENAI_BASE_URL={to}" if to.startswith("http") else BASE_URL,
+            )
+        if status == 405 or (status < 500 and status not in (404, 429) and _is_page(response)):
+            return self._no_endpoint(f"HTTP {status}")
+        if status == 404 or "model_not_found" in response.text:
+            return UsageError(
+                f"the endpoint {self.endpoint.address} has no {self.endpoint.role} {self.endpoint.model!r} ({message})",
+                hint=f"{self.endpoint.option} with a name that it lists, or OPENAI_BASE_URL with the right path (…/v1)",
+            )
+        if "insufficient_quota" in response.text:
+            return SmolsumError(
+                f"the {self.endpoint.role}'s account has no credit left ({message})",
+                hint="top it up, then run this again",
+            )
+        if status in (408, 409, 425, 429) or status >= 500:
+            return NoAnswer(message, _retry_after(response))
+        return Declined(message)
+
+    def _no_endpoint(self, answer: str) -> UsageError:
+        return UsageError(
+            f"{self.endpoint.address} is no OpenAI-compatible endpoint: it answers with {answer}", hint=BASE_URL
+        )
+
+    def _refused(self, response: httpx.Response) -> UsageError:
+        return UsageError(
+            f"the endpoint {self.endpoint.address} refuses the key (HTTP {response.status_code}: {_said(response)})",
+            hint="export OPENAI_API_KEY=… with a key for that endpoint",
+        )
+
+    def _unreachable(self, error: Exception) -> UnreachableError:
+        said = f"{type(error).__name__}: {error}".rstrip(": ")
+        return UnreachableError(
+            f"the {self.endpoint.role}'s endpoint {self.endpoint.address} does not answer: {said}{self._through}",
+            hint="start it, or correct OPENAI_BASE_URL, then run this again",
+        )
+
+
+def unknown_model(endpoint: Endpoint, listed: list[str], error: SmolsumError) -> SmolsumError:
+    """The same error; for a model that the endpoint does not list, with the nearest name that it does."""
+    if isinstance(error, UsageError) and listed and endpoint.model not in listed:
+        return UsageError(error.message, hint=nearest(endpoint.model, listed))
+    return error
+
+
+def _read(response: httpx.Response) -> Answer:
+    try:
+        content = response.json()
+        text = content["choices"][0]["message"]["content"]
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise BadAnswer(f"not a chat completion: {response.text[:SHOWN]!r}") from error
+    if not isinstance(text, str) or not text.strip():
+        raise BadAnswer("an empty answer")
+    usage = content.get("usage")
+    counts = [usage.get(key) for key in ("prompt_tokens", "completion_tokens")] if isinstance(usage, dict) else [0, 0]
+    return Answer(text, *(count if isinstance(count, int) and 0 <= count < 2**53 else 0 for count in counts))
+
+
+def _said(response: httpx.Response) -> str:
+    """The endpoint's own words for a failure."""
+    if _is_page(response):
+        return "a web page"
+    try:
+        error = response.json()["error"]
+        said = error["message"] if isinstance(error, dict) else error
+    except (ValueError, TypeError, KeyError):
+        said = response.text
+    return " ".join(str(said).split())[:SHOWN]
+
+
+def _retry_after(response: httpx.Response) -> float | None:
+    """Seconds; a date in its place is not worth reading, as waiting longer and longer does as well."""
+    try:
+        return max(0.0, float(response.headers["retry-after"]))
+    except (KeyError, ValueError):
+        return None
+
+
+def parse_object(text: str, wanted: str = "") -> dict[str, Any]:
+    """The JSON object in an answer, which may stand in a fence, between words or after what a model thought: the last
+    one that has the key `wanted`, else the last. BadAnswer where there is none."""
+    decoder, found, start, tries = json.JSONDecoder(), list[dict[str, Any]](), text.find("{"), 0
+    while start >= 0 and (tries := tries + 1) <= TRIES:
+        try:
+            value, end = decoder.raw_decode(text, start)
+            found.append(value)
+        except (ValueError, RecursionError):
+            end = start + 1
+        start = text.find("{", end)
+    if not found:
+        raise BadAnswer(f"no JSON in the answer: {' '.join(text.split())[:SHOWN]!r}")
+    return next((value for value in reversed(found) if wanted in value), found[-1])
+
+
+def _is_page(response: httpx.Response) -> bool:
+    """Whether this is made for a browser."""
+    start = response.text.lstrip()[:14].lower()
+    return "text/html" in response.headers.get("content-type", "") or start.startswith(("<!doctype html", "<html"))

@@ -1,0 +1,97 @@
+"""One stream a core on the CPU, where MLX runs a stream's elementwise work on one thread; on a GPU the default.
+
+Memory for MLX on Linux CPU.
+
+There MLX takes every array from the C library and gives it back at once. glibc returns large blocks to the kernel,
+which clears each page again for the next array: that costs more than the arithmetic of an elementwise operation.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import Any, TypeVar
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+from smolsum.policy.cpu import blas
+
+TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8
+"""options of mallopt(3)"""
+KEEP_ALL, PAD = -1, 64 << 20
+"""bytes: free memory kept at the end of the heap, without limit, and memory taken from the kernel at a time"""
+
+
+def keep_freed_memory() -> bool:
+    """Let the C library keep what is freed for the next array; whether it could be told so (only glibc can)."""
+    if sys.platform != "linux":
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    # one heap for all threads: the arrays of MLX's streams would else be mappings of their own, unmapped when freed
+    options = ((MMAP_MAX, 0), (ARENA_MAX, 1), (TRIM_THRESHOLD, KEEP_ALL), (TOP_PAD, PAD))
+    done = [mallopt(option, value) for option, value in options]
+    return all(done)
+
+
+T = TypeVar("T")
+MOST = 3
+"""streams for one item: while one waits for another's results, or multiplies, the next has elementwise work to do"""
+
+
+@functools.cache
+def streams() -> tuple[mx.Stream, ...]:
+    """The streams to share work over; on the CPU as many as this process may use cores."""
+    if mx.default_device().type != mx.DeviceType.cpu:
+        return (mx.default_stream(mx.default_device()),)
+    cores = len(os.sched_getaffinity(0)) if "sched_getaffinity" in dir(os) else os.cpu_count() or 1
+    return tuple(mx.new_stream(mx.cpu) for _ in range(cores))
+
+
+@functools.cache
+def _spare() -> tuple[mx.Stream, ...]:
+    """One stream more than cores, for when a single item is at work."""
+    return (mx.new_stream(mx.cpu),) if len(streams()) > 1 else ()
+
+
+def spread(function: Callable[[T], Any], items: Iterable[T]) -> Iterator[Any]:
+    """`function(item)` for each item in order, evaluated as many at a time as there are streams, each on its own."""
+    yield from spread_wide(lambda item, _: function(item), items)
+
+
+def spread_wide(function: Callable[[T, Sequence[mx.Stream]], Any], items: Iterable[T]) -> Iterator[Any]:
+    """`spread` for a function that can use several streams: it is told which are the item's own.
+
+    They are several where fewer items are left than cores. What cores then remain serve matrix products.
+    """
+    items, every = list(items), streams()
+    for start in range(0, len(items), len(every)):
+        batch = items[start : start + len(every)]
+        usable = every + _spare() if len(batch) == 1 else every
+        share = min(MOST, len(usable) // len(batch))
+        wave = []
+        for n, item in enumerate(batch):
+            own = usable[n * share : (n + 1) * share]
+            with mx.stream(own[0]):
+                wave.append(function(item, own))
+        with blas.threads(max(1, len(every) // (len(batch) * share))):
+            leaves = [reversed([array for _, array in tree_flatten(result)]) for result in wave]
+            for level in zip_longest(*leaves):  # the last layer's first, as backward makes them; all items' abreast
+                mx.async_eval(*(array for array in level if array is not None))
+            mx.eval(wave)  # the only place where these graphs run
+        yield from wave
+
+
+def one_by_one(function: Callable[[T], Any], items: Iterable[T]) -> Iterator[Any]:
+    """`function(item)` for each item in order, evaluated one at a time, with all cores for its matrix products."""
+    for item in items:
+        with blas.threads(len(streams())):
+            result = function(item)
+            mx.eval(result)
+        yield result

@@ -1,0 +1,223 @@
+"""The gradient of a group's loss, a few rollouts at a time, with one pass forward and back over the prompt.
+
+Activation checkpointing: layers that keep only their inputs and make the rest again in backward.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten, tree_map
+
+from smolsum.policy.head import recomputed
+from smolsum.policy.logprobs import padded, scored
+from smolsum.policy.prefix import (
+    Cache,
+    State,
+    arrays,
+    branch_hidden,
+    can_share_prefix,
+    embedded,
+    empty_like,
+    fill,
+    prefix_state,
+    prompt_work,
+    repeated_hidden,
+)
+
+
+def can_checkpoint(model: nn.Module) -> bool:
+    """Whether every layer is called as (x, mask, cache), which `checkpointed` takes for granted."""
+    called = [list(inspect.signature(type(layer).__call__).parameters) for layer in model.layers]
+    return all(len(names) == 4 and names[2:] == ["mask", "cache"] for names in called)
+
+
+@contextmanager
+def checkpointed(model: nn.Module) -> Iterator[None]:
+    """The model's layers recompute their activations in the backward of whatever is built inside the block.
+
+    Right with caches too: what a layer remembers goes through as arguments and results, not behind the gradient's back.
+    """
+    layers = list(model.layers)
+    kinds = [type(layer) for layer in layers]
+    recomputing = {kind: _recomputing(kind) for kind in kinds}
+    for layer, kind in zip(layers, kinds, strict=True):
+        layer.__class__ = recomputing[kind]
+    try:
+        yield
+    finally:
+        for layer, kind in zip(layers, kinds, strict=True):
+            layer.__class__ = kind
+
+
+def _recomputing(kind: type[nn.Module]) -> type[nn.Module]:
+    """The layer's class with a call that recomputes."""
+
+    def call(self: nn.Module, x: mx.array, mask: Any = None, cache: Cache | None = None) -> Any:
+        def layer(twin: nn.Module, x: mx.array, before: list[mx.array]) -> tuple[Any, list[mx.array]]:
+            if cache is None:
+                return kind.__call__(twin, x, mask, None), []
+            memory = empty_like(cache)
+            fill(memory, before)
+            return kind.__call__(twin, x, mask, memory), arrays(memory)
+
+        out, after = recomputed(self, layer)(x, [] if cache is None else arrays(cache))
+        if cache is not None:
+            fill(cache, after)
+        return out
+
+    return type(kind.__name__, (kind,), {"__call__": call})
+
+
+S = TypeVar("S")
+Metrics: TypeAlias = dict[str, mx.array]
+GroupLoss: TypeAlias = Callable[[mx.array, mx.array, mx.array, slice], tuple[mx.array, Metrics]]
+"""(logp_gT, entropy_gT, mask_gT, rows) -> (share of the loss, shares of the metrics), of the group's rollouts `rows`"""
+
+
+@dataclass(frozen=True)
+class Chunking:
+    """How much of a group's forward and backward is held at once: less memory for more time."""
+
+    rows: int | None = None
+    """Rollouts that go through the model together; None: all of the group."""
+    logits: int | None = None
+    """Logits held at once; None: all that these rollouts have."""
+    checkpointing: bool = False
+    """Whether layers keep only their inputs, and make the rest again in backward."""
+    shared_prefix: bool = True
+    """Whether the prompt goes through the model once for the group, and not once for each rollout."""
+
+
+WHOLE = Chunking()
+
+
+def added(a: Metrics, b: Metrics) -> Metrics:
+    """The metrics of two parts where all are sums."""
+    return tree_map(mx.add, a, b)  # type: ignore[no-any-return]  # MLX has no types
+
+
+def group_value_and_grad(
+    model: nn.Module,
+    prompt_ids: Sequence[int],
+    completions_ids: Sequence[Sequence[int]],
+    loss: GroupLoss,
+    *,
+    temperature: float = 1.0,
+    join: Callable[[Metrics, Metrics], Metrics] = added,
+    chunking: Chunking = WHOLE,
+    streams: Sequence[mx.Stream] = (),
+) -> tuple[tuple[mx.array, Metrics], Any]:
+    """The sum of the loss over the group, its metrics put together by `join`, and the gradient tree of that sum, like
+    `model.trainable_parameters()`.
+
+    `chunking.rows` rollouts at a time, each chunk padded to the group's longest completion, so that `loss` sees rows
+    of one (G, T). Each chunk's gradient is taken with respect to the weights and to what the layers remember of the
+    prompt; the latter's sum is pulled back through the prompt once. Chunks are evaluated one after the other, layer by
+    layer, and only the sums stay. `rows=None` takes all rollouts at once, shared out over `streams` where there are
+    several, and leaves it to the caller to evaluate.
+    """
+    completion_GT, mask_GT = padded(completions_ids)
+    shared = chunking.shared_prefix and can_share_prefix(model)
+    kept = model.trainable_parameters()
+
+    def own() -> Any:
+        """The weights in a tree of its own: where a function raises, MLX leaves its tracers in the one it was given."""
+        return tree_map(lambda p: p, kept)
+
+    def prompt(weights: Any, embeddings: mx.array | None = None) -> State:
+        model.update(weights)
+        return prefix_state(model, prompt_ids, embeddings) if shared else []
+
+    def branches(
+        weights: Any, state: State, chunk: slice, embeddings_GTD: mx.array | None = None
+    ) -> tuple[mx.array, Metrics]:
+        model.update(weights)
+        completion, mask = completion_GT[chunk], mask_GT[chunk]
+        if shared:
+            own_embeddings = None if embeddings_GTD is None else embeddings_GTD[chunk]
+            hidden = branch_hidden(model, state, prompt_ids[-1], completion, own_embeddings)
+        else:
+            hidden = repeated_hidden(model, prompt_ids, completion)
+        return loss(*scored(model, hidden, completion, mask, temperature, chunking.logits), mask, chunk)
+
+    def whole(weights: Any) -> tuple[mx.array, Metrics]:
+        model.update(weights)
+        before, after = (embedded(model, prompt_ids, completion_GT) if shared else None) or (None, None)
+        state, parts = prompt(weights, before), []
+        ahead = prompt_work(model, len(prompt_ids), mask_GT.shape[1]) if shared else 0.0
+        for stream, chunk in _shares(len(mask_GT), ahead, streams or [None]):
+            with mx.stream(stream) if stream else nullcontext():
+                parts.append(branches(weights, state, chunk, after))
+        return functools.reduce(both, parts)
+
+    def both(a: tuple[mx.array, Metrics], b: tuple[mx.array, Metrics]) -> tuple[mx.array, Metrics]:
+        return a[0] + b[0], join(a[1], b[1])
+
+    try:
+        with checkpointed(model) if chunking.checkpointing else nullcontext():
+            if chunking.rows is None:
+                return mx.value_and_grad(whole)(own())  # type: ignore[no-any-return]  # MLX has no types
+            chunks = [slice(i, i + chunking.rows) for i in range(0, len(mask_GT), chunking.rows)]
+            return _in_chunks(prompt, branches, own, both, chunks)
+    finally:
+        model.update(kept)
+
+
+def _shares(group: int, ahead: float, streams: Sequence[S]) -> Iterator[tuple[S, slice]]:
+    """The group's rollouts by stream, when the first has work of `ahead` rollouts besides."""
+    each, start = (group + ahead) / len(streams), 0
+    for n, stream in enumerate(streams, start=1):
+        end = min(group, max(start, round(each * n - ahead)))
+        if end > start:
+            yield stream, slice(start, end)
+        start = end
+
+
+def _in_chunks(
+    prompt: Callable[[Any], State],
+    branches: Callable[[Any, State, slice], tuple[mx.array, Metrics]],
+    own: Callable[[], Any],
+    both: Callable[[tuple[mx.array, Metrics], tuple[mx.array, Metrics]], tuple[mx.array, Metrics]],
+    rows: Sequence[slice],
+) -> tuple[tuple[mx.array, Metrics], Any]:
+    """Loss and metrics over the chunks and the gradient, evaluated; one pass over the prompt, forward and back."""
+
+    def through_prompt(weights: Any) -> tuple[mx.array, list[Any]]:
+        """A scalar with the gradient that comes through the prompt, and the chunks: values and gradients by weight."""
+        state = prompt(weights)
+        leaves = tree_map(mx.stop_gradient, state)
+        chunks = [mx.value_and_grad(branches, argnums=(0, 1))(own(), leaves, chunk) for chunk in rows]
+        pulls = [(a, g) for _, (_, by_state) in chunks for a, g in zip(_leaves(state), _leaves(by_state), strict=True)]
+        return sum((mx.sum(a * mx.stop_gradient(g)) for a, g in pulls), mx.array(0.0)), chunks
+
+    (_, chunks), through = mx.value_and_grad(through_prompt)(own())
+    total, (gradient, by_state) = chunks.pop(0)
+    _evaluate(by_state, total, gradient)
+    while chunks:
+        part, (more, by_state) = chunks.pop(0)
+        total, gradient = both(total, part), tree_map(mx.add, gradient, more)
+        del part, more  # so that the sums can take their memory
+        _evaluate(by_state, total, gradient)
+    gradient = tree_map(mx.add, gradient, through)
+    del through
+    _evaluate(gradient)
+    return total, gradient
+
+
+def _evaluate(*trees: Any) -> None:
+    """Evaluate array by array, the last layer's first, as backward makes them: all at once, MLX would leave the
+    weights' gradients for last, and with them keep every layer's activations."""
+    for array in reversed(_leaves(trees)):
+        mx.eval(array)
+
+
+def _leaves(tree: Any) -> list[mx.array]:
+    return [array for _, array in tree_flatten(tree)]

@@ -1,0 +1,80 @@
+"""A report as Markdown, its figures as SVG files beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from smolsum.report.document import Cell, Figure, Item, Page, Table
+from smolsum.report.render.html import numeric_columns, relative, style, title
+
+
+def to_markdown(page: Page, folder: Path) -> str:
+    """Returns the page as it lies in `folder`, with links relative to that."""
+    lines = [f"# {page.title}", "", _plain(page.verdict), ""]
+    for section in page.sections:
+        lines += [f"## {section.title}", ""]
+        lines += [f"- {_plain(line)}" for line in section.text] + ([""] if section.text else [])
+        for item in section.items:
+            lines += [*_item(item, folder), ""]
+    return "\n".join(lines)
+
+
+def figure_file(figure: Figure) -> str:
+    """The name of a figure's file."""
+    return f"figure-{figure.number}.svg"
+
+
+def figures(page: Page) -> dict[str, str]:
+    """Returns the content of each figure's file, which brings its own colours."""
+    found = {}
+    for section in page.sections:
+        for item in section.items:
+            if isinstance(item, Figure):
+                opening, _, rest = item.svg.partition(">")
+                found[figure_file(item)] = f"{opening}><style>{style()}</style>{rest}\n"
+    return found
+
+
+def _item(item: Item, folder: Path) -> list[str]:
+    notes = [line for note in item.notes for line in ("", _plain(note))]
+    if isinstance(item, Figure):
+        return [
+            f"**Figure {item.number}: {_plain(item.title)}**",
+            "",
+            f"![{_plain(item.alt)}]({figure_file(item)})",
+            *notes,
+        ]
+    return [f"**Table {item.number}: {_plain(item.title)}**", "", *_table(item, folder), *notes]
+
+
+def _table(table: Table, folder: Path) -> list[str]:
+    rules = ["--:" if right else ":--" for right in numeric_columns(table)]
+    rows = [[*_row(row, folder)] for row in table.rows]
+    return [f"| {' | '.join(row)} |" for row in ([_plain(name) for name in table.columns], rules, *rows)]
+
+
+def _row(row: Sequence[Cell], folder: Path) -> Iterator[str]:
+    """The cells of a row; neighbours that the same command fills name it once."""
+    command = ""
+    for cell in row:
+        if cell.command:
+            yield f"*{cell.text}*" if cell.command == command else f"*{cell.text}:* `{cell.command}`"
+        else:
+            yield _cell(cell, folder)
+        command = cell.command
+
+
+def _cell(cell: Cell, folder: Path) -> str:
+    shown = f"**{_plain(cell.text)}**" if cell.best else _plain(cell.text)
+    if cell.source is None:
+        return shown
+    return f'[{shown}]({relative(cell.source.path, folder)} "{title(cell.source)}")'
+
+
+def _plain(text: str) -> str:
+    """Text on one line that Markdown reads as text."""
+    line = " ".join(text.split())
+    for mark in ("\\", "`", "*", "_", "[", "]", "<", ">", "|"):
+        line = line.replace(mark, f"\\{mark}")
+    return line

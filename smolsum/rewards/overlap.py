@@ -1,0 +1,66 @@
+"""Sentence BLEU (Papineni et al. 2002), as `sacrebleu` computes it.
+
+ROUGE-L: the longest common subsequence of words (Lin 2004), as `rouge_score` computes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.bleu import BLEU
+
+    from smolsum.config.sections import Config
+    from smolsum.types import RolloutGroup
+
+
+@cache
+def _scorer() -> Any:
+    from rouge_score.rouge_scorer import RougeScorer
+
+    return RougeScorer(["rougeL"], use_stemmer=True)
+
+
+def rouge_l(text: str, references: Sequence[str]) -> float:
+    """ROUGE-L F1, Porter-stemmed, of `text` against its best reference, in [0, 1]; 0 for text without a word.
+
+    Words are runs of a-z and 0-9 in the lower-cased text (`rouge_score`'s tokeniser). `references` holds at
+    least one.
+    """
+    return float(_scorer().score_multi(references, text)["rougeL"].fmeasure)
+
+
+def score_rouge(groups: Sequence[RolloutGroup], config: Config) -> list[list[float | None]]:
+    """PxG ROUGE-L F1; None for every rollout of a prompt without references."""
+    return [
+        [rouge_l(rollout.text, refs) if (refs := group.prompt.references) else None for rollout in group.rollouts]
+        for group in groups
+    ]
+
+
+@cache
+def _metric() -> BLEU:
+    from sacrebleu.metrics.bleu import BLEU
+
+    return BLEU(effective_order=True)
+
+
+def bleu(text: str, references: Sequence[str]) -> float:
+    """Sentence BLEU of `text` against all its references together, in [0, 1]; 0 for empty text.
+
+    sacrebleu's own settings (13a tokeniser, case kept, exponential smoothing) divided by 100, with
+    `effective_order`: n-gram orders that a text is too short to have are left out instead of lowering its
+    score, as sacrebleu advises for single sentences. `references` holds at least one.
+    """
+    # rounding lets a perfect match come out at 100.00000000000004
+    return min(1.0, _metric().sentence_score(text, references).score / 100)
+
+
+def score_bleu(groups: Sequence[RolloutGroup], config: Config) -> list[list[float | None]]:
+    """PxG sentence BLEU; None for every rollout of a prompt without references."""
+    return [
+        [bleu(rollout.text, refs) if (refs := group.prompt.references) else None for rollout in group.rollouts]
+        for group in groups
+    ]

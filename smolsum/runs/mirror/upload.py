@@ -1,0 +1,244 @@
+"""A run directory on its way to a store while the run trains: a thread of its own, which the training never waits for.
+
+    URL/<run>/…   the run directory but for its lock, `control/` and links
+
+A checkpoint is there once its meta.json is, which goes last, after all that leads to it (metrics, completions); where
+one is replaced or removed, its meta.json goes first. So what a store holds can be resumed from at any moment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from smolsum.errors import UsageError
+from smolsum.runs.checkpoints import META, Checkpoint, list_checkpoints
+from smolsum.runs.mirror.store import Store, check_mirror
+from smolsum.runs.paths import RunPaths
+
+ROUND_S = 10.0
+"""between two looks at the run directory"""
+LONGEST_WAIT_S = 60.0
+"""between two tries while the store refuses; the first comes after `ROUND_S`, then twice as long each time"""
+SETTLE_S = 30.0
+"""of refusals after which the end of a run no longer waits for its mirror"""
+SMALL, GROWN = 256 * 1024, 1.05
+"""a file above so many bytes is copied anew once it has grown by such a factor, and with every checkpoint: metrics of a
+long run are megabytes, of which a step adds a line"""
+ONCE = "completions"
+"""folder whose files are written once"""
+
+Signature = tuple[int, int]
+
+
+class Mirror:
+    """Where the runs of one trainer are kept too; with no URL, nowhere. Only the trainer's thread calls it.
+
+    What happens on the way is told by `pass_on`, for the journal; failures are tried again while the run lasts.
+    """
+
+    def __init__(self, url: str, *, round_s: float = ROUND_S, settle_s: float = SETTLE_S) -> None:
+        """Raises SmolsumError where the store does not take, give back and remove a file."""
+        if url:
+            check_mirror(url)
+        self._folder = Store(url) if url else None
+        self._round_s, self._settle_s = round_s, settle_s
+        self._events: SimpleQueue[tuple[str, str]] = SimpleQueue()
+        self._wakened, self._closing = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._there: dict[str, Signature] = {}
+        self._complete: set[str] = set()
+        self._until = 0.0
+        self._trouble = False
+        self.busy: set[int] = set()
+        """the step of the checkpoint that is being copied, which must stay meanwhile"""
+        if self._folder is not None:
+            self._folder.prove()
+
+    def expect_none(self, name: str) -> None:
+        """UsageError where a run of this name is mirrored already."""
+        if self._folder is not None and (store := self._folder.child(name)).sizes():
+            raise UsageError(
+                f"there is a run at {store.url} already",
+                hint=f"--name OTHER, or go on with it: smolsum train --resume {store.url}",
+            )
+
+    def begin(self, paths: RunPaths) -> None:
+        """Start copying. UsageError where the store holds another run of this name, or more of this run than the
+        directory: going on would lose that."""
+        if self._folder is None:
+            return
+        self._paths, self._store = paths, self._folder.child(paths.name)
+        self._take_stock(self._store.sizes())
+        self._events.put(("mirror", f"mirrored to {self._store.url}"))
+        self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Copy what is new now, rather than at the next look."""
+        self._wakened.set()
+
+    def pass_on(self, tell: Callable[[str, str], None]) -> None:
+        """Tell what happened since the last call, by kind and sentence."""
+        with suppress(Empty):
+            while True:
+                tell(*self._events.get_nowait())
+
+    def settle(self, tell: Callable[[str, str], None], say: Callable[[str], None]) -> None:
+        """Wait until all is there, or until the store has refused for `settle_s`, and tell what is missing then; `say`
+        is told where this takes a while."""
+        if self._thread is None:
+            return
+        if self._trouble or any(map(self._is_new, list_checkpoints(self._paths))):
+            say("waiting for the mirror; Ctrl-C leaves it behind")
+        self._until = time.monotonic() + self._settle_s
+        self._closing.set()
+        self.wake()
+        self._thread.join()
+        self._thread = None
+        self.pass_on(tell)
+
+    def _take_stock(self, sizes: dict[str, int]) -> None:
+        """Learn what the store has of this run."""
+        info = self._paths.info.name
+        if info in sizes and _identity(self._store.read(info)) != _identity(self._paths.info.read_bytes()):
+            raise UsageError(
+                f"{self._store.url} is the mirror of another run called {self._paths.name}", hint="--mirror another URL"
+            )
+        whole = {c.path.name: c for c in list_checkpoints(self._paths)}
+        prefix = f"{self._paths.checkpoints.name}/"
+        held = {name.split("/")[1] for name in sizes if name.startswith(prefix) and name.endswith(f"/{META}")}
+        newest = max((c.step for c in whole.values()), default=0)
+        if ahead := [name for name in held if int(name.removeprefix("step-")) > newest]:
+            raise UsageError(
+                f"{self._store.url} has {max(ahead)} of this run, and {self._paths.root} only step {newest}",
+                hint=f"smolsum train --resume {self._store.url} --runs-dir ANOTHER, or --mirror none",
+            )
+        for name in held & whole.keys():
+            if self._store.read(f"{prefix}{name}/{META}") == (whole[name].path / META).read_bytes():
+                self._there[f"{prefix}{name}"] = _signature(whole[name].path / META)
+        self._complete = held
+        for path in _files(self._paths):
+            name = self._name(path)
+            if name.startswith(f"{ONCE}/") and sizes.get(name) == path.stat().st_size:
+                self._there[name] = _signature(path)
+
+    def _work(self) -> None:
+        wait = self._round_s
+        while True:
+            self._wakened.wait(wait)
+            self._wakened.clear()
+            closing = self._closing.is_set()
+            try:
+                self._round()
+            except Exception as error:  # whatever it is, the training goes on
+                if not self._trouble:
+                    self._events.put(("mirror_failed", f"the mirror is behind: {error}; it is tried again"))
+                self._trouble, wait = True, min(2 * wait, LONGEST_WAIT_S)
+                if closing:
+                    wait = min(wait, self._round_s)
+                    if time.monotonic() + wait > self._until:
+                        self._give_up(error)
+                        return
+                else:
+                    self._closing.wait(wait)  # a checkpoint in between is no reason to ask earlier
+            else:
+                if self._trouble:
+                    self._events.put(("mirror_back", f"{self._store.url} takes files again, and has all"))
+                self._trouble, wait = False, self._round_s
+                if closing:
+                    return
+
+    def _give_up(self, error: Exception) -> None:
+        again = self._paths.resume_command
+        self._events.put(("mirror_behind", f"{self._store.url} lacks the end of the run ({error}); {again} copies it"))
+
+    def _round(self) -> None:
+        """Copy what is new or has changed. A checkpoint that is listed here has its metrics in the files that follow,
+        so these go first."""
+        checkpoints = {c.path.name: c for c in list_checkpoints(self._paths)}
+        every = self._closing.is_set() or any(self._is_new(c) for c in checkpoints.values())
+        for path in _files(self._paths):
+            with suppress(FileNotFoundError):
+                self._copy(path, every)
+        for name, checkpoint in sorted(checkpoints.items(), key=lambda item: -item[1].step):
+            self.busy = {checkpoint.step}
+            try:
+                with suppress(FileNotFoundError):  # removed before we had it
+                    if self._is_new(checkpoint):
+                        self._copy_checkpoint(name, checkpoint)
+            finally:
+                self.busy = set()
+        for name in sorted(self._complete - checkpoints.keys()):
+            self._remove_checkpoint(name)
+
+    def _is_new(self, checkpoint: Checkpoint) -> bool:
+        """Whether the store lacks it, or has another one of its step."""
+        with suppress(FileNotFoundError):
+            return self._there.get(self._name(checkpoint.path)) != _signature(checkpoint.path / META)
+        return False
+
+    def _copy(self, path: Path, every: bool) -> None:
+        name, signature = self._name(path), _signature(path)
+        before = self._there.get(name)
+        hardly_grown = before is not None and max(SMALL, before[0]) <= signature[0] < GROWN * before[0]
+        if before == signature or (hardly_grown and not every):
+            return
+        self._store.write(name, path.read_bytes())
+        self._there[name] = signature
+
+    def _copy_checkpoint(self, name: str, checkpoint: Checkpoint) -> None:
+        folder, place = checkpoint.path, self._name(checkpoint.path)
+        seal = _signature(folder / META)
+        if name in self._complete:
+            self._store.remove(f"{place}/{META}")
+            self._complete.discard(name)
+        for file in checkpoint.meta["files"]:
+            self._store.put(folder / file, f"{place}/{file}")
+        self._store.write(f"{place}/{META}", (folder / META).read_bytes())
+        self._complete.add(name)
+        self._there[place] = seal
+
+    def _remove_checkpoint(self, name: str) -> None:
+        place = f"{self._paths.checkpoints.name}/{name}/"
+        found = [file for file in self._store.sizes() if file.startswith(place)]
+        for file in sorted(found, key=lambda file: not file.endswith(f"/{META}")):
+            self._store.remove(file)
+        self._store.remove_folder(place.rstrip("/"))
+        self._complete.discard(name)
+        self._there.pop(place.rstrip("/"), None)
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self._paths.root).as_posix()
+
+
+def _files(paths: RunPaths) -> Iterator[Path]:
+    """What a run directory holds but for checkpoints and what belongs to the process that trains; what names the run
+    comes first."""
+    yield from (path for path in (paths.config, paths.info) if path.exists())
+    for folder, folders, names in os.walk(paths.root):
+        here = Path(folder)
+        apart = (paths.control, paths.checkpoints)
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and here / name not in apart)
+        for name in sorted(names):
+            path = here / name
+            if not (name.startswith(".") or path.is_symlink() or path in (paths.lock, paths.config, paths.info)):
+                yield path
+
+
+def _identity(info: bytes) -> object:
+    """What tells a run's run.json from another run's: when it was made, whatever was noted there since."""
+    with suppress(ValueError, TypeError, KeyError):
+        return json.loads(info)["created"]
+    return info
+
+
+def _signature(path: Path) -> Signature:
+    facts = path.stat()
+    return facts.st_size, facts.st_mtime_ns

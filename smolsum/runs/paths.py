@@ -1,0 +1,244 @@
+"""The run directory: where everything of a run lies, and how runs are made, found and kept apart.
+
+runs/<name>/
+  config.toml  run.json  status.json  metrics.jsonl  events.jsonl  run.lock
+  completions/step-000400.jsonl  checkpoints/step-000400/  eval/  logs/attempt_1.log  control/
+runs/latest -> <name>
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+from pathlib import Path
+
+from smolsum.config.sections import Config
+from smolsum.config.study import NAMED
+from smolsum.errors import UsageError
+from smolsum.files import locked, point, writing
+
+LATEST = "latest"
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """One run's directory; every path below it has its name here."""
+
+    root: Path
+
+    @property
+    def name(self) -> str:
+        """What the user calls the run."""
+        return self.root.name
+
+    @property
+    def resume_command(self) -> str:
+        """The command that goes on with this run."""
+        return f"smolsum train --resume {self._reference}"
+
+    @property
+    def watch_command(self) -> str:
+        """The command that shows this run."""
+        return f"smolsum watch {self._reference}"
+
+    @property
+    def evaluate_command(self) -> str:
+        """The command that evaluates this run's last checkpoint."""
+        return f"smolsum eval {self._reference}"
+
+    @property
+    def _reference(self) -> str:
+        """What names this run on a command line: its name where runs usually are, else its path."""
+        usual = self.root.parent == Path(os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
+        return self.name if usual else str(self.root)
+
+    @property
+    def config(self) -> Path:
+        """The configuration, fully resolved: given to --config it repeats the run."""
+        return self.root / "config.toml"
+
+    @property
+    def info(self) -> Path:
+        """What the run was made from: arguments, versions, machine, data."""
+        return self.root / "run.json"
+
+    @property
+    def status(self) -> Path:
+        """What the run is doing now."""
+        return self.root / "status.json"
+
+    @property
+    def metrics(self) -> Path:
+        """One line a step."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def events(self) -> Path:
+        """What happened, with its time, over all attempts."""
+        return self.root / "events.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Directory of all checkpoints."""
+        return self.root / "checkpoints"
+
+    @property
+    def control(self) -> Path:
+        """Directory of the files by which a user asks a run to pause or stop."""
+        return self.root / "control"
+
+    @property
+    def lock(self) -> Path:
+        """Locked while a trainer writes the run; holds that trainer's process id and machine."""
+        return self.root / "run.lock"
+
+    @property
+    def evaluations(self) -> Path:
+        """Directory of all evaluations."""
+        return self.root / "eval"
+
+    def completions(self, step: int) -> Path:
+        """Every rollout of a step, one a line."""
+        return self.root / "completions" / f"{step_name(step)}.jsonl"
+
+    def checkpoint(self, step: int) -> Path:
+        """Directory of the checkpoint made after a step."""
+        return self.checkpoints / step_name(step)
+
+    def evaluation(self, of: int | str) -> Path:
+        """Directory of an evaluation, of a step or of what `of` names (a stage, say)."""
+        return self.evaluations / (step_name(of) if isinstance(of, int) else of)
+
+    def stage_evaluation(self, label: str) -> Path:
+        """Directory of the evaluation that the run makes of itself: of `start`, and after each stage by its name."""
+        return self.evaluation(f"{label}-test")
+
+    def log(self, attempt: int) -> Path:
+        """Log of an attempt: 1 for the start of the run, one more for every resumption."""
+        return self.root / "logs" / f"attempt_{attempt}.log"
+
+    def discarded(self, attempt: int) -> Path:
+        """The metrics lines of an attempt that the next one took back."""
+        return self.root / "logs" / f"attempt_{attempt}-discarded.jsonl"
+
+
+def step_name(step: int) -> str:
+    """Returns `step-000400` for 400; from a million on the names get longer, so sort by number."""
+    return f"step-{step:06d}"
+
+
+def plain(text: str) -> str:
+    """The last part of a path or hub id, or a text, with nothing but what is plain in a file name."""
+    last = re.split("[/:]", text.rstrip("/"))[-1]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("._-") or "model"
+
+
+def derive_name(model: str, strategy: str, rewards: str, now: datetime, runs_dir: Path) -> str:
+    """Returns `<model>-<strategy>-<rewards>-<MMDD-HHMM>`, then -2, -3 … where `runs_dir` has it already.
+
+    A model gives its plain name.
+    """
+    base = f"{plain(model)}-{strategy}-{rewards}-{now:%m%d-%H%M}"
+    name, number = base, 1
+    while (runs_dir / name).exists():
+        number += 1
+        name = f"{base}-{number}"
+    return name
+
+
+def create_run(runs_dir: Path, name: str) -> RunPaths:
+    """Makes the directory of a new run and lets `latest` point to it; UsageError if the name is taken."""
+    paths = RunPaths(runs_dir / name)
+    if name == LATEST:
+        raise UsageError(f"a run cannot be called {name!r}: that means the newest", hint="--name OTHER")
+    with writing(paths.root, "start again, or --set run.dir=DIR"):
+        runs_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            paths.root.mkdir()
+        except FileExistsError as error:
+            raise UsageError(
+                f"run {name!r} exists already in {runs_dir}", hint=f"{paths.resume_command}, or --name OTHER"
+            ) from error
+        try:
+            for directory in ("completions", "checkpoints", "eval", "logs", "control"):
+                (paths.root / directory).mkdir()
+            paths.lock.touch()
+            point(runs_dir / LATEST, name)
+        except OSError:
+            shutil.rmtree(paths.root, ignore_errors=True)  # a run without content would only hold its name
+            raise
+    return paths
+
+
+def open_run(reference: str, runs_dir: Path) -> RunPaths:
+    """Returns the run that a user means by its name, its path or `latest`; UsageError where there is none."""
+    path = Path(os.path.expanduser(reference))
+    for root in (runs_dir / reference, path if path.name else path.resolve()):
+        if reference and _started(root) is not None:
+            # a link is followed once, so that the run has its own name and not that of the link
+            return RunPaths(root.parent / os.readlink(root) if root.is_symlink() else root)
+    if reference and path.is_dir() and (runs := list_runs(path)):
+        hint = f"choose one of its runs: {', '.join(str(run.root) for run in runs[-4:])}"
+        raise UsageError(f"{reference!r} is no run, but a directory of runs", hint=hint)
+    names = [run.name for run in list_runs(runs_dir)]
+    if not names:
+        hint = "smolsum train --model tiny makes one; if runs are elsewhere, SMOLSUM_RUNS_DIR=DIR"
+    elif close := get_close_matches(reference, names, n=1):
+        hint = f"did you mean {close[0]}?"
+    else:
+        hint = f"choose from {', '.join(names[-8:])}"
+    what = f"no run {reference!r} in {runs_dir}"
+    if reference and path.is_dir():
+        what = f"{reference!r} is no run: that directory has neither run.lock nor config.toml"
+    raise UsageError(what, hint=hint)
+
+
+def list_runs(runs_dir: Path) -> list[RunPaths]:
+    """Returns the runs in `runs_dir`, the last started or resumed one at the end; none if it is not there."""
+    try:
+        roots = [root for root in runs_dir.iterdir() if root.name != LATEST]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UsageError(f"cannot read {runs_dir}: {error.strerror}", hint="SMOLSUM_RUNS_DIR=DIR") from error
+    found = sorted((time, root) for root in roots if (time := _started(root)) is not None)
+    return [RunPaths(root) for _, root in found]
+
+
+def last_attempt(paths: RunPaths) -> int:
+    """Returns the number of the newest log: 0 for a run that was never started."""
+    logs = (re.fullmatch(r"attempt_(\d+)\.log", path.name) for path in paths.log(0).parent.glob("attempt_*"))
+    return max((int(match[1]) for match in logs if match), default=0)
+
+
+@contextmanager
+def acquire(paths: RunPaths) -> Iterator[None]:
+    """Holds the run for this process while the block runs; UsageError if another process trains it."""
+    with locked(paths.lock, f"run {paths.name!r} is being trained", paths.resume_command):
+        yield
+
+
+def _started(root: Path) -> float | None:
+    """When the run at `root` was last started, in seconds of the epoch; None if no run lies there."""
+    paths = RunPaths(root)
+    for mark in (paths.lock, paths.config):  # a copy made by hand may have left the lock out
+        with suppress(OSError):  # what we may not look into is no run to us
+            return mark.stat().st_mtime
+    return None
+
+
+def planned_name(config: Config, runs_dir: Path) -> str:
+    """The run's own name, or one from model, strategy, rewards and the time that `runs_dir` does not have yet."""
+    if config.run.name:
+        return config.run.name
+    rewards = dict.fromkeys(r for stage in config.stages.values() for r in stage.rewards)
+    quality = [r for r in rewards if r != "length"] or list(rewards)
+    strategy = "finetuned" if list(config.stages) == ["length", "quality"] else "-".join(config.stages)
+    what = "-".join(quality) if len(quality) <= NAMED else f"{len(quality)}-signals"
+    return derive_name(config.model.path, strategy, what, datetime.now(), runs_dir)

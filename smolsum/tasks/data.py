@@ -1,0 +1,153 @@
+"""Prompts and their references, from the package, a local directory, the hub or a generator, checked row by row.
+
+A split is one file (or the shards of one) wherever it comes from: `builtin:NAME`, a directory that holds
+`<split>.jsonl`, `<split>.json` (one object a line), `<split>.parquet` or, as a hub snapshot does,
+`data/<split>-00000-of-00001.parquet`, or a hub id `owner/name`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import xxhash
+
+from smolsum.config.sections import DataConfig
+from smolsum.errors import UsageError
+from smolsum.tasks.readers import Row, kind_of, nearest_name, read_rows
+
+ID_COLUMN = "id"
+
+
+@dataclass(frozen=True)
+class Example:
+    """One post to summarise, or what else a task asks; its references, if any, and the row's other columns."""
+
+    id: str
+    source: str
+    references: tuple[str, ...]
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Split:
+    """The examples of one split in file order; `fingerprint` is the XXH3-128 of their content, in hex."""
+
+    name: str
+    examples: tuple[Example, ...]
+    fingerprint: str
+    left_out: str = ""
+    """what the task could not use of the data, and why, in the words of a warning"""
+
+
+def load_split(data: DataConfig, split: str, *, references: bool = True) -> Split:
+    """Returns the split `train`, `validation` or `test`, read under the name that `data` gives it.
+
+    Without `references` the column of completions is not read. Ids come from an `id` column if there is one, else they
+    are `<split>-<row>`, rows counted from 1. UsageError for input the user has to mend, UnreachableError for a hub that
+    does not answer.
+    """
+    names = {"train": data.train_split, "validation": data.validation_split, "test": data.test_split}
+    if split not in names:
+        raise UsageError(f"unknown split {split!r}", hint=f"choose from {', '.join(names)}")
+    rows = read_rows(data.path, names[split], f"data.{split}_split")
+    examples = tuple(_examples(rows, data, split, references))
+    return Split(name=split, examples=examples, fingerprint=_fingerprint(examples))
+
+
+def generated_split(name: str, examples: Iterable[Example], left_out: str = "") -> Split:
+    """A split of examples that a task made, from its seed or from data of which some may be `left_out`, fingerprinted
+    as one that was read. Ids must be unique."""
+    made = tuple(examples)
+    return Split(name, made, _fingerprint(made), left_out)
+
+
+def overlap(a: Split, b: Split) -> list[str]:
+    """Returns the posts that stand in both splits, word for word, each once and in the order of `a`."""
+    known = {example.source for example in b.examples}
+    return list(dict.fromkeys(example.source for example in a.examples if example.source in known))
+
+
+def _examples(rows: Sequence[Row], data: DataConfig, split: str, has_references: bool) -> Iterator[Example]:
+    """The rows as examples; the first that breaks a rule ends the reading with its place."""
+    has_ids = any(ID_COLUMN in row for _, row in rows)
+    used = {data.prompt_column, *([data.completion_column] if has_references else []), ID_COLUMN}
+    seen: dict[str, str] = {}
+    for number, (where, row) in enumerate(rows, start=1):
+        source = _column(row, where, data.prompt_column, "data.prompt_column", used)
+        references = _references(row, where, data, used) if has_references else ()
+        name = _id(row.get(ID_COLUMN), where) if has_ids else f"{split}-{number}"
+        if name in seen:
+            raise UsageError(
+                f"{where} has the id {name!r} of {seen[name]}",
+                hint=f"make ids unique, or rename column {ID_COLUMN!r} to have rows numbered",
+            )
+        seen[name] = where
+        yield Example(
+            id=name,
+            source=_texts([source], f"{where}: {data.prompt_column!r}")[0],
+            references=references,
+            metadata={column: value for column, value in row.items() if column not in used},
+        )
+
+
+def _references(row: Mapping[str, Any], where: str, data: DataConfig, used: Collection[str]) -> tuple[str, ...]:
+    completion = _column(row, where, data.completion_column, "data.completion_column", used)
+    values = completion if isinstance(completion, list) else [completion]
+    return _texts(values, f"{where}: {data.completion_column!r}")
+
+
+def _column(row: Mapping[str, Any], where: str, column: str, setting: str, taken: Collection[str]) -> Any:
+    if column not in row:
+        free = [name for name in row if name not in taken]
+        near = nearest_name(column, free) or (free[0] if len(free) == 1 else "NAME")
+        raise UsageError(
+            f"{where} has no column {column!r}, only {', '.join(row) or 'an empty object'}",
+            hint=f"--set {setting}={near}" if free else "complete or remove the row",
+        )
+    return row[column]
+
+
+def _texts(values: Sequence[Any], what: str) -> tuple[str, ...]:
+    """Returns `values` as they are, once each is known to be text that a tokenizer can take."""
+    problem = "" if values else "is an empty list"
+    for value in values:
+        if not isinstance(value, str):
+            problem = f"is {kind_of(value)}, not text"
+        elif not value.strip():
+            problem = "is empty"
+        elif re.search("[\0\ud800-\udfff]", value):
+            problem = "holds a NUL or half a surrogate pair"
+    if problem:
+        raise UsageError(f"{what} {problem}", hint="put the text there, or remove the row")
+    return tuple(values)
+
+
+def _id(value: object, where: str) -> str:
+    if type(value) not in (str, int) or value == "":
+        raise UsageError(
+            f"{where}: {ID_COLUMN!r} is {kind_of(value) if value != '' else 'empty'}",
+            hint=f"give every row a text or whole number, or rename column {ID_COLUMN!r}",
+        )
+    return str(value)
+
+
+def _fingerprint(examples: Iterable[Example]) -> str:
+    """Returns the XXH3-128 of the rows as canonical JSON: one for JSON Lines, Parquet and the hub."""
+    digest = xxhash.xxh3_128()
+    for example in examples:
+        row = [example.id, example.source, example.references, _canonical(example.metadata)]
+        digest.update(json.dumps(row, sort_keys=True, separators=(",", ":"), default=str).encode() + b"\n")
+    return str(digest.hexdigest())
+
+
+def _canonical(value: Any) -> Any:
+    """Returns `value` without what Parquet's columns add: nulls for absent keys, 3.0 for a 3 among floats."""
+    if isinstance(value, dict):
+        return {key: _canonical(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_canonical(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

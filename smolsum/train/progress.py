@@ -1,0 +1,234 @@
+"""What a person sees of a run while it runs, on stderr.
+
+On a terminal: one bar for the whole run and, every few steps, a row of a table above it. Elsewhere: one line
+of `key=value` pairs a report, and a sign of life whenever nothing was said for a while.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from smolsum import console
+from smolsum.console import duration
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+Figures = Mapping[str, tuple[Sequence[str], str]]
+"""by the name in a line: the metrics of which the first that is there is shown, and its format"""
+_FIGURES: Figures = {
+    "reward": (("reward",), ".3f"),
+    "std_in_group": (("reward_std",), ".3f"),
+    "zero_std": (("frac_reward_zero_std",), ".2f"),
+    "tokens": (("completions/mean_length",), ".1f"),
+}
+"""With what the task adds, s/step, step and eta they are eight, enough to read."""
+_SPEED: Figures = {"s/step": (("perf/step_s",), ".2f")}
+_GRADIENT: Figures = {"grad_norm": (("grad_norm",), ".2g")}
+_VALIDATION = "validation"
+_STAGE_WIDTH = 12
+# what the bar itself, the spinner and the gaps take at least
+_BAR_WIDTH = 16
+_ETA_STEPS = 20
+
+
+class Progress:
+    """The display of one run, from entering it to `close`. Steps count from 1 over all stages of the run."""
+
+    def __init__(
+        self,
+        *,
+        report_every: int = 10,
+        quiet: bool = False,
+        heartbeat_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Reports every `report_every` steps; `quiet` leaves the warnings only. `clock` counts seconds."""
+        self._report_every = report_every
+        self._quiet = quiet
+        self._heartbeat_s = heartbeat_s
+        self._clock = clock
+        self._live = console.live()
+        self._bar: Bar | None = None
+        self._total = 0
+        self._figures: Figures = {**_FIGURES, **_SPEED}
+        self._bar_figures: Figures = {}
+        self._stage_ends: set[int] = set()
+        self._widths: dict[str, int] = {}
+        self._headed = False
+        self._step_seconds: deque[float] = deque(maxlen=_ETA_STEPS)
+        self._where = ""
+        self._began = self._spoke = clock()
+        # reentrant, as a signal handler may speak while its own thread does
+        self._lock = threading.RLock()
+        self._closed = threading.Event()
+        self._heart = threading.Thread(target=self._keep_beating, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Self:
+        if not (self._live or self._quiet):
+            self._heart.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Takes the bar away and ends the sign of life; closing again does nothing."""
+        self._closed.set()
+        if self._heart.is_alive():
+            self._heart.join()
+        with self._lock:
+            self._drop_bar()
+
+    def phase(self, text: str) -> None:
+        """Says at once what is being done from now on, e.g. `loading builtin:tiny …`."""
+        with self._lock:
+            self._where = f'doing="{text}"'
+            self.note(text)
+
+    def note(self, text: str) -> None:
+        """Prints a line."""
+        if not self._quiet:
+            with self._speaking():
+                console.narrate(text)
+
+    def warn(self, text: str) -> None:
+        """Prints a warning, also when quiet."""
+        with self._speaking():
+            console.warn(text)
+
+    def plan(self, stages: Sequence[tuple[str, int]], watched: Mapping[str, Sequence[str]] | None = None) -> None:
+        """Takes the names and step counts of all stages of the run, and what the task shows of a step or a validation
+        (by the name in a line, the metrics of which one is there); to be called before the first step."""
+        own: Figures = {name: (metrics, ".2f") for name, metrics in (watched or {}).items()}
+        with self._lock:
+            self._figures = {**_FIGURES, **own, **_SPEED}
+            self._bar_figures = {"reward": _FIGURES["reward"], **own, "tokens": _FIGURES["tokens"]}
+            self._stage_ends = set(accumulate(steps for _, steps in stages))
+            self._total = sum(steps for _, steps in stages)
+            longest = max(len(name) for name in (_VALIDATION, *(name for name, _ in stages)))
+            self._widths = {"stage": min(longest, _STAGE_WIDTH)}
+            self._widths["step"] = max(len("step"), len(f"{self._total}/{self._total}"))
+            self._widths |= {name: max(len(name), 6) for name in {**self._figures, **_GRADIENT}}
+            self._headed = False
+            if self._live and not self._quiet:
+                self._drop_bar()
+                first = stages[0][0][:_STAGE_WIDTH]
+                self._bar = console.bar(first, self._total, f"0/{self._total}", spinner=True)
+
+    def step(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Takes the metrics of a finished step, by the names in metrics.jsonl; missing ones are left out."""
+        if "perf/step_s" in metrics:
+            self._step_seconds.append(metrics["perf/step_s"])
+        position, eta = f"{step}/{self._total}", self._eta(step)
+        with self._lock:
+            heads = {"stage": stage, "step": position}
+            self._where = _pairs(heads | eta)
+            if self._bar is not None:
+                name = stage[:_STAGE_WIDTH]
+                room = self._bar.console.width - len(name) - _BAR_WIDTH
+                numbers = eta | _formatted(self._bar_figures, metrics)
+                texts = [f"{key} {value:>5}" for key, value in numbers.items()]
+                text = _fit([position.rjust(self._widths["step"]), *texts], room)
+                self._bar.update(self._bar.task_ids[0], completed=step, description=name, numbers=text)
+            if step % self._report_every == 0 or step in self._stage_ends:
+                if self._live:
+                    self._print_row(heads | _formatted({**self._figures, **_GRADIENT}, metrics))
+                else:
+                    self.note(_pairs(heads | _formatted(self._figures, metrics) | eta))
+
+    def validation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Prints the metrics of a validation after `step` steps."""
+        with self._lock:
+            if self._live:
+                self._print_row(
+                    {"stage": _VALIDATION, "step": str(step)} | _formatted({**self._figures, **_GRADIENT}, metrics)
+                )
+            else:
+                self.note(f"{_VALIDATION} {_pairs({'step': str(step)} | _formatted(self._figures, metrics))}")
+
+    def results(
+        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], warnings: Iterable[str] = ()
+    ) -> None:
+        """Prints the closing table and, also when quiet, what to know of it; the bar, if there is one, has done its
+        work and goes."""
+        if not self._quiet:
+            with self._lock:
+                self._drop_bar()
+                with self._speaking():
+                    console.table(columns, rows, title=title)
+        for text in warnings:
+            self.warn(text)
+
+    def beat(self) -> float:
+        """Prints a sign of life after `heartbeat_s` of silence; returns the seconds until one is due."""
+        with self._lock:
+            now = self._clock()
+            if now - self._spoke >= self._heartbeat_s:
+                self.note(f"heartbeat elapsed={duration(now - self._began)} {self._where}".rstrip())
+            return self._spoke + self._heartbeat_s - now
+
+    def _keep_beating(self) -> None:
+        wait_s = self._heartbeat_s
+        while not self._closed.wait(wait_s):
+            wait_s = self.beat()
+
+    def _eta(self, step: int) -> dict[str, str]:
+        """Returns the time for the steps after this one, at the mean of the last few; nothing if untimed."""
+        if not self._step_seconds:
+            return {}
+        mean = sum(self._step_seconds) / len(self._step_seconds)
+        return {"eta": duration(mean * (self._total - step))}
+
+    def _print_row(self, cells: Mapping[str, str]) -> None:
+        """Prints a row of the table above the bar, without the columns that the terminal cannot hold."""
+        rows = [cells] if self._headed else [{name: name for name in self._widths}, cells]
+        self._headed = True
+        room = console.console().width
+        lines = []
+        for row in rows:
+            texts = [row.get(name, "-").rjust(width) for name, width in self._widths.items()]
+            texts[0] = row["stage"][:_STAGE_WIDTH].ljust(self._widths["stage"])
+            lines.append(_fit(texts, room))
+        self.note("\n".join(lines))
+
+    def _drop_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    @contextmanager
+    def _speaking(self) -> Iterator[None]:
+        """Holds the stream, with the bar off the screen while something is printed."""
+        with self._lock:
+            if self._bar is not None:
+                self._bar.stop()
+            yield
+            if self._bar is not None:
+                self._bar.start()
+            self._spoke = self._clock()
+
+
+def _formatted(figures: Figures, metrics: Mapping[str, float]) -> dict[str, str]:
+    """Returns name and text of the figures that the metrics have."""
+    found = {name: next((key for key in keys if key in metrics), None) for name, (keys, _) in figures.items()}
+    return {name: format(metrics[key], figures[name][1]) for name, key in found.items() if key is not None}
+
+
+def _pairs(values: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _fit(texts: Sequence[str], room: int) -> str:
+    """Returns as many of the texts, from the first, as fit into `room` cells with two between them."""
+    ends = accumulate(len(text) + 2 for text in texts)
+    return "  ".join(text for text, end in zip(texts, ends, strict=True) if end - 2 <= room)

@@ -1,0 +1,135 @@
+"""The checkpoints of one run as its stages need them: where a stage goes on, which steps are saved, what is kept.
+
+The stages of a run on its way: what identifies each, which steps it spans, and where a run goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from smolsum.config.sections import Config
+from smolsum.errors import UsageError
+from smolsum.grpo.optimizer import Optimizer
+from smolsum.policy import ranks
+from smolsum.policy.load import Policy
+from smolsum.policy.weights import load_trained, save_trained
+from smolsum.runs import checkpoints, manifest
+from smolsum.runs.checkpoints import Checkpoint, Validation, rank
+from smolsum.runs.paths import RunPaths
+from smolsum.train.setup import stage_fingerprint
+
+
+def fingerprints(config: Config, provenance: Mapping[str, Any], steps: Mapping[str, int]) -> dict[str, str]:
+    """The fingerprint of every stage, each over those before it; UsageError where another rank has others."""
+    found: dict[str, str] = {}
+    for name in config.stages:
+        previous = next(reversed(found.values()), "")
+        found[name] = stage_fingerprint(config, provenance, name, steps[name], previous)
+    own = {key: provenance[key] for key in manifest.FIXED}
+    every = ranks.gathered(own | {"settings": found})
+    for n, other in enumerate(every):
+        if unlike := [key for key, value in other.items() if value != every[0][key]]:
+            pair = f"{other[unlike[0]]} and {every[0][unlike[0]]}"
+            raise UsageError(
+                f"rank {n} has another {', '.join(unlike)} than rank 0: {pair}",
+                hint="give every machine the same files, versions and settings",
+            )
+    return found
+
+
+def span(steps: Mapping[str, int], name: str) -> tuple[int, int]:
+    """The run's steps before the stage's first and at its last."""
+    names = list(steps)
+    start = sum(steps[n] for n in names[: names.index(name)])
+    return start, start + steps[name]
+
+
+def resume_point(steps: Mapping[str, int], whole: Sequence[Checkpoint]) -> int:
+    """The step to go on from, by the run's whole checkpoints. A stage needs the whole end of the stage before it:
+    without that, the run goes back to there."""
+    point = 0
+    for name in steps:
+        start, end = span(steps, name)
+        point = max([start, *(c.step for c in whole if start < c.step <= end)])
+        if point != end:
+            break
+    return point
+
+
+OPTIMIZER = "optimizer.safetensors"
+
+
+class StageCheckpoints:
+    """Those of the run at `paths`, whose stages take `steps` and have `fingerprints`.
+
+    `point` is the step to go on from; `damaged` are checkpoints that are not as they were saved, by step.
+    """
+
+    def __init__(
+        self,
+        paths: RunPaths,
+        config: Config,
+        steps: Mapping[str, int],
+        fingerprints: Mapping[str, str],
+        *,
+        busy: Callable[[], Collection[int]],
+    ) -> None:
+        """`busy` tells the steps whose checkpoints are being read, and so stay."""
+        self._paths, self._config, self._steps, self._fingerprints = paths, config, steps, fingerprints
+        self._busy = busy
+        self._whole, self.damaged = checkpoints.check_all(paths)
+        self.point = resume_point(steps, self._whole)
+        self._best: dict[str, dict[str, Any]] = {}
+
+    def own(self, name: str) -> Checkpoint | None:
+        """This run's checkpoint from which the stage goes on, if it has begun."""
+        start, end = span(self._steps, name)
+        found = [c for c in self._whole if start < c.step <= end]
+        return found[-1] if found else None
+
+    def of_another(self, name: str, runs_dir: Path) -> tuple[Checkpoint, Path] | None:
+        """The end of the same stage in another run, copied into this one, and where it was; None for the last stage,
+        which is what a run is for."""
+        if name == list(self._steps)[-1]:
+            return None
+        found = checkpoints.find_stage(runs_dir, self._fingerprints[name])
+        return (checkpoints.copy(found, self._paths), found.path) if found else None
+
+    def load(self, name: str, found: Checkpoint, policy: Policy) -> None:
+        """Bring the policy to where a stage goes on; the best validation before counts on."""
+        self._best[name] = dict(found.meta.get("best", {}))
+        load_trained(policy, found.path)
+
+    def save(
+        self, name: str, step: int, policy: Policy, optimizer: Optimizer, validation: Validation, *, anyway: bool
+    ) -> bool:
+        """Save a step of the stage if it is due: every so many steps, at the stage's end, at its best `validation`
+        so far, or `anyway`; whether it was. Old checkpoints are removed, but for those that are still of
+        use."""
+        start, end = span(self._steps, name)
+        best = self._best.setdefault(name, {})
+        improved = rank(validation) > rank(best)
+        if improved:
+            self._best[name] = best = {**validation, "step": step}
+        if not (improved or anyway or step == end or (step - start) % self._config.train.checkpoint_every == 0):
+            return False
+
+        def write(folder: Path) -> None:
+            save_trained(policy, folder)
+            optimizer.save(folder / OPTIMIZER)
+
+        meta = {
+            "stage": name,
+            "stage_step": step - start,
+            "validation": validation,
+            "best": best,
+            "model": self._config.model.path,
+            "stage_end": self._fingerprints[name] if step == end else None,
+        }
+        checkpoints.save(self._paths, step, write, meta)
+        ends = {span(self._steps, stage)[1] for stage in self._steps}
+        kept = ends | {found["step"] for found in self._best.values() if found}
+        checkpoints.prune(self._paths, self._config.train.keep_checkpoints, kept | set(self._busy()))
+        return True

@@ -1,0 +1,188 @@
+"""What a run is made from: the policy, the prompts of each split, and fingerprints of all of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from smolsum.config.presets import walk
+from smolsum.config.sections import Config
+from smolsum.errors import UsageError
+from smolsum.evaluate.prompts import SPLITS, encode_prompts, matching, split_fingerprints
+from smolsum.files import digest
+from smolsum.policy.cpu.blas import preload
+from smolsum.policy.gradients import Chunking
+from smolsum.policy.load import Policy, is_here, load_policy, weights_hash
+from smolsum.policy.memory import GB, Widest, choose_chunking, estimate, shape_of
+from smolsum.policy.prefix import can_share_prefix
+from smolsum.policy.weights import tokenizer_digest
+from smolsum.tasks import TASKS
+from smolsum.tasks.base import Task
+from smolsum.tasks.data import Split, overlap
+from smolsum.tasks.text_metrics import length_table
+from smolsum.types import Prompt, Rollout
+
+LIBRARIES = ("smolsum", "mlx", "mlx-lm", "transformers", "rouge-score", "nltk", "sacrebleu")
+
+LOOP = ("seed", "prompts_per_step", "accumulation_steps", "refill_rounds")
+SYNC = ("sync_every", "max_staleness")
+"""settings of [train], and of [workers] where there are any, that decide the weights"""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Loaded and checked, before anything is trained or written."""
+
+    policy: Policy
+    task: Task
+    prompts: Mapping[str, tuple[Prompt, ...]]
+    measure: Callable[[Prompt, Rollout], dict[str, Any]]
+    provenance: Mapping[str, Any]
+    """fingerprints of model, tokenizer, prompts and data, the METEOR matcher, what decides the weights of the settings,
+    versions, machine"""
+    chunking: Chunking
+    warnings: tuple[str, ...]
+
+
+def prepare(config: Config) -> Setup:
+    """Load everything that `config` names. Raises the errors of loading, and UsageError for prompts over
+    `max_input_tokens`."""
+    policy = _policy(config)
+    task = TASKS[config.task.name]
+    splits = {name: task.load(config, name) for name in SPLITS}
+    warnings = [*task.check(config), *(split.left_out for split in splits.values() if split.left_out)]
+    if not can_share_prefix(policy.model):
+        warnings.append(
+            "this model cannot share a prompt among its completions: each goes through it anew, more slowly"
+        )
+    for a, b in (("train", "validation"), ("train", "test"), ("validation", "test")):
+        if shared := overlap(splits[a], splits[b]):
+            warnings.append(
+                f"{len(shared)} prompts are in both the {a} and the {b} split: results on {b} flatter the model"
+            )
+    prompts = {}
+    for name, split in splits.items():
+        prompts[name], dropped = encode_prompts(policy, task, split, config)
+        if dropped:
+            warnings.append(
+                f"{dropped} prompts of the {name} split are longer than {config.data.max_input_tokens} tokens "
+                "and were dropped"
+            )
+    matcher = matching(task, config, warnings.append)
+    provenance = {
+        "model": {"path": config.model.path, "dtype": policy.dtype, "weights": weights_hash(policy.path)}
+        | {"quantize": config.model.quantize},
+        "tokenizer": tokenizer_digest(policy.tokenizer),
+        "data": {name: split_fingerprints(split, prompts[name]) for name, split in splits.items()},
+        "headlines": {headline.metric: headline.title for headline in task.headlines},
+        "corpus": {name: corpus_facts(split, policy.tokenizer) for name, split in splits.items()},
+        "meteor": matcher,
+        "settings": deciding(config),
+        "blas": preload(),
+        "versions": {name: version(name) for name in LIBRARIES},
+        "machine": {
+            "system": platform.platform(),
+            "python": platform.python_version(),
+            "processor": platform.machine(),
+        },
+    }
+    chunking = choose_chunking(shape_of(policy.model, policy.config), config, _widest(prompts["train"], config))
+    measure = task.measurer(list(splits.values()), config)
+    return Setup(policy, task, prompts, measure, provenance, chunking, tuple(warnings))
+
+
+def forecast(config: Config) -> dict[str, float] | None:
+    """GB that an update will hold at its widest, by what they are for, with their sum as `peak`; no weight is read.
+
+    None for a model that is not on this machine yet. Raises what `prepare` raises for model, prompts and budget.
+    """
+    if not is_here(config.model.path):
+        return None
+    policy, task = _policy(config, shapes_only=True), TASKS[config.task.name]
+    splits = {name: task.load(config, name) for name in SPLITS}
+    prompts, _ = encode_prompts(policy, task, splits["train"], config)
+    shape, widest = shape_of(policy.model, policy.config), _widest(prompts, config)
+    parts = estimate(shape, config, choose_chunking(shape, config, widest), widest)
+    return {name: size / GB for name, size in {**parts, "peak": sum(parts.values())}.items()}
+
+
+def corpus_facts(split: Split, tokenizer: Any) -> dict[str, Any]:
+    """How many examples a split has, and how long their posts and references (if any) are in tokens, special tokens
+    left out: mean, std (population), min, p50, p90, p95, p99, max."""
+    posts = [example.source for example in split.examples]
+    references = [text for example in split.examples for text in example.references]
+    facts: dict[str, Any] = {"examples": len(split.examples)}
+    for name, texts in (("posts", posts), ("references", references)):
+        if not texts:
+            continue
+        lengths = length_table([len(tokenizer.encode(text, add_special_tokens=False)) for text in texts])
+        facts[name] = {key.removeprefix("completions/").removesuffix("_length"): n for key, n in lengths.items()}
+    return facts
+
+
+def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, steps: int, previous: str) -> str:
+    """Two stages with the same fingerprint train to the same weights: model, data, settings, and the stages before."""
+    relevant = {
+        "stage": dataclasses.asdict(config.stages[name]) | {"steps": steps},
+        "model": provenance["model"],
+        "tokenizer": provenance["tokenizer"],
+        "train": provenance["data"]["train"],
+        "meteor": provenance["meteor"] if "meteor" in config.stages[name].rewards else "",
+        "settings": [
+            config.task.measures,
+            *(dataclasses.asdict(s) for s in (config.rewards, config.sampling, config.grpo, config.optimizer)),
+        ],
+        "adapter": dataclasses.asdict(config.lora) if config.model.adapter == "lora" else None,
+        "loop": tuple(getattr(config.train, key) for key in LOOP),
+        "workers": tuple(getattr(config.workers, key) for key in SYNC) if config.workers.urls else None,
+        "version": provenance["versions"]["smolsum"],
+        "previous": previous,
+    }
+    return digest(relevant)
+
+
+def deciding(config: Config) -> dict[str, Any]:
+    """By dotted key, the settings that a stage's fingerprint holds: those of [stages.NAME] for that stage, the others
+    for every one."""
+    whole = dataclasses.asdict(config)
+    kept = {name: whole[name] for name in ("stages", "rewards", "sampling", "grpo", "optimizer")}
+    kept |= {"task": config.task.measures, "train": {key: whole["train"][key] for key in LOOP}}
+    kept |= {"lora": whole["lora"]} if config.model.adapter == "lora" else {}
+    kept |= {"workers": {key: whole["workers"][key] for key in SYNC}} if config.workers.urls else {}
+    found = {key: value for key, value in walk(kept) if not isinstance(value, dict)}
+    return found | {"version of smolsum": version("smolsum")}
+
+
+def _policy(config: Config, *, shapes_only: bool = False) -> Policy:
+    policy = load_policy(
+        config.model.path,
+        dtype=config.model.dtype,
+        lora=config.lora if config.model.adapter == "lora" else None,
+        quantize=config.model.quantize,
+        seed=config.train.seed,
+        shapes_only=shapes_only,
+    )
+    _check_trainable(policy, config)
+    return policy
+
+
+def _widest(prompts: Sequence[Prompt], config: Config) -> Widest:
+    return Widest(max(len(prompt.token_ids) for prompt in prompts), config.sampling.max_new_tokens)
+
+
+def _check_trainable(policy: Policy, config: Config) -> None:
+    """Refuse what would train nothing, or not as it was asked."""
+    if policy.quantised and policy.lora is None:
+        raise UsageError(
+            "quantised weights cannot be trained, and there is no adapter to train in their place",
+            hint="--set model.adapter=lora, or a model that is not quantised",
+        )
+    if config.optimizer.precision == "stochastic" and policy.dtype != "bfloat16":
+        raise UsageError(
+            f"optimizer.precision = stochastic rounds to bfloat16, but the weights are {policy.dtype}",
+            hint="--set model.dtype=bfloat16, or --set optimizer.precision=masters",
+        )

@@ -1,0 +1,230 @@
+"""What an expert would notice in a run, as sentences with advice.
+
+Each signal is a function from a run to its sentence, or None; SIGNALS lists them, the gravest first. Limits are ours,
+set where the numbers of the study and of the built-in runs part from those of runs that learn nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+from smolsum.runs import reader
+from smolsum.runs.reader import Run
+
+WINDOW = 50
+"""Steps that a signal looks back."""
+ENOUGH = 20
+"""Steps of a stage before which nothing is said about its course."""
+
+
+@dataclass(frozen=True)
+class Alert:
+    """A sentence, what to do about it, and how grave it is."""
+
+    level: Literal["trouble", "warning", "note"]
+    sentence: str
+    advice: str
+
+
+def find_alerts(run: Run) -> list[Alert]:
+    """Returns what there is to say about a run, the gravest first."""
+    found = [signal for check in SIGNALS if (signal := check(run)) is not None]
+    return sorted(found, key=lambda signal: ("trouble", "warning", "note").index(signal.level))
+
+
+def _not_finite(run: Run) -> Alert | None:
+    missing = {name: series.missing for name, series in run.series.items() if series.missing}
+    skipped = sum(run.recent("update/skipped", WINDOW))
+    if skipped:
+        return Alert(
+            "trouble",
+            f"{skipped:.0f} of the last {len(run.recent('update/skipped', WINDOW))} updates had a gradient that is not "
+            "finite and were left out",
+            "lower optimizer.learning_rate, or model.dtype=float32",
+        )
+    if missing:
+        name, count = max(missing.items(), key=lambda item: item[1])
+        return Alert("warning", f"{name} was not finite in {count} steps", "see events (e) for the steps and the names")
+    return None
+
+
+def _no_spread(run: Run) -> Alert | None:
+    shares = run.recent("frac_reward_zero_std", WINDOW)
+    if len(shares) < ENOUGH or fmean(shares) <= 0.5:
+        return None
+    return Alert(
+        "warning",
+        f"{fmean(shares):.0%} of the groups of the last {len(shares)} steps have the same reward for every rollout: "
+        "they teach nothing",
+        "train.refill_rounds=2 replaces them; a higher sampling.temperature or a finer reward spreads them",
+    )
+
+
+def _flat_spread(run: Run) -> Alert | None:
+    spread = run.recent("reward_std", WINDOW)
+    if len(spread) < ENOUGH:
+        return None
+    peak = run.series["reward_std"].high
+    if peak > 0 and fmean(spread) > 0.1 * peak:
+        return None
+    return Alert(
+        "warning",
+        f"rewards in a group hardly differ: their spread is {fmean(spread):.2g}, it was up to {peak:.2g}",
+        "the stage has learnt what its reward can teach: go on to the next stage, or use a finer reward",
+    )
+
+
+def _clip(run: Run) -> Alert | None:
+    name = "cispo_clip_ratio" if "cispo_clip_ratio" in run.series else "clip_ratio/region_mean"
+    shares = run.recent(name, WINDOW)
+    if len(shares) < ENOUGH:
+        return None
+    if run.series[name].high == 0:
+        fresh = run.setting("grpo", "old_logprobs") == "sampler" and not any(run.recent("staleness/max", WINDOW))
+        return Alert(
+            "note",
+            f"clipping never changed anything in {run.series[name].count} steps",
+            "expected: rollouts are fresh and each is used once, so the ratio is 1"
+            if fresh
+            else "the policy moves little between sampling and update: a higher learning rate would be safe",
+        )
+    if fmean(shares) > 0.2:
+        return Alert(
+            "warning",
+            f"{fmean(shares):.0%} of what is learnt from was clipped in the last {len(shares)} steps",
+            "lower optimizer.learning_rate, or sample more often",
+        )
+    return None
+
+
+def _gradient_always_cut(run: Run) -> Alert | None:
+    norms, limit = run.recent("grad_norm", WINDOW), reader.number(run.setting("optimizer", "max_grad_norm"))
+    if limit is None or len(norms) < ENOUGH or sum(norm > limit for norm in norms) < 0.9 * len(norms):
+        return None
+    return Alert(
+        "note",
+        f"nearly every gradient of the last {len(norms)} steps was cut to norm {limit:g}",
+        "the learning rate alone sets the step size now; optimizer.max_grad_norm could be higher",
+    )
+
+
+def _stale(run: Run) -> Alert | None:
+    lags, bound = run.recent("staleness/max", WINDOW), reader.whole(run.setting("workers", "max_staleness"))
+    if bound is None or not lags or max(lags) <= bound:
+        return None
+    return Alert(
+        "warning",
+        f"rollouts were up to {max(lags):.0f} versions old in the last {len(lags)} steps; the bound is {bound}",
+        "see workers for the one that lags; fewer prompts in flight, or a faster link for weights",
+    )
+
+
+def _truncated(run: Run) -> Alert | None:
+    shares = run.recent("completions/clipped_ratio", WINDOW)
+    if len(shares) < ENOUGH or fmean(shares) <= 0.1:
+        return None
+    return Alert(
+        "warning",
+        f"{fmean(shares):.0%} of the completions of the last {len(shares)} steps were cut at the token limit",
+        "raise sampling.max_new_tokens, or add the signal overlong",
+    )
+
+
+def _dominated(run: Run) -> Alert | None:
+    parts = {
+        name: abs(weight) * fmean(recent)
+        for name, weight in run.weights().items()
+        if (recent := run.recent(f"rewards/{name}/std", WINDOW))
+    }
+    total = sum(parts.values())
+    if len(parts) < 2 or not total:
+        return None
+    name, most = max(parts.items(), key=lambda item: item[1])
+    if most < 0.9 * total:
+        return None
+    return Alert(
+        "warning",
+        f"{name} makes {most / total:.0%} of the reward's spread: the other signals are hardly heard",
+        f"lower stages.{run.stage}.rewards.{name}, or grpo.advantage_scale=gdpo",
+    )
+
+
+def _lost_updates(run: Run) -> Alert | None:
+    lost, visible = run.recent("update/lost_norm_frac", WINDOW), run.recent("update/visible_frac", WINDOW)
+    if len(lost) >= ENOUGH and fmean(lost) > 0.3:
+        return Alert(
+            "warning",
+            f"{fmean(lost):.0%} of each update is lost to rounding",
+            "optimizer.precision=masters keeps it; so does a higher learning rate",
+        )
+    if len(visible) >= ENOUGH and fmean(visible) < 0.001:
+        return Alert(
+            "note",
+            f"an update changes {fmean(visible):.2%} of the weights that are served",
+            "small steps add up in the float32 masters; served weights follow slowly",
+        )
+    return None
+
+
+def _overfitting(run: Run) -> Alert | None:
+    checks, rewards = run.recent("validation/reward", 8), run.recent("reward", 8 * WINDOW)
+    if len(checks) < 3 or len(rewards) < 2 * ENOUGH:
+        return None
+    best = checks.index(max(checks))
+    rise = fmean(rewards[-ENOUGH:]) - fmean(rewards[:ENOUGH])
+    if rise <= 0 or len(checks) - 1 - best < 2 or checks[-1] >= checks[best] - 0.1 * abs(checks[best]):
+        return None
+    return Alert(
+        "warning",
+        f"reward rose by {rise:.2g} while the validation's fell from {checks[best]:.3g} to {checks[-1]:.3g}",
+        "the best checkpoint is kept: stop (S), or raise grpo.beta",
+    )
+
+
+def _repetition(run: Run) -> Alert | None:
+    repeated, rewards = run.recent("completions/repeated_trigrams", 512), run.recent("reward", 512)
+    if len(repeated) < 2 * ENOUGH or len(rewards) < 2 * ENOUGH:
+        return None
+    before, now = fmean(repeated[:ENOUGH]), fmean(repeated[-ENOUGH:])
+    rise = fmean(rewards[-ENOUGH:]) - fmean(rewards[:ENOUGH])
+    if now - before < 0.05 or rise <= 0:
+        return None
+    return Alert(
+        "warning",
+        f"reward rose by {rise:.2g} while repeated trigrams rose from {before:.1%} to {now:.1%}",
+        "the reward may be paid for repeating: read completions (tab), raise grpo.beta",
+    )
+
+
+def _off_target(run: Run) -> Alert | None:
+    hits = run.recent("length/within_tol", 512)
+    if "length" not in run.weights() or len(hits) < 2 * WINDOW:
+        return None
+    best = max(fmean(hits[n : n + ENOUGH]) for n in range(0, len(hits) - ENOUGH + 1, ENOUGH))
+    now = fmean(hits[-ENOUGH:])
+    if best - now < 0.3:
+        return None
+    return Alert(
+        "warning",
+        f"{now:.0%} of the completions have the wanted length, down from {best:.0%}",
+        "another signal pulls the length away: raise the weight of length",
+    )
+
+
+SIGNALS: tuple[Callable[[Run], Alert | None], ...] = (
+    _not_finite,
+    _no_spread,
+    _flat_spread,
+    _overfitting,
+    _repetition,
+    _stale,
+    _truncated,
+    _dominated,
+    _lost_updates,
+    _off_target,
+    _clip,
+    _gradient_always_cut,
+)

@@ -1,0 +1,198 @@
+"""The engine `mlx`: smolsum's own sampling, in a thread of the worker's process.
+
+All of MLX lives in that thread: it loads the policy, decodes the rollouts of all requests as one batch which new ones
+join between two tokens, and takes new weights when the service says that nothing is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from typing import Any, TypeVar
+
+from smolsum.policy.load import Policy, load_policy
+from smolsum.policy.logprobs import group_logprobs
+from smolsum.policy.sampling import DecodeBatch, Draft
+from smolsum.policy.weights import identity, served_arrays, set_served, with_adapters
+from smolsum.worker.engines.base import EngineError, Request, Sampled, ServedWeights, State, longest
+
+MOST_RUNNING = 64
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A rollout that somebody waits for."""
+
+    draft: Draft
+    done: Future[Sampled]
+
+
+class MlxEngine:
+    """Samples with MLX; see `smolsum.worker.engines.base.Engine`."""
+
+    policy: Policy
+
+    def __init__(self, model: str, *, dtype: str | None, quantize: int, max_model_len: int | None) -> None:
+        self.name, self.version, self.restarts = "mlx", version("mlx"), 0
+        self.most_running, self.max_model_len = MOST_RUNNING, 0
+        self.facts: Mapping[str, Any] = {}
+        self.state: State = "starting"
+        self.last_error: str | None = None
+        self._model, self._dtype, self._quantize, self._wanted_len = model, dtype, quantize, max_model_len
+        self._batch: DecodeBatch | None = None
+        self._inbox: queue.SimpleQueue[_Job | Callable[[bool], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="mlx engine", daemon=True)
+
+    async def start(self) -> ServedWeights:
+        self._thread.start()
+        weights = await self._call(self._load_policy)
+        self.state = "ready"
+        return weights
+
+    async def stop(self) -> None:
+        if self.state != "stopping" and self._thread.ident is not None:
+            self._inbox.put(None)
+        self.state = "stopping"
+        if self._thread.ident is not None:
+            await asyncio.to_thread(self._thread.join)
+
+    async def failed(self) -> None:
+        await asyncio.Event().wait()  # what fails, fails for a request
+
+    async def sample(self, request: Request, on_token: Callable[[int], None] | None = None) -> Sampled:
+        loop = asyncio.get_running_loop()
+        hear = (lambda token: _tell(loop, on_token, token)) if on_token else None
+        draft = Draft(request.prompt_ids, request.seed, request.temperature, request.max_new_tokens, hear)
+        job = _Job(draft, Future())
+        self._send(job)
+        try:
+            return await asyncio.wrap_future(job.done)
+        except asyncio.CancelledError:
+            draft.abandoned = True
+            raise
+
+    async def logprobs(
+        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
+    ) -> list[list[float]]:
+        def score(prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
+            rows, *_ = group_logprobs(self.policy.model, prompt, [ids], temperature=temperature)
+            return list(rows[0].tolist())
+
+        # one by one, so that rollouts go on meanwhile, and that the rest is left out where nobody waits any more
+        return [await self._call(partial(score, *each)) for each in sequences]
+
+    async def load(self, weights: ServedWeights) -> None:
+        await self._call(lambda: self._set(weights))
+
+    def _load_policy(self) -> ServedWeights:
+        self._take(self._fresh())
+        self.max_model_len = longest(self.policy, self._wanted_len)
+        self.facts = identity(self.policy)
+        return ServedWeights(served_arrays(self.policy))
+
+    def _fresh(self) -> Policy:
+        return load_policy(self._model, dtype=self._dtype, quantize=self._quantize)  # type: ignore[arg-type]
+
+    def _take(self, policy: Policy) -> None:
+        self.policy, self._batch = policy, DecodeBatch(policy.model, policy.eos_ids)
+
+    def _set(self, weights: ServedWeights) -> None:
+        if weights.lora == self.policy.lora:
+            set_served(self.policy, weights.arrays)
+            return
+        policy = self._fresh()  # adapters belong to the model as it is on the disk
+        if weights.lora is not None:
+            policy = with_adapters(policy, weights.lora)
+        set_served(policy, weights.arrays)
+        self._take(policy)
+
+    async def _call(self, function: Callable[[], T]) -> T:
+        """The function's result, from between two tokens of the engine's thread."""
+        done: Future[T] = Future()
+
+        def run(stopping: bool) -> None:
+            if not done.set_running_or_notify_cancel():
+                return
+            try:
+                if stopping:
+                    raise _stopping()
+                done.set_result(function())
+            except BaseException as error:
+                done.set_exception(error)
+
+        self._send(run)
+        return await asyncio.wrap_future(done)
+
+    def _send(self, item: _Job | Callable[[bool], None]) -> None:
+        if self.state == "stopping":
+            raise _stopping()
+        self._inbox.put(item)
+
+    def _run(self) -> None:
+        """The thread: between two tokens see what has come in; wait for it where there is nothing to sample."""
+        jobs: list[_Job] = []
+        while True:
+            idle = not jobs
+            waiting: list[_Job] = []
+            while idle or not self._inbox.empty():
+                item = self._inbox.get()
+                idle = False
+                if item is None:
+                    for job in jobs + waiting:
+                        _finish(job, _stopping())
+                    return
+                if isinstance(item, _Job):
+                    waiting.append(item)
+                else:
+                    item(self.state == "stopping")
+            if jobs or waiting:
+                assert self._batch is not None, "the engine has not started"
+                jobs = self._advance(self._batch, jobs, waiting)
+
+    def _advance(self, batch: DecodeBatch, jobs: list[_Job], waiting: list[_Job]) -> list[_Job]:
+        """One token for everybody; who is still under way. What fails, fails for all that are in it."""
+        jobs = jobs + waiting
+        try:
+            if batch.can_join():
+                inside = {id(draft) for draft in batch.rows}
+                joining = [job.draft for job in jobs if id(job.draft) not in inside and not job.draft.ended]
+                if joining:
+                    batch.add(joining)
+            if batch.rows:
+                batch.step()
+        except Exception as error:
+            batch.clear()
+            self.last_error = f"{type(error).__name__}: {error}"
+            for job in jobs:
+                _finish(job, EngineError(f"sampling failed: {self.last_error}", hint="see the worker's log"))
+            return []
+        for job in jobs:
+            if job.draft.ended:
+                d = job.draft
+                _finish(job, Sampled(tuple(d.ids), tuple(d.logprobs), "stop" if d.stopped else "length"))
+        return [job for job in jobs if not job.draft.ended]
+
+
+def _finish(job: _Job, result: Sampled | EngineError) -> None:
+    if not job.done.set_running_or_notify_cancel():
+        return
+    if isinstance(result, EngineError):
+        job.done.set_exception(result)
+    else:
+        job.done.set_result(result)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, on_token: Callable[[int], None], token: int) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(on_token, token)
+
+
+def _stopping() -> EngineError:
+    return EngineError("the worker is being stopped", hint="ask another one")

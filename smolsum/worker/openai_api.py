@@ -1,0 +1,227 @@
+"""The policy for any OpenAI client: completions and chat completions, whole or streamed.
+
+Only what samples from the policy itself is taken: a request for top_p, penalties or tools is refused, not ignored, and
+so is every field that is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import reprlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from smolsum.errors import UsageError
+from smolsum.policy.load import Policy, encode_chat
+from smolsum.worker import requests
+from smolsum.worker.engines.base import Request, Sampled
+from smolsum.worker.service import Service
+
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "top_p": (1, None), "top_k": (0, -1, None), "min_p": (0, None), "presence_penalty": (0, None),
+    "frequency_penalty": (0, None),
+    "repetition_penalty": (1, None), "logit_bias": ({}, None), "logprobs": (False, None), "echo": (False, None),
+    "best_of": (1, None), "suffix": (None,), "tools": (None, []), "stop": (None, []), "tool_choice": ("none", None),
+    "parallel_tool_calls": (True, False, None), "top_logprobs": (0, None), "response_format": ({"type": "text"}, None),
+    "store": (False, None), "functions": (None, []), "function_call": ("none", None),
+}  # fmt: skip
+"""values that change nothing, by field"""
+HEEDED = (
+    "model", "prompt", "messages", "n", "seed", "temperature", "max_tokens", "max_completion_tokens", "stream",
+    "stream_options", "user", "metadata",
+)  # fmt: skip
+"""the other fields; the last two are the client's own notes"""
+LETTERS = 64
+"""bytes of text that are never fewer than a token has in the mean: more text than that cannot fit, and is not read"""
+DEFAULT_TOKENS = 256
+MOST_CHOICES = 64
+
+
+@dataclass(frozen=True)
+class Job:
+    """One request: a prompt, and a seed for each choice."""
+
+    chatting: bool
+    stream: bool
+    usage: bool
+    """whether a stream ends with the token counts"""
+    requests: tuple[Request, ...]
+
+
+class Chat:
+    """Text in and out of a service, by the tokenizer of its policy."""
+
+    def __init__(self, service: Service) -> None:
+        self.service, self.policy = service, service.engine.policy
+        self.since = int(time.time())
+        self._encoding = asyncio.Lock()
+
+    @property
+    def most_bytes(self) -> int:
+        """The longest body that can be meant: of text that fits, each byte written as an escape."""
+        return (1 << 16) + 6 * LETTERS * self.service.engine.max_model_len
+
+    async def read(self, asked: dict[str, Any], *, chatting: bool) -> Job:
+        """The request in a body. Raises UsageError for what cannot be done."""
+        for name, value in asked.items():
+            if name not in HEEDED and not any(_same(value, neutral) for neutral in NEUTRAL.get(name, ())):
+                what = f"{reprlib.repr(name)[1:-1]} = {reprlib.repr(value)}"
+                raise UsageError(f"{what} is not supported: the policy is sampled as it is", hint="leave it out")
+        asked = {k: v for k, v in asked.items() if v is not None}
+        stream, options = asked.get("stream", False), asked.get("stream_options", {})
+        if not isinstance(stream, bool) or not isinstance(options, dict):
+            raise UsageError("stream is neither true nor false, or stream_options no object", hint="leave them out")
+        prompt = await (self._chat(asked.get("messages")) if chatting else self._text(asked.get("prompt")))
+        room = self.service.engine.max_model_len - len(prompt)
+        if room < 1 or not prompt:
+            raise UsageError(f"the prompt has {len(prompt)} tokens", hint=self._fitting())
+        limit = "max_completion_tokens" if "max_completion_tokens" in asked else "max_tokens"
+        most = requests.whole(asked, limit, 1, room, default=min(room, DEFAULT_TOKENS))
+        temperature = requests.temperature(asked, default=1.0)
+        choices = requests.whole(asked, "n", 1, MOST_CHOICES, default=1)
+        first = requests.whole(asked, "seed", -(2**63), 2**63 - 1, default=secrets.randbits(62)) % 2**62
+        each = tuple(Request(str(n), prompt, first + n, temperature, most) for n in range(choices))
+        return Job(chatting, stream, bool(options.get("include_usage")), each)
+
+    async def answer(self, job: Job) -> dict[str, Any]:
+        """The whole answer."""
+        tasks = [asyncio.create_task(self.service.sample(request)) for request in job.requests]
+        try:
+            every = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+        choices = []
+        for n, (sampled, _) in enumerate(every):
+            text = self._decoded(sampled.token_ids)
+            body = {"message": {"role": "assistant", "content": text}} if job.chatting else {"text": text}
+            choices.append({"index": n, **body, "logprobs": None, "finish_reason": sampled.finish_reason})
+        return {**self._head(job, chunk=False), "choices": choices, "usage": _usage(job, [s for s, _ in every])}
+
+    def models(self) -> dict[str, Any]:
+        """The list of the one model."""
+        model = {"id": self.service.model, "object": "model", "created": self.since, "owned_by": "smolsum"}
+        return {"object": "list", "data": [model]}
+
+    async def stream(self, job: Job) -> AsyncIterator[str]:
+        """Server-sent events: pieces of text as they are sampled."""
+        head, events = self._head(job, chunk=True), asyncio.Queue[tuple[int, int | Sampled | Exception]]()
+        texts = [_Text(self.policy) for _ in job.requests]
+
+        async def sample(n: int, request: Request) -> None:
+            try:
+                sampled, _ = await self.service.sample(request, on_token=lambda token: events.put_nowait((n, token)))
+            except Exception as error:
+                events.put_nowait((n, error))
+            else:
+                events.put_nowait((n, sampled))
+
+        tasks = [asyncio.create_task(sample(n, request)) for n, request in enumerate(job.requests)]
+        ended: list[Sampled] = []
+        try:
+            for n in range(len(tasks) if job.chatting else 0):
+                delta = {"role": "assistant", "content": ""}
+                yield _event(
+                    {**head, "choices": [{"index": n, "delta": delta, "logprobs": None, "finish_reason": None}]}
+                )
+            while len(ended) < len(tasks):
+                n, event = await events.get()
+                if isinstance(event, Exception):
+                    yield _event({"error": str(event), "hint": getattr(event, "hint", None)})
+                    return
+                if isinstance(event, Sampled):
+                    ended.append(event)
+                    piece, reason = texts[n].rest(event.token_ids), event.finish_reason
+                else:
+                    piece, reason = texts[n].add(event), None
+                if piece or reason:
+                    body = {"delta": {"content": piece}} if job.chatting else {"text": piece}
+                    choice = {"index": n, **body, "logprobs": None, "finish_reason": reason}
+                    yield _event({**head, "choices": [choice]})
+            if job.usage:
+                yield _event({**head, "choices": [], "usage": _usage(job, ended)})
+            yield "data: [DONE]\n\n"
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _head(self, job: Job, *, chunk: bool) -> dict[str, Any]:
+        kind = ("chat.completion.chunk" if chunk else "chat.completion") if job.chatting else "text_completion"
+        name = f"{'chatcmpl' if job.chatting else 'cmpl'}-{secrets.token_hex(12)}"
+        return {"id": name, "object": kind, "created": int(time.time()), "model": self.service.model}
+
+    async def _chat(self, messages: Any) -> tuple[int, ...]:
+        fine = isinstance(messages, list) and 0 < len(messages) <= self.service.engine.max_model_len
+        for message in messages if fine else ():
+            fine = fine and isinstance(message, dict) and isinstance(message.get("content"), str)
+            fine = fine and isinstance(message.get("role", "user"), str)
+        if not fine:
+            raise UsageError("messages is no list of messages with text", hint="tools and images are not supported")
+        turns = [{"role": m.get("role", "user"), "content": m["content"]} for m in messages]
+        return await self._encoded(
+            [text for turn in turns for text in turn.values()], lambda: encode_chat(self.policy, turns)
+        )
+
+    async def _text(self, prompt: Any) -> tuple[int, ...]:
+        if isinstance(prompt, list):
+            return requests.tokens(prompt, "prompt", self.service.engine.facts["vocab_size"])
+        if not isinstance(prompt, str):
+            raise UsageError("prompt is neither a text nor a list of token ids", hint="send one prompt at a time")
+        return await self._encoded([prompt], lambda: self.policy.tokenizer.encode(prompt))
+
+    async def _encoded(self, texts: Sequence[str], encode: Callable[[], Iterable[int]]) -> tuple[int, ...]:
+        """What `encode` makes of the texts, beside the event loop, once they are known to be such."""
+        try:
+            size = sum(len(text.encode()) for text in texts)
+        except UnicodeEncodeError as error:
+            raise UsageError("the prompt has half a surrogate pair", hint="send whole characters") from error
+        if size > LETTERS * self.service.engine.max_model_len:
+            raise UsageError(f"the prompt has {size} bytes", hint=self._fitting())
+        async with self._encoding:  # a tokenizer is not made for two threads
+            return tuple(await asyncio.to_thread(encode))
+
+    def _fitting(self) -> str:
+        return f"1 to {self.service.engine.max_model_len - 1} tokens fit"
+
+    def _decoded(self, token_ids: Sequence[int]) -> str:
+        return str(self.policy.tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+
+class _Text:
+    """The text of tokens that come one by one; a character is given once all its bytes are there."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy, self._ids, self._given = policy, list[int](), ""
+
+    def add(self, token: int) -> str:
+        """The text that this token completes."""
+        self._ids.append(token)
+        text = self._policy.tokenizer.decode(self._ids, skip_special_tokens=True)
+        return "" if text.endswith("\ufffd") else self._new(text)
+
+    def rest(self, token_ids: Sequence[int]) -> str:
+        """What is left of the whole."""
+        return self._new(self._policy.tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+    def _new(self, text: str) -> str:
+        piece, self._given = text[len(self._given) :], text
+        return piece
+
+
+def _same(value: Any, other: Any) -> bool:
+    """Whether two values of JSON are the same; unlike Python, it does not take 0 for false."""
+    return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
+
+
+def _usage(job: Job, every: Sequence[Sampled]) -> dict[str, int]:
+    asked, got = len(job.requests[0].prompt_ids), sum(len(sampled.token_ids) for sampled in every)
+    return {"prompt_tokens": asked, "completion_tokens": got, "total_tokens": asked + got}
+
+
+def _event(value: Any) -> str:
+    return f"data: {json.dumps(value)}\n\n"

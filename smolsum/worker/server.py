@@ -1,0 +1,146 @@
+"""A worker from start to end: its engine, its socket, its HTTP server."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import uvicorn
+
+from smolsum.errors import UsageError
+from smolsum.files import locked, writing
+from smolsum.worker.engines.base import Engine
+from smolsum.worker.engines.mlx import MlxEngine
+from smolsum.worker.engines.vllm import VllmEngine
+from smolsum.worker.listen import url
+from smolsum.worker.openai_api import Chat
+from smolsum.worker.routes import app
+from smolsum.worker.service import Service
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `smolsum serve-worker` was told."""
+
+    model: str
+    """as it was given"""
+    path: str
+    """what `load_policy` takes"""
+    engine: Literal["mlx", "vllm"] = "mlx"
+    host: str = "127.0.0.1"
+    token: str | None = None
+    dtype: str | None = None
+    quantize: int = 0
+    max_model_len: int | None = None
+    vllm_python: str = sys.executable
+    lora_rank: int = 0
+    """of adapters that vLLM makes room for"""
+    work_dir: Path | None = None
+    """the only folder that is written to; none: a temporary one"""
+
+
+def serve(settings: Settings, listener: socket.socket, ready: Callable[[str], None]) -> None:
+    """Serve until Ctrl-C or SIGTERM, the ordinary end; `ready` is called with the URL. Raises what the engine raises
+    where it cannot start, and KeyboardInterrupt where it was stopped before that."""
+    with ExitStack() as stack:
+        stack.enter_context(listener)
+        folder = settings.work_dir
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="smolsum-worker-")))
+        stack.enter_context(_own(folder))
+        asyncio.run(_serve(settings, folder, listener, ready))
+
+
+@contextmanager
+def _own(folder: Path) -> Generator[None]:
+    """Makes the folder, and keeps other workers out of it. Raises UsageError where one is in it, SmolsumError where it
+    cannot be written to."""
+    remedy = "start the worker again, or with another --work-dir"
+    with writing(folder, remedy):
+        folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder / "worker.lock", f"--work-dir {folder} is used", remedy))
+        except UsageError as error:
+            raise UsageError(error.message, hint="a --work-dir of its own for each worker, or none") from error
+        yield
+
+
+async def _serve(settings: Settings, folder: Path, listener: socket.socket, ready: Callable[[str], None]) -> None:
+    engine = make_engine(settings, folder)
+    service = Service(engine, model=settings.model)
+    loop, here = asyncio.get_running_loop(), asyncio.current_task()
+    assert here is not None
+    # uvicorn's own handlers would end the process before the engine is down
+    for number in STOPPING:
+        loop.add_signal_handler(number, here.cancel)
+    try:
+        await service.start()
+        face = app(service, Chat(service), token=settings.token)
+        server = _Server(uvicorn.Config(face, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
+        server.stopping = asyncio.Event()
+        server.when_ready = lambda: ready(url(settings.host, listener))
+        for number in STOPPING:
+            loop.add_signal_handler(number, server.stopping.set)
+        await _until_failure(server, engine, listener)
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    finally:
+        await engine.stop()
+
+
+async def _until_failure(server: _Server, engine: Engine, listener: socket.socket) -> None:
+    """Serve until told to stop; what is under way is broken off then. An engine that does not come back ends the
+    worker, too, so that whoever supervises it knows. Raises EngineError then."""
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    failure, stopping = asyncio.create_task(engine.failed()), asyncio.create_task(server.stopping.wait())
+    try:
+        done, _ = await asyncio.wait({serving, failure, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
+        if stopping in done:
+            await engine.stop()
+        await serving
+        if failure in done:
+            failure.result()
+    finally:
+        failure.cancel()
+        stopping.cancel()
+        await asyncio.gather(failure, stopping, return_exceptions=True)
+
+
+class _Server(uvicorn.Server):
+    """Tells when it accepts connections, and leaves the signals alone."""
+
+    when_ready: Callable[[], None]
+    stopping: asyncio.Event
+    """set once it is to end"""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.when_ready()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+def make_engine(settings: Settings, folder: Path) -> Engine:
+    """The engine that was chosen; nothing is started yet."""
+    if settings.engine == "mlx":
+        return MlxEngine(
+            settings.path, dtype=settings.dtype, quantize=settings.quantize, max_model_len=settings.max_model_len
+        )
+    return VllmEngine(
+        settings.path, dtype=settings.dtype, max_model_len=settings.max_model_len, python=settings.vllm_python,
+        folder=folder, lora_rank=settings.lora_rank,
+    )  # fmt: skip

@@ -1,0 +1,155 @@
+"""New weights in a running vLLM (`--worker-extension-cls smolsum_vllm.WeightsExtension`), called through
+`/collective_rpc`.
+
+The model may be vLLM's own (torch: CUDA and CPU) or mlx-lm's (vllm-metal). Files are safetensors by the names of the
+Hugging Face layout.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+
+class WeightsExtension:
+    """Joins vLLM's worker class; none of its names may be one of vLLM's."""
+
+    get_model: Callable[[], Any]
+    reload_weights: Callable[..., None]
+
+    def smolsum_beat(self) -> None:
+        """Nothing: whoever has an answer knows that the engine takes its steps."""
+
+    def smolsum_load(self, path: str) -> None:
+        """Compute with the weights in the file from now on."""
+        model = self.get_model()
+        if _is_mlx(model):
+            _load_mlx(model, path)
+            return
+        self.reload_weights(weights_iterator=_tensors(path))
+        # a head that shares the embedding's weights is not reloaded, and on CPUs multiplies with a packed copy of them
+        head = getattr(model, "lm_head", None)
+        method = getattr(head, "quant_method", None)
+        if method is not None and hasattr(method, "process_weights_after_loading"):
+            method.process_weights_after_loading(head)
+
+    def smolsum_check(self, path: str, columns: int = 0) -> dict[str, list[str]]:
+        """Names of tensors that do not compute as they stand in the file (`wrong`), and that were not found (`unseen`).
+
+        Weights that vLLM keeps as they are are compared bit for bit. Those that it keeps packed are read back by
+        multiplying with unit vectors: all of them, or as many as `columns` says.
+        """
+        model = self.get_model()
+        return _check_mlx(model, path) if _is_mlx(model) else _check_torch(model, path, columns)
+
+
+def _is_mlx(model: Any) -> bool:
+    return any(kind.__module__.startswith("mlx.") for kind in type(model).__mro__)
+
+
+def _tensors(path: str) -> Iterator[tuple[str, Any]]:
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        for name in file.keys():  # noqa: SIM118  it is no dictionary
+            yield name, file.get_tensor(name)
+
+
+def _check_torch(model: Any, path: str, columns: int) -> dict[str, list[str]]:
+    import torch
+
+    expected = dict(_tensors(path))
+    shapes = {name: tuple(tensor.shape) for name, tensor in expected.items()}
+    if "lm_head.weight" not in expected and "model.embed_tokens.weight" in expected:
+        expected["lm_head.weight"] = expected["model.embed_tokens.weight"]
+    wrong, unseen = [], []
+    with torch.inference_mode():
+        for name, tensor in expected.items():
+            found = _find(model, name, shapes)
+            if found is None:
+                unseen.append(name)
+            elif not _holds(*found, tensor, columns):
+                wrong.append(name)
+    return {"wrong": wrong, "unseen": unseen}
+
+
+def _find(model: Any, name: str, shapes: dict[str, tuple[int, ...]]) -> tuple[Any, str, int] | None:
+    """The module that has a tensor of the file, what it calls it, and the row where it starts there."""
+    modules = dict(model.named_modules())
+    for known in _names(model, name):
+        place, _, leaf = known.rpartition(".")
+        if place in modules and hasattr(modules[place], leaf):
+            return modules[place], leaf, 0
+        parent, _, part = place.rpartition(".")
+        for fused, parts in getattr(model, "packed_modules_mapping", {}).items():
+            module = modules.get(f"{parent}.{fused}")
+            if part in parts and module is not None and hasattr(module, leaf):
+                own = name.rpartition(".")[0].rpartition(".")[0]
+                before = [shapes[f"{own}.{other}.{leaf}"][0] for other in parts[: parts.index(part)]]
+                return module, leaf, sum(before)
+    return None
+
+
+def _names(model: Any, name: str) -> Iterable[str]:
+    """The name, and what vLLM's model may call it."""
+    yield name
+    mapper = getattr(model, "hf_to_vllm_mapper", None)
+    for old, new in (getattr(mapper, "orig_to_new_substr", None) or {}).items():
+        if old in name and new is not None:
+            yield name.replace(old, new)
+
+
+def _holds(module: Any, leaf: str, start: int, expected: Any, columns: int) -> bool:
+    import torch
+
+    held, rows = getattr(module, leaf), expected.shape[0] if expected.ndim else 1
+    same = True
+    if held.numel():
+        part = held.data[start : start + rows].cpu()
+        if part.numel() != expected.numel():
+            return False
+        same = torch.equal(_bits(part), _bits(expected.to(part.dtype)))
+    packed = getattr(module, "cpu_linear", None)
+    if not same or packed is None or leaf != "weight" or expected.ndim != 2:
+        return same
+    width = expected.shape[1]
+    chosen = sorted(random.sample(range(width), min(columns or width, width)))
+    units = torch.zeros(len(chosen), width, dtype=expected.dtype)
+    units[torch.arange(len(chosen)), chosen] = 1
+    return bool(torch.equal(packed(units, held, None)[:, start : start + rows].T, expected[:, chosen]))
+
+
+def _bits(tensor: Any) -> Any:
+    import torch
+
+    return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+def _load_mlx(model: Any, path: str) -> None:
+    import mlx.core as mx
+
+    model.load_weights(list(_mlx_weights(model, path).items()))
+    mx.eval(model.parameters())
+
+
+def _check_mlx(model: Any, path: str) -> dict[str, list[str]]:
+    import mlx.core as mx
+    from mlx.utils import tree_flatten
+
+    held, wrong, unseen = dict(tree_flatten(model.parameters())), [], []
+    for name, expected in _mlx_weights(model, path).items():
+        if name not in held:
+            unseen.append(name)
+        elif held[name].dtype != expected.dtype or not mx.array_equal(
+            held[name].view(mx.uint8), mx.contiguous(expected).view(mx.uint8)
+        ):
+            wrong.append(name)
+    return {"wrong": wrong, "unseen": unseen}
+
+
+def _mlx_weights(model: Any, path: str) -> dict[str, Any]:
+    import mlx.core as mx
+
+    weights: dict[str, Any] = mx.load(path)
+    return model.sanitize(weights) if hasattr(model, "sanitize") else weights

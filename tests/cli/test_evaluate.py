@@ -1,0 +1,522 @@
+"""`smolsum eval` and `smolsum baseline` as a user meets them: the command line, a real model, a judge over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from support.judge_server import JudgeServer, answer, failure, serving
+from support.training import SIZES, arguments, make_data
+
+from smolsum import console
+from smolsum.cli import main
+from smolsum.files import read_jsonl
+from smolsum.tasks import TASKS
+from smolsum.tasks.base import Headline, MetricTable
+from smolsum.types import Criterion
+
+Call = Callable[..., tuple[int, str, str]]
+TESTS = SIZES["test"]
+CRITERIA = ("faithfulness", "coverage", "conciseness", "clarity")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a few steps, with its data."""
+    root = tmp_path_factory.mktemp("runs")
+    steps = {"stages__length__steps": 1, "stages__quality__steps": 1}
+    assert main.main(arguments(make_data(root / "data"), root, "mine", **steps)) == 0
+    return root / "mine"
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("SMOLSUM_RUNS_DIR", "SMOLSUM_JUDGE_MODEL", "OPENAI_BASE_URL", "OPENAI_API_KEY", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    console.set_plain(False)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgeServer]:
+    """A judge, which the environment names."""
+    with serving() as running:
+        monkeypatch.setenv("OPENAI_BASE_URL", running.url)
+        yield running
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """`smolsum` with arguments: exit code, stdout, stderr."""
+
+    def invoke(*args: object) -> tuple[int, str, str]:
+        code = main.main([str(arg) for arg in args])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return invoke
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "summary.json").read_bytes()))
+
+
+def eval_folder(out: str) -> Path:
+    return Path(out.splitlines()[-1])
+
+
+def test_a_run_without_a_judge(run: Path, call: Call) -> None:
+    """The run's own evaluation gains what it lacked; the columns that need a judge are named, with the way to them."""
+    code, out, err = call("eval", run)
+    assert code == 0
+    assert eval_folder(out) == run / "eval" / "quality-test"
+    assert "missing: faithfulness, coverage, conciseness, clarity, composite, pass_rate" in err
+    assert "OPENAI_API_KEY" in err
+    assert "--judge gpt-5-mini-2025-08-07" in err
+    rows = read_jsonl(eval_folder(out) / "scores.jsonl")
+    assert len(rows) == TESTS
+    columns = {"id", "split", "data", "tokens", "within_tol", "over_budget", "off_target", "rouge", "meteor", "bleu"}
+    columns |= {"copied", "novel_bigrams", "repeated_trigrams", "empty", "truncated", "facts_right", "facts_missing"}
+    assert columns <= rows[0].keys()
+    metrics = summary(eval_folder(out))["metrics"]
+    lengths = [f"completions/{name}_length" for name in ("mean", "std", "min", "p50", "p90", "p95", "p99", "max")]
+    for name in (*lengths, "length/within_tol", "length/over_budget", "length/off_target", "facts/right"):
+        assert isinstance(metrics[name], float)
+    assert "P99" in err
+
+
+def test_training_and_eval_agree(run: Path, call: Call) -> None:
+    """A checkpoint evaluated anew scores as the training's own evaluation did, and in its own folder."""
+    before = read_jsonl(run / "eval" / "quality-test" / "scores.jsonl")
+    checkpoint = sorted((run / "checkpoints").glob("step-*"))[-1]
+    code, out, _ = call("eval", checkpoint, "--name", "anew")
+    assert code == 0
+    assert eval_folder(out) == run / "eval" / "anew"
+    after = read_jsonl(eval_folder(out) / "scores.jsonl")
+    for old, new in zip(before, after, strict=True):
+        assert {key: new[key] for key in ("id", "text", "tokens", "meteor")} == {
+            key: old[key] for key in ("id", "text", "tokens", "meteor")
+        }
+
+
+def test_judged_and_compared(run: Path, call: Call, server: JudgeServer) -> None:
+    """Scores with all rounds, which `stats` takes; other judges are refused; nothing is asked twice."""
+    code, out, err = call("eval", run, "--judge", "judge-a", "--rounds", 2, "--second-judge", "judge-b")
+    assert code == 0, err
+    assert len(server.asked) == 2 * 2 * TESTS * len(CRITERIA)
+    assert f"judge judge-a: {2 * TESTS * len(CRITERIA)} calls" in err
+    folder = eval_folder(out)
+    row = read_jsonl(folder / "scores.jsonl")[0]
+    assert row["composite"] == pytest.approx(sum(row[name] for name in CRITERIA))
+    assert all(len(row["rounds"][name]) == 2 for name in (*CRITERIA, "composite", "passed"))
+    assert row["judge"].startswith(f"judge-a at {server.url}, 2 rounds, prompts ")
+    facts = summary(folder)["judging"]
+    assert facts["missing"] == []
+    assert facts["usage"]["calls"] >= 2 * TESTS * len(CRITERIA)  # one whose connection had gone is asked again
+    assert facts["second"]["agreement"]["composite"]["n"] == TESTS
+    server.asked.clear()
+    # what a second judge said stays, whoever is asked later
+    assert call("eval", run, "--judge", "judge-a", "--rounds", 2)[0] == 0
+    assert not server.asked
+    assert summary(folder)["judging"]["second"]["agreement"] == facts["second"]["agreement"]
+    # the same run without a judge keeps what was judged
+    assert call("eval", run, "--judge", "none")[0] == 0
+    assert read_jsonl(folder / "scores.jsonl")[0] == row
+    assert summary(folder)["judging"]["second"]["agreement"] == facts["second"]["agreement"]
+
+    code, out, _ = call("eval", run, "--judge", "judge-b", "--rounds", 2, "--name", "other")
+    code, _, err = call("stats", "--paired", folder, eval_folder(out))
+    assert code == 2
+    assert "judge judge-a" in err
+    as_trained = [*_settings(run), "--set=task.target_tokens=42"]
+    code, out, err = call("baseline", "--prompt", "64-tokens", *as_trained, "--judge", "judge-a", "--rounds", 2)
+    assert code == 0, err
+    code, out, err = call("stats", "--paired", eval_folder(out), folder, "--format", "json")
+    assert code == 0, err
+    assert {"composite", "faithfulness", "tokens"} <= {row["metric"] for row in json.loads(out)["results"]}
+
+
+def _settings(run: Path) -> list[str]:
+    return [f"--set=data.path={run.parent / 'data'}", "--set=sampling.max_new_tokens=46"]
+
+
+def test_baseline_prompts(run: Path, call: Call) -> None:
+    """Each prompt variant has its folder; a text is a prompt too, a typing error is none."""
+    code, out, err = call("baseline", *_settings(run))
+    assert code == 0, err
+    assert out.splitlines() == ["runs/baseline-tiny-50-words-test", "runs/baseline-tiny-64-tokens-test"]
+    first, second = (summary(Path(folder)) for folder in out.splitlines())
+    assert first["task"]["system_prompt"].endswith("Use exactly 50 words.")
+    assert second["task"]["system_prompt"].endswith("Use exactly 64 tokens.")
+    assert first["data"]["test"]["fingerprint"] == second["data"]["test"]["fingerprint"]
+    assert first["data"]["test"]["prompts"] != second["data"]["test"]["prompts"]
+    code, out, _ = call("baseline", "--prompt", "Say it in one line.", *_settings(run))
+    assert code == 0
+    assert summary(eval_folder(out))["task"]["system_prompt"] == "Say it in one line."
+    code, _, err = call("baseline", "--prompt", "50-wrods")
+    assert code == 2
+    assert "error: no prompt '50-wrods'" in err
+    assert "error: no prompt '0-words'" in call("baseline", "--prompt", "0-words")[2]
+
+
+def test_a_prompt_is_shown_as_the_model_gets_it(tmp_path: Path, call: Call) -> None:
+    """With the numbers of the settings, and not the words that stand for them."""
+    (tmp_path / "test.jsonl").write_text(json.dumps({"text": "My aunt Edith broke seven cups in March."}) + "\n")
+    own = [f"--set=data.path={tmp_path}", "--set=data.prompt_column=text", "--set=sampling.max_new_tokens=4"]
+    code, _, err = call("baseline", "--task=ab-judge", "--prompt=7-tokens", "--prompt=9-tokens", *own, "--judge=none")
+    assert code == 0, err
+    shown = [line for line in err.splitlines() if line.startswith("evaluation ")]
+    for line, tokens in zip(shown, (7, 9), strict=True):
+        assert line.endswith(f"Notes of {tokens} tokens, then A or B.")
+
+
+def test_prompts_that_begin_alike(run: Path, call: Call) -> None:
+    """Each instruction has a folder of its own, the same one every time; both are evaluated."""
+    texts = [f"Summarise the post for somebody who has never met its author, in {n} sentences." for n in (2, 3)]
+    prompts = [flag for text in texts for flag in ("--prompt", text)]
+    code, out, err = call("baseline", *prompts, *_settings(run))
+    assert code == 0, err
+    folders = [Path(line) for line in out.splitlines()]
+    assert [summary(folder)["task"]["system_prompt"] for folder in folders] == texts
+    assert len(set(folders)) == 2
+    assert call("baseline", *prompts, *_settings(run))[:2] == (0, out)
+
+
+def test_a_run_keeps_its_own_evaluation(run: Path, call: Call) -> None:
+    """A run's own evaluation is not written over with measures of other settings, and a run keeps its model."""
+    own = [run / "eval" / "quality-test" / name for name in ("origin.json", "scores.jsonl", "summary.json")]
+    before = [path.read_bytes() for path in own]
+    code, _, err = call("eval", run, "--set", "task.target_tokens=40")
+    assert code == 2
+    assert "task.target_tokens 42 then, 40 now" in err
+    assert before == [path.read_bytes() for path in own]
+    code, out, _ = call("eval", run, "--set", "task.target_tokens=40", "--name", "shorter")
+    assert code == 0
+    assert summary(eval_folder(out))["task"]["target_tokens"] == 40
+    for setting in ("model.path=builtin:tiny-lfm", "lora.rank=4"):
+        code, _, err = call("eval", run, "--set", setting)
+        assert code == 2
+        assert f"so it takes no --set {setting}" in err
+
+
+def test_names_of_results(run: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of results is no run and no path."""
+    monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(run.parent))
+    before = sorted(path.name for path in run.iterdir())
+    for command in (["eval", "tiny"], ["baseline", "--prompt", "50-words"]):
+        code, _, err = call(*command, *_settings(run), "--name", run.name)
+        assert code == 2
+        assert "is a run, and not a folder for results" in err
+        assert sorted(path.name for path in run.iterdir()) == before
+        code, _, err = call(*command, *_settings(run), "--name", "../elsewhere")
+        assert code == 2
+        assert "--name must be a plain name" in err
+    code, _, err = call("eval", run, "--name", "a/b")
+    assert code == 2
+    assert "--name must be a plain name" in err
+
+
+def test_a_post_without_facts(run: Path, tmp_path: Path, call: Call) -> None:
+    """It is counted; the facts of the others are still measured."""
+    (tmp_path / "data").mkdir()
+    rows = pl.read_parquet(run.parent / "data" / "test.parquet").to_dicts()
+    rows[0]["facts"] = []
+    (tmp_path / "data" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, out, err = call("eval", "tiny", "--set=data.path=data", "--set=sampling.max_new_tokens=46")
+    assert code == 0, err
+    metrics = summary(eval_folder(out))["metrics"]
+    told = [row for row in read_jsonl(eval_folder(out) / "scores.jsonl") if "facts_right" in row]
+    assert len(told) == TESTS - 1
+    assert metrics["facts/right"] == pytest.approx(sum(row["facts_right"] for row in told) / len(told))
+    assert metrics["facts/posts_without"] == 1
+    assert "posts without facts" in err
+
+
+@pytest.mark.parametrize("damage", ['{"finish_reason": "eos"}', '{"id": 3}', '{"text": null}', '{"token_ids": ["a"]}'])
+def test_damaged_generations(damage: str, run: Path, call: Call) -> None:
+    """A line that is no completion is named; without it only its example is made again."""
+    folder = Path("runs/eval-tiny-test")
+    assert call("eval", "tiny", *_settings(run))[0] == 0
+    lines = (folder / "generations.jsonl").read_text().splitlines()
+    whole = json.loads(lines[1]) | json.loads(damage)
+    (folder / "generations.jsonl").write_text("\n".join([lines[0], json.dumps(whole), *lines[2:]]) + "\n")
+    code, _, err = call("eval", "tiny", *_settings(run))
+    assert code == 1
+    assert "generations.jsonl:2 is not a saved completion" in err
+
+
+def test_seeded_sampling(run: Path, call: Call) -> None:
+    """Above temperature 0 the seed decides, and the folder says so."""
+    texts = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        code, out, _ = call("eval", "tiny", *_settings(run), "--temperature", 1, "--seed", seed, "--name", name)
+        assert code == 0
+        texts.append([row["text"] for row in read_jsonl(eval_folder(out) / "scores.jsonl")])
+    assert texts[0] == texts[1] != texts[2]
+    code, out, _ = call("eval", "tiny", *_settings(run), "--temperature", 1, "--seed", 1)
+    assert eval_folder(out).name == "eval-tiny-test-t1-seed1"
+    code, _, err = call("eval", "tiny", *_settings(run), "--name", "a")
+    assert code == 2
+    assert "temperature 1, seed 1 then, greedy now" in err
+
+
+def test_some_judgements_fail(run: Path, call: Call, server: JudgeServer) -> None:
+    """Gaps are counted, listed and in no mean; the command again fills them."""
+    first = read_jsonl(run / "eval" / "quality-test" / "scores.jsonl")[0]
+    broken = failure(400, "too long")
+    server.mischief = lambda prompt, before: broken if first["text"] in prompt else None
+    code, out, err = call("eval", run, "--judge", "judge-a", "--rounds", 1, "--name", "gaps")
+    assert code == 0
+    assert "warning: 4 judgements are missing" in err
+    assert "HTTP 400: too long" in err
+    rows = read_jsonl(eval_folder(out) / "scores.jsonl")
+    assert [row["id"] for row in rows if row["composite"] is None] == [first["id"]]
+    assert len(summary(eval_folder(out))["judging"]["missing"]) == 4
+    server.mischief = lambda prompt, before: None
+    code, out, err = call("eval", run, "--judge", "judge-a", "--rounds", 1, "--name", "gaps")
+    assert (code, "missing" in err) == (0, False)
+    assert all(row["composite"] is not None for row in read_jsonl(eval_folder(out) / "scores.jsonl"))
+
+
+def test_a_second_judge_is_asked_whatever_the_first_refused(run: Path, call: Call, server: JudgeServer) -> None:
+    """The first one goes before it is done; what it scored stands beside all of the second's."""
+    broke = failure(429, "no credit", "insufficient_quota")
+    server.mischief = lambda prompt, before: (
+        broke if server.asked[-1][0] == "judge-a" and len(server.asked) > 9 else None
+    )
+    command = ["eval", run, "--judge", "judge-a", "--rounds", 1, "--concurrency", 1, "--name", "second"]
+    code, _, err = call(*command, "--second-judge", "judge-b")
+    assert code == 1
+    assert "no credit" in err
+    facts = summary(run / "eval" / "second")["judging"]
+    assert facts["endpoint"] == facts["second"]["endpoint"] == server.url
+    assert len(facts["missing"]) == TESTS * len(CRITERIA) - 9
+    assert not facts["second"]["missing"]
+    server.mischief = lambda prompt, before: None
+    server.asked.clear()
+    assert call(*command, "--fresh")[0] == 0
+    assert len(server.asked) == TESTS * len(CRITERIA) - 9
+
+
+def test_a_judge_that_answers_prose(run: Path, call: Call, server: JudgeServer) -> None:
+    """No score at all is a failure of the work; what needs no judge is there."""
+    server.mischief = lambda prompt, before: answer("A splendid summary.")
+    code, _, err = call("eval", run, "--judge", "judge-a", "--rounds", 1, "--attempts", 1, "--name", "prose")
+    assert code == 1
+    assert "error: the judge judge-a" in err
+    assert "A splendid summary." in err
+    assert "hint: " in err
+    rows = read_jsonl(run / "eval" / "prose" / "scores.jsonl")
+    assert "meteor" in rows[0]
+    assert "composite" not in rows[0]
+
+
+def test_a_judge_that_fails_takes_no_scores_of_another(run: Path, call: Call, server: JudgeServer) -> None:
+    """What one judge said stays where the next one says nothing."""
+    command = ["eval", run, "--rounds", 1, "--attempts", 1, "--name", "kept", "--judge"]
+    assert call(*command, "judge-a")[0] == 0
+    before = (run / "eval" / "kept" / "scores.jsonl").read_bytes()
+    server.mischief = lambda prompt, before: failure(500, "oops")
+    code, _, err = call(*command, "judge-b")
+    assert code == 1
+    assert "the judge judge-b gave no score at all: HTTP 500: oops" in err
+    assert (run / "eval" / "kept" / "scores.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("change", ["sampling.max_new_tokens=9", "model.dtype=bfloat16", "task.system_prompt=Say it."])
+def test_other_settings_are_another_evaluation(change: str, run: Path, call: Call) -> None:
+    """Completions of other settings are never taken for those that were asked for."""
+    assert call("eval", "tiny", *_settings(run))[0] == 0
+    before = Path("runs/eval-tiny-test/scores.jsonl").read_bytes()
+    code, _, err = call("eval", "tiny", *_settings(run), "--set", change)
+    assert code == 2
+    assert "holds the evaluation of something else" in err
+    assert Path("runs/eval-tiny-test/scores.jsonl").read_bytes() == before
+
+
+def test_a_damaged_summary_is_said(run: Path, call: Call) -> None:
+    """A summary that is no JSON is an error with a remedy."""
+    assert call("eval", run, "--name", "torn")[0] == 0
+    (run / "eval" / "torn" / "summary.json").write_text("{")
+    code, _, err = call("eval", run, "--name", "torn")
+    assert code == 1
+    assert "hint: remove " in err
+
+
+@pytest.mark.parametrize(
+    ("args", "environ", "code", "says"),
+    [
+        (["--judge", "judge-a"], {}, 2, "no key for the judge judge-a"),
+        (["--judge", "judge-x"], {"OPENAI_BASE_URL": ""}, 2, "no key"),
+        (["--judge", "judge-a"], {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}, 3, "does not answer"),
+        (["--second-judge", "judge-b"], {}, 2, "needs a first one"),
+        (["--judge", "a", "--second-judge", "a"], {}, 2, "its own second judge"),
+        (["--rounds", "0"], {}, 2, "--rounds"),
+        (["--temperature", "inf"], {}, 2, "--temperature inf is no temperature"),
+        (["--temperature", "nan"], {}, 2, "--temperature"),
+        (["--deadline", "inf"], {}, 2, "--deadline inf is no time"),
+        (["--config", "x.toml"], {}, 2, "takes no --config"),
+    ],
+)
+def test_bad_requests(
+    args: list[str],
+    environ: dict[str, str],
+    code: int,
+    says: str,
+    run: Path,
+    call: Call,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One error, one hint, the exit code of its kind."""
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    got, out, err = call("eval", run, *args)
+    assert (got, out) == (code, "")
+    assert says in err
+    assert len([line for line in err.splitlines() if line.startswith(("error:", "hint:"))]) == 2
+
+
+def test_unknown_judge(run: Path, call: Call, server: JudgeServer) -> None:
+    """The endpoint's own names are offered."""
+    code, _, err = call("eval", run, "--judge", "judge-x", "--name", "unknown")
+    assert code == 2
+    assert "has no judge 'judge-x'" in err
+    assert "hint: did you mean judge-" in err
+
+
+@pytest.mark.parametrize("reference", ["runs/nothing", "/nowhere/at/all", "nobody"])
+def test_unknown_subject(reference: str, call: Call) -> None:
+    """What is neither run, checkpoint nor model is said, without a download."""
+    code, _, err = call("eval", reference)
+    assert code == 2
+    assert "hint: " in err
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [("", "test"), ('{"id": 1, "prompt": "a", "completion": "b"}\n' * 2, "id")],
+)
+def test_bad_splits(content: str, says: str, tmp_path: Path, call: Call) -> None:
+    """An empty split and ids that occur twice are errors before anything is generated."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "test.jsonl").write_text(content)
+    code, _, err = call("eval", "tiny", "--set=data.path=data")
+    assert code == 2
+    assert err.count("error:") == 1
+    assert says in err
+
+
+def test_one_split_and_no_facts(tmp_path: Path, call: Call) -> None:
+    """Data of one's own need no other split and no facts; their columns are said to be missing."""
+    (tmp_path / "data").mkdir()
+    row = {"prompt": "My cat ate my lunch, and I do not know what to do.", "completion": "Cat ate lunch."}
+    (tmp_path / "data" / "test.jsonl").write_text(json.dumps(row) + "\n")
+    code, out, err = call("eval", "tiny", "--set=data.path=data", "--set=sampling.max_new_tokens=8")
+    assert code == 0, err
+    assert "a column `facts`" in err
+    assert read_jsonl(eval_folder(out) / "scores.jsonl")[0]["truncated"] == 1.0
+
+
+def test_another_task(run: Path, call: Call, server: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured, shown and judged is the task's own: another one needs no change to the evaluation."""
+    criterion = Criterion("answers", ("Say whether the Actual Output answers the Input.",), ("source", "completion"))
+    other = replace(
+        TASKS["tldr"],
+        measurer=lambda splits, config: lambda prompt, rollout: {"valid": float("{" in rollout.text)},
+        summarise=lambda rows: {"valid": sum(row["valid"] for row in rows) / len(rows)},
+        headlines=(),
+        panels=(MetricTable("JSON", (Headline("valid", "valid", "{:.0%}".format),)),),
+        criteria=(criterion,),
+        errors=(),
+        variant=lambda settings, text: replace(settings, system_prompt=f"Answer in JSON: {text}"),
+        baselines=("plain",),
+    )
+    monkeypatch.setitem(TASKS, "tldr", other)
+    code, out, err = call("baseline", *_settings(run), "--judge", "judge-a", "--rounds", 1)
+    assert code == 0, err
+    assert eval_folder(out).name == "baseline-tiny-plain-test"
+    row = read_jsonl(eval_folder(out) / "scores.jsonl")[0]
+    assert row["composite"] == row["answers"]
+    assert "valid" in err
+    assert "meteor" not in row
+
+
+@pytest.mark.slow
+def test_the_user_is_asked_on_a_terminal(run: Path, call: Call, server: JudgeServer) -> None:
+    """Before the first call a person may say no; nothing was asked then, and what needs no judge is there."""
+    command = [sys.executable, "-m", "smolsum", "eval", str(run), "--judge", "judge-a", "--name", "declined"]
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=dict(os.environ))
+    os.close(theirs)
+    seen, answered = b"", False
+    with suppress(OSError):  # the terminal is gone once its process is
+        while part := os.read(ours, 1024):
+            seen += part
+            if b"go on?" in seen and not answered:
+                answered = bool(os.write(ours, b"n\n"))
+    os.close(ours)
+    out, _ = process.communicate()
+    assert (process.returncode, out) == (130, b"")
+    assert f"judge judge-a: {5 * TESTS * len(CRITERIA)} calls".encode() in seen
+    assert b"nobody was asked" in seen
+    assert not server.asked
+    assert (run / "eval" / "declined" / "scores.jsonl").exists()
+    assert call("eval", run, "--judge", "judge-a", "--rounds", 1, "--name", "declined", "--yes")[0] == 0
+
+
+def test_interrupted_while_it_judges(run: Path, call: Call, server: JudgeServer) -> None:
+    """Ctrl-C says how to go on and keeps what was judged; the same command asks the rest."""
+    command = ["eval", run, "--judge", "judge-a", "--rounds", 2, "--concurrency", 1, "--name", "stopped"]
+    server.mischief = lambda prompt, before: os.kill(os.getpid(), signal.SIGINT) if len(server.asked) == 6 else None
+    code, out, err = call(*command)
+    assert (code, out) == (130, "")
+    assert f"hint: smolsum {' '.join(map(str, command))}" in err
+    known = len(read_jsonl(run / "eval" / "stopped" / "judgements.jsonl"))
+    assert known == 5
+    server.asked.clear()
+    server.mischief = lambda prompt, before: None
+    assert call(*command)[0] == 0
+    assert len(server.asked) == 2 * TESTS * len(CRITERIA) - known
+
+
+@pytest.mark.slow
+def test_killed_while_it_judges(run: Path, server: JudgeServer, tmp_path: Path) -> None:
+    """After kill -9 the same command asks only what is missing: no judgement that was written is asked again."""
+    server.latency_s = 0.2
+    command = [sys.executable, "-m", "smolsum", "eval", str(run), "--judge", "judge-a", "--rounds", "3"]
+    command += ["--concurrency", "2", "--name", "killed"]
+    lines = run / "eval" / "killed" / "judgements.jsonl"
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ))
+    until = time.monotonic() + 300
+    while len(read_jsonl(lines)) < 6 and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    before = read_jsonl(lines)
+    total = 3 * TESTS * len(CRITERIA)
+    assert 6 <= len(before) < total
+    assert len(read_jsonl(run / "eval" / "killed" / "generations.jsonl")) == TESTS
+    time.sleep(0.5)  # what was under way when it was killed reaches the server still
+    server.asked.clear()
+    server.latency_s = 0.0
+    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    assert len(server.asked) == total - len(before)
+    after = read_jsonl(lines)
+    assert after[: len(before)] == before
+    assert len({(row["id"], row["round"], row["metric"]) for row in after}) == len(after) == total
+    assert done.stdout == f"{run / 'eval' / 'killed'}\n"

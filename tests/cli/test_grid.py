@@ -1,0 +1,247 @@
+"""Many runs as one command: the plan, what is done and shared, what is left after a failure, Ctrl-C and kill -9."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.training import arguments, events, learned, make_data, start, wait_until, weights
+
+from smolsum.cli import main
+from smolsum.cli.grid_run import LOCK
+from smolsum.files import locked, read_jsonl
+from smolsum.runs.paths import RunPaths, acquire
+
+Call = Callable[..., tuple[int, str, str]]
+RUNS = ("tiny-length", "tiny-finetuned-rouge", "tiny-finetuned-bleu", "tiny-included-rouge", "tiny-included-bleu")
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """`smolsum` with arguments: exit code, stdout, stderr."""
+
+    def invoke(*args: object) -> tuple[int, str, str]:
+        code = main.main([str(arg) for arg in args])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return invoke
+
+
+def grid(data: Path, runs: Path, *more: str) -> list[str]:
+    """The arguments of a grid of five runs of a few steps."""
+    single = arguments(data, runs, "", stages__length__steps=2, stages__quality__steps=2, stages__included__steps=2)
+    place = single.index("--name")
+    several = ["--strategy=all", "--reward=rouge", "--reward=bleu"]
+    return [*single[:place], *single[place + 2 :], *several, "--quiet", *more]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small data set."""
+    return make_data(tmp_path_factory.mktemp("data") / "posts")
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a grid that nothing interrupted."""
+    runs = tmp_path_factory.mktemp("grid")
+    assert main.main(grid(data, runs)) == 0
+    return runs
+
+
+def test_the_study(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of all: 24 configurations and two parents, each before those that begin with it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    sets = [f"--set=stages.{name}.steps=10" for name in ("length", "quality", "included")]
+    code, out, _ = call("train", "--model=all", "--strategy=all", "--reward=all", "--dry-run", *sets)
+    rows = [re.split("  +", line) for line in out.splitlines()[1:]]
+    assert code == 0
+    assert len(rows) == len({row[0] for row in rows}) == 26
+    assert [row[0] for row in rows[::13]] == ["Qwen2.5-0.5B-Instruct-length", "LFM2.5-350M-length"]
+    assert sum(row[3] == "finetuned" and "(shared)" in row[2] for row in rows) == 12
+    assert [row[4] for row in rows[1:7]] == ["rouge", "meteor", "bleu", "meteor-bleu", "meteor-rouge", "bleu-rouge"]
+    assert {row[5] for row in rows} == {"Qwen/Qwen2.5-0.5B-Instruct", "LiquidAI/LFM2.5-350M"}
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--name", "mine"], "--name is for one run"),
+        (["--watch"], "--watch is for one run"),
+        (["--set=stages.polish.steps=3"], "no run here has a stage 'polish'"),
+        (["--reward=roug"], "unknown signal 'roug'"),
+        (["--model=tny"], "unknown model 'tny'"),
+    ],
+)
+def test_what_cannot_be_planned(flags: list[str], says: str, call: Call, tmp_path: Path) -> None:
+    """One error before anything is made."""
+    code, out, err = call("train", "--strategy=all", "--reward=rouge", f"--runs-dir={tmp_path / 'runs'}", *flags)
+    assert (code, out, err.count("error:")) == (2, "", 1)
+    assert says in err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("rewards", [["--reward=length", "--reward=rouge"], ["--reward=rouge", "--reward=length"]])
+def test_length_alone_is_planned_once(rewards: list[str], call: Call, tmp_path: Path) -> None:
+    """With every strategy length alone is one run, not another one of the joint strategy."""
+    code, out, _ = call("train", "--strategy=all", *rewards, "--dry-run", f"--runs-dir={tmp_path / 'runs'}")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()[1:]] == [
+        "tiny-length",
+        "tiny-finetuned-rouge",
+        "tiny-included-rouge",
+    ]
+
+
+def test_all_needs_a_list(call: Call, tmp_path: Path) -> None:
+    """A task that names no rewards for `all` says so."""
+    code, _, err = call("train", "--task=doc-qa", "--reward=all", "--dry-run", f"--runs-dir={tmp_path / 'runs'}")
+    assert code == 2
+    assert "the task doc-qa has no list that 'all' stands for" in err
+
+
+def test_each_parent_is_trained_once(whole: Path, data: Path, tmp_path: Path) -> None:
+    """The fine-tuned runs take the length stage, and all runs the first completions, from those before; they learn what
+    a run alone learns."""
+    assert [(whole / name).is_dir() for name in RUNS] == [True] * 5
+    for name in RUNS[1:3]:
+        assert "stage_reused" in events(whole / name)
+        assert [row["stage"] for row in learned(whole / name)] == ["quality"] * 2
+    starts = [read_jsonl(whole / name / "eval" / "start-test" / "generations.jsonl") for name in RUNS]
+    assert all(rows == starts[0] for rows in starts)
+    alone = arguments(data, tmp_path, "alone", stages__length__steps=2, stages__quality__steps=2)
+    assert main.main([*alone, "--reward=bleu", "--quiet"]) == 0
+    assert weights(tmp_path / "alone", 4) == weights(whole / "tiny-finetuned-bleu", 4)
+    for label in ("start", "length", "quality"):
+        shown = [
+            json.loads((root / "eval" / f"{label}-test" / "summary.json").read_text())["metrics"]
+            for root in (tmp_path / "alone", whole / "tiny-finetuned-bleu")
+        ]
+        assert shown[0] == shown[1]
+
+
+def test_what_is_done_is_not_trained_again(whole: Path, data: Path, call: Call) -> None:
+    """The same command prints the same directories; a run is known by its settings, other ones get a name of their
+    own."""
+    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file() and path.name != LOCK}
+    code, out, _ = call(*grid(data, whole))
+    assert (code, out.splitlines()) == (0, [str(whole / name) for name in RUNS])
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    _, out, err = call(*grid(data, whole, "--seed=7", "--dry-run"))
+    assert [line.split()[0] for line in out.splitlines()[1:]] == [f"{name}-2" for name in RUNS]
+    assert "5 to train" in err
+    _, out, err = call(*grid(data, whole, "--set=engine.memory_budget_gb=4", "--dry-run"))
+    assert "5 done" in err
+
+
+def test_one_failure_does_not_stop_the_others(data: Path, tmp_path: Path, call: Call) -> None:
+    """A run that cannot be trained is named in the end, with exit code 1; all others are there."""
+    alone = arguments(data, tmp_path, "held", stages__included__steps=2)
+    alone = [text for text in alone if not text.startswith(("--set=stages.length", "--set=stages.quality"))]
+    assert main.main([*alone, "--strategy=included", "--reward=rouge", "--quiet"]) == 0
+    held = RunPaths(tmp_path / "held")
+    held.status.write_text('{"state": "interrupted", "step": 1}')
+    call()
+    with acquire(held):
+        code, out, err = call(*grid(data, tmp_path))
+    assert code == 1
+    assert out.splitlines() == [str(tmp_path / name) for name in RUNS if name != "tiny-included-rouge"]
+    assert "warning: held failed: run 'held' is being trained by process" in err
+    assert "error: 1 of 5 runs failed: held" in err
+    code, out, _ = call(*grid(data, tmp_path))
+    assert (code, out.splitlines()[3]) == (0, str(held.root))
+
+
+def test_two_grids_in_one_directory(data: Path, tmp_path: Path, call: Call) -> None:
+    """The second is refused in one line; the first has the directory to itself."""
+    with locked(tmp_path / LOCK, "", ""):
+        code, out, err = call(*grid(data, tmp_path))
+    assert (code, out, err.count("error:")) == (2, "", 1)
+    assert f"error: a grid is being trained in {tmp_path} by process" in err
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_same_command_goes_on(number: signal.Signals, whole: Path, data: Path, tmp_path: Path, call: Call) -> None:
+    """Stopped in its second run, by Ctrl-C or kill -9, the grid ends as if nothing had been."""
+    command = [text for text in grid(data, tmp_path) if text != "--reward=bleu"]
+    names = [name for name in RUNS if not name.endswith("bleu")]
+    process = start(command)
+    second = tmp_path / names[1] / "metrics.jsonl"
+    wait_until(lambda: (second.exists() and bool(second.read_text())) or process.poll() is not None)
+    process.send_signal(number)
+    out, err = process.communicate()
+    assert process.returncode == (130 if number == signal.SIGINT else -9), err
+    assert out.splitlines() == [str(tmp_path / names[0])]
+    if number == signal.SIGINT:
+        assert "hint: smolsum train --model=tiny" in err
+    code, out, err = call(*command)
+    assert (code, out.splitlines()) == (0, [str(tmp_path / name) for name in names]), err
+    for name in names:
+        assert learned(tmp_path / name) == learned(whole / name)
+        step = 2 if "finetuned" not in name else 4
+        assert weights(tmp_path / name, step) == weights(whole / name, step)
+
+
+def test_a_run_killed_as_it_was_made(data: Path, whole: Path, call: Call) -> None:
+    """A directory without settings is taken over, one of another kind is not."""
+    (whole / "tiny-finetuned-meteor").mkdir()
+    (whole / "tiny-finetuned-meteor" / "run.lock").touch()
+    (whole / "tiny-included-meteor").mkdir()
+    _, out, _ = call(*grid(data, whole, "--reward=meteor", "--dry-run"))
+    states = {line.split()[0]: re.split("  +", line)[1] for line in out.splitlines()[1:]}
+    assert states["tiny-finetuned-meteor"] == "goes on"
+    assert states["tiny-included-meteor-2"] == "to train"
+    (whole / "tiny-finetuned-meteor" / "run.lock").unlink()
+    for name in ("tiny-finetuned-meteor", "tiny-included-meteor"):
+        (whole / name).rmdir()
+
+
+def test_commands_share_a_selection(whole: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`eval` takes the grid's runs by the same flags, and says what is not there."""
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    select = ["--model=tiny", "--strategy=all", "--reward=bleu", "--reward=meteor", "--reward=rouge"]
+    code, out, err = call("eval", *select, f"--runs-dir={whole}", "--quiet")
+    folders = ["length", "quality", "quality", "included", "included"]
+    expected = {str(whole / name / "eval" / f"{folder}-test") for name, folder in zip(RUNS, folders, strict=True)}
+    assert (code, set(out.splitlines())) == (0, expected)
+    assert "not trained yet: builtin:tiny finetuned meteor, builtin:tiny included meteor" in err
+    code, out, err = call("eval", "--strategy=finetuned", f"--runs-dir={whole}", "--quiet")
+    assert (code, len(out.splitlines())) == (0, 2)
+    for flags, says in (
+        (["--model=tiny-lfm", "--strategy=all"], "no finished run"),
+        ([], "give either a run"),
+        (["tiny", "--model=tiny"], "give either a run"),
+        (["--model=tiny", "--name=mine"], "--name and --config are for one evaluation"),
+    ):
+        code, out, err = call("eval", *flags, f"--runs-dir={whole}", "--quiet")
+        assert (code, out, err.count("error:")) == (2, "", 1), err
+        assert says in err
+
+
+def test_dry_run_says_so_of_a_stopped_run(data: Path, whole: Path, call: Call) -> None:
+    """A run that was interrupted goes on at its step."""
+    status = whole / "tiny-included-bleu" / "status.json"
+    kept = status.read_text()
+    status.write_text('{"state": "interrupted", "step": 1}')
+    _, out, err = call(*grid(data, whole, "--dry-run"))
+    status.write_text(kept)
+    assert "  goes on at step 1  " in out.splitlines()[-1]
+    assert "5 runs: 4 done, 1 to go on with" in err
+
+
+def test_subprocess_is_light(data: Path, whole: Path) -> None:
+    """A plan loads nothing that computes."""
+    line = f"main({grid(data, whole, '--dry-run')!r})"
+    code = f"import sys\nfrom smolsum.cli.main import main\n{line}\nsys.exit('mlx.core' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

@@ -1,0 +1,473 @@
+"""The layers of a configuration: which value wins, where it came from, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli
+from hypothesis import given
+from hypothesis import strategies as st
+from support.places import ROOT
+
+from smolsum.config.presets import line_numbers
+from smolsum.config.resolve import Resolved, parse_reward, render_with_sources, resolve
+from smolsum.config.sections import SECTIONS, Config, StageConfig, to_toml
+from smolsum.errors import UsageError
+from smolsum.rewards import REWARDS
+from smolsum.tasks import TASKS
+from smolsum.tasks.tldr import TldrConfig
+
+TINY = tomli.loads((ROOT / "presets" / "models" / "tiny.toml").read_text())
+
+
+def resolved(**given: Any) -> Resolved:
+    return resolve(TASKS, **given)
+
+
+def config_file(folder: Path, text: str) -> Path:
+    path = folder / "study.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refused(**given: Any) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        resolved(**given)
+    return caught.value
+
+
+# which value wins
+
+
+def test_layers_win_in_order(tmp_path: Path) -> None:
+    """Each layer beats the one below it: profile, model preset, --preset, --config, --set."""
+    file = config_file(tmp_path, "[optimizer]\nlearning_rate = 1e-5\n")
+    rates = [
+        resolved(model="qwen"),
+        resolved(model="tiny"),
+        resolved(model="tiny", presets=["study"]),
+        resolved(model="tiny", presets=["study"], config_file=file),
+        resolved(model="tiny", config_file=file, sets=["optimizer.learning_rate=1e-6"]),
+    ]
+    assert [r.config.optimizer.learning_rate for r in rates] == [
+        2e-6,
+        TINY["optimizer"]["learning_rate"],
+        2e-6,
+        1e-5,
+        1e-6,
+    ]
+
+
+def test_sources_name_every_layer(tmp_path: Path) -> None:
+    """Each value's source says which layer it came from, a file's with its line."""
+    file = config_file(tmp_path, '# mine\n[grpo]\n\nbeta = 0.1\n[run]\ndir = "here"\n')
+    result = resolved(
+        model="tiny",
+        config_file=file,
+        sets=["train.seed=7"],
+        flags={"sampling.rollouts": 4, "sampling.temperature": None},
+        environ={"SMOLSUM_RUNS_DIR": "/there"},
+    )
+    expected = {
+        "train.keep_checkpoints": "default",
+        "sampling.temperature": "preset profiles/default",
+        "train.prompts_per_step": "preset models/tiny",
+        "grpo.beta": f"{file}:4",
+        "run.dir": "environment SMOLSUM_RUNS_DIR",
+        "model.path": "flag --model",
+        "sampling.rollouts": "flag",
+        "train.seed": "--set",
+        "stages.length.learning_rate": "stage default from optimizer.learning_rate",
+        "stages.length.steps": "preset models/tiny",
+        "stages.length.rewards.length": "preset strategies/finetuned",
+        "stages.quality.rewards.meteor": "default reward meteor",
+    }
+    assert expected == {key: result.sources[key] for key in expected}
+    assert result.config.run.dir == "/there"
+
+
+def test_sources_cover_the_config() -> None:
+    """Every dotted key of the resolved configuration has a source, and no other key has one."""
+    result = resolved(reward="meteor-rouge")
+    stages = result.config.stages
+    stage_keys = [f"stages.{name}.{f.name}" for name in stages for f in dataclasses.fields(StageConfig)]
+    keys = {key for key in stage_keys if not key.endswith((".rewards", ".mix"))}
+    keys |= {f"stages.{name}.rewards.{signal}" for name, stage in stages.items() for signal in stage.rewards}
+    sections = SECTIONS | {"task": TldrConfig}
+    keys |= {f"{name}.{f.name}" for name, record in sections.items() for f in dataclasses.fields(record)}
+    assert keys == set(result.sources)
+
+
+def test_environment_holds_only_folders() -> None:
+    """Of the environment the runs folder is read and nothing else; an empty variable is no folder."""
+    environ = {"SMOLSUM_LEARNING_RATE": "1", "SMOLSUM_RUNS_DIR": ""}
+    assert resolved().config == resolved(environ=environ).config
+
+
+def test_model_takes_ids_and_folders(tmp_path: Path) -> None:
+    """--model with a hub id or a folder sets the path and brings no model preset along."""
+    for path in ("owner/name", "builtin:other", str(tmp_path)):
+        result = resolved(model=path)
+        assert path == result.config.model.path
+        assert result.sources["optimizer.learning_rate"] == "preset profiles/default"
+
+
+def test_default_model_gives_way(tmp_path: Path) -> None:
+    """The preset of the default model stays out as soon as any layer names another model."""
+    file = config_file(tmp_path, '[model]\npath = "owner/name"\n')
+    for result in (
+        resolved(config_file=file),
+        resolved(presets=["qwen"]),
+        resolved(sets=["model.path=owner/name"]),
+        resolved(flags={"model.path": "owner/name"}),
+    ):
+        assert result.config.optimizer.learning_rate == 2e-6
+
+
+def test_model_flag_beats_the_file(tmp_path: Path) -> None:
+    """--model names the model even where a configuration file names another one."""
+    file = config_file(tmp_path, '[model]\npath = "owner/name"\n')
+    assert resolved(model="tiny", config_file=file).config.model.path == "builtin:tiny"
+
+
+# --set
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("run.name=trial", "trial"),
+        ('run.name="trial"', "trial"),
+        ("run.name=2026", "2026"),
+        ("run.name=", ""),
+        ("run.name = trial", "trial"),
+        ("model.path=a=b", "a=b"),
+        ("grpo.beta=0", 0.0),
+        ("grpo.mask_truncated=false", False),
+        ("train={seed = 3}", 3),
+    ],
+)
+def test_set_reads_toml_or_text(text: str, value: object) -> None:
+    """The right side of --set is a TOML value, else a bare text; whole numbers fit number fields."""
+    config = resolved(sets=[text]).config
+    section, _, name = text.split("=")[0].strip().partition(".")
+    got = getattr(getattr(config, section), name or "seed")
+    assert (value, type(value)) == (got, type(got))
+
+
+def test_later_set_wins() -> None:
+    """Of two --set for one key the later one counts, and it beats a flag."""
+    result = resolved(sets=["train.seed=1", "train.seed=2"], flags={"train.seed": 3})
+    assert result.config.train.seed == 2
+
+
+def test_set_edits_one_weight_or_all() -> None:
+    """A weight joins the stage's other signals; a whole table replaces them."""
+    one = resolved(sets=["stages.quality.rewards.length=0.5"]).config
+    table = resolved(sets=["stages.quality.rewards.length=2.0", "stages.quality.rewards={rouge=2}"]).config
+    assert one.stages["quality"].rewards == {"meteor": 1.0, "length": 0.5}
+    assert table.stages["quality"].rewards == {"rouge": 2.0}
+
+
+@given(st.text(max_size=30))
+def test_set_never_crashes(right: str) -> None:
+    """Whatever stands right of the equals sign is a value or a UsageError."""
+    for key in ("run.name", "train.seed", "grpo.beta", "stages.length.rewards", "data"):
+        with contextlib.suppress(UsageError):
+            resolved(sets=[f"{key}={right}"])
+
+
+# stages
+
+
+@pytest.mark.parametrize(
+    ("strategy", "reward", "rewards"),
+    [
+        (None, None, {"length": ["length"], "quality": ["meteor"]}),
+        ("finetuned", "meteor-rouge", {"length": ["length"], "quality": ["meteor", "rouge"]}),
+        ("finetuned", "length", {"length": ["length"]}),
+        ("finetuned", "length-bleu", {"length": ["length"], "quality": ["length", "bleu"]}),
+        ("included", "bleu", {"included": ["length", "bleu"]}),
+        ("included", "length", {"included": ["length"]}),
+        ("included", "rouge-length", {"included": ["length", "rouge"]}),
+    ],
+)
+def test_strategies(strategy: str | None, reward: str | None, rewards: dict[str, list[str]]) -> None:
+    """A strategy's stages carry its own signals and those of --reward, each once, with weight 1."""
+    stages = resolved(strategy=strategy, reward=reward).config.stages
+    assert rewards == {name: list(stage.rewards) for name, stage in stages.items()}
+    assert list(rewards) == list(stages)
+    assert {1.0} == {weight for stage in stages.values() for weight in stage.rewards.values()}
+
+
+FILE_STAGES = """
+[stages.first]
+rewards = { length = 2 }
+temperature = 0.7
+[stages.second]
+rewards = { rouge = 1.0, length = 0.25 }
+"""
+
+
+def test_stages_of_a_file_are_used(tmp_path: Path) -> None:
+    """A configuration file's stages stand in for the default strategy, and inherit what they leave out."""
+    result = resolved(config_file=config_file(tmp_path, FILE_STAGES))
+    assert list(result.config.stages) == ["first", "second"]
+    first, second = result.config.stages.values()
+    assert (first.rewards, first.temperature, second.temperature) == ({"length": 2.0}, 0.7, 1.0)
+    assert (second.steps, second.epochs, second.beta) == (0, 1.0, TINY["grpo"]["beta"])
+
+
+@pytest.mark.parametrize("flag", [{"strategy": "finetuned"}, {"reward": "meteor"}])
+def test_strategy_and_reward_replace_the_files_stages(tmp_path: Path, flag: dict[str, str]) -> None:
+    """--strategy or --reward given by flag replaces the stages of a configuration file wholesale."""
+    result = resolved(config_file=config_file(tmp_path, FILE_STAGES), **flag)
+    assert list(result.config.stages) == ["length", "quality"]
+
+
+def test_strategy_as_a_preset(tmp_path: Path) -> None:
+    """--preset with a strategy chooses it, but gives way to --strategy and to a file's stages."""
+    file = config_file(tmp_path, FILE_STAGES)
+    chosen = [
+        resolved(presets=["included"]),
+        resolved(presets=["included"], reward="bleu"),
+        resolved(presets=["included"], strategy="finetuned"),
+        resolved(presets=["included"], config_file=file),
+    ]
+    expected = [["included"], ["included"], ["length", "quality"], ["first", "second"]]
+    assert expected == [list(result.config.stages) for result in chosen]
+
+
+def test_stage_values_given_in_a_file_beat_stage_defaults(tmp_path: Path) -> None:
+    """A model preset's defaults for a stage fill only what the stage does not say itself."""
+    text = "[stages.length]\nsteps = 7\nrewards = { length = 1.0 }\n[stages.quality]\nrewards = { bleu = 1.0 }\n"
+    stages = resolved(model="tiny", config_file=config_file(tmp_path, text)).config.stages
+    assert (stages["length"].steps, stages["quality"].steps) == (7, TINY["stage_defaults"]["quality"]["steps"])
+
+
+def test_typed_run_value_reaches_the_stages(tmp_path: Path) -> None:
+    """A value typed for the whole run also holds in stages that a file gave a value of their own."""
+    text = to_toml(resolved().config)
+    sets = ["grpo.beta=0.3", "stages.quality.beta=0.4"]
+    stages = resolved(config_file=config_file(tmp_path, text), sets=sets).config.stages
+    assert (stages["length"].beta, stages["quality"].beta) == (0.3, 0.4)
+
+
+def test_epochs_displace_inherited_steps(tmp_path: Path) -> None:
+    """Epochs given for a stage count, though a layer below gave it steps; given together, steps count."""
+    text = "[stages.quality]\nepochs = 2\nrewards = { bleu = 1.0 }\n"
+    file = config_file(tmp_path, text)
+    by_file = resolved(model="tiny", config_file=file).config
+    by_set = resolved(model="tiny", sets=["stages.quality.epochs=2.0"]).config
+    both = resolved(model="tiny", sets=["stages.quality.epochs=2.0", "stages.quality.steps=9"]).config
+    found = [(c.stages["quality"].steps, c.stages["quality"].epochs) for c in (by_file, by_set, both)]
+    assert found == [(0, 2.0), (0, 2.0), (9, 2.0)]
+
+
+def test_parse_reward() -> None:
+    """A reward names known signals joined by hyphens, each once."""
+    assert parse_reward("meteor-rouge", REWARDS) == ("meteor", "rouge")
+    assert parse_reward("new", known=("new",)) == ("new",)
+    for wrong in ("", "meteor-", "rogue", "meteor-rouge-meteor"):
+        with pytest.raises(UsageError):
+            parse_reward(wrong, REWARDS)
+
+
+# text
+
+
+def test_config_repeats_itself(tmp_path: Path) -> None:
+    """A resolved configuration given back as a file repeats it, whatever odd values it holds."""
+    sets = [
+        "train.seed=123456789",
+        'task.system_prompt="a\\n\\"b\\" = # [x] \\u2028 ü"',
+        "grpo.beta=0.1234567890123",
+    ]
+    first = resolved(strategy="included", reward="meteor-rouge", sets=sets).config
+    again = resolved(config_file=config_file(tmp_path, to_toml(first))).config
+    assert first == again
+    assert list(first.stages) == list(again.stages)
+
+
+def test_render_is_the_config_with_sources() -> None:
+    """The rendering is TOML of the same configuration, and each value's line ends in its source."""
+    result = resolved(sets=["train.seed=7"])
+    text = render_with_sources(result)
+    assert tomli.loads(to_toml(result.config)) == tomli.loads(text)
+    assert "seed = 7                                  # --set" in text.splitlines()
+    values = [line for line in text.splitlines() if " = " in line]
+    assert len(result.sources) == len(values)
+    assert all("  # " in line for line in values)
+
+
+def test_line_numbers_see_through_strings_and_arrays() -> None:
+    """A key's line is found past strings and arrays that span lines and look like TOML themselves."""
+    text = 'a = """\n[b]\nc = 1\n"""\n\n[b]  # x\n# c = 2\nd = [\n  1,\n]\nc.e = { f = 1 }\n"g" = 2\n'
+    lines = {"a": 1, "b": 6, "b.d": 8, "b.c": 11, "b.c.e": 11, "b.c.e.f": 11, "b.g": 12}
+    assert lines == line_numbers(text)
+    assert lines == line_numbers(text.replace("\n", "\r\n"))
+
+
+def test_records_are_frozen() -> None:
+    """A resolved record cannot be changed."""
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config().run.name = "x"  # type: ignore[misc]
+
+
+# bad input
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "hint"),
+    [
+        ({"presets": ["studdy"]}, "unknown preset 'studdy'", "did you mean study?"),
+        ({"presets": ["my.toml"]}, "unknown preset 'my.toml'", "a file of your own is given with --config"),
+        ({"model": "tinny"}, "flag --model: unknown model 'tinny'", "did you mean tiny?"),
+        ({"strategy": "include"}, "flag --strategy: unknown strategy 'include'", "did you mean included?"),
+        ({"reward": "rogue"}, "flag --reward: unknown signal 'rogue' in 'rogue'", "did you mean rouge?"),
+        ({"sets": ["grpo.betta=1"]}, "--set: unknown key 'grpo.betta'", "did you mean grpo.beta?"),
+        ({"sets": ["grop={beta=1}"]}, "--set: unknown key 'grop'", "did you mean grpo?"),
+        ({"sets": ["seed=1"]}, "--set: unknown key 'seed'", "did you mean train.seed?"),
+        (
+            {"sets": ["stages.qualty.steps=1"]},
+            "--set: stages.qualty.steps: the run has no stage 'qualty'",
+            "did you mean quality?",
+        ),
+        (
+            {"sets": ["stages.quality.rewards.bleau=1"]},
+            "--set: unknown signal 'bleau' in stages.quality.rewards",
+            "did you mean bleu?",
+        ),
+        (
+            {"sets": ["grpo.loss=grop"]},
+            "--set: grpo.loss must be one of grpo, study, dr_grpo, dapo, gspo, cispo, got 'grop'",
+            "did you mean grpo?",
+        ),
+        (
+            {"sets": ["grpo.kl=k33"]},
+            "--set: grpo.kl must be one of k1, k2, k3, got 'k33'",
+            "did you mean k3?",
+        ),
+        (
+            {"sets": ["grpo.correction=token_clip"]},
+            "--set: grpo.correction must be one of none, token_truncate, sequence_truncate, token_mask, sequence_mask, "
+            "got 'token_clip'",
+            "did you mean token_mask?",
+        ),
+        (
+            {"sets": ["grpo.advantage_scale=gpdo"]},
+            "--set: grpo.advantage_scale must be one of group, batch, none, gdpo, got 'gpdo'",
+            "did you mean gdpo?",
+        ),
+        ({"sets": ["grpo.beta"]}, "--set grpo.beta: not of the form key=value", "--set grpo.beta=0.05"),
+    ],
+)
+def test_unknown_names(given: dict[str, Any], message: str, hint: str) -> None:
+    """An unknown preset, model, strategy, signal, key, stage or choice is refused with the nearest name."""
+    error = refused(**given)
+    assert (message, hint, 2) == (str(error), error.hint, error.exit_code)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sampling.rollouts=1",
+        "sampling.rollouts=8.0",
+        "sampling.rollouts=true",
+        "sampling.temperature=0",
+        "sampling.temperature=inf",
+        "sampling.temperature=hot",
+        "sampling.max_new_tokens=0",
+        "task.target_tokens=0",
+        "task.tolerance_tokens=-1",
+        "rewards.length_floor=0",
+        "grpo.eps_low=1",
+        "grpo.eps_high=0",
+        "grpo.beta=nan",
+        "grpo.eps_max=0.2",
+        "grpo.correction_cap=0.9",
+        "grpo.correction_floor=1",
+        "grpo.off_policy_delta=-1",
+        "rewards.overlong_buffer=0",
+        "grpo.mask_truncated=1",
+        "optimizer.beta2=1.0",
+        "optimizer.eps=0",
+        "train.seed=-1",
+        "train.seed=9007199254740992",
+        "stages.quality.steps=-1",
+        "stages.quality.epochs=0",
+        "stages.quality.rewards.meteor=true",
+        "stages.quality.rewards.meteor=0",
+        "run.name=../elsewhere",
+        "run=3",
+        "data.path=' '",
+        "stage_defaults.quality.steps=3",
+    ],
+)
+def test_bad_values_name_their_source(text: str) -> None:
+    """A value of the wrong type or out of range is refused, with its source, its key and a remedy."""
+    error = refused(sets=[text])
+    assert str(error).startswith("--set: ")
+    assert error.hint
+
+
+def test_posts_and_references_are_two_columns() -> None:
+    """Training on the post as its own summary would go well and mean nothing."""
+    with pytest.raises(UsageError, match="cannot both come from column 'prompt'"):
+        resolved(sets=["data.completion_column=prompt"])
+
+
+def test_a_correction_needs_recomputed_log_probs(tmp_path: Path) -> None:
+    """Against the sampler's own log-probs it would count twice; the error names where it came from."""
+    error = refused(config_file=config_file(tmp_path, '[grpo]\ncorrection = "token_mask"\n'))
+    assert str(error).startswith(f"{tmp_path}")
+    assert ":2: grpo.correction = 'token_mask' needs recomputed log-probs" in str(error)
+    assert error.hint == "--set grpo.old_logprobs=recomputed, or --set grpo.correction=none"
+    chosen = resolved(sets=["grpo.correction=token_mask", "grpo.old_logprobs=recomputed"]).config.grpo
+    assert (chosen.correction, chosen.old_logprobs) == ("token_mask", "recomputed")
+
+
+def test_an_overlong_buffer_beyond_the_limit_is_refused() -> None:
+    """Where a stage has that signal; elsewhere nothing reads it."""
+    sets = ["rewards.overlong_buffer=65", "sampling.max_new_tokens=64"]
+    assert resolved(sets=sets).config.rewards.overlong_buffer == 65
+    error = refused(sets=[*sets, "stages.quality.rewards.overlong=0.5"])
+    assert str(error).startswith("--set: the 65 tokens of rewards.overlong_buffer are more than")
+    assert error.hint == "--set rewards.overlong_buffer=12"
+
+
+def test_bad_values_in_a_file_name_its_line(tmp_path: Path) -> None:
+    """What is wrong in a file is told with path and line, even where a later layer would win."""
+    cases = {
+        "[grpo]\n\nbeta = -1\n": ":3: grpo.beta must be 0 or more, got -1.0",
+        "[grpo]\nbetta = 1\n": ":2: unknown key 'grpo.betta'",
+        "[grop]\n": ":1: unknown key 'grop'",
+        "train = 1\n": ":1: train must be a table, got 1",
+        "[stages.quality]\nsteps = 3\n": ":1: stage quality has no reward of any weight",
+        "[stages.quality]\nrewards = ['meteor']\n": ":2: stages.quality.rewards must be a table",
+        "[stages.'../x']\n": ":1: unknown key 'stages.../x'",
+        "[stages.'a b']\n": ":1: stages.a b: the name of a stage must be a plain name",
+    }
+    for text, message in cases.items():
+        file = config_file(tmp_path, text)
+        assert str(refused(config_file=file, sets=["grpo.beta=0.1"])).startswith(f"{file}{message}")
+
+
+def test_broken_toml_names_line_and_column(tmp_path: Path) -> None:
+    """A syntax error is told with line and column."""
+    file = config_file(tmp_path, "[grpo]\nloss = study\n")
+    assert f"{file}:2:8: not TOML: invalid value" == str(refused(config_file=file))
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    """A missing file, a folder and a file that is no text are refused; a run's folder points to its file."""
+    missing = refused(config_file=tmp_path / "none.toml")
+    assert f"cannot read the configuration file {tmp_path}/none.toml: no such file or directory" == str(missing)
+    (tmp_path / "config.toml").write_text("")
+    assert f"--config {tmp_path}/config.toml" == refused(config_file=tmp_path).hint
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    assert f"{tmp_path}/binary: not UTF-8 text" == str(refused(config_file=tmp_path / "binary"))

@@ -1,0 +1,74 @@
+"""How a stage mixes kinds of prompts."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smolsum.config.schedule import apportion, epoch_counts
+from smolsum.config.sections import Config, TrainConfig
+from smolsum.errors import UsageError
+from smolsum.train.batch import PromptOrder
+from smolsum.types import Prompt
+
+KINDS = ["simple"] * 30 + ["medium"] * 45 + ["hard"] * 75
+
+
+def test_epochs_keep_the_mix() -> None:
+    """As many prompts as the scarcest kind allows: 30 / 0.35 = 85.7, of which 30, 47 and 9 would need 2 medium ones
+    more."""
+    counts = epoch_counts("s", {"simple": 0.35, "medium": 0.55, "hard": 0.1}, KINDS)
+    assert counts == {"simple": 29, "medium": 45, "hard": 8}
+    assert epoch_counts("s", {"hard": 1.0, "simple": 0.0}, KINDS) == {"hard": 75}
+    assert epoch_counts("s", {}, KINDS) == {"": 150}
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=60), st.lists(st.integers(0, 9), min_size=3, max_size=3))
+def test_counts_never_exceed_what_there_is(kinds: list[str], parts: list[int]) -> None:
+    """Whatever the mix: no more than there are, and the largest epoch for which that holds."""
+    there = Counter(kinds)
+    mix = {kind: part / sum(parts) for kind, part in zip("abc", parts, strict=True) if sum(parts) and there[kind]}
+    if not mix or not sum(mix.values()):
+        return
+    mix = {kind: share / sum(mix.values()) for kind, share in mix.items()}
+    counts = epoch_counts("s", mix, kinds)
+    assert all(counts[kind] <= there[kind] for kind in counts)
+    larger = apportion(sum(counts.values()) + 1, {kind: share for kind, share in mix.items() if share})
+    assert any(count > there[kind] for kind, count in larger.items())
+
+
+@pytest.mark.parametrize(
+    ("mix", "says"),
+    [
+        ({"simple": 0.5}, "makes 0.5, not 1"),
+        ({"hrad": 1.0}, "mixes in 'hrad' prompts"),
+        ({"hard": 1.0, "hardd": 0.0}, "mixes in 'hardd' prompts"),
+    ],
+)
+def test_an_impossible_mix(mix: dict[str, float], says: str) -> None:
+    """One error that names the stage."""
+    with pytest.raises(UsageError, match=f"stage basics.*|{says}") as caught:
+        epoch_counts("basics", mix, KINDS)
+    assert says in caught.value.message
+    assert caught.value.hint
+
+
+def test_every_epoch_has_the_mix() -> None:
+    """Each epoch has its share of each kind, no prompt twice, and other prompts than the epoch before."""
+    prompts = tuple(Prompt(str(n), (), (1,), (), {"level": kind}) for n, kind in enumerate(KINDS))
+    counts = epoch_counts("s", {"simple": 0.2, "hard": 0.8}, KINDS)
+    size = sum(counts.values())
+    config = Config(train=TrainConfig(prompts_per_step=size))
+    order = PromptOrder(prompts, config, 0, KINDS, counts)
+    epochs = [order.take(n) for n in range(3)]
+    for epoch in epochs:
+        assert Counter(p.metadata["level"] for p in epoch) == counts
+        assert len({p.id for p in epoch}) == size
+    assert {p.id for p in epochs[0]} != {p.id for p in epochs[1]}
+    assert [p.id for p in PromptOrder(prompts, config, 0, KINDS, counts).take(1)] == [p.id for p in epochs[1]]
+    shares = np.array([counts["simple"], counts["hard"]]) / size
+    assert shares == pytest.approx([0.2, 0.8], abs=0.01)

@@ -1,0 +1,91 @@
+"""`smolsum eval --worker`: the same completions as here, whatever becomes of the workers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.serving import process
+from support.training import SIZES, arguments, make_data
+
+from smolsum.cli.main import main
+from smolsum.files import read_jsonl
+
+LORA = {"lora__rank": 4, "lora__keys": "self_attn.q_proj"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{}, LORA], ids=["whole", "adapter"])
+def test_workers_give_what_this_machine_gives(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers that hold the untrained model are given the trained weights; every completion is that of the run's
+    own evaluation on this machine, and says which worker sampled it."""
+    monkeypatch.delenv("SMOLSUM_WORKERS", raising=False)
+    data, runs = make_data(tmp_path / "data"), tmp_path / "runs"
+    steps = {"stages__length__steps": 2, "stages__quality__steps": 1, "stages__length__learning_rate": 3e-3}
+    assert main(arguments(data, runs, "mine", **steps, **settings)) == 0
+    ours = {row["id"]: row for row in read_jsonl(runs / "mine" / "eval" / "quality-test" / "scores.jsonl")}
+    evaluated = ["eval", str(runs / "mine"), "--name", "far", "--set", "train.eval_batch=4"]
+    with (
+        process("--model", "tiny", log=tmp_path / "a") as (_, a),
+        process("--model", "tiny", log=tmp_path / "b") as (_, b),
+    ):
+        assert main([*evaluated, "--worker", str(a.base_url), "--worker", str(b.base_url)]) == 0
+    far = runs / "mine" / "eval" / "far"
+    rows = read_jsonl(far / "generations.jsonl")
+    assert {row["id"]: row["text"] for row in rows} == {name: row["text"] for name, row in ours.items()}
+    assert len(rows) == SIZES["test"]
+    assert {row["worker"] for row in rows} <= {client.base_url.netloc.decode() for client in (a, b)}
+    assert {row["policy_version"] for row in rows} == {3}
+    scores = read_jsonl(far / "scores.jsonl")
+    assert {row["id"]: row["meteor"] for row in scores} == {name: row["meteor"] for name, row in ours.items()}
+
+
+@pytest.mark.slow
+def test_workers_die(tmp_path: Path) -> None:
+    """One is killed: the other takes over its posts. Both are: exit 3, and the same command without workers makes only
+    what is missing."""
+    sizes = ["--set=train.eval_batch=2", "--set=workers.wait_s=1", "--set=sampling.max_new_tokens=24"]
+    evaluated = ["eval", "tiny", "--runs-dir", str(tmp_path), *sizes]
+    saved = tmp_path / "eval-tiny-test" / "generations.jsonl"
+    with (
+        process("--model", "tiny", log=tmp_path / "a") as (first, a),
+        process("--model", "tiny", log=tmp_path / "b") as (second, b),
+    ):
+        evaluation = smolsum([*evaluated, "--worker", str(a.base_url), "--worker", str(b.base_url)])
+        until(evaluation, saved, 10)
+        first.kill()
+        until(evaluation, saved, 60)
+        second.kill()
+        _, said = evaluation.communicate(timeout=120)
+    assert evaluation.returncode == 3, said
+    assert "error: no worker came back in" in said
+    then = read_jsonl(saved)
+    assert 60 <= len(then) < 200
+    assert main(evaluated) == 0
+    now = read_jsonl(saved)
+    assert now[: len(then)] == then
+    assert len({row["id"] for row in now}) == len(now) == 200
+    assert {row["worker"] for row in now[len(then) :]} == {"local"}
+    assert {row["worker"] for row in then} == {client.base_url.netloc.decode() for client in (a, b)}
+
+
+def smolsum(arguments: Sequence[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "smolsum", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def until(evaluation: subprocess.Popen[str], saved: Path, count: int) -> None:
+    """Wait until so many completions are saved."""
+    deadline = time.monotonic() + 120
+    while not saved.exists() or len(saved.read_bytes().splitlines()) < count:
+        assert evaluation.poll() is None, evaluation.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,0 +1,167 @@
+"""Sampling: each rollout its own stream, its true log-probs, and an honest end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+from support.models import EOS, build
+
+from smolsum.policy.cpu import kernels
+from smolsum.policy.logprobs import group_logprobs
+from smolsum.policy.sampling import Completion, generate, rollout_seed
+
+# isort: split
+import mlx.core as mx
+import mlx.nn as nn
+
+PROMPTS = [[5, 9, 33, 4, 60, 12, 8, 41], [7], [3, 3], [11, 12, 13, 14, 15]]
+SEEDS = [[rollout_seed(1, p, g) for g in range(4)] for p in range(len(PROMPTS))]
+
+
+def sample(
+    model: nn.Module, prompts: list[list[int]], seeds: list[list[int]], *, temperature: float = 1.0, tokens: int = 24
+) -> list[list[Completion]]:
+    return generate(model, prompts, seeds, eos_ids=frozenset({EOS}), temperature=temperature, max_new_tokens=tokens)
+
+
+def eager() -> nn.Module:
+    """A model that likes to stop: about one token in ten is EOS."""
+    model = build("qwen2", tie_word_embeddings=False)
+    bias = mx.zeros(64)
+    bias[EOS] = 2.5
+    model.lm_head = nn.Linear(32, 64)
+    model.lm_head.bias = bias
+    return model
+
+
+@pytest.mark.parametrize("family", ["qwen2", "lfm2"])
+def test_a_rollout_does_not_depend_on_its_batch(family: str) -> None:
+    """Alone, or among prompts of other lengths, a seed gives the same tokens and the same log-probs."""
+    model = build(family)
+    together = sample(model, PROMPTS, SEEDS)
+    for prompt, seeds, row in zip(PROMPTS, SEEDS, together, strict=True):
+        alone = sample(model, [prompt], [seeds[1:2]])[0][0]
+        assert alone.token_ids == row[1].token_ids
+        np.testing.assert_allclose(row[1].logprobs, alone.logprobs, rtol=1e-5, atol=1e-5)
+
+
+def test_it_can_be_replayed_after_others_have_left_the_batch() -> None:
+    """Rollouts that end and leave make no difference to those that go on."""
+    model = eager()
+    together = sample(model, PROMPTS, SEEDS, tokens=40)
+    assert len({len(c.token_ids) for row in together for c in row}) > 4
+    for prompt, seeds, row in zip(PROMPTS, SEEDS, together, strict=True):
+        for seed, completion in zip(seeds, row, strict=True):
+            alone = sample(model, [prompt], [[seed]], tokens=40)[0][0]
+            assert (alone.token_ids, alone.finish_reason) == (completion.token_ids, completion.finish_reason)
+
+
+def test_a_longer_limit_goes_on_where_a_shorter_one_cut() -> None:
+    """The limit is not part of a rollout's randomness."""
+    model = build("qwen2")
+    short, long = (sample(model, PROMPTS[:1], SEEDS[:1], tokens=n)[0][0] for n in (3, 12))
+    assert long.token_ids[:3] == short.token_ids
+
+
+def test_the_end_is_told_and_kept() -> None:
+    """EOS is the last token of a rollout that stopped, and in no other place; the limit is told as length."""
+    completions = [c for row in sample(eager(), PROMPTS, SEEDS, tokens=12) for c in row]
+    assert {c.finish_reason for c in completions} == {"stop", "length"}
+    for c in completions:
+        assert len(c.token_ids) == len(c.logprobs)
+        assert EOS not in c.token_ids[:-1]
+        if c.finish_reason == "stop":
+            assert c.token_ids[-1] == EOS
+        else:
+            assert c.token_ids[-1] != EOS
+            assert len(c.token_ids) == 12
+
+
+def test_eos_as_the_last_token_allowed_is_a_stop() -> None:
+    """A rollout whose EOS comes just in time was not cut."""
+    model = eager()
+    free = next(c for row in sample(model, PROMPTS, SEEDS, tokens=40) for c in row if 2 < len(c.token_ids) < 40)
+    p, g = next(
+        (p, g) for p, row in enumerate(sample(model, PROMPTS, SEEDS, tokens=40)) for g, c in enumerate(row) if c == free
+    )
+    tight = sample(model, [PROMPTS[p]], [[SEEDS[p][g]]], tokens=len(free.token_ids))[0][0]
+    assert (tight.token_ids, tight.finish_reason) == (free.token_ids, "stop")
+    cut = sample(model, [PROMPTS[p]], [[SEEDS[p][g]]], tokens=len(free.token_ids) - 1)[0][0]
+    assert (cut.token_ids, cut.finish_reason) == (free.token_ids[:-1], "length")
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama", "lfm2"])
+def test_log_probs_are_those_of_the_trainer(family: str) -> None:
+    """What the sampler says of its tokens, the training path computes again, at the sampling temperature."""
+    model = build(family)
+    for prompt, row in zip(PROMPTS, sample(model, PROMPTS, SEEDS, temperature=0.7), strict=True):
+        logp, mask = group_logprobs(model, prompt, [c.token_ids for c in row], temperature=0.7)
+        for got, seen, c in zip(logp.tolist(), mask.tolist(), row, strict=True):
+            assert sum(seen) == len(c.token_ids)
+            np.testing.assert_allclose(got[: len(c.logprobs)], c.logprobs, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "lfm2"])
+def test_half_precision_samples_and_trains(family: str) -> None:
+    """A bfloat16 model works on every backend, and its two sets of log-probs agree to its rounding."""
+    model = build(family)
+    model.set_dtype(mx.bfloat16)
+    kernels.install(model)
+    for prompt, row in zip(PROMPTS, sample(model, PROMPTS, SEEDS, tokens=6), strict=True):
+        logp, _ = group_logprobs(model, prompt, [c.token_ids for c in row])
+        for got, c in zip(logp.tolist(), row, strict=True):
+            np.testing.assert_allclose(got[: len(c.logprobs)], c.logprobs, atol=0.1)
+
+
+def test_greedy_takes_the_likeliest_token() -> None:
+    """Temperature 0 is argmax at every step, whatever the seed, with log-probs at temperature 1."""
+    model = build("lfm2")
+    completion, other = sample(model, PROMPTS[:1], [[1, 2]], temperature=0.0, tokens=10)[0]
+    assert completion == other
+    ids = list(PROMPTS[0])
+    for token, logprob in zip(completion.token_ids, completion.logprobs, strict=True):
+        logits = model(mx.array([ids]))[0, -1]
+        assert mx.argmax(logits).item() == token
+        assert (logits[token] - mx.logsumexp(logits)).item() == pytest.approx(logprob, abs=1e-4)
+        ids.append(token)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.5])
+def test_tokens_follow_the_distribution(temperature: float) -> None:
+    """The first tokens of 4000 seeds agree with softmax (chi-square; fixed seeds, so never by chance)."""
+    model = build("qwen2")
+    seeds = [rollout_seed(5, g) for g in range(4000)]
+    drawn = [
+        c.token_ids[0]
+        for batch in range(8)
+        for c in sample(model, PROMPTS[:1], [seeds[batch::8]], temperature=temperature, tokens=1)[0]
+    ]
+    expected = np.array(mx.softmax(model(mx.array(PROMPTS[:1]))[0, -1] / temperature)).astype(float)
+    expected *= 4000 / expected.sum()
+    observed = np.bincount(drawn, minlength=64).astype(float)
+    rare = expected < 5
+    assert (~rare).sum() > 10
+    observed, expected = (np.append(counts[~rare], counts[rare].sum()) for counts in (observed, expected))
+    keep = expected > 0
+    assert chisquare(observed[keep], expected[keep]).pvalue > 0.01
+
+
+def test_two_tokens_of_a_rollout_are_independent_draws() -> None:
+    """A rollout does not use the same random number twice."""
+    rows = sample(build("qwen2"), [[5, 9]], [[rollout_seed(3, g) for g in range(64)]], temperature=50.0, tokens=2)[0]
+    pairs = np.array([c.token_ids for c in rows if len(c.token_ids) == 2])
+    assert len({tuple(pair) for pair in pairs.tolist()}) > 50
+    assert abs(np.corrcoef(pairs.T)[0, 1]) < 0.4
+
+
+def test_seeds_are_their_place_s_own() -> None:
+    """63 bits, no two places alike, also where numbers could run together, and the same on every machine."""
+    seeds = [
+        rollout_seed(run, step, p, g) for run in (1, 11) for step in (1, 11, 111) for p in range(8) for g in range(8)
+    ]
+    seeds += [rollout_seed(1, "1", 1), rollout_seed(1, 1, "1"), rollout_seed(1, "1, 1"), rollout_seed(1)]
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert max(seeds) > 2**62
+    assert rollout_seed(42, 0, 0, "a", 0) == 5253903011854145258

@@ -1,0 +1,147 @@
+"""A folder at a URL: whole files in and out of real S3 and a disk, and one error for each thing that can be wrong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.disks import mounted
+from support.s3_server import S3Server, serving
+
+from smolsum.cli.main import main
+from smolsum.errors import SmolsumError, UnreachableError, UsageError
+from smolsum.runs.mirror.store import Store
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    """A server."""
+    with serving() as server:
+        yield server
+
+
+@pytest.mark.parametrize("kind", ["s3", "disk"])
+def test_files_go_in_and_out(s3: S3Server, tmp_path: Path, kind: str) -> None:
+    """What was written is read back, listed with its size, replaced and removed; twice removed is no error."""
+    store = Store(f"{s3.url}/a" if kind == "s3" else f"file://{tmp_path}/a")
+    assert store.sizes() == {}
+    store.prove()
+    assert store.sizes() == {}
+    store.write("x/empty", b"")
+    store.write("x/one", b"1")
+    (tmp_path / "weights").write_bytes(bytes(3_000_000))
+    store.put(tmp_path / "weights", "y/weights")
+    assert store.sizes() == {"x/empty": 0, "x/one": 1, "y/weights": 3_000_000}
+    assert store.folders() == ["x", "y"]
+    store.write("x/one", b"two")
+    assert store.read("x/one") == b"two"
+    store.fetch("y/weights", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == bytes(3_000_000)
+    store.remove("x/one")
+    store.remove("x/one")
+    assert not store.has("x/one")
+    assert store.has("x/empty")
+    with pytest.raises(FileNotFoundError):
+        store.put(tmp_path / "gone", "y/gone")
+    assert "y/gone" not in store.sizes()
+
+
+def test_what_is_no_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each mistake is one sentence with a remedy: no URL, unknown or missing library, no bucket, no server, no key."""
+    for url, words in {
+        "bucket/runs": "no URL to mirror runs at",
+        "s3://": "no URL to mirror runs at",
+        "file://runs": "no URL to mirror runs at",
+        "s4://bucket": "Protocol not known",
+        "gs://bucket": "nothing installed can reach",
+    }.items():
+        with pytest.raises(UsageError, match=words) as refused:
+            Store(url)
+        assert refused.value.hint
+    with pytest.raises(UsageError, match="holds a password") as refused:
+        Store("ftp://me:SECRET@127.0.0.1:1/runs")
+    assert "SECRET" not in f"{refused.value.message} {refused.value.hint}"
+    with pytest.raises(UnreachableError, match="cannot reach"):
+        Store("ftp://127.0.0.1:1/runs")
+    with pytest.raises(UsageError, match="bucket does not exist") as refused:
+        Store("s3://no-such-bucket/runs").prove()
+    assert refused.value.hint
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    with pytest.raises(UsageError, match="does not let us write: Unable to locate credentials"):
+        Store(s3.url).prove()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("foo", "no URL to mirror runs at"),
+        ("bar://x/y", "Protocol not known: bar"),
+        ("s3://u:SECRET@b/x", "holds a password"),
+        ("memory://m", "is gone when this process ends"),
+        ("simplecache::memory://m", "is gone when this process ends"),
+        ("http://127.0.0.1:9/runs", "of a kind that cannot be written to: http is only read from"),
+    ],
+)
+def test_where_no_run_can_be_kept_is_known_at_once(url: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A dry run says it too, nothing is loaded, and nobody is asked."""
+    for more in (["--dry-run"], ["--dry-run", "--strategy=all"], []):
+        assert main(["train", "--mirror", url, *more]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert words in err.splitlines()[0]
+        assert err.startswith("error: ")  # not after "starting"
+        assert "hint: " in err
+        assert "SECRET" not in err
+
+
+def test_nobody_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is not there is exit code 3, with the variable that says where servers are."""
+    with serving() as server:
+        server.stop()
+        with pytest.raises(UnreachableError, match="does not answer") as refused:
+            Store(server.url).prove()
+        assert "AWS_ENDPOINT_URL_S3" in str(refused.value.hint)
+
+
+def test_a_disk_that_refuses(tmp_path: Path) -> None:
+    """A file where a folder should be, a right that is lacking, no room: nothing about networks or credentials, each
+    with what helps, and no half file is left."""
+    (tmp_path / "file").write_text("")
+    for url, words in {
+        f"file://{tmp_path}/file": "cannot be a folder, as there is a file",
+        f"file://{tmp_path}/file/a": "cannot be a folder, as there is a file",
+        "file:///proc/nothing": "is not there",
+    }.items():
+        with pytest.raises(UsageError, match=words) as refused:
+            Store(url).prove()
+        assert "AWS" not in str(refused.value.hint)
+    with mounted(tmp_path / "small", 64) as disk:
+        store = Store(f"file://{disk}/runs")
+        store.prove()
+        with pytest.raises(SmolsumError, match="the disk is full at file://") as full:
+            store.write("big", bytes(100_000))
+        assert "free space" in str(full.value.hint)
+        assert store.sizes() == {}
+        store.write("small", b"1")
+
+
+def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
+    """Rights, not credentials."""
+    folder = tmp_path / "theirs"
+    folder.mkdir(mode=0o555)
+    if os.access(folder, os.W_OK):  # root may everything, but for what the kernel keeps to itself
+        folder = Path("/sys/kernel/smolsum")
+    with pytest.raises(UsageError, match="does not let us write") as refused:
+        Store(f"file://{folder}/runs").prove()
+    assert "AWS" not in str(refused.value.hint)
+
+
+def test_no_room_where_a_run_is_fetched_to(s3: S3Server, tmp_path: Path) -> None:
+    """This machine's disk is full, and the store is not blamed for it."""
+    store = Store(f"{s3.url}/room")
+    store.write("big", bytes(100_000))
+    with mounted(tmp_path / "small", 64) as disk, pytest.raises(OSError, match="No space left"):
+        store.fetch("big", disk / "big")

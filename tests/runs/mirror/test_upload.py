@@ -1,0 +1,337 @@
+"""Runs that are kept elsewhere while they train: what lies there at any moment, and that a run goes on from there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.s3_server import S3Server, serving
+from support.training import arguments, events, learned, make_data, start, wait_until, weights
+
+from smolsum.cli.main import main
+from smolsum.errors import UsageError
+from smolsum.files import read_jsonl
+from smolsum.runs import checkpoints
+from smolsum.runs.mirror.store import Store, fetch_run
+from smolsum.runs.mirror.upload import Mirror
+from smolsum.runs.paths import RunPaths, create_run
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    """A server."""
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small data set."""
+    return make_data(tmp_path_factory.mktemp("data") / "posts")
+
+
+@pytest.fixture(scope="module")
+def finished(data: Path, tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Path:
+    """A mirrored run of two stages that nothing interrupted."""
+    runs = tmp_path_factory.mktemp("whole")
+    assert main([*arguments(data, runs, "whole"), "--mirror", s3.url]) == 0
+    return runs / "whole"
+
+
+def a_run(folder: Path, name: str = "mine") -> RunPaths:
+    """A run directory without a trainer."""
+    paths = create_run(folder, name)
+    paths.config.write_text("a = 1\n")
+    paths.info.write_text(json.dumps({"created": name}))
+    return paths
+
+
+def save(paths: RunPaths, step: int, content: bytes = b"w" * 1000) -> None:
+    """A checkpoint with two files."""
+
+    def write(folder: Path) -> None:
+        (folder / "model.safetensors").write_bytes(content)
+        (folder / "config.json").write_text("{}")
+
+    checkpoints.save(paths, step, write, {"stage": "length"})
+
+
+def mirror(url: str, paths: RunPaths) -> Mirror:
+    """A mirror at work."""
+    found = Mirror(url, round_s=0.05, settle_s=1.0)
+    found.begin(paths)
+    return found
+
+
+def silent(kind: str, message: str) -> None:
+    """Hears an event."""
+
+
+def there(s3: S3Server, name: str) -> set[str]:
+    """What the bucket has of a run."""
+    return {key.removeprefix(f"runs/{name}/") for key in s3.keys() if key.startswith(f"runs/{name}/")}  # noqa: SIM118
+
+
+def test_a_mirrored_run_is_whole(finished: Path, s3: S3Server) -> None:
+    """All but the lock, links and requests is in the bucket, byte for byte; checkpoints that were pruned are gone."""
+    own = {
+        path.relative_to(finished).as_posix()
+        for path in finished.rglob("*")
+        if path.is_file() and not path.is_symlink() and path.name != "run.lock" and "latest" not in path.parts
+    }
+    assert there(s3, "whole") == own
+    store = Store(f"{s3.url}/whole")
+    assert all(store.read(name) == (finished / name).read_bytes() for name in own)
+    assert json.loads(store.read("status.json"))["state"] == "finished"
+    assert "mirror" in events(finished)
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_from_the_bucket(
+    data: Path, finished: Path, s3: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """kill -9, the machine's disk is lost: fetched elsewhere, the run ends with the weights and metrics of one that
+    nothing stopped, and is mirrored there again."""
+    process = start([*arguments(data, tmp_path / "lost", "killed"), "--mirror", s3.url])
+    wait_until(lambda: any("step-000004/meta.json" in key for key in there(s3, "killed")))
+    process.kill()
+    process.communicate()
+    shutil.rmtree(tmp_path / "lost")
+    assert main(["train", "--resume", f"{s3.url}/killed", "--runs-dir", str(tmp_path / "new")]) == 0
+    out, err = capsys.readouterr()
+    assert out.strip() == str(tmp_path / "new" / "killed")
+    assert "fetching" in err
+    run = tmp_path / "new" / "killed"
+    assert learned(run) == learned(finished)
+    assert weights(run, 8) == weights(finished, 8)
+    assert weights(run, 5) == weights(finished, 5)
+    step = next(row["step"] for row in read_jsonl(run / "events.jsonl") if row.get("attempt") == 2)
+    assert step >= 4
+    assert json.loads(Store(f"{s3.url}/killed").read("status.json"))["state"] == "finished"
+    # what is there already is not fetched over it
+    assert main(["train", "--resume", f"{s3.url}/killed", "--runs-dir", str(tmp_path / "new")]) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_a_name_that_is_taken_is_refused_before_loading(
+    finished: Path, data: Path, s3: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another machine's run of that name is not written over."""
+    assert main([*arguments(data, tmp_path, "whole"), "--mirror", s3.url]) == 2
+    said = capsys.readouterr().err
+    assert f"there is a run at {s3.url}/whole already" in said
+    assert f"hint: --name OTHER, or go on with it: smolsum train --resume {s3.url}/whole" in said
+    assert "loading" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_refuses_is_an_error_at_the_start(
+    data: Path, s3: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No bucket: exit code 2, one sentence, a hint, and nothing is loaded or made."""
+    assert main([*arguments(data, tmp_path, "mine"), "--mirror", "s3://no-such-bucket/runs"]) == 2
+    said = capsys.readouterr().err
+    assert "error: s3://no-such-bucket/runs is not there" in said
+    assert "hint: make the bucket" in said
+    assert "loading" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_store_that_goes_away_costs_nothing(data: Path, finished: Path, tmp_path: Path) -> None:
+    """Stopped while the run trains: the run goes on to its end, an event says so; resumed, it copies what lacks."""
+    with serving() as server:
+        process = start([*arguments(data, tmp_path, "alone"), "--mirror", server.url])
+        wait_until(lambda: "config.toml" in there(server, "alone"))
+        server.stop()
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
+        assert out.strip() == str(tmp_path / "alone")
+        assert err.count("warning: the mirror is behind") == 1
+        assert "lacks the end of the run" in err
+        assert f"smolsum train --resume {tmp_path / 'alone'} copies it" in err
+        assert {"mirror_failed", "mirror_behind"} <= set(events(tmp_path / "alone"))
+        assert learned(tmp_path / "alone") == learned(finished)
+        assert main(["train", "--resume", str(tmp_path / "alone")]) == 3  # it is still away
+        assert main(["train", "--resume", str(tmp_path / "alone"), "--mirror", "none"]) == 0
+        server.start()
+        assert main(["train", "--resume", str(tmp_path / "alone")]) == 0
+        assert "checkpoints/step-000008/meta.json" in there(server, "alone")
+
+
+def test_a_checkpoint_is_there_whole_or_not_at_all(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its meta.json goes last, is taken away first, and the metrics that lead to it are there before."""
+    paths = a_run(tmp_path, "order")
+    done: list[tuple[str, str]] = []
+    for deed in ("write", "put", "remove"):
+        real = getattr(Store, deed)
+
+        def noted(self: Store, *given: Any, deed: str = deed, real: Any = real) -> None:
+            real(self, *given)
+            done.append((deed, str(given[-1] if deed == "put" else given[0])))
+
+        monkeypatch.setattr(Store, deed, noted)
+    paths.metrics.write_bytes(b'{"step": 1}\n')
+    save(paths, 1)
+    found = mirror(s3.url, paths)
+    wait_until(lambda: "checkpoints/step-000001/meta.json" in there(s3, "order"))
+    paths.metrics.write_bytes(b'{"step": 1}\n{"step": 2}\n')
+    save(paths, 2)
+    save(paths, 1, b"v" * 1000)  # the same step anew
+    found.settle(silent, print)
+    one, two = ([name for _, name in done if f"step-00000{n}/" in name] for n in (1, 2))
+    assert two[-1] == "checkpoints/step-000002/meta.json"
+    place = "checkpoints/step-000001/meta.json"
+    assert [deed for deed, name in done if name == place] == ["write", "remove", "write"]
+    assert one[-1] == place
+    again = done[done.index(("remove", place)) :]
+    assert ("put", "checkpoints/step-000001/model.safetensors") in again
+    seen = [name for _, name in done]
+    assert seen.index("metrics.jsonl", 3) < seen.index("checkpoints/step-000002/meta.json")
+    # pruned here, pruned there, and never before the newer one is complete
+    save(paths, 3)
+    checkpoints.prune(paths, 1, [])
+    found = mirror(s3.url, paths)
+    found.settle(silent, print)
+    last = [name for name in there(s3, "order") if name.startswith("checkpoints/")]
+    assert {name.split("/")[1] for name in last} == {"step-000003"}
+    order = [(deed, name) for deed, name in done if "checkpoints" in name]
+    assert order.index(("write", "checkpoints/step-000003/meta.json")) < order.index(
+        ("remove", "checkpoints/step-000002/meta.json")
+    )
+
+
+def test_a_disk_keeps_no_folder_of_a_checkpoint_that_is_gone(tmp_path: Path) -> None:
+    """What was pruned here leaves nothing there, not even its place."""
+    paths = a_run(tmp_path / "runs", "pruned")
+    save(paths, 1)
+    found = mirror(f"file://{tmp_path}/far", paths)
+    wait_until(lambda: (tmp_path / "far/pruned/checkpoints/step-000001/meta.json").exists())
+    save(paths, 2)
+    assert checkpoints.prune(paths, 1, found.busy) != []
+    found.settle(silent, print)
+    assert [path.name for path in (tmp_path / "far/pruned/checkpoints").iterdir()] == ["step-000002"]
+
+
+def test_half_a_checkpoint_is_not_fetched(s3: S3Server, tmp_path: Path) -> None:
+    """One without its meta.json and one with a damaged file stay behind; the newest whole one is `latest`."""
+    paths = a_run(tmp_path / "here", "halves")
+    for step in (1, 2, 3):
+        save(paths, step)
+    mirror(s3.url, paths).settle(silent, print)
+    store = Store(f"{s3.url}/halves")
+    store.remove("checkpoints/step-000003/meta.json")
+    store.write("checkpoints/step-000002/model.safetensors", b"x" * 1000)
+    said: list[str] = []
+    fetched = fetch_run(f"{s3.url}/halves/", tmp_path / "there", said.append)
+    assert [path.name for path in sorted(fetched.checkpoints.iterdir())] == ["latest", "step-000001"]
+    assert (fetched.checkpoints / "latest").readlink() == Path("step-000001")
+    assert any("step-000002" in line and "checksum" in line for line in said)
+    assert fetched.config.read_text() == "a = 1\n"
+    with pytest.raises(UsageError, match="no run at") as refused:
+        fetch_run(f"{s3.url}/halvs", tmp_path / "there", said.append)
+    assert refused.value.hint == "did you mean halves?"
+    with pytest.raises(UsageError, match="no run at") as refused:
+        fetch_run(s3.url, tmp_path / "there", said.append)
+    assert "halves" in str(refused.value.hint)
+
+
+def test_a_mirror_never_loses_what_it_holds(s3: S3Server, tmp_path: Path) -> None:
+    """An older copy of the run, or another run of its name, is refused: going on would replace what is newer."""
+    paths = a_run(tmp_path / "a", "held")
+    save(paths, 1)
+    shutil.copytree(tmp_path / "a", tmp_path / "old", symlinks=True)
+    save(paths, 2)
+    mirror(s3.url, paths).settle(silent, print)
+    with pytest.raises(UsageError, match=r"has step-000002 of this run, and .* only step 1") as refused:
+        mirror(s3.url, RunPaths(tmp_path / "old" / "held"))
+    assert f"--resume {s3.url}/held" in str(refused.value.hint)
+    other = a_run(tmp_path / "b", "held")
+    other.info.write_text(json.dumps({"created": "another day"}))
+    with pytest.raises(UsageError, match="mirror of another run"):
+        mirror(s3.url, other)
+    assert "checkpoints/step-000002/meta.json" in there(s3, "held")
+
+
+def test_an_outage_is_told_once_and_made_good(tmp_path: Path) -> None:
+    """However often it is tried; what happened meanwhile is copied once the store is back."""
+    with serving() as server:
+        paths = a_run(tmp_path, "outage")
+        found = mirror(server.url, paths)
+        wait_until(lambda: "run.json" in there(server, "outage"))
+        server.stop()
+        save(paths, 1)
+        found.wake()
+        told: list[tuple[str, str]] = []
+        wait_until(lambda: found.pass_on(lambda *event: told.append(event)) or "mirror_failed" in dict(told))
+        server.start()
+        wait_until(lambda: found.pass_on(lambda *event: told.append(event)) or "mirror_back" in dict(told))
+        found.settle(silent, print)
+        assert [kind for kind, _ in told] == ["mirror", "mirror_failed", "mirror_back"]
+        assert "checkpoints/step-000001/meta.json" in there(server, "outage")
+
+
+def test_a_slow_store_does_not_slow_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file takes a second to arrive; what the trainer calls returns within milliseconds, and a checkpoint that is
+    on its way is named, so that it is not pruned."""
+    for deed in ("write", "put"):
+        real = getattr(Store, deed)
+
+        def slowed(self: Store, *given: Any, real: Any = real) -> None:
+            time.sleep(1.0)
+            real(self, *given)
+
+        if deed == "put":
+            monkeypatch.setattr(Store, deed, slowed)
+    paths = a_run(tmp_path / "runs", "slow")
+    (tmp_path / "far").mkdir()
+    found = mirror(f"file://{tmp_path}/far", paths)
+    save(paths, 1)
+    began = time.perf_counter()
+    found.wake()
+    found.pass_on(silent)
+    assert time.perf_counter() - began < 0.2
+    wait_until(lambda: found.busy == {1})
+    save(paths, 2)
+    assert checkpoints.prune(paths, 1, found.busy) == []
+    found.settle(silent, print)
+    assert (tmp_path / "far/slow/checkpoints/step-000001/meta.json").exists()
+    assert (tmp_path / "far/slow/checkpoints/step-000002/meta.json").exists()
+    assert threading.active_count() < 50
+
+
+def test_growing_files_are_not_copied_for_every_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Megabytes of metrics go anew when they have grown by a twentieth, with every checkpoint, and at the end."""
+    written: list[str] = []
+    real = Store.write
+
+    def noted(self: Store, name: str, content: bytes) -> None:
+        written.append(name)
+        real(self, name, content)
+
+    monkeypatch.setattr(Store, "write", noted)
+    paths = a_run(tmp_path / "runs", "long")
+    paths.metrics.write_bytes(b'{"step": 1}\n' * 100_000)
+    found = Mirror(f"file://{tmp_path}/far", round_s=1000)
+    found.begin(paths)
+    found._round()
+    assert written.count("metrics.jsonl") == 1
+    with paths.metrics.open("ab") as file:
+        file.write(b'{"step": 2}\n')
+    found._round()
+    assert written.count("metrics.jsonl") == 1
+    save(paths, 2)
+    found._round()
+    assert written.count("metrics.jsonl") == 2
+    with paths.metrics.open("ab") as file:
+        file.write(b'{"step": 3}\n')
+    found.settle(silent, print)
+    assert (tmp_path / "far/long/metrics.jsonl").read_bytes() == paths.metrics.read_bytes()

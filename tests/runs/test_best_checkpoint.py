@@ -1,0 +1,115 @@
+"""`smolsum eval --best`: the checkpoint that validation chose, not the last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smolsum.cli.grid_run import evaluate_all
+from smolsum.config.resolve import resolve
+from smolsum.config.sections import to_toml
+from smolsum.errors import SmolsumError, UsageError
+from smolsum.evaluate.sampling import GREEDY
+from smolsum.evaluate.target import Target, find_target
+from smolsum.runs import checkpoints
+from smolsum.runs.paths import RunPaths, create_run
+from smolsum.tasks import TASKS
+
+LENGTH, QUALITY, BASICS, HARD = "length", "quality", "format_basics", "full_difficulty"
+
+
+def a_run(runs: Path, saved: Mapping[int, Mapping[str, Any]], task: str = "tldr", strategy: str = "finetuned") -> None:
+    """A run with these checkpoints: by step what meta.json has."""
+    paths = create_run(runs, "mine")
+    config = resolve(
+        TASKS, strategy=strategy, flags={"task.name": task},
+        ).config  # fmt: skip
+    RunPaths(paths.root).config.write_text(to_toml(config))
+    for step, meta in saved.items():
+        checkpoints.save(paths, step, lambda folder: (folder / "x").touch(), meta)
+
+
+def of(stage: str, **validation: float) -> dict[str, Any]:
+    """What a checkpoint of a stage says."""
+    return {"stage": stage, "validation": validation, "best": {}}
+
+
+def chosen(runs: Path, *, best: bool = True) -> Target:
+    """What is evaluated."""
+    return find_target(
+        "mine", split="test", sampler=GREEDY, name=None, runs_dir=runs, config_file=None, sets=[], best=best
+    )
+
+
+def step_of(subject: Target) -> int:
+    assert subject.checkpoint is not None
+    return subject.checkpoint.step
+
+
+def test_best_by_validation(tmp_path: Path) -> None:
+    """Step 2, in a folder of its own; without the flag the last."""
+    a_run(tmp_path, {1: of(QUALITY, reward=0.4), 2: of(QUALITY, reward=0.5), 3: of(QUALITY)})
+    found, last = chosen(tmp_path), chosen(tmp_path, best=False)
+    assert (step_of(found), step_of(last)) == (2, 3)
+    assert found.folder.name == "step-000002-test"
+    assert (found.chosen.startswith("step 2 of mine did best on the validation split (reward 0.500)"), last.chosen) == (
+        True,
+        "",
+    )
+
+
+def test_the_best_of_all_stages(tmp_path: Path) -> None:
+    """By the task's score, whatever the reward; among equal ones by reward, as these stages are rewarded alike."""
+    a_run(
+        tmp_path,
+        {
+            1: of(BASICS, score=0.75, reward=0.1),
+            2: of(BASICS, score=0.75, reward=0.3),
+            3: of(BASICS, score=0.5, reward=0.9),
+            4: of(HARD, score=0.75, reward=0.2),
+            5: of(HARD),
+        },
+        task="strict-json",
+        strategy="curriculum",
+    )
+    found = chosen(tmp_path)
+    assert step_of(found) == 2
+    assert found.chosen == "step 2 of mine did best on the validation split (passed 0.750, reward 0.300)"
+
+
+def test_rewards_that_do_not_compare(tmp_path: Path) -> None:
+    """The last stage that was validated has its best, and that is said."""
+    a_run(tmp_path, {1: of(LENGTH, reward=0.9), 2: of(QUALITY, reward=0.2), 3: of(QUALITY, reward=0.1)})
+    found = chosen(tmp_path)
+    assert step_of(found) == 2
+    assert found.chosen.endswith("of those of stage quality: its reward is not that of the stages before")
+
+
+def test_a_best_one_that_was_saved_anew(tmp_path: Path) -> None:
+    """Before a stop, without a validation; and those of runs that noted the best of a stage alone."""
+    a_run(tmp_path, {1: of(QUALITY), 2: {"stage": QUALITY, "best": {"reward": 0.5, "step": 2}}, 3: of(QUALITY)})
+    assert step_of(chosen(tmp_path)) == 2
+
+
+def test_a_selection_that_was_never_validated(tmp_path: Path) -> None:
+    """The hint is what helps, not the same command once more."""
+    a_run(tmp_path, {1: of(QUALITY)})
+    subjects = dict.fromkeys(("one", "two"), lambda: chosen(tmp_path, best=True))
+    with pytest.raises(SmolsumError, match="2 of 2 evaluations failed: one, two") as refused:
+        evaluate_all(subjects, split="test", sampler=GREEDY, judging=None, skip=True, quiet=True, remedy="the same")
+    assert str(refused.value.hint).startswith("leave --best out")
+
+
+def test_nothing_was_validated(tmp_path: Path) -> None:
+    """An error with a remedy, for a run without validations and for a model."""
+    a_run(tmp_path, {1: of(QUALITY)})
+    with pytest.raises(UsageError, match="mine has no best checkpoint") as refused:
+        chosen(tmp_path, best=True)
+    assert "validate_every" in str(refused.value.hint)
+    with pytest.raises(UsageError, match="tiny has no best checkpoint"):
+        find_target(
+            "tiny", split="test", sampler=GREEDY, name=None, runs_dir=tmp_path, config_file=None, sets=[], best=True
+        )

@@ -1,0 +1,353 @@
+"""Checkpoints: whole or not there, damage found, the right ones kept, a finished stage found again."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.disks import mounted
+
+from smolsum.errors import SmolsumError
+from smolsum.runs.checkpoints import Checkpoint, check_all, copy, find_stage, list_checkpoints, prune, save, verify
+from smolsum.runs.paths import RunPaths, create_run
+
+FILES = {"model.safetensors": b"weights" * 400, "optimizer.safetensors": b"mv" * 300, "nested/rng": b"\x07"}
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    return create_run(tmp_path / "runs", "a")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """256 KiB, a quarter of it in a file that can be removed."""
+    with mounted(tmp_path / "disk", 256) as disk:
+        (disk / "ballast").write_bytes(bytes(2**16))
+        yield disk
+
+
+def writer(**changes: bytes) -> Callable[[Path], None]:
+    def write(directory: Path) -> None:
+        for name, content in (FILES | changes).items():
+            (directory / name).parent.mkdir(exist_ok=True)
+            (directory / name).write_bytes(content)
+
+    return write
+
+
+def save_steps(paths: RunPaths, *steps: int, **meta: Any) -> None:
+    for step in steps:
+        save(paths, step, writer(), meta)
+
+
+def newest_valid(paths: RunPaths) -> tuple[Checkpoint | None, list[tuple[Path, str]]]:
+    """The last whole checkpoint, and the damaged ones after it, latest first."""
+    whole, damaged = check_all(paths)
+    last = whole[-1] if whole else None
+    return last, [damaged[step] for step in sorted(damaged, reverse=True) if last is None or step > last.step]
+
+
+def names(paths: RunPaths) -> list[str]:
+    return sorted(path.name for path in paths.checkpoints.iterdir())
+
+
+# a whole checkpoint
+
+
+def test_saved_checkpoint(paths: RunPaths) -> None:
+    """A checkpoint holds the trainer's files and facts, is valid, and `latest` is a relative link to it."""
+    path = save(paths, 400, writer(), {"cursor": [3, 1], "best": None, "by_step": {9: 1, 10: 2}})
+    assert path == paths.checkpoint(400)
+    assert verify(path) == []
+    assert {name: (path / name).read_bytes() for name in FILES} == FILES
+    found, damaged = newest_valid(paths)
+    assert found is not None
+    assert (found.path, found.step, damaged) == (path, 400, [])
+    assert found.meta["schema_version"] == 1
+    assert found.meta["by_step"] == {"9": 1, "10": 2}
+    assert found.meta["files"].keys() == FILES.keys()
+    assert found.meta["files"]["nested/rng"]["size"] == 1
+    assert os.readlink(paths.checkpoints / "latest") == "step-000400"
+    assert names(paths) == ["latest", "step-000400"]
+
+
+def test_steps_are_numbers(paths: RunPaths) -> None:
+    """Order is that of numbers, also where the names have grown longer."""
+    save_steps(paths, 1080, 960, 1_000_000, 999_999)
+    assert [checkpoint.step for checkpoint in list_checkpoints(paths)] == [960, 1080, 999_999, 1_000_000]
+    found, _ = newest_valid(paths)
+    assert found is not None
+    assert found.step == 1_000_000
+
+
+def test_no_checkpoint(paths: RunPaths) -> None:
+    """A run without checkpoints, or without their directory, has none, and nothing is wrong with it."""
+    assert newest_valid(paths) == (None, [])
+    paths.checkpoints.rmdir()
+    assert newest_valid(paths) == (None, [])
+    assert list_checkpoints(paths) == []
+
+
+def test_saving_a_step_again_replaces_it(paths: RunPaths) -> None:
+    """A step that is run again has the new files only."""
+    save(paths, 5, writer(extra=b"old"), {"try": 1})
+    save(paths, 5, writer(), {"try": 2})
+    assert verify(paths.checkpoint(5)) == []
+    assert not (paths.checkpoint(5) / "extra").exists()
+    assert [checkpoint.meta["try"] for checkpoint in list_checkpoints(paths)] == [2]
+    assert names(paths) == ["latest", "step-000005"]
+
+
+# damage
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda path: flip(path / "model.safetensors"), "model.safetensors does not match its checksum"),
+        (lambda path: os.truncate(path / "nested/rng", 0), "nested/rng has 0 bytes instead of 1"),
+        (lambda path: (path / "nested/rng").unlink(), "nested/rng is missing"),
+        (lambda path: (path / "meta.json").unlink(), "meta.json is missing"),
+        (lambda path: os.truncate(path / "meta.json", 30), "meta.json is not JSON"),
+        (lambda path: (path / "meta.json").write_text("[]"), "meta.json is not a JSON object"),
+        (lambda path: shutil.rmtree(path), "meta.json is missing"),
+    ],
+)
+def test_damage_is_found_and_the_one_before_taken(
+    damage: Callable[[Path], None], problem: str, paths: RunPaths
+) -> None:
+    """Whatever happens to the newest checkpoint, the problem is told and the one before is taken."""
+    save_steps(paths, 960, 1080)
+    damage(paths.checkpoint(1080))
+    assert verify(paths.checkpoint(1080)) == [problem]
+    paths.checkpoint(1080).mkdir(exist_ok=True)
+    found, damaged = newest_valid(paths)
+    assert found is not None
+    assert found.step == 960
+    assert damaged == [(paths.checkpoint(1080), problem)]
+
+
+def test_all_problems_are_listed(paths: RunPaths) -> None:
+    """Each damaged file is named, and with no whole checkpoint left there is none."""
+    save_steps(paths, 1)
+    flip(paths.checkpoint(1) / "model.safetensors")
+    (paths.checkpoint(1) / "nested/rng").unlink()
+    assert len(verify(paths.checkpoint(1))) == 2
+    problems = "model.safetensors does not match its checksum; nested/rng is missing"
+    assert newest_valid(paths) == (None, [(paths.checkpoint(1), problems)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"seed": 43}, "meta.json does not match its checksum"),
+        ({"schema_version": 2}, "meta.json has schema version 2, not 1"),
+    ],
+)
+def test_changed_facts_are_damage(changes: dict[str, int], problem: str, paths: RunPaths) -> None:
+    """The facts are as checked as the weights: a resumption from others would not be exact."""
+    path = save(paths, 1, writer(), {"seed": 42}) / "meta.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    assert verify(paths.checkpoint(1)) == [problem]
+    assert list_checkpoints(paths) == []
+
+
+def test_unreadable_checkpoint_is_a_problem(paths: RunPaths) -> None:
+    """A file in the place of a checkpoint is told, not raised."""
+    paths.checkpoint(3).write_text("")
+    found, [(path, problem)] = newest_valid(paths)
+    assert (found, path) == (None, paths.checkpoint(3))
+    assert "cannot be read" in problem
+
+
+# a save that does not end
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from smolsum.runs import checkpoints
+from smolsum.runs.paths import RunPaths
+
+moment = sys.argv[2]
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def write(directory):
+    (directory / "model.safetensors").write_bytes(b"new")
+    if moment == "between files":
+        die()
+    (directory / "rng").write_bytes(b"new")
+
+if moment == "before the facts":
+    checkpoints._checksum = die
+if moment == "before the first rename":
+    checkpoints._install = die
+if moment in ("between the renames", "before latest"):
+    rename = Path.rename
+    def rename_once(path, target):
+        if moment == "between the renames" and ".tmp-" in path.name:
+            die()
+        return rename(path, target)
+    Path.rename = rename_once
+if moment == "before latest":
+    checkpoints.point = die
+if moment == "before the old one is removed":
+    checkpoints._remove = die
+checkpoints.save(RunPaths(Path(sys.argv[1])), 1080, write, {"try": 2})
+"""
+
+
+@pytest.mark.parametrize(
+    ("moment", "survivor"),
+    [
+        ("between files", 1),
+        ("before the facts", 1),
+        ("before the first rename", 1),
+        ("between the renames", 1),
+        ("before latest", 2),
+        ("before the old one is removed", 2),
+    ],
+)
+def test_kill_at_any_moment_of_a_save(moment: str, survivor: int, paths: RunPaths) -> None:
+    """After a kill -9 that step has its old or its new checkpoint, whole; the next save tidies up."""
+    save_steps(paths, 960, 1080, **{"try": 1})
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(paths.root), moment], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    found, damaged = newest_valid(paths)
+    assert found is not None
+    assert (found.step, found.meta["try"], damaged) == (1080, survivor, [])
+    assert verify(found.path) == []
+
+    save_steps(paths, 1200)
+    assert names(paths) == ["latest", "step-000960", "step-001080", "step-001200"]
+    assert [checkpoint.meta.get("try") for checkpoint in list_checkpoints(paths)] == [1, survivor, None]
+    assert verify(paths.checkpoint(1080)) == []
+
+
+@pytest.mark.parametrize("error", [RuntimeError("of the library"), KeyboardInterrupt()])
+def test_writer_that_fails(error: BaseException, paths: RunPaths) -> None:
+    """An error of the trainer's own comes out as it is; nothing of the save is left."""
+
+    def fail(directory: Path) -> None:
+        writer()(directory)
+        raise error
+
+    save_steps(paths, 1)
+    with pytest.raises(type(error)) as caught:
+        save(paths, 2, fail, {})
+    assert caught.value is error
+    assert names(paths) == ["latest", "step-000001"]
+
+
+@pytest.mark.parametrize("foreign", [False, True], ids=["OSError", "error of a library"])
+def test_full_disk(foreign: bool, small_disk: Path) -> None:
+    """A disk that is full in the middle of a save costs only that save, whatever the library raises then."""
+    paths = create_run(small_disk, "a")
+    save_steps(paths, 1, 2)
+
+    def write(directory: Path) -> None:
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)) as full:
+            writer(big=bytes(2**18))(directory)
+        raise RuntimeError("unable to write 1234 bytes") if foreign else full.value
+
+    with pytest.raises(SmolsumError) as caught:
+        save(paths, 3, write, {})
+    assert caught.value.message == f"the disk is full at {paths.checkpoint(3)}"
+    assert caught.value.hint == f"free space there, then smolsum train --resume {paths.root}"
+    assert caught.value.exit_code == 1
+    assert names(paths) == ["latest", "step-000001", "step-000002"]
+    assert verify(paths.checkpoint(1)) == verify(paths.checkpoint(2)) == []
+    assert os.readlink(paths.checkpoints / "latest") == "step-000002"
+    save_steps(paths, 3)
+    assert verify(paths.checkpoint(3)) == []
+
+
+# which ones stay
+
+
+def test_prune_keeps_the_newest_and_the_protected(paths: RunPaths) -> None:
+    """The newest `keep` stay, and those of protected steps; the rest is gone, and its steps are returned."""
+    save_steps(paths, 960, 980, 1000, 1020, 1040, 1080)
+    assert prune(paths, 2, {980, 5}) == [960, 1000, 1020]
+    assert names(paths) == ["latest", "step-000980", "step-001040", "step-001080"]
+    assert prune(paths, 9, ()) == []
+
+
+def test_prune_does_not_count_damaged_later_ones(paths: RunPaths) -> None:
+    """A run that went back behind damaged checkpoints keeps what it saves now, not those."""
+    save_steps(paths, 960, 1080, 1200)
+    for step in (1080, 1200):
+        flip(paths.checkpoint(step) / "model.safetensors")
+    save_steps(paths, 1000)
+    assert prune(paths, 1, ()) == [960]
+    found, damaged = newest_valid(paths)
+    assert found is not None
+    assert found.step == 1000
+    assert len(damaged) == 2
+
+
+def test_prune_without_the_latest_link(paths: RunPaths) -> None:
+    """A copy that lost the link counts every checkpoint."""
+    save_steps(paths, 1, 2, 3)
+    (paths.checkpoints / "latest").unlink()
+    assert prune(paths, 1, {1}) == [2]
+
+
+# stages
+
+
+def test_finished_stage_is_found_in_any_run(tmp_path: Path) -> None:
+    """The checkpoint that ended a stage is found by its fingerprint, in the run that was started last."""
+    runs_dir = tmp_path / "runs"
+    for at, name in enumerate(("old", "new", "other")):
+        run = create_run(runs_dir, name)
+        save(run, 100, writer(), {"stage_end": "other" if name == "other" else "f1"})
+        save_steps(run, 200)
+        os.utime(run.lock, (at, at))
+    found = find_stage(runs_dir, "f1")
+    assert found is not None
+    assert found.path == runs_dir / "new" / "checkpoints" / "step-000100"
+    flip(found.path / "model.safetensors")
+    older = find_stage(runs_dir, "f1")
+    assert older is not None
+    assert older.path == runs_dir / "old" / "checkpoints" / "step-000100"
+    assert find_stage(runs_dir, "f2") is None
+    assert find_stage(tmp_path / "none", "f1") is None
+
+
+def test_copy_takes_no_space_and_outlives_its_source(paths: RunPaths) -> None:
+    """A stage's checkpoint becomes another run's by hard links, and is whole when the first run is gone."""
+    save_steps(paths, 100, stage_end="f1")
+    [source] = list_checkpoints(paths)
+    target = create_run(paths.root.parent, "b")
+    made = copy(source, target)
+    assert made == Checkpoint(target.checkpoint(100), 100, source.meta)
+    assert (made.path / "model.safetensors").samefile(source.path / "model.safetensors")
+    shutil.rmtree(paths.root)
+    assert newest_valid(target) == (made, [])
+
+
+def test_copy_to_a_disk_without_the_source(paths: RunPaths, small_disk: Path) -> None:
+    """Where no hard link can be made the bytes are copied."""
+    save_steps(paths, 100)
+    [source] = list_checkpoints(paths)
+    made = copy(source, create_run(small_disk, "b"))
+    assert verify(made.path) == []
+    assert not (made.path / "model.safetensors").samefile(source.path / "model.safetensors")

@@ -1,0 +1,62 @@
+"""The rollouts of a step: read, sorted, searched, compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from support.watching import TEXTS, append, make_run
+
+from smolsum.runs.completions import changes, chosen, clean, first_group, read_groups, sort_keys
+
+
+def test_groups(tmp_path: Path) -> None:
+    """Posts and references come from the first row of each group; the EOS is no token of the text."""
+    first, second = read_groups(make_run(tmp_path), 60)
+    assert [g.prompt_id for g in (first, second)] == ["train-0001", "train-0070"]
+    assert first.post.startswith("I share a flat")
+    assert first.references == ("The heating in our flat fails and I want to move out.",)
+    assert [s.tokens for s in first.samples] == [59, 62, 65, 69]
+    assert [s.truncated for s in first.samples] == [False, False, False, True]
+
+
+def test_missing_and_half_written(tmp_path: Path) -> None:
+    """No file, no groups; a last line that is half written is passed over, and so is an older run's lack of posts."""
+    paths = make_run(tmp_path)
+    assert read_groups(paths, 999) == ()
+    rows = [{"prompt_id": "a", "sample": n, "text": "x", "token_ids": [1]} for n in range(2)]
+    append(paths.completions(5), rows)
+    with paths.completions(5).open("a") as file:
+        file.write(json.dumps(rows[0])[:20])
+    (group,) = read_groups(paths, 5)
+    assert (group.post, group.references, len(group.samples)) == ("", (), 2)
+
+
+def test_sort_and_search(tmp_path: Path) -> None:
+    """By any column, the highest first; what is searched for whatever its case."""
+    group = read_groups(make_run(tmp_path), 60)[0]
+    assert sort_keys(group) == ["sample", "tokens", "length", "meteor", "reward", "advantage", "worker"]
+    assert [s.number for s in chosen(group, "tokens", "")] == [3, 2, 1, 0]
+    assert [s.number for s in chosen(group, "advantage", "")] == [0, 1, 2, 3]
+    assert [s.number for s in chosen(group, "meteor", "")] == [2, 0, 3, 1]
+    assert [s.text for s in chosen(group, "sample", "MIRA WANTS")] == [TEXTS[0]]
+
+
+def test_first_rollouts(tmp_path: Path) -> None:
+    """The earliest step with the same prompt; a prompt that is new has none."""
+    paths = make_run(tmp_path)
+    known, new = read_groups(paths, 60)
+    earlier = first_group(paths, known, 1)
+    assert earlier is not None
+    assert earlier.step == 1
+    assert first_group(paths, new, 1) is None
+
+
+def test_changes() -> None:
+    """Words that stayed, went and came, in order."""
+    assert changes("a b c", "a x c d") == [("same", "a"), ("gone", "b"), ("new", "x"), ("same", "c"), ("new", "d")]
+
+
+def test_no_escape_reaches_the_terminal() -> None:
+    """A model may sample any character; what a terminal would obey becomes a space."""
+    assert clean("a\x1b[31mb\x07\r\n\tc\u202e") == "a [31mb  \n    c "

@@ -1,0 +1,115 @@
+"""Pause, resume and stop, by files, of a real training process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from support.training import PATIENCE_S, arguments, events, learned, make_data, start, state, wait_until
+
+from smolsum.cli.main import main
+from smolsum.errors import SmolsumError
+from smolsum.runs.control import Heartbeat, ask, asked, heed, hold, withdraw
+from smolsum.runs.journal import Journal
+from smolsum.runs.paths import RunPaths, create_run
+
+
+def test_requests(tmp_path: Path) -> None:
+    """Asked, taken back, answered; asking twice is asking once."""
+    paths = create_run(tmp_path, "run")
+    ask(paths, "pause")
+    ask(paths, "pause")
+    assert asked(paths, "pause")
+    assert heed(paths, "pause")
+    assert not heed(paths, "pause")
+    withdraw(paths, "pause")
+
+
+def test_a_request_that_cannot_be_written(tmp_path: Path) -> None:
+    """A copy on a medium that refuses is an error with a hint."""
+    paths = RunPaths(tmp_path / "run")
+    paths.root.write_text("no directory")
+    with pytest.raises(SmolsumError) as caught:
+        ask(paths, "stop")
+    assert caught.value.hint
+
+
+def test_hold(tmp_path: Path) -> None:
+    """Waiting ends when the pause is taken back, or by a stop."""
+    paths = create_run(tmp_path, "run")
+    ask(paths, "pause")
+    threading.Timer(0.3, withdraw, [paths, "pause"]).start()
+    assert hold(paths, lambda: False)
+    ask(paths, "pause")
+    ask(paths, "stop")
+    assert not hold(paths, lambda: asked(paths, "stop"))
+
+
+def test_pulse(tmp_path: Path) -> None:
+    """While a step takes its time the heartbeat is renewed and a request is reported; then nothing more is written."""
+    paths = create_run(tmp_path, "run")
+    with Journal(paths, 1) as journal:
+        journal.status("running", step=3, phase="training", stage="length", steps=9)
+        with Heartbeat(paths, journal, lambda: False, listen_s=0.02):
+            ask(paths, "pause")
+            wait_until(lambda: state(paths) == "pausing")
+            withdraw(paths, "pause")
+            wait_until(lambda: state(paths) == "running")
+            assert json.loads(paths.status.read_text())["step"] == 3
+        journal.status("finished", step=3, phase="finished", stage="length")
+        before = paths.status.read_bytes()
+        journal.beat()
+        assert paths.status.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_pause_resume_stop(tmp_path: Path) -> None:
+    """A real run: it pauses after a step, saved, and its process stays; it resumes; it stops as after Ctrl-C, and
+    resumed it ends with the numbers of a run that was never disturbed."""
+    data, runs = make_data(tmp_path / "data"), tmp_path / "runs"
+    assert main(arguments(data, runs, "calm", stages__quality__steps=15)) == 0
+    apart = tmp_path / "apart"  # beside the other it would take over its length stage
+    process = start(arguments(data, apart, "asked", stages__quality__steps=15))
+    paths = RunPaths(apart / "asked")
+    wait_until(lambda: paths.metrics.exists() and paths.metrics.stat().st_size > 0)
+    ask(paths, "pause")
+    wait_until(lambda: state(paths) == "paused")
+    at = json.loads(paths.status.read_text())["step"]
+    assert paths.checkpoint(at).is_dir()
+    assert process.poll() is None
+    withdraw(paths, "pause")
+    wait_until(lambda: state(paths) in ("running", "finished"))
+    ask(paths, "stop")
+    _, told = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, told
+    assert state(paths) == "interrupted"
+    assert "a checkpoint is saved" in told
+    assert not asked(paths, "stop")
+    assert {"paused", "resumed", "interrupted"} <= set(events(paths.root))
+    assert main(["train", "--resume", "asked", "--runs-dir", str(apart)]) == 0
+    assert learned(paths.root) == learned(runs / "calm")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["file", "signal"])
+def test_stop_while_paused(tmp_path: Path, way: str) -> None:
+    """Whichever way the user asks, a resting run leaves as after a step: saved, with the code of an interruption."""
+    data = make_data(tmp_path / "data")
+    process = start(arguments(data, tmp_path / "runs", "asked", stages__length__steps=400))
+    paths = RunPaths(tmp_path / "runs" / "asked")
+    wait_until(lambda: paths.metrics.exists() and paths.metrics.stat().st_size > 0)
+    ask(paths, "pause")
+    wait_until(lambda: state(paths) == "paused")
+    at = json.loads(paths.status.read_text())["step"]
+    if way == "file":
+        ask(paths, "stop")
+    else:
+        process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, told
+    assert f"stopped after step {at}; a checkpoint is saved" in told
+    assert state(paths) == "interrupted"
+    assert "resumed" not in events(paths.root)

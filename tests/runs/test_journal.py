@@ -1,0 +1,341 @@
+"""The journal: whole lines and whole files, resumption to the byte, and a disk that refuses."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.disks import mounted
+
+from smolsum.errors import SmolsumError
+from smolsum.files import read_jsonl
+from smolsum.runs.journal import Journal, discard_after
+from smolsum.runs.paths import RunPaths, create_run
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    return create_run(tmp_path, "a")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """256 KiB, a quarter of it in a file that can be removed."""
+    with mounted(tmp_path / "disk", 256) as disk:
+        (disk / "ballast").write_bytes(bytes(2**16))
+        yield disk
+
+
+def train(paths: RunPaths, attempt: int, steps: range) -> None:
+    """Writes the metrics of some steps, as a deterministic trainer would."""
+    with Journal(paths, attempt) as journal:
+        for step in steps:
+            journal.metrics({"step": step, "loss": 1 / (step + 3), "stage": "length", "kl": None})
+
+
+def fill(journal: Journal) -> None:
+    """Writes metrics until something stops it."""
+    for step in range(10_000):
+        journal.metrics({"step": step, "text": "x" * 700})
+
+
+# what is written
+
+
+def test_metrics_are_lines_that_can_be_read_at_once(paths: RunPaths) -> None:
+    """Each row is on disk when the call returns; the first one carries the schema's version."""
+    with Journal(paths, 1) as journal:
+        journal.metrics({"step": 1, "reward": -0.25})
+        assert paths.metrics.read_bytes() == b'{"schema_version": 1, "step": 1, "reward": -0.25}\n'
+        journal.metrics({"step": 2, "reward": 0.1})
+        assert read_jsonl(paths.metrics)[1] == {"step": 2, "reward": 0.1}
+
+
+def test_metrics_that_are_not_finite(paths: RunPaths) -> None:
+    """NaN and infinities are null in the file, and an event names the metrics."""
+    with Journal(paths, 1) as journal:
+        journal.metrics({"step": 7, "loss": math.nan, "kl": -math.inf, "reward": 0.5})
+    [row], [event] = read_jsonl(paths.metrics), read_jsonl(paths.events)
+    assert row == {"schema_version": 1, "step": 7, "loss": None, "kl": None, "reward": 0.5}
+    assert event["kind"] == "warning"
+    assert event["message"] == "metrics of step 7 not finite, written as null: loss, kl"
+    assert (event["step"], event["keys"]) == (7, ["loss", "kl"])
+
+
+def test_event(paths: RunPaths) -> None:
+    """An event has a time in UTC, the attempt, a kind, a sentence and what else is known."""
+    with Journal(paths, 3) as journal:
+        journal.event("checkpoint", "step 100 saved", step=100, bytes=5, loss=math.nan)
+    [event] = read_jsonl(paths.events)
+    written = datetime.fromisoformat(event.pop("time"))
+    assert written.utcoffset() is not None
+    assert abs((datetime.now(written.tzinfo) - written).total_seconds()) < 60
+    known = {"attempt": 3, "kind": "checkpoint", "message": "step 100 saved", "step": 100, "bytes": 5}
+    assert event == known | {"loss": None}
+
+
+def test_status(paths: RunPaths) -> None:
+    """The status says who writes the run, and where it stands; the last one is the one that counts."""
+    with Journal(paths, 2) as journal:
+        journal.status("starting", step=0, phase="loading", stage="length")
+        journal.status("running", step=5, phase="update", stage="meteor", total=100)
+    status = json.loads(paths.status.read_bytes())
+    assert status["pid"] == os.getpid()
+    assert status["host"]
+    assert status["heartbeat"].endswith("Z")
+    shown = {key: status[key] for key in ("state", "step", "phase", "stage", "attempt", "total")}
+    expected = {"state": "running", "step": 5, "phase": "update", "stage": "meteor"}
+    assert shown == expected | {"attempt": 2, "total": 100}
+    assert not list(paths.root.glob(".*"))
+
+
+def test_completions_of_a_step_that_is_run_again(paths: RunPaths) -> None:
+    """A step's rollouts are one file, which the same step of a later attempt replaces."""
+    with Journal(paths, 1) as journal:
+        journal.completions(4, [{"text": "old", "token_ids": (1, 2)}, {"text": "older"}])
+        journal.completions(4, ({"text": text} for text in ("naïve 🦜", "half \udc80 pair")))
+    assert read_jsonl(paths.completions(4)) == [{"text": "naïve 🦜"}, {"text": "half \udc80 pair"}]
+    assert "naïve 🦜".encode() in paths.completions(4).read_bytes()
+    assert [path.name for path in paths.completions(4).parent.iterdir()] == ["step-000004.jsonl"]
+
+
+def test_completions_that_are_not_finite(paths: RunPaths) -> None:
+    """A NaN deep in a row is null in the file and told by an event, and the rest of the row is as it was."""
+    with Journal(paths, 1) as journal:
+        journal.completions(2, [{"id": "x", "logprobs": (-0.5, -math.inf), "rewards": {"bleu": math.nan}}])
+    [row] = read_jsonl(paths.completions(2))
+    assert row == {"id": "x", "logprobs": [-0.5, None], "rewards": {"bleu": None}}
+    assert read_jsonl(paths.events)[0]["keys"] == ["logprobs", "rewards"]
+
+
+def test_log(paths: RunPaths) -> None:
+    """Text of any number of lines goes to the log of the attempt, each piece after its time."""
+    with Journal(paths, 2) as journal:
+        journal.log("Traceback:\n  boom\n")
+        journal.log("bye")
+    first, second, third = paths.log(2).read_text().splitlines()
+    assert (first[23:], second, third[23:]) == ("Z Traceback:", "  boom", "Z bye")
+
+
+def test_half_a_line_is_removed_before_the_next(paths: RunPaths) -> None:
+    """What a killed attempt left of a line does not spoil the first line of the next attempt."""
+    paths.events.write_bytes(b'{"kind": "a"}\n{"kind": "b", "mess')
+    with Journal(paths, 2) as journal:
+        journal.event("c", "whole")
+    assert [event["kind"] for event in read_jsonl(paths.events)] == ["a", "c"]
+
+
+def test_a_copy_without_empty_directories(paths: RunPaths) -> None:
+    """A copied run that lost its empty directories can be written on."""
+    for directory in ("logs", "completions"):
+        (paths.root / directory).rmdir()
+    with Journal(paths, 1) as journal:
+        journal.log("x")
+        journal.completions(1, [])
+    assert paths.completions(1).read_bytes() == b""
+
+
+# what is read
+
+
+@given(
+    st.lists(st.dictionaries(st.text(), st.none() | st.integers() | st.text() | st.floats(allow_nan=False))),
+    st.floats(0, 1),
+)
+def test_any_truncation_reads_as_the_rows_before_it(rows: list[dict[str, Any]], share: float) -> None:
+    """However many bytes of a file are there, the rows with a complete line are read, without an error."""
+    lines = [json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n" for row in rows]
+    content = b"".join(lines)[: round(share * sum(map(len, lines)))]
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "x.jsonl")
+        path.write_bytes(content)
+        assert read_jsonl(path) == [json.loads(line) for line in lines[: content.count(b"\n")]]
+
+
+def test_missing_file_has_no_rows(tmp_path: Path) -> None:
+    """A run that has not written yet is no error."""
+    assert read_jsonl(tmp_path / "metrics.jsonl") == []
+
+
+@pytest.mark.parametrize("line", [b"{", b"[1]", b"\xff", b"\0\0", b"", b"[" * 100_000])
+def test_damage_before_the_end_is_an_error(line: bytes, tmp_path: Path) -> None:
+    """A whole line that is no object is damage: the error has file and line."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 3}\n')
+    with pytest.raises(SmolsumError, match=r"metrics\.jsonl:2 is not a JSON object") as caught:
+        read_jsonl(path)
+    assert caught.value.hint
+
+
+def test_unreadable_file_is_an_error(tmp_path: Path) -> None:
+    """What is there but cannot be read is never taken for an empty file."""
+    with pytest.raises(SmolsumError, match="cannot read"):
+        read_jsonl(tmp_path)
+
+
+def test_concurrent_reader_sees_whole_files(paths: RunPaths) -> None:
+    """A reader at any moment gets a complete status, complete completions and complete metrics lines."""
+    rows = [{"id": n, "text": "x" * 5000} for n in range(20)]
+
+    def write() -> None:
+        with Journal(paths, 1) as journal:
+            for step in range(150):
+                journal.status("running", step=step, phase="update", stage="s", pad="y" * (step * 97 % 9000))
+                journal.completions(1, rows[: 1 + step % 20])
+                journal.metrics({"step": step, "text": "z" * 3000})
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    reads = 0
+    while thread.is_alive():
+        if paths.completions(1).exists():
+            assert json.loads(paths.status.read_bytes())["state"] == "running"
+            found = read_jsonl(paths.completions(1))
+            assert len(found) > 0
+            assert found == rows[: len(found)]
+            steps = [row["step"] for row in read_jsonl(paths.metrics)]
+            assert steps == list(range(len(steps)))
+            reads += 1
+    thread.join()
+    assert reads
+
+
+def test_how_an_attempt_ended(paths: RunPaths) -> None:
+    """An error keeps its words and its hint; a Ctrl-C is what people call it, and no name of a class."""
+    for error, state, said, hint in (
+        (SmolsumError("no room", hint="make room"), "failed", "no room", "make room"),
+        (KeyboardInterrupt(), "interrupted", "interrupted by the user", paths.resume_command),
+        (ZeroDivisionError(), "failed", "ZeroDivisionError", paths.resume_command),
+    ):
+        with Journal(paths, 1) as journal:
+            journal.failure(error, 3)
+        status = json.loads(paths.status.read_bytes())
+        assert (status["state"], status["error"], status["hint"]) == (state, said, hint)
+        assert read_jsonl(paths.events)[-1]["message"] == said
+
+
+# resuming
+
+
+def test_resumed_metrics_are_those_of_an_uninterrupted_run(tmp_path: Path) -> None:
+    """After a kill past the checkpoint, in the middle of a line, the metrics end up the same to the byte."""
+    whole, broken = create_run(tmp_path, "whole"), create_run(tmp_path, "broken")
+    train(whole, 1, range(1, 21))
+    train(broken, 1, range(1, 14))
+    with broken.metrics.open("ab") as file:
+        file.write(b'{"step": 14, "lo')
+    after = broken.metrics.read_bytes().splitlines(keepends=True)[10:]
+
+    assert discard_after(broken, 10) == 4
+    assert broken.discarded(1).read_bytes() == b"".join(after) + b"\n"
+    train(broken, 2, range(11, 21))
+    assert broken.metrics.read_bytes() == whole.metrics.read_bytes()
+
+
+def test_discarding_everything_starts_the_file_again(tmp_path: Path) -> None:
+    """A run killed before its first checkpoint starts over, its schema version again on the first line."""
+    whole, broken = create_run(tmp_path, "whole"), create_run(tmp_path, "broken")
+    train(whole, 1, range(5))
+    train(broken, 1, range(3))
+    assert discard_after(broken, -1) == 3
+    train(broken, 2, range(5))
+    assert broken.metrics.read_bytes() == whole.metrics.read_bytes()
+
+
+def test_nothing_to_discard(paths: RunPaths) -> None:
+    """A run stopped at its checkpoint loses nothing, and no file of discarded lines appears."""
+    assert discard_after(paths, 5) == 0
+    train(paths, 1, range(1, 6))
+    before = paths.metrics.read_bytes()
+    assert discard_after(paths, 5) == 0
+    assert paths.metrics.read_bytes() == before
+    assert not paths.discarded(1).exists()
+
+
+def test_discarded_lines_add_up(paths: RunPaths) -> None:
+    """Two resumptions of one attempt keep what each of them took back."""
+    train(paths, 1, range(1, 6))
+    assert discard_after(paths, 4) == 1
+    assert discard_after(paths, 2) == 2
+    assert [row["step"] for row in read_jsonl(paths.discarded(1))] == [5, 3, 4]
+
+
+def test_events_stay(paths: RunPaths) -> None:
+    """Events are history: a resumption keeps those after the checkpoint."""
+    with Journal(paths, 1) as journal:
+        journal.event("worker", "down", step=9)
+    discard_after(paths, 1)
+    assert len(read_jsonl(paths.events)) == 1
+
+
+# a disk that refuses
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from smolsum.errors import SmolsumError
+from smolsum.runs.journal import Journal
+from smolsum.runs.paths import RunPaths
+paths = RunPaths(Path(sys.argv[1]))
+with Journal(paths, 1) as journal:
+    journal.metrics({"step": 1})
+    journal.completions(1, [{"text": "kept"}])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+    for attempt in (
+        lambda: journal.metrics({"step": 2, "x": "x" * 200}),
+        lambda: journal.completions(1, [{"text": "x" * 200}]),
+    ):
+        try:
+            attempt()
+        except SmolsumError as error:
+            print(error.exit_code, error.message, error.hint, sep="|")
+    journal.metrics({"step": 2})
+"""
+
+
+def test_write_that_fails_midway_leaves_what_was_there(paths: RunPaths) -> None:
+    """When the system takes only a part (here, a limit on file size), that part is taken back."""
+    command = [sys.executable, "-c", LIMITED, str(paths.root)]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    hint = f"then smolsum train --resume {paths.root}"
+    for line, path in zip(out, (paths.metrics, paths.completions(1)), strict=True):
+        code, message, remedy = line.split("|")
+        assert (code, message) == ("1", f"cannot write {path}: {os.strerror(errno.EFBIG)}")
+        assert remedy.endswith(hint)
+    assert [row["step"] for row in read_jsonl(paths.metrics)] == [1, 2]
+    assert read_jsonl(paths.completions(1)) == [{"text": "kept"}]
+    assert [path.name for path in paths.completions(1).parent.iterdir()] == ["step-000001.jsonl"]
+
+
+def test_full_disk(small_disk: Path) -> None:
+    """On a full disk each write fails with the remedy, and what was written before can all be read."""
+    paths = create_run(small_disk, "a")
+    rows: list[Mapping[str, Any]] = [{"text": "x" * 1000}] * 40
+    with Journal(paths, 1) as journal:
+        with pytest.raises(SmolsumError, match=f"^the disk is full at {paths.metrics}$") as caught:
+            fill(journal)
+        assert caught.value.hint == f"free space there, then smolsum train --resume {paths.root}"
+        assert caught.value.exit_code == 1
+        with pytest.raises(SmolsumError, match="the disk is full"):
+            journal.completions(1, rows)
+        steps = [row["step"] for row in read_jsonl(paths.metrics)]
+        assert steps == list(range(len(steps)))
+        assert list(paths.completions(1).parent.iterdir()) == []
+        (small_disk / "ballast").unlink()
+        journal.metrics({"step": len(steps), "text": "goes on"})
+        journal.completions(1, rows)
+    assert read_jsonl(paths.metrics)[-1]["text"] == "goes on"
+    assert len(read_jsonl(paths.completions(1))) == 40

@@ -1,0 +1,130 @@
+"""`smolsum runs` on real directories."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.studies import CRITERIA, PATHS, evaluation, judged, run
+from support.watching import make_run
+
+from smolsum.cli import main
+from smolsum.runs.paths import RunPaths
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """`smolsum runs` in an empty directory: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("SMOLSUM_RUNS_DIR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+
+    def runs(*args: str) -> tuple[int, str, str]:
+        code = main.main(["runs", *args])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return runs
+
+
+def fill(folder: Path) -> None:
+    """A finished run, an interrupted one, and a baseline."""
+    rows = judged({**{name: [0.5, 0.7] for name in CRITERIA}, "composite": [2.0, 2.8]})
+    metrics = {"length/within_tol": 0.25, "composite": 2.4}
+    stages = {"length": ["length"], "quality": ["meteor", "bleu"]}
+    first = run(folder, "first", PATHS["lfm"], stages, rows, metrics)
+    second = run(folder, "second", PATHS["qwen"], {"length": ["length"]}, rows, metrics, state="interrupted")
+    for seconds, root in enumerate((first, second)):
+        os.utime(RunPaths(root).config, (seconds, seconds))
+    evaluation(folder / "baseline-lfm", rows, metrics, model={"path": PATHS["lfm"]})
+    (folder / "latest").symlink_to("second")
+    (folder / "notes").mkdir()
+
+
+def test_list(call: Call) -> None:
+    """Runs by time, then evaluations; a run that can go on has its command on stderr."""
+    fill(Path("runs"))
+    code, out, err = call()
+    assert code == 0
+    assert [line.split() for line in out.splitlines()] == [
+        ["name", "state", "step", "on", "target", "composite", "rewards", "model"],
+        ["first", "finished", "8/8", "0.250", "2.400", "length", ">", "meteor+bleu", PATHS["lfm"]],
+        ["second", "interrupted", "4/4", "0.250", "2.400", "length", PATHS["qwen"]],
+        ["baseline-lfm", "finished", "-", "0.250", "2.400", "-", PATHS["lfm"]],
+    ]
+    assert err == "second: smolsum train --resume second\n"
+
+
+def test_json(call: Call) -> None:
+    """All that is known, as one document."""
+    fill(Path("runs"))
+    found: dict[str, Any] = json.loads(call("--json")[1])
+    assert found["schema_version"] == 1
+    assert [one["kind"] for one in found["runs"]] == ["run", "run", "evaluation"]
+    first = found["runs"][0]
+    assert (first["path"], first["step"], first["metrics"]["composite"]) == ("runs/first", 8, 2.4)
+
+
+def test_another_task(call: Call) -> None:
+    """An evaluation of something else shows its own headlines, all of them."""
+    rows, told = judged({"composite": [2.0]}), {"parses": 0.9, "passed": 0.5, "easy": 0.8, "hard": 0.25}
+    headlines = [{"metric": key, "title": key, "text": "?"} for key in told]
+    evaluation(Path("runs/json"), rows, {"meteor": 0.0, "length/within_tol": 0.0}, headlines=headlines)
+    summary = Path("runs/json/summary.json")
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"metrics": told}))
+    assert [line.split()[3:7] for line in call()[1].splitlines()] == [
+        ["parses", "passed", "easy", "hard"],
+        ["0.900", "0.500", "0.800", "0.250"],
+    ]
+
+
+def test_a_table_for_each_task(call: Call) -> None:
+    """Two tasks have no column in common: each has a table of its own, headed by its name."""
+    rows = judged({"composite": [2.0]})
+    for name, metric in (("strict-json", "passed"), ("ab-judge", "accuracy")):
+        told = [{"metric": metric, "title": f"its {metric}", "text": "?"}]
+        evaluation(Path(f"runs/{name}-base"), rows, {}, headlines=told, task={"name": name})
+        summary = Path(f"runs/{name}-base/summary.json")
+        summary.write_text(json.dumps(json.loads(summary.read_text()) | {"metrics": {metric: 0.25}}))
+    assert [line.split()[:6] for line in call()[1].splitlines()] == [
+        ["ab-judge", "state", "step", "its", "accuracy", "rewards"],
+        ["ab-judge-base", "finished", "-", "0.250", "-", "-"],
+        ["strict-json", "state", "step", "its", "passed", "rewards"],
+        ["strict-json-base", "finished", "-", "0.250", "-", "-"],
+    ]
+
+
+def test_no_runs(call: Call) -> None:
+    """An empty list is no failure, and says how to begin."""
+    assert call() == (0, "", "no runs in runs; smolsum train --model tiny makes one\n")
+    assert json.loads(call("--json")[1]) == {"schema_version": 1, "runs": []}
+
+
+def test_damage_is_a_row(call: Call) -> None:
+    """A run whose files are broken is listed among the others."""
+    fill(Path("runs"))
+    (Path("runs") / "first" / "config.toml").write_text("[")
+    (Path("runs") / "first" / "status.json").write_text("nothing")
+    (Path("runs") / "baseline-lfm" / "summary.json").write_text("{")
+    code, out, err = call()
+    rows = {line.split()[0]: line.split()[1] for line in out.splitlines()}
+    assert code == 0
+    assert rows["second"] == "interrupted"
+    assert rows["baseline-lfm"] == "damaged"
+    assert "first" in rows
+    assert "baseline-lfm: remove runs/baseline-lfm and evaluate again\n" in err
+
+
+def test_a_run_whose_process_is_gone(call: Call, tmp_path: Path) -> None:
+    """A run that says it runs is told by the view's own rules, with the command that goes on."""
+    make_run(tmp_path / "runs", "mine", state="running")
+    _, out, err = call()
+    name, state, *_ = out.splitlines()[1].split()
+    assert (name, state) == ("mine", "STALE")
+    assert err == "mine: smolsum train --resume mine\n"

@@ -1,0 +1,64 @@
+"""A metric in a memory that does not grow."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smolsum.runs.series import BUCKETS, RECENT, Point, Series, smoothed
+
+
+def series_of(values: list[float | None]) -> Series:
+    found = Series()
+    for start in range(0, len(values), 7):  # in pieces, as they are read
+        part = values[start : start + 7]
+        found.extend(range(start + 1, start + 1 + len(part)), part)
+    return found
+
+
+@pytest.mark.parametrize("steps", [100, 1000, 20_000])
+def test_points_stay_few_and_lose_no_extreme(steps: int) -> None:
+    """Any number of steps is at most BUCKETS points, with the least and the greatest value among them, in order."""
+    values = [math.sin(n / 50) for n in range(steps)]
+    values[steps // 3] = 9.0
+    found = series_of(list(values))
+    points = found.points()
+    assert len(points) <= max(BUCKETS, RECENT)
+    assert max(p.high for p in points) == 9.0
+    assert min(p.low for p in points) == min(values)
+    assert [p.step for p in points] == sorted(p.step for p in points)
+    assert found.last == values[-1]
+
+
+@given(st.integers(1, 3000))
+def test_means_are_kept(steps: int) -> None:
+    """Joined buckets weigh every step the same."""
+    found = series_of([float(n) for n in range(steps)])
+    total = sum(bucket.total for bucket in found._buckets)
+    assert total == pytest.approx(sum(range(steps)))
+    assert sum(bucket.count for bucket in found._buckets) == steps
+
+
+def test_the_newest_steps_are_exact() -> None:
+    """A window of recent steps shows each of them."""
+    found = series_of([float(n) for n in range(5000)])
+    assert found.points(4900) == [Point(n + 1, n, n, n) for n in range(4900, 5000)]
+    assert found.recent(3) == [4997.0, 4998.0, 4999.0]
+    assert found.recent(10, since=4999) == [4998.0, 4999.0]
+    assert found.at(4990) == 4989.0
+
+
+def test_missing_values_are_counted() -> None:
+    """None, for what was not finite, is no value."""
+    found = series_of([1.0, None, float("nan"), 3.0])
+    assert (found.count, found.missing, found.last) == (2, 2, 3.0)
+
+
+def test_smoothing() -> None:
+    """By hand: with weight 0.5 the second mean is (0.5 * 1 + 4) / 1.5; without weight nothing changes."""
+    points = [Point(1, 1, 1, 1), Point(2, 4, 4, 4)]
+    assert smoothed(points, 0.0) == points
+    assert smoothed(points, 0.5)[1].mean == pytest.approx(3.0)

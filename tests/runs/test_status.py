@@ -1,0 +1,171 @@
+"""How a run stands, from its files alone."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.watching import BEGAN, STEP_S, append, make_run, stamp, status
+
+from smolsum.runs.control import ask
+from smolsum.runs.reader import Run, process_lives
+from smolsum.runs.status import Pace, RunState, pace, run_state
+
+HERE = platform.node()
+LAST_BEAT = 30 + 10 * STEP_S
+
+
+def after(seconds: float) -> datetime:
+    return BEGAN + timedelta(seconds=LAST_BEAT + seconds)
+
+
+def stands(folder: Path, seconds: float, *, lives: bool = True, state: str = "running", **changes: Any) -> Any:
+    paths = make_run(folder, steps=10, total=20, state=state)
+    status(paths.root, state, 10, 20, **changes)
+    run = Run(paths)
+    run.poll()
+    return run_state(run, after(seconds), lambda pid: lives)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "host", "lives", "state"),
+    [
+        (1, HERE, True, "running"),
+        (1, HERE, False, "running"),  # it may have ended this moment, and its last words are on their way
+        (60, HERE, False, "STALE"),
+        (3600, HERE, True, "running"),  # a process that was stopped, or a very long step
+        (60, "mini-1", False, "running"),
+        (3600, "mini-1", False, "STALE"),
+    ],
+)
+def test_signs_of_life(tmp_path: Path, seconds: float, host: str, lives: bool, state: str) -> None:
+    """The process counts on its own machine, elsewhere the heartbeat."""
+    assert stands(tmp_path, seconds, lives=lives, host=host).state == state
+
+
+def test_stale_names_the_way_on(tmp_path: Path) -> None:
+    """A crashed run says what is known of its end and how to go on."""
+    found = stands(tmp_path, 60, lives=False, host=HERE)
+    assert "process 4242 is gone" in found.detail
+    assert found.hint == f"smolsum train --resume {tmp_path / 'made'}"
+    assert not found.alive
+
+
+def test_stale_after_an_error(tmp_path: Path) -> None:
+    """If the run could still tell of an error, that comes first, with its hint."""
+    paths = make_run(tmp_path, steps=10, total=20, state="running")
+    append(paths.events, [{"time": stamp(60), "kind": "failed", "message": "out of memory", "hint": "smaller batches"}])
+    run = Run(paths)
+    run.poll()
+    found = run_state(run, after(3600), lambda pid: False)
+    assert found.state == "STALE"
+    assert found.detail.startswith("out of memory")
+    assert found.hint == "smaller batches"
+
+
+def test_failed(tmp_path: Path) -> None:
+    """The error and its hint as the run left them."""
+    found = stands(tmp_path, 9e9, state="failed", error="the disk is full", hint="free space there")
+    assert (found.state, found.detail, found.hint) == ("failed", "the disk is full", "free space there")
+
+
+def test_requests_show_at_once(tmp_path: Path) -> None:
+    """What was asked is shown before the trainer answers."""
+    paths = make_run(tmp_path, steps=10, total=20, state="running")
+    run = Run(paths)
+    for request, state in (("pause", "pausing"), ("stop", "stopping")):
+        ask(paths, request)
+        assert run.poll()
+        assert run_state(run, after(1)).state == state
+
+
+def test_answers_show_at_once(tmp_path: Path) -> None:
+    """Once a pause is taken back the run counts as running, though its trainer has not looked yet."""
+    for state in ("pausing", "paused"):
+        assert stands(tmp_path / state, 1, state=state).state == "running"
+
+
+def test_a_rest_names_the_way_on(tmp_path: Path) -> None:
+    """A paused run says that it may be killed, and what ends the pause."""
+    paths = make_run(tmp_path, steps=10, total=20, state="paused")
+    ask(paths, "pause")
+    run = Run(paths)
+    run.poll()
+    found = run_state(run, after(1))
+    assert (found.state, found.detail) == ("paused", "paused after step 10: saved, safe to kill")
+    assert found.hint == f"rm {paths.control / 'pause'}"
+
+
+def test_without_patience(tmp_path: Path) -> None:
+    """Who knows that the process was gone before the files were read need not wait for its last words."""
+    paths = make_run(tmp_path, steps=10, total=20, state="running")
+    status(paths.root, "running", 10, 20, host=HERE)
+    run = Run(paths)
+    run.poll()
+    assert run_state(run, after(1), lambda pid: False).state == "running"
+    assert run_state(run, after(1), lambda pid: False, gone_s=0.0).state == "STALE"
+
+
+def test_a_process_that_nobody_asked_how_it_ended() -> None:
+    """It has a number still, and is gone all the same."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert process_lives(child.pid)
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert not process_lives(child.pid)
+    assert not process_lives(child.pid)
+
+
+def test_vanished(tmp_path: Path) -> None:
+    """A directory that is gone leaves what was read."""
+    paths = make_run(tmp_path, steps=10, total=20)
+    run = Run(paths)
+    run.poll()
+    shutil.rmtree(paths.root)
+    assert run.poll()
+    assert run_state(run, after(0)).state == "GONE"
+    assert run.step == 10
+    assert not run.poll()
+
+
+def test_nothing_there_yet(tmp_path: Path) -> None:
+    """A run that was only just made is waiting, and no error."""
+    paths = make_run(tmp_path, steps=0, total=20)
+    for path in (paths.status, paths.metrics, paths.events, paths.info):
+        path.unlink(missing_ok=True)
+    run = Run(paths)
+    run.poll()
+    assert run_state(run, after(0)).state == "waiting"
+    assert run.total == 0
+
+
+def test_pace(tmp_path: Path) -> None:
+    """Ten steps of 2 s are left; the time of a run that ended stands still, and one that rests comes to no end."""
+    run = Run(make_run(tmp_path, steps=10, total=20, state="running"))
+    run.poll()
+    took = pace(run, RunState("running"), after(5))
+    assert (took.elapsed_s, took.eta_s) == (LAST_BEAT + 5, 10 * STEP_S)
+    took = pace(run, RunState("STALE"), after(500))
+    assert (took.elapsed_s, took.eta_s) == (LAST_BEAT, None)
+    assert pace(run, RunState("paused"), after(5)) == Pace(LAST_BEAT + 5, None)
+
+
+def test_resumed_run_is_read_anew(tmp_path: Path) -> None:
+    """Steps that a resumed run took back are gone from the view too."""
+    paths = make_run(tmp_path, steps=10, total=20)
+    run = Run(paths)
+    run.poll()
+    lines = paths.metrics.read_bytes().splitlines(keepends=True)
+    temporary = paths.root / "new"
+    temporary.write_bytes(b"".join(lines[:4]))
+    temporary.replace(paths.metrics)
+    assert run.poll()
+    assert run.step == 4
+    assert run.series["loss"].count == 4

@@ -1,0 +1,84 @@
+"""Workers that really serve: in a thread of this process, or in a process of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+
+import smolsum.policy  # noqa: F401  loads a fast BLAS before MLX
+
+# isort: split
+from smolsum.worker.engines.base import Engine
+from smolsum.worker.openai_api import Chat
+from smolsum.worker.routes import app
+from smolsum.worker.service import Service
+
+
+@contextmanager
+def face(engine: Engine, *, token: str | None = None) -> Iterator[httpx.Client]:
+    """The HTTP face of an engine on a free port, and a client of it that bears no token."""
+    started: list[Any] = []
+    ready = threading.Event()
+
+    async def run() -> None:
+        service = Service(engine, model="m")
+        try:
+            await service.start()
+            config = uvicorn.Config(app(service, Chat(service), token=token), port=0, log_level="warning")
+            server = uvicorn.Server(config)
+            task = asyncio.create_task(server.serve())
+            while not server.started:
+                await asyncio.sleep(0.01)
+            started[:] = [server, server.servers[0].sockets[0].getsockname()[1]]
+            ready.set()
+            await task
+        finally:
+            ready.set()
+            await engine.stop()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread.start()
+    try:
+        ready.wait()  # an engine has a deadline of its own
+        assert started, "the engine did not start"
+        with httpx.Client(base_url=f"http://127.0.0.1:{started[1]}", timeout=60) as client:
+            yield client
+    finally:
+        if started:
+            started[0].should_exit = True
+        thread.join()
+
+
+@contextmanager
+def process(*arguments: str, log: Path, **environment: str) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
+    """`smolsum serve-worker` with these arguments on a free port, once it has told its URL; stderr goes to `log`."""
+    command = [sys.executable, "-m", "smolsum", "serve-worker", "--port", "0", *arguments]
+    with log.open("w") as stderr:
+        worker = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=dict(os.environ) | environment
+        )
+    try:
+        assert worker.stdout is not None
+        url = worker.stdout.readline().strip()
+        assert url, f"the worker did not start:\n{log.read_text()}"
+        with httpx.Client(base_url=url, timeout=120) as client:
+            yield worker, client
+    finally:
+        if worker.poll() is None:
+            worker.send_signal(signal.SIGTERM)
+        try:
+            worker.wait(30)
+        finally:
+            worker.kill()
+            worker.stdout.close()

@@ -1,0 +1,91 @@
+"""Small real runs for tests: a local data set cut from the built-in one, few short rollouts, the real command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from safetensors.numpy import load_file
+
+from smolsum.files import read_jsonl
+from smolsum.runs.paths import RunPaths
+
+PATIENCE_S = 900.0
+
+SIZES = {"train": 12, "validation": 3, "test": 4}
+SETTINGS = {
+    "sampling.rollouts": 4,
+    "sampling.max_new_tokens": 46,
+    "train.prompts_per_step": 2,
+    "train.validate_every": 2,
+    "train.validation_prompts": 2,
+    "train.checkpoint_every": 2,
+    "task.target_tokens": 42,
+    "stages.length.steps": 5,
+    "stages.quality.steps": 3,
+}
+
+
+def make_data(folder: Path) -> Path:
+    """A directory with a few rows of each built-in split, as Parquet."""
+    folder.mkdir()
+    for split, size in SIZES.items():
+        source = Path(str(resources.files("smolsum.tasks"))) / "builtin" / "tldr-mini" / f"{split}.parquet"
+        pl.read_parquet(source).head(size).write_parquet(folder / f"{split}.parquet")
+    return folder
+
+
+def arguments(data: Path, runs: Path, name: str, **changes: Any) -> list[str]:
+    """The arguments of `smolsum` for a run of eight steps; `changes` are settings with __ for the dot."""
+    settings = SETTINGS | {"data.path": str(data)} | {key.replace("__", "."): value for key, value in changes.items()}
+    sets = [
+        f"--set={key}={json.dumps(value) if not isinstance(value, str) else value}" for key, value in settings.items()
+    ]
+    return ["train", "--model=tiny", "--runs-dir", str(runs), "--name", name, *sets]
+
+
+def start(args: list[str]) -> subprocess.Popen[str]:
+    """A training process of its own."""
+    command = [sys.executable, "-m", "smolsum", *args]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+
+
+def learned(run: Path) -> list[dict[str, Any]]:
+    """The run's metrics without its timings."""
+    return [{k: v for k, v in row.items() if not k.startswith("perf/")} for row in read_jsonl(run / "metrics.jsonl")]
+
+
+def weights(run: Path, step: int) -> dict[str, bytes]:
+    """The bytes of every tensor in a checkpoint's weights and optimizer state (their order in a file is MLX's own)."""
+    folder = run / "checkpoints" / f"step-{step:06d}"
+    return {
+        f"{file.name}/{name}": tensor.tobytes()
+        for file in folder.glob("*.safetensors")
+        for name, tensor in load_file(file).items()
+    }
+
+
+def events(run: Path) -> list[str]:
+    """The kinds of the run's events, in order."""
+    return [row["kind"] for row in read_jsonl(run / "events.jsonl")]
+
+
+def state(paths: RunPaths) -> str:
+    """What the run says that it does, nothing before it says anything."""
+    return str(json.loads(paths.status.read_text())["state"]) if paths.status.exists() else ""
+
+
+def wait_until(met: Callable[[], bool]) -> None:
+    """Returns once the condition holds."""
+    until = time.monotonic() + PATIENCE_S
+    while not met():
+        assert time.monotonic() < until
+        time.sleep(0.05)

@@ -1,0 +1,318 @@
+"""The seven signals on cases worked by hand from their formulas, and on any text whatever."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smolsum.tasks.strict_json import signals
+from smolsum.tasks.strict_json.answer import depth, take_apart
+from smolsum.tasks.strict_json.settings import StrictJsonConfig
+from smolsum.types import Prompt
+
+GOOD = '```json\n{"a": 1}\n```'
+
+
+def prompt(schema: dict[str, Any], asked: int | None = None) -> Prompt:
+    return Prompt("p", (), (1,), (), {"schema": schema, "depth": asked})
+
+
+def fenced(value: object) -> str:
+    return f"```json\n{json.dumps(value)}\n```"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (GOOD, 1.0),
+        ('```JSON\n{"a": 1}```', 1.0),
+        ('```\n{"a": 1}\n```', 0.5),
+        ('```python\n{"a": 1}\n```', 0.5),
+        ('```json5\n{"a": 1}\n```', 0.5),
+        ('{"a": 1}', 0.0),
+        ('```json\n{"a": 1}', 0.0),
+        (f"<think>{GOOD}</think>", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_format(text: str, value: float) -> None:
+    """A block marked as JSON 1, another 0.5, none 0; a block inside the thoughts is no answer."""
+    assert signals.format_reward(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (GOOD, 1.0),
+        ('{"a": 1}', 1.0),
+        ("no JSON here", 0.0),
+        ('```json\n{"a": [1, 2, 3, 4, 5, 6, 7], }\n```', 0.7),  # fails at 29 of 31 characters
+        ('```json\n{"abc": 1, "d": x, "efg": 2222}\n```', 0.4),  # at 16 of 30
+        ('```json\n{a: 1, "b": 2}\n```', 0.2),  # at 1 of 14
+        ('```json\n{"a": NaN}\n```', 0.1),
+        ('```json\n{"a": 1, "a": 2}\n```', 0.1),
+        (f"```json\n{'[' * 100_000}\n```", 0.1),
+        ('```json\n{"a": 1', 0.7),  # cut off at its end
+    ],
+)
+def test_validity(text: str, value: float) -> None:
+    """1 for JSON; else by the place of the first error; 0.1 for what Python would let pass and JSON does not."""
+    assert signals.validity_reward(text) == value
+
+
+RECORD = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
+FULL = RECORD | {"required": ["name", "age"]}
+THREE = {"type": "array", "items": FULL, "minItems": 3, "maxItems": 3}
+ANN = {"name": "Ann", "age": 3}
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "asked", "score"),
+    [
+        (ANN, FULL, None, 1.0),
+        ({"name": "Ann"}, FULL, None, (1 + 0.5 + 1) / 3),  # type, keys, types of those there
+        ({"name": 1, "age": "3"}, FULL, None, (1 + 1 + 0) / 3),
+        ([], FULL, None, (0 + 0) / 2),
+        ([ANN] * 3, THREE, None, 1.0),
+        ([ANN] * 2, THREE, None, (1 + 0.7 + 1 + 1 + 1) / 5),  # type, count, item types, keys, types
+        ([ANN] * 5, THREE, None, (1 + 0.1 + 3) / 5),  # two off, and 3 // 3 is one
+        ([ANN] * 8, THREE | {"minItems": 6, "maxItems": 6}, None, (1 + 0.4 + 3) / 5),  # two off, and 6 // 3 is two
+        ([ANN, {}, 7], THREE, None, (1 + 1 + 2 / 3 + (1 + 0 + 0) / 3 + 1) / 5),
+        ([1], {"type": "array", "minItems": 4}, None, (1 + 0.25) / 2),
+        ({"x": 1}, {"type": "object", "minProperties": 2}, None, (1 + 0.5) / 2),
+        ({"s": "no"}, {"type": "object", "properties": {"s": {"enum": ["a", "b"]}}}, None, (1 + 0) / 2),
+        ({"a": {"b": 1}}, {"type": "object"}, 4, (1 + 0.5) / 2),
+        ([1, 99], {"type": "array", "items": {"type": "integer", "exclusiveMaximum": 9}}, None, (1 + 1 + 0) / 3),
+        (
+            {"a": {"b": 1}},
+            {"type": "object", "properties": {"a": FULL}},
+            None,
+            (1 + 1 + 0) / 3,
+        ),  # a is an object; its keys
+        (
+            {"l": [1]},
+            {"type": "object", "properties": {"l": {"type": "array", "minItems": 2}}},
+            None,
+            (1 + 1 + 0.5) / 3,
+        ),
+        (7, {}, None, 1.0),
+    ],
+)
+def test_schema(value: object, schema: dict[str, Any], asked: int | None, score: float) -> None:
+    """The plain mean of the checks that the schema makes."""
+    assert signals.schema_reward(fenced(value), prompt(schema, asked)) == pytest.approx(score)
+
+
+def test_schema_of_what_does_not_parse() -> None:
+    """0, as nothing can be checked."""
+    assert signals.schema_reward("```json\n{]\n```", prompt(FULL)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (GOOD, -0.5),
+        ("<think>...</think>" + GOOD, -0.5),
+        ("<think>Your reasoning here</think>" + GOOD, -0.5),
+        ("<think>your reasoning here. Your reasoning here!</think>" + GOOD, -0.5),
+        ("<think>here is my reasoning</think>" + GOOD, 10 / 70),
+        ("<think></think>" + GOOD, -0.2),
+        ("<think> \n</think>" + GOOD, -0.2),
+        ("<think>hm</think>" + GOOD, -0.2),
+        (f"<think>{'x' * 9}</think>", -0.2),
+        (f"<think>{'x' * 10}</think>", 0.0),
+        (f"<think>  {'x' * 45}\n</think>", 0.5),
+        (f"<think>{'x' * 80}</think>", 1.0),
+        (f"<think>{'x' * 500}</think>", 1.0),
+        ("<think>never closed", -0.5),
+    ],
+)
+def test_reasoning(text: str, value: float) -> None:
+    """By the length of the first thoughts, stripped."""
+    assert signals.reasoning_reward(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (GOOD, 1.0),
+        ('{"a": 1}', 1.0),
+        ("```json\n{]\n```", 1.0),
+        ('```json\n{"a": 1', -1.0),
+        ('{"a": [1, 2', -1.0),
+        ('{"a": 1},', -1.0),
+        ('{"a": "b}', -1.0),
+        ("```json\n[1, 2]", -1.0),  # parses, but nothing closed it
+        ("```", -1.0),
+        ('Sure:\n```json\n{"a": 1}', -1.0),
+        ('Here it is: {"a": [1, 2', -1.0),
+        ('Here it is: {"a": 1, "b":', -1.0),
+        ('He said "here: {"a": 1, "b"}', 0.0),  # the open quote is not in the JSON
+        ('{"a": "}", "b": [', -1.0),
+        ('{"a": "{"}', 1.0),
+        ('{"a": 1, "b": "}]', -1.0),  # open quote, and what would close the bracket is in it
+        ('{"a": "x\\', -1.0),
+        ("<think>{</think>[1, 2]", 1.0),
+        ("<think>a plan", 0.0),
+        ("{a}", 0.0),
+        ('{"a": NaN}', 0.0),
+        ('{"a": 1, "a": 2}', 0.0),
+        ('{"a": 1} and no more', 0.0),  # bare JSON is all there is, or it does not parse
+        ('Here it is: {"a": 1}', 0.0),
+        ("I do not know:", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_truncation(text: str, value: float) -> None:
+    """1 for a closed block or what parses, -1 for signs of an end too soon, 0 without JSON or without such signs."""
+    assert signals.truncation_reward(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (GOOD, 1.0),
+        (GOOD + "\n" + GOOD, -1.0),
+        ("ab" * 5, -1.0),
+        ("ab" * 4, 1.0),
+        ('{"a":' + " " * 40 + "1}", 1.0),
+        ("a " * 6, -1.0),
+        ("a " * 5, 1.0),
+        ("\n".join(f"line number {n} of it" for n in range(8)), 1.0),
+        (
+            "\n".join(["the very same line"] * 3 + ["another line here", "the third of them"]),
+            1.0,
+        ),  # five lines, too few words
+        ("\n".join(["the same line", "the other one"] * 3), 0.0),  # 2 of 6 lines
+        ("\n".join(["same line", "the other"] * 3), 1.0),  # 59 characters are short
+        ("\n".join(f"key number {n % 3} is here" for n in range(7)), 0.0),  # 3 of 7 lines
+        ("\n".join(f"key number {n % 2} is here" for n in range(8)), -1.0),  # 2 of 8
+        (" ".join(f"{a} {b} {c}" for a, b, c in [("one", "two", "three"), ("four", "five", "six")] * 4), -1.0),
+    ],
+)
+def test_repetition(text: str, value: float) -> None:
+    """Blocks, loops, and the share of distinct lines and trigrams."""
+    assert signals.repetition_reward(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (GOOD, 1.0),
+        ("<think>a plan</think>\n" + GOOD, 1.0),
+        ("JSON:" + GOOD, 0.5),
+        ("0123456789" + GOOD, 0.5),
+        ("Here it is: " + fenced(list(range(30))), 0.0),  # 12 of 133
+        ("Here it is: " + GOOD, -0.5),  # 12 of 32
+        ("Here is the JSON that you have asked for: " + GOOD, -1.0),
+        ("no block", 0.0),
+    ],
+)
+def test_strictness(text: str, value: float) -> None:
+    """By the share of what is said beside the block."""
+    assert signals.strictness_reward(text) == value
+
+
+@pytest.mark.parametrize(
+    "value", ["9" * 400, "-" + "9" * 400, '{"a":' * 700 + "1" + "}" * 700, "[" * 700 + "]" * 700], ids=len
+)
+def test_what_a_model_that_loops_may_write(value: str) -> None:
+    """Numbers beyond every float and brackets beyond every reader have a score, and no error."""
+    schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"], "depth": 2}
+    check_ranges(f'```json\n{{"age": {value}}}\n```', schema)
+
+
+LOOPS = (
+    ("", "```json {"), ("```json {", " "), ("```", "x"), ("", "``` "), ("", "<think>"), ("<think>", "<think></think"),
+    ("{", '"\\"'), ("[", "["), ("", '{"a":'), ("", '{"a": "x", '), ("", "ab1"),
+)  # fmt: skip
+"""how a text begins, and what a model that loops says then without an end"""
+
+
+def seconds(start: str, said: str, size: int) -> float:
+    """Processor time that all signals of a text of that size take, the least of several tries."""
+    text, tries = (start + said * (size // len(said)))[:size], []
+    for _ in range(3):
+        take_apart.cache_clear()
+        began = time.process_time()
+        for name in (*RANGES, "reasoning"):
+            getattr(signals, f"{name}_reward")(text)
+        tries.append(time.process_time() - began)
+    return min(tries)
+
+
+@pytest.mark.parametrize(("start", "said"), LOOPS)
+def test_time_grows_with_the_length_and_not_with_its_square(start: str, said: str) -> None:
+    """Eight times the text takes about eight times as long, where a pattern that begins anew at every fence or tag
+    would take 64 times; a constant part keeps very short times from being compared."""
+    assert seconds(start, said, 64_000) < 24 * (seconds(start, said, 8_000) + 0.001)
+
+
+def test_weights() -> None:
+    """Both sets make 1; without thinking the weight of reasoning goes to the others in proportion."""
+    assert sum(signals.THINK_WEIGHTS.values()) == pytest.approx(1)
+    assert sum(signals.PLAIN_WEIGHTS.values()) == pytest.approx(1)
+    plain, think = StrictJsonConfig(), StrictJsonConfig(think=True)
+    assert signals.redistributed(signals.THINK_WEIGHTS, think) == signals.THINK_WEIGHTS
+    moved = signals.redistributed(signals.THINK_WEIGHTS, plain)
+    assert moved == pytest.approx(
+        {"format": 0.4 / 3, "validity": 0.2, "schema": 0.8 / 3, "truncation": 0.4 / 3, "repetition": 0.4 / 3}
+        | {"strictness": 0.4 / 3, "reasoning": 0.0}
+    )
+    assert signals.redistributed(signals.PLAIN_WEIGHTS, plain) == signals.PLAIN_WEIGHTS
+    assert signals.redistributed({"reasoning": 1.0}, plain) == {"reasoning": 1.0}
+
+
+def test_depth() -> None:
+    """Objects inside one another; lists and empty objects do not count."""
+    found = [depth(value) for value in (1, [], {}, {"a": 1}, [{"a": []}], {"a": {"b": {}}}, {"a": [{"b": {"c": 1}}]})]
+    assert found == [0, 0, 0, 1, 1, 2, 3]
+
+
+PIECES = st.sampled_from(
+    ["```", "```json\n", "<think>", "</think>", "{", "}", "[", "]", '"', '"name"', ":", ",", "1", "true", "NaN", "\n"]
+)
+TEXTS = st.one_of(
+    st.text(max_size=200),
+    st.lists(st.one_of(PIECES, st.text(max_size=12)), max_size=40).map("".join),
+    st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=5), st.lists, max_leaves=12).map(
+        lambda value: f"<think>so</think>```json\n{json.dumps(value)}\n```"
+    ),
+)
+SCHEMAS = st.sampled_from([FULL, THREE, {}, {"type": "object", "properties": {"name": THREE}, "minProperties": 2}])
+RANGES = {
+    "format": {0.0, 0.5, 1.0},
+    "validity": {0.0, 0.1, 0.2, 0.4, 0.7, 1.0},
+    "truncation": {-1.0, 0.0, 1.0},
+    "repetition": {-1.0, 0.0, 1.0},
+    "strictness": {-1.0, -0.5, 0.0, 0.5, 1.0},
+}
+
+
+@given(TEXTS, SCHEMAS)
+def test_ranges_hold_for_any_text(text: str, schema: dict[str, Any]) -> None:
+    """Garbled texts and near misses among them: no exception, and each signal in its range."""
+    check_ranges(text, schema)
+
+
+@pytest.mark.slow
+@settings(max_examples=10_000)
+@given(TEXTS, SCHEMAS)
+def test_ranges_hold_for_ten_thousand_texts(text: str, schema: dict[str, Any]) -> None:
+    """The same, at length."""
+    check_ranges(text, schema)
+
+
+def check_ranges(text: str, schema: dict[str, Any]) -> None:
+    """Each signal of a text is in its range."""
+    for name, values in RANGES.items():
+        assert getattr(signals, f"{name}_reward")(text) in values
+    assert -0.5 <= signals.reasoning_reward(text) <= 1.0
+    score = signals.schema_reward(text, prompt(schema, 2))
+    assert 0.0 <= score <= 1.0
+    assert take_apart(text).parses or score == 0.0

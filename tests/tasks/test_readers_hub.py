@@ -1,0 +1,231 @@
+"""The data room and the hub: the real client libraries in their own process, a real server on loopback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import polars
+import pytest
+from support.hub import HubServer
+
+from smolsum.config.sections import DataConfig
+from smolsum.tasks.data import load_split
+
+ROWS = polars.DataFrame(
+    {
+        "id": ["a", "b", "c"],
+        "prompt": ["Ann lost a hat.", "Bo, 31, moved to Rye…", "Cy owes $40."],
+        "completion": ["Hat lost.", "Bo moved.", "Debt."],
+        "facts": [[{"kind": "item", "n": 1}], [], [{"kind": "who", "n": None}]],
+        "score": [None, 2.5, 3.0],
+    }
+)
+
+CLIENT = """
+import json, sys, time
+time.sleep = lambda seconds: None  # the libraries wait for half a minute between their retries
+from smolsum.config.sections import DataConfig
+from smolsum.tasks.data import load_split
+from smolsum.errors import SmolsumError
+for line in sys.stdin:
+    request = json.loads(line)
+    try:
+        if "model" in request:
+            from huggingface_hub import snapshot_download
+            answer = {"path": snapshot_download(request["model"])}
+        else:
+            split = load_split(DataConfig(**request["data"]), request["split"])
+            answer = {"fingerprint": split.fingerprint, "count": len(split.examples)}
+    except SmolsumError as error:
+        kind = type(error).__name__
+        answer = {"error": kind, "code": error.exit_code, "message": error.message, "hint": error.hint}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+class Client:
+    """A process that loads what it is asked for and answers in JSON; its stderr is kept in a file."""
+
+    def __init__(self, environment: dict[str, str], stderr: Path) -> None:
+        self.stderr = stderr
+        with stderr.open("w") as sink:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", CLIENT],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sink, text=True, env=environment,
+            )  # fmt: skip
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        assert self.process.stdin
+        assert self.process.stdout
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline()
+        assert answer, self.stderr.read_text()
+        return dict(json.loads(answer))
+
+    def load(self, path: str, split: str = "train", **settings: Any) -> dict[str, Any]:
+        return self.ask(data={"path": path, **settings}, split=split)
+
+    def close(self) -> None:
+        self.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hf-home")
+
+
+@pytest.fixture(scope="module")
+def posts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set repository as `push_to_hub` makes it."""
+    directory = tmp_path_factory.mktemp("posts")
+    (directory / "data").mkdir()
+    for split in ("train", "validation", "test"):
+        ROWS.write_parquet(directory / "data" / f"{split}-00000-of-00001.parquet")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def hub(posts: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
+    model, bare, broken = (tmp_path_factory.mktemp(name) for name in ("model", "bare", "broken"))
+    (model / "config.json").write_text("{}")
+    (model / "original").mkdir()
+    (model / "original" / "model.safetensors").write_bytes(bytes(5000))
+    (bare / "README.md").write_text("nothing here")
+    (broken / "train.parquet").write_bytes(b"PAR1 not really PAR1")
+    repositories = {
+        "datasets/ann/posts": posts,
+        "datasets/ann/more": posts,
+        "datasets/ann/gated": posts,
+        "datasets/ann/bare": bare,
+        "datasets/ann/broken": broken,
+        "models/ann/tiny": model,
+    }
+    with HubServer(repositories, gated=["datasets/ann/gated"]) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(hub: HubServer, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    running = Client(hub.environment(home), tmp_path_factory.mktemp("client") / "stderr")
+    yield running
+    running.close()
+
+
+def test_a_hub_data_set_equals_its_snapshot(client: Client, posts: Path) -> None:
+    """By hub id or from a downloaded directory, the same rows have the same fingerprint."""
+    answer = client.load("ann/posts", "validation")
+    snapshot = load_split(DataConfig(path=str(posts)), "validation")
+    assert answer == {"fingerprint": snapshot.fingerprint, "count": 3}
+
+
+def test_a_part_of_a_hub_split_can_be_named(client: Client) -> None:
+    """The slices of `datasets` make a validation split for a data set that has none."""
+    assert client.load("ann/posts", train_split="train[:2]")["count"] == 2
+
+
+def test_nothing_is_drawn_without_a_terminal(client: Client) -> None:
+    """Progress bars are for terminals."""
+    client.load("ann/posts")
+    assert "%" not in client.stderr.read_text()
+    assert "examples/s" not in client.stderr.read_text()
+
+
+def test_an_unknown_hub_split_is_refused(client: Client) -> None:
+    """The splits there are, and the setting that names one."""
+    answer = client.load("ann/posts", train_split="dev")
+    assert (answer["error"], answer["code"]) == ("UsageError", 2)
+    message = "Unknown split \"dev\". Should be one of ['train', 'validation', 'test']"
+    assert answer["message"] == f"hub data set 'ann/posts': {message}"
+    assert answer["hint"] == "--set data.train_split=NAME"
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("ann/none", "'ann/none' does not exist, or you have no access"),
+        ("ann/gated", "'ann/gated' is a gated dataset"),
+        ("ann/bare", "'ann/bare' cannot be read"),
+        ("ann/broken", "'ann/broken' cannot be read"),
+    ],
+)
+def test_what_the_hub_cannot_give_is_a_usage_error(client: Client, name: str, problem: str) -> None:
+    """A repository that is missing, gated, without data or damaged does not mend itself."""
+    answer = client.load(name)
+    assert (answer["error"], answer["code"]) == ("UsageError", 2)
+    assert problem in answer["message"]
+    assert answer["hint"]
+
+
+@pytest.mark.parametrize("status", [HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.SERVICE_UNAVAILABLE])
+def test_a_broken_hub_is_unreachable(
+    hub: HubServer, client: Client, monkeypatch: pytest.MonkeyPatch, status: HTTPStatus
+) -> None:
+    """A server error is worth another try later."""
+    monkeypatch.setattr(hub, "status", status)
+    answer = client.load("ann/unseen")
+    assert (answer["error"], answer["code"]) == ("UnreachableError", 3)
+    assert "--set data.path=DIR" in answer["hint"]
+
+
+def test_a_hub_that_hangs_up_is_unreachable(hub: HubServer, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the HTTP client itself, which the libraries let through, is told as any other."""
+    monkeypatch.setattr(hub, "mute", True)
+    answer = client.load("ann/unseen")
+    assert (answer["error"], answer["code"]) == ("UnreachableError", 3)
+    assert "disconnected" in answer["message"]
+
+
+def test_a_hub_that_refuses_connections_is_unreachable(hub: HubServer, client: Client) -> None:
+    """A download elsewhere is the way round."""
+    with hub.down():
+        answer = client.load("ann/unseen")
+    assert (answer["error"], answer["code"]) == ("UnreachableError", 3)
+    assert "hf download ann/unseen --repo-type dataset --local-dir DIR" in answer["hint"]
+
+
+def test_a_cached_data_set_needs_no_hub(hub: HubServer, client: Client) -> None:
+    """What was downloaded once is used while the hub is down."""
+    online = client.load("ann/posts")
+    with hub.down():
+        assert client.load("ann/posts") == online
+
+
+def test_a_cache_that_cannot_be_written_is_told(client: Client, home: Path) -> None:
+    """The disk is at fault, neither the request nor the hub: exit code 1 and the variable that moves it."""
+    client.load("ann/posts")
+    kept = (home / "datasets").rename(home / "kept")
+    (home / "datasets").touch()
+    answer = client.load("ann/more")
+    (home / "datasets").unlink()
+    kept.rename(home / "datasets")
+    assert (answer["error"], answer["code"]) == ("SmolsumError", 1)
+    assert "'ann/more' cannot be kept on this disk" in answer["message"]
+    assert "HF_HOME" in answer["hint"]
+
+
+def test_offline_mode_uses_the_cache_and_says_what_it_lacks(
+    hub: HubServer, client: Client, home: Path, tmp_path: Path
+) -> None:
+    """HF_HUB_OFFLINE is respected: cached data loads, other data is an error that names the variable."""
+    online = client.load("ann/posts")
+    before = len(hub.requests)
+    offline = Client(hub.environment(home) | {"HF_HUB_OFFLINE": "1"}, tmp_path / "stderr")
+    assert offline.load("ann/posts") == online
+    answer = offline.load("ann/unseen")
+    offline.close()
+    assert (answer["error"], answer["code"]) == ("UnreachableError", 3)
+    assert "HF_HUB_OFFLINE" in answer["message"]
+    assert len(hub.requests) == before
+
+
+def test_the_fake_hub_serves_models_too(client: Client) -> None:
+    """`snapshot_download` gets every file of a model repository, nested ones included."""
+    path = Path(client.ask(model="ann/tiny")["path"])
+    assert (path / "config.json").read_text() == "{}"
+    assert (path / "original" / "model.safetensors").stat().st_size == 5000

@@ -1,0 +1,63 @@
+"""The shape of the package, as CONTRIBUTING.md promises it. The floors are import contracts (`pyproject.toml`)."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support.places import ROOT
+
+PACKAGE = ROOT / "smolsum"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def module_of(path: Path) -> str:
+    """The dotted name of a file of the package."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_no_public_class_name_is_used_twice() -> None:
+    """One word has one meaning: a class name stands for one thing in the whole package."""
+    found = [
+        node.name
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert [name for name, times in Counter(found).items() if times > 1] == []
+
+
+def test_files_stay_within_500_lines() -> None:
+    """A file is one idea that fits a sitting."""
+    assert [str(path) for path in FILES if len(path.read_text().splitlines()) > 500] == []
+
+
+def test_package_opens_on_rooms() -> None:
+    """At most 16 folders and 5 modules lie directly in the package, beside its `__init__`."""
+    inside = [path for path in PACKAGE.iterdir() if path.name not in ("__pycache__", "__init__.py", "py.typed")]
+    assert len([path for path in inside if path.is_dir()]) <= 16
+    assert len([path for path in inside if path.is_file()]) <= 5
+
+
+def test_no_files_import_in_circles() -> None:
+    """Each file can be read after those it imports, also where an import waits inside a function."""
+    modules = {module_of(path): path for path in FILES}
+    graph: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        named = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                named |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            elif isinstance(node, ast.Import):
+                named |= {alias.name for alias in node.names}
+        packages = {module for module in named if module in modules and modules[module].name == "__init__.py"}
+        graph[name] = {module for module in named & modules.keys() if module not in packages or module != name}
+        if path.name == "__init__.py":  # a room's front door may name what lies behind it
+            graph[name] = {module for module in graph[name] if not module.startswith(f"{name}.")}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(f"imports in a circle: {' -> '.join(error.args[1])}")

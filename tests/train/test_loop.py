@@ -1,0 +1,258 @@
+"""Whole runs through the command line: what they leave on disk, and that nothing that stops them costs anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from support.training import arguments, events, learned, make_data, start, weights
+
+from smolsum.cli.main import main
+from smolsum.files import read_jsonl
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small data set."""
+    return make_data(tmp_path_factory.mktemp("data") / "posts")
+
+
+@pytest.fixture(scope="module")
+def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two stages that nothing interrupted."""
+    runs = tmp_path_factory.mktemp("whole")
+    assert main(arguments(data, runs, "whole")) == 0
+    return runs / "whole"
+
+
+def wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
+    """Wait until the run has written this step's metrics."""
+    deadline = time.monotonic() + 120
+    while not (run / "metrics.jsonl").exists() or len(read_jsonl(run / "metrics.jsonl")) < step:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_run_directory_holds_everything(finished: Path) -> None:
+    """A finished run has its settings, every step's metrics and rollouts, evaluations, and both stages' weights."""
+    rows = read_jsonl(finished / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(1, 9))
+    assert [row["stage"] for row in rows] == ["length"] * 5 + ["quality"] * 3
+    expected = {
+        "reward",
+        "reward_std",
+        "frac_reward_zero_std",
+        "kl",
+        "grad_norm",
+        "completions/mean_length",
+        "length/within_tol",
+        "completions/repeated_trigrams",
+        "update/visible_frac",
+        "clip_ratio/region_mean",
+        "learning_rate",
+    }
+    assert expected <= set(rows[0])
+    assert "rewards/length/mean" in rows[0]
+    assert "rewards/meteor/mean" in rows[-1]
+    assert "validation/reward" in rows[1]
+    rollouts = read_jsonl(finished / "completions" / "step-000003.jsonl")
+    assert len(rollouts) == 8
+    assert len({row["seed"] for row in rollouts}) == 8
+    assert all(len(row["token_ids"]) <= 46 for row in rollouts)
+    assert json.loads((finished / "status.json").read_text())["state"] == "finished"
+    for label in ("start", "length", "quality"):
+        summary = json.loads((finished / "eval" / f"{label}-test" / "summary.json").read_text())
+        assert summary["n"] == 4
+        assert summary["data"]["test"]["split"] == "test"
+        assert len(read_jsonl(finished / "eval" / f"{label}-test" / "scores.jsonl")) == 4
+    assert {"model.safetensors", "optimizer.safetensors"} == {key.split("/")[0] for key in weights(finished, 8)}
+    assert json.loads((finished / "run.json").read_text())["steps"] == {"length": 5, "quality": 3}
+
+
+def test_last_line_on_stdout_is_the_run_directory(
+    finished: Path, capsys: pytest.CaptureFixture[str], data: Path
+) -> None:
+    """`RUN=$(smolsum train ...)` works, and the closing table is narration."""
+    runs = finished.parent
+    assert main([*arguments(data, runs, "again"), "--plain"]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{runs / 'again'}\n"
+    assert "after quality" in err
+    assert "on target" in err
+
+
+def test_stages_of_an_equal_run_are_reused(finished: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another quality signal starts from the length stage that is there, and says so."""
+    runs = finished.parent
+    assert main([*arguments(data, runs, "rouge"), "--reward=rouge"]) == 0
+    run = runs / "rouge"
+    assert "stage length was trained before" in capsys.readouterr().err
+    assert "stage_reused" in events(run)
+    assert weights(run, 5) == weights(finished, 5)
+    assert [row["step"] for row in read_jsonl(run / "metrics.jsonl")] == [6, 7, 8]
+
+
+def test_another_seed_reuses_nothing(finished: Path, data: Path) -> None:
+    """A stage is only the same if everything that decides its weights is the same."""
+    runs = finished.parent
+    assert main([*arguments(data, runs, "seeded", stages__length__steps=1, stages__quality__steps=1), "--seed=7"]) == 0
+    assert "stage_reused" not in events(runs / "seeded")
+
+
+def test_config_of_a_run_repeats_it(finished: Path, tmp_path: Path) -> None:
+    """`--config` on a run's own config.toml gives the same weights and metrics in another place."""
+    config = str(finished / "config.toml")
+    assert main(["train", "--config", config, "--runs-dir", str(tmp_path), "--name", "twin"]) == 0
+    assert learned(tmp_path / "twin") == learned(finished)
+    assert weights(tmp_path / "twin", 8) == weights(finished, 8)
+
+
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 4, pytest.param(7, marks=pytest.mark.slow)])
+def test_resume_after_kill_is_bitwise(data: Path, finished: Path, tmp_path: Path, step: int) -> None:
+    """kill -9 before any checkpoint, inside a stage, in the second stage: the end is that of the whole run."""
+    process = start(arguments(data, tmp_path, "killed"))
+    wait_for_step(tmp_path / "killed", step, process)
+    process.kill()
+    process.communicate()
+    assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path)]) == 0
+    assert learned(tmp_path / "killed") == learned(finished)
+    assert weights(tmp_path / "killed", 8) == weights(finished, 8)
+    assert weights(tmp_path / "killed", 5) == weights(finished, 5)
+
+
+@pytest.mark.slow
+def test_first_ctrl_c_saves_and_exits_130(data: Path, finished: Path, tmp_path: Path) -> None:
+    """The step is finished and saved, the hint resumes, and the resumed run ends as if nothing had been."""
+    process = start(arguments(data, tmp_path, "stopped"))
+    wait_for_step(tmp_path / "stopped", 3, process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "hint: smolsum train --resume" in err
+    run = tmp_path / "stopped"
+    assert out == f"{run}\n"
+    last = read_jsonl(run / "metrics.jsonl")[-1]["step"]
+    assert (run / "checkpoints" / f"step-{last:06d}" / "meta.json").exists()
+    assert json.loads((run / "status.json").read_text())["state"] == "interrupted"
+    assert main(["train", "--resume", str(run)]) == 0
+    assert learned(run) == learned(finished)
+    assert weights(run, 8) == weights(finished, 8)
+
+
+@pytest.mark.slow
+def test_ctrl_c_outside_a_step_leaves_at_once(data: Path, finished: Path, tmp_path: Path) -> None:
+    """In an evaluation there is no step to finish: 130, the hint, and the resumed run ends as if nothing had been."""
+    process = start(arguments(data, tmp_path, "early"))
+    run = tmp_path / "early"
+    deadline = time.monotonic() + 120
+    while not (run / "status.json").exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "finishing the step" not in err
+    assert err.splitlines()[-1].startswith("hint: smolsum train --resume")
+    assert learned(run) == []
+    assert json.loads((run / "status.json").read_text())["state"] == "interrupted"
+    assert main(["train", "--resume", str(run)]) == 0
+    assert learned(run) == learned(finished)
+
+
+def test_a_damaged_run_description_is_named(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On resume, with the settings to start anew from."""
+    shutil.copytree(finished, tmp_path / "hurt", symlinks=True)
+    (tmp_path / "hurt" / "run.json").write_text("{bro")
+    assert main(["train", "--resume", str(tmp_path / "hurt")]) == 1
+    err = capsys.readouterr().err
+    assert "run.json is damaged" in err
+    assert "hint: restore it, or start a new run: smolsum train --config" in err
+
+
+def test_damaged_checkpoint_is_passed_over(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the newest checkpoint broken the run goes back to the one before it, says so, and ends the same."""
+    shutil.copytree(finished, tmp_path / "hurt", symlinks=True)
+    run = tmp_path / "hurt"
+    file = run / "checkpoints" / "step-000008" / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.unlink()
+    file.write_bytes(content)
+    assert main(["train", "--resume", "hurt", "--runs-dir", str(tmp_path)]) == 0
+    assert "step-000008 is damaged" in capsys.readouterr().err
+    assert "checkpoint_damaged" in events(run)
+    assert learned(run) == learned(finished)
+    assert weights(run, 8) == weights(finished, 8)
+
+
+def test_changed_data_refuses_to_resume(
+    finished: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Resume is exact or refuses: other posts are another run."""
+    moved = tmp_path / "posts"
+    shutil.copytree(data, moved)
+    assert main(arguments(moved, tmp_path, "moved", stages__length__steps=1, stages__quality__steps=1)) == 0
+    shutil.copyfile(moved / "validation.parquet", moved / "train.parquet")
+    assert main(["train", "--resume", "moved", "--runs-dir", str(tmp_path)]) == 2
+    assert "began with another data" in capsys.readouterr().err
+
+
+def test_existing_name_is_refused_before_loading(
+    finished: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run is never overwritten."""
+    before = learned(finished)
+    assert main(arguments(data, finished.parent, "whole")) == 2
+    err = capsys.readouterr().err
+    assert "exists already" in err
+    assert "hint: " in err
+    assert "loading" not in err
+    assert learned(finished) == before
+
+
+def test_long_prompt_is_an_error_or_dropped(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A prompt over max_input_tokens names itself and both ways out."""
+    assert main([*arguments(data, tmp_path, "long"), "--set=data.max_input_tokens=150"]) == 2
+    err = capsys.readouterr().err
+    assert "over max_input_tokens = 150" in err
+    assert "data.long_prompts=drop" in err
+    assert not (tmp_path / "long").exists()
+
+
+def test_finished_run_resumes_to_nothing(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Resuming a finished run trains nothing, changes no weights and shows the table again."""
+    before = weights(finished, 8)
+    assert main(["train", "--resume", "whole", "--runs-dir", str(finished.parent)]) == 0
+    assert "after quality" in capsys.readouterr().err
+    assert weights(finished, 8) == before
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="a small disk needs root to mount")
+def test_full_disk_keeps_the_last_checkpoint(data: Path, finished: Path, tmp_path: Path) -> None:
+    """A disk that fills up ends the run with one error; with room again it resumes to the same end."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=36m", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("this machine lets no one mount a tmpfs")
+    try:
+        process = start(
+            [*arguments(data, disk, "full"), "--set=train.keep_checkpoints=9", "--set=train.checkpoint_every=1"]
+        )
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 1, err
+        assert "the disk is full" in err
+        assert "hint: " in err
+        subprocess.run(["mount", "-o", "remount,size=400m", disk], check=True)
+        assert main(["train", "--resume", "full", "--runs-dir", str(disk)]) == 0
+        assert weights(disk / "full", 8) == weights(finished, 8)
+    finally:
+        subprocess.run(["umount", disk], check=True)

@@ -1,0 +1,148 @@
+"""`train --task doc-qa` with a reader behind a real endpoint: what it asks, and a run whose reader goes away."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.judge_server import JudgeServer, Reply, answer, failure, score_of, serving
+from support.training import events, learned, make_data, weights
+
+from smolsum.cli.main import main
+from smolsum.config.sections import DataConfig
+from smolsum.files import read_jsonl
+from smolsum.tasks.data import load_split
+from smolsum.tasks.doc_qa.reader import panels_of
+
+
+def brain(prompt: str, before: int) -> Reply:
+    """Some answer to everything, the same every time."""
+    luck = score_of("judge-a", f"{prompt}Test Case:") % 2
+    if prompt.startswith("Somebody was asked"):
+        return answer(json.dumps({"right": luck == 1}))
+    return answer(json.dumps({"answer": "Noah." if luck else None}))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small data set."""
+    return make_data(tmp_path_factory.mktemp("data") / "posts")
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgeServer]:
+    """A reader."""
+    with serving(mischief=brain) as served:
+        monkeypatch.setenv("OPENAI_BASE_URL", served.url)
+        yield served
+
+
+def train(data: Path, runs: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> int:
+    """A run of four steps, with a cache of its own, as in a process of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    panels_of.cache_clear()
+    sets = {
+        "task.reader": "judge-a", "task.wait_s": 1.0, "task.attempts": 4, "sampling.rollouts": 4, "task.max_words": 30,
+        "sampling.max_new_tokens": 46, "train.prompts_per_step": 2, "train.validate_every": 2, "data.path": str(data),
+        "train.validation_prompts": 2, "train.checkpoint_every": 100, "stages.qa.steps": 4,
+    }  # fmt: skip
+    given = [f"--set={key}={value}" for key, value in sets.items()]
+    return main(["train", "--task=doc-qa", "--model=tiny", "--runs-dir", str(runs), "--name=mine", *given, *more])
+
+
+@pytest.mark.slow
+def test_a_reader_that_goes_away_and_comes_back(
+    data: Path, server: JudgeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run waits, stops saved with 3, and ends, resumed, with the weights of a run whose reader stayed."""
+    assert train(data, tmp_path / "whole", tmp_path / "a", monkeypatch) == 0
+    whole = tmp_path / "whole" / "mine"
+    rows = read_jsonl(whole / "metrics.jsonl")
+    assert all(0 <= row["rewards/answered/mean"] <= 1 and row["rewards/word_limit/mean"] <= 0 for row in rows)
+    assert "validation/answered_within" in rows[1]
+    assert "words/over_limit" in rows[0]
+    assert "answered within the limit" in capsys.readouterr().err
+    (before,) = ([row["step"] for row in rows].index(3),)
+    asked = len(server.asked)
+
+    def away(prompt: str, asked_before: int) -> Reply | None:
+        gone = (tmp_path / "parted/mine/metrics.jsonl").exists() and len(
+            read_jsonl(tmp_path / "parted/mine/metrics.jsonl")
+        ) > before
+        return failure(503, "down") if gone else brain(prompt, asked_before)
+
+    server.mischief = away
+    assert train(data, tmp_path / "parted", tmp_path / "b", monkeypatch) == 3
+    printed, said = capsys.readouterr()
+    assert "error: the reader judge-a" in said
+    assert printed == f"{tmp_path / 'parted' / 'mine'}\n"
+    assert f"smolsum train --resume {tmp_path / 'parted' / 'mine'} goes on with the run" in said
+    assert "waiting up to 1 s for it" in said
+    run = tmp_path / "parted" / "mine"
+    assert "reader_lost" in events(run)
+    assert len(server.asked) > asked
+    last = read_jsonl(run / "metrics.jsonl")[-1]["step"]
+    assert last == 3
+    assert (run / "checkpoints" / "step-000003" / "meta.json").exists()
+    assert json.loads((run / "status.json").read_text())["state"] == "failed"
+    server.mischief = brain
+    panels_of.cache_clear()
+    config = (run / "config.toml").read_text()  # how the reader is asked may be mended: no weight depends on it
+    (run / "config.toml").write_text(re.sub(r"(?m)^attempts = .*", "attempts = 9", config))
+    assert "attempts = 9" in (run / "config.toml").read_text()
+    assert main(["train", "--resume", str(run)]) == 0
+    assert learned(run) == learned(whole)
+    assert weights(run, 4) == weights(whole, 4)
+
+
+def test_a_reader_that_fails_for_some_documents(
+    data: Path, server: JudgeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """How many are in no mean stands beside the means, and a validation of the others has no reward and no winner."""
+    posts = [load_split(DataConfig(path=str(data)), split).examples[0].source for split in ("validation", "test")]
+    failing = list(posts)
+
+    def some(prompt: str, before: int) -> Reply:
+        if prompt.startswith("Somebody was asked"):
+            refused = any(post in prompt for post in failing)
+            return failure(400, "too long") if refused else answer(json.dumps({"right": True}))
+        return answer(json.dumps({"answer": "Noah."}))
+
+    server.mischief = some
+    assert train(data, tmp_path, tmp_path / "a", monkeypatch) == 0
+    said, run = capsys.readouterr().err, tmp_path / "mine"
+    assert "not read" in said
+    again = f"smolsum eval {run}"
+    assert "start: 1 of 4 not read, and in no mean\n" in said
+    assert f"qa: 1 of 4 not read, and in no mean; {again} asks again" in said
+    assert "validation after step 2 has no reward and chooses no checkpoint: 1 of 2 not read" in said
+    rows = read_jsonl(run / "metrics.jsonl")
+    assert rows[1]["validation/unread"] == 1.0
+    assert not any("validation/reward" in row for row in rows)
+    assert main(["eval", str(run), "--best", "--runs-dir", str(tmp_path)]) == 2
+    assert "mine has no best checkpoint" in capsys.readouterr().err
+    failing.clear()
+    panels_of.cache_clear()
+    assert main(["eval", str(run), "--runs-dir", str(tmp_path)]) == 0
+    assert "not read" not in capsys.readouterr().err
+    assert json.loads((run / "eval/qa-test/summary.json").read_text())["metrics"]["unread"] == 0.0
+
+
+def test_a_reader_that_refuses_the_key(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence with a remedy, before anything is learnt; and without a key or URL nobody is asked."""
+    with serving(key="a-key") as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "wrong")
+        assert train(data, tmp_path / "runs", tmp_path / "a", monkeypatch) == 2
+        assert "refuses the key" in capsys.readouterr().err
+    monkeypatch.delenv("OPENAI_BASE_URL")
+    monkeypatch.delenv("OPENAI_API_KEY")
+    assert train(data, tmp_path / "others", tmp_path / "a", monkeypatch) == 2
+    said = capsys.readouterr().err
+    assert "no key for the reader judge-a" in said
+    assert not (tmp_path / "others").exists()

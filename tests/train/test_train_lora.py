@@ -1,0 +1,122 @@
+"""Runs that train adapters, through the command line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import smolsum.policy  # noqa: F401  loads a fast BLAS before MLX
+
+# isort: split
+import mlx_lm
+import pytest
+from mlx.utils import tree_flatten
+from safetensors.numpy import load_file
+from support.training import arguments, learned, make_data, start, weights
+
+from smolsum.cli.main import main
+from smolsum.files import read_jsonl
+from smolsum.policy.load import load_policy
+
+LORA = {"lora__rank": 4, "lora__scale": 4.0, "stages__length__steps": 3, "stages__quality__steps": 2}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small data set."""
+    return make_data(tmp_path_factory.mktemp("data") / "posts")
+
+
+@pytest.fixture(scope="module")
+def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two stages over a base of 4 bits, fused at each checkpoint."""
+    runs = tmp_path_factory.mktemp("lora")
+    assert main([*arguments(data, runs, "whole", model__quantize=4, lora__fuse=True, **LORA)]) == 0
+    return runs / "whole"
+
+
+def test_a_quantised_base_trains_its_adapters(finished: Path) -> None:
+    """Every step moves them, the KL to the stage's start begins at 0, and the checkpoint holds them alone."""
+    rows = read_jsonl(finished / "metrics.jsonl")
+    assert [row["stage"] for row in rows] == ["length"] * 3 + ["quality"] * 2
+    assert all(0 < row["update/visible_frac"] <= 1 for row in rows)
+    assert all(abs(row["update/lost_norm_frac"]) < 0.01 for row in rows)
+    assert rows[0]["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert rows[1]["kl"] > 1e-9
+    assert rows[3]["kl"] == pytest.approx(0.0, abs=1e-6)
+    checkpoint = finished / "checkpoints" / "step-000005"
+    assert not (checkpoint / "model.safetensors").exists()
+    assert {name.rsplit(".", 1)[1] for name in load_file(checkpoint / "adapters.safetensors")} == {"lora_a", "lora_b"}
+
+
+def test_checkpoints_load_in_mlx_lm(finished: Path) -> None:
+    """The adapter over the base, and the fused model on its own."""
+    checkpoint = finished / "checkpoints" / "step-000005"
+    base = str(load_policy("builtin:tiny").path)
+    adapted, _ = mlx_lm.load(base, adapter_path=str(checkpoint))
+    assert any(name.endswith("lora_a") for name, _ in tree_flatten(adapted.parameters()))
+    mlx_lm.load(str(checkpoint / "fused"))
+    assert "quantization" not in json.loads((checkpoint / "fused" / "config.json").read_text())
+
+
+def test_a_copied_checkpoint_is_known_as_adapters(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outside its run it says which base it goes with, and what can be evaluated in its place."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(finished / "checkpoints" / "step-000005", tmp_path / "mine")
+    assert json.loads((tmp_path / "mine" / "adapter_config.json").read_text())["model"] == "builtin:tiny"
+    assert main(["eval", "mine"]) == 2
+    err = capsys.readouterr().err
+    assert "error: mine holds adapters only, over the base builtin:tiny" in err
+    assert "hint: evaluate it inside its run, or give mine/fused" in err
+    shutil.rmtree(tmp_path / "mine" / "fused")
+    assert main(["eval", "mine"]) == 2
+    assert "lora.fuse=true" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_resume_with_adapters_is_bitwise(finished: Path, data: Path, tmp_path: Path) -> None:
+    """Killed in its first step or after a checkpoint, the run ends as if nothing had been."""
+    settings = arguments(data, tmp_path, "killed", model__quantize=4, lora__fuse=True, **LORA)
+    process = start(settings)
+    while not (tmp_path / "killed" / "metrics.jsonl").exists() or len(learned(tmp_path / "killed")) < 4:
+        assert process.poll() is None, process.communicate()
+    process.kill()
+    process.communicate()
+    assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path)]) == 0
+    assert learned(tmp_path / "killed") == learned(finished)
+    assert weights(tmp_path / "killed", 5) == weights(finished, 5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model__quantize": 4}, "there is no adapter to train"),
+        ({"model__quantize": 3}, "4 or 8 bits"),
+        ({"lora__rank": 0}, "must be 1 or more"),
+        ({"lora__rank": 4000}, "takes 1 to"),
+        ({"lora__keys": "q_proj"}, "no layer has a projection 'q_proj'"),
+        ({"optimizer__precision": "stochastic", "model__dtype": "float32"}, "the weights are float32"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, object], words: str
+) -> None:
+    """With what would fit, and before a run directory is made."""
+    assert main(arguments(data, tmp_path, "bad", **changes)) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert "hint: " in err
+    assert not (tmp_path / "bad").exists()
+
+
+def test_a_setting_of_the_adapter_asks_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--set lora.rank=4` is enough, and `model.adapter = none` beside it still says no."""
+    assert main(["train", "--dry-run", "--quiet", "--set=lora.rank=4"]) == 0
+    assert 'adapter = "lora"' in capsys.readouterr().out
+    assert main(["train", "--dry-run", "--quiet", "--set=lora.rank=4", "--set=model.adapter=none"]) == 0
+    assert 'adapter = "none"' in capsys.readouterr().out
+    assert main(["train", "--dry-run", "--quiet"]) == 0
+    assert 'adapter = "none"' in capsys.readouterr().out

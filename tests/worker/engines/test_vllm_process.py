@@ -1,0 +1,112 @@
+"""The child process: what becomes of it, whatever becomes of its owner."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from smolsum.errors import MachineError
+from smolsum.worker.engines import watchdog
+from smolsum.worker.engines.vllm_process import VllmProcess, environment
+
+GRANDCHILD = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, within some seconds."""
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc")
+@pytest.mark.parametrize("how", ["owner closes", "owner is killed", "server is killed"])
+def test_nothing_is_left_running(how: str) -> None:
+    """The server and what it started end with their owner, even one that is killed, and with each other."""
+    owner = (
+        "import subprocess, sys, time; p = subprocess.Popen(sys.argv[1:], stdin=-1, start_new_session=True);"
+        "print(p.pid, flush=True); sys.stdin.read(); p.stdin.close(); p.wait()"
+    )
+    command = [sys.executable, "-c", owner, sys.executable, "-I", watchdog.__file__, sys.executable, "-c", GRANDCHILD]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        pids = [int(process.stdout.readline()) for _ in range(2)]  # of the leash, and of the grandchild
+        assert not any(Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z" for pid in pids)
+        if how == "owner closes":
+            process.stdin.close()
+        elif how == "owner is killed":
+            process.kill()
+        else:
+            server = Path(f"/proc/{pids[0]}/task/{pids[0]}/children").read_text().split()[0]
+            os.kill(int(server), signal.SIGKILL)
+        assert all(gone(pid) for pid in pids)
+        process.kill()
+
+
+def test_what_does_not_start() -> None:
+    """A server that ends at once is an error with the end of its log and a remedy."""
+    heard: list[str] = []
+
+    async def run(folder: Path) -> None:
+        await VllmProcess(sys.executable, ["--model", "m"], folder, heard.append).start()
+
+    # pytest's own folders may be too deep for sockets
+    with TemporaryDirectory() as folder, pytest.raises(MachineError, match="No module named 'vllm'") as error:
+        asyncio.run(run(Path(folder)))
+    assert error.value.hint is not None
+    assert "install vllm" in error.value.hint
+    assert any("No module named" in line for line in heard)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc")
+def test_leash_is_killed() -> None:
+    """Without its leash the server ends all the same, what it started too, and its owner knows."""
+
+    async def run(folder: Path) -> tuple[str, list[int]]:
+        script = folder / "server"
+        script.write_text(f"#!{sys.executable}\n{GRANDCHILD}\n")
+        script.chmod(0o755)
+        heard: asyncio.Queue[str] = asyncio.Queue()
+        child = VllmProcess(str(script), [], folder, heard.put_nowait)
+        starting = asyncio.create_task(child.start())
+        grandchild = int(await heard.get())
+        assert child._process is not None
+        leash_pid = child._process.pid
+        (server,) = map(int, Path(f"/proc/{leash_pid}/task/{leash_pid}/children").read_text().split())
+        os.kill(leash_pid, signal.SIGKILL)
+        with pytest.raises(MachineError, match="did not start"):
+            await asyncio.wait_for(starting, 20)
+        assert oct((folder / "tmp").stat().st_mode & 0o777) == "0o700"
+        return await asyncio.wait_for(child.ended(), 5), [server, grandchild]
+
+    with TemporaryDirectory() as folder:
+        said, pids = asyncio.run(run(Path(folder)))
+    assert all(gone(pid) for pid in pids)
+    assert int(said) == pids[1]
+
+
+def test_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child sees neither the token nor our packages, and keeps its files in the worker's folder."""
+    monkeypatch.setenv("SMOLSUM_WORKER_TOKEN", "secret")
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "3")
+    got = environment(tmp_path)
+    assert "secret" not in got.values()
+    assert (Path(got["PYTHONPATH"]) / "smolsum_vllm.py").exists()
+    assert not (Path(got["PYTHONPATH"]) / "smolsum").exists()
+    assert got["VLLM_CPU_KVCACHE_SPACE"] == "3"
+    assert all(got[name].startswith(str(tmp_path)) for name in ("TMPDIR", "VLLM_CACHE_ROOT", "XDG_CACHE_HOME"))

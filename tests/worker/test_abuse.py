@@ -1,0 +1,208 @@
+"""What a worker is sent by mistake, in malice, or by somebody who does not wait: over real HTTP."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import xxhash
+import zstandard
+from support.models import write
+from support.serving import face
+
+from smolsum.config.sections import LoraConfig
+from smolsum.policy.load import load_policy
+from smolsum.policy.weights import served_arrays
+from smolsum.weights import delta
+from smolsum.worker.engines.mlx import MlxEngine
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model on disk."""
+    return write(tmp_path_factory.mktemp("models") / "m", "qwen2")
+
+
+@pytest.fixture(scope="module")
+def worker(folder: Path) -> Iterator[httpx.Client]:
+    """A worker that serves it, whatever it is sent."""
+    with serving(folder) as client:
+        yield client
+
+
+def serving(folder: Path) -> Any:
+    return face(MlxEngine(str(folder), dtype="float32", quantize=0, max_model_len=None))
+
+
+def refused(answer: httpx.Response, status: int, about: str) -> bool:
+    """Whether this is an error with that status, about that, with a remedy."""
+    told = answer.json()
+    assert (answer.status_code, told.keys() >= {"error", "hint"}) == (status, True), answer.text
+    return about in told["error"] and bool(told["hint"])
+
+
+def sealed(header: Any) -> bytes:
+    """A patch without tensors whose header is this, or these bytes, sealed as it should be."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    packed = zstandard.ZstdCompressor().compress(text)
+    body = struct.pack("<8sII", delta.MAGIC, delta.FORMAT, len(packed)) + packed
+    return body + xxhash.xxh3_128_digest(body)
+
+
+ENTRY = {"name": "w", "dtype": "float32", "itemsize": 4, "shape": [0], "mode": "whole", "sizes": [], "lengths": [],
+         "checksum": ""}  # fmt: skip
+HEADER = {"kind": "anchor", "base_version": None, "version": 1, "changed": 0, "entries": [], "metadata": {}}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        HEADER | {"metadata": []}, HEADER | {"metadata": None}, HEADER | {"version": True}, HEADER | {"changed": "1"},
+        HEADER | {"base_version": 1}, HEADER | {"kind": "patch"}, HEADER | {"kind": ["anchor"]}, HEADER | {"more": 1},
+        HEADER | {"metadata": {"run": float("nan")}},
+        HEADER | {"entries": [ENTRY | {"name": 5}]}, HEADER | {"entries": [ENTRY, ENTRY]},
+        HEADER | {"entries": [ENTRY | {"itemsize": True}]}, HEADER | {"entries": [ENTRY | {"mode": "other"}]},
+        HEADER | {"entries": [ENTRY | {"shape": [1] * 99}]}, HEADER | {"entries": [ENTRY | {"shape": 5}]},
+        HEADER | {"entries": [ENTRY | {"sizes": [0] * 9, "lengths": [0] * 9}]}, HEADER | {"entries": 7},
+        [], None, b"[" * 100_000, b'"\\ud800', b"\xff",
+    ],
+)  # fmt: skip
+def test_headers(worker: httpx.Client, header: Any) -> None:
+    """A patch whose seal is right and whose header is nonsense."""
+    assert refused(worker.put("/v1/weights", content=sealed(header)), 422, "header")
+    assert worker.get("/health").is_success
+
+
+@pytest.mark.parametrize("kind", ["9999999999f4", "i4,", "O", "U4", "V4", "no type at all"])
+def test_types(kind: str) -> None:
+    """A type that the sender made up is bits without a meaning."""
+    body = delta.anchor({"w": np.arange(3, dtype=np.float32)}, version=1)
+    (length,) = struct.unpack_from("<12xI", body)
+    header = json.loads(zstandard.ZstdDecompressor().decompress(body[16 : 16 + length]))
+    header["entries"][0]["dtype"] = kind
+    packed = zstandard.ZstdCompressor().compress(json.dumps(header).encode())
+    told = body[:12] + struct.pack("<I", len(packed)) + packed + body[16 + length : -16]
+    got = delta.apply(None, told + xxhash.xxh3_128_digest(told))["w"]
+    assert got.dtype == np.uint32
+    assert got.tobytes() == np.arange(3, dtype=np.float32).tobytes()
+
+
+def test_metadata(worker: httpx.Client, folder: Path) -> None:
+    """Metadata of other types than a trainer sends."""
+    lora = LoraConfig(rank=2)
+    arrays = served_arrays(load_policy(str(folder), dtype="float32", lora=lora))
+    right = {"rank": 2, "scale": lora.scale, "layers": 0, "keys": ""}
+    for run in (5, [], {}):
+        body = delta.anchor(arrays, version=1, metadata={"run": run, "lora": right})
+        assert refused(worker.put("/v1/weights", content=body), 422, "run")
+    for wrong in ({"rank": "2"}, {"rank": 10**9}, {"scale": None}, {"layers": 1.5}, {"keys": ["q"]}):
+        body = delta.anchor(arrays, version=1, metadata={"lora": right | wrong})
+        assert refused(worker.put("/v1/weights", content=body), 422, "adapters")
+    assert worker.get("/health").json()["version"] == 0
+
+
+def ask(worker: httpx.Client, **changes: Any) -> httpx.Response:
+    body = {"version": None, "temperature": 1, "max_new_tokens": 3}
+    body["requests"] = [{"id": "a", "prompt_ids": [5, 6], "seed": 1}]
+    return worker.post("/v1/rollouts", content=json.dumps(body | changes))
+
+
+@pytest.mark.parametrize("path", ["/v1/rollouts", "/v1/logprobs", "/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize("body", [b"[" * 60_000, b'{"a":' * 10_000, b'{"temperature": NaN}', b"\xff\xfe", b""])
+def test_bodies(worker: httpx.Client, path: str, body: bytes) -> None:
+    """Bodies that are no JSON."""
+    assert refused(worker.post(path, content=body), 422, "not JSON")
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 9e-4, -1, 1e999, True, "1", None])
+def test_temperatures(worker: httpx.Client, temperature: Any) -> None:
+    """Those that nothing can be sampled at; 0 and 0.001 can be."""
+    about = "not JSON" if temperature == 1e999 else "temperature"
+    assert refused(ask(worker, temperature=temperature), 422, about)
+    assert ask(worker, temperature=0).is_success
+    *lines, _ = ask(worker, temperature=1e-3).text.splitlines()
+    assert "error" not in lines[0]
+
+
+def test_texts(worker: httpx.Client) -> None:
+    """Half a character, and more text than the model reads."""
+    for path, body in (
+        ("/v1/completions", {"prompt": "a\ud800"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "\udfff"}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "\udfff", "content": "a"}]}),
+    ):
+        assert refused(worker.post(path, content=json.dumps(body)), 422, "surrogate")
+        assert refused(ask(worker, version="\ud800"), 422, "version")
+    most = 64 * 256
+    assert refused(worker.post("/v1/completions", json={"prompt": "a" * (most + 1)}), 422, "bytes")
+    assert refused(worker.post("/v1/completions", json={"prompt": "a" * most}), 422, "tokens")
+    began = time.monotonic()
+    assert refused(worker.post("/v1/completions", json={"prompt": "a " * (14 << 20)}), 413, "bytes")
+    assert time.monotonic() - began < 10
+    many = [{"role": "user", "content": ""}] * 257
+    assert refused(worker.post("/v1/chat/completions", json={"messages": many}), 422, "messages")
+
+
+def test_no_numbers(folder: Path) -> None:
+    """Weights that have diverged give errors one by one, in whole answers."""
+    with serving(folder) as worker:
+        new = served_arrays(load_policy(str(folder), dtype="float32"))
+        new = {name: np.full_like(array, np.nan) for name, array in new.items()}
+        assert worker.put("/v1/weights", content=delta.anchor(new, version=1)).is_success
+        line, last = ask(worker).text.splitlines()
+        assert "not finite" in json.loads(line)["error"]
+        assert json.loads(last) == {"done": 1}
+        scored = worker.post("/v1/logprobs", json={"sequences": [{"prompt_ids": [5], "completion_ids": [6]}]})
+        assert refused(scored, 503, "not finite")
+        assert refused(worker.post("/v1/completions", json={"prompt": "a"}), 503, "not finite")
+
+
+def test_web_pages(worker: httpx.Client, folder: Path) -> None:
+    """Without a token neither names that lead here nor pages from elsewhere are answered; with one it decides."""
+    port = worker.base_url.port
+    for host in ("evil.example", f"evil.example:{port}", "localhost.evil.example", "0.0.0.0", "10.0.0.1", "", "[::1"):
+        assert refused(worker.get("/health", headers={"host": host}), 403, "name")
+    for host in (f"localhost:{port}", "127.0.0.1", f"[::1]:{port}", "LOCALHOST", "127.3.2.1", "w.localhost"):
+        assert worker.get("/health", headers={"host": host}).is_success
+    for origin in ("http://evil.example", "null", "http://localhost:1", f"https://127.0.0.1:{port}"):
+        answer = worker.post("/v1/completions", json={"prompt": "a"}, headers={"origin": origin})
+        assert refused(answer, 403, "web pages")
+    own = {"origin": str(worker.base_url).rstrip("/")}
+    assert worker.post("/v1/completions", json={"prompt": "a"}, headers=own).is_success
+    with face(MlxEngine(str(folder), dtype="float32", quantize=0, max_model_len=None), token="secret") as other:
+        headers = {"host": "gpu.example", "authorization": "Bearer secret"}
+        assert other.get("/health", headers=headers).is_success
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "a b", "max_tokens": 240, "n": 64}),
+        ("/v1/logprobs", {"sequences": [{"prompt_ids": [5] * 100, "completion_ids": [6] * 150}] * 4000}),
+    ],
+)
+def test_who_hangs_up(worker: httpx.Client, path: str, body: dict[str, Any]) -> None:
+    """Nothing is done for a client that does not wait for the whole of its answer."""
+    content = json.dumps(body).encode()
+    with socket.create_connection((worker.base_url.host, worker.base_url.port or 0)) as client:
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
+        client.sendall(head.encode() + content)
+        wait_for(lambda: worker.get("/health").json()["queue"] > 0)
+    wait_for(lambda: worker.get("/health").json()["queue"] == 0)
+
+
+def wait_for(condition: Any) -> None:
+    """Wait until it holds, a minute at most."""
+    for _ in range(600):
+        if condition():
+            return
+        time.sleep(0.1)
+    pytest.fail("it does not happen")

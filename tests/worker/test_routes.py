@@ -1,0 +1,293 @@
+"""The HTTP face of a worker, over real HTTP, in front of the engine `mlx`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from support.models import VOCABULARY, write
+from support.serving import face
+
+from smolsum.config.sections import LoraConfig
+from smolsum.policy.load import Policy, load_policy
+from smolsum.policy.logprobs import group_logprobs
+from smolsum.policy.sampling import generate
+from smolsum.policy.weights import served_arrays
+from smolsum.weights import delta
+from smolsum.worker.engines.mlx import MlxEngine
+
+PROMPT = [5, 9, 33, 12]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model on disk."""
+    return write(tmp_path_factory.mktemp("models") / "m", "qwen2")
+
+
+@pytest.fixture
+def worker(folder: Path) -> Iterator[httpx.Client]:
+    """A worker that serves it."""
+    with face(engine(folder)) as client:
+        yield client
+
+
+def engine(folder: Path) -> MlxEngine:
+    return MlxEngine(str(folder), dtype="float32", quantize=0, max_model_len=None)
+
+
+def ask(
+    client: httpx.Client, seeds: dict[str, int], *, version: int | None = None, prompt: Any = None, tokens: int = 12
+) -> tuple[httpx.Response, list[Any]]:
+    """Rollouts of one prompt by id, and the lines of the answer."""
+    requests = [{"id": id_, "prompt_ids": prompt or PROMPT, "seed": seed} for id_, seed in seeds.items()]
+    body = {"version": version, "temperature": 0.9, "max_new_tokens": tokens, "requests": requests}
+    answer = client.post("/v1/rollouts", json=body)
+    return answer, [json.loads(line) for line in answer.text.splitlines()] if answer.is_success else []
+
+
+def shifted(arrays: dict[str, Any], seed: int = 0) -> dict[str, Any]:
+    """Other weights of the same shapes."""
+    rng = np.random.default_rng(seed)
+    return {name: a + 0.05 * rng.standard_normal(a.shape, np.float32) for name, a in arrays.items()}
+
+
+def put(client: httpx.Client, body: bytes) -> httpx.Response:
+    return client.put("/v1/weights", content=body)
+
+
+def refused(answer: httpx.Response, status: int, about: str) -> bool:
+    """Whether this is an error with that status, about that, with a remedy."""
+    told = answer.json()
+    return answer.status_code == status and about in told["error"] and bool(told["hint"])
+
+
+def test_rollouts_are_the_policys(worker: httpx.Client, folder: Path) -> None:
+    """What a worker samples is what `generate` samples in this process; all ids come back once, then their count."""
+    policy = load_policy(str(folder), dtype="float32")
+    answer, (*lines, last) = ask(worker, {"a": 3, "b": 4, "c": 5}, version=0)
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    (here,) = generate(policy.model, [PROMPT], [[3, 4, 5]], eos_ids=policy.eos_ids, temperature=0.9, max_new_tokens=12)
+    got = {line["id"]: line for line in lines}
+    assert sorted(got) == ["a", "b", "c"]
+    assert last == {"done": 3}
+    for id_, expected in zip("abc", here, strict=True):
+        assert tuple(got[id_]["token_ids"]) == expected.token_ids
+        assert got[id_]["logprobs"] == pytest.approx(expected.logprobs, abs=1e-4)
+        assert (got[id_]["finish_reason"], got[id_]["version"]) == (expected.finish_reason, 0)
+
+
+def test_rollouts_stream(worker: httpx.Client) -> None:
+    """A short rollout arrives while a long one is still sampled: requests of two bodies share a batch."""
+    order: list[str] = []
+
+    def one(name: str, tokens: int) -> None:
+        ask(worker, {name: 1}, tokens=tokens, prompt=[7, 8])
+        order.append(name)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(one, ("long", "short"), (200, 1)))
+    assert order[0] == "short"
+
+
+def test_logprobs(worker: httpx.Client, folder: Path) -> None:
+    """Scores are those of the policy, at the temperature."""
+    policy = load_policy(str(folder), dtype="float32")
+    body = {"sequences": [{"prompt_ids": PROMPT, "completion_ids": [4, 8, 2]}], "temperature": 0.7}
+    told = worker.post("/v1/logprobs", json=body).json()
+    expected = group_logprobs(policy.model, PROMPT, [[4, 8, 2]], temperature=0.7)[0][0].tolist()
+    assert told["version"] == 0
+    assert told["logprobs"][0] == pytest.approx(expected, abs=1e-4)
+
+
+def test_health(worker: httpx.Client, folder: Path) -> None:
+    """Who the worker is and what it serves."""
+    told = worker.get("/health").json()
+    policy = load_policy(str(folder), dtype="float32")
+    assert told["weights"] == delta.checksum(served_arrays(policy))
+    facts = {"state": "ready", "engine": "mlx", "architecture": "qwen2", "vocab_size": VOCABULARY, "dtype": "float32"}
+    facts |= {"version": 0, "run": None, "max_model_len": 256, "max_new_tokens": 255, "queue": 0, "last_error": None}
+    assert {key: told[key] for key in facts} == facts
+    assert told["sampling"]["top_p"] == 1
+
+
+def test_weights(worker: httpx.Client, folder: Path) -> None:
+    """Patches and anchors are served bit for bit; whatever does not fit changes nothing."""
+    base = served_arrays(load_policy(str(folder), dtype="float32"))
+    one, two, other = shifted(base, 1), shifted(base, 2), shifted(base, 3)
+    first = delta.encode(base, one, base_version=0, version=1)
+    told = put(worker, first).json()
+    assert (told["version"], told["weights"]) == (1, delta.checksum(one))
+    assert told["seconds"] > 0
+    served = worker.get("/health").json()["weights"]
+    assert served == delta.checksum(one)
+
+    assert refused(put(worker, first), 409, "version 0")  # replayed
+    assert refused(put(worker, delta.encode(two, other, base_version=2, version=3)), 409, "version 2")  # out of order
+    assert refused(put(worker, delta.encode(two, other, base_version=1, version=2)), 409, "other weights")
+    second = bytearray(delta.encode(one, two, base_version=1, version=2))
+    second[len(second) // 2] ^= 1
+    assert refused(put(worker, bytes(second)), 422, "damaged")
+    assert refused(put(worker, b"no patch at all, but long enough for one"), 422, "no patch")
+    foreign = delta.anchor({"w": np.zeros(3, np.float32)}, version=9)
+    assert refused(put(worker, foreign), 422, "not in")
+    assert refused(put(worker, delta.anchor(two, version=0)), 409, "version 0")
+    told = worker.get("/health").json()
+    assert (told["version"], told["weights"]) == (1, served)
+
+    answer = put(worker, delta.anchor(two, version=5))
+    assert (answer.status_code, answer.json()["version"]) == (200, 5)
+    assert put(worker, delta.anchor(other, version=0, metadata={"run": "another"})).json()["version"] == 0
+    told = worker.get("/health").json()
+    assert (told["run"], told["version"], told["weights"]) == ("another", 0, delta.checksum(other))
+
+
+def test_rollouts_name_their_version(worker: httpx.Client, folder: Path) -> None:
+    """Rollouts of a version that is not served are refused; those after a sync are from the new weights."""
+    policy = load_policy(str(folder), dtype="float32")
+    new = shifted(served_arrays(policy))
+    assert refused(ask(worker, {"a": 1}, version=1)[0], 409, "version 1 is wanted, 0 is served")
+    put(worker, delta.encode(served_arrays(policy), new, base_version=0, version=1))
+    _, (line, _) = ask(worker, {"a": 1}, version=1)
+    from smolsum.policy.weights import set_served
+
+    set_served(policy, new)
+    (here,) = generate(policy.model, [PROMPT], [[1]], eos_ids=policy.eos_ids, temperature=0.9, max_new_tokens=12)
+    assert (tuple(line["token_ids"]), line["version"]) == (here[0].token_ids, 1)
+    assert refused(ask(worker, {"a": 1}, version=0)[0], 409, "version 0 is wanted, 1 is served")
+
+
+def test_another_runs_weights_are_told_apart(worker: httpx.Client, folder: Path) -> None:
+    """Two runs have versions of the same number; who names the weights is not given the other's."""
+    mine = served_arrays(load_policy(str(folder), dtype="float32"))
+    other = shifted(mine)
+    put(worker, delta.anchor(mine, version=1, metadata={"run": "mine"}))
+    named = {"version": 1, "weights": delta.checksum(mine)}
+    body = {"requests": [{"id": "a", "prompt_ids": PROMPT, "seed": 1}], "temperature": 1, "max_new_tokens": 4, **named}
+    scored = {"sequences": [{"prompt_ids": PROMPT, "completion_ids": [5]}], **named}
+    assert worker.post("/v1/rollouts", json=body).status_code == 200
+    assert worker.post("/v1/logprobs", json=scored).status_code == 200
+    put(worker, delta.anchor(other, version=1, metadata={"run": "other"}))
+    for path, asked in (("/v1/rollouts", body), ("/v1/logprobs", scored)):
+        assert refused(worker.post(path, json=asked), 409, "that of another run (other)")
+
+
+def test_sync_under_way(worker: httpx.Client, folder: Path) -> None:
+    """Weights that arrive while rollouts are sampled: each rollout is whole and from one version, by its own word."""
+    base = served_arrays(load_policy(str(folder), dtype="float32"))
+    with ThreadPoolExecutor() as pool:
+        many = pool.submit(ask, worker, {str(n): n for n in range(150)}, tokens=60)
+        versions = []
+        for n in range(1, 4):
+            new = shifted(base, n)
+            versions.append(put(worker, delta.encode(base, new, base_version=n - 1, version=n)).json()["version"])
+            base = new
+        (*lines, last) = many.result()[1]
+    assert versions == [1, 2, 3]
+    assert last == {"done": 150}
+    assert len({line["id"] for line in lines}) == 150
+    assert all("error" not in line for line in lines)
+
+
+def adapters(policy: Policy, seed: int) -> dict[str, Any]:
+    return shifted(served_arrays(policy), seed)
+
+
+def test_adapters(folder: Path) -> None:
+    """Of adapters only these travel; a worker goes from the whole model to adapters, to others, and back."""
+    lora = LoraConfig(rank=2)
+    trained = load_policy(str(folder), dtype="float32", lora=lora)
+    told = {"rank": 2, "scale": lora.scale, "layers": lora.layers, "keys": lora.keys}
+    one, two = adapters(trained, 1), adapters(trained, 2)
+    with face(engine(folder)) as worker:
+        whole = shifted(served_arrays(load_policy(str(folder), dtype="float32")))
+        assert put(worker, delta.anchor(whole, version=1)).is_success
+        assert put(worker, delta.anchor(one, version=2, metadata={"lora": told})).json()["weights"] == delta.checksum(
+            one
+        )
+        assert put(worker, delta.encode(one, two, base_version=2, version=3)).json()["weights"] == delta.checksum(two)
+        from smolsum.policy.weights import set_served
+
+        set_served(trained, two)
+        body = {"sequences": [{"prompt_ids": PROMPT, "completion_ids": [4, 8, 2]}]}
+        expected = group_logprobs(trained.model, PROMPT, [[4, 8, 2]])[0][0].tolist()
+        assert worker.post("/v1/logprobs", json=body).json()["logprobs"][0] == pytest.approx(expected, abs=1e-4)
+        assert refused(put(worker, delta.anchor(one, version=4, metadata={"lora": {"rank": 2}})), 422, "adapters")
+        assert refused(put(worker, delta.anchor(one, version=4, metadata={"lora": told | {"rank": 999}})), 422, "rank")
+        assert put(worker, delta.anchor(whole, version=4)).json()["weights"] == delta.checksum(whole)
+
+
+@pytest.mark.parametrize(
+    ("body", "about"),
+    [
+        (b"{", "not JSON"),
+        (b"[]", "no JSON object"),
+        ({"requests": []}, "requests"),
+        ({"temperature": -1}, "temperature"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"max_new_tokens": 255}, "255 new ones"),
+        ({"version": "new"}, "version"),
+        ({"requests": [{"prompt_ids": PROMPT, "seed": 1}]}, "id"),
+        ({"requests": [{"id": "a", "prompt_ids": [], "seed": 1}]}, "empty"),
+        ({"requests": [{"id": "a", "prompt_ids": [VOCABULARY], "seed": 1}]}, "token ids"),
+        ({"requests": [{"id": "a", "prompt_ids": PROMPT, "seed": -1}]}, "seed"),
+        ({"requests": [{"id": "a", "prompt_ids": PROMPT, "seed": 1}] * 2}, "same id"),
+        ({"requests": [{"id": str(n), "prompt_ids": [5], "seed": n} for n in range(5000)]}, "5000"),
+    ],
+)
+def test_bad_requests(worker: httpx.Client, body: Any, about: str) -> None:
+    """Whatever is wrong with a body is named."""
+    good = {"version": None, "temperature": 1, "max_new_tokens": 3}
+    good["requests"] = [{"id": "a", "prompt_ids": PROMPT, "seed": 1}]
+    content = body if isinstance(body, bytes) else json.dumps(good | body).encode()
+    assert refused(worker.post("/v1/rollouts", content=content), 422, about)
+
+
+def test_sizes_are_limited(worker: httpx.Client) -> None:
+    """Bodies that are too long are refused, announced or not."""
+    long = b"x" * (33 << 20)
+    assert refused(worker.post("/v1/rollouts", content=long), 413, "bytes")
+    assert refused(worker.put("/v1/weights", content=iter([long])), 413, "bytes")
+    assert refused(worker.get("/v1/nothing"), 404, "not found")
+    assert refused(worker.delete("/health"), 405, "not allowed")
+
+
+def test_token(folder: Path) -> None:
+    """Without the right token nothing is told."""
+    with face(engine(folder), token="secret") as worker:
+        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "secret"}):
+            for path in ("/health", "/metrics", "/v1/models"):
+                assert refused(worker.get(path, headers=headers), 401, "token")
+            assert worker.put("/v1/weights", content=b"", headers=headers).status_code == 401
+        assert worker.get("/health", headers={"authorization": "Bearer secret"}).is_success
+
+
+def test_metrics(worker: httpx.Client) -> None:
+    """Prometheus' text format; the counts are of what was done."""
+    _, (*lines, _) = ask(worker, {"a": 1, "b": 2})
+    text = worker.get("/metrics").text
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert values["smolsum_worker_rollouts_total"] == "2"
+    assert values["smolsum_worker_tokens_total"] == str(sum(len(line["token_ids"]) for line in lines))
+    assert values["smolsum_worker_policy_version"] == "0"
+    assert "# TYPE smolsum_worker_rollouts_total counter" in text
+
+
+def test_who_leaves_is_not_sampled_for(worker: httpx.Client) -> None:
+    """A client that hangs up frees its places."""
+    body = {"version": None, "temperature": 1, "max_new_tokens": 250}
+    body["requests"] = [{"id": str(n), "prompt_ids": [5], "seed": n} for n in range(200)]
+    with worker.stream("POST", "/v1/rollouts", json=body) as answer:
+        next(answer.iter_lines())
+    with httpx.Client(base_url=worker.base_url) as other:
+        for _ in range(100):
+            if other.get("/health").json()["queue"] == 0:
+                break
+        else:
+            pytest.fail("the rollouts go on")
