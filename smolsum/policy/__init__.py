@@ -1,15 +1,10 @@
-"""The policy: loading, log-probs, sampling.
+"""The policy: loading, log-probs, gradients, sampling, saving.
 
-The first import sets MLX up for the CPU, which must come before MLX itself.
+The first import prepares this process for MLX on a Linux CPU, which has to come before MLX itself.
 """
 
 from __future__ import annotations
 
-import os
+from smolsum.policy.cpu import prepare
 
-from smolsum.policy.cpu import blas, streams
-
-blas.preload()
-streams.keep_freed_memory()
-# evaluate breadth-first, so that graphs on different streams are under way at the same time
-os.environ.setdefault("MLX_BFS_MAX_WIDTH", "10000")
+prepare()

@@ -50,7 +50,7 @@ def test_a_signal_of_another_shape_is_refused(group: Callable[..., RolloutGroup]
 
 def test_score_all_runs_the_signals_of_the_stage(group: Callable[..., RolloutGroup]) -> None:
     """One PxG table for each weighted signal and no other."""
-    scores = score_all([group(["the cat sat on the mat", ""])], {"rouge": 1.0, "bleu": 0.0}, Config())
+    scores = score_all([group(["the cat sat on the mat", ""])], {"rouge": 1.0, "bleu": 0.0}, Config(), REWARDS)
     assert scores == {"rouge": [[1.0, 0.0]], "bleu": [[1.0, 0.0]]}
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from smolsum.config.sections import Config, ModelConfig, SamplingConfig, StageConfig, TrainConfig
 from smolsum.policy.load import Policy, load_policy
+from smolsum.rewards import REWARDS
 from smolsum.rollout.sampler import LocalSource, SampleRequest
 from smolsum.tasks.tldr import TldrConfig
 from smolsum.train.batch import PromptOrder, ahead, collect
@@ -53,10 +54,16 @@ def test_groups_without_spread_are_replaced(policy: Policy, prompts: tuple[Promp
     What was sampled first is what is sampled without refilling, and twice the same."""
     order = PromptOrder(prompts, CONFIG, 0)
     config = replace(CONFIG, train=replace(CONFIG.train, refill_rounds=rounds))
-    plain, kept = collect(LocalSource(policy, CONFIG), order, 1, CONFIG, STAGE, step=2, lap=lambda _: None)
+    plain, kept = collect(
+        LocalSource(policy, CONFIG), order, 1, CONFIG, STAGE, step=2, lap=lambda _: None, signals=REWARDS
+    )
     assert kept == [0, 1, 2]
-    batch, used = collect(LocalSource(policy, CONFIG), order, 1, config, STAGE, step=2, lap=lambda _: None)
-    again, same = collect(LocalSource(policy, CONFIG), order, 1, config, STAGE, step=2, lap=lambda _: None)
+    batch, used = collect(
+        LocalSource(policy, CONFIG), order, 1, config, STAGE, step=2, lap=lambda _: None, signals=REWARDS
+    )
+    again, same = collect(
+        LocalSource(policy, CONFIG), order, 1, config, STAGE, step=2, lap=lambda _: None, signals=REWARDS
+    )
     assert (batch.groups, used) == (again.groups, same)
     assert batch.groups[:3] == plain.groups
     spread = [len(set(row)) > 1 for row in batch.totals.tolist()]
@@ -93,7 +100,7 @@ def test_a_stage_samples_at_its_temperature(policy: Policy, prompts: tuple[Promp
     stage = replace(STAGE, temperature=0.001 if cold else 1.0)
     config = replace(CONFIG, train=replace(CONFIG.train, refill_rounds=1))
     source = EagerSource(policy, config)
-    batch, _ = collect(source, order, 0, config, stage, step=1, lap=lambda _: None)
+    batch, _ = collect(source, order, 0, config, stage, step=1, lap=lambda _: None, signals=REWARDS)
     ahead(source, order, 0, stage, step=1, steps=3)
     assert len(batch.groups) > 3
     assert len(source.kept) == 6
@@ -105,8 +112,12 @@ def test_rollouts_of_a_prompt_met_again_differ(policy: Policy, prompts: tuple[Pr
     """A prompt that filled a place and comes up in its own step has other seeds there."""
     order = PromptOrder(prompts, CONFIG, 0)
     config = replace(CONFIG, train=replace(CONFIG.train, refill_rounds=2))
-    batch, _ = collect(LocalSource(policy, CONFIG), order, 1, config, STAGE, step=2, lap=lambda _: None)
-    later, _ = collect(LocalSource(policy, CONFIG), order, 2, CONFIG, STAGE, step=3, lap=lambda _: None)
+    batch, _ = collect(
+        LocalSource(policy, CONFIG), order, 1, config, STAGE, step=2, lap=lambda _: None, signals=REWARDS
+    )
+    later, _ = collect(
+        LocalSource(policy, CONFIG), order, 2, CONFIG, STAGE, step=3, lap=lambda _: None, signals=REWARDS
+    )
     seeds = [rollout.seed for b in (batch, later) for group in b.groups for rollout in group.rollouts]
     assert len(set(seeds)) == len(seeds)
 
@@ -114,7 +125,9 @@ def test_rollouts_of_a_prompt_met_again_differ(policy: Policy, prompts: tuple[Pr
 def test_parts_of_a_batch(policy: Policy, prompts: tuple[Prompt, ...]) -> None:
     """Groups, signals and totals stay together."""
     order = PromptOrder(prompts, CONFIG, 0)
-    batch, _ = collect(LocalSource(policy, CONFIG), order, 0, CONFIG, STAGE, step=1, lap=lambda _: None)
+    batch, _ = collect(
+        LocalSource(policy, CONFIG), order, 0, CONFIG, STAGE, step=1, lap=lambda _: None, signals=REWARDS
+    )
     part = (batch + batch).take([4, 0])
     assert part.groups == [batch.groups[1], batch.groups[0]]
     assert part.scores == {"length": [batch.scores["length"][1], batch.scores["length"][0]]}
