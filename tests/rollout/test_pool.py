@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.scripted_worker import EOS, FACTS, FAULTS, VOCABULARY, ScriptedWorker, completion
+from support.scripted_worker import EOS, FACTS, FAULTS, VOCABULARY, ScriptedWorker, completion
 
 from smolsum.errors import SmolsumError
 from smolsum.rollout import member

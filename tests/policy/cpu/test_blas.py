@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="MLX has a real 
 PROBE = """
 import json, sys, time, warnings
 warnings.simplefilter("error")
-from smolsum.policy import blas
+from smolsum.policy.cpu import blas
 import mlx.core as mx
 import numpy as np
 a, b = (np.random.default_rng(n).standard_normal((512, 512), dtype=np.float32) for n in (1, 2))
