@@ -16,7 +16,8 @@ from smolsum.config.sections import DataConfig
 from smolsum.files import read_jsonl
 from smolsum.tasks.data import load_split
 from smolsum.tasks.doc_qa.documents import from_facts, known_forms
-from smolsum.tasks.doc_qa.reader import panels_of, read
+from smolsum.tasks.doc_qa.reader import read
+from smolsum.tasks.doc_qa.reader_model import panels_of
 from smolsum.tasks.text_metrics import count_words, first_words
 
 

@@ -13,7 +13,7 @@ from support.training import make_data
 
 from smolsum.cli.main import main
 from smolsum.runs.records import read_summary
-from smolsum.tasks.doc_qa.reader import panels_of
+from smolsum.tasks.doc_qa.reader_model import panels_of
 
 
 @pytest.fixture(scope="module")

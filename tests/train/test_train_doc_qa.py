@@ -15,7 +15,7 @@ from smolsum.cli.main import main
 from smolsum.config.sections import DataConfig
 from smolsum.files import read_jsonl
 from smolsum.tasks.data import load_split
-from smolsum.tasks.doc_qa.reader import panels_of
+from smolsum.tasks.doc_qa.reader_model import panels_of
 
 
 def brain(prompt: str, before: int) -> Reply:

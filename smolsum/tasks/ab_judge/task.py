@@ -48,7 +48,7 @@ def load(config: Config, split: str) -> Split:
     if task.corruptor == "rules":
         corruptor = rules(config, texts)
     else:
-        from smolsum.tasks.ab_judge.pairs import by_model  # loads an HTTP client
+        from smolsum.tasks.ab_judge.corruptor_model import by_model  # loads an HTTP client
 
         corruptor = by_model(task.corruptor, texts.examples)
     pairs = make_pairs(texts.examples, corruptor, seed=task.pairs_seed)

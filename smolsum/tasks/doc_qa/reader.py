@@ -1,59 +1,22 @@
-"""A reader and a grader behind an endpoint.
+"""Reads a summary and answers questions about its document: by rules, or with a model behind an endpoint.
 
-A reader that needs no model, for questions made from facts: what a text says of the kind that is asked about.
-
-Its answer to a question is everything that the text states of the question's kind (and, where the fact is about
-somebody, of that person), by the rules of `smolsum.tasks.facts`; nothing, where the text is silent. The answer is right
-if the expected one is among it and nothing in it is foreign to the document: so a text cannot guess, and a paraphrase
-answers nothing.
-
-Who reads a summary and answers questions about the document: rules, or models behind an endpoint.
-
-What reader, grader and judge of a group are asked, and how their answers are read.
+The rules serve questions made from facts. The answer to a question is everything that the text states of the question's
+kind (and, where the fact is about a person, of that person), by the rules of `smolsum.tasks.facts`; a text that states
+nothing of the kind gives no answer. An answer is right if it contains the expected one and nothing that the document
+does not state. So guessing gains nothing, and a paraphrase answers nothing.
 """
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
-
-import numpy as np
 
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError
-from smolsum.llm.batch import BatchClient, Call
-from smolsum.llm.client import BadAnswer, find_endpoint
-from smolsum.llm.retry import RequestBudget, RetryPolicy
-from smolsum.tasks.doc_qa.documents import UNANSWERABLE, Question, QuestionSet, asked_of, known_forms
+from smolsum.tasks.doc_qa.documents import Question, QuestionSet, asked_of, known_forms
 from smolsum.tasks.doc_qa.settings import RULES, DocQaConfig, settings
 from smolsum.tasks.facts import FactVocabulary, Statement, spelling, statements
-
-
-def answer(question: Question, stated: Sequence[Statement]) -> tuple[str, ...]:
-    """What a text says to a question, in order and each form once; `stated` are its statements."""
-    who = {spelling(person) for person in question.who}
-    said = [s.form for s in stated if question.kind in s.kinds and (not who or s.person in who)]
-    return tuple(dict.fromkeys(said))
-
-
-def is_right(question: Question, said: Sequence[str], facts: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether an answer has the expected form, and none that the document does not state of that kind."""
-    own = {spelling(form) for fact in facts if fact["kind"] == question.kind for form in fact["forms"]}
-    expected = {spelling(form) for form in question.forms}
-    return not expected.isdisjoint(said) and own.issuperset(said)
-
-
-def read(
-    text: str, questions: Sequence[Question], facts: Sequence[Mapping[str, Any]], vocabulary: FactVocabulary
-) -> tuple[bool, ...]:
-    """Whether each question is answered rightly by a text alone."""
-    stated = statements(text, vocabulary)
-    return tuple(is_right(question, answer(question, stated), facts) for question in questions)
-
 
 Verdicts = tuple[bool | None, ...]
 """whether each question of a document is answered rightly; None where that could not be found out"""
@@ -69,8 +32,8 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Compared:
-    """The summaries of one document, which are compared with each other."""
+class ComparedSummaries:
+    """The summaries of one document, to be compared with each other."""
 
     document: str
     asked: QuestionSet
@@ -78,36 +41,55 @@ class Compared:
 
 
 def reading(text: str, document: str, metadata: Mapping[str, Any]) -> Reading:
-    """A text, with the document and its example's metadata."""
+    """A text with the document and its example's metadata."""
     return Reading(text, document, asked_of(metadata))
 
 
 def answered(readings: Sequence[Reading], config: Config) -> list[Verdicts]:
-    """What the reader of `config` answers rightly from each text, all of them at once.
+    """Which questions the reader of `config` answers rightly from each text; a model is asked about all at once.
 
     UsageError for rules where the questions are not made from facts, and errors as of `BatchClient.ask`.
     """
     task = settings(config)
     if task.reader == RULES:
         return [_by_rules(item, config) for item in readings]
+    from smolsum.tasks.doc_qa.reader_model import ask_model  # loads an HTTP client
+
     return ask_model(readings, task)
 
 
+def ranked(groups: Sequence[ComparedSummaries], config: Config) -> list[list[float] | None]:
+    """A score in [0, 1] for each summary of each group, made by comparing them; None for a group that the reader gave
+    no score.
+
+    The rules score a summary by its place among the shares of questions answered; ties get the middle of their places.
+    A model sees each different text of a group once. 0.5 where all texts are the same.
+    """
+    if settings(config).reader == RULES:
+        return [_places(group, config) for group in groups]
+    from smolsum.tasks.doc_qa.reader_model import rank
+
+    return rank(groups, settings(config))
+
+
 def check_reader(example: Mapping[str, Any], task: DocQaConfig) -> None:
-    """UsageError where a model is to read and there is no key or URL for it, or where rules are and the data, of which
-    this is an example's metadata, have no facts. Nobody is asked."""
+    """UsageError for a model without a key or URL, and for rules where the data, of which `example` is one's metadata,
+    have no facts. Sends no request."""
     if task.reader != RULES:
+        from smolsum.tasks.doc_qa.reader_model import panels_of
+
         panels_of(task)
     elif not example["facts"]:
         raise _needs_facts()
 
 
 def measures(config: Config) -> dict[str, Any]:
-    """What measures depend on: the settings, with models named as what they are, where they are. UsageError as of
+    """The settings that measures depend on, and which models at which endpoints reader and grader are. UsageError as of
     `check_reader`."""
     task = settings(config)
     if task.reader == RULES:
         return task.measures
+    from smolsum.tasks.doc_qa.reader_model import named
 
     return task.measures | named(task)
 
@@ -119,30 +101,40 @@ def share(verdicts: Verdicts) -> float | None:
     return sum(right) / len(verdicts) if verdicts and len(right) == len(verdicts) else None
 
 
-def ranked(groups: Sequence[Compared], config: Config) -> list[list[float] | None]:
-    """A score in [0, 1] for each summary of each group, made by comparing them; None for a group that the reader gave
-    none for.
-
-    By rules the score is the place among the shares of questions answered, ties in the middle of their places; a model
-    sees each different text of a group once. 0.5 where all texts are the same.
-    """
-    if settings(config).reader == RULES:
-        return [_places(group, config) for group in groups]
-    return rank(groups, settings(config))
-
-
-def _places(group: Compared, config: Config) -> list[float]:
-    readings = [Reading(text, group.document, group.asked) for text in group.texts]
-    shares = [share(_by_rules(item, config)) or 0.0 for item in readings]
-    return [mid_rank(own, shares) for own in shares]
-
-
 def mid_rank(own: float, every: Sequence[float]) -> float:
-    """How many of the others are below, and half of those that are equal, over all others: in [0, 1]."""
+    """How many of the others are below, plus half of those that are equal, over all others: in [0, 1]."""
     if len(every) == 1:
         return 0.5
     below, equal = sum(other < own for other in every), sum(other == own for other in every) - 1
     return (below + equal / 2) / (len(every) - 1)
+
+
+def answer(question: Question, stated: Sequence[Statement]) -> tuple[str, ...]:
+    """What a text answers to a question, in order and each form once; `stated` are its statements."""
+    who = {spelling(person) for person in question.who}
+    said = [s.form for s in stated if question.kind in s.kinds and (not who or s.person in who)]
+    return tuple(dict.fromkeys(said))
+
+
+def is_right(question: Question, said: Sequence[str], facts: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether an answer has the expected form, and none of that kind that the document does not state."""
+    own = {spelling(form) for fact in facts if fact["kind"] == question.kind for form in fact["forms"]}
+    expected = {spelling(form) for form in question.forms}
+    return not expected.isdisjoint(said) and own.issuperset(said)
+
+
+def read(
+    text: str, questions: Sequence[Question], facts: Sequence[Mapping[str, Any]], vocabulary: FactVocabulary
+) -> tuple[bool, ...]:
+    """Whether each question is answered rightly by a text alone."""
+    stated = statements(text, vocabulary)
+    return tuple(is_right(question, answer(question, stated), facts) for question in questions)
+
+
+def _places(group: ComparedSummaries, config: Config) -> list[float]:
+    readings = [Reading(text, group.document, group.asked) for text in group.texts]
+    shares = [share(_by_rules(item, config)) or 0.0 for item in readings]
+    return [mid_rank(own, shares) for own in shares]
 
 
 def _by_rules(item: Reading, config: Config) -> Verdicts:
@@ -155,166 +147,4 @@ def _needs_facts() -> UsageError:
     return UsageError(
         "the rule-based reader answers only questions that were made from facts",
         hint="--set task.reader=MODEL, with OPENAI_BASE_URL or OPENAI_API_KEY",
-    )
-
-
-READ = """Answer a question from the text below and from nothing else: neither from what you know nor by guessing.
-
-<text>
-{text}
-</text>
-
-Question: {question}
-
-Reply with JSON: {{"answer": "one short sentence"}}, or {{"answer": null}} if the text does not say it."""
-
-GRADE = """Somebody was asked about a document. Compare the answer with the one that is expected.
-
-<document>
-{document}
-</document>
-
-Question: {question}
-Expected answer: {expected}
-Given answer: {given}
-
-The given answer is right if it says what matters in the expected one and nothing that contradicts it; other words and
-further details of the document do no harm. Reply with JSON: {{"right": true}} or {{"right": false}}."""
-
-RANK = """Below are a document and {count} summaries of it, of at most {limit} words each.
-
-<document>
-{document}
-</document>
-
-{summaries}
-
-Compare the summaries with each other. The better one lets somebody who reads nothing else answer more questions about
-the document, states nothing that the document does not, and keeps to the limit. Give each a score from 0 to 1, so that
-a better one has a higher score, and equal ones the same. Reply with JSON:
-{{"scores": [{{"summary": 1, "score": 0.5}}, …]}}, with every number from 1 to {count} once."""
-
-
-def read_call(text: str, question: str) -> Call:
-    """Asks what a text says to a question; the answer is a text, or "" where the text is silent."""
-    schema = _object(answer={"type": ["string", "null"]})
-    return Call(READ.format(text=text, question=question), schema, _answer)
-
-
-def grade_call(document: str, question: str, expected: str, given: str) -> Call:
-    """Asks whether an answer is right; the answer is a bool."""
-    prompt = GRADE.format(document=document, question=question, expected=expected, given=given)
-    return Call(prompt, _object(right={"type": "boolean"}), _right)
-
-
-def rank_call(document: str, summaries: Sequence[str], limit: int) -> Call:
-    """Asks for a score of each summary, in [0, 1]; the answer is the list of them in order."""
-    count = len(summaries)
-    shown = "\n\n".join(f"<summary number={n}>\n{text}\n</summary>" for n, text in enumerate(summaries, start=1))
-    each = _object(summary={"type": "integer"}, score={"type": "number"}) | {"additionalProperties": False}
-    prompt = RANK.format(count=count, limit=limit, document=document, summaries=shown)
-    return Call(prompt, _object(scores={"type": "array", "items": each}), lambda found: _scores(found, count))
-
-
-def _object(**properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
-def _answer(found: Mapping[str, Any]) -> str:
-    answer = found.get("answer", 0)
-    if answer is None:
-        return ""
-    if not isinstance(answer, str):
-        raise BadAnswer(f"no answer, but {found!r:.80}")
-    return answer.strip()
-
-
-def _right(found: Mapping[str, Any]) -> bool:
-    right = found.get("right")
-    if not isinstance(right, bool):
-        raise BadAnswer(f"neither right nor wrong, but {right!r:.80}")
-    return right
-
-
-def _scores(found: Mapping[str, Any], count: int) -> list[float]:
-    rows = found.get("scores")
-    scores: dict[int, float] = {}
-    for row in rows if isinstance(rows, list) else []:
-        number, score = (row.get("summary"), row.get("score")) if isinstance(row, Mapping) else (None, None)
-        if type(number) is not int or isinstance(score, bool) or not isinstance(score, int | float):
-            raise BadAnswer(f"no score of a summary, but {row!r:.80}")
-        if not math.isfinite(score) or not 0 <= score <= 1 or number in scores:
-            raise BadAnswer(f"a score outside of 0 to 1, or one twice: {row!r:.80}")
-        scores[number] = float(score)
-    if sorted(scores) != list(range(1, count + 1)):
-        raise BadAnswer(f"scores of {len(scores)} summaries, not of {count}")
-    return [scores[n] for n in range(1, count + 1)]
-
-
-def ask_model(readings: Sequence[Reading], task: DocQaConfig) -> list[Verdicts]:
-    """First all answers, then grades for those that say anything."""
-    asked = [(item, question) for item in readings for question in item.asked.questions]
-    spoken = [(item, question) for item, question in asked if item.text.strip()]
-    calls = [read_call(item.text, question.text) for item, question in spoken]
-    reader, grader = panels_of(task)
-    said = iter(reader.ask(calls))
-    answers: list[str | None] = [next(said) if item.text.strip() else "" for item, _ in asked]
-    pairs = zip(asked, answers, strict=True)
-    to_grade = [grade_call(i.document, q.text, q.answer, answer) for (i, q), answer in pairs if answer]
-    grades = iter(grader.ask(to_grade))
-    verdicts: list[bool | None] = []
-    for (_, question), answer in zip(asked, answers, strict=True):
-        if answer is None:
-            verdicts.append(None)
-        elif not answer:  # silence is right where the document is silent too
-            verdicts.append(question.answer.strip().upper() == UNANSWERABLE)
-        else:
-            verdicts.append(next(grades))
-    found = iter(verdicts)
-    return [tuple(next(found) for _ in item.asked.questions) for item in readings]
-
-
-def rank(groups: Sequence[Compared], task: DocQaConfig) -> list[list[float] | None]:
-    """Scores in [0, 1]: a group's different texts are shown once each, in an order drawn from the texts."""
-    shown = [_shuffled(group.texts) for group in groups]
-    pairs = list(zip(groups, shown, strict=True))
-    calls = [rank_call(group.document, order, task.max_words) for group, order in pairs if len(order) > 1]
-    scores = iter(panels_of(task)[0].ask(calls))
-    found: list[list[float] | None] = []
-    for group, order in pairs:
-        given = next(scores) if len(order) > 1 else [0.5]
-        by_text = None if given is None else dict(zip(order, given, strict=True))
-        found.append(None if by_text is None else [float(by_text[text]) for text in group.texts])
-    return found
-
-
-def _shuffled(texts: Sequence[str]) -> list[str]:
-    """Each different text once, in an order that tells nothing and is the same every time."""
-    distinct = sorted(set(texts))
-    order = np.random.default_rng([len(text) for text in distinct]).permutation(len(distinct))
-    return [distinct[int(place)] for place in order]
-
-
-def named(task: DocQaConfig) -> dict[str, str]:
-    """Who reader and grader are, endpoints included: another of the same name elsewhere answers as it likes."""
-    return {role: panel.endpoint.name for role, panel in zip(("reader", "grader"), panels_of(task), strict=True)}
-
-
-@lru_cache(maxsize=4)
-def panels_of(task: DocQaConfig) -> tuple[BatchClient, BatchClient]:
-    """Reader and grader of a run, who share its allowance for as long as this process lives. UsageError without a key
-    or a URL for them."""
-    allowance = RequestBudget(task.max_calls, "task.max_calls")
-    reader = _panel(task.reader, "reader", task, allowance)
-    return reader, _panel(task.grader or task.reader, "grader", task, allowance)
-
-
-def _panel(model: str, role: str, task: DocQaConfig, allowance: RequestBudget) -> BatchClient:
-    endpoint = find_endpoint(model, os.environ, role=role, option=f"--set task.{role}=MODEL:")
-    return BatchClient(
-        endpoint,
-        budget=RetryPolicy(task.attempts, task.deadline_s),
-        concurrency=task.concurrency,
-        wait_s=task.wait_s,
-        allowance=allowance,
     )

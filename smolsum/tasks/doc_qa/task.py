@@ -18,7 +18,7 @@ from smolsum.rewards.combine import Values
 from smolsum.tasks.base import ErrorKind, Headline, Messages, MetricTable, Row, Table, Task
 from smolsum.tasks.data import Example, Split
 from smolsum.tasks.doc_qa.documents import asked_of, load
-from smolsum.tasks.doc_qa.reader import Compared, answered, check_reader, measures, ranked, reading, share
+from smolsum.tasks.doc_qa.reader import ComparedSummaries, answered, check_reader, measures, ranked, reading, share
 from smolsum.tasks.doc_qa.settings import RULES, DocQaConfig, settings
 from smolsum.tasks.text_metrics import copied_share, count_words, first_words, repeated_trigrams, word_limit_reward
 from smolsum.types import Prompt, Rollout, RolloutGroup
@@ -42,7 +42,8 @@ def score_ranking(groups: Sequence[RolloutGroup], config: Config) -> Values:
     """PxG scores in [0, 1] from comparing the summaries of a group with each other, as ART's RULER does; None for a
     whole group that the reader did not rank. They compare within a group only, as an advantage does."""
     compared = [
-        Compared(g.prompt.source, asked_of(g.prompt.metadata), tuple(r.text for r in g.rollouts)) for g in groups
+        ComparedSummaries(g.prompt.source, asked_of(g.prompt.metadata), tuple(r.text for r in g.rollouts))
+        for g in groups
     ]
     found = ranked(compared, config)
     return [list(f) if f is not None else [None] * len(g.rollouts) for f, g in zip(found, groups, strict=True)]

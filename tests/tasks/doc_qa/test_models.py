@@ -17,7 +17,7 @@ from smolsum.errors import UnreachableError
 from smolsum.tasks import TASKS
 from smolsum.tasks.data import Example, generated_split
 from smolsum.tasks.doc_qa.documents import UNANSWERABLE, Question, QuestionSet
-from smolsum.tasks.doc_qa.reader import panels_of
+from smolsum.tasks.doc_qa.reader_model import panels_of
 from smolsum.tasks.doc_qa.task import score_answered, score_ranking
 from smolsum.types import Prompt, Rollout
 

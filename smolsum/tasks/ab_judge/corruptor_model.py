@@ -1,0 +1,76 @@
+"""The corruptor that asks a model behind an OpenAI-compatible endpoint for a worse text, once for each text ever."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from smolsum.llm.batch import BatchClient, Call
+from smolsum.llm.client import BadAnswer, find_endpoint
+from smolsum.llm.retry import RetryPolicy
+from smolsum.tasks.ab_judge.corruption import BY_MODEL, MIN_WORDS, WORD, Corruption
+from smolsum.tasks.ab_judge.pairs import Corruptor
+from smolsum.tasks.data import Example
+
+PROMPT = (
+    "Copy the text below, but make it subtly worse: change a word or two, so that something in it is less exact, less "
+    "coherent or no longer true, while it still looks like the original at a glance. Keep its length, its language and "
+    'everything else. Answer with JSON: {{"text": "the changed text"}}\n\nText:\n{text}'
+)
+SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {"text": {"type": "string"}},
+    "required": ["text"],
+}
+BUDGET, CONCURRENCY = RetryPolicy(wrong=3), 8
+
+
+def by_model(model: str, texts: Sequence[Example]) -> Corruptor:
+    """Asks for every text that is long enough and has no stored answer. A text that the model refuses or leaves
+    unchanged makes no pair, and that is stored as the final answer, so that a resumed run has the same pairs; only a
+    model that has never returned a usable text is asked again.
+
+    UnreachableError where the endpoint does not answer for a text, UsageError where it refuses the key or does not know
+    the model. Answers received so far are kept.
+    """
+    endpoint = find_endpoint(model, os.environ, role="corruptor", option="--set task.corruptor=NAME:")
+    panel = BatchClient(endpoint, budget=BUDGET, concurrency=CONCURRENCY, wait_s=0.0, decided=True)
+    sources = sorted({text.source for text in texts if len(WORD.findall(text.source)) >= MIN_WORDS})
+    calls = [_call(source) for source in sources]
+    worse = dict(zip(sources, panel.ask(calls), strict=True))
+
+    def corruptor(text: Example, rng: random.Random) -> Corruption | None:
+        found = worse.get(text.source)
+        return None if found is None else _difference(text.source, str(found))
+
+    return corruptor
+
+
+def _call(source: str) -> Call:
+    def read(found: Mapping[str, Any]) -> str:
+        text = found.get("text")
+        if not isinstance(text, str) or not _is_subtle(source, text):
+            raise BadAnswer(f"not the text with a change: {text!r:.80}")
+        return text.strip()
+
+    return Call(PROMPT.format(text=source), SCHEMA, read)
+
+
+def _is_subtle(source: str, text: str) -> bool:
+    """Whether there is a change, and neither much more nor much less text than before."""
+    words, before = text.split(), source.split()
+    return words != before and 0.5 <= len(words) / len(before) <= 1.5
+
+
+def _difference(source: str, worse: str) -> Corruption:
+    """With all between the first and the last character that differ as what was changed."""
+    start = _alike(source, worse)
+    end = _alike(source[start:][::-1], worse[start:][::-1])
+    return Corruption(worse, BY_MODEL, source[start : len(source) - end], worse[start : len(worse) - end])
+
+
+def _alike(a: str, b: str) -> int:
+    """How many characters are the same from the beginning on."""
+    return next((k for k, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), min(len(a), len(b)))

@@ -1,0 +1,179 @@
+"""The reader as a model behind an endpoint: what reader, grader and ranker are asked, and how answers are read."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from smolsum.llm.batch import BatchClient, Call
+from smolsum.llm.client import BadAnswer, find_endpoint
+from smolsum.llm.retry import RequestBudget, RetryPolicy
+from smolsum.tasks.doc_qa.documents import UNANSWERABLE
+from smolsum.tasks.doc_qa.reader import ComparedSummaries, Reading, Verdicts
+from smolsum.tasks.doc_qa.settings import DocQaConfig
+
+READ = """Answer a question from the text below and from nothing else: neither from what you know nor by guessing.
+
+<text>
+{text}
+</text>
+
+Question: {question}
+
+Reply with JSON: {{"answer": "one short sentence"}}, or {{"answer": null}} if the text does not say it."""
+
+GRADE = """Somebody was asked about a document. Compare the answer with the one that is expected.
+
+<document>
+{document}
+</document>
+
+Question: {question}
+Expected answer: {expected}
+Given answer: {given}
+
+The given answer is right if it says what matters in the expected one and nothing that contradicts it; other words and
+further details of the document do no harm. Reply with JSON: {{"right": true}} or {{"right": false}}."""
+
+RANK = """Below are a document and {count} summaries of it, of at most {limit} words each.
+
+<document>
+{document}
+</document>
+
+{summaries}
+
+Compare the summaries with each other. The better one lets somebody who reads nothing else answer more questions about
+the document, states nothing that the document does not, and keeps to the limit. Give each a score from 0 to 1, so that
+a better one has a higher score, and equal ones the same. Reply with JSON:
+{{"scores": [{{"summary": 1, "score": 0.5}}, …]}}, with every number from 1 to {count} once."""
+
+
+def read_call(text: str, question: str) -> Call:
+    """Asks what a text says to a question; the answer is a text, or "" where the text is silent."""
+    schema = _object(answer={"type": ["string", "null"]})
+    return Call(READ.format(text=text, question=question), schema, _answer)
+
+
+def grade_call(document: str, question: str, expected: str, given: str) -> Call:
+    """Asks whether an answer is right; the answer is a bool."""
+    prompt = GRADE.format(document=document, question=question, expected=expected, given=given)
+    return Call(prompt, _object(right={"type": "boolean"}), _right)
+
+
+def rank_call(document: str, summaries: Sequence[str], limit: int) -> Call:
+    """Asks for a score of each summary, in [0, 1]; the answer is the list of them in order."""
+    count = len(summaries)
+    shown = "\n\n".join(f"<summary number={n}>\n{text}\n</summary>" for n, text in enumerate(summaries, start=1))
+    each = _object(summary={"type": "integer"}, score={"type": "number"}) | {"additionalProperties": False}
+    prompt = RANK.format(count=count, limit=limit, document=document, summaries=shown)
+    return Call(prompt, _object(scores={"type": "array", "items": each}), lambda found: _scores(found, count))
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _answer(found: Mapping[str, Any]) -> str:
+    answer = found.get("answer", 0)
+    if answer is None:
+        return ""
+    if not isinstance(answer, str):
+        raise BadAnswer(f"no answer, but {found!r:.80}")
+    return answer.strip()
+
+
+def _right(found: Mapping[str, Any]) -> bool:
+    right = found.get("right")
+    if not isinstance(right, bool):
+        raise BadAnswer(f"neither right nor wrong, but {right!r:.80}")
+    return right
+
+
+def _scores(found: Mapping[str, Any], count: int) -> list[float]:
+    rows = found.get("scores")
+    scores: dict[int, float] = {}
+    for row in rows if isinstance(rows, list) else []:
+        number, score = (row.get("summary"), row.get("score")) if isinstance(row, Mapping) else (None, None)
+        if type(number) is not int or isinstance(score, bool) or not isinstance(score, int | float):
+            raise BadAnswer(f"no score of a summary, but {row!r:.80}")
+        if not math.isfinite(score) or not 0 <= score <= 1 or number in scores:
+            raise BadAnswer(f"a score outside of 0 to 1, or one twice: {row!r:.80}")
+        scores[number] = float(score)
+    if sorted(scores) != list(range(1, count + 1)):
+        raise BadAnswer(f"scores of {len(scores)} summaries, not of {count}")
+    return [scores[n] for n in range(1, count + 1)]
+
+
+def ask_model(readings: Sequence[Reading], task: DocQaConfig) -> list[Verdicts]:
+    """Asks for all answers first, then for grades of those that say anything."""
+    asked = [(item, question) for item in readings for question in item.asked.questions]
+    spoken = [(item, question) for item, question in asked if item.text.strip()]
+    calls = [read_call(item.text, question.text) for item, question in spoken]
+    reader, grader = panels_of(task)
+    said = iter(reader.ask(calls))
+    answers: list[str | None] = [next(said) if item.text.strip() else "" for item, _ in asked]
+    pairs = zip(asked, answers, strict=True)
+    to_grade = [grade_call(i.document, q.text, q.answer, answer) for (i, q), answer in pairs if answer]
+    grades = iter(grader.ask(to_grade))
+    verdicts: list[bool | None] = []
+    for (_, question), answer in zip(asked, answers, strict=True):
+        if answer is None:
+            verdicts.append(None)
+        elif not answer:  # no answer is right where the document has none
+            verdicts.append(question.answer.strip().upper() == UNANSWERABLE)
+        else:
+            verdicts.append(next(grades))
+    found = iter(verdicts)
+    return [tuple(next(found) for _ in item.asked.questions) for item in readings]
+
+
+def rank(groups: Sequence[ComparedSummaries], task: DocQaConfig) -> list[list[float] | None]:
+    """Scores in [0, 1]: a group's different texts are shown once each, in an order drawn from the texts."""
+    shown = [_shuffled(group.texts) for group in groups]
+    pairs = list(zip(groups, shown, strict=True))
+    calls = [rank_call(group.document, order, task.max_words) for group, order in pairs if len(order) > 1]
+    scores = iter(panels_of(task)[0].ask(calls))
+    found: list[list[float] | None] = []
+    for group, order in pairs:
+        given = next(scores) if len(order) > 1 else [0.5]
+        by_text = None if given is None else dict(zip(order, given, strict=True))
+        found.append(None if by_text is None else [float(by_text[text]) for text in group.texts])
+    return found
+
+
+def _shuffled(texts: Sequence[str]) -> list[str]:
+    """Each different text once, in an order that depends on the texts alone."""
+    distinct = sorted(set(texts))
+    order = np.random.default_rng([len(text) for text in distinct]).permutation(len(distinct))
+    return [distinct[int(place)] for place in order]
+
+
+def named(task: DocQaConfig) -> dict[str, str]:
+    """The models of reader and grader, and their endpoints: the same name elsewhere may be another model."""
+    return {role: panel.endpoint.name for role, panel in zip(("reader", "grader"), panels_of(task), strict=True)}
+
+
+@lru_cache(maxsize=4)
+def panels_of(task: DocQaConfig) -> tuple[BatchClient, BatchClient]:
+    """Reader and grader of a run, which share one request budget in this process. UsageError without a key or URL for
+    them."""
+    allowance = RequestBudget(task.max_calls, "task.max_calls")
+    reader = _panel(task.reader, "reader", task, allowance)
+    return reader, _panel(task.grader or task.reader, "grader", task, allowance)
+
+
+def _panel(model: str, role: str, task: DocQaConfig, allowance: RequestBudget) -> BatchClient:
+    endpoint = find_endpoint(model, os.environ, role=role, option=f"--set task.{role}=MODEL:")
+    return BatchClient(
+        endpoint,
+        budget=RetryPolicy(task.attempts, task.deadline_s),
+        concurrency=task.concurrency,
+        wait_s=task.wait_s,
+        allowance=allowance,
+    )
