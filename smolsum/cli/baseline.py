@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smolsum import console
+from smolsum.cli.measure import judge_options, measure
 from smolsum.cli.options import (
     AttemptsFlag,
     ConcurrencyFlag,
@@ -29,8 +30,6 @@ from smolsum.cli.options import (
     TemperatureFlag,
     WorkerFlag,
     YesFlag,
-    judge_options,
-    measure,
     runs_folder,
     silence_hub_bars,
     workers_named,
@@ -109,7 +108,7 @@ def baseline(
         quiet=quiet,
         environ=os.environ,
     )
-    from smolsum.cli.grid_plan import select
+    from smolsum.cli.grid import select
 
     models = select(model, None, None, task).models
     if name and len(models) > 1:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from smolsum import console
+from smolsum.cli.measure import judge_options, measure
 from smolsum.cli.options import (
     AttemptsFlag,
     ConcurrencyFlag,
@@ -31,8 +32,6 @@ from smolsum.cli.options import (
     TemperatureFlag,
     WorkerFlag,
     YesFlag,
-    judge_options,
-    measure,
     runs_folder,
     silence_hub_bars,
     workers_named,
@@ -40,7 +39,7 @@ from smolsum.cli.options import (
 from smolsum.errors import UsageError
 
 if TYPE_CHECKING:
-    from smolsum.cli.grid_plan import Selection
+    from smolsum.cli.grid import Selection
     from smolsum.evaluate.sampling import Sampler
     from smolsum.evaluate.target import Target
     from smolsum.runs.paths import RunPaths
@@ -135,7 +134,7 @@ def evaluate(
         raise UsageError("--name and --config are for one evaluation", hint="give one run, by name or path")
 
     def found(sampler: Sampler) -> dict[str, Callable[[], Target]]:
-        from smolsum.cli.grid_plan import select
+        from smolsum.cli.grid import select
         from smolsum.evaluate.target import find_target
 
         options: dict[str, Any] = {"split": split, "sampler": sampler, "name": name, "runs_dir": folder}
@@ -166,7 +165,7 @@ def evaluate(
 
 def _chosen(selection: Selection, folder: Path) -> Sequence[RunPaths]:
     """The finished runs of a selection; what of it is not there, or not finished, is said. UsageError without any."""
-    from smolsum.cli.grid_plan import choose
+    from smolsum.cli.grid import choose
 
     chosen = choose(selection, folder)
     for run in chosen.unfinished:

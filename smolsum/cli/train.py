@@ -154,7 +154,7 @@ def train(
     if quiet or not console.live():
         silence_hub_bars()
 
-    from smolsum.cli.grid_plan import select
+    from smolsum.cli.grid import select
     from smolsum.config.resolve import render_with_sources, resolve
 
     workers = ",".join(worker) if worker else None
@@ -162,15 +162,19 @@ def train(
     flags = {"task.name": task, "train.seed": seed, "run.name": name, "run.dir": runs_dir, **kept}
     chosen = select(model, strategy, reward, task)
     if chosen.is_grid:
-        from smolsum.cli.grid_plan import plan
-        from smolsum.cli.grid_run import refuse_single, train_grid
+        from smolsum.cli.grid import plan, refuse_single, show_plan
 
         refuse_single([flag for flag, given in (("--name", name is not None), ("--watch", watch)) if given])
         planned = plan(
             chosen, presets=preset or [], config_file=config, sets=sets or [], flags=flags, environ=os.environ
         )
         foresee([one.config for one in planned], warn=dry_run)
-        train_grid(planned, context.obj["arguments"], dry_run=dry_run, quiet=quiet)
+        if dry_run:
+            show_plan(planned)
+            return
+        from smolsum.cli.grid_train import train_grid
+
+        train_grid(planned, quiet=quiet, remedy=shlex.join(["smolsum", *context.obj["arguments"]]))
         return
     from smolsum.tasks import TASKS
 
@@ -193,10 +197,10 @@ def train(
             raise typer.Exit(max(1, code))  # killed by a signal: a negative number
         return
     if dry_run:
-        show_plan = None if quiet else _plan(resolved.config)  # first what may fail
+        print_plan = None if quiet else _plan(resolved.config)  # first what may fail
         console.data(render_with_sources(resolved).rstrip())
-        if show_plan:
-            show_plan()
+        if print_plan:
+            print_plan()
         return
 
     from smolsum.train.progress import Progress

@@ -14,7 +14,7 @@ import pytest
 from support.training import arguments, events, learned, make_data, start, wait_until, weights
 
 from smolsum.cli import main
-from smolsum.cli.grid_run import LOCK
+from smolsum.cli.grid_train import LOCK
 from smolsum.files import locked, read_jsonl
 from smolsum.runs.paths import RunPaths, acquire
 

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from smolsum import console
 from smolsum.config.resolve import model_path, resolve
 from smolsum.config.schedule import needs_data, planned_steps
 from smolsum.config.sections import Config
@@ -290,3 +291,44 @@ def choose(selection: Selection, runs_dir: Path) -> Chosen:
 def _label(reward: str) -> str:
     """A `--reward` in the study's words."""
     return LENGTH_ONLY if reward == "length" else label_of(reward.split("-"))
+
+
+def show_plan(planned: Sequence[Planned]) -> None:
+    """Prints a line for each run: what it is, its steps, and how far it is."""
+    from smolsum.cli.grid import status_of, steps_of
+
+    rows, left, unknown = [], 0, False
+    trained: set[tuple[object, ...]] = set()
+    for one, steps in zip(planned, steps_of(planned), strict=True):
+        stages, told = one.config.stages, []
+        for name, stage in stages.items():
+            count = steps[name] if steps else 0
+            first = name == next(iter(stages))
+            key = (one.config.model.path, tuple(sorted(stage.rewards.items())), count)
+            shared = first and len(stages) > 1 and key in trained
+            if first:
+                trained.add(key)
+            told.append(f"{name} {count or f'{stage.epochs:g} of the data'}{' (shared)' if shared else ''}")
+            left += 0 if shared or one.state == "done" else count
+            unknown = unknown or steps is None
+        step = status_of(one.resume).get("step") if one.resume else None
+        state = f"goes on at step {step}" if one.state == "goes on" and step else one.state
+        rows.append([one.name, state, " > ".join(told), one.strategy, one.reward, one.config.model.path])
+    console.data_table(["name", "state", "steps", "strategy", "reward", "model"], rows)
+    states = [one.state for one in planned]
+    counts = ", ".join(f"{states.count(state)} {what}" for state, what in _STATES.items() if state in states)
+    console.narrate(
+        f"{len(planned)} runs: {counts}; {'steps known once the data are here' if unknown else f'{left} steps at most'}"
+    )
+
+
+_STATES = {"done": "done", "goes on": "to go on with", "to train": "to train"}
+
+
+def refuse_single(flags: Sequence[str]) -> None:
+    """UsageError for flags that are about one run."""
+    if flags:
+        raise UsageError(
+            f"{', '.join(flags)} {'is' if len(flags) == 1 else 'are'} for one run, and several are selected",
+            hint="give one --model, --strategy and --reward; smolsum watch shows the run under way",
+        )

@@ -1,0 +1,82 @@
+"""Trains the runs of a grid one after another. A failed run does not stop the others."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from smolsum import console
+from smolsum.cli.grid import Planned
+from smolsum.errors import InterruptedRun, SmolsumError, UsageError
+from smolsum.files import locked
+from smolsum.policy import ranks
+from smolsum.train.loop import train
+from smolsum.train.progress import Progress
+
+LOCK = ".grid.lock"
+
+
+def train_grid(planned: Sequence[Planned], *, quiet: bool, remedy: str) -> None:
+    """Trains every run that is not done, in order, and prints the directory of each run that is complete.
+
+    `remedy` is the command that continues. SmolsumError names the runs that failed, after all others were trained;
+    InterruptedRun after Ctrl-C; UsageError where another process trains a grid in the same directory.
+    """
+    if not ranks.alone():
+        raise UsageError(
+            "several machines train one run, not a grid", hint="mlx.launch with one --model, --strategy and --reward"
+        )
+    if not quiet:
+        console.narrate(f"{len(planned)} runs, {sum(one.state == 'done' for one in planned)} of them done")
+    failed: dict[str, Exception] = {}
+    with _resumable(remedy), _only_grid(Path(planned[0].config.run.dir), remedy):
+        for number, one in enumerate(planned, start=1):
+            if one.state != "done":
+                if not quiet:
+                    verb = "goes on" if one.state == "goes on" else "begins"
+                    console.narrate(f"run {number} of {len(planned)} {verb}: {one.name}")
+                try:
+                    _train(one, quiet)
+                except InterruptedRun:
+                    raise
+                except Exception as error:
+                    failed[one.name] = error
+                    console.warn(f"{one.name} failed: {_with_hint(error)}")
+                    continue
+            console.data(str(one.root))
+    if failed:
+        summary = f"{len(failed)} of {len(planned)} runs failed: {', '.join(failed)}"
+        raise SmolsumError(summary, hint=f"{remedy} tries them again") from next(iter(failed.values()))
+
+
+def _train(one: Planned, quiet: bool) -> None:
+    with Progress(quiet=quiet) as progress:
+        train(one.config, resume=str(one.resume.root) if one.resume else None, progress=progress)
+    gc.collect()  # reference cycles keep the model's arrays alive, and the next run needs their memory
+
+
+def _with_hint(error: Exception) -> str:
+    message = str(error) or type(error).__name__
+    hint = error.hint if isinstance(error, SmolsumError) else None
+    return f"{message} ({hint})" if hint else message
+
+
+@contextmanager
+def _resumable(remedy: str) -> Iterator[None]:
+    """Gives an interruption of the block the hint that the same command continues."""
+    try:
+        yield
+    except InterruptedRun as stopped:
+        raise InterruptedRun(stopped.message, hint=remedy) from stopped
+    except KeyboardInterrupt as error:
+        raise InterruptedRun("interrupted between two runs", hint=remedy) from error
+
+
+@contextmanager
+def _only_grid(runs_dir: Path, remedy: str) -> Iterator[None]:
+    """Refuses a second grid in a directory during the block: both would train the same runs."""
+    runs_dir.mkdir(parents=True, exist_ok=True)
+    with locked(runs_dir / LOCK, f"a grid is being trained in {runs_dir}", remedy):
+        yield
