@@ -35,7 +35,7 @@ def ours(url: str, calls: int, concurrency: int) -> float:
         with Ledger(Path(folder), "judge-a", "again") as ledger:
             began = time.perf_counter()
             judged, failure = judge_items(
-                items, CRITERIA, Endpoint(url, "judge-a"), rounds=1, concurrency=concurrency, budget=RetryPolicy(),
+                items, CRITERIA, Endpoint(url, "judge-a"), rounds=1, concurrency=concurrency, retry=RetryPolicy(),
                 ledger=ledger, approve=lambda estimate: True, report=lambda done, failed: None,
             )  # fmt: skip
             seconds = time.perf_counter() - began

@@ -122,7 +122,7 @@ def judge_options(
         second=find_endpoint(second, environ) if second else None,
         rounds=rounds,
         concurrency=concurrency,
-        budget=RetryPolicy(attempts=attempts, deadline_s=deadline),
+        retry=RetryPolicy(attempts=attempts, deadline_s=deadline),
         approve=_Approval(yes, quiet),
         fresh=fresh,
     )
@@ -185,10 +185,10 @@ def measure(
     with _interruptible(remedy):
         if not quiet:
             console.narrate("starting")  # the imports below take seconds on a cold disk
-        from smolsum.llm.retry import WaitHook, heard_by
+        from smolsum.llm.retry import WaitHook, use_hook
 
         sampler = drawn(temperature, seed, samples)
-        with heard_by(WaitHook(follow=(lambda text: None) if quiet else console.narrate)):
+        with use_hook(WaitHook(progress=(lambda text: None) if quiet else console.narrate)):
             evaluate_all(
                 found(sampler), split=split, sampler=sampler, judging=judging, skip=skip, quiet=quiet, remedy=remedy
             )

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from smolsum.errors import SmolsumError
-from smolsum.files import Lines, read_jsonl, read_sound, to_json
-from smolsum.llm.cache import cache_file, content_key, warn_of_damage
+from smolsum.files import Lines, read_jsonl, to_json
+from smolsum.llm.cache import AnswerCache, content_key
 from smolsum.types import Seen
 
 JUDGEMENTS = "judgements.jsonl"
@@ -90,14 +90,13 @@ class Ledger:
         for judgement in _read(folder / JUDGEMENTS):
             if judgement.judge == judge and not (fresh and judgement.score is not None and not judgement.attempts):
                 self._note(judgement)
-        self._cache_path = cache_file("judge", judge)
-        paid = self.known.values() if fresh else _read_cache(self._cache_path)
-        self._cached = {j.key: j for j in paid if j.judge == judge and j.score is not None}
+        own = {j.key: j for j in self.known.values() if j.score is not None} if fresh else None
+        self._cached = AnswerCache("judge", judge, remedy, read=_cached_score, row=lambda key, j: asdict(j), known=own)
         self._path, self._remedy = folder / JUDGEMENTS, remedy
 
     def __enter__(self) -> Self:
         self._lines = self._stack.enter_context(Lines(self._path, self._remedy))
-        self._cache = self._stack.enter_context(Lines(self._cache_path, self._remedy, shared=True))
+        self._stack.enter_context(self._cached)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -127,8 +126,7 @@ class Ledger:
         """Write an outcome; a score can be found from now on."""
         self._write(judgement)
         if judgement.score is not None and judgement.attempts:
-            self._cached[judgement.key] = judgement
-            self._cache.append(to_json(asdict(judgement)))
+            self._cached.add(judgement.key, judgement)
 
     def _write(self, judgement: Judgement) -> None:
         self._lines.append(to_json(asdict(judgement)))
@@ -155,12 +153,12 @@ def _read(path: Path) -> list[Judgement]:
     return found
 
 
-def _read_cache(path: Path) -> list[Judgement]:
-    """The scores in a cache; lines that are damaged are counted and passed over."""
-    rows, bad = read_sound(path)
-    sound = [judgement for row in rows if (judgement := _judgement(row)) is not None]
-    warn_of_damage(path, bad + len(rows) - len(sound))
-    return [judgement for judgement in sound if judgement.score is not None]
+def _cached_score(row: Mapping[str, Any]) -> Judgement:
+    """A line of the cache. ValueError for one that is no score."""
+    judgement = _judgement(row)
+    if judgement is None or judgement.score is None:
+        raise ValueError("not a score")
+    return judgement
 
 
 def _judgement(row: Mapping[str, Any]) -> Judgement | None:

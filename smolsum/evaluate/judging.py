@@ -13,7 +13,7 @@ import xxhash
 
 from smolsum.errors import SmolsumError
 from smolsum.evaluate.judgements import Judgement, JudgeQuestion, Ledger, Verdict, question_key, texts_of
-from smolsum.llm.client import ChatClient, Endpoint, name_at, unknown_model
+from smolsum.llm.client import ChatClient, Endpoint, name_with_address, unknown_model
 from smolsum.llm.retry import Requester, RequestOutcome, RetryPolicy, ask_all
 from smolsum.types import Criterion
 
@@ -24,19 +24,19 @@ async def judge_all(
     judge: str,
     endpoint: str,
     *,
-    budget: RetryPolicy,
+    retry: RetryPolicy,
     concurrency: int,
     record: Callable[[Judgement], None],
-    expected: Callable[[JudgeQuestion], bool],
+    failed_before: Callable[[JudgeQuestion], bool],
 ) -> None:
-    """Ask every question once, as `attempts.ask_all` does; `record` gets each judgement as it comes. A question that
+    """Ask every question once, as `retry.ask_all` does; `record` gets each judgement as it comes. A question that
     has used up its budget is a failed judgement, not a score."""
 
     def note(question: JudgeQuestion, outcome: RequestOutcome[Verdict]) -> None:
         record(replace(_judgement(question, judge, outcome), endpoint=endpoint))
 
     who = Requester("judge", judge, "score", "evaluate again: only what is missing is asked")
-    await ask_all(questions, ask, who, budget=budget, concurrency=concurrency, record=note, expected=expected)
+    await ask_all(questions, ask, who, retry=retry, concurrency=concurrency, record=note, failed_before=failed_before)
 
 
 def _judgement(question: JudgeQuestion, judge: str, outcome: RequestOutcome[Verdict]) -> Judgement:
@@ -86,7 +86,7 @@ class JudgeSpec:
     @property
     def judge(self) -> str:
         """Who judges: a name, which means the same model only at OpenAI, and elsewhere the endpoint."""
-        return name_at(self.model, self.endpoint)
+        return name_with_address(self.model, self.endpoint)
 
     @property
     def name(self) -> str:
@@ -136,7 +136,7 @@ def judge_items(
     *,
     rounds: int,
     concurrency: int,
-    budget: RetryPolicy,
+    retry: RetryPolicy,
     ledger: Ledger,
     approve: Callable[[Estimate], bool],
     report: Callable[[int, int], None],
@@ -156,7 +156,7 @@ def judge_items(
     if todo:
         estimate, listed = asyncio.run(_survey(todo, by_name, endpoint))
         if approve(estimate):  # outside of the event loop, which would keep Ctrl-C from whoever is asked
-            asking = _ask(todo, by_name, endpoint, concurrency, budget, ledger, known, report)
+            asking = _ask(todo, by_name, endpoint, concurrency, retry, ledger, known, report)
             try:
                 asyncio.run(asking)
             except SmolsumError as error:
@@ -198,7 +198,7 @@ async def _ask(
     criteria: Mapping[str, Criterion],
     endpoint: Endpoint,
     concurrency: int,
-    budget: RetryPolicy,
+    retry: RetryPolicy,
     ledger: Ledger,
     known: int,
     report: Callable[[int, int], None],
@@ -222,7 +222,7 @@ async def _ask(
         report(done, failed)
         await judge_all(
             todo, ask, endpoint.name, endpoint.address,
-            budget=budget, concurrency=concurrency, record=record, expected=ledger.failed,
+            retry=retry, concurrency=concurrency, record=record, failed_before=ledger.failed,
         )  # fmt: skip
 
 

@@ -50,7 +50,7 @@ class JudgeOptions:
     second: Endpoint | None
     rounds: int
     concurrency: int
-    budget: RetryPolicy
+    retry: RetryPolicy
     approve: Callable[[str, Estimate], bool]
     """asked with a judge's name before its first call"""
     fresh: bool = False
@@ -233,7 +233,7 @@ def _ask(
             endpoint,
             rounds=judging.rounds,
             concurrency=judging.concurrency,
-            budget=judging.budget,
+            retry=judging.retry,
             ledger=ledger,
             approve=lambda estimate: judging.approve(endpoint.model, estimate),
             report=report,

@@ -179,7 +179,7 @@ class ApiModel:
     """A model behind an endpoint that completes prompts: what each may cost, and how many are asked at a time."""
 
     endpoint: Endpoint
-    budget: RetryPolicy
+    retry: RetryPolicy
     concurrency: int
 
 
@@ -191,7 +191,7 @@ def complete_behind(
 
     What failed for good is no completion: SmolsumError at the end, and errors as of `BatchClient.ask`.
     """
-    panel = BatchClient(model.endpoint, budget=model.budget, concurrency=model.concurrency, wait_s=WAIT_S)
+    panel = BatchClient(model.endpoint, retry=model.retry, concurrency=model.concurrency, wait_s=WAIT_S)
     failed = 0
     for chosen in in_batches(missing, config):
         texts = panel.ask([_call(prompt) for prompt in chosen])

@@ -1,2 +1,2 @@
-"""Asking a model behind an OpenAI-compatible endpoint, whoever asks: endpoint.py over HTTP, attempts.py in time and
-often enough, cache.py never twice."""
+"""Models behind an OpenAI-compatible endpoint: HTTP (`client`), attempts and deadlines (`retry`), many questions at
+once (`batch`), and answers on disk, so that no question is paid for twice (`cache`)."""

@@ -1,7 +1,5 @@
-"""A model that is asked in the middle of a training: many questions at once, each paid for once, over outages too.
-
-How far an asking is, for whoever follows it: as it begins, every few seconds, as nobody answers, and at its end.
-"""
+"""Many questions at once to a model behind an endpoint, while something else is under way: each paid for once, with
+outages waited for and progress shown."""
 
 from __future__ import annotations
 
@@ -12,52 +10,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from smolsum.errors import UnreachableError, UsageError
-from smolsum.llm.cache import Answers, cache_file, content_key
+from smolsum.llm.cache import AnswerCache, content_key
 from smolsum.llm.client import BadAnswer, ChatClient, Declined, Endpoint, NoAnswer, parse_object, unknown_model
-from smolsum.llm.retry import RequestBudget, Requester, RequestOutcome, RetryPolicy, ask_all, follow, tell, wait
+from smolsum.llm.retry import (
+    RequestBudget,
+    Requester,
+    RequestOutcome,
+    RetryPolicy,
+    ask_all,
+    notify,
+    show_progress,
+    wait,
+)
 
-EVERY_S = 10.0
-
-
-class BatchProgress:
-    """Counts the questions of one asking that are done with."""
-
-    def __init__(self, who: str, total: int) -> None:
-        self._who, self._total = who, total
-        self._done = self._failed = 0
-        self._silent = ""
-        self._say()
-
-    def done(self, *, failed: bool) -> None:
-        """One more has an answer, or has failed for good."""
-        self._done, self._failed, self._silent = self._done + 1, self._failed + failed, ""
-        if time.monotonic() - self._spoke > EVERY_S or self._done == self._total:
-            self._say()
-
-    def silent(self, why: Exception) -> None:
-        """A request brought no answer at all: said at once where none has brought one yet."""
-        first, self._silent = not (self._done or self._silent), str(why)
-        if first or time.monotonic() - self._spoke > EVERY_S:
-            self._say()
-
-    def _say(self) -> None:
-        self._spoke = time.monotonic()
-        failed = f", {self._failed} failed" if self._failed else ""
-        silent = f"; does not answer: {self._silent}; trying again" if self._silent else ""
-        follow(f"{self._who}: {self._done}/{self._total}{failed}{silent}")
-
-
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
-"""between two tries while nothing answers"""
-FORGIVEN_S = 60.0
-"""after which a question that brought no answer is asked again, should it come up"""
-GO_ON = "this can be run again: what was answered is kept"
+PROGRESS_S = 10.0
+"""between two progress messages"""
+FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0
+"""between two rounds while nothing answers; by hand, as stamina's pauses cannot be interrupted"""
+FAILED_FOR_S = 60.0
+"""after which a failed question is asked again if it comes up"""
+REMEDY = "run this again: answers are kept"
 
 
 @dataclass(frozen=True)
 class Call:
-    """One question: its prompt, the JSON schema of the answer, and what reads the answer from the object (BadAnswer
-    where it is none). Without a schema the answer is any text, read from `{"text": …}`."""
+    """One question: its prompt, the JSON schema of the answer, and a function that reads the answer from the object
+    (BadAnswer if it cannot). Without a schema the answer is any text, read from `{"text": …}`."""
 
     prompt: str
     schema: Mapping[str, Any] | None
@@ -66,7 +44,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Answered:
+class CallAnswer:
     """An answer as `Call.read` returned it, and its tokens."""
 
     value: Any
@@ -76,13 +54,42 @@ class Answered:
 
 @dataclass(frozen=True)
 class _Round:
-    """What asking several brought: answers, questions that were refused or answered with nonsense, those that nobody
-    answered, and what ended it early."""
+    """The result of asking several questions once: the number of answers; questions that were refused or got an
+    unusable answer, and those without any answer, each with the reason; the error that ended the round early."""
 
     answered: int
     refused: Mapping[str, str]
-    lost: Mapping[str, str]
-    trouble: UnreachableError | None
+    unanswered: Mapping[str, str]
+    error: UnreachableError | None
+
+
+class BatchProgress:
+    """Progress messages of one batch: at its start, every few seconds, when the endpoint stops answering, at its
+    end."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self._name, self._total = name, total
+        self._done = self._failed = 0
+        self._trouble = ""
+        self._show()
+
+    def done(self, *, failed: bool) -> None:
+        """Count a question that has an answer or has failed for good."""
+        self._done, self._failed, self._trouble = self._done + 1, self._failed + failed, ""
+        if time.monotonic() - self._shown_at > PROGRESS_S or self._done == self._total:
+            self._show()
+
+    def no_answer(self, why: Exception) -> None:
+        """Show a request without any answer; at once if there has been no answer yet."""
+        first, self._trouble = not (self._done or self._trouble), str(why)
+        if first or time.monotonic() - self._shown_at > PROGRESS_S:
+            self._show()
+
+    def _show(self) -> None:
+        self._shown_at = time.monotonic()
+        failed = f", {self._failed} failed" if self._failed else ""
+        trouble = f"; does not answer: {self._trouble}; trying again" if self._trouble else ""
+        show_progress(f"{self._name}: {self._done}/{self._total}{failed}{trouble}")
 
 
 class BatchClient:
@@ -92,170 +99,166 @@ class BatchClient:
         self,
         endpoint: Endpoint,
         *,
-        budget: RetryPolicy,
+        retry: RetryPolicy,
         concurrency: int,
         wait_s: float,
-        allowance: RequestBudget | None = None,
-        decided: bool = False,
+        budget: RequestBudget | None = None,
+        store_refusals: bool = False,
     ) -> None:
-        """`wait_s` seconds without any answer are waited for; `allowance` limits the requests, perhaps together with
-        those of other panels.
+        """An outage is waited for `wait_s` seconds; `budget` limits the requests, perhaps together with those of other
+        clients.
 
-        `decided`: that a question has no answer is one too, and kept as such, so that the next time is as this one; and
-        one that nobody answers is an error rather than missing. Only who answers others decides so: a model that
-        refuses whatever it is asked has a wrong name, or gets broken requests, and is asked again.
+        `store_refusals`: store a refusal as the final answer, so that reruns give the same result, and wait for every
+        other answer. Only a model that has answered other questions is believed: one that refuses all of them has a
+        wrong name or gets broken requests, and is asked again.
         """
-        self.endpoint, self._budget, self._concurrency = endpoint, budget, concurrency
-        self._wait_s, self._decided = wait_s, decided
-        self._allowance = allowance or RequestBudget()
+        self.endpoint, self._retry, self._concurrency = endpoint, retry, concurrency
+        self._wait_s, self._store_refusals = wait_s, store_refusals
+        self._budget = budget or RequestBudget()
         self._listed: list[str] | None = None
-        self._answers = Answers(cache_file(endpoint.role, endpoint.name), GO_ON)
-        self._failed: dict[str, float] = {}
+        self._answers: AnswerCache[Any] = AnswerCache(endpoint.role, endpoint.name, REMEDY)
+        self._failed_at: dict[str, float] = {}
         self._down_since: float | None = None
 
     def ask(self, calls: Sequence[Call]) -> list[Any | None]:
-        """The answers in order, None for a question that failed for good (refused, or answered with nonsense, as often
-        as the budget allows): missing, and never some other answer.
+        """The answers in order; None, which is missing and never some other answer, for a question that failed for
+        good: refused, or without a usable answer as often as the retry policy allows.
 
-        While nothing answers at all this waits, then raises UnreachableError. UsageError and SmolsumError where the
-        endpoint refuses whatever it is asked.
+        If nothing answers, this waits, then raises UnreachableError. UsageError and SmolsumError if the endpoint
+        refuses every question.
         """
         keyed = {self._key(call): call for call in calls}
-        pause, alive, standing = FIRST_PAUSE_S, False, None
-        while todo := {key: call for key, call in keyed.items() if self._open(key)}:
-            down = self._down_since is not None
-            affordable = self._allowance.affords(todo)
-            standing = standing or BatchProgress(f"{self.endpoint.role} {self.endpoint.model}", len(todo))
-            asked = self._ask_once(affordable, standing)
-            if asked.trouble is None and asked.lost and (self._decided or self._allowance.is_spent):
-                self._close(asked.refused, len(todo))
-                if not self._allowance.is_spent:
-                    self._wait(self._silent(asked.lost), pause)
-                    pause = min(2 * pause, LONGEST_PAUSE_S)
-            elif asked.trouble is None and (asked.answered or alive):
-                # what the end of an outage left without an answer is asked once more
-                self._close({**asked.refused, **({} if down else asked.lost)}, len(todo))
-                alive = True
-            elif asked.trouble is None and not asked.lost:
-                self._close(asked.refused, len(todo))
-            else:
-                self._wait(asked.trouble or self._silent(asked.lost), pause)
-                pause = min(2 * pause, LONGEST_PAUSE_S)
+        pause, answered, progress = FIRST_PAUSE_S, False, None
+        while todo := {key: call for key, call in keyed.items() if self._is_open(key)}:
+            was_down = self._down_since is not None
+            affordable = self._budget.affordable(todo)
+            progress = progress or BatchProgress(f"{self.endpoint.role} {self.endpoint.model}", len(todo))
+            result = self._ask_once(affordable, progress)
+            if result.error is None:
+                answered = answered or result.answered > 0
+                # the end of an outage and of a budget leave questions unanswered: these are asked once more
+                keep_open = self._store_refusals or self._budget.is_spent
+                if answered or keep_open or not result.unanswered:
+                    unanswered = {} if keep_open or was_down else result.unanswered
+                    self._give_up({**result.refused, **unanswered}, len(todo))
+                    if not self._store_refusals or not result.unanswered or self._budget.is_spent:
+                        continue
+            self._wait_for_endpoint(result.error or self._no_answers(result.unanswered), pause)
+            pause = min(2 * pause, MAX_PAUSE_S)
         return [self._answers.get(self._key(call)) for call in calls]
 
     def _key(self, call: Call) -> str:
         return content_key(self.endpoint.name, call.system, call.prompt)
 
-    def _wait(self, trouble: UnreachableError, pause: float) -> None:
-        """Wait for a while, unless it has been too long already, or somebody wants to leave: then UnreachableError."""
+    def _is_open(self, key: str) -> bool:
+        """Whether the question has no answer yet and did not fail just now."""
+        failed_at = self._failed_at.get(key)
+        return key not in self._answers and (failed_at is None or time.monotonic() - failed_at > FAILED_FOR_S)
+
+    def _wait_for_endpoint(self, error: UnreachableError, pause: float) -> None:
+        """Wait a while. UnreachableError after `wait_s` seconds of outage, or if the user wants to stop."""
         if not self._wait_s:
-            raise trouble
+            raise error
         if self._down_since is None:
             self._down_since = time.monotonic()
-            tell(f"{self.endpoint.role}_lost", f"{trouble.message}; waiting up to {self._wait_s:g} s for it")
+            notify(f"{self.endpoint.role}_lost", f"{error.message}; waiting up to {self._wait_s:g} s for it")
         down_s = time.monotonic() - self._down_since
         left_s = self._wait_s - down_s
         if left_s <= 0 or not wait(min(pause, left_s)):
-            raise UnreachableError(f"{trouble.message}; none for {down_s:.0f} s", hint=trouble.hint) from trouble
+            raise UnreachableError(f"{error.message}; none for {down_s:.0f} s", hint=error.hint) from error
 
-    def _silent(self, lost: Mapping[str, str]) -> UnreachableError:
-        last = list(lost.values())[-1]
+    def _no_answers(self, unanswered: Mapping[str, str]) -> UnreachableError:
+        count, last = len(unanswered), list(unanswered.values())[-1]
         return UnreachableError(
             f"the {self.endpoint.role} {self.endpoint.model} gave no answer to "
-            f"{len(lost)} {'question' if len(lost) == 1 else 'questions'}, the last with {last}",
-            hint=f"wait until {self.endpoint.address} answers, then ask again: what was answered is kept",
+            f"{count} {'question' if count == 1 else 'questions'}, the last with {last}",
+            hint=f"wait until {self.endpoint.address} answers, then {REMEDY}",
         )
 
-    def _close(self, failures: Mapping[str, str], count: int) -> None:
-        """Ask these no more for now."""
+    def _give_up(self, failures: Mapping[str, str], count: int) -> None:
+        """Do not ask these questions again for a while."""
         now = time.monotonic()
-        self._failed = {key: at for key, at in self._failed.items() if now - at < FORGIVEN_S}
-        if self._answers.any:
+        self._failed_at = {key: at for key, at in self._failed_at.items() if now - at < FAILED_FOR_S}
+        self._failed_at |= dict.fromkeys(failures, now)
+        if self._store_refusals and self._answers.has_answers:
             with self._answers:
-                self._decide(failures)
-        self._failed |= dict.fromkeys(failures, now)
+                self._store(failures)
         if failures:
-            who, last = f"the {self.endpoint.role} {self.endpoint.model}", list(failures.values())[-1]
-            tell("unanswered", f"{who} failed {len(failures)} of {count} questions, the last with {last}")
+            name, last = f"the {self.endpoint.role} {self.endpoint.model}", list(failures.values())[-1]
+            notify("unanswered", f"{name} failed {len(failures)} of {count} questions, the last with {last}")
 
-    def _decide(self, refused: Iterable[str]) -> None:
-        """Keep it that these have no answer."""
-        if self._decided:
-            for key in refused:
-                if key not in self._answers:
-                    self._answers.add(key, None)
+    def _store(self, refused: Iterable[str]) -> None:
+        """Store refusals as final answers, if they are to be stored."""
+        for key in refused if self._store_refusals else ():
+            if key not in self._answers:
+                self._answers.add(key, None)
 
-    def _open(self, key: str) -> bool:
-        """Whether this has no answer yet, and none was sought just now."""
-        failed = self._failed.get(key)
-        return key not in self._answers and (failed is None or time.monotonic() - failed > FORGIVEN_S)
-
-    def _ask_once(self, todo: Mapping[str, Call], standing: BatchProgress) -> _Round:
-        """Ask each, and keep the answers, as they come: whatever ends this, they are there."""
-        who = Requester(
-            self.endpoint.role, self.endpoint.model, "usable answer", "ask again: what was answered is kept"
-        )
+    def _ask_once(self, todo: Mapping[str, Call], progress: BatchProgress) -> _Round:
+        """Ask each question, and store answers as they come, so that they are kept however this ends."""
+        role, model = self.endpoint.role, self.endpoint.model
         refused: dict[str, str] = {}
-        lost: dict[str, str] = {}
+        unanswered: dict[str, str] = {}
         answered = 0
 
-        def record(key: str, outcome: RequestOutcome[Answered]) -> None:
+        def record(key: str, outcome: RequestOutcome[CallAnswer]) -> None:
             nonlocal answered
             if outcome.found is not None:
                 answered += 1
                 self._answers.add(key, outcome.found.value)
                 if answered == 1:
-                    self._decide(refused)
+                    self._store(refused)
                 if self._down_since is not None:
                     self._down_since = None
-                    tell(f"{self.endpoint.role}_back", f"the {who.role} {who.name} answers again")
+                    notify(f"{role}_back", f"the {role} {model} answers again")
             elif isinstance(outcome.failure, BadAnswer | Declined):
                 refused[key] = str(outcome.failure)
                 if answered:
-                    self._decide([key])
+                    self._store([key])
             else:
-                lost[key] = str(outcome.failure)
-            if key not in lost:
-                standing.done(failed=key in refused)
+                unanswered[key] = str(outcome.failure)
+            if key not in unanswered:
+                progress.done(failed=key in refused)
 
-        trouble = None
+        error = None
         with self._answers:
             try:
-                asyncio.run(self._run(todo, who, record, standing))
-            except UnreachableError as error:
-                trouble = error
-        return _Round(answered, refused, lost, trouble)
+                asyncio.run(self._run(todo, Requester(role, model, "usable answer", REMEDY), record, progress))
+            except UnreachableError as unreachable:
+                error = unreachable
+        return _Round(answered, refused, unanswered, error)
 
     async def _run(
         self,
         todo: Mapping[str, Call],
-        who: Requester,
-        record: Callable[[str, RequestOutcome[Answered]], None],
-        standing: BatchProgress,
+        requester: Requester,
+        record: Callable[[str, RequestOutcome[CallAnswer]], None],
+        progress: BatchProgress,
     ) -> None:
         async with ChatClient(self.endpoint, connections=self._concurrency) as client:
-            if self._listed is None or self._down_since is not None:  # whether anybody is there is soon known
+            if self._listed is None or self._down_since is not None:  # a quick check that the endpoint is there
                 self._listed = await client.models()
 
-            async def ask(key: str) -> Answered:
-                if self._allowance.is_spent:
-                    raise NoAnswer("no request is left")  # for a further attempt
-                self._allowance.spent += 1
+            async def ask(key: str) -> CallAnswer:
+                if self._budget.is_spent:
+                    raise NoAnswer("no request is left")  # for another attempt
+                self._budget.spent += 1
                 call = todo[key]
                 try:
                     answer = await client.ask(call.prompt, call.schema, system=call.system)
                 except NoAnswer as error:
                     if not isinstance(error, BadAnswer):
-                        standing.silent(error)
+                        progress.no_answer(error)
                     raise
                 try:
                     value = call.read({"text": answer.text} if call.schema is None else parse_object(answer.text))
                 except BadAnswer as error:
                     error.answer = answer
                     raise
-                return Answered(value, answer.input_tokens, answer.output_tokens)
+                return CallAnswer(value, answer.input_tokens, answer.output_tokens)
 
             try:
-                await ask_all(list(todo), ask, who, budget=self._budget, concurrency=self._concurrency, record=record)
+                await ask_all(
+                    list(todo), ask, requester, retry=self._retry, concurrency=self._concurrency, record=record
+                )
             except UsageError as error:
                 raise unknown_model(self.endpoint, self._listed, error) from error

@@ -1,6 +1,6 @@
-"""Answers by content, on disk: the same question to the same model is never paid for twice.
+"""Answers on disk by the content of their question: the same question to the same model is paid for once.
 
-One file a model below $XDG_CACHE_HOME/smolsum/<kind>, a JSON line an answer, only ever appended to.
+One file for each model below `$XDG_CACHE_HOME/smolsum/<kind>`, one JSON line for each answer, only ever appended to.
 """
 
 from __future__ import annotations
@@ -8,45 +8,54 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 import xxhash
 
 from smolsum import console
 from smolsum.files import Lines, read_sound, to_json
 
-
-def cache_file(kind: str, model: str) -> Path:
-    """Where answers of one kind by one model are kept, over all runs of this user."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "smolsum" / kind / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', model)}.jsonl"
+A = TypeVar("A")
 
 
 def content_key(*parts: Any) -> str:
-    """XXH3-128 hex of what is asked: model, prompt and whatever else makes another question."""
+    """XXH3-128 hex of a question: the model, the prompt, and whatever else makes it another question."""
     content = json.dumps(parts, ensure_ascii=False)
     return str(xxhash.xxh3_128_hexdigest(content.encode("utf-8", "surrogatepass")))
 
 
-def warn_of_damage(path: Path, bad: int) -> None:
-    """Say that lines of a cache were passed over, if any were."""
-    if bad:
-        console.warn(
-            f"{bad} damaged {'line' if bad == 1 else 'lines'} of {path} passed over; what it held is asked again"
-        )
+def _read_answer(row: Mapping[str, Any]) -> Any:
+    return row["answer"]
 
 
-class Answers:
-    """What a model answered, by `content_key`. Lines that are damaged are counted and passed over."""
+def _answer_row(key: str, answer: Any) -> Mapping[str, Any]:
+    return {"key": key, "answer": answer}
 
-    def __init__(self, path: Path, remedy: str) -> None:
-        """`remedy` is the command that goes on after a full disk."""
-        self._path, self._remedy = path, remedy
-        rows, bad = read_sound(path)
-        sound = [row for row in rows if isinstance(row.get("key"), str) and "answer" in row]
-        self._known = {row["key"]: row["answer"] for row in sound}
-        warn_of_damage(path, bad + len(rows) - len(sound))
+
+class AnswerCache(Generic[A]):
+    """The answers of one model, by `content_key`. Damaged lines are counted, skipped and left in the file.
+
+    Answers are added inside a `with` block, which holds the file open; other processes may append to it too.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        model: str,
+        remedy: str,
+        *,
+        read: Callable[[Mapping[str, Any]], A] = _read_answer,
+        row: Callable[[str, A], Mapping[str, Any]] = _answer_row,
+        known: Mapping[str, A] | None = None,
+    ) -> None:
+        """`remedy` is the command that continues after a full disk. `read` takes an answer from a line (ValueError or
+        KeyError for a damaged one), `row` makes the line. `known` answers replace those of the file."""
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "smolsum" / kind
+        self._path = folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', model)}.jsonl"
+        self._remedy, self._row = remedy, row
+        self._known = self._read(read) if known is None else dict(known)
         self._lines: Lines | None = None
 
     def __enter__(self) -> Self:
@@ -62,16 +71,31 @@ class Answers:
         return key in self._known
 
     @property
-    def any(self) -> bool:
-        """Whether there is an answer at all, and not only questions that were decided to have none."""
+    def has_answers(self) -> bool:
+        """Whether any answer is more than a stored refusal (None)."""
         return any(answer is not None for answer in self._known.values())
 
-    def get(self, key: str) -> Any | None:
-        """The answer, None where there is none yet."""
+    def get(self, key: str) -> A | None:
+        """The answer, or None if it is not known yet."""
         return self._known.get(key)
 
-    def add(self, key: str, answer: Any) -> None:
-        """Keep an answer, which JSON can hold, within the block that opens this; SmolsumError for a full disk."""
+    def add(self, key: str, answer: A) -> None:
+        """Store an answer. SmolsumError for a full disk."""
         assert self._lines is not None
         self._known[key] = answer
-        self._lines.append(to_json({"key": key, "answer": answer}))
+        self._lines.append(to_json(self._row(key, answer)))
+
+    def _read(self, read: Callable[[Mapping[str, Any]], A]) -> dict[str, A]:
+        rows, damaged = read_sound(self._path)
+        known = dict[str, A]()
+        for row in rows:
+            try:
+                if not isinstance(row["key"], str):
+                    raise ValueError("a key that is not a text")
+                known[row["key"]] = read(row)
+            except (KeyError, ValueError):
+                damaged += 1
+        if damaged:
+            lines = "line" if damaged == 1 else "lines"
+            console.warn(f"skipped {damaged} damaged {lines} of {self._path}; their questions are asked again")
+        return known

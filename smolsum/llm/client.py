@@ -1,8 +1,5 @@
-"""The HTTP side of a judge or reader: an OpenAI-compatible endpoint, one client for all questions, and what its answers
-mean.
-
-Where an endpoint is, and what lies on the way to it: proxies and certificates that the environment names.
-"""
+"""HTTP to a model behind an OpenAI-compatible endpoint: where it is, the proxies and certificates on the way, one
+client for all questions, and the meaning of its answers and failures."""
 
 from __future__ import annotations
 
@@ -20,22 +17,31 @@ import httpx
 from smolsum.errors import SmolsumError, UnreachableError, UsageError, nearest
 
 OPENAI = "https://api.openai.com/v1"
+DEFAULT_JUDGE = "gpt-5-mini-2025-08-07"
+"""the study's"""
+PREFLIGHT_S = 15.0
+"""that a connection and the list of models may take"""
+BASE_URL = "export OPENAI_BASE_URL with the right path, often http://HOST:PORT/v1"
+MAX_BRACES = 1000
+"""of an answer, at which a JSON object may begin"""
+QUOTED = 120
+"""characters of a server's text that an error quotes"""
 
 
-def name_at(model: str, address: str) -> str:
-    """A model's name, which means the same one only at OpenAI, and elsewhere its endpoint's address."""
+def name_with_address(model: str, address: str) -> str:
+    """A model's name, with the address of its endpoint unless that is OpenAI's: elsewhere a name may mean any model."""
     return model if address in ("", OPENAI) else f"{model} at {address}"
 
 
-def proxy_of(url: str) -> str:
-    """The proxy, without credentials, that the environment names for a URL; empty where there is none."""
+def _proxy_of(url: str) -> str:
+    """The proxy that the environment names for a URL, without credentials; empty without one."""
     parts, proxies = httpx.URL(url), getproxies()
-    if is_loopback(url) or proxy_bypass(parts.host):
+    if _is_loopback(url) or proxy_bypass(parts.host):
         return ""
-    return bare(proxies.get(parts.scheme) or proxies.get("all") or "")
+    return without_credentials(proxies.get(parts.scheme) or proxies.get("all") or "")
 
 
-def bare(url: str) -> str:
+def without_credentials(url: str) -> str:
     """A URL without user, password, query and fragment."""
     try:
         found = str(httpx.URL(url).copy_with(username=None, password=None, query=None, fragment=None))
@@ -44,8 +50,8 @@ def bare(url: str) -> str:
     return found.rpartition("@")[2].rstrip("/")
 
 
-def is_loopback(url: str) -> bool:
-    """Whether the URL is of this very machine, which no proxy can reach."""
+def _is_loopback(url: str) -> bool:
+    """Whether the URL is of this machine, which no proxy can reach."""
     host = httpx.URL(url).host
     try:
         return ip_address(host).is_loopback
@@ -53,8 +59,8 @@ def is_loopback(url: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def unusable(error: Exception, proxy: str) -> UsageError:
-    """What of the environment no client can be made of: a proxy, or certificates."""
+def _environment_error(error: Exception, proxy: str) -> UsageError:
+    """The error for a proxy or certificates of the environment that cannot be used."""
     said = (str(error) or type(error).__name__).partition("\n")[0].partition(" URL(")[0]  # which shows the password
     given = {name: os.environ[name] for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)}
     certificates = [name for name, path in given.items() if not os.path.exists(path)] or list(given)
@@ -69,19 +75,9 @@ def unusable(error: Exception, proxy: str) -> UsageError:
     )
 
 
-DEFAULT_JUDGE = "gpt-5-mini-2025-08-07"
-"""the study's"""
-PREFLIGHT_S = 15.0
-BASE_URL = "export OPENAI_BASE_URL with the right path, often http://HOST:PORT/v1"
-TRIES = 1000
-"""braces of an answer at which an object may begin"""
-SHOWN = 120
-"""characters of a foreign answer that an error quotes"""
-
-
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a model answers, its name there, and what it is to us, with the option that names it."""
+    """The URL of a model, its name there, its role for us, and the option that names it."""
 
     url: str
     model: str
@@ -91,18 +87,18 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """The URL without credentials: what may be shown and written down."""
-        return bare(self.url)
+        """The URL without credentials, which may be shown and written to files."""
+        return without_credentials(self.url)
 
     @property
     def name(self) -> str:
-        """What tells the model from others: its name, and the address unless that is OpenAI's."""
-        return name_at(self.model, self.address)
+        """The model's unique name: with the address unless that is OpenAI's."""
+        return name_with_address(self.model, self.address)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model said, and the tokens that it counted, 0 where it counts none."""
+    """The model's text, and the tokens that it counted (0 if it counts none)."""
 
     text: str
     input_tokens: int
@@ -110,8 +106,8 @@ class Answer:
 
 
 class NoAnswer(Exception):
-    """A failure that may pass: time-out, lost connection, 429, 5xx. `retry_after` are the seconds asked for, `answer`
-    what had to be paid for all the same."""
+    """A failure that may pass: time-out, lost connection, 429, 5xx. `retry_after` are the seconds that the endpoint
+    asks for, `answer` is what was paid for all the same."""
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -120,15 +116,15 @@ class NoAnswer(Exception):
 
 
 class BadAnswer(NoAnswer):
-    """There was an answer, but not of the kind that was asked for; asked again there may be."""
+    """An answer of the wrong kind; the next one may be right."""
 
 
 class Declined(Exception):
-    """The endpoint refuses this one question, and would again."""
+    """The endpoint refuses this one question, and would refuse it again."""
 
 
 def find_endpoint(model: str, environ: Mapping[str, str], *, role: str = "judge", option: str = "--judge") -> Endpoint:
-    """The endpoint of $OPENAI_BASE_URL, else OpenAI's. UsageError without a key for OpenAI, or for what is no URL."""
+    """The endpoint of $OPENAI_BASE_URL, else OpenAI's. UsageError without a key for OpenAI, or for a bad URL or key."""
     url, key = environ.get("OPENAI_BASE_URL", "").strip().rstrip("/"), environ.get("OPENAI_API_KEY", "").strip()
     if not url and not key:
         raise UsageError(
@@ -137,7 +133,7 @@ def find_endpoint(model: str, environ: Mapping[str, str], *, role: str = "judge"
         )
     if not all(" " < character <= "~" for character in key):
         raise UsageError(
-            "OPENAI_API_KEY holds a character that no key has: a blank, a line end, a control character or no ASCII",
+            "OPENAI_API_KEY holds a character that no key has: a blank, a line end, a control character or non-ASCII",
             hint="export OPENAI_API_KEY=… again, with the key alone",
         )
     hint = "export OPENAI_BASE_URL=http://HOST:PORT/v1"
@@ -146,7 +142,7 @@ def find_endpoint(model: str, environ: Mapping[str, str], *, role: str = "judge"
     except httpx.InvalidURL as error:
         raise UsageError(f"OPENAI_BASE_URL cannot be used: {error}", hint=hint) from error
     if parts.scheme not in ("http", "https") or not parts.host:
-        raise UsageError(f"OPENAI_BASE_URL is no URL: {bare(url)!r}", hint=hint)
+        raise UsageError(f"OPENAI_BASE_URL is not a URL: {without_credentials(url)!r}", hint=hint)
     return Endpoint(url or OPENAI, model, key, role, option)
 
 
@@ -156,17 +152,17 @@ class ChatClient:
     def __init__(self, endpoint: Endpoint, *, connections: int, transport: httpx.AsyncBaseTransport | None = None):
         self.endpoint = endpoint
         self._structured = True
-        self._proxy = proxy_of(endpoint.url)
+        self._proxy = _proxy_of(endpoint.url)
         try:
             self._http = httpx.AsyncClient(
                 headers={"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {},
                 limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
                 timeout=httpx.Timeout(None, connect=PREFLIGHT_S),
                 transport=transport,
-                trust_env=not is_loopback(endpoint.url),
+                trust_env=not _is_loopback(endpoint.url),
             )
         except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
-            raise unusable(error, self._proxy) from error
+            raise _environment_error(error, self._proxy) from error
 
     async def __aenter__(self) -> Self:
         return self
@@ -177,8 +173,8 @@ class ChatClient:
         await self._http.aclose()
 
     async def models(self) -> list[str]:
-        """The names that the endpoint lists; none where it has no list. UnreachableError where nothing answers,
-        UsageError where the key is refused."""
+        """The names that the endpoint lists; empty without a list. UnreachableError if nothing answers, UsageError if
+        the key is refused."""
         try:
             response = await self._http.get(f"{self.endpoint.url}/models", timeout=PREFLIGHT_S)
         except httpx.ReadTimeout:
@@ -193,13 +189,13 @@ class ChatClient:
             return []
 
     async def ask(self, prompt: str, schema: Mapping[str, Any] | None, *, system: str = "") -> Answer:
-        """The answer to one prompt, as JSON of this schema, if there is one, where the endpoint can promise that.
+        """The answer to one prompt; with a schema as JSON of it, if the endpoint can promise that.
 
-        NoAnswer, BadAnswer and Declined concern this question; UsageError and SmolsumError every other one too: a key
-        that is refused, a model that is not there, an account without credit.
+        NoAnswer, BadAnswer and Declined concern this question; UsageError and SmolsumError concern all: a refused key,
+        an unknown model, an account without credit.
         """
-        told = [{"role": "system", "content": system}] if system else []
-        messages = [*told, {"role": "user", "content": prompt}]
+        messages = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": prompt})
         body: dict[str, Any] = {"model": self.endpoint.model, "messages": messages}
         structured = self._structured and schema is not None
         if structured and schema is not None:
@@ -224,13 +220,13 @@ class ChatClient:
         return f" (through the proxy {self._proxy})" if self._proxy else ""
 
     def _failure(self, response: httpx.Response) -> Exception:
-        """What a status other than 200 means."""
-        status, said = response.status_code, _said(response)
+        """The error that a status other than 200 means."""
+        status, said = response.status_code, _error_text(response)
         message = f"HTTP {status}: {said}" if said else f"HTTP {status}"
         if status in (401, 403):
             return self._refused(response)
         if response.is_redirect:
-            to = bare(response.headers.get("location", "")).removesuffix("/chat/completions")
+            to = without_credentials(response.headers.get("location", "")).removesuffix("/chat/completions")
             return UsageError(
                 f"the endpoint {self.endpoint.address} has moved (HTTP {status}) to {to or 'nowhere'}",
                 hint=f"export OPENAI_BASE_URL={to}" if to.startswith("http") else BASE_URL,
@@ -253,12 +249,13 @@ class ChatClient:
 
     def _no_endpoint(self, answer: str) -> UsageError:
         return UsageError(
-            f"{self.endpoint.address} is no OpenAI-compatible endpoint: it answers with {answer}", hint=BASE_URL
+            f"{self.endpoint.address} is not an OpenAI-compatible endpoint: it answers with {answer}", hint=BASE_URL
         )
 
     def _refused(self, response: httpx.Response) -> UsageError:
+        said = _error_text(response)
         return UsageError(
-            f"the endpoint {self.endpoint.address} refuses the key (HTTP {response.status_code}: {_said(response)})",
+            f"the endpoint {self.endpoint.address} refuses the key (HTTP {response.status_code}: {said})",
             hint="export OPENAI_API_KEY=… with a key for that endpoint",
         )
 
@@ -271,7 +268,7 @@ class ChatClient:
 
 
 def unknown_model(endpoint: Endpoint, listed: list[str], error: SmolsumError) -> SmolsumError:
-    """The same error; for a model that the endpoint does not list, with the nearest name that it does."""
+    """The same error; for a model that the endpoint does not list, with the nearest listed name as its hint."""
     if isinstance(error, UsageError) and listed and endpoint.model not in listed:
         return UsageError(error.message, hint=nearest(endpoint.model, listed))
     return error
@@ -282,7 +279,7 @@ def _read(response: httpx.Response) -> Answer:
         content = response.json()
         text = content["choices"][0]["message"]["content"]
     except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise BadAnswer(f"not a chat completion: {response.text[:SHOWN]!r}") from error
+        raise BadAnswer(f"not a chat completion: {response.text[:QUOTED]!r}") from error
     if not isinstance(text, str) or not text.strip():
         raise BadAnswer("an empty answer")
     usage = content.get("usage")
@@ -290,8 +287,8 @@ def _read(response: httpx.Response) -> Answer:
     return Answer(text, *(count if isinstance(count, int) and 0 <= count < 2**53 else 0 for count in counts))
 
 
-def _said(response: httpx.Response) -> str:
-    """The endpoint's own words for a failure."""
+def _error_text(response: httpx.Response) -> str:
+    """The endpoint's own message for a failure."""
     if _is_page(response):
         return "a web page"
     try:
@@ -299,11 +296,11 @@ def _said(response: httpx.Response) -> str:
         said = error["message"] if isinstance(error, dict) else error
     except (ValueError, TypeError, KeyError):
         said = response.text
-    return " ".join(str(said).split())[:SHOWN]
+    return " ".join(str(said).split())[:QUOTED]
 
 
 def _retry_after(response: httpx.Response) -> float | None:
-    """Seconds; a date in its place is not worth reading, as waiting longer and longer does as well."""
+    """Seconds; a date is ignored, as growing pauses serve as well."""
     try:
         return max(0.0, float(response.headers["retry-after"]))
     except (KeyError, ValueError):
@@ -311,10 +308,10 @@ def _retry_after(response: httpx.Response) -> float | None:
 
 
 def parse_object(text: str, wanted: str = "") -> dict[str, Any]:
-    """The JSON object in an answer, which may stand in a fence, between words or after what a model thought: the last
-    one that has the key `wanted`, else the last. BadAnswer where there is none."""
-    decoder, found, start, tries = json.JSONDecoder(), list[dict[str, Any]](), text.find("{"), 0
-    while start >= 0 and (tries := tries + 1) <= TRIES:
+    """The JSON object in an answer, perhaps in a fence, between words or after a model's thoughts: the last one with
+    the key `wanted`, else the last. BadAnswer without any."""
+    decoder, found, start, tried = json.JSONDecoder(), list[dict[str, Any]](), text.find("{"), 0
+    while start >= 0 and (tried := tried + 1) <= MAX_BRACES:
         try:
             value, end = decoder.raw_decode(text, start)
             found.append(value)
@@ -322,11 +319,11 @@ def parse_object(text: str, wanted: str = "") -> dict[str, Any]:
             end = start + 1
         start = text.find("{", end)
     if not found:
-        raise BadAnswer(f"no JSON in the answer: {' '.join(text.split())[:SHOWN]!r}")
+        raise BadAnswer(f"no JSON in the answer: {' '.join(text.split())[:QUOTED]!r}")
     return next((value for value in reversed(found) if wanted in value), found[-1])
 
 
 def _is_page(response: httpx.Response) -> bool:
-    """Whether this is made for a browser."""
+    """Whether this is a web page."""
     start = response.text.lstrip()[:14].lower()
     return "text/html" in response.headers.get("content-type", "") or start.startswith(("<!doctype html", "<html"))

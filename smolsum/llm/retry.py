@@ -1,9 +1,5 @@
-"""Waiting, amid something else, for what may come back: as long as nobody wants to leave, and not in silence.
-
-How many requests somebody may pay for, whoever makes them.
-
-Asking many questions: so many at a time, each with a deadline and a budget of attempts.
-"""
+"""Many questions to one model: so many at a time, each with a deadline and a number of attempts; a limit on requests;
+and waits that the user can interrupt."""
 
 from __future__ import annotations
 
@@ -26,37 +22,15 @@ from smolsum.llm.client import BadAnswer, Declined, NoAnswer
 K = TypeVar("K")
 V = TypeVar("V")
 
-
-@dataclass
-class RequestBudget:
-    """At most `limit` requests (0: any number), of all that share this; `setting` is the key that says so."""
-
-    limit: int = 0
-    setting: str = ""
-    spent: int = 0
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether no further request may be made."""
-        return 0 < self.limit <= self.spent
-
-    def affords(self, questions: dict[K, V]) -> dict[K, V]:
-        """The first of the questions, as many as there are requests left. UnreachableError where there are none."""
-        if self.is_spent:
-            raise UnreachableError(
-                f"the {self.limit} requests that {self.setting} allows are used up; what was answered is kept",
-                hint=f"the next attempt has as many again; {self.setting} = 0 sets no limit",
-            )
-        return dict(islice(questions.items(), self.limit - self.spent)) if self.limit else questions
+MAX_CONSECUTIVE_FAILURES = 20
+"""questions in a row that may fail, each after all its attempts, before the rest is not asked"""
+MAX_PAUSE_S = 60.0
+POLL_S = 0.2
+"""between two checks whether the user wants to stop"""
 
 
-PATIENCE = 20
-"""questions in a row without an answer, each after all its attempts, at which nothing more is asked"""
-LONGEST_WAIT_S = 60.0
-
-
-class Paid(Protocol):
-    """Something with the tokens that it cost."""
+class TokenCounts(Protocol):
+    """An answer with the tokens that it cost."""
 
     @property
     def input_tokens(self) -> int: ...
@@ -66,36 +40,62 @@ class Paid(Protocol):
 
 
 Q = TypeVar("Q")
-A = TypeVar("A", bound=Paid)
+A = TypeVar("A", bound=TokenCounts)
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """What one question may cost: attempts, seconds for each, and the first wait between them, which then doubles up to
-    `LONGEST_WAIT_S`. An endpoint that hangs is asked no longer than two deadlines: time spent on answers counts, the
-    pauses between attempts, which it may ask for (Retry-After), do not. After a wrong answer there is no pause: `wrong`
-    of them are enough (0: `attempts`)."""
+    """What one question may cost: `attempts`, the deadline of each, and the first pause between them, which then
+    doubles up to `MAX_PAUSE_S`.
+
+    The requests for one question take two deadlines at most, so that an endpoint that hangs is soon given up; pauses,
+    which the endpoint may ask for (Retry-After), do not count. After an answer of the wrong kind there is no pause, and
+    `bad_answers` of them are enough (0: `attempts`).
+    """
 
     attempts: int = 6
     deadline_s: float = 120.0
     wait_s: float = 1.0
-    wrong: int = 0
+    bad_answers: int = 0
+
+
+@dataclass
+class RequestBudget:
+    """A limit on requests (0: none) for all clients that share it; `setting` is the configuration key of the limit."""
+
+    limit: int = 0
+    setting: str = ""
+    spent: int = 0
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the limit is reached."""
+        return 0 < self.limit <= self.spent
+
+    def affordable(self, questions: dict[K, V]) -> dict[K, V]:
+        """The first questions, as many as requests are left. UnreachableError when the budget is spent."""
+        if self.is_spent:
+            raise UnreachableError(
+                f"the {self.limit} requests that {self.setting} allows are used up; answers are kept",
+                hint=f"rerun to continue with a fresh budget; {self.setting} = 0 sets no limit",
+            )
+        return dict(islice(questions.items(), self.limit - self.spent)) if self.limit else questions
 
 
 @dataclass(frozen=True)
 class Requester:
-    """Who is asked, in the words of an error: the judge X gave no score …; `again` is how to go on afterwards."""
+    """The words of an error message: "the `role` `name` gave no `wanted` …, then `remedy`"."""
 
     role: str
     name: str
-    yields: str
-    again: str
+    wanted: str
+    remedy: str
 
 
 @dataclass(frozen=True)
 class RequestOutcome(Generic[A]):
-    """What a question brought: an answer, or why there is none; requests, their seconds with the waits between them,
-    and the tokens of all."""
+    """The result of one question: its answer, or why it has none; the number of requests, their seconds with the
+    pauses between them, and the tokens of all of them."""
 
     found: A | None
     failure: NoAnswer | Declined | None
@@ -108,36 +108,36 @@ class RequestOutcome(Generic[A]):
 async def ask_all(
     questions: Sequence[Q],
     ask: Callable[[Q], Awaitable[A]],
-    who: Requester,
+    requester: Requester,
     *,
-    budget: RetryPolicy,
+    retry: RetryPolicy,
     concurrency: int,
     record: Callable[[Q, RequestOutcome[A]], None],
-    expected: Callable[[Q], bool] = lambda question: False,
+    failed_before: Callable[[Q], bool] = lambda question: False,
 ) -> None:
-    """Ask every question once, `concurrency` at a time in their order; `record` gets each outcome as it comes.
+    """Ask every question in order, `concurrency` at a time; `record` gets each outcome as it comes.
 
-    The first question goes alone, so that a wrong key or name costs one request. A question that has used up its budget
-    is a failure, not an answer. UsageError and SmolsumError of the endpoint end it all; so do `PATIENCE` failures in a
-    row: UnreachableError, or SmolsumError where it does answer but never as it was asked to. A failure that was
-    `expected` does not count among these, nor do refusals once there has been an answer.
+    The first question is asked alone, so that a wrong key or name costs one request. A question that fails as often as
+    `retry` allows is a failure, not an answer. The endpoint's UsageError and SmolsumError end everything; so do
+    `MAX_CONSECUTIVE_FAILURES`: UnreachableError, or SmolsumError if it did answer, but never usably. A failure that
+    `failed_before` knew does not count among these, nor does a refusal after the first answer.
     """
-    set_on_retry_hooks([])  # its hook would write each retry to stderr
+    set_on_retry_hooks([])  # stamina would write each retry to stderr
     waiting, failures, answered = iter(questions), list[NoAnswer | Declined](), False
 
     async def work(some: Iterator[Q]) -> None:
         nonlocal answered
         for question in some:
-            outcome = await _ask_one(question, ask, budget)
-            known = expected(question)
+            outcome = await _ask_one(question, ask, retry)
+            known = failed_before(question)
             record(question, outcome)
             if outcome.failure is None:
                 answered = True
                 failures.clear()
-            elif not known and not (answered and _is_refusal(outcome.failure)):
+            elif not known and not (answered and isinstance(outcome.failure, BadAnswer | Declined)):
                 failures.append(outcome.failure)
-            if len(failures) >= PATIENCE:
-                raise _given_up(who, failures)
+            if len(failures) >= MAX_CONSECUTIVE_FAILURES:
+                raise _consecutive_failures(requester, failures)
 
     try:
         await work(islice(waiting, 1))
@@ -148,73 +148,64 @@ async def ask_all(
         raise _innermost(errors) from errors
 
 
-async def _ask_one(question: Q, ask: Callable[[Q], Awaitable[A]], budget: RetryPolicy) -> RequestOutcome[A]:
-    began, attempts, tokens, waited_s, wrong = time.monotonic(), 0, [0, 0], 0.0, 0
+async def _ask_one(question: Q, ask: Callable[[Q], Awaitable[A]], retry: RetryPolicy) -> RequestOutcome[A]:
+    began, attempts, tokens, request_s, bad_answers = time.monotonic(), 0, [0, 0], 0.0, 0
     found: A | None = None
     failure: NoAnswer | Declined | None = None
 
-    def wait(error: Exception) -> bool | float:
-        """Whether to try again, and after how many seconds where the endpoint says it."""
-        if not isinstance(error, NoAnswer) or waited_s >= 2 * budget.deadline_s:
+    def again(error: Exception) -> bool | float:
+        """Whether to try again, or after how many seconds."""
+        if not isinstance(error, NoAnswer) or request_s >= 2 * retry.deadline_s:
             return False
         if isinstance(error, BadAnswer):
-            return False if wrong == budget.wrong else 0.0
-        return True if error.retry_after is None else min(error.retry_after, LONGEST_WAIT_S)
+            return False if bad_answers == retry.bad_answers else 0.0
+        return True if error.retry_after is None else min(error.retry_after, MAX_PAUSE_S)
 
-    def spend(answer: Paid | None) -> None:
+    def count(answer: TokenCounts | None) -> None:
         if answer is not None:
             tokens[0] += answer.input_tokens
             tokens[1] += answer.output_tokens
 
     try:
         async for attempt in stamina.retry_context(
-            on=wait, attempts=budget.attempts, timeout=None,
-            wait_initial=budget.wait_s, wait_max=LONGEST_WAIT_S, wait_jitter=budget.wait_s,
+            on=again, attempts=retry.attempts, timeout=None,
+            wait_initial=retry.wait_s, wait_max=MAX_PAUSE_S, wait_jitter=retry.wait_s,
         ):  # fmt: skip
             with attempt:
                 attempts, asked = attempt.num, time.monotonic()
                 try:
-                    found = await _within(budget.deadline_s, ask(question))
+                    async with asyncio.timeout(retry.deadline_s):
+                        found = await ask(question)
+                except TimeoutError as error:
+                    raise NoAnswer(f"no answer within {retry.deadline_s:g} s") from error
                 except NoAnswer as error:
-                    spend(error.answer)
-                    wrong += isinstance(error, BadAnswer)
+                    count(error.answer)
+                    bad_answers += isinstance(error, BadAnswer)
                     raise
                 finally:
-                    waited_s += time.monotonic() - asked
-                spend(found)
+                    request_s += time.monotonic() - asked
+                count(found)
     except (NoAnswer, Declined) as error:
         failure = error
     return RequestOutcome(found, failure, attempts, round(time.monotonic() - began, 3), *tokens)
 
 
-async def _within(seconds: float, answer: Awaitable[A]) -> A:
-    try:
-        async with asyncio.timeout(seconds):
-            return await answer
-    except TimeoutError as error:
-        raise NoAnswer(f"no answer within {seconds:g} s") from error
-
-
-def _is_refusal(failure: NoAnswer | Declined) -> bool:
-    """Whether somebody answered, but not as asked."""
-    return isinstance(failure, BadAnswer | Declined)
-
-
-def _given_up(who: Requester, failures: Sequence[NoAnswer | Declined]) -> SmolsumError:
-    last, count, name = failures[-1], len(failures), f"the {who.role} {who.name}"
+def _consecutive_failures(requester: Requester, failures: Sequence[NoAnswer | Declined]) -> SmolsumError:
+    last, count, role = failures[-1], len(failures), requester.role
+    name = f"the {role} {requester.name}"
     if all(isinstance(failure, BadAnswer) for failure in failures):
         return SmolsumError(
-            f"{name} gave no {who.yields} to {count} questions in a row, the last with {last}",
-            hint=f"choose a {who.role} that can answer in JSON, then {who.again}",
+            f"{name} gave no {requester.wanted} to {count} questions in a row, the last with {last}",
+            hint=f"choose a {role} that can answer in JSON, then {requester.remedy}",
         )
     if all(isinstance(failure, Declined) for failure in failures):
         return SmolsumError(
             f"{name} refused {count} questions in a row, the last with {last}",
-            hint=f"check the name of its model, or choose a {who.role} that takes them, then {who.again}",
+            hint=f"check the model's name, or choose a {role} that accepts them, then {requester.remedy}",
         )
     return UnreachableError(
         f"{name} failed {count} questions in a row, the last with {last}",
-        hint=f"wait until it answers, then {who.again}",
+        hint=f"wait until it answers, then {requester.remedy}",
     )
 
 
@@ -223,48 +214,44 @@ def _innermost(errors: BaseExceptionGroup[SmolsumError]) -> SmolsumError:
     return _innermost(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-LOOK_S = 0.2
-"""between two looks at whether somebody wants to leave"""
-
-
 @dataclass(frozen=True)
 class WaitHook:
-    """Whoever runs what is under way: whether the user wants it to stop, what takes an event, by kind and sentence, and
-    what is told how far things are."""
+    """What the surrounding command adds to waits: whether the user wants to stop, and where events (kind and sentence)
+    and progress messages go."""
 
     stopping: Callable[[], bool] = lambda: False
-    tell: Callable[[str, str], None] = lambda kind, message: console.warn(message)
-    follow: Callable[[str], None] = lambda text: console.narrate(text)
+    notify: Callable[[str, str], None] = lambda kind, message: console.warn(message)
+    progress: Callable[[str], None] = lambda text: console.narrate(text)
 
 
-LISTENER: ContextVar[WaitHook] = ContextVar("LISTENER", default=WaitHook())  # noqa: B039  it is frozen
+_hook: ContextVar[WaitHook] = ContextVar("_hook", default=WaitHook())  # noqa: B039  it is frozen
 
 
 @contextmanager
-def heard_by(listener: WaitHook) -> Iterator[None]:
-    """Lets `listener` have what is told in the block, and end its waits."""
-    before = LISTENER.set(listener)
+def use_hook(hook: WaitHook) -> Iterator[None]:
+    """Send the events and progress of the block to `hook`, and let it end waits."""
+    token = _hook.set(hook)
     try:
         yield
     finally:
-        LISTENER.reset(before)
+        _hook.reset(token)
 
 
-def tell(kind: str, message: str) -> None:
-    """Say what happened."""
-    LISTENER.get().tell(kind, message)
+def notify(kind: str, message: str) -> None:
+    """Report an event."""
+    _hook.get().notify(kind, message)
 
 
-def follow(text: str) -> None:
-    """Say how far things are."""
-    LISTENER.get().follow(text)
+def show_progress(text: str) -> None:
+    """Report progress."""
+    _hook.get().progress(text)
 
 
 def wait(seconds: float) -> bool:
-    """Whether the time has passed without anybody wanting to leave."""
-    stopping, until = LISTENER.get().stopping, time.monotonic() + seconds
+    """Wait; False as soon as the user wants to stop."""
+    stopping, until = _hook.get().stopping, time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         if stopping():
             return False
-        time.sleep(min(LOOK_S, left))
+        time.sleep(min(POLL_S, left))
     return not stopping()

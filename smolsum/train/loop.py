@@ -24,7 +24,7 @@ from smolsum.evaluate.tables import error_shares
 from smolsum.grpo.advantages import advantages
 from smolsum.grpo.optimizer import Optimizer, learning_rate
 from smolsum.grpo.update import gradients
-from smolsum.llm.retry import WaitHook, heard_by
+from smolsum.llm.retry import WaitHook, use_hook
 from smolsum.policy import ranks
 from smolsum.policy.load import Policy
 from smolsum.rewards.combine import combine, score_all
@@ -69,7 +69,7 @@ def train(
     role = Session if ranks.leads() else NullSession
     with role.open(config, resume, progress) as session:
         progress.phase(f"loading {config.model.path} and {config.data.path}")
-        with heard_by(WaitHook(tell=lambda kind, message: progress.warn(message), follow=progress.phase)):
+        with use_hook(WaitHook(notify=lambda kind, message: progress.warn(message), progress=progress.phase)):
             materials = prepare(config)
         prompts = materials.prompts["train"]
         source = open_source(materials.policy, config, prompts, tell=session.tell, stopping=session.stops)
@@ -77,7 +77,7 @@ def train(
             session.begin(materials, planned_steps(config, materials.task.kinds(prompts)))
             if ranks.leads():
                 begun(session.paths.root)
-            with heard_by(WaitHook(session.stops, session.tell, follow=lambda text: None)):
+            with use_hook(WaitHook(session.stops, session.tell, progress=lambda text: None)):
                 session.evaluate("start")
                 for name in config.stages:
                     if not session.restore(name):

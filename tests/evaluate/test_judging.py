@@ -21,7 +21,7 @@ from smolsum.evaluate.judging import Estimate, Item, Judged, judge_items
 from smolsum.evaluate.tables import judged_columns, judged_summary
 from smolsum.files import read_jsonl
 from smolsum.llm.client import ChatClient, Endpoint, find_endpoint
-from smolsum.llm.retry import PATIENCE, RetryPolicy
+from smolsum.llm.retry import MAX_CONSECUTIVE_FAILURES, RetryPolicy
 from smolsum.tasks.tldr import CRITERIA
 
 QUICK = RetryPolicy(attempts=3, deadline_s=5.0, wait_s=0.01)
@@ -44,7 +44,7 @@ def judge(
     *,
     model: str = "judge-a",
     rounds: int = 2,
-    budget: RetryPolicy = QUICK,
+    retry: RetryPolicy = QUICK,
     concurrency: int = 4,
     fresh: bool = False,
     approve: Callable[[Estimate], bool] = lambda estimate: True,
@@ -53,7 +53,7 @@ def judge(
     with Ledger(folder, endpoint.name, "again", fresh=fresh) as ledger:
         return judge_items(
             items, CRITERIA, endpoint, rounds=rounds, concurrency=concurrency,
-            budget=budget, ledger=ledger, approve=approve, report=lambda done, failed: None,
+            retry=retry, ledger=ledger, approve=approve, report=lambda done, failed: None,
         )  # fmt: skip
 
 
@@ -175,7 +175,7 @@ def test_a_judge_that_hangs_is_given_up(tmp_path: Path) -> None:
 
         server.mischief = by_post(1, hang)
         began = time.monotonic()
-        judged, _ = judge(server, tmp_path, rounds=1, budget=RetryPolicy(attempts=2, deadline_s=0.5, wait_s=0.01))
+        judged, _ = judge(server, tmp_path, rounds=1, retry=RetryPolicy(attempts=2, deadline_s=0.5, wait_s=0.01))
         assert time.monotonic() - began < 20
     assert {j.id for j in judged.missing} == {"post-1"}
     assert all("no answer within 0.5 s" in j.error for j in judged.missing)
@@ -288,7 +288,7 @@ def test_a_refused_key_is_said_at_once(tmp_path: Path) -> None:
     with serving(key=KEY) as server, Ledger(tmp_path, "judge-a", "again") as ledger:
         with pytest.raises(UsageError, match="refuses the key"):
             judge_items(
-                ITEMS, CRITERIA, Endpoint(server.url, "judge-a", "wrong"), rounds=1, concurrency=4, budget=QUICK,
+                ITEMS, CRITERIA, Endpoint(server.url, "judge-a", "wrong"), rounds=1, concurrency=4, retry=QUICK,
                 ledger=ledger, approve=lambda estimate: True, report=lambda done, failed: None,
             )  # fmt: skip
         assert not server.asked
@@ -316,11 +316,11 @@ def test_an_account_without_credit_ends_it(tmp_path: Path) -> None:
 def test_a_judge_that_never_scores_is_left_soon(always: Reply, kind: type[SmolsumError], tmp_path: Path) -> None:
     """After some failures in a row nothing more is asked: a paid judge that answers prose costs no thousands."""
     items = [Item(f"p{n}", f"post {n}", f"summary {n}", ()) for n in range(40)]
-    budget = RetryPolicy(attempts=2, deadline_s=5, wait_s=0.001)
+    retry = RetryPolicy(attempts=2, deadline_s=5, wait_s=0.001)
     with serving(mischief=lambda prompt, before: always) as server:
-        judged, failed = judge(server, tmp_path, items, budget=budget, rounds=1)
+        judged, failed = judge(server, tmp_path, items, retry=retry, rounds=1)
         assert type(failed) is kind
-        assert len(server.asked) <= 2 * (PATIENCE + 4)
+        assert len(server.asked) <= 2 * (MAX_CONSECUTIVE_FAILURES + 4)
     assert all(score is None for score in scores(judged).values())
 
 
@@ -330,7 +330,7 @@ def test_nothing_listens(tmp_path: Path) -> None:
         url = server.url
     with Ledger(tmp_path, "judge-a", "again") as ledger, pytest.raises(UnreachableError, match="does not answer"):
         judge_items(
-            ITEMS, CRITERIA, Endpoint(url, "judge-a"), rounds=1, concurrency=4, budget=QUICK, ledger=ledger,
+            ITEMS, CRITERIA, Endpoint(url, "judge-a"), rounds=1, concurrency=4, retry=QUICK, ledger=ledger,
             approve=lambda estimate: True, report=lambda done, failed: None,
         )  # fmt: skip
 
@@ -362,8 +362,8 @@ def test_two_judges(tmp_path: Path) -> None:
     ("environ", "says"),
     [
         ({}, "OPENAI_API_KEY is not set"),
-        ({"OPENAI_BASE_URL": "localhost:80"}, "no URL"),
-        ({"OPENAI_BASE_URL": "http://"}, "no URL"),
+        ({"OPENAI_BASE_URL": "localhost:80"}, "not a URL"),
+        ({"OPENAI_BASE_URL": "http://"}, "not a URL"),
         ({"OPENAI_API_KEY": "kéy"}, "that no key has"),
     ],
 )
@@ -428,13 +428,13 @@ def test_fresh_scores(tmp_path: Path) -> None:
 
 def test_refusals_that_are_known_end_nothing(tmp_path: Path) -> None:
     """Some questions are refused for good: the same command again fails no sooner, and scores stay."""
-    items = [Item(f"post-{n}", f"Post {n}.", f"Summary {n} of it.", ()) for n in range(PATIENCE)]
+    items = [Item(f"post-{n}", f"Post {n}.", f"Summary {n} of it.", ()) for n in range(MAX_CONSECUTIVE_FAILURES)]
     refuse: Mischief = lambda prompt, before: failure(400, "no") if "Summary 0" not in prompt else None  # noqa: E731
     with serving(mischief=refuse) as server:
         for _ in range(2):
             judged, failed = judge(server, tmp_path, items, rounds=1)
             assert failed is None
-            assert len(judged.missing) == len(CRITERIA) * (PATIENCE - 1)
+            assert len(judged.missing) == len(CRITERIA) * (MAX_CONSECUTIVE_FAILURES - 1)
             assert sum(score is not None for score in scores(judged).values()) == len(CRITERIA)
 
 
@@ -451,7 +451,7 @@ def test_a_bad_line_costs_no_other(tmp_path: Path, capsys: pytest.CaptureFixture
         assert len(server.asked) == 1
         assert not judged.missing
         assert cache.read_bytes().startswith(b"".join([lines[0], *foul]))
-    assert "warning: 3 damaged lines of" in capsys.readouterr().err
+    assert "warning: skipped 3 damaged lines of" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("damage", [{"score": "1"}, {"score": 7}, {"key": None}, {"attempts": "x"}])
@@ -500,7 +500,7 @@ def test_all_attempts_are_made_however_long_the_pauses(tmp_path: Path) -> None:
     """Pauses that the judge asks for are no time that its answers took."""
     slow = failure(429, "slow down", Retry_After="0.4")
     with serving(mischief=by_post(1, lambda before: slow if before < 5 else None)) as server:
-        judged, _ = judge(server, tmp_path, rounds=1, budget=RetryPolicy(attempts=6, deadline_s=0.5, wait_s=0.01))
+        judged, _ = judge(server, tmp_path, rounds=1, retry=RetryPolicy(attempts=6, deadline_s=0.5, wait_s=0.01))
         assert not judged.missing
         assert len(server.asked) == ALL + 5 * len(CRITERIA)
 

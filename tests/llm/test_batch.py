@@ -14,7 +14,7 @@ from support.judge_server import KEY, Reply, answer, failure, serving
 from smolsum.errors import UnreachableError, UsageError
 from smolsum.llm.batch import BatchClient, Call
 from smolsum.llm.client import BadAnswer, Endpoint
-from smolsum.llm.retry import RequestBudget, RetryPolicy, WaitHook, heard_by
+from smolsum.llm.retry import RequestBudget, RetryPolicy, WaitHook, use_hook
 
 SCHEMA = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
 QUICK = RetryPolicy(attempts=3, deadline_s=2.0, wait_s=0.01)
@@ -45,15 +45,15 @@ def right(prompt: str) -> Reply:
 def panel(
     url: str,
     *,
-    budget: RetryPolicy = QUICK,
+    retry: RetryPolicy = QUICK,
     wait_s: float = 0.0,
-    allowance: RequestBudget | None = None,
+    budget: RequestBudget | None = None,
     key: str = "",
     role: str = "reader",
 ) -> BatchClient:
     """Somebody to ask."""
     endpoint = Endpoint(url, "judge-a", key, role, "--set task.reader=MODEL:")
-    return BatchClient(endpoint, budget=budget, concurrency=8, wait_s=wait_s, allowance=allowance)
+    return BatchClient(endpoint, retry=retry, concurrency=8, wait_s=wait_s, budget=budget)
 
 
 def test_answers_come_in_order_and_are_paid_for_once() -> None:
@@ -95,7 +95,7 @@ def test_what_fails_for_good_is_missing() -> None:
     told: list[tuple[str, str]] = []
     with serving(
         mischief=lambda prompt, before: failure(500, "oops") if prompt.endswith(" 2") else right(prompt)
-    ) as server, heard_by(WaitHook(tell=lambda kind, message: told.append((kind, message)))):  # fmt: skip
+    ) as server, use_hook(WaitHook(notify=lambda kind, message: told.append((kind, message)))):  # fmt: skip
         asked = panel(server.url)
         assert asked.ask(calls(5)) == [0, 1, None, 3, 4]
         assert asked.ask(calls(5)) == [0, 1, None, 3, 4]
@@ -112,8 +112,8 @@ def test_one_that_hangs_is_given_up() -> None:
         return right(prompt)
 
     with serving(mischief=hangs) as server:
-        budget = RetryPolicy(attempts=2, deadline_s=0.3, wait_s=0.01)
-        assert panel(server.url, budget=budget).ask(calls(3)) == [0, None, 2]
+        retry = RetryPolicy(attempts=2, deadline_s=0.3, wait_s=0.01)
+        assert panel(server.url, retry=retry).ask(calls(3)) == [0, None, 2]
 
 
 def test_an_outage_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_an_outage_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def down(prompt: str, before: int) -> Reply | None:
         return failure(503, "starting") if time.monotonic() - begun < 2.0 else right(prompt)
 
-    with serving(mischief=down) as server, heard_by(WaitHook(tell=lambda kind, message: told.append(kind))):
+    with serving(mischief=down) as server, use_hook(WaitHook(notify=lambda kind, message: told.append(kind))):
         assert panel(server.url, wait_s=60.0).ask(calls(30)) == list(range(30))
     assert told == ["reader_lost", "reader_back"]
 
@@ -135,7 +135,7 @@ def test_an_outage_that_lasts_ends_the_wait() -> None:
         panel("http://127.0.0.1:9/v1", wait_s=1.5).ask(calls(3))
     assert stopped.value.hint
     began = time.monotonic()
-    with heard_by(WaitHook(stopping=lambda: True, tell=lambda *_: None)), pytest.raises(UnreachableError):
+    with use_hook(WaitHook(stopping=lambda: True, notify=lambda *_: None)), pytest.raises(UnreachableError):
         panel("http://127.0.0.1:9/v1", wait_s=3600.0).ask(calls(3))
     assert time.monotonic() - began < 10.0
 
@@ -156,7 +156,7 @@ def test_an_outage_after_a_refusal_is_one() -> None:
         return right(prompt) if number < 2 else failure(400, "no") if number == 2 else failure(500, "oops")
 
     with serving(mischief=reply) as server, pytest.raises(UnreachableError, match="failed 20 questions in a row"):
-        panel(server.url, budget=RetryPolicy(attempts=1)).ask(calls(60))
+        panel(server.url, retry=RetryPolicy(attempts=1)).ask(calls(60))
 
 
 def test_no_more_calls_than_allowed() -> None:
@@ -164,19 +164,19 @@ def test_no_more_calls_than_allowed() -> None:
     kept."""
     with serving(mischief=lambda prompt, before: right(prompt)) as server:
         seven = RequestBudget(7, "task.max_calls")
-        assert panel(server.url, allowance=seven).ask(calls(4)) == list(range(4))
+        assert panel(server.url, budget=seven).ask(calls(4)) == list(range(4))
         with pytest.raises(UnreachableError, match=r"the 7 requests that task\.max_calls allows are used up"):
-            panel(server.url, allowance=seven, role="grader").ask(calls(30))
+            panel(server.url, budget=seven, role="grader").ask(calls(30))
         assert len(server.asked) == 7
         more = RequestBudget(27, "task.max_calls")
-        assert panel(server.url, allowance=more, role="grader").ask(calls(30)) == list(range(30))
+        assert panel(server.url, budget=more, role="grader").ask(calls(30)) == list(range(30))
 
 
 def test_what_the_last_allowed_call_did_not_bring_is_no_failure() -> None:
     """Its next attempt is not paid for, so that nothing is known of it: an end, and not a missing value."""
     with serving(mischief=lambda prompt, before: failure(500, "oops") if " 2" in prompt else right(prompt)) as server:
         with pytest.raises(UnreachableError, match="used up"):
-            panel(server.url, allowance=RequestBudget(4, "task.max_calls")).ask(calls(3))
+            panel(server.url, budget=RequestBudget(4, "task.max_calls")).ask(calls(3))
         assert len(server.asked) == 4
 
 
@@ -187,7 +187,7 @@ def test_a_wrong_key_or_name_ends_it_with_one_request() -> None:
     with serving() as server:
         asked = BatchClient(
             Endpoint(server.url, "judge-x", "", "reader", "--set task.reader=MODEL:"),
-            budget=QUICK,
+            retry=QUICK,
             concurrency=8,
             wait_s=60,
         )

@@ -24,7 +24,7 @@ SCHEMA: Mapping[str, Any] = {
     "properties": {"text": {"type": "string"}},
     "required": ["text"],
 }
-BUDGET, CONCURRENCY = RetryPolicy(wrong=3), 8
+BUDGET, CONCURRENCY = RetryPolicy(bad_answers=3), 8
 
 
 def by_model(model: str, texts: Sequence[Example]) -> Corruptor:
@@ -36,10 +36,10 @@ def by_model(model: str, texts: Sequence[Example]) -> Corruptor:
     the model. Answers received so far are kept.
     """
     endpoint = find_endpoint(model, os.environ, role="corruptor", option="--set task.corruptor=NAME:")
-    panel = BatchClient(endpoint, budget=BUDGET, concurrency=CONCURRENCY, wait_s=0.0, decided=True)
+    client = BatchClient(endpoint, retry=BUDGET, concurrency=CONCURRENCY, wait_s=0.0, store_refusals=True)
     sources = sorted({text.source for text in texts if len(WORD.findall(text.source)) >= MIN_WORDS})
     calls = [_call(source) for source in sources]
-    worse = dict(zip(sources, panel.ask(calls), strict=True))
+    worse = dict(zip(sources, client.ask(calls), strict=True))
 
     def corruptor(text: Example, rng: random.Random) -> Corruption | None:
         found = worse.get(text.source)

@@ -163,17 +163,17 @@ def named(task: DocQaConfig) -> dict[str, str]:
 def panels_of(task: DocQaConfig) -> tuple[BatchClient, BatchClient]:
     """Reader and grader of a run, which share one request budget in this process. UsageError without a key or URL for
     them."""
-    allowance = RequestBudget(task.max_calls, "task.max_calls")
-    reader = _panel(task.reader, "reader", task, allowance)
-    return reader, _panel(task.grader or task.reader, "grader", task, allowance)
+    budget = RequestBudget(task.max_calls, "task.max_calls")
+    reader = _panel(task.reader, "reader", task, budget)
+    return reader, _panel(task.grader or task.reader, "grader", task, budget)
 
 
-def _panel(model: str, role: str, task: DocQaConfig, allowance: RequestBudget) -> BatchClient:
+def _panel(model: str, role: str, task: DocQaConfig, budget: RequestBudget) -> BatchClient:
     endpoint = find_endpoint(model, os.environ, role=role, option=f"--set task.{role}=MODEL:")
     return BatchClient(
         endpoint,
-        budget=RetryPolicy(task.attempts, task.deadline_s),
+        retry=RetryPolicy(task.attempts, task.deadline_s),
         concurrency=task.concurrency,
         wait_s=task.wait_s,
-        allowance=allowance,
+        budget=budget,
     )

@@ -14,7 +14,7 @@ from support.judge_server import Reply, answer, failure, serving
 from smolsum.cli.main import main
 from smolsum.config.sections import Config, DataConfig
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
-from smolsum.llm.retry import WaitHook, heard_by
+from smolsum.llm.retry import WaitHook, use_hook
 from smolsum.tasks import TASKS
 from smolsum.tasks.ab_judge.corruptor_model import BUDGET
 from smolsum.tasks.ab_judge.pairs import AbJudgeConfig
@@ -90,7 +90,7 @@ def test_no_pairs_are_made_of_some_texts(config: Config, monkeypatch: pytest.Mon
     with serving(mischief=lambda prompt, before: gone if " 7 cups" in prompt else worse(prompt, before)) as server:
         with pytest.raises(UnreachableError, match="the corruptor judge-a gave no answer to 1 question") as caught:
             load(config, server.url, monkeypatch)
-        assert "what was answered is kept" in (caught.value.hint or "")
+        assert "answers are kept" in (caught.value.hint or "")
         asked, server.mischief = len(server.asked), worse
         assert len(load(config, server.url, monkeypatch).examples) == 29
         assert len(server.asked) == asked + 1
@@ -146,7 +146,7 @@ def test_how_far_it_is(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     with (
         serving(mischief=lambda prompt, before: worse(prompt, before) if before else failure(500, "oops")) as server,
-        heard_by(WaitHook(follow=said.append)),
+        use_hook(WaitHook(progress=said.append)),
     ):
         load(config, server.url, monkeypatch)
     assert said == [
@@ -165,7 +165,7 @@ def test_rubbish_is_soon_found_out(
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         own = [f"--set=data.path={tmp_path}", "--set=data.prompt_column=text", f"--runs-dir={tmp_path / 'runs'}"]
         assert main(["train", "--task=ab-judge", "--set=task.corruptor=judge-a", "--plain", *own]) == 1
-        assert 60 <= len(server.asked) <= 27 * BUDGET.wrong
+        assert 60 <= len(server.asked) <= 27 * BUDGET.bad_answers
         began = time.monotonic()
         with pytest.raises(SmolsumError, match="no usable answer to 20 questions in a row"):
             load(config, server.url, monkeypatch)
