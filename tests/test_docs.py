@@ -1,0 +1,114 @@
+"""The documentation agrees with the program: commands parse, settings exist, links and paths lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from support.places import ROOT
+
+from smolsum.cli.main import app
+from smolsum.config.sections import SECTIONS, STAGE_FIELDS
+from smolsum.tasks import TASKS
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks" / "README.md"])
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+NO_SHELL = ("python", "toml", "json", "text", "yaml")
+"""Languages of blocks that hold no commands."""
+SECTION_FIELDS = {name: set(record.__dataclass_fields__) for name, record in SECTIONS.items()}
+SECTION_FIELDS["task"] = {field for task in TASKS.values() for field in task.settings.__dataclass_fields__} | {
+    "letters"
+}
+FOLDERS = "smolsum|presets|scripts|benchmarks|tests|docs"
+
+
+def code_blocks(text: str) -> Iterator[str]:
+    """Yields the fenced blocks that may hold commands, and the indented lines outside of all fences."""
+    fence = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
+    for match in fence.finditer(text):
+        if match[2] not in NO_SHELL:
+            yield match[3]
+    yield "\n".join(line for line in fence.sub("", text).splitlines() if line.startswith("    "))
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Yields the arguments of every `smolsum …` of the page's blocks."""
+    for block in code_blocks(text):
+        for line in block.replace("\\\n", " ").splitlines():
+            if "smolsum" not in line or re.match(r"\s*([-|*]|\w+/)", line):
+                continue
+            lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+            lexer.whitespace_split = True
+            words: list[str] = []
+            for word in [*lexer, ";"]:
+                if re.fullmatch(r"[();<>|&]+", word):
+                    if "smolsum" in words:
+                        yield words[words.index("smolsum") + 1 :]
+                    words = []
+                else:
+                    words.append(word)
+
+
+def setting_exists(key: str) -> bool:
+    """Whether `section.field`, or `stages.NAME.field`, is a setting of some task."""
+    section, *fields = key.split(".")
+    if section == "stages":
+        return len(fields) < 2 or fields[1] in STAGE_FIELDS
+    return section in SECTION_FIELDS and len(fields) == 1 and fields[0] in SECTION_FIELDS[section]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_commands_parse(page: Path) -> None:
+    """Each command, and each of its flags and values, is accepted by the program's own parser; nothing is run."""
+    known = typer.main.get_command(app).commands
+    for name, *rest in commands(page.read_text(encoding="utf-8")):
+        assert name in known, f"{page.name}: no command {name}"
+        try:
+            known[name].make_context(name, rest).close()
+        except typer.TyperException as error:
+            pytest.fail(f"{page.name}: smolsum {shlex.join([name, *rest])}: {error.format_message()}")
+
+
+def test_commands_are_found() -> None:
+    """The search for commands sees those of a pipe, an assignment and a list, and no line of a directory tree."""
+    block = "A=1 uv run smolsum runs --json && smolsum doctor # smolsum x\nRUN=$(smolsum watch a)"
+    page = f"```sh\n{block}\n```\n\n    smolsum/\n"
+    assert list(commands(page)) == [["runs", "--json"], ["doctor"], ["watch", "a"]]
+    assert sum(len(list(commands(path.read_text(encoding="utf-8")))) for path in PAGES) >= 40
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_settings_exist(page: Path) -> None:
+    """Each setting that the page names, after --set or as `section.key`, belongs to a task."""
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"--set[ =]([a-z_]+\.[a-z_.]+)", text)
+    named += re.findall(rf"`((?:{'|'.join([*SECTION_FIELDS, 'stages'])})\.[a-z_.]+)(?:=[^`]*)?`", text)
+    files = (".toml", ".json", ".jsonl", ".py", ".md", ".parquet")
+    assert [key for key in named if not key.endswith(files) and not setting_exists(key)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_and_paths_exist(page: Path) -> None:
+    """Local links, pictures and the paths of the repository in code all exist."""
+    text = page.read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text) if "://" not in link]
+    assert [link for link in links if not (page.parent / link).exists()] == []
+    paths = re.findall(rf"(?<![\w./-])((?:{FOLDERS})/[\w/.-]*\w)(?=[`\s:),])", text)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_readme_is_one_page() -> None:
+    """The README fits a page: at most 150 lines of at most 150 characters."""
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 150
+    assert max(map(len, lines)) <= 150
+
+
+def test_site_lists_every_page() -> None:
+    """The navigation of mkdocs.yml names each page of docs/ once."""
+    named = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(named) == sorted(str(path.relative_to(ROOT / "docs")) for path in ROOT.glob("docs/**/*.md"))
