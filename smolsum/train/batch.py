@@ -1,6 +1,6 @@
-"""What a step's rollouts look like, under TRL's metric names, and the rows that keep every one of them.
+"""A step's batch: which prompts it takes, their rollouts with signals and totals, and the metrics of all that.
 
-A step's rollouts and what they are worth: sampled, scored and, where asked for, refilled.
+Metric names are those of TRL where it has one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from smolsum.config.schedule import epoch_counts
 from smolsum.config.sections import Config, StageConfig
 from smolsum.grpo.advantages import zero_spread
 from smolsum.rewards.combine import Signal, combine, score_all
@@ -37,24 +38,46 @@ class Batch:
         scores = {name: [rows[p] for p in places] for name, rows in self.scores.items()}
         return Batch([self.groups[p] for p in places], scores, self.totals[list(places)])
 
+    def rows(self, advantages: Mapping[int, Sequence[float]]) -> list[dict[str, Any]]:
+        """One row for each rollout, as the run directory keeps it.
+
+        `advantages` are G by the group's place, for the groups that the step learns from. The first row of a group also
+        has its messages and references, so that a copied run can be read on its own.
+        """
+        return [
+            {
+                "prompt_id": group.prompt.id,
+                "sample": g,
+                "text": rollout.text,
+                "token_ids": list(rollout.token_ids),
+                "finish_reason": rollout.finish_reason,
+                "rewards": {name: rows[p][g] for name, rows in self.scores.items()},
+                "reward": None if np.isnan(self.totals[p][g]) else float(self.totals[p][g]),
+                "advantage": advantages[p][g] if p in advantages else None,
+                "worker": rollout.worker,
+                "policy_version": rollout.policy_version,
+                "seed": rollout.seed,
+                **({} if g else {"messages": group.prompt.messages, "references": group.prompt.references}),
+            }
+            for p, group in enumerate(self.groups)
+            for g, rollout in enumerate(group.rollouts)
+        ]
+
 
 class PromptOrder:
-    """The prompts of a stage: shuffled anew in every epoch by the run's seed; with `counts`, so many of each of the
-    prompts' `kinds`, others in every epoch."""
+    """The order in which a stage takes its prompts: shuffled anew in every epoch by the run's seed.
 
-    def __init__(
-        self,
-        prompts: tuple[Prompt, ...],
-        config: Config,
-        stage_number: int,
-        kinds: Sequence[str] = (),
-        counts: Mapping[str, int] | None = None,
-    ) -> None:
-        self.prompts, self.seed, self.stage = prompts, config.train.seed, stage_number
+    Where the stage mixes kinds of prompts, every epoch draws its own prompts of each kind, as many as the mix allows.
+    """
+
+    def __init__(self, prompts: Sequence[Prompt], config: Config, stage: str, kinds: Sequence[str] = ()) -> None:
+        """`kinds` are those of the prompts, needed where the stage has a mix."""
+        self.prompts, self.seed, self.stage = prompts, config.train.seed, list(config.stages).index(stage)
         self.size = config.train.prompts_per_step * config.train.accumulation_steps
-        mixed = counts if counts and list(counts) != [""] else {}
-        self._rows = {kind: [n for n, own in enumerate(kinds) if own == kind] for kind in mixed}
-        self._counts, self._epoch = mixed, sum(mixed.values()) or len(prompts)
+        mix = config.stages[stage].mix
+        self._counts = epoch_counts(stage, mix, kinds) if mix else {}
+        self._rows = {kind: [n for n, own in enumerate(kinds) if own == kind] for kind in self._counts}
+        self._epoch = sum(self._counts.values()) or len(prompts)
 
     def take(self, step: int) -> list[Prompt]:
         """The prompts of the stage's step (from 0)."""
@@ -68,61 +91,72 @@ class PromptOrder:
         return self.prompts[int(shuffled[row])]
 
 
-def ahead(source: Source, order: PromptOrder, k: int, stage: StageConfig, *, step: int, steps: int) -> None:
-    """Ask for the rollouts of the stage's steps after `k`, of `steps`, that may be sampled while the update of `k`, the
-    run's `step`, runs."""
-    for later in range(k + 1, min(steps, k + 1 + source.depth)):
-        source.ahead(SampleRequest(step + later - k, order.take(later), 0, stage.temperature))
+class BatchSampler:
+    """Samples and scores the batches of one stage."""
 
+    def __init__(
+        self,
+        source: Source,
+        order: PromptOrder,
+        config: Config,
+        stage: StageConfig,
+        signals: Mapping[str, Signal],
+        *,
+        first_step: int,
+        steps: int,
+        lap: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        """`signals` are the task's; `first_step` is the number in the run of the stage's first step, `steps` how many
+        the stage has; `lap` is called with the name of each timed part as it ends."""
+        self.source, self.order, self.config, self.stage, self.signals = source, order, config, stage, signals
+        self._first_step, self._steps, self._lap = first_step, steps, lap
 
-def collect(
-    source: Source,
-    order: PromptOrder,
-    k: int,
-    config: Config,
-    stage: StageConfig,
-    *,
-    step: int,
-    lap: Callable[[str], None],
-    signals: Mapping[str, Signal],
-) -> tuple[Batch, list[int]]:
-    """All that was sampled for the stage's step `k`, scored by the task's `signals`, and the places of the groups to
-    learn from, as many as `k` has prompts.
+    def collect(self, k: int) -> tuple[Batch, list[int]]:
+        """All that is sampled for the stage's step `k` (from 0), and the places of the groups to learn from, as many as
+        the step has prompts.
 
-    Groups whose rewards are all the same teach nothing. In up to `train.refill_rounds` rounds as many of the prompts
-    that come next are sampled too, and take their places where their own rewards differ (dynamic sampling,
-    arXiv:2503.14476, section 3.2, with a bound on the rounds). Those prompts are met again in their own step, so what a
-    step samples still follows from the seed and the step alone.
-    """
+        Groups whose rewards are all the same teach nothing. In up to `train.refill_rounds` rounds as many of the
+        prompts that come next are sampled too, and take their places where their own rewards differ (dynamic sampling,
+        arXiv:2503.14476, section 3.2, with a bound on the rounds). Those prompts come again in their own step, so what
+        a step samples still follows from the seed and the step alone.
+        """
+        batch = self._sample(k, self.order.take(k), 0)
+        learned = list(range(self.order.size))
+        for turn in range(1, self.config.train.refill_rounds + 1):
+            flat = zero_spread(batch.totals)
+            empty = [n for n, place in enumerate(learned) if flat[place]]
+            if not empty:
+                break
+            start = len(batch.groups)
+            batch += self._sample(k, self.order.take(k + turn)[: len(empty)], start)
+            useful = [start + n for n, same in enumerate(zero_spread(batch.totals[start:])) if not same]
+            for n, place in zip(empty, useful, strict=False):
+                learned[n] = place
+        return batch, learned
 
-    def sampled(prompts: list[Prompt], first_place: int) -> Batch:
-        groups = source.sample(SampleRequest(step, prompts, first_place, stage.temperature))
-        lap("rollout_s")
-        scores = score_all(groups, stage.rewards, config, signals)
-        totals = np.array(combine(groups, scores, stage.rewards), dtype=np.float64)
-        lap("score_s")
+    def request_ahead(self, k: int) -> None:
+        """Request the rollouts of the steps after `k` that may be sampled while the update of `k` runs."""
+        for later in range(k + 1, min(self._steps, k + 1 + self.source.depth)):
+            self.source.ahead(self._request(later, self.order.take(later), 0))
+
+    def _sample(self, k: int, prompts: list[Prompt], first_place: int) -> Batch:
+        groups = self.source.sample(self._request(k, prompts, first_place))
+        self._lap("rollout_s")
+        scores = score_all(groups, self.stage.rewards, self.config, self.signals)
+        totals = np.array(combine(groups, scores, self.stage.rewards), dtype=np.float64)
+        self._lap("score_s")
         return Batch(groups, scores, totals)
 
-    batch = sampled(order.take(k), 0)
-    used = list(range(order.size))
-    for turn in range(1, config.train.refill_rounds + 1):
-        flat = zero_spread(batch.totals)
-        empty = [n for n, place in enumerate(used) if flat[place]]
-        if not empty:
-            break
-        start = len(batch.groups)
-        batch += sampled(order.take(k + turn)[: len(empty)], start)
-        useful = [start + n for n, same in enumerate(zero_spread(batch.totals[start:])) if not same]
-        for n, place in zip(empty, useful, strict=False):
-            used[n] = place
-    return batch, used
+    def _request(self, k: int, prompts: list[Prompt], first_place: int) -> SampleRequest:
+        return SampleRequest(self._first_step + k, prompts, first_place, self.stage.temperature)
 
 
-def rollout_metrics(batch: Batch) -> dict[str, float]:
-    """Rewards, lengths and degeneration of all that one step sampled.
+def step_metrics(batch: Batch, advantages_PG: Any) -> dict[str, float]:
+    """Rewards, lengths and degeneration of all that one step sampled, and the advantages that it learns from.
 
     `reward_std` is the mean over groups of the standard deviation within a group; `frac_reward_zero_std` the share of
-    groups without any; a signal that is missing everywhere has no mean.
+    groups without spread; a signal that is missing everywhere has no mean. The deviation of advantages is that of the
+    population.
     """
     totals_PG = batch.totals
     rollouts = [rollout for group in batch.groups for rollout in group.rollouts]
@@ -149,36 +183,5 @@ def rollout_metrics(batch: Batch) -> dict[str, float]:
         if values:
             metrics[f"rewards/{name}/mean"] = fmean(values)
             metrics[f"rewards/{name}/std"] = pstdev(values)
-    return metrics
-
-
-def advantage_metrics(advantages_PG: Any) -> dict[str, float]:
-    """Mean and standard deviation (population) of the advantages that a step learns from."""
-    values = np.asarray(advantages_PG, dtype=np.float64)
-    return {"advantages/mean": float(values.mean()), "advantages/std": float(values.std())}
-
-
-def rollout_rows(batch: Batch, advantages: Mapping[int, Sequence[float]]) -> list[dict[str, Any]]:
-    """One row for each rollout: prompt, text, token ids, every signal, total, advantage, and where it came from.
-
-    The first row of a group also has what was asked and its references, so that a copied run can be read alone.
-    `advantages` by the group's place; a group that is not learnt from has none.
-    """
-    return [
-        {
-            "prompt_id": group.prompt.id,
-            "sample": g,
-            "text": rollout.text,
-            "token_ids": list(rollout.token_ids),
-            "finish_reason": rollout.finish_reason,
-            "rewards": {name: rows[p][g] for name, rows in batch.scores.items()},
-            "reward": None if np.isnan(batch.totals[p][g]) else float(batch.totals[p][g]),
-            "advantage": advantages[p][g] if p in advantages else None,
-            "worker": rollout.worker,
-            "policy_version": rollout.policy_version,
-            "seed": rollout.seed,
-            **({} if g else {"messages": group.prompt.messages, "references": group.prompt.references}),
-        }
-        for p, group in enumerate(batch.groups)
-        for g, rollout in enumerate(group.rollouts)
-    ]
+    learned_PG = np.asarray(advantages_PG, dtype=np.float64)
+    return metrics | {"advantages/mean": float(learned_PG.mean()), "advantages/std": float(learned_PG.std())}

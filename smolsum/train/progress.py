@@ -1,7 +1,7 @@
-"""What a person sees of a run while it runs, on stderr.
+"""What a run shows on stderr while it trains, and the clock of a step.
 
-On a terminal: one bar for the whole run and, every few steps, a row of a table above it. Elsewhere: one line
-of `key=value` pairs a report, and a sign of life whenever nothing was said for a while.
+On a terminal: one bar for the whole run and, every few steps, a row of a table above it. Elsewhere: one line of
+`key=value` pairs for each report, and a heartbeat line after a silence.
 """
 
 from __future__ import annotations
@@ -37,6 +37,28 @@ _STAGE_WIDTH = 12
 # what the bar itself, the spinner and the gaps take at least
 _BAR_WIDTH = 16
 _ETA_STEPS = 20
+
+
+class StepClock:
+    """Where a step's time goes, in seconds, under TRL's `perf/` names."""
+
+    def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """Begin a step."""
+        self._start = self._last = time.perf_counter()
+        self._laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        """Add the time since the last lap to `perf/<name>`."""
+        now = time.perf_counter()
+        self._laps[f"perf/{name}"] = self._laps.get(f"perf/{name}", 0.0) + now - self._last
+        self._last = now
+
+    def times(self) -> dict[str, float]:
+        """`perf/step_s`, from the start to now, and all laps."""
+        return {"perf/step_s": time.perf_counter() - self._start, **self._laps}
 
 
 class Progress:

@@ -1,7 +1,4 @@
-"""The checkpoints of one run as its stages need them: where a stage goes on, which steps are saved, what is kept.
-
-The stages of a run on its way: what identifies each, which steps it spans, and where a run goes on.
-"""
+"""Where a run goes on: the fingerprints and steps of its stages, and the checkpoints that they save and restore."""
 
 from __future__ import annotations
 
@@ -22,16 +19,16 @@ from smolsum.train.setup import stage_fingerprint
 
 
 def fingerprints(config: Config, provenance: Mapping[str, Any], steps: Mapping[str, int]) -> dict[str, str]:
-    """The fingerprint of every stage, each over those before it; UsageError where another rank has others."""
+    """The fingerprint of every stage, each over those before it. UsageError where another rank has others."""
     found: dict[str, str] = {}
     for name in config.stages:
         previous = next(reversed(found.values()), "")
         found[name] = stage_fingerprint(config, provenance, name, steps[name], previous)
     own = {key: provenance[key] for key in manifest.FIXED}
-    every = ranks.gathered(own | {"settings": found})
-    for n, other in enumerate(every):
-        if unlike := [key for key, value in other.items() if value != every[0][key]]:
-            pair = f"{other[unlike[0]]} and {every[0][unlike[0]]}"
+    first, *others = ranks.gathered(own | {"settings": found})
+    for n, other in enumerate(others, start=1):
+        if unlike := [key for key, value in other.items() if value != first[key]]:
+            pair = f"{other[unlike[0]]} and {first[unlike[0]]}"
             raise UsageError(
                 f"rank {n} has another {', '.join(unlike)} than rank 0: {pair}",
                 hint="give every machine the same files, versions and settings",
@@ -40,15 +37,15 @@ def fingerprints(config: Config, provenance: Mapping[str, Any], steps: Mapping[s
 
 
 def span(steps: Mapping[str, int], name: str) -> tuple[int, int]:
-    """The run's steps before the stage's first and at its last."""
+    """The run's step just before the stage's first one, and its last step."""
     names = list(steps)
     start = sum(steps[n] for n in names[: names.index(name)])
     return start, start + steps[name]
 
 
 def resume_point(steps: Mapping[str, int], whole: Sequence[Checkpoint]) -> int:
-    """The step to go on from, by the run's whole checkpoints. A stage needs the whole end of the stage before it:
-    without that, the run goes back to there."""
+    """The step to go on from, given the run's undamaged checkpoints. A stage starts from the end of the stage before
+    it: where that checkpoint is missing or damaged, the run goes back to that stage."""
     point = 0
     for name in steps:
         start, end = span(steps, name)
@@ -62,9 +59,9 @@ OPTIMIZER = "optimizer.safetensors"
 
 
 class StageCheckpoints:
-    """Those of the run at `paths`, whose stages take `steps` and have `fingerprints`.
+    """The checkpoints of the run at `paths`, whose stages take `steps` and have `fingerprints`.
 
-    `point` is the step to go on from; `damaged` are checkpoints that are not as they were saved, by step.
+    `point` is the step to go on from; `damaged` holds path and problem of the damaged checkpoints, by step.
     """
 
     def __init__(
@@ -76,7 +73,7 @@ class StageCheckpoints:
         *,
         busy: Callable[[], Collection[int]],
     ) -> None:
-        """`busy` tells the steps whose checkpoints are being read, and so stay."""
+        """`busy` returns the steps whose checkpoints are being read, so that they are not removed."""
         self._paths, self._config, self._steps, self._fingerprints = paths, config, steps, fingerprints
         self._busy = busy
         self._whole, self.damaged = checkpoints.check_all(paths)
@@ -84,30 +81,32 @@ class StageCheckpoints:
         self._best: dict[str, dict[str, Any]] = {}
 
     def own(self, name: str) -> Checkpoint | None:
-        """This run's checkpoint from which the stage goes on, if it has begun."""
+        """This run's checkpoint from which the stage goes on; None if it has not begun."""
         start, end = span(self._steps, name)
         found = [c for c in self._whole if start < c.step <= end]
         return found[-1] if found else None
 
     def of_another(self, name: str, runs_dir: Path) -> tuple[Checkpoint, Path] | None:
-        """The end of the same stage in another run, copied into this one, and where it was; None for the last stage,
-        which is what a run is for."""
+        """The end of the same stage in another run, copied into this one, and its path there. None for the last stage:
+        a run always trains that itself."""
         if name == list(self._steps)[-1]:
             return None
         found = checkpoints.find_stage(runs_dir, self._fingerprints[name])
         return (checkpoints.copy(found, self._paths), found.path) if found else None
 
     def load(self, name: str, found: Checkpoint, policy: Policy) -> None:
-        """Bring the policy to where a stage goes on; the best validation before counts on."""
+        """Give the policy the checkpoint's weights. The best validation so far stays the one to beat."""
         self._best[name] = dict(found.meta.get("best", {}))
         load_trained(policy, found.path)
 
     def save(
         self, name: str, step: int, policy: Policy, optimizer: Optimizer, validation: Validation, *, anyway: bool
     ) -> bool:
-        """Save a step of the stage if it is due: every so many steps, at the stage's end, at its best `validation`
-        so far, or `anyway`; whether it was. Old checkpoints are removed, but for those that are still of
-        use."""
+        """Save a step of the stage if that is due; returns whether it was.
+
+        Due are every `train.checkpoint_every`-th step, the stage's last, the one with its best `validation` so far, and
+        any step with `anyway`. Old checkpoints are removed, except stage ends, best ones and those being read.
+        """
         start, end = span(self._steps, name)
         best = self._best.setdefault(name, {})
         improved = rank(validation) > rank(best)

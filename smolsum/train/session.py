@@ -1,11 +1,8 @@
-"""The session of a rank that is not the first: it trains its share, is told where to go on, and writes nothing.
-
-The lifetime of one attempt at a run: its directory, what is resumed or reused, checkpoints, evaluations, the end.
-"""
+"""One attempt at a run: its directory, what it resumes or reuses, its checkpoints, evaluations and end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,13 +16,13 @@ from smolsum.grpo.optimizer import Optimizer
 from smolsum.policy import ranks
 from smolsum.policy.load import snapshot
 from smolsum.runs import manifest
-from smolsum.runs.checkpoints import Checkpoint, Validation
+from smolsum.runs.checkpoints import Checkpoint, Validation, validation
 from smolsum.runs.control import Heartbeat, asked, forget, heed, hold
 from smolsum.runs.journal import Journal, State, discard_after
 from smolsum.runs.mirror.upload import Mirror
 from smolsum.runs.paths import RunPaths, acquire, create_run, last_attempt, open_run, planned_name
 from smolsum.runs.records import has_scores, read_summary
-from smolsum.train.progress import Progress
+from smolsum.train.progress import Progress, StepClock
 from smolsum.train.resume import OPTIMIZER, StageCheckpoints, fingerprints, span
 from smolsum.train.setup import Setup
 
@@ -33,36 +30,47 @@ NOTES = (
     "stage_reused", "paused", "resumed", "worker_up", "workers_back", "worker_resynced", "mirror", "mirror_back",
     "reader_back", "grader_back",
 )  # fmt: skip
-"""events that are no warnings"""
+"""events that are shown as notes; all others are shown as warnings"""
 
 
 class Session:
-    """One attempt. `step` counts optimizer steps over all stages, `stage_step` those of the stage at hand;
-    `stage_start` are the parameters (or adapters) that it began with, for its KL term; None where beta is 0."""
+    """One attempt at a run, on the rank that owns the run directory and the screen.
+
+    `stage` is the current stage, `step` counts optimizer steps over all stages, `stage_step` those of the current one,
+    and `plan` holds the number of steps by stage. `stage_start` are the parameters (or adapters) that the stage began
+    with, for its KL term; None where beta is 0.
+    """
 
     def __init__(
         self, config: Config, paths: RunPaths | None, progress: Progress, files: ExitStack, mirror: Mirror
     ) -> None:
         self.config, self.runs_dir, self.progress = config, Path(config.run.dir), progress
-        self._mirror = mirror
-        self.resumed = paths is not None
-        self.step = self.stage_step = 0
-        self.stop_requested = self.in_step = self._asked = self._evaluating = False
+        self.stage, self.step, self.stage_step = "", 0, 0
+        self.clock = StepClock()
+        self.stop_requested = self.in_step = False
         self.results: dict[str, Mapping[str, float | None]] = {}
-        self._paths, self._files = paths, files
-        self._middle: Checkpoint | None = None
+        self._resumed, self._paths, self._files, self._mirror = paths is not None, paths, files, mirror
+        self._journal: Journal | None = None
+        self._restored: Checkpoint | None = None
+        self._validation: Validation = {}
+        self._leaving = self._evaluating = False
 
     @property
     def paths(self) -> RunPaths:
-        """The run directory; there once `begin` was called."""
+        """The run directory, from `begin` on."""
         assert self._paths is not None
         return self._paths
+
+    @property
+    def journal(self) -> Journal:
+        """The writer of the run directory, from `begin` on."""
+        assert self._journal is not None
+        return self._journal
 
     @classmethod
     @contextmanager
     def open(cls, config: Config, resume: str | None, progress: Progress) -> Iterator[Session]:
-        """A session for a new run or, with `resume`, for one that exists; its end, however it comes, is written
-        down."""
+        """A session for a new run or, with `resume`, for an existing one. Any way that it ends is written down."""
         runs_dir = Path(config.run.dir)
         with ExitStack() as files:
             paths = open_run(resume, runs_dir) if resume else None
@@ -78,296 +86,284 @@ class Session:
                 raise
             except BaseException as error:
                 session._fail(error)
-                if isinstance(error, KeyboardInterrupt) and "journal" in vars(session):
+                if isinstance(error, KeyboardInterrupt) and session._journal:
                     raise InterruptedRun(
                         "interrupted; the run can go on from what was last saved", hint=session.paths.resume_command
                     ) from error
                 raise
             finally:
-                with suppress(SmolsumError):  # a full disk has been told
-                    session._mirror.settle(session.tell, progress.phase)
+                with suppress(SmolsumError):  # a full disk is reported already
+                    session._mirror.settle(session.notify, progress.phase)
 
-    def _prepare(self, materials: Setup, steps: Mapping[str, int]) -> None:
-        """Fingerprints of the stages; UsageError where another rank would train something else."""
-        self.materials, self.steps = materials, dict(steps)
-        self.fingerprints = fingerprints(self.config, materials.provenance, steps)
-
-    def begin(self, materials: Setup, steps: Mapping[str, int]) -> None:
-        """Make or take over the run directory, and find out where to go on."""
-        self._prepare(materials, steps)
+    def begin(self, setup: Setup, plan: Mapping[str, int], begun: Callable[[Path], None]) -> None:
+        """Make or take over the run directory, give it to `begun`, and find out where to go on. UsageError where
+        another rank would train something else, or where a resumed run would."""
+        self._compare_ranks(setup, plan)
         if self._paths is None:
             name = planned_name(self.config, self.runs_dir)
             self._mirror.expect_none(name)
             self._paths = create_run(self.runs_dir, name)
         self._files.enter_context(acquire(self.paths))
         attempt = last_attempt(self.paths) + 1
-        if self.resumed and self.paths.info.exists():
-            manifest.take_up(self.paths, self.steps, self.fingerprints, materials.provenance)
+        if self._resumed and self.paths.info.exists():
+            manifest.take_up(self.paths, self.plan, self.fingerprints, setup.provenance)
         else:
-            manifest.write(self.paths, self.config, self.steps, self.fingerprints, materials.provenance)
+            manifest.write(self.paths, self.config, self.plan, self.fingerprints, setup.provenance)
         self._saved = StageCheckpoints(
-            self.paths, self.config, self.steps, self.fingerprints, busy=lambda: self._mirror.busy
+            self.paths, self.config, self.plan, self.fingerprints, busy=lambda: self._mirror.busy
         )
         point, damaged = self._saved.point, self._saved.damaged
-        if self.resumed:
+        if self._resumed:
             discard_after(self.paths, point)
         self._mirror.begin(self.paths)
-        self.journal = self._files.enter_context(Journal(self.paths, attempt))
-        forget(self.paths)  # what was asked of an earlier attempt
+        self._journal = self._files.enter_context(Journal(self.paths, attempt))
+        forget(self.paths)  # requests to an earlier attempt
         self._files.enter_context(Heartbeat(self.paths, self.journal, lambda: self._evaluating))
         self.journal.event("started", f"attempt {attempt} from step {point}", step=point)
         for path, problem in (damaged[step] for step in sorted(damaged) if step > point):
-            self.tell("checkpoint_damaged", f"checkpoint {path.name} is damaged and was passed over: {problem}", point)
-        for warning in materials.warnings:
-            self.tell("warning", warning, point)
-        self.progress.plan(list(self.steps.items()), materials.task.watched)
-        self.journal.status("starting", step=point, phase="loaded", stage=next(iter(self.steps)))
+            message = f"checkpoint {path.name} is damaged and was passed over: {problem}"
+            self.notify("checkpoint_damaged", message, point)
+        for warning in setup.warnings:
+            self.notify("warning", warning, point)
+        self.progress.plan(list(self.plan.items()), setup.task.watched)
+        self.journal.status("starting", step=point, phase="loaded", stage=next(iter(self.plan)))
+        begun(self.paths.root)
 
-    def restore(self, name: str) -> bool:
-        """Bring the model to where the stage begins or goes on; True if the stage is finished already.
+    def _compare_ranks(self, setup: Setup, plan: Mapping[str, int]) -> None:
+        """Compute the stages' fingerprints. UsageError where another rank has others."""
+        self.setup, self.plan = setup, dict(plan)
+        self.fingerprints = fingerprints(self.config, setup.provenance, plan)
 
-        A stage that others follow is taken from another run that trained it, if there is one; the last one is what the
-        run is for.
-        """
-        start, end = span(self.steps, name)
-        # held only where it is read: it keeps a copy of the weights alive
-        self.stage_start = snapshot(self.materials.policy.model) if self.config.stages[name].beta > 0 else None
-        self._middle = self._find(name)
-        self.step = ranks.gathered(self._middle.step if self._middle else start)[0]
+    def restore(self, stage: str) -> bool:
+        """Make this stage the current one and bring the model to where it begins or goes on; True if the stage is
+        finished already. The end of a stage is copied from another run that trained the same one, except for the last
+        stage."""
+        self.stage, (start, end) = stage, span(self.plan, stage)
+        # taken only where the KL term reads it: it keeps a copy of the weights alive
+        self.stage_start = snapshot(self.setup.policy.model) if self.config.stages[stage].beta > 0 else None
+        self._restored = self._find_checkpoint()
+        self.step = ranks.gathered(self._restored.step if self._restored else start)[0]
         self.stage_step = self.step - start
-        if self._middle:
-            self._saved.load(name, self._middle, self.materials.policy)
-        ranks.take_weights(self.materials.policy.model)
+        if self._restored:
+            self._saved.load(stage, self._restored, self.setup.policy)
+        ranks.take_weights(self.setup.policy.model)
         return self.step == end
 
-    def _find(self, name: str) -> Checkpoint | None:
-        """The checkpoint to go on from: one of this run's, or the stage's end in another."""
-        own = self._saved.own(name)
-        if own or (found := self._saved.of_another(name, self.runs_dir)) is None:
+    def _find_checkpoint(self) -> Checkpoint | None:
+        """This run's checkpoint to go on from, or the end of the stage in another run."""
+        own = self._saved.own(self.stage)
+        if own or (found := self._saved.of_another(self.stage, self.runs_dir)) is None:
             return own
         copied, origin = found
-        self.tell(
+        self.notify(
             "stage_reused",
-            f"stage {name} was trained before, with the same model, data and settings: "
-            f"its {self.steps[name]} steps are taken from {origin}",
+            f"stage {self.stage} was trained before, with the same model, data and settings: "
+            f"its {self.plan[self.stage]} steps are taken from {origin}",
             copied.step,
         )
         return copied
+
+    def load_optimizer(self, optimizer: Optimizer) -> None:
+        """Restore the optimizer where the stage goes on from a checkpoint, or keeps the moments of the stage before."""
+        kept = self.config.optimizer.between_stages == "kept" and self.step > 0 and self.stage_step == 0
+        if self._restored or kept:
+            folder = self._restored.path if self._restored else self.paths.checkpoint(self.step)
+            optimizer.load(folder / OPTIMIZER, self.setup.policy.model)
+        optimizer.follow_first()
+
+    def steps(self, optimizer: Optimizer) -> Iterator[int]:
+        """Yields the current stage's remaining steps, from 0. After each one, saves a checkpoint if one is due, then
+        pauses or stops if the user of any rank requested it."""
+        for k in range(self.stage_step, self.plan[self.stage]):
+            self.step, self.in_step = self.step + 1, True
+            self.clock.start()
+            yield k
+            self._leaving = ranks.any_rank(self._is_requested())
+            self._save(optimizer, self._validation)
+            if self._leaving and ranks.any_rank(not self._pause()):
+                self._interrupt()
+            self.in_step = False
+
+    @contextmanager
+    def checkpoint_on_failure(self, optimizer: Optimizer) -> Iterator[None]:
+        """Where a step cannot get its rollouts or rewards, save the steps before it, then raise the error."""
+        try:
+            yield
+        except SmolsumError:
+            self.step, self._leaving = self.step - 1, True
+            if self.stage_step:
+                self._save(optimizer, {})
+            if self.should_stop():
+                self._interrupt()
+            raise
 
     def validates(self, k: int) -> bool:
         """Whether the stage's step `k` (from 0) ends with a validation."""
         every = self.config.train.validate_every
         return bool(every) and (k + 1) % every == 0
 
-    def load_optimizer(self, optimizer: Optimizer) -> None:
-        """Restore the optimizer where a stage goes on in its middle, or begins with that of the stage before."""
-        kept = self.config.optimizer.between_stages == "kept" and self.step > 0 and self.stage_step == 0
-        if self._middle or kept:
-            folder = self._middle.path if self._middle else self.paths.checkpoint(self.step)
-            optimizer.load(folder / OPTIMIZER, self.materials.policy.model)
-        optimizer.follow_first()
-
-    def record(
-        self,
-        name: str,
-        metrics: Mapping[str, float],
-        times: Mapping[str, float],
-        rollouts: Sequence[Mapping[str, Any]],
-    ) -> None:
-        """Write a finished step to the run directory and to the screen."""
+    def log(self, metrics: Mapping[str, float], rollouts: Sequence[Mapping[str, Any]]) -> None:
+        """Write a finished step to the run directory and to the screen: its metrics with the clock's times, and a row
+        for each rollout."""
         self.stage_step += 1
+        metrics = {**metrics, **self.clock.times()}
+        self._validation = validation(metrics, self.setup.task.score)
         self.journal.completions(self.step, rollouts)
-        self.journal.metrics({"step": self.step, "stage": name, "stage_step": self.stage_step, **metrics, **times})
-        self._status("running", name, phase="training")
-        self._mirror.pass_on(self.tell)
-        self.progress.step(name, self.step, {**metrics, **times})
-        validation = {key.removeprefix("validation/"): v for key, v in metrics.items() if key.startswith("validation/")}
-        if validation:
-            self.progress.validation(self.step, validation)
+        self.journal.metrics({"step": self.step, "stage": self.stage, "stage_step": self.stage_step, **metrics})
+        self._status("running", self.stage, phase="training")
+        self._mirror.pass_on(self.notify)
+        self.progress.step(self.stage, self.step, metrics)
+        shown = {key.removeprefix("validation/"): v for key, v in metrics.items() if key.startswith("validation/")}
+        if shown:
+            self.progress.validation(self.step, shown)
         if metrics.get("update/skipped"):
-            self.tell(
-                "update_skipped", f"step {self.step} had a gradient that is not finite; the weights stay as they were"
-            )
+            message = f"step {self.step} had a gradient that is not finite; the weights stay as they were"
+            self.notify("update_skipped", message)
 
-    def checkpoint(self, name: str, optimizer: Optimizer, validation: Validation) -> None:
-        """Save when it is due (`StageCheckpoints.save`), or before a stop, which one rank's user asks of all."""
-        self._asked = ranks.any_rank(self._asks())
-        self._save(name, optimizer, validation)
-
-    def _save(self, name: str, optimizer: Optimizer, validation: Validation) -> None:
-        if self._saved.save(name, self.step, self.materials.policy, optimizer, validation, anyway=self._asked):
+    def _save(self, optimizer: Optimizer, validation: Validation) -> None:
+        """Save a checkpoint if one is due (`StageCheckpoints.save`) or the run is about to pause or stop."""
+        policy, anyway = self.setup.policy, self._leaving
+        if self._saved.save(self.stage, self.step, policy, optimizer, validation, anyway=anyway):
             self.journal.event("checkpoint", f"checkpoint of step {self.step} saved", step=self.step)
             self._mirror.wake()
 
     def evaluate(self, label: str) -> None:
-        """Greedy results of the model as it stands on the test split; kept in `eval/<label>-test`, made once."""
+        """Evaluate the model greedily on the test split into `eval/<label>-test`, unless that is done already."""
         folder = self.paths.stage_evaluation(label)
         if not has_scores(folder):
             self.progress.phase(f"evaluating on the test split: {label}")
             self._status("running", label, phase="evaluating")
             self._evaluating = True
-            trained = self.fingerprints.get(label, "")
-            made = self.materials
+            setup = self.setup
             score_stage(
-                made.policy,
-                made.task,
-                made.prompts["test"],
-                made.measure,
-                made.provenance,
-                self.config,
-                self.paths,
-                label=label,
-                step=self.step,
-                trained=trained,
-            )
+                setup.policy, setup.task, setup.prompts["test"], setup.measure, setup.provenance, self.config,
+                self.paths, label=label, step=self.step, trained=self.fingerprints.get(label, ""),
+            )  # fmt: skip
             self._evaluating = False
         self.results[label] = read_summary(folder)["metrics"]
 
     def finish(self) -> None:
-        """Mark the run as finished and show what it did to the model."""
-        task, n = self.materials.task, len(self.materials.prompts["test"])
+        """Mark the run as finished and show the evaluations side by side."""
+        task, n = self.setup.task, len(self.setup.prompts["test"])
         head, rows = headline_table(task.columns(*self.results.values()), self.results)
-        told = lacking(task, self.results, n, self.paths)
-        self.progress.results(f"test split, {n} prompts, greedy", head, rows, told)
-        self.journal.status("finished", step=self.step, phase="finished", stage=next(reversed(self.steps)))
+        warnings = lacking(task, self.results, n, self.paths)
+        self.progress.results(f"test split, {n} prompts, greedy", head, rows, warnings)
+        self.journal.status("finished", step=self.step, phase="finished", stage=next(reversed(self.plan)))
         self.journal.event("finished", f"finished at step {self.step}", step=self.step)
 
-    @contextmanager
-    def next_step(self) -> Iterator[None]:
-        """One optimizer step, up to its checkpoint, and the rest that a user asked for in it."""
-        self.step += 1
-        self.in_step = True
-        yield
-        if self._asked and ranks.any_rank(not self._rest()):
-            self._interrupt()
-        self.in_step = False
-
-    def _asks(self) -> bool:
+    def _is_requested(self) -> bool:
         """Whether this rank's user wants the run to pause or to stop."""
         return self.stop_requested or asked(self.paths, "pause") or asked(self.paths, "stop")
 
-    def _rest(self) -> bool:
-        """Wait for as long as a pause is asked for, everything being saved; False where the run is to stop. The other
-        ranks wait for the answer."""
-        if asked(self.paths, "pause") and not self.stops():
-            self.tell("paused", f"paused after step {self.step}; space in smolsum watch resumes it")
+    def _pause(self) -> bool:
+        """Wait as long as a pause is requested; False where the run should stop. Everything is saved by then, and the
+        other ranks wait for this answer."""
+        if asked(self.paths, "pause") and not self.should_stop():
+            self.notify("paused", f"paused after step {self.step}; space in smolsum watch resumes it")
             self._status("paused", phase="paused")
-            if hold(self.paths, self.stops):
-                self.tell("resumed", f"resumed after step {self.step}")
+            if hold(self.paths, self.should_stop):
+                self.notify("resumed", f"resumed after step {self.step}")
                 self._status("running", phase="training")
-        return not self.stops()
+        return not self.should_stop()
 
-    def stops(self) -> bool:
-        """Whether the run is to stop, by Ctrl-C or by a file, which is answered by this."""
+    def should_stop(self) -> bool:
+        """Whether the user stopped the run, with Ctrl-C or with `control/stop`, which is removed."""
         self.stop_requested = heed(self.paths, "stop") or self.stop_requested
         return self.stop_requested
 
-    def _status(self, state: State, stage: str = "", *, phase: str) -> None:
-        """Say what the run does now, of how many steps."""
-        self.journal.status(state, step=self.step, phase=phase, stage=stage, steps=sum(self.steps.values()))
-
-    @contextmanager
-    def saved_on_failure(self, name: str, optimizer: Optimizer) -> Iterator[None]:
-        """Where what the step needs from elsewhere cannot be had, keep what was trained so far, before the error."""
-        try:
-            yield
-        except SmolsumError:
-            self.step, self._asked = self.step - 1, True
-            if self.stage_step:
-                self._save(name, optimizer, {})
-            if self.stops():
-                self._interrupt()
-            raise
+    def request_stop(self) -> bool:
+        """Request a stop after the current step; False if no step is under way."""
+        self.stop_requested = self.in_step
+        return self.in_step
 
     def _interrupt(self) -> None:
-        """Leave after the user's signal; the step is finished and saved."""
+        """End the run after a stop; the last step is finished and saved."""
         self.journal.status("interrupted", step=self.step, phase="stopped", stage="")
         self.journal.event("interrupted", f"stopped by the user after step {self.step}", step=self.step)
         raise InterruptedRun(f"stopped after step {self.step}; a checkpoint is saved", hint=self.paths.resume_command)
 
-    def request_stop(self) -> bool:
-        """Stop after the step at hand; whether there is one."""
-        self.stop_requested = self.in_step
-        return self.in_step
-
-    def tell(self, kind: str, message: str, step: int | None = None, **fields: Any) -> None:
-        """Write down an event, and show it."""
+    def notify(self, kind: str, message: str, step: int | None = None, **fields: Any) -> None:
+        """Write an event and show it."""
         self.journal.event(kind, message, step=self.step if step is None else step, **fields)
         if kind in NOTES:
             self.progress.note(message)
         else:
             self.progress.warn(f"{message}; {fields['hint']}" if fields.get("hint") else message)
 
+    def _status(self, state: State, stage: str = "", *, phase: str) -> None:
+        """Write what the run is doing, and its number of steps, to status.json."""
+        self.journal.status(state, step=self.step, phase=phase, stage=stage, steps=sum(self.plan.values()))
+
     def _fail(self, error: BaseException) -> None:
-        """Write the failure down, as far as the disk lets us; what may pass, or came in the midst of a run, also gets
-        the command that goes on."""
+        """Write the failure down, as far as the disk allows. An error that may pass, or that came after the first step,
+        gets the command that resumes the run as its hint."""
+        if self._journal is None:
+            return
+        passes = isinstance(error, UnreachableError) or (self.step and not isinstance(error, MachineError))
+        resume = self.paths.resume_command
+        if isinstance(error, SmolsumError) and passes and resume not in (error.hint or ""):
+            error.hint = "; ".join(filter(None, (error.hint, f"{resume} goes on with the run")))
         try:
-            if "journal" in vars(self):
-                passes = isinstance(error, UnreachableError) or (self.step and not isinstance(error, MachineError))
-                resume = self.paths.resume_command
-                if isinstance(error, SmolsumError) and passes and resume not in (error.hint or ""):
-                    error.hint = "; ".join(filter(None, (error.hint, f"{resume} goes on with the run")))
-                self.journal.failure(error, self.step)
+            self.journal.failure(error, self.step)
         except SmolsumError:
             self.progress.warn("the failure could not be written to the run directory")
 
 
 class NullSession(Session):
-    """What the first rank's session does beyond the disk and the screen."""
+    """The session of every other rank: it trains its share, follows the first rank, and writes nothing."""
 
     @classmethod
     @contextmanager
     def open(cls, config: Config, resume: str | None, progress: Progress) -> Iterator[Session]:
-        """A session without a run directory; on the screen it gives warnings and errors only."""
+        """A session without a run directory, which shows only warnings and errors."""
         progress.close()
         session = cls(config, None, progress, ExitStack(), Mirror(""))
         with stop_signals(session.request_stop):
             yield session
 
-    def begin(self, materials: Setup, steps: Mapping[str, int]) -> None:
-        """Compare what was loaded with the first rank's."""
-        self._prepare(materials, steps)
+    def begin(self, setup: Setup, plan: Mapping[str, int], begun: Callable[[Path], None]) -> None:
+        self._compare_ranks(setup, plan)
 
-    def record(self, *_: Any) -> None:
-        """Count the step."""
-        self.stage_step += 1
-
-    def load_optimizer(self, optimizer: Optimizer) -> None:
-        """Take the first rank's: nothing is on this rank's disk."""
-        optimizer.follow_first()
-
-    def evaluate(self, label: str) -> None:
-        """The first rank's work."""
-
-    def finish(self) -> None:
-        """The first rank's work."""
-
-    def validates(self, k: int) -> bool:
-        """Never: the first rank does."""
-        return False
-
-    def _find(self, name: str) -> None:
-        """Nothing is on this rank's disk."""
+    def _find_checkpoint(self) -> None:
         return None
 
-    def _save(self, name: str, optimizer: Optimizer, validation: Validation) -> None:
-        """Nothing goes to this rank's disk."""
+    def load_optimizer(self, optimizer: Optimizer) -> None:
+        optimizer.follow_first()
 
-    def _asks(self) -> bool:
-        """Nobody writes to this rank's disk."""
+    def validates(self, k: int) -> bool:
+        return False
+
+    def log(self, metrics: Mapping[str, float], rollouts: Sequence[Mapping[str, Any]]) -> None:
+        self.stage_step += 1
+
+    def _save(self, optimizer: Optimizer, validation: Validation) -> None:
+        pass
+
+    def evaluate(self, label: str) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+    def _is_requested(self) -> bool:
         return self.stop_requested
 
-    def stops(self) -> bool:
-        """By this rank's own user."""
-        return self.stop_requested
+    def _pause(self) -> bool:
+        return not self.stop_requested  # the first rank waits, and this rank waits for its answer
 
-    def _rest(self) -> bool:
-        """The first rank rests, and the others wait for its answer."""
-        return not self.stop_requested
+    def should_stop(self) -> bool:
+        return self.stop_requested
 
     def _interrupt(self) -> None:
         raise InterruptedRun(f"stopped after step {self.step}")
 
-    def tell(self, kind: str, message: str, step: int | None = None, **fields: Any) -> None:
-        """On the screen alone."""
+    def notify(self, kind: str, message: str, step: int | None = None, **fields: Any) -> None:
         self.progress.warn(message)
+
+
+@contextmanager
+def open_session(config: Config, resume: str | None, progress: Progress) -> Iterator[Session]:
+    """The session of this rank: for a new run or, with `resume`, for an existing one."""
+    role = Session if ranks.leads() else NullSession
+    with role.open(config, resume, progress) as session:
+        yield session

@@ -1,4 +1,4 @@
-"""What a run is made from: the policy, the prompts of each split, and fingerprints of all of it."""
+"""What a run is made from: the policy, the prompts of each split, their fingerprints, and the source of rollouts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from smolsum.config.sections import Config
 from smolsum.errors import UsageError
 from smolsum.evaluate.prompts import SPLITS, encode_prompts, matching, split_fingerprints
 from smolsum.files import digest
+from smolsum.policy import ranks
 from smolsum.policy.cpu.blas import preload
 from smolsum.policy.gradients import Chunking
 from smolsum.policy.load import Policy, is_here, load_policy, weights_hash
 from smolsum.policy.memory import GB, Widest, choose_chunking, estimate, shape_of
 from smolsum.policy.prefix import can_share_prefix
 from smolsum.policy.weights import tokenizer_digest
+from smolsum.rollout.sampler import LocalSource, Receiver, Source
+from smolsum.rollout.workers import RemoteSource
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Task
 from smolsum.tasks.data import Split, overlap
@@ -30,19 +33,19 @@ LIBRARIES = ("smolsum", "mlx", "mlx-lm", "transformers", "rouge-score", "nltk", 
 
 LOOP = ("seed", "prompts_per_step", "accumulation_steps", "refill_rounds")
 SYNC = ("sync_every", "max_staleness")
-"""settings of [train], and of [workers] where there are any, that decide the weights"""
+"""settings of [train], and of [workers] where workers sample, that decide the weights"""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Loaded and checked, before anything is trained or written."""
+    """Everything that a run needs, loaded and checked before anything is trained or written."""
 
     policy: Policy
     task: Task
     prompts: Mapping[str, tuple[Prompt, ...]]
     measure: Callable[[Prompt, Rollout], dict[str, Any]]
     provenance: Mapping[str, Any]
-    """fingerprints of model, tokenizer, prompts and data, the METEOR matcher, what decides the weights of the settings,
+    """fingerprints of model, tokenizer, prompts and data, the METEOR matcher, the settings that decide the weights,
     versions, machine"""
     chunking: Chunking
     warnings: tuple[str, ...]
@@ -57,7 +60,7 @@ def prepare(config: Config) -> Setup:
     warnings = [*task.check(config), *(split.left_out for split in splits.values() if split.left_out)]
     if not can_share_prefix(policy.model):
         warnings.append(
-            "this model cannot share a prompt among its completions: each goes through it anew, more slowly"
+            "this model cannot share a prompt among its completions: the prompt is computed for each one, more slowly"
         )
     for a, b in (("train", "validation"), ("train", "test"), ("validation", "test")):
         if shared := overlap(splits[a], splits[b]):
@@ -95,8 +98,18 @@ def prepare(config: Config) -> Setup:
     return Setup(policy, task, prompts, measure, provenance, chunking, tuple(warnings))
 
 
+def open_source(setup: Setup, config: Config, *, notify: Callable[..., None], stopping: Callable[[], bool]) -> Source:
+    """The source of rollouts: the workers of `workers.urls`, which the first rank uses for all, or else the policy
+    itself. Arguments and errors as of RemoteSource."""
+    if not config.workers.urls:
+        return LocalSource(setup.policy, config)
+    if not ranks.leads():
+        return Receiver()
+    return RemoteSource(setup.policy, config, setup.prompts["train"], tell=notify, stopping=stopping)
+
+
 def forecast(config: Config) -> dict[str, float] | None:
-    """GB that an update will hold at its widest, by what they are for, with their sum as `peak`; no weight is read.
+    """The peak memory of an update in GB, by purpose, with their sum as `peak`. No weight is read.
 
     None for a model that is not on this machine yet. Raises what `prepare` raises for model, prompts and budget.
     """
@@ -111,8 +124,8 @@ def forecast(config: Config) -> dict[str, float] | None:
 
 
 def corpus_facts(split: Split, tokenizer: Any) -> dict[str, Any]:
-    """How many examples a split has, and how long their posts and references (if any) are in tokens, special tokens
-    left out: mean, std (population), min, p50, p90, p95, p99, max."""
+    """The number of examples of a split, and the lengths of their posts and references (if any) in tokens, without
+    special tokens: mean, std (population), min, p50, p90, p95, p99, max."""
     posts = [example.source for example in split.examples]
     references = [text for example in split.examples for text in example.references]
     facts: dict[str, Any] = {"examples": len(split.examples)}
@@ -125,7 +138,8 @@ def corpus_facts(split: Split, tokenizer: Any) -> dict[str, Any]:
 
 
 def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, steps: int, previous: str) -> str:
-    """Two stages with the same fingerprint train to the same weights: model, data, settings, and the stages before."""
+    """Identifies the weights at a stage's end: a digest of model, data, settings, and the stages before (`previous`).
+    Stages with the same fingerprint train to the same weights."""
     relevant = {
         "stage": dataclasses.asdict(config.stages[name]) | {"steps": steps},
         "model": provenance["model"],
@@ -146,8 +160,8 @@ def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, 
 
 
 def deciding(config: Config) -> dict[str, Any]:
-    """By dotted key, the settings that a stage's fingerprint holds: those of [stages.NAME] for that stage, the others
-    for every one."""
+    """The settings that stage fingerprints hold, by dotted key: those of [stages.NAME] for that stage, the others for
+    every stage."""
     whole = dataclasses.asdict(config)
     kept = {name: whole[name] for name in ("stages", "rewards", "sampling", "grpo", "optimizer")}
     kept |= {"task": config.task.measures, "train": {key: whole["train"][key] for key in LOOP}}
@@ -175,7 +189,7 @@ def _widest(prompts: Sequence[Prompt], config: Config) -> Widest:
 
 
 def _check_trainable(policy: Policy, config: Config) -> None:
-    """Refuse what would train nothing, or not as it was asked."""
+    """Refuse settings that would train nothing, or that contradict the weights' type."""
     if policy.quantised and policy.lora is None:
         raise UsageError(
             "quantised weights cannot be trained, and there is no adapter to train in their place",

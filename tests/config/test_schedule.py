@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smolsum.config.schedule import apportion, epoch_counts
-from smolsum.config.sections import Config, TrainConfig
+from smolsum.config.sections import Config, StageConfig, TrainConfig
 from smolsum.errors import UsageError
 from smolsum.train.batch import PromptOrder
 from smolsum.types import Prompt
@@ -62,13 +62,17 @@ def test_every_epoch_has_the_mix() -> None:
     prompts = tuple(Prompt(str(n), (), (1,), (), {"level": kind}) for n, kind in enumerate(KINDS))
     counts = epoch_counts("s", {"simple": 0.2, "hard": 0.8}, KINDS)
     size = sum(counts.values())
-    config = Config(train=TrainConfig(prompts_per_step=size))
-    order = PromptOrder(prompts, config, 0, KINDS, counts)
+    stage = StageConfig(
+        rewards={}, steps=1, epochs=1.0, temperature=1.0, learning_rate=1e-4, schedule="constant", warmup_steps=0,
+        beta=0.0, mix={"simple": 0.2, "hard": 0.8},
+    )  # fmt: skip
+    config = Config(train=TrainConfig(prompts_per_step=size), stages={"s": stage})
+    order = PromptOrder(prompts, config, "s", KINDS)
     epochs = [order.take(n) for n in range(3)]
     for epoch in epochs:
         assert Counter(p.metadata["level"] for p in epoch) == counts
         assert len({p.id for p in epoch}) == size
     assert {p.id for p in epochs[0]} != {p.id for p in epochs[1]}
-    assert [p.id for p in PromptOrder(prompts, config, 0, KINDS, counts).take(1)] == [p.id for p in epochs[1]]
+    assert [p.id for p in PromptOrder(prompts, config, "s", KINDS).take(1)] == [p.id for p in epochs[1]]
     shares = np.array([counts["simple"], counts["hard"]]) / size
     assert shares == pytest.approx([0.2, 0.8], abs=0.01)

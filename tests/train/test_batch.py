@@ -10,22 +10,34 @@ import pytest
 from smolsum.config.sections import Config, ModelConfig, SamplingConfig, StageConfig, TrainConfig
 from smolsum.policy.load import Policy, load_policy
 from smolsum.rewards import REWARDS
-from smolsum.rollout.sampler import LocalSource, SampleRequest
+from smolsum.rollout.sampler import LocalSource, SampleRequest, Source
 from smolsum.tasks.tldr import TldrConfig
-from smolsum.train.batch import PromptOrder, ahead, collect
+from smolsum.train.batch import Batch, BatchSampler, PromptOrder
 from smolsum.types import Prompt, RolloutGroup
 
-CONFIG = Config(
-    model=ModelConfig(path="builtin:tiny"),
-    task=TldrConfig(),
-    sampling=SamplingConfig(rollouts=2, max_new_tokens=12),
-    train=TrainConfig(prompts_per_step=3, seed=5),
-)
 # whether a completion of at most 12 tokens ends is what the reward is about: most groups are all cut
 STAGE = StageConfig(
     rewards={"length": 1.0}, steps=4, epochs=1.0, temperature=1.0, learning_rate=1e-4, schedule="constant",
     warmup_steps=0, beta=0.0,
 )  # fmt: skip
+CONFIG = Config(
+    model=ModelConfig(path="builtin:tiny"),
+    task=TldrConfig(),
+    sampling=SamplingConfig(rollouts=2, max_new_tokens=12),
+    stages={"length": STAGE},
+    train=TrainConfig(prompts_per_step=3, seed=5),
+)
+
+
+def sampler(source: Source, prompts: tuple[Prompt, ...], config: Config = CONFIG) -> BatchSampler:
+    """The batches of the only stage, of three steps."""
+    stage, order = config.stages["length"], PromptOrder(prompts, config, "length")
+    return BatchSampler(source, order, config, stage, REWARDS, first_step=1, steps=3)
+
+
+def collect(policy: Policy, prompts: tuple[Prompt, ...], config: Config, k: int) -> tuple[Batch, list[int]]:
+    """The batch of the stage's step `k`, sampled by the policy itself."""
+    return sampler(LocalSource(policy, config), prompts, config).collect(k)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +53,7 @@ def prompts(policy: Policy) -> tuple[Prompt, ...]:
 
 def test_every_epoch_has_each_prompt_once(prompts: tuple[Prompt, ...]) -> None:
     """In an order of its own, whatever the step size."""
-    order = PromptOrder(prompts, CONFIG, 0)
+    order = PromptOrder(prompts, CONFIG, "length")
     ids = [prompt.id for step in range(14) for prompt in order.take(step)]
     epochs = [ids[i : i + 7] for i in range(0, 42, 7)]
     assert all(sorted(epoch) == sorted(p.id for p in prompts) for epoch in epochs)
@@ -52,18 +64,12 @@ def test_every_epoch_has_each_prompt_once(prompts: tuple[Prompt, ...]) -> None:
 def test_groups_without_spread_are_replaced(policy: Policy, prompts: tuple[Prompt, ...], rounds: int) -> None:
     """As many groups as the step has prompts are learnt from; one whose rewards are equal only after the last round.
     What was sampled first is what is sampled without refilling, and twice the same."""
-    order = PromptOrder(prompts, CONFIG, 0)
+    order = PromptOrder(prompts, CONFIG, "length")
     config = replace(CONFIG, train=replace(CONFIG.train, refill_rounds=rounds))
-    plain, kept = collect(
-        LocalSource(policy, CONFIG), order, 1, CONFIG, STAGE, step=2, lap=lambda _: None, signals=REWARDS
-    )
+    plain, kept = collect(policy, prompts, CONFIG, 1)
     assert kept == [0, 1, 2]
-    batch, used = collect(
-        LocalSource(policy, CONFIG), order, 1, config, STAGE, step=2, lap=lambda _: None, signals=REWARDS
-    )
-    again, same = collect(
-        LocalSource(policy, CONFIG), order, 1, config, STAGE, step=2, lap=lambda _: None, signals=REWARDS
-    )
+    batch, used = collect(policy, prompts, config, 1)
+    again, same = collect(policy, prompts, config, 1)
     assert (batch.groups, used) == (again.groups, same)
     assert batch.groups[:3] == plain.groups
     spread = [len(set(row)) > 1 for row in batch.totals.tolist()]
@@ -96,12 +102,12 @@ class EagerSource(LocalSource):
 def test_a_stage_samples_at_its_temperature(policy: Policy, prompts: tuple[Prompt, ...], cold: bool) -> None:
     """Near 0 all completions of a prompt are the same: those of the step, those that refill it, those asked for
     ahead. At 1 they differ."""
-    order = PromptOrder(prompts, CONFIG, 0)
-    stage = replace(STAGE, temperature=0.001 if cold else 1.0)
-    config = replace(CONFIG, train=replace(CONFIG.train, refill_rounds=1))
+    stages = {"length": replace(STAGE, temperature=0.001 if cold else 1.0)}
+    config = replace(CONFIG, stages=stages, train=replace(CONFIG.train, refill_rounds=1))
     source = EagerSource(policy, config)
-    batch, _ = collect(source, order, 0, config, stage, step=1, lap=lambda _: None, signals=REWARDS)
-    ahead(source, order, 0, stage, step=1, steps=3)
+    batches = sampler(source, prompts, config)
+    batch, _ = batches.collect(0)
+    batches.request_ahead(0)
     assert len(batch.groups) > 3
     assert len(source.kept) == 6
     for groups in (batch.groups[:3], batch.groups[3:], source.kept):
@@ -110,24 +116,16 @@ def test_a_stage_samples_at_its_temperature(policy: Policy, prompts: tuple[Promp
 
 def test_rollouts_of_a_prompt_met_again_differ(policy: Policy, prompts: tuple[Prompt, ...]) -> None:
     """A prompt that filled a place and comes up in its own step has other seeds there."""
-    order = PromptOrder(prompts, CONFIG, 0)
     config = replace(CONFIG, train=replace(CONFIG.train, refill_rounds=2))
-    batch, _ = collect(
-        LocalSource(policy, CONFIG), order, 1, config, STAGE, step=2, lap=lambda _: None, signals=REWARDS
-    )
-    later, _ = collect(
-        LocalSource(policy, CONFIG), order, 2, CONFIG, STAGE, step=3, lap=lambda _: None, signals=REWARDS
-    )
+    batch, _ = collect(policy, prompts, config, 1)
+    later, _ = collect(policy, prompts, CONFIG, 2)
     seeds = [rollout.seed for b in (batch, later) for group in b.groups for rollout in group.rollouts]
     assert len(set(seeds)) == len(seeds)
 
 
 def test_parts_of_a_batch(policy: Policy, prompts: tuple[Prompt, ...]) -> None:
     """Groups, signals and totals stay together."""
-    order = PromptOrder(prompts, CONFIG, 0)
-    batch, _ = collect(
-        LocalSource(policy, CONFIG), order, 0, CONFIG, STAGE, step=1, lap=lambda _: None, signals=REWARDS
-    )
+    batch, _ = collect(policy, prompts, CONFIG, 0)
     part = (batch + batch).take([4, 0])
     assert part.groups == [batch.groups[1], batch.groups[0]]
     assert part.scores == {"length": [batch.scores["length"][1], batch.scores["length"][0]]}

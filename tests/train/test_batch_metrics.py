@@ -10,7 +10,8 @@ from support.models import EOS, group
 
 from smolsum.config.sections import Config
 from smolsum.tasks.tldr import TldrConfig, step_metrics
-from smolsum.train.batch import Batch, advantage_metrics, rollout_metrics, rollout_rows
+from smolsum.train.batch import Batch
+from smolsum.train.batch import step_metrics as batch_metrics
 from smolsum.types import RolloutGroup
 
 NAN = float("nan")
@@ -22,13 +23,16 @@ TOTALS = np.array([[1.0, 2.0], [4.0, NAN]])
 
 
 def metrics(groups: list[RolloutGroup] = GROUPS, totals: np.ndarray = TOTALS) -> dict[str, float]:
-    return rollout_metrics(Batch(groups, SCORES, totals)) | step_metrics(groups, CONFIG)
+    found = batch_metrics(Batch(groups, SCORES, totals), np.array([[1.0, -1.0], [0.0, 0.0]]))
+    return found | step_metrics(groups, CONFIG)
 
 
 def test_hand_computed() -> None:
     """Every metric of two groups of two, one rollout cut and one reward missing."""
     assert metrics() == pytest.approx(
         {
+            "advantages/mean": 0.0,
+            "advantages/std": math.sqrt(0.5),
             "frac_reward_zero_std": 0.5,
             "completions/mean_length": 11 / 4,
             "completions/min_length": 1.0,
@@ -46,12 +50,6 @@ def test_hand_computed() -> None:
     )
 
 
-def test_advantages() -> None:
-    """Mean and spread of what a step learns from."""
-    found = advantage_metrics(np.array([[1.0, -1.0], [0.0, 0.0]]))
-    assert found == pytest.approx({"advantages/mean": 0.0, "advantages/std": math.sqrt(0.5)})
-
-
 def test_a_mean_of_nothing_is_left_out() -> None:
     """No rollout that ended, no reward that could be computed: no metric, not 0 and not NaN."""
     cut = [group([5], [[9, 9], [9, 9]], stopped=[False, False])]
@@ -65,7 +63,7 @@ def test_a_mean_of_nothing_is_left_out() -> None:
 def test_rows_keep_everything() -> None:
     """A row for each rollout, in order, also of a group that is not learnt from; what is missing is None, which JSON
     can write."""
-    rows = rollout_rows(Batch(GROUPS, SCORES, TOTALS), {1: [0.25, 0.0]})
+    rows = Batch(GROUPS, SCORES, TOTALS).rows({1: [0.25, 0.0]})
     assert [row["advantage"] for row in rows] == [None, None, 0.25, 0.0]
     assert [(row["prompt_id"], row["sample"]) for row in rows] == [("p", 0), ("p", 1), ("p", 0), ("p", 1)]
     assert [row["reward"] for row in rows] == [1.0, 2.0, 4.0, None]

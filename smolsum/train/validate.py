@@ -1,0 +1,45 @@
+"""Validation between steps: greedy completions of the same prompts of the validation split every time."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from smolsum.config.sections import StageConfig
+from smolsum.errors import SmolsumError
+from smolsum.evaluate.sampling import greedy
+from smolsum.evaluate.tables import error_shares
+from smolsum.rewards.combine import combine, score_all
+from smolsum.train.session import Session
+from smolsum.train.setup import Setup
+
+
+def validate(session: Session, setup: Setup, stage: StageConfig) -> dict[str, float]:
+    """The metrics of a validation, under `validation/`: mean reward, the task's score and its summary.
+
+    The reward is left out unless every prompt has one: a mean over other prompts would not compare with earlier
+    validations. Empty where the rewards or measures could not be computed at all.
+    """
+    task, config = setup.task, session.config
+    prompts = setup.prompts["validation"][: config.train.validation_prompts]
+    groups = greedy(setup.policy, prompts, config, version=session.step)
+    try:
+        scores = score_all(groups, stage.rewards, config, task.signals)
+        task.ask_ahead([(g.prompt, g.rollouts[0]) for g in groups], config)
+        rows = [setup.measure(g.prompt, g.rollouts[0]) for g in groups]
+    except SmolsumError as error:  # this step is learned already; the next one waits, or stops with a checkpoint
+        session.notify("not_validated", f"no validation after step {session.step}: {error.message}")
+        return {}
+    totals = combine(groups, scores, stage.rewards)
+    rewards = [row[0] for row in totals if row[0] is not None]
+    column = [row[task.score] for row in rows if row.get(task.score) is not None]
+    summary = {task.score: fmean(column) if column else None} | task.summarise(rows)
+    summary |= error_shares(task.errors, rows)
+    # a prompt without references lacks its overlap in every validation, so its absence changes no comparison
+    lost = sum(row[0] is None and bool(g.prompt.references) for row, g in zip(totals, groups, strict=True))
+    lacks = task.lacks(summary, len(rows)) or (f"{lost} of {len(rows)} without a value" if lost else "")
+    if lacks:
+        message = f"validation after step {session.step} has no reward and chooses no checkpoint: {lacks}"
+        session.notify("partly_validated", message)
+        rewards = []
+    found = {"validation/reward": fmean(rewards)} if rewards else {}
+    return found | {f"validation/{key}": value for key, value in summary.items() if value is not None}
