@@ -78,10 +78,12 @@ def is_done(subject: Target, judging: JudgeOptions | None) -> bool:
     if judging is None:
         return True
     summary = read_summary(subject.folder)
-    facts, criteria = summary.get("judging") or {}, TASKS[subject.config.task.name].criteria
-    if summary.get("judge") != bench_of(judging.endpoint, judging.rounds, criteria).name or facts.get("missing"):
+    criteria = TASKS[subject.config.task.name].criteria
+    if summary.judge != bench_of(judging.endpoint, judging.rounds, criteria).name:
         return False
-    second = facts.get("second", {})
+    if summary.judging is not None and summary.judging.missing:
+        return False
+    second = (summary.judging and summary.judging.second) or {}
     wanted = judging.second
     return wanted is None or (second.get("model"), second.get("endpoint")) == (wanted.model, wanted.address)
 

@@ -33,7 +33,7 @@ from smolsum.llm.client import Endpoint
 from smolsum.llm.retry import RetryPolicy
 from smolsum.policy.load import Policy
 from smolsum.policy.weights import tokenizer_digest
-from smolsum.runs.records import has_scores, read_summary
+from smolsum.runs.records import SUMMARY, has_scores, read_object
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Task
 from smolsum.tasks.data import Split
@@ -197,7 +197,7 @@ def _second(task: Task, judged: Judged, other: Judged) -> dict[str, Any]:
 
 def _second_recalled(folder: Path, task: Task, items: Sequence[Item], judged: Judged, remedy: str) -> dict[str, Any]:
     """The same of one that an earlier evaluation in this folder asked, if one did."""
-    then = (read_summary(folder).get("judging") or {}).get("second") if has_scores(folder) else None
+    then = (read_object(folder / SUMMARY).get("judging") or {}).get("second") if has_scores(folder) else None
     if not then or set(then["prompts"]) != {c.name for c in task.criteria} or then["model"] == judged.bench.model:
         return {}
     bench = JudgeSpec(then["model"], then["rounds"], then["prompts"], then.get("endpoint", ""))
@@ -244,7 +244,7 @@ def _recall(
     folder: Path, task: Task, items: Sequence[Item], quiet: bool, remedy: str
 ) -> tuple[Judged | None, dict[str, Any]]:
     """What a judge said in an earlier evaluation in this folder."""
-    then = read_summary(folder).get("judging") if has_scores(folder) else None
+    then = read_object(folder / SUMMARY).get("judging") if has_scores(folder) else None
     if not then or set(then["prompts"]) != {c.name for c in task.criteria}:
         return None, {}
     bench = JudgeSpec(then["model"], then["rounds"], then["prompts"], then.get("endpoint", ""))

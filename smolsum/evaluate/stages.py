@@ -73,7 +73,7 @@ def _share(folder: Path, made_from: Mapping[str, Any], weights: str, runs_dir: P
     for run in reversed(list_runs(runs_dir)):
         other = run.evaluation(folder.name)
         with suppress(OSError, ValueError, TypeError, SmolsumError):  # not a whole evaluation: it will be made anew
-            same = has_scores(other) and read_summary(other).get(WEIGHTS) == weights
+            same = has_scores(other) and read_summary(other).weights == weights
             if same and same_completions(json.loads((other / ORIGIN).read_bytes()), json.loads(to_json(made_from))):
                 replace(folder / GENERATIONS, (other / GENERATIONS).read_bytes(), remedy)
                 return

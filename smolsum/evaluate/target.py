@@ -248,8 +248,8 @@ def _evaluation(run: RunPaths, step: int, split: str, sampler: Sampler) -> tuple
                     summary = read_summary(folder)
                 except SmolsumError:  # it will be made anew
                     continue
-                if summary.get("step") == step and summary.get("sampler") == GREEDY.name:
-                    return folder, str(summary.get("label"))
+                if summary.step == step and summary.sampler == GREEDY.name:
+                    return folder, str(summary.label)
     label = f"step-{step:06d}"
     return run.evaluation(f"{label}-{split}{_suffix(sampler)}"), label
 

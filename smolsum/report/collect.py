@@ -23,7 +23,7 @@ from smolsum.report import records
 from smolsum.report.compatibility import KINDS, agreeing, aside, judge_of_most, measured_alike
 from smolsum.report.study import Evaluation, LeftOut, Study, Trained
 from smolsum.runs.paths import LATEST, RunPaths
-from smolsum.runs.records import SCORES, SUMMARY, has_scores, read_summary
+from smolsum.runs.records import SCORES, SUMMARY, has_scores, read_object, read_summary
 from smolsum.stats.loading import load_scores
 
 SPLIT, SAMPLER = "test", "greedy"
@@ -149,15 +149,15 @@ def _finite(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _wanted(folder: Path) -> bool:
     """Whether an evaluation is of the test split."""
-    return bool((read_summary(folder).get("split") or folder.name.rpartition("-")[2]) == SPLIT)
+    return bool((read_summary(folder).split or folder.name.rpartition("-")[2]) == SPLIT)
 
 
 def _is_greedy(folder: Path) -> bool:
-    return bool(read_summary(folder).get("sampler") == SAMPLER)
+    return bool(read_summary(folder).sampler == SAMPLER)
 
 
 def _read_evaluation(folder: Path) -> Evaluation:
-    summary = read_summary(folder)
+    summary = read_object(folder / SUMMARY)
     records.summary(summary, str(folder / SUMMARY))
     records.scores(read_jsonl(folder / SCORES), str(folder / SCORES))
     scores = load_scores(str(folder))

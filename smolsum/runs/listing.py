@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from smolsum.errors import SmolsumError
 from smolsum.runs import reader
 from smolsum.runs.paths import LATEST, RunPaths, list_runs
 from smolsum.runs.reader import Run, process_lives
-from smolsum.runs.records import has_scores, read_summary
+from smolsum.runs.records import SUMMARY, Summary, has_scores, read_object, salvage
 from smolsum.runs.status import run_state
 
 SHOWN = ("length/within_tol", "rouge", "meteor", "bleu", "composite")
@@ -84,41 +83,32 @@ def _signals(stage: Mapping[str, object]) -> str:
     return "+".join(reader.table(stage.get("rewards"))) or "?"
 
 
-def _newest(paths: RunPaths) -> dict[str, Any]:
-    """The summary of the last step's evaluation; of several the one that most was measured in."""
+def _newest(paths: RunPaths) -> Summary:
+    """The summary of the evaluation of the last step; of several the one with the most metrics."""
     summaries = [_summary(folder) for folder in sorted(paths.evaluations.glob("*")) if has_scores(folder)]
-    return max(summaries, key=lambda s: (_step(s), len(s.get("metrics") or {})), default={})
+    return max(summaries, key=lambda s: (-1 if s.step is None else s.step, len(s.metrics)), default=Summary())
 
 
-def _step(summary: dict[str, Any]) -> int:
-    step = summary.get("step")
-    return step if isinstance(step, int) else -1
-
-
-def _summary(folder: Path) -> dict[str, Any]:
+def _summary(folder: Path) -> Summary:
+    """What can be read of a summary."""
     try:
-        return read_summary(folder)
+        return salvage(read_object(folder / SUMMARY), Summary) or Summary()
     except SmolsumError:
-        return {}
+        return Summary()
 
 
-def _metrics(summary: dict[str, Any]) -> tuple[dict[str, float | None], dict[str, str]]:
+def _metrics(summary: Summary) -> tuple[dict[str, float | None], dict[str, str]]:
     """The metrics that a list shows, and their titles."""
-    metrics = reader.table(summary.get("metrics"))
-    told = summary.get("headlines")
-    headlines = [reader.table(h) for h in told] if isinstance(told, list) else []
-    titles = {reader.text(h.get("metric")): reader.text(h.get("title")) for h in headlines}
-    chosen = [key for key in ([key for key in SHOWN if key in metrics] or [*titles]) if key in metrics]
-    return {key: reader.number(metrics[key]) for key in chosen}, {key: titles.get(key) or key for key in chosen}
+    titles = {headline.metric: headline.title for headline in summary.headlines}
+    keys = [key for key in SHOWN if key in summary.metrics] or [key for key in titles if key in summary.metrics]
+    return {key: summary.metrics[key] for key in keys}, {key: titles.get(key) or key for key in keys}
 
 
 def _evaluation(folder: Path) -> Listed:
     summary = _summary(folder)
-    model = summary.get("model")
-    path = str(model.get("path", "")) if isinstance(model, dict) else ""
-    task = reader.text(reader.table(summary.get("task")).get("name"))
-    state = "finished" if summary else "damaged"
-    hint = "" if summary else f"remove {folder} and evaluate again"
+    damaged = summary == Summary()
+    state, hint = ("damaged", f"remove {folder} and evaluate again") if damaged else ("finished", "")
+    task, model = str((summary.task or {}).get("name", "")), summary.model.path
     return Listed(
-        folder.name, str(folder), "evaluation", state, None, None, task, path, "", "", hint, *_metrics(summary)
+        folder.name, str(folder), "evaluation", state, None, None, task, model, "", "", hint, *_metrics(summary)
     )

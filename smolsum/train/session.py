@@ -240,7 +240,7 @@ class Session:
                 self.paths, label=label, step=self.step, trained=self.fingerprints.get(label, ""),
             )  # fmt: skip
             self._evaluating = False
-        self.results[label] = read_summary(folder)["metrics"]
+        self.results[label] = read_summary(folder).metrics
 
     def finish(self) -> None:
         """Mark the run as finished and show the evaluations side by side."""

@@ -183,7 +183,7 @@ def damage(runs: Path, kind: str) -> str:
     if kind == "metric":
         summary["metrics"]["composite"] = "high"
         (folder / "summary.json").write_text(json.dumps(summary))
-        return "malformed: ValueError: "
+        return "malformed: "
     if kind == "data":
         changed = (folder / "scores.jsonl").read_text().replace('"d1"', '"d2"')
         (folder / "scores.jsonl").write_text(changed)

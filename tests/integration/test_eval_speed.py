@@ -24,5 +24,5 @@ def test_200_posts_in_a_minute(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environ)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
-    assert read_summary(Path(done.stdout.strip()))["n"] == 200
+    assert read_summary(Path(done.stdout.strip())).n == 200
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 60

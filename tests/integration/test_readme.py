@@ -35,7 +35,7 @@ def test_finetuned_meteor(tmp_path: Path) -> None:
     command = arguments("README.md", "smolsum train --model tiny --strategy finetuned --reward meteor")
     assert main([*command, "--runs-dir", str(tmp_path), "--name", "readme"]) == 0
     run = tmp_path / "readme"
-    start, length = (read_summary(run / "eval" / f"{label}-test")["metrics"] for label in ("start", "length"))
+    start, length = (read_summary(run / "eval" / f"{label}-test").metrics for label in ("start", "length"))
     assert start["length/within_tol"] < 0.25
     assert length["length/within_tol"] >= 0.90
     assert length["repeated_trigrams"] <= start["repeated_trigrams"] + 0.05
@@ -52,9 +52,9 @@ def test_included_meteor(tmp_path: Path) -> None:
     command = arguments("docs/tldr.md", "smolsum train --model tiny --strategy included --reward meteor")
     assert main([*command, "--runs-dir", str(tmp_path), "--name", "readme"]) == 0
     run = tmp_path / "readme"
-    after = read_summary(run / "eval" / "included-test")["metrics"]
+    after = read_summary(run / "eval" / "included-test").metrics
     assert after["length/within_tol"] >= 0.80
-    assert after["meteor"] > read_summary(run / "eval" / "start-test")["metrics"]["meteor"]
+    assert after["meteor"] > read_summary(run / "eval" / "start-test").metrics["meteor"]
 
 
 def test_strict_json(tmp_path: Path) -> None:

@@ -22,9 +22,7 @@ def test_judging_is_learnt_from_chance(tmp_path: Path) -> None:
     before, would not reach by luck (p < 0.01); both letters are used, and what can be seen in a text is seen."""
     assert COMMAND in (ROOT / "README.md").read_text(encoding="utf-8")
     assert main([*COMMAND.split()[1:], "--runs-dir", str(tmp_path), "--name", "readme"]) == 0
-    start, end = (
-        read_summary(tmp_path / "readme" / "eval" / f"{label}-test")["metrics"] for label in ("start", "judge")
-    )
+    start, end = (read_summary(tmp_path / "readme" / "eval" / f"{label}-test").metrics for label in ("start", "judge"))
     rows = [
         {row["id"]: row["right"] for row in read_jsonl(tmp_path / "readme" / "eval" / f"{label}-test" / "scores.jsonl")}
         for label in ("start", "judge")

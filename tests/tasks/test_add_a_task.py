@@ -41,7 +41,7 @@ def test_the_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert all("rewards/upper/mean" in step for step in steps)
     assert all("length/within_tol" not in step for step in steps)
     summary = read_summary(run / "eval" / "capitals-test")
-    assert set(summary["metrics"]) == {"upper", "passed", "errors/lower case"}
+    assert set(summary.metrics) == {"upper", "passed", "errors/lower case"}
     assert main.main(["eval", str(run), "--split", "validation", "--plain"]) == 0
     capsys.readouterr()
     assert main.main(["train", "--task", "capitals", "--set=task.target_tokens=3", "--dry-run"]) == 2

@@ -84,7 +84,7 @@ def test_the_best_checkpoint_is_that_of_all_stages(
     best = max(rows, key=lambda row: (row["validation/passed"], row["validation/reward"]))
     assert main.main(["eval", "whole", "--best", "--plain"]) == 0
     told = capsys.readouterr()
-    assert read_summary(Path(told.out.strip()))["step"] == best["step"]
+    assert read_summary(Path(told.out.strip())).step == best["step"]
     assert f"step {best['step']} of whole did best on the validation split (passed {best['validation/passed']:.3f}" in (
         told.err
     )
@@ -207,7 +207,7 @@ def test_evaluation_and_report(runs: Path, monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(runs))
     assert main.main(["eval", "whole", "--temperature=1", "--samples=4", "--plain"]) == 0
     told = capsys.readouterr()
-    metrics = read_summary(Path(told.out.strip()))["metrics"]
+    metrics = read_summary(Path(told.out.strip())).metrics
     assert metrics["passed/pass@1"] <= metrics["passed/pass@2"] <= metrics["passed/pass@4"]
     assert metrics["parses/pass@4"] >= metrics["passed/pass@4"]
     assert metrics["passed/low"] <= metrics["passed"] <= metrics["passed/high"]
@@ -270,7 +270,7 @@ def test_baseline_thinks_or_not(
     assert [Path(p).name for p in (plain, think)] == [
         f"baseline-strict-json-tiny-json-{variant}-test" for variant in ("plain", "think")
     ]
-    shares = [read_summary(Path(p))["metrics"]["reasoning"] for p in (plain, think)]
+    shares = [read_summary(Path(p)).metrics["reasoning"] for p in (plain, think)]
     assert shares[0] == -0.5
     assert shares[1] > 0
     assert main.main(["stats", "--paired", plain, think, "--metric", "passed"]) == 0
