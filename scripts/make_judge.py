@@ -49,7 +49,7 @@ FILLERS = (
 TASK = TASKS["ab-judge"]
 CONFIG = Config(
     data=DataConfig(prompt_column="completion", completion_column="prompt"),
-    task=AbJudgeConfig(name="ab-judge", **TASK.models[NAME]["task"]),
+    task=AbJudgeConfig(name="ab-judge", **TASK.presets.models[NAME]["task"]),
 )
 
 

@@ -56,9 +56,9 @@ def select(
         raise UsageError(f"flag --task: unknown task {name!r}", hint=nearest(name, TASKS))
     found = TASKS[name]
     return Selection(
-        _expand("--model", models, found.grid.models or tuple(found.models), found),
-        _expand("--strategy", strategies, found.grid.strategies or tuple(found.strategies), found),
-        _expand("--reward", rewards, found.grid.rewards, found),
+        _expand("--model", models, found.presets.everything("models"), found),
+        _expand("--strategy", strategies, found.presets.everything("strategies"), found),
+        _expand("--reward", rewards, found.presets.everything("rewards"), found),
     )
 
 
@@ -139,7 +139,7 @@ def plan(
         pairs = [(strategy, reward) for strategy in selection.strategies for reward in selection.rewards]
         several = [resolved(model, *pair, common) for pair in pairs]
         signals = {name for config in several for stage in config.stages.values() for name in stage.rewards}
-        if len(pairs) > 1 and "length" in signals and FINETUNED in TASKS[several[0].task.name].strategies:
+        if len(pairs) > 1 and "length" in signals and FINETUNED in TASKS[several[0].task.name].presets.strategies:
             # the fine-tuned runs begin with length alone, and all are compared with it
             pairs.insert(0, (FINETUNED, "length"))
             alone = [pair for pair, one in zip(pairs[1:], several, strict=True) if _is_length_only(one)]

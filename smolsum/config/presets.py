@@ -1,18 +1,20 @@
-"""The presets that a task can be given: those shipped for all, and its own.
+"""Presets: TOML files of the folder `presets/` at the top of the repository, those of the tasks among them.
 
-Configuration as text: the TOML files in `presets/` at the top of the repository, and the user's own.
-
-models/       a model with the data and the step sizes that suit it; `[stage_defaults.NAME]` holds values
-              for the stages of that name, whichever strategy makes them
-strategies/   the stages of a run; in `rewards` the word "quality" stands for the signals of --reward
+models/       a model with the data and the step sizes that suit it; `[stage_defaults.NAME]` holds values for the stages
+              of that name, whichever strategy has them
+strategies/   the stages of a run, for tasks without strategies of their own; in `rewards` the word "quality" stands for
+              the signals of --reward
 profiles/     everything else; `default` lies under every run
+tasks/        what a task adds to these: the keys are the fields of `TaskPresets`
 
-To add one, add a file here, opening with a comment that says what it is for.
+To add a preset, add a file, or a table to the file of a task. It opens with a comment that names the table of the study
+that it reproduces, or says that there is none. `read_file` reads a user's own configuration in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -24,10 +26,51 @@ from smolsum.config.sections import Config, TaskConfig
 from smolsum.errors import UsageError, nearest
 
 KINDS = ("profiles", "models", "strategies")
+Table = Mapping[str, Any]
+"""nested tables, as a TOML file has them"""
+
+
+def _shared_strategies() -> Mapping[str, Table]:
+    return {name: read_table("strategies", name) for name in preset_names("strategies")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskPresets:
+    """What is meant where a run of a task names no model, strategy or reward, and the presets that the task adds."""
+
+    model: str = "tiny"
+    """--model where none is given"""
+    strategy: str = ""
+    """--strategy where none is given; empty: the first of `strategies`"""
+    reward: str = ""
+    """--reward where none is given; empty: the strategies name all signals"""
+    defaults: Table = field(default_factory=dict)
+    """settings that override those of the model's shared preset"""
+    models: Mapping[str, Table] = field(default_factory=dict)
+    """presets for --model; one with the name of a shared preset adds to it"""
+    strategies: Mapping[str, Table] = field(default_factory=_shared_strategies)
+    """presets for --strategy: tables with `stages`"""
+    profiles: Mapping[str, Table] = field(default_factory=dict)
+    """presets for --preset"""
+    grid: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """what `all` means for `models`, `strategies` and `rewards`; by default all models and strategies above"""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "strategy", self.strategy or next(iter(self.strategies)))
+
+    def everything(self, option: str) -> tuple[str, ...]:
+        """What `all` means for one of `models`, `strategies` and `rewards`."""
+        own: Mapping[str, Iterable[str]] = {"models": self.models, "strategies": self.strategies}
+        return tuple(self.grid.get(option) or own.get(option, ()))
+
+
+def task_presets(task: str) -> TaskPresets:
+    """Returns what `presets/tasks/TASK.toml` holds."""
+    return TaskPresets(**read_table("tasks", task))
 
 
 class TaskSettings(Protocol):
-    """What a configuration needs to know of a task; `smolsum.tasks.base.Task` says what each field means."""
+    """What a configuration needs to know of a task; `smolsum.tasks.base.Task` explains each field."""
 
     @property
     def name(self) -> str: ...
@@ -42,23 +85,11 @@ class TaskSettings(Protocol):
     @property
     def check(self) -> Callable[[Config], Sequence[str]]: ...
     @property
-    def model(self) -> str: ...
-    @property
-    def strategy(self) -> str: ...
-    @property
-    def reward(self) -> str: ...
-    @property
-    def defaults(self) -> Mapping[str, Any]: ...
-    @property
-    def models(self) -> Mapping[str, Mapping[str, Any]]: ...
-    @property
-    def strategies(self) -> Mapping[str, Mapping[str, Any]]: ...
-    @property
-    def profiles(self) -> Mapping[str, Mapping[str, Any]]: ...
+    def presets(self) -> TaskPresets: ...
 
 
 class Entry(NamedTuple):
-    """One dotted key, its value (for a table a dict, whose own entries follow) and where it stands."""
+    """One dotted key, its value (for a table a dict, whose own entries follow) and its source."""
 
     key: str
     value: Any
@@ -81,7 +112,7 @@ def read_table(kind: str, name: str) -> dict[str, Any]:
     return tomli.loads(_folder(kind).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
-def entries(table: Mapping[str, Any], source: str) -> list[Entry]:
+def entries(table: Table, source: str) -> list[Entry]:
     """Returns the entries of nested tables that come from one place."""
     return [Entry(key, value, source) for key, value in walk(table)]
 
@@ -111,7 +142,7 @@ def read_file(path: Path) -> list[Entry]:
     return [Entry(key, value, f"{path}:{lines[key]}" if key in lines else str(path)) for key, value in walk(document)]
 
 
-def walk(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def walk(table: Table, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yields every dotted key with its value, a table before what it holds."""
     for name, value in table.items():
         key = f"{prefix}{name}"
@@ -179,8 +210,9 @@ def read_for(task: TaskSettings, kind: str, name: str) -> list[Entry]:
 
 def task_defaults(task: TaskSettings) -> list[Entry]:
     """Returns what the task sets for every model."""
-    return entries(task.defaults, f"task {task.name}")
+    return entries(task.presets.defaults, f"task {task.name}")
 
 
-def _own(task: TaskSettings, kind: str) -> Mapping[str, Mapping[str, Any]]:
-    return {"models": task.models, "strategies": task.strategies, "profiles": task.profiles}[kind]
+def _own(task: TaskSettings, kind: str) -> Mapping[str, Table]:
+    own = task.presets
+    return {"models": own.models, "strategies": own.strategies, "profiles": own.profiles}[kind]

@@ -103,13 +103,13 @@ class Schema:
 
 def strategy_layer(strategy: str, reward: str | None, task: TaskSettings) -> list[Entry]:
     """Returns a strategy's stages with their signals, without the stages that no signal is left for."""
-    if strategy not in task.strategies:
-        hint = nearest(strategy, task.strategies)
+    if strategy not in task.presets.strategies:
+        hint = nearest(strategy, task.presets.strategies)
         raise UsageError(f"flag --strategy: unknown strategy {strategy!r}", hint=hint)
-    chosen = task.reward if reward is None else reward
+    chosen = task.presets.reward if reward is None else reward
     signals = parse_reward(chosen, task.signals) if chosen else ()
     quality = () if signals == ("length",) else signals
-    quality_source = f"default reward {task.reward}" if reward is None else "flag --reward"
+    quality_source = f"default reward {task.presets.reward}" if reward is None else "flag --reward"
     entries, empty, takes_reward = [], set(), False
     for key, value, source in read_for(task, "strategies", strategy):
         if not (key.endswith(".rewards") and isinstance(value, Sequence)):
@@ -125,7 +125,7 @@ def strategy_layer(strategy: str, reward: str | None, task: TaskSettings) -> lis
     if reward is not None and not takes_reward:
         raise UsageError(
             f"flag --reward: strategy {strategy} of task {task.name} names all of its signals",
-            hint=f"--set stages.{next(iter(task.strategies[strategy]['stages']))}.rewards.SIGNAL=WEIGHT",
+            hint=f"--set stages.{next(iter(task.presets.strategies[strategy]['stages']))}.rewards.SIGNAL=WEIGHT",
         )
     return [entry for entry in entries if ".".join(entry.key.split(".")[:2]) not in empty]
 
@@ -235,7 +235,7 @@ def resolve(
     elif any(entry.key == "model.path" for layer in [*layers, own, typed] for entry in layer):
         layers.insert(0, task_defaults(task))
     else:
-        layers.insert(0, read_for(task, "models", task.model))
+        layers.insert(0, read_for(task, "models", task.presets.model))
 
     given: dict[str, Given] = {}
     for layer in [read_preset("profiles", "default"), *layers]:
@@ -245,7 +245,7 @@ def resolve(
         if environ.get(variable):
             _lay(given, [Entry(key, environ[variable], f"environment {variable}")], "user", schema)
     if strategy is not None or reward is not None or not _stage_names(given):
-        chosen = [task.strategy, *(name for kind, name in shipped if kind == "strategies")][-1]
+        chosen = [task.presets.strategy, *(name for kind, name in shipped if kind == "strategies")][-1]
         layer = strategy_layer(chosen if strategy is None else strategy, reward, task)
         _lay(given, [entry for entry in layer if not _is_the_models_own(entry.key, given)], "preset", schema)
     _lay(given, typed, "typed", schema)
@@ -272,7 +272,7 @@ def render_with_sources(resolved: Resolved) -> str:
 
 def model_path(model: str, tasks: Mapping[str, TaskSettings]) -> str:
     """Returns what `load_policy` takes for a value of --model: a preset's model, a directory or a hub id."""
-    task = next((task for task in tasks.values() if model in task.models), next(iter(tasks.values())))
+    task = next((task for task in tasks.values() if model in task.presets.models), next(iter(tasks.values())))
     return _model_layer(model, task)[0]
 
 

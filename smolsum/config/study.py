@@ -26,9 +26,6 @@ REWARDS = {
     "bleu-rouge": ("bleu", "rouge"),
 }
 """the study's reward configurations (Table 8), in the order of its Tables 10-13"""
-MODELS = ("qwen", "lfm")
-"""the study's models, as `--model` takes them"""
-
 NAMED = 3
 """signals that a name has room for"""
 

@@ -10,9 +10,8 @@ To add one: write `tasks/<name>.py` with a `TASK`, and add its name to `NAMES` i
   signals      what completions are rewarded for, by name: functions that score a whole step at once (they may ask a
                server; None is a value that could not be computed, never 0), a `Dependent` one where it needs others'
                values. The general ones are in `smolsum.rewards.REWARDS`; a task lists those that make sense for it.
-  defaults     the model, strategy and reward that are meant when none is given; `defaults` lie over the model's preset,
-               `models` and `profiles` add presets of the task's own, `strategies` are its stages with their weights.
-               All are tables as a TOML file has them.
+  presets      the model, strategy and reward that are meant when none is given, its stages with their weights, and
+               presets of its own: `task_presets(NAME)` for `presets/tasks/NAME.toml`, or a `TaskPresets`.
   evaluation   `measurer` (one completion to its metrics), `summarise` (the rows of a split to their summary), what is
                shown of it (`headlines`, `panels`; `watched` in the lines of a training), what configurations are
                compared by (`score`), what goes wrong (`errors`), what a judge is asked (`criteria`, perhaps none), and
@@ -27,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from smolsum.config.presets import TaskPresets
 from smolsum.config.sections import Config, TaskConfig
 from smolsum.tasks.data import Example, Split, load_split
 from smolsum.types import COMPOSITE, Criterion, Prompt, Rollout, RolloutGroup
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 Messages = tuple[dict[str, str], ...]
 Row = Mapping[str, Any]
-Table = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -67,15 +66,6 @@ class ErrorKind:
     meaning: str
     shown: Callable[[Row], bool | None]
     """a row with its metrics, and the judge's where there was one; None where the row cannot tell"""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """What `all` means for --model, --strategy and --reward; empty: all presets and strategies of the task's own."""
-
-    models: tuple[str, ...] = ()
-    strategies: tuple[str, ...] = ()
-    rewards: tuple[str, ...] = ()
 
 
 def load_rows(config: Config, split: str) -> Split:
@@ -121,22 +111,8 @@ class Task:
     meanings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """range and meaning, in words, of the signals that are the task's own: a report shows them"""
 
-    model: str
-    """--model where none is given"""
-    strategy: str
-    """--strategy where none is given"""
-    strategies: Mapping[str, Table]
-    """tables with `stages`; in a list of signals the word "quality" stands for those of --reward"""
-    reward: str = ""
-    """--reward where none is given; empty: strategies name all signals"""
-    defaults: Table = field(default_factory=dict)
-    """settings over the model's preset"""
-    models: Mapping[str, Table] = field(default_factory=dict)
-    """presets for --model, over the shipped ones of the same name"""
-    profiles: Mapping[str, Table] = field(default_factory=dict)
-    """presets for --preset"""
-    grid: Grid = Grid()
-    """what `all` means"""
+    presets: TaskPresets
+    """models, strategies and settings where none are given, and presets of the task's own"""
 
     kind: str = ""
     """the column by whose values a stage may mix prompts; empty: there is none"""

@@ -18,15 +18,13 @@ from statistics import fmean
 from typing import Any, Literal, cast
 
 from smolsum.config.fields import Count, PositiveCount
-from smolsum.config.presets import preset_names, read_table
+from smolsum.config.presets import task_presets
 from smolsum.config.sections import Config, TaskConfig
-from smolsum.config.study import FINETUNED, INCLUDED, MODELS
-from smolsum.config.study import REWARDS as REWARD_SETS
 from smolsum.errors import UsageError
 from smolsum.rewards import REWARDS
 from smolsum.rewards.meteor import find_lexicon, meteor
 from smolsum.rewards.overlap import bleu, rouge_l
-from smolsum.tasks.base import ErrorKind, Grid, Headline, Messages, MetricTable, Row, Task
+from smolsum.tasks.base import ErrorKind, Headline, Messages, MetricTable, Row, Task
 from smolsum.tasks.data import Example, Split
 from smolsum.tasks.facts import count_facts, vocabulary
 from smolsum.tasks.text_metrics import (
@@ -241,11 +239,7 @@ TASK = Task(
     settings=TldrConfig,
     messages=messages,
     signals=REWARDS,
-    model="tiny",
-    strategy="finetuned",
-    strategies={name: read_table("strategies", name) for name in preset_names("strategies")},
-    reward="meteor",
-    grid=Grid(MODELS, (FINETUNED, INCLUDED), tuple(REWARD_SETS)),
+    presets=task_presets("tldr"),
     measurer=measurer,
     needs_all_splits=True,
     summarise=summarise,

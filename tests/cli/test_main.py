@@ -342,9 +342,9 @@ def test_help_names_what_is_shipped(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"{name}:" in strategy for name in preset_names("strategies"))
     assert all(name in reward for name in REWARDS)
     assert all(name in preset for name in preset_names("profiles") if name != "default")
-    assert f"[default: the task's, {TASKS[DEFAULT_TASK].model}]" in model
-    assert f"[default: the task's, {TASKS[DEFAULT_TASK].strategy}]" in strategy
-    assert f"[default: the task's, {TASKS[DEFAULT_TASK].reward}]" in reward
+    assert f"[default: the task's, {TASKS[DEFAULT_TASK].presets.model}]" in model
+    assert f"[default: the task's, {TASKS[DEFAULT_TASK].presets.strategy}]" in strategy
+    assert f"[default: the task's, {TASKS[DEFAULT_TASK].presets.reward}]" in reward
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

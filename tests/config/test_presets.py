@@ -1,26 +1,30 @@
-"""The shipped presets: each resolves, holds the study's values, and is found in an installed package."""
+"""The shipped presets: each resolves, holds the values of the table it reproduces, and is found when installed."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
-from itertools import product
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli
 from support.places import ROOT
 
-from smolsum.config.presets import KINDS, preset_names, read_preset
+from smolsum.config.presets import KINDS, find_preset, names_for, preset_names, read_preset
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config, to_toml
+from smolsum.config.study import REWARDS as REWARD_SETS
 from smolsum.tasks import TASKS
 from smolsum.tasks.tldr import TldrConfig
 
 PRESETS = [(kind, name) for kind in KINDS for name in preset_names(kind)]
 FOLDER = ROOT / "presets"
+TABLE = tomli.loads((ROOT / "tests" / "golden" / "presets.toml").read_text(encoding="utf-8"))
 
 
 def config(
@@ -30,9 +34,11 @@ def config(
     reward: str | None = None,
     presets: tuple[str, ...] = (),
     config_file: Path | None = None,
+    task: str | None = None,
 ) -> Config:
     return resolve(
         TASKS,
+        flags={"task.name": task},
         model=model,
         strategy=strategy,
         reward=reward,
@@ -50,10 +56,72 @@ def test_names() -> None:
     assert len(PRESETS) == len({name for _, name in PRESETS})
 
 
-@pytest.mark.parametrize(("kind", "name"), PRESETS)
-def test_opens_with_a_comment(kind: str, name: str) -> None:
-    """Every preset opens with a comment that says what it reproduces or what it is for."""
-    assert (FOLDER / kind / f"{name}.toml").read_text(encoding="utf-8").startswith("# ")
+def own_presets() -> list[str]:
+    """The presets in the files of the tasks: `TASK KIND/NAME`, and `TASK defaults`."""
+    found = []
+    for name, task in TASKS.items():
+        own = task.presets
+        tables = {"models": own.models, "profiles": own.profiles, "strategies": own.strategies}
+        found += [f"{name} defaults"] * bool(own.defaults)
+        found += [f"{name} {kind}/{one}" for kind, of_kind in tables.items() for one in of_kind if name != "tldr"]
+    return found
+
+
+def test_opens_with_a_comment() -> None:
+    """Every file, and every preset in the file of a task, opens with a comment: what it reproduces or is for."""
+    for path in FOLDER.rglob("*.toml"):
+        assert path.read_text(encoding="utf-8").startswith("# "), path
+    for path in (FOLDER / "tasks").glob("*.toml"):
+        seen: set[tuple[str, ...]] = set()
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for above, line in zip(["", *lines], lines, strict=False):
+            if header := re.match(r"\[(models|strategies|profiles)\.(?:\"([^\"]+)\"|([\w-]+))", line):
+                preset = header.groups()
+                assert preset in seen or above.startswith("# "), (path.name, line)
+                seen.add(preset)
+
+
+def test_every_preset_is_in_the_table() -> None:
+    """No preset is without an entry that names its table, and no entry without a preset."""
+    assert sorted(TABLE) == sorted([*own_presets(), *(f"{kind}/{name}" for kind, name in PRESETS)])
+
+
+@pytest.mark.parametrize(
+    ("preset", "model"), [(name, model) for name in TABLE for model in TABLE[name]["with"]["model"]]
+)
+def test_table_holds(preset: str, model: str) -> None:
+    """Every preset resolves to the values of its table; where it differs on purpose, the golden file says why."""
+    entry, task = TABLE[preset], preset.partition(" ")[0] if " " in preset else None
+    chosen = {key: value for key, value in entry["with"].items() if key in ("strategy", "reward")}
+    presets = (entry["with"]["preset"],) if "preset" in entry["with"] else ()
+    found = asdict(config(task=task, model=model, presets=presets, **chosen))
+    for key, expected in entry["values"].items():
+        value: Any = found
+        for part in key.split("."):
+            value = value[part]
+        if isinstance(expected, dict) and "ours" in expected:
+            assert expected.keys() == {"seed", "ours", "why"}, key
+            assert expected["seed"] != expected["ours"], key
+            expected = expected["ours"]
+        assert (value, type(value)) == (expected, type(expected)), key
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_presets_of_a_task_resolve(name: str) -> None:
+    """Every model, strategy and profile of every task resolves."""
+    task = TASKS[name]
+    for kind in KINDS:
+        for one in names_for(task, kind):
+            assert find_preset(task, one)
+            chosen: dict[str, Any] = {"model": one} if kind == "models" else {"strategy": one}
+            assert config(task=name, **({"presets": (one,)} if kind == "profiles" else chosen)).stages
+
+
+def test_grid_of_the_study() -> None:
+    """`all` means the study's two models, two strategies and six rewards (Table 8), in the order of its tables."""
+    assert TASKS["tldr"].presets.everything("rewards") == tuple(REWARD_SETS)
+    assert TASKS["tldr"].presets.everything("models") == ("qwen", "lfm")
+    assert TASKS["tldr"].presets.everything("strategies") == preset_names("strategies") == ("finetuned", "included")
 
 
 @pytest.mark.parametrize("model", preset_names("models"))
@@ -77,52 +145,6 @@ def test_strategies_hold_stages_only(name: str) -> None:
     assert {"stages"} == {entry.key.split(".")[0] for entry in read_preset("strategies", name)}
 
 
-@pytest.mark.parametrize(("model", "profile"), [*product(preset_names("models"), ("default", "study"))])
-def test_table_9_holds(model: str, profile: str) -> None:
-    """What the study fixed for all runs holds for its own models, and for any model in its profile."""
-    result = config(model=model, presets=(profile,))
-    assert (result.grpo.eps_low, result.grpo.eps_high, result.optimizer.max_grad_norm) == (0.2, 0.2, 1.0)
-    assert (result.sampling.rollouts, result.data.max_input_tokens) == (8, 512)
-    if profile == "study" or model in ("qwen", "lfm"):
-        assert (result.optimizer.learning_rate, result.grpo.beta) == (2e-6, 1e-4)
-        assert (result.train.prompts_per_step, result.train.accumulation_steps) == (2, 1)
-        assert result.optimizer.schedule == "constant"
-
-
-def test_study_numerics() -> None:
-    """The study's profile has the numerics its code had, the default profile the corrected ones."""
-    study, default = config(model="qwen", presets=("study",)), config(model="qwen")
-    assert (
-        study.grpo.loss,
-        study.grpo.old_logprobs,
-        study.grpo.mask_truncated,
-    ) == ("study", "recomputed", False)
-    assert (
-        default.grpo.loss,
-        default.grpo.old_logprobs,
-        default.grpo.mask_truncated,
-    ) == ("grpo", "sampler", True)
-    for result, numerics in ((study, (0.99, 0.1, False, "study")), (default, (0.999, 0.0, True, "masters"))):
-        o = result.optimizer
-        assert numerics == (o.beta2, o.weight_decay, o.bias_correction, o.precision)
-    assert (
-        study.model.dtype,
-        study.sampling.max_new_tokens,
-        study.rewards.length_shape,
-    ) == ("bfloat16", 512, "linear")
-
-
-def test_models() -> None:
-    """Each model preset names its model and the data that belongs to it."""
-    found = {name: (config(model=name).model.path, config(model=name).data.path) for name in preset_names("models")}
-    assert found == {
-        "tiny": ("builtin:tiny", "builtin:tldr-mini"),
-        "tiny-lfm": ("builtin:tiny-lfm", "builtin:tldr-mini"),
-        "qwen": ("Qwen/Qwen2.5-0.5B-Instruct", "mlabonne/smoltldr"),
-        "lfm": ("LiquidAI/LFM2.5-350M", "mlabonne/smoltldr"),
-    }
-
-
 def test_system_prompt_states_no_length() -> None:
     """The training prompt gives no number and no unit of length: the reward teaches it."""
     prompt = TldrConfig().system_prompt.lower()
@@ -138,7 +160,7 @@ def test_presets_are_found_inside_an_archive(tmp_path: Path) -> None:
             file.write(path, path.relative_to(ROOT))
         for path in FOLDER.rglob("*.toml"):
             file.write(path, Path("smolsum") / path.relative_to(ROOT))
-    code = "from smolsum.config import presets as p; print(p.__file__, p.read_preset('models', 'lfm'))"
+    code = "from smolsum.config import presets as p; print(p.__file__, p.read_preset('models', 'lfm'), p.task_presets('doc-qa'))"
     environment = {**os.environ, "PYTHONPATH": str(archive)}
     run = subprocess.run(
         [sys.executable, "-c", code],
@@ -150,3 +172,4 @@ def test_presets_are_found_inside_an_archive(tmp_path: Path) -> None:
     )
     assert run.stdout.startswith(str(archive))
     assert "LiquidAI/LFM2.5-350M" in run.stdout
+    assert "ServiceNow/repliqa" in run.stdout

@@ -1,7 +1,4 @@
-"""Judging which of two samples is the original, the other having been corrupted: notes first, then a letter.
-
-The preset of the built-in judge: learns on two CPU cores within minutes.
-"""
+"""Judging which of two samples is the original, the other having been corrupted: notes first, then a letter."""
 
 from __future__ import annotations
 
@@ -9,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Any
 
+from smolsum.config.presets import task_presets
 from smolsum.config.sections import Config, TaskConfig
 from smolsum.errors import UsageError
 from smolsum.rewards import REWARDS
@@ -21,23 +18,6 @@ from smolsum.tasks.ab_judge.signals import MEANINGS, SIGNALS, is_right, read
 from smolsum.tasks.base import Messages, Task
 from smolsum.tasks.data import Example, Split, generated_split, load_split
 from smolsum.types import RolloutGroup
-
-BUILTIN_JUDGE: dict[str, Any] = {
-    "model": {"path": "builtin:judge"},
-    # Short texts: the references of the posts.
-    "data": {"path": "builtin:tldr-mini", "prompt_column": "completion", "completion_column": "prompt"},
-    "task": {
-        "system_prompt": "Which sample is the original? Notes of {notes_tokens} tokens, then A or B.",
-        "notes_tokens": 32,
-        "notes_width": 8.0,
-    },
-    "sampling": {"rollouts": 4, "max_new_tokens": 80},
-    "grpo": {"beta": 0.005, "mask_truncated": False},
-    # A judgement is one bit: many pairs tell more than many judgements of one.
-    "train": {"prompts_per_step": 16, "validate_every": 25, "validation_prompts": 50, "checkpoint_every": 25},
-    "optimizer": {"learning_rate": 2e-4, "beta2": 0.98, "schedule": "constant", "warmup_steps": 5},
-    "stage_defaults": {"judge": {"steps": 50}},
-}
 
 
 def load(config: Config, split: str) -> Split:
@@ -118,13 +98,7 @@ TASK = Task(
     messages=messages,
     meanings=MEANINGS,
     signals={**SIGNALS, "overlong": REWARDS["overlong"]},
-    model="judge",
-    strategy="judge",
-    strategies={
-        "judge": {"stages": {"judge": {"rewards": {"judgement": 1.0, "judgement_format": 0.2, "notes_length": 0.2}}}}
-    },
-    defaults={"grpo": {"advantage_scale": "none"}, "sampling": {"max_new_tokens": 256}},
-    models={"judge": BUILTIN_JUDGE},
+    presets=task_presets("ab-judge"),
     load=load,
     check=check,
     measurer=measurer,

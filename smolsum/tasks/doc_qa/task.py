@@ -11,11 +11,12 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from smolsum.config.presets import task_presets
 from smolsum.config.sections import Config, TaskConfig
 from smolsum.errors import UsageError
 from smolsum.rewards import REWARDS
 from smolsum.rewards.combine import Values
-from smolsum.tasks.base import ErrorKind, Headline, Messages, MetricTable, Row, Table, Task
+from smolsum.tasks.base import ErrorKind, Headline, Messages, MetricTable, Row, Task
 from smolsum.tasks.data import Example, Split
 from smolsum.tasks.doc_qa.documents import asked_of, load
 from smolsum.tasks.doc_qa.reader import ComparedSummaries, answered, check_reader, measures, ranked, reading, share
@@ -131,10 +132,6 @@ def _mean(rows: Sequence[Row], key: str) -> float | None:
     return fmean(values) if values else None
 
 
-def _strategy(*signals: str) -> Table:
-    return {"stages": {"qa": {"rewards": dict.fromkeys(signals, 1.0)}}}
-
-
 WITHIN = Headline("answered_within", "answered within the limit", "{:.1%}".format)
 WHOLE = Headline("answered", "answered", "{:.1%}".format)
 CEILING = Headline("ceiling", "from the document", "{:.1%}".format)
@@ -142,24 +139,6 @@ WORDS = Headline("words", "words", "{:.1f}".format)
 OVER = Headline("over_limit", "over the limit", "{:.0%}".format)
 REPEATED = Headline("repeated_trigrams", "repeated", "{:.1%}".format)
 UNREAD = Headline("unread", "not read", "{:.0f}".format)
-
-TINY = {
-    # the built-in models know the words of their own prompt only, and write some 75 words where nobody stops them
-    "task": {"system_prompt": "Summarise the post. Keep the key points and who did what.", "max_words": 50},
-    "stage_defaults": {"qa": {"steps": 180}},
-}
-
-REPLIQA = {
-    "data": {
-        "path": "ServiceNow/repliqa",
-        "train_split": "repliqa_0",
-        "validation_split": "repliqa_0",
-        "test_split": "repliqa_0",
-        "max_input_tokens": 4096,
-        "long_prompts": "drop",
-    },
-    "sampling": {"max_new_tokens": 1000},
-}
 
 TASK = Task(
     name="doc-qa",
@@ -176,11 +155,7 @@ TASK = Task(
         "ranking": ("[0, 1]", "the reader's score of a summary, compared with the others of its group"),
         "word_limit": ("[-1, 0]", "words over the limit, in limits, negative"),
     },
-    model="tiny",
-    strategy="answers",
-    strategies={"answers": _strategy("answered", "word_limit"), "ranking": _strategy("ranking", "word_limit")},
-    models={"tiny": TINY, "tiny-lfm": TINY},
-    profiles={"repliqa": REPLIQA},
+    presets=task_presets("doc-qa"),
     load=load,
     measurer=measurer,
     ask_ahead=ask_ahead,

@@ -144,13 +144,6 @@ MEANINGS = {
     "repetition": ("{-1, 0, 1}", "lines and trigrams that are not said again"),
     "strictness": ("[-1, 1]", "nothing said beside the block"),
 }
-THINK_WEIGHTS = {
-    "format": 0.10, "validity": 0.15, "schema": 0.20, "reasoning": 0.25, "truncation": 0.10, "repetition": 0.10,
-    "strictness": 0.10,
-}  # fmt: skip
-PLAIN_WEIGHTS = {
-    "format": 0.20, "validity": 0.25, "schema": 0.25, "truncation": 0.10, "repetition": 0.10, "strictness": 0.10,
-}  # fmt: skip
 
 
 def redistributed(weights: Mapping[str, float], settings: TaskConfig) -> Mapping[str, float]:

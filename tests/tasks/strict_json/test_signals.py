@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smolsum.tasks import TASKS
 from smolsum.tasks.strict_json import signals
 from smolsum.tasks.strict_json.answer import depth, take_apart
 from smolsum.tasks.strict_json.settings import StrictJsonConfig
@@ -254,17 +255,21 @@ def test_time_grows_with_the_length_and_not_with_its_square(start: str, said: st
 
 
 def test_weights() -> None:
-    """Both sets make 1; without thinking the weight of reasoning goes to the others in proportion."""
-    assert sum(signals.THINK_WEIGHTS.values()) == pytest.approx(1)
-    assert sum(signals.PLAIN_WEIGHTS.values()) == pytest.approx(1)
+    """The weights of each stage make 1; without thinking that of reasoning goes to the others in proportion."""
+    strategies = TASKS["strict-json"].presets.strategies
+    weights = [stage["rewards"] for strategy in strategies.values() for stage in strategy["stages"].values()]
+    assert [sum(each.values()) for each in weights] == pytest.approx([1] * 8)
+    plain_weights, think_weights = (
+        strategies[n]["stages"]["standard"]["rewards"] for n in ("standard", "think-standard")
+    )
     plain, think = StrictJsonConfig(), StrictJsonConfig(think=True)
-    assert signals.redistributed(signals.THINK_WEIGHTS, think) == signals.THINK_WEIGHTS
-    moved = signals.redistributed(signals.THINK_WEIGHTS, plain)
+    assert signals.redistributed(think_weights, think) == think_weights
+    moved = signals.redistributed(think_weights, plain)
     assert moved == pytest.approx(
         {"format": 0.4 / 3, "validity": 0.2, "schema": 0.8 / 3, "truncation": 0.4 / 3, "repetition": 0.4 / 3}
         | {"strictness": 0.4 / 3, "reasoning": 0.0}
     )
-    assert signals.redistributed(signals.PLAIN_WEIGHTS, plain) == signals.PLAIN_WEIGHTS
+    assert signals.redistributed(plain_weights, plain) == plain_weights
     assert signals.redistributed({"reasoning": 1.0}, plain) == {"reasoning": 1.0}
 
 
