@@ -4,36 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from smolsum import console
-from smolsum.cli.measure import judge_options, measure
-from smolsum.cli.options import (
-    AttemptsFlag,
-    ConcurrencyFlag,
-    ConfigFlag,
-    DeadlineFlag,
-    FreshFlag,
-    JudgeFlag,
-    ModelFlag,
-    NameFlag,
-    RoundsFlag,
-    RunsFlag,
-    SamplesFlag,
-    SecondFlag,
-    SeedFlag,
-    SetsFlag,
-    SplitFlag,
-    TaskFlag,
-    TemperatureFlag,
-    WorkerFlag,
-    YesFlag,
-    runs_folder,
-    silence_hub_bars,
-    workers_named,
-)
+from smolsum.cli.measure import MeasureFlags, ModelFlag, judge_options, measure
+from smolsum.cli.options import Invocation, OutputFlags, TaskFlag
 from smolsum.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def baseline(
-    context: typer.Context,
+    invocation: Invocation,
+    flags: MeasureFlags,
+    output: OutputFlags,
     task: TaskFlag = None,
     model: ModelFlag = None,
     prompt: Annotated[
@@ -52,7 +31,6 @@ def baseline(
             metavar="PROMPT",
             help="50-words, 64-tokens (any number), or an instruction of your own; repeatable.  "
             "[default: the task's own variants]",
-            show_default=False,
         ),
     ] = None,
     api: Annotated[
@@ -61,107 +39,50 @@ def baseline(
             metavar="MODEL",
             help="A model at $OPENAI_BASE_URL or OpenAI completes the same prompts; repeatable. --model then counts "
             "tokens.",
-            show_default=False,
         ),
     ] = None,
-    split: SplitFlag = "test",
-    judge: JudgeFlag = None,
-    second_judge: SecondFlag = None,
-    rounds: RoundsFlag = 5,
-    concurrency: ConcurrencyFlag = 16,
-    deadline: DeadlineFlag = 120.0,
-    attempts: AttemptsFlag = 6,
-    fresh: FreshFlag = False,
-    temperature: TemperatureFlag = 0.0,
-    seed: SeedFlag = 0,
-    samples: SamplesFlag = 1,
-    name: NameFlag = None,
-    config: ConfigFlag = None,
-    sets: SetsFlag = None,
-    worker: WorkerFlag = None,
-    runs_dir: RunsFlag = None,
-    yes: YesFlag = False,
-    plain: Annotated[bool, typer.Option("--plain", help="No colour, no bar: one plain line a report.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Measure what a model does without training, told in its prompt what is wanted; print a folder for each prompt.
+    """Measure what a model does without training, with the task described in its prompt; print a folder for each
+    prompt.
 
     \b
     Which wording is better?
       smolsum baseline --model tiny
       smolsum stats --paired runs/baseline-tiny-50-words-test runs/baseline-tiny-64-tokens-test
     """
-    context.obj["debug"] = debug
-    console.set_plain(plain)
-    if quiet or not console.live():
-        silence_hub_bars()
-    judging = judge_options(
-        judge,
-        second_judge,
-        rounds=rounds,
-        concurrency=concurrency,
-        deadline=deadline,
-        attempts=attempts,
-        fresh=fresh,
-        yes=yes,
-        quiet=quiet,
-        environ=os.environ,
-    )
+    output.apply()
+    judging = judge_options(flags, quiet=output.quiet, environ=os.environ)
     from smolsum.cli.grid import select
 
     models = select(model, None, None, task).models
-    if name and len(models) > 1:
+    if flags.name and len(models) > 1:
         raise UsageError(f"--name is for one model, and there are {len(models)}", hint="give one --model")
 
-    def found(sampler: Sampler) -> dict[str, Callable[[], Target]]:
+    def find(sampler: Sampler) -> dict[str, Callable[[], Target]]:
         from smolsum.evaluate.sampling import ApiModel
         from smolsum.evaluate.target import baseline_targets
         from smolsum.llm.client import find_endpoint
         from smolsum.llm.retry import RetryPolicy
 
-        others = [find_endpoint(one, os.environ, role="model", option="--api") for one in api or []]
-        behind = [ApiModel(one, RetryPolicy(attempts, deadline), concurrency) for one in others]
-        subjects = [
-            subject
-            for one in models
-            for subject in baseline_targets(
-                one,
-                task=task,
-                variants=prompt or [],
-                split=split,
-                sampler=sampler,
-                name=name,
-                runs_dir=runs_folder(runs_dir),
-                config_file=config,
-                sets=sets or [],
-                workers=workers_named(worker),
-                behind=behind,
-            )
-        ]
-        return {f"{s.label}: {_prompt(s.config)}": _ready(s) for s in subjects}
+        endpoints = [find_endpoint(one, os.environ, role="model", option="--api") for one in api or []]
+        policy = RetryPolicy(flags.attempts, flags.deadline)
+        behind = [ApiModel(endpoint, policy, flags.concurrency) for endpoint in endpoints]
+        options = flags.for_targets(sampler) | {"task": task, "variants": prompt or [], "behind": behind}
+        targets = [target for one in models for target in baseline_targets(one, **options)]
+        return {f"{target.label}: {_prompt(target.config)}": partial(_ready, target) for target in targets}
 
-    measure(
-        context,
-        found,
-        judging,
-        split=split,
-        temperature=temperature,
-        seed=seed,
-        samples=samples,
-        skip=len(models) > 1 and not (sets or config),
-        quiet=quiet,
-    )
+    skip = len(models) > 1 and not (flags.sets or flags.config)
+    measure(find, flags, output, invocation, judging=judging, skip=skip)
+
+
+def _ready(target: Target) -> Target:
+    return target
 
 
 def _prompt(config: Config) -> str:
-    """What the model is told, as it is told it: with the numbers of the settings in it."""
+    """Returns the system message as the model gets it, with the numbers of the settings in it."""
     from smolsum.tasks import TASKS
     from smolsum.tasks.data import Example
 
     messages = TASKS[config.task.name].messages(Example("", "", (), {}), config)
     return next((message["content"] for message in messages if message["role"] == "system"), "")
-
-
-def _ready(subject: Target) -> Callable[[], Target]:
-    return lambda: subject

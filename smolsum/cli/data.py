@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from smolsum import console
+from smolsum.cli.options import set_option
 from smolsum.errors import UsageError
 from smolsum.tasks import NAMES
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def data(
-    context: typer.Context,
     task: Annotated[str, typer.Argument(metavar="TASK", help=f"Whose data: {', '.join(NAMES)}.", show_default=False)],
     output: Annotated[
         Path | None,
@@ -27,12 +27,8 @@ def data(
         ),
     ] = None,
     preview: Annotated[int, typer.Option(metavar="N", min=1, help="Examples of each split to print.")] = 3,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="One setting, e.g. task.train_prompts=5000; repeatable."),
-    ] = None,
+    sets: Annotated[list[str] | None, set_option("task.train_prompts=5000")] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings in TOML.", show_default=False)] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Show the prompts that a task trains and is tested on, or write them to files.
 
@@ -41,8 +37,6 @@ def data(
       smolsum data strict-json --set task.simple=0 --set task.medium=0 --set task.hard=1
       smolsum data strict-json --set task.train_prompts=5000 --output my-json
     """
-    context.obj["debug"] = debug
-
     from smolsum.config.resolve import resolve
     from smolsum.evaluate.prompts import SPLITS
     from smolsum.tasks import TASKS

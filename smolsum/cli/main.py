@@ -1,16 +1,15 @@
 """The command line: parse, dispatch, and turn every failure into `error:`, `hint:` and an exit code.
 
-Nothing heavy is imported at module level, so that `smolsum --help` answers at once: each command imports what
-it runs. Typer's markup is off for the same reason (its help would load Rich), and its handling of exceptions
-too, as errors look alike wherever they come from.
+Nothing heavy is imported at module level, so that `smolsum --help` answers at once: each command imports what it runs.
+Typer's markup is off for the same reason (its help would load Rich), and so is its handling of exceptions, as all
+errors are printed alike.
 """
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -19,6 +18,7 @@ from smolsum.cli.baseline import baseline
 from smolsum.cli.data import data
 from smolsum.cli.doctor import doctor
 from smolsum.cli.evaluate import evaluate
+from smolsum.cli.options import Invocation, command
 from smolsum.cli.report import report
 from smolsum.cli.runs import runs
 from smolsum.cli.serve_worker import serve_worker
@@ -49,32 +49,30 @@ app = typer.Typer(
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command in `argv` (default: the process's arguments) and returns its exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
-    # the command notes here whether tracebacks are wanted, and whether its end has been told; train --watch hands its
-    # own arguments on
-    told: dict[str, Any] = {"debug": False, "said": False, "arguments": args}
+    invocation = Invocation(args)
     try:
-        code = app(args, prog_name="smolsum", standalone_mode=False, obj=told)
+        code = app(args, prog_name="smolsum", standalone_mode=False, obj=invocation)
     except SmolsumError as failure:
-        return _fail(failure, told)
+        return _fail(failure, invocation)
     except typer.TyperException as failure:
         message = failure.format_message().rstrip(".")
         help_page = f"smolsum {args[0]} --help" if args and args[0] in COMMANDS else "smolsum --help"
-        return _fail(UsageError(message[:1].lower() + message[1:], hint=help_page), told)
+        return _fail(UsageError(message[:1].lower() + message[1:], hint=help_page), invocation)
     except KeyboardInterrupt:
         code = 130
     except Exception as failure:
-        hint = None if told["debug"] else f"smolsum {shlex.join([*args, '--debug'])}"
+        hint = None if invocation.debug else f"{invocation.command_line} --debug"
         unexpected = SmolsumError(f"unexpected {type(failure).__name__}: {failure}", hint=hint)
         unexpected.__cause__ = failure
-        return _fail(unexpected, told)
+        return _fail(unexpected, invocation)
     # Typer turns a Ctrl-C inside a command into this code and says nothing
-    if code == 130 and not told["said"]:
+    if code == 130 and not invocation.explained:
         console.error(KeyboardInterrupt("interrupted"))
     return code or 0
 
 
-def _fail(failure: SmolsumError, told: dict[str, Any]) -> int:
-    if told["debug"]:
+def _fail(failure: SmolsumError, invocation: Invocation) -> int:
+    if invocation.debug:
         import traceback
 
         traceback.print_exception(failure)
@@ -100,7 +98,7 @@ def _app(
 ) -> None:
     """Train tiny language models to obey a hard output constraint with GRPO.
 
-    Results go to stdout, everything said to a person to stderr.
+    Results go to stdout, messages to stderr.
     """
     if context.invoked_subcommand is None:
         console.narrate(context.get_help())
@@ -119,5 +117,5 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "runs": runs,
     "doctor": doctor,
 }
-for _name, _command in COMMANDS.items():
-    app.command(_name, epilog=_EXIT_CODES)(_command)
+for _name, _function in COMMANDS.items():
+    app.command(_name, epilog=_EXIT_CODES)(command(_function))

@@ -1,17 +1,20 @@
-"""What `smolsum eval` and `smolsum baseline` share: who judges, at what cost, and many evaluations as one command."""
+"""What `smolsum eval` and `smolsum baseline` share: their flags, the judge and its cost, and evaluations in a row."""
 
 from __future__ import annotations
 
 import math
-import shlex
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from smolsum import console
+from smolsum.cli.options import Invocation, OutputFlags, RunsFlag, WorkerFlag, runs_folder, set_option
 from smolsum.errors import InterruptedRun, SmolsumError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
@@ -20,95 +23,81 @@ if TYPE_CHECKING:
     from smolsum.evaluate.sampling import Sampler
     from smolsum.evaluate.target import Target
 
-
-def evaluate_all(
-    subjects: Mapping[str, Callable[[], Target]],
-    *,
-    split: str,
-    sampler: Sampler,
-    judging: JudgeOptions | None,
-    skip: bool,
-    quiet: bool,
-    remedy: str,
-) -> None:
-    """Evaluate each of them and print its folder; with `skip` not those that have all that is asked for.
-
-    One that fails does not stop the others, unless the judge is out of reach, which is the same for all; in the end
-    SmolsumError names those that did.
-    """
-    from smolsum.evaluate.run import evaluate
-
-    failed: dict[str, SmolsumError] = {}
-    for number, (name, make) in enumerate(subjects.items(), start=1):
-        try:
-            subject = make()
-            if skip and is_done(subject, judging):
-                folder = subject.folder
-            else:
-                if not quiet and len(subjects) > 1:
-                    console.narrate(f"evaluation {number} of {len(subjects)}: {name}")
-                if not quiet and subject.chosen:
-                    console.narrate(subject.chosen)
-                folder = evaluate(subject, split=split, sampler=sampler, judging=judging, quiet=quiet, remedy=remedy)
-        except (UnreachableError, InterruptedRun):
-            raise
-        except SmolsumError as error:
-            if len(subjects) == 1:
-                raise
-            failed[name] = error
-            console.warn(f"{name}: {error.message}" + (f" ({error.hint})" if error.hint else ""))
-            continue
-        console.data(str(folder))
-    if failed:
-        many = f"{len(failed)} of {len(subjects)} evaluations failed: {', '.join(failed)}"
-        first = next(iter(failed.values()))
-        # what was asked wrongly fails again, however often
-        wrong = all(isinstance(error, UsageError) for error in failed.values())
-        raise SmolsumError(many, hint=first.hint if wrong and first.hint else f"{remedy} tries them again") from first
+ModelFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODEL",
+        help="Preset (tiny, tiny-lfm, qwen, lfm), directory or hub id; repeatable; all: the study's qwen and lfm.",
+    ),
+]
 
 
-def is_done(subject: Target, judging: JudgeOptions | None) -> bool:
-    """Whether the folder has the scores, and where a judge is asked for, all of that judge's."""
-    from smolsum.evaluate.judging import bench_of
-    from smolsum.runs.records import has_scores, read_summary
-    from smolsum.tasks import TASKS
+@dataclass(frozen=True)
+class MeasureFlags:
+    """The flags of an evaluation that do not say what is evaluated."""
 
-    if not has_scores(subject.folder):
-        return False
-    if judging is None:
-        return True
-    summary = read_summary(subject.folder)
-    criteria = TASKS[subject.config.task.name].criteria
-    if summary.judge != bench_of(judging.endpoint, judging.rounds, criteria).name:
-        return False
-    if summary.judging is not None and summary.judging.missing:
-        return False
-    second = (summary.judging and summary.judging.second) or {}
-    wanted = judging.second
-    return wanted is None or (second.get("model"), second.get("endpoint")) == (wanted.model, wanted.address)
+    split: Annotated[Literal["train", "validation", "test"], typer.Option(help="Split of the data.")] = "test"
+    judge: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Model that judges, at $OPENAI_BASE_URL or OpenAI; none: no judge.  [default: $SMOLSUM_JUDGE_MODEL; "
+            "gpt-5-mini-2025-08-07 where OPENAI_BASE_URL is set; else none]",
+        ),
+    ] = None
+    second_judge: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Another judge, for how far the two agree.")
+    ] = None
+    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Times that each example is judged.")] = 5
+    concurrency: Annotated[int, typer.Option(metavar="N", min=1, help="Questions to the judge at a time.")] = 16
+    deadline: Annotated[
+        float, typer.Option(metavar="S", min=0.1, help="Seconds that an answer of the judge may take.")
+    ] = 120.0
+    attempts: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Times that a question is asked before it is missing.")
+    ] = 6
+    fresh: Annotated[
+        bool,
+        typer.Option("--fresh", help="Use no cache: repeat questions that the judge answered in other evaluations."),
+    ] = False
+    temperature: Annotated[float, typer.Option(metavar="T", min=0.0, help="Sampling temperature; 0 is greedy.")] = 0.0
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of sampling above temperature 0.")] = 0
+    samples: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, help="Completions of each prompt, for pass@k; above temperature 0."),
+    ] = 1
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Folder of the results.")] = None
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Settings of a model that is no run, in TOML.")
+    ] = None
+    sets: Annotated[list[str] | None, set_option("data.path=DIR")] = None
+    worker: WorkerFlag = None
+    runs_dir: RunsFlag = None
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the judge is paid.")] = False
+
+    def for_targets(self, sampler: Sampler) -> dict[str, Any]:
+        """The arguments that `find_target` and `baseline_targets` share."""
+        return {
+            "split": self.split,
+            "sampler": sampler,
+            "name": self.name,
+            "runs_dir": runs_folder(self.runs_dir),
+            "config_file": self.config,
+            "sets": self.sets or [],
+            "workers": ",".join(self.worker) if self.worker else os.environ.get("SMOLSUM_WORKERS", ""),
+        }
 
 
-def judge_options(
-    judge: str | None,
-    second: str | None,
-    *,
-    rounds: int,
-    concurrency: int,
-    deadline: float,
-    attempts: int,
-    fresh: bool,
-    yes: bool,
-    quiet: bool,
-    environ: Mapping[str, str],
-) -> JudgeOptions | None:
-    """Who judges, by flag, $SMOLSUM_JUDGE_MODEL or a base URL that is set; None for nobody. UsageError for a judge
-    without a key or a URL, and for a second one without a first."""
+def judge_options(flags: MeasureFlags, *, quiet: bool, environ: Mapping[str, str]) -> JudgeOptions | None:
+    """Returns the judge by flag, $SMOLSUM_JUDGE_MODEL or a base URL that is set; None without a judge. UsageError for a
+    judge without a key or a URL, and for a second one without a first."""
     from smolsum.llm.client import DEFAULT_JUDGE, find_endpoint
 
     default = DEFAULT_JUDGE if environ.get("OPENAI_BASE_URL") else None
-    model = environ.get("SMOLSUM_JUDGE_MODEL") or default if judge is None else judge
-    if not math.isfinite(deadline):
-        raise UsageError(f"--deadline {deadline} is no time", hint="give seconds, e.g. 600")
+    model = environ.get("SMOLSUM_JUDGE_MODEL") or default if flags.judge is None else flags.judge
+    second = flags.second_judge
+    if not math.isfinite(flags.deadline):
+        raise UsageError(f"--deadline {flags.deadline} is not a finite number of seconds", hint="--deadline 600")
     if not model or model == "none":
         if second:
             raise UsageError("--second-judge needs a first one", hint="--judge MODEL")
@@ -122,75 +111,145 @@ def judge_options(
     return JudgeOptions(
         endpoint=find_endpoint(model, environ),
         second=find_endpoint(second, environ) if second else None,
-        rounds=rounds,
-        concurrency=concurrency,
-        retry=RetryPolicy(attempts=attempts, deadline_s=deadline),
-        approve=_Approval(yes, quiet),
-        fresh=fresh,
+        rounds=flags.rounds,
+        concurrency=flags.concurrency,
+        retry=RetryPolicy(attempts=flags.attempts, deadline_s=flags.deadline),
+        approve=_Approval(flags.yes, quiet),
+        fresh=flags.fresh,
     )
 
 
-def drawn(temperature: float, seed: int, samples: int) -> Sampler:
-    """How completions are drawn. UsageError for several that would all be the same."""
-    from smolsum.evaluate.sampling import Sampler
+class _Approval:
+    """Prints what judging an evaluation will cost and, on a terminal, asks before the first call to a judge.
+    InterruptedRun where the user declines."""
 
-    if samples > 1 and not temperature:
-        raise UsageError(f"{samples} greedy samples of a prompt are all the same", hint="--temperature 0.7")
-    return Sampler(temperature, seed, samples)
+    def __init__(self, agreed: bool, quiet: bool) -> None:
+        self._agreed, self._quiet = agreed, quiet
+        self._approved: set[str] = set()
+
+    def __call__(self, judge: str, estimate: Estimate) -> bool:
+        cost = "price unknown" if estimate.dollars is None else f"about ${estimate.dollars:.2f}"
+        tokens = f"about {estimate.input_tokens:,} tokens in and {estimate.output_tokens:,} out"
+        if not self._quiet:
+            console.narrate(f"judge {judge}: {estimate.calls:,} calls, {tokens}, {cost}")
+        if self._agreed or judge in self._approved or not (sys.stdin.isatty() and sys.stderr.isatty()):
+            return True
+        if not console.agree("go on?"):
+            message = "judging cancelled; all metrics that need no judge are saved"
+            raise InterruptedRun(message, hint="--judge none evaluates without a judge")
+        self._approved.add(judge)
+        return True
+
+
+def measure(
+    find: Callable[[Sampler], Mapping[str, Callable[[], Target]]],
+    flags: MeasureFlags,
+    output: OutputFlags,
+    invocation: Invocation,
+    *,
+    judging: JudgeOptions | None,
+    skip: bool,
+) -> None:
+    """Evaluates all targets that `find` returns, by name, each made when its turn comes; with `skip` not those that are
+    done."""
+    if not math.isfinite(flags.temperature):
+        raise UsageError(
+            f"--temperature {flags.temperature} is not a finite number", hint="0 is greedy, 1 the model's own"
+        )
+    if flags.samples > 1 and not flags.temperature:
+        raise UsageError(f"{flags.samples} greedy samples of a prompt are all the same", hint="--temperature 0.7")
+    remedy = invocation.command_line
+    with _interruptible(remedy):
+        if not output.quiet:
+            console.narrate("starting")  # the imports below take seconds on a cold disk
+        from smolsum.evaluate.sampling import Sampler
+        from smolsum.llm.retry import WaitHook, use_hook
+
+        sampler = Sampler(flags.temperature, flags.seed, flags.samples)
+        with use_hook(WaitHook(progress=(lambda text: None) if output.quiet else console.narrate)):
+            evaluate_all(
+                find(sampler),
+                split=flags.split,
+                sampler=sampler,
+                judging=judging,
+                skip=skip,
+                quiet=output.quiet,
+                remedy=remedy,
+            )
 
 
 @contextmanager
 def _interruptible(remedy: str) -> Iterator[None]:
-    """Ctrl-C in the block is an InterruptedRun: nothing is lost, and `remedy` goes on."""
+    """Turns Ctrl-C in the block into an InterruptedRun: what is done is saved, and `remedy` continues."""
     try:
         yield
     except KeyboardInterrupt as error:
         raise InterruptedRun("interrupted; what was generated and judged is kept", hint=remedy) from error
 
 
-class _Approval:
-    """Says what judging an evaluation will take and, on a terminal, asks before a judge's first. InterruptedRun where
-    the user does not want it."""
-
-    def __init__(self, agreed: bool, quiet: bool) -> None:
-        self.quiet, self._agreed, self._to = quiet, agreed, set[str]()
-
-    def __call__(self, name: str, estimate: Estimate) -> bool:
-        cost = "price unknown" if estimate.dollars is None else f"about ${estimate.dollars:.2f}"
-        tokens = f"about {estimate.input_tokens:,} tokens in and {estimate.output_tokens:,} out"
-        if not self.quiet:
-            console.narrate(f"judge {name}: {estimate.calls:,} calls, {tokens}, {cost}")
-        if self._agreed or name in self._to or not (sys.stdin.isatty() and sys.stderr.isatty()):
-            return True
-        if not console.agree("go on?"):
-            raise InterruptedRun("nobody was asked; all that needs no judge is there", hint="--judge none asks nobody")
-        self._to.add(name)
-        return True
-
-
-def measure(
-    context: typer.Context,
-    found: Callable[[Sampler], Mapping[str, Callable[[], Target]]],
-    judging: JudgeOptions | None,
+def evaluate_all(
+    targets: Mapping[str, Callable[[], Target]],
     *,
     split: str,
-    temperature: float,
-    seed: int,
-    samples: int,
+    sampler: Sampler,
+    judging: JudgeOptions | None,
     skip: bool,
     quiet: bool,
+    remedy: str,
 ) -> None:
-    """Evaluates all that `found` returns, by name, once it is loaded; with `skip` not what is done."""
-    if not math.isfinite(temperature):
-        raise UsageError(f"--temperature {temperature} is no temperature", hint="0 is greedy, 1 the model's own")
-    remedy = shlex.join(["smolsum", *context.obj["arguments"]])
-    with _interruptible(remedy):
-        if not quiet:
-            console.narrate("starting")  # the imports below take seconds on a cold disk
-        from smolsum.llm.retry import WaitHook, use_hook
+    """Evaluates each target and prints its folder; with `skip` not those that have all scores.
 
-        sampler = drawn(temperature, seed, samples)
-        with use_hook(WaitHook(progress=(lambda text: None) if quiet else console.narrate)):
-            evaluate_all(
-                found(sampler), split=split, sampler=sampler, judging=judging, skip=skip, quiet=quiet, remedy=remedy
-            )
+    A failure does not stop the others, unless the judge is out of reach, which is the same for all; SmolsumError names
+    the failed ones in the end.
+    """
+    from smolsum.evaluate.run import evaluate
+
+    failed: dict[str, SmolsumError] = {}
+    for number, (name, make) in enumerate(targets.items(), start=1):
+        try:
+            target = make()
+            if skip and is_done(target, judging):
+                folder = target.folder
+            else:
+                if not quiet and len(targets) > 1:
+                    console.narrate(f"evaluation {number} of {len(targets)}: {name}")
+                if not quiet and target.chosen:
+                    console.narrate(target.chosen)
+                folder = evaluate(target, split=split, sampler=sampler, judging=judging, quiet=quiet, remedy=remedy)
+        except (UnreachableError, InterruptedRun):
+            raise
+        except SmolsumError as error:
+            if len(targets) == 1:
+                raise
+            failed[name] = error
+            console.warn(f"{name}: {error.message}" + (f" ({error.hint})" if error.hint else ""))
+            continue
+        console.data(str(folder))
+    if failed:
+        summary = f"{len(failed)} of {len(targets)} evaluations failed: {', '.join(failed)}"
+        first = next(iter(failed.values()))
+        # a wrong request fails every time
+        wrong = all(isinstance(error, UsageError) for error in failed.values())
+        hint = first.hint if wrong and first.hint else f"{remedy} tries them again"
+        raise SmolsumError(summary, hint=hint) from first
+
+
+def is_done(target: Target, judging: JudgeOptions | None) -> bool:
+    """Whether the folder has all scores, and with `judging` all judgements of that judge."""
+    from smolsum.evaluate.judging import bench_of
+    from smolsum.runs.records import has_scores, read_summary
+    from smolsum.tasks import TASKS
+
+    if not has_scores(target.folder):
+        return False
+    if judging is None:
+        return True
+    summary = read_summary(target.folder)
+    criteria = TASKS[target.config.task.name].criteria
+    if summary.judge != bench_of(judging.endpoint, judging.rounds, criteria).name:
+        return False
+    if summary.judging is not None and summary.judging.missing:
+        return False
+    second = (summary.judging and summary.judging.second) or {}
+    wanted = judging.second
+    return wanted is None or (second.get("model"), second.get("endpoint")) == (wanted.model, wanted.address)

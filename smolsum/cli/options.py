@@ -1,44 +1,25 @@
-"""The flags that `smolsum eval` and `smolsum baseline` share, and what they make of them."""
+"""Flags that several commands share, each declared once, and the state that commands share with `main`.
+
+A flag is an alias such as `TaskFlag`; flags that always come together are a record such as `OutputFlags`, which a
+command takes as one parameter. `command` spreads such records over the signature that Typer reads.
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from smolsum import console
 from smolsum.tasks import DEFAULT_TASK, NAMES
 
-SplitFlag = Annotated[Literal["train", "validation", "test"], typer.Option("--split", help="Split of the data.")]
-JudgeFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--judge",
-        metavar="MODEL",
-        help="Model that judges, at $OPENAI_BASE_URL or OpenAI; none: nobody.  [default: $SMOLSUM_JUDGE_MODEL; "
-        "gpt-5-mini-2025-08-07 where OPENAI_BASE_URL is set; else nobody]",
-        show_default=False,
-    ),
-]
-SecondFlag = Annotated[
-    str | None,
-    typer.Option("--second-judge", metavar="MODEL", help="Another judge, for how far the two agree."),
-]
-RoundsFlag = Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="Times that each example is judged.")]
-ConcurrencyFlag = Annotated[
-    int, typer.Option("--concurrency", metavar="N", min=1, help="Questions to the judge at a time.")
-]
-DeadlineFlag = Annotated[
-    float, typer.Option("--deadline", metavar="S", min=0.1, help="Seconds that an answer of the judge may take.")
-]
-AttemptsFlag = Annotated[
-    int, typer.Option("--attempts", metavar="N", min=1, help="Times that a question is asked before it is missing.")
-]
-TemperatureFlag = Annotated[
-    float, typer.Option("--temperature", metavar="T", min=0.0, help="Sampling temperature; 0 is greedy.")
-]
-SeedFlag = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of sampling above temperature 0.")]
 TaskFlag = Annotated[
     str | None,
     typer.Option(
@@ -46,19 +27,6 @@ TaskFlag = Annotated[
         metavar="TASK",
         help=f"What is asked of the model: {', '.join(NAMES)}.  [default: {DEFAULT_TASK}]",
     ),
-]
-SamplesFlag = Annotated[
-    int,
-    typer.Option("--samples", metavar="N", min=1, help="Completions of each prompt, for pass@k; above temperature 0."),
-]
-NameFlag = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="Folder of the results.", show_default=False)
-]
-ConfigFlag = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Settings of a model that is no run, in TOML.")
-]
-SetsFlag = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting, e.g. data.path=DIR; repeatable.")
 ]
 RunsFlag = Annotated[
     str | None,
@@ -70,38 +38,99 @@ WorkerFlag = Annotated[
         "--worker",
         metavar="URL",
         help="Let this `smolsum serve-worker` sample; repeatable.  [default: $SMOLSUM_WORKERS, by comma]",
-        show_default=False,
     ),
 ]
-ModelFlag = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--model",
-        metavar="MODEL",
-        help="Preset (tiny, tiny-lfm, qwen, lfm), directory or hub id; repeatable; all: the study's qwen and lfm.",
-        show_default=False,
-    ),
+VllmPythonFlag = Annotated[
+    str | None,
+    typer.Option("--vllm-python", metavar="PATH", help="Python of the environment that has vLLM.  [default: this one]"),
 ]
-FreshFlag = Annotated[
-    bool, typer.Option("--fresh", help="Ask the judge also what it has told another evaluation: use no cache.")
-]
-YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the judge is paid.")]
+PlainFlag = Annotated[bool, typer.Option("--plain", help="No colour, no bar: one plain line a report.")]
+QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.")]
+DebugFlag = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
-def runs_folder(given: str | None) -> Path:
-    """Where runs and evaluations lie."""
-    return Path(given or os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
+def set_option(examples: str) -> Any:
+    """`--set` with examples that suit the command."""
+    return typer.Option("--set", metavar="KEY=VALUE", help=f"One setting, e.g. {examples}; repeatable.")
 
 
-def workers_named(given: list[str] | None) -> str:
-    """The workers that sample, by comma; none: the model is run here."""
-    return ",".join(given) if given else os.environ.get("SMOLSUM_WORKERS", "")
+@dataclass(frozen=True)
+class OutputFlags:
+    """How much a long command prints, and how."""
+
+    plain: PlainFlag = False
+    quiet: QuietFlag = False
+
+    def apply(self) -> None:
+        """Sets up the console, and the progress bars of the Hugging Face libraries unless the user has set them.
+
+        Both libraries read these variables when they are imported.
+        """
+        console.set_plain(self.plain)
+        if self.quiet or not console.live():
+            os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+            os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
 
 
-def silence_hub_bars() -> None:
-    """Switches off the progress bars of the Hugging Face libraries, unless the user has set them.
+@dataclass
+class Invocation:
+    """One call of `smolsum`: what a command that asks for it learns, and leaves for `main`."""
 
-    Both libraries read these variables when imported.
-    """
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    arguments: Sequence[str]
+    flags: Sequence[str] = ()
+    """Flags that were given, in the order of the help."""
+    debug: bool = False
+    """Whether an error shows its traceback."""
+    explained: bool = False
+    """Whether the reason for a non-zero exit code is already on stderr."""
+
+    @property
+    def command_line(self) -> str:
+        """The command as it was typed, quoted for a shell."""
+        return shlex.join(["smolsum", *self.arguments])
+
+
+def runs_folder(flag: str | None) -> Path:
+    """Returns the directory of all runs: the flag, the environment, or `runs`."""
+    return Path(flag or os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Returns `function` as Typer takes it: its own flags, then the fields of each record among its parameters, then
+    --debug. A parameter `invocation` is filled in."""
+    own: list[inspect.Parameter] = []
+    records: dict[str, Any] = {}
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        if is_dataclass(parameter.annotation):
+            records[parameter.name] = parameter.annotation
+        else:
+            own.append(_parameter(parameter.name, parameter.annotation, parameter.default))
+    takes_invocation = records.pop("invocation", None) is not None
+    shared = [
+        _parameter(field.name, get_type_hints(record, include_extras=True)[field.name], field.default)
+        for record in records.values()
+        for field in fields(record)
+    ]
+    parameters = [_parameter("context", typer.Context), *own, *shared, _parameter("debug", DebugFlag, False)]
+
+    @wraps(function)
+    def run(context: typer.Context, *, debug: bool, **given: Any) -> None:
+        invocation: Invocation = context.obj
+        invocation.debug = debug
+        invocation.flags = [one.opts[0] for one in context.command.params if one.name and _is_given(context, one.name)]
+        for name, record in records.items():
+            given[name] = record(**{field.name: given.pop(field.name) for field in fields(record)})
+        function(**given, **({"invocation": invocation} if takes_invocation else {}))
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

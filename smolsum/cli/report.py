@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from smolsum import console
+from smolsum.cli.options import RunsFlag, runs_folder
 
 
 def report(
-    context: typer.Context,
     runs: Annotated[
         list[str],
         typer.Argument(
@@ -32,11 +31,7 @@ def report(
             show_default=False,
         ),
     ] = None,
-    runs_dir: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Directory of all runs.  [default: $SMOLSUM_RUNS_DIR or runs]"),
-    ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    runs_dir: RunsFlag = None,
 ) -> None:
     """Write the tables and figures of a study from its runs; print the file.
 
@@ -48,13 +43,11 @@ def report(
 
     Runs that are damaged, unfinished or of another kind are named and left out. The same runs give the same bytes.
     """
-    context.obj["debug"] = debug
-
     from smolsum.report.build import compose
     from smolsum.report.collect import gather
     from smolsum.report.render.write import write
 
-    folder = Path(runs_dir or os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
+    folder = runs_folder(runs_dir)
     study = gather(runs, folder)
     for one in study.left_out:
         console.warn(f"{one.name} is left out: {one.reason}" + (f" ({one.command})" if one.command else ""))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from smolsum import console
+from smolsum.cli.options import RunsFlag, runs_folder
 
 if TYPE_CHECKING:
     from smolsum.runs.listing import Listed
@@ -20,20 +19,13 @@ STOPPED = ("failed", "interrupted", "STALE", "damaged")
 
 
 def runs(
-    context: typer.Context,
-    runs_dir: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Directory of all runs.  [default: $SMOLSUM_RUNS_DIR or runs]"),
-    ] = None,
+    runs_dir: RunsFlag = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all that is known as JSON.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """List runs with their state and newest scores, the newest last, then the evaluations beside them."""
-    context.obj["debug"] = debug
-
     from smolsum.runs.listing import inventory
 
-    folder = Path(runs_dir or os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
+    folder = runs_folder(runs_dir)
     found = inventory(folder)
     if as_json:
         console.data(json.dumps({"schema_version": 1, "runs": [asdict(one) for one in found]}, indent=2))

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from smolsum import console
+from smolsum.cli.options import VllmPythonFlag
 from smolsum.errors import UsageError
 
 ENGINES = ("mlx", "vllm")
@@ -17,7 +18,6 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 def serve_worker(
-    context: typer.Context,
     model: Annotated[
         str, typer.Option(metavar="MODEL", help="Preset (tiny, tiny-lfm, qwen, lfm), local directory or hub id.")
     ] = "tiny",
@@ -32,10 +32,7 @@ def serve_worker(
         str | None,
         typer.Option(metavar="TOKEN", help="Whoever asks must bear it.  [default: $SMOLSUM_WORKER_TOKEN]"),
     ] = None,
-    vllm_python: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="Python of the environment that has vLLM.  [default: this one]"),
-    ] = None,
+    vllm_python: VllmPythonFlag = None,
     dtype: Annotated[
         str,
         typer.Option(metavar="TYPE", help="Type of the weights, as the trainer's: auto, float32, bfloat16, float16."),
@@ -57,7 +54,6 @@ def serve_worker(
         Path | None,
         typer.Option(metavar="DIR", help="The one folder that is written to.  [default: a temporary one]"),
     ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Sample rollouts for a trainer on another machine; print the URL once ready.
 
@@ -65,7 +61,6 @@ def serve_worker(
     On this machine alone:
       smolsum serve-worker --model tiny --port 0
     """
-    context.obj["debug"] = debug
     _one_of("--engine", engine, ENGINES)
     _one_of("--dtype", dtype, DTYPES)
     for flag, value, needed in (("--quantize", quantize, "mlx"), ("--lora-rank", lora_rank, "vllm")):

@@ -11,7 +11,6 @@ from smolsum.errors import UsageError
 
 
 def stats(
-    context: typer.Context,
     scores: Annotated[
         list[str],
         typer.Argument(
@@ -44,7 +43,6 @@ def stats(
     ] = "table",
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of resampling.")] = 0,
     plain: Annotated[bool, typer.Option("--plain", help="No colour.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Compare evaluations example by example, and say how sure the difference is.
 
@@ -58,7 +56,6 @@ def stats(
 
     The exit code is 0 whatever the significance.
     """
-    context.obj["debug"] = debug
     console.set_plain(plain)
     kinds = [
         flag

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smolsum import console
+from smolsum.cli.options import RunsFlag, runs_folder
 from smolsum.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ PAGE_SIZE = (120, 40)
 
 
 def watch(
-    context: typer.Context,
     run: Annotated[
         str | None,
         typer.Argument(
@@ -39,29 +39,24 @@ def watch(
         str | None,
         typer.Argument(metavar="RUN2", help="A second run, drawn beside the first.", show_default=False),
     ] = None,
-    runs_dir: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Directory of all runs.  [default: $SMOLSUM_RUNS_DIR or runs]"),
-    ] = None,
+    runs_dir: RunsFlag = None,
     readonly: Annotated[bool, typer.Option("--readonly", help="Without pause and stop.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Print the page as plain text and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print state, metrics and signals as JSON and exit.")] = False,
     ascii: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII characters only.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Look at a run while it trains, or afterwards.
 
     The view only reads: q and Ctrl-C leave it and the run goes on. Space pauses the run after its step and S stops it,
     both with a checkpoint; ? shows all keys.
     """
-    context.obj["debug"] = debug
     if once and as_json:
         raise UsageError("--once and --json are two forms of one answer", hint="leave one out")
 
     from smolsum.runs.paths import open_run
     from smolsum.watch.launch import document, whole
 
-    folder = Path(runs_dir or os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
+    folder = runs_folder(runs_dir)
     interactive = not (once or as_json) and sys.stdout.isatty() and able_to_draw()
     paths = open_run(run, folder) if run else _newest(folder, ask=interactive)
     if paths is None:

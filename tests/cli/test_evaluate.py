@@ -366,9 +366,9 @@ def test_a_damaged_summary_is_said(run: Path, call: Call) -> None:
         (["--second-judge", "judge-b"], {}, 2, "needs a first one"),
         (["--judge", "a", "--second-judge", "a"], {}, 2, "its own second judge"),
         (["--rounds", "0"], {}, 2, "--rounds"),
-        (["--temperature", "inf"], {}, 2, "--temperature inf is no temperature"),
+        (["--temperature", "inf"], {}, 2, "--temperature inf is not a finite number"),
         (["--temperature", "nan"], {}, 2, "--temperature"),
-        (["--deadline", "inf"], {}, 2, "--deadline inf is no time"),
+        (["--deadline", "inf"], {}, 2, "--deadline inf is not a finite number"),
         (["--config", "x.toml"], {}, 2, "takes no --config"),
     ],
 )
@@ -472,7 +472,7 @@ def test_the_user_is_asked_on_a_terminal(run: Path, call: Call, server: JudgeSer
     out, _ = process.communicate()
     assert (process.returncode, out) == (130, b"")
     assert f"judge judge-a: {5 * TESTS * len(CRITERIA)} calls".encode() in seen
-    assert b"nobody was asked" in seen
+    assert b"judging cancelled" in seen
     assert not server.asked
     assert (run / "eval" / "declined" / "scores.jsonl").exists()
     assert call("eval", run, "--judge", "judge-a", "--rounds", 1, "--name", "declined", "--yes")[0] == 0
