@@ -23,6 +23,7 @@ SECTION_FIELDS = {name: set(record.__dataclass_fields__) for name, record in SEC
 SECTION_FIELDS["task"] = {field for task in TASKS.values() for field in task.settings.__dataclass_fields__} | {
     "letters"
 }
+UNCLEAR = "told|mends?|mended|whoever|somebody|nobody|lies|bears?|beside|but for|is none|are none|asked of"
 FOLDERS = "smolsum|presets|scripts|benchmarks|tests|docs"
 
 
@@ -99,6 +100,13 @@ def test_links_and_paths_exist(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
     paths = re.findall(rf"(?<![\w./-])((?:{FOLDERS})/[\w/.-]*\w)(?=[`\s:),])", text)
     assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_words_are_plain(page: Path) -> None:
+    """The pages keep clear of the words that made earlier ones hard to read."""
+    prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert re.findall(rf"\b(?:{UNCLEAR})\b", prose, re.IGNORECASE) == []
 
 
 def test_readme_is_one_page() -> None:
