@@ -98,8 +98,8 @@ def show(paths: RunPaths, second: RunPaths | None, *, ascii: bool, readonly: boo
     gc.disable()  # until the first page: nothing of what is loaded and read for it is garbage
     from datetime import UTC, datetime
 
-    from smolsum.runs.reader import Run, process_lives
-    from smolsum.runs.status import run_state
+    from smolsum.runs.reader import Run
+    from smolsum.runs.status import process_lives, run_state
     from smolsum.watch.app import WatchApp
     from smolsum.watch.snapshot import ViewOptions
 
@@ -109,8 +109,8 @@ def show(paths: RunPaths, second: RunPaths | None, *, ascii: bool, readonly: boo
     _forget_keys()
     app.run()
     after = Run(paths)
-    after.status.refresh()
-    lives = process_lives(after.status.value.get("pid"))
+    after.poll_status()
+    lives = process_lives(after.status.pid)
     after.poll()  # whoever was gone before has said its last words
     stands = run_state(after, datetime.now(UTC), lambda _: lives, gone_s=0.0)
     if stands.alive:

@@ -1,4 +1,4 @@
-"""The rollouts of a step, as the run directory keeps them."""
+"""The rollouts of a training step, read for people: grouped by prompt, sorted, searched, compared."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.reader import items, number, table, whole
+from smolsum.runs.records import SampledRollout, salvage
 
 EARLY_STEPS = 2000
 """Steps that are searched for a prompt's first rollouts."""
@@ -18,7 +18,7 @@ Change = Literal["same", "gone", "new"]
 
 @dataclass(frozen=True)
 class Sample:
-    """One rollout; None where the run could not say."""
+    """One rollout; None for values that the run does not have."""
 
     number: int
     text: str
@@ -51,18 +51,18 @@ def read_groups(paths: RunPaths, step: int) -> tuple[Group, ...]:
         content = paths.completions(step).read_bytes()
     except OSError:
         return ()
-    found: list[list[dict[str, Any]]] = []
+    groups: list[list[SampledRollout]] = []
     for line in content.splitlines():
         try:
-            row = json.loads(line)
-        except ValueError:
+            rollout = salvage(json.loads(line), SampledRollout)
+        except (ValueError, RecursionError):
             continue
-        if not isinstance(row, dict):
+        if rollout is None:
             continue
-        if not found or row.get("sample") == 0 or row.get("prompt_id") != found[-1][0].get("prompt_id"):
-            found.append([])
-        found[-1].append(row)
-    return tuple(_group(step, rows) for rows in found)
+        if not groups or rollout.sample == 0 or rollout.prompt_id != groups[-1][0].prompt_id:
+            groups.append([])
+        groups[-1].append(rollout)
+    return tuple(_group(step, rollouts) for rollouts in groups)
 
 
 def first_group(paths: RunPaths, group: Group, first_step: int) -> Group | None:
@@ -81,13 +81,13 @@ def first_group(paths: RunPaths, group: Group, first_step: int) -> Group | None:
 
 
 def sort_keys(group: Group) -> list[str]:
-    """Returns the columns that a group can be sorted by, in the order in which a key goes through them."""
+    """Returns the columns that a group can be sorted by, in the order in which the key steps through them."""
     return ["sample", "tokens", *(group.samples[0].rewards if group.samples else ()), "reward", "advantage", "worker"]
 
 
 def chosen(group: Group, sort: str, query: str) -> list[Sample]:
-    """Returns the rollouts that contain `query` (whatever the case), the highest of `sort` first, those without it
-    last; by sample number and by worker upwards."""
+    """Returns the rollouts that contain `query` in any case, sorted: sample and worker ascending, all other columns
+    descending, missing values last."""
     kept = [sample for sample in group.samples if query.lower() in sample.text.lower()]
     if sort == "sample":
         return kept
@@ -108,7 +108,7 @@ def chosen(group: Group, sort: str, query: str) -> list[Sample]:
 
 
 def changes(before: str, after: str) -> list[tuple[Change, str]]:
-    """Returns the words of both texts in runs: those that stayed, went and came."""
+    """Returns the words of both texts in stretches, each kept, removed or added."""
     old, new = before.split(), after.split()
     out: list[tuple[Change, str]] = []
     for kind, a, b, c, d in difflib.SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
@@ -123,32 +123,32 @@ def changes(before: str, after: str) -> list[tuple[Change, str]]:
 
 
 def clean(text: str) -> str:
-    """Returns the text without what a terminal would obey: a model may sample any character."""
+    """Returns the text without control characters, which a terminal would obey: a model may sample any character."""
     return "".join(c if c.isprintable() or c == "\n" else " " for c in text.expandtabs(4))
 
 
-def _group(step: int, rows: Sequence[Mapping[str, Any]]) -> Group:
-    messages = [table(message) for message in items(rows[0].get("messages"))]
-    asked = [str(message.get("content", "")) for message in messages if message.get("role") == "user"]
+def _group(step: int, rollouts: Sequence[SampledRollout]) -> Group:
+    first = rollouts[0]
+    posts = [message.content for message in first.messages if message.role == "user"]
     return Group(
         step=step,
-        prompt_id=clean(str(rows[0].get("prompt_id", "?"))),
-        post=clean(asked[-1]) if asked else "",
-        references=tuple(clean(str(text)) for text in items(rows[0].get("references"))),
-        samples=tuple(_sample(row) for row in rows),
+        prompt_id=clean(first.prompt_id or "?"),
+        post=clean(posts[-1]) if posts else "",
+        references=tuple(clean(reference) for reference in first.references),
+        samples=tuple(_sample(rollout) for rollout in rollouts),
     )
 
 
-def _sample(row: Mapping[str, Any]) -> Sample:
-    stopped = row.get("finish_reason") == "stop"
+def _sample(rollout: SampledRollout) -> Sample:
+    stopped = rollout.finish_reason == "stop"
     return Sample(
-        number=whole(row.get("sample")) or 0,
-        text=clean(str(row.get("text", ""))),
-        tokens=max(len(items(row.get("token_ids"))) - stopped, 0),
+        number=rollout.sample,
+        text=clean(rollout.text),
+        tokens=max(len(rollout.token_ids) - stopped, 0),
         truncated=not stopped,
-        rewards={clean(name): number(value) for name, value in table(row.get("rewards")).items()},
-        reward=number(row.get("reward")),
-        advantage=number(row.get("advantage")),
-        worker=clean(str(row.get("worker", ""))),
-        version=whole(row.get("policy_version")),
+        rewards={clean(name): value for name, value in rollout.rewards.items()},
+        reward=rollout.reward,
+        advantage=rollout.advantage,
+        worker=clean(rollout.worker),
+        version=rollout.policy_version,
     )

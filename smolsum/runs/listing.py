@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from smolsum.errors import SmolsumError
-from smolsum.runs import reader
 from smolsum.runs.paths import LATEST, RunPaths, list_runs
-from smolsum.runs.reader import Run, process_lives
-from smolsum.runs.records import SUMMARY, Summary, has_scores, read_object, salvage
-from smolsum.runs.status import run_state
+from smolsum.runs.reader import Run, read_leniently
+from smolsum.runs.records import SUMMARY, Summary, has_scores
+from smolsum.runs.status import process_lives, run_state
 
 SHOWN = ("length/within_tol", "rouge", "meteor", "bleu", "composite")
 """metrics of a summary's evaluation that a list has room for; of an evaluation of something else its headlines"""
@@ -44,7 +43,7 @@ class Listed:
     """of those metrics, for people"""
 
 
-def inventory(folder: Path, lives: Callable[[object], bool] = process_lives) -> list[Listed]:
+def inventory(folder: Path, lives: Callable[[int | None], bool] = process_lives) -> list[Listed]:
     """Returns all runs in `folder`, the newest last, then the evaluations of baselines and models by name. What cannot
     be read is `damaged`. UsageError for a folder that cannot be read."""
     found = [_run(paths, lives) for paths in list_runs(folder)]
@@ -54,7 +53,7 @@ def inventory(folder: Path, lives: Callable[[object], bool] = process_lives) -> 
     return found + [_evaluation(path) for path in beside if not RunPaths(path).config.exists() and has_scores(path)]
 
 
-def _run(paths: RunPaths, lives: Callable[[object], bool]) -> Listed:
+def _run(paths: RunPaths, lives: Callable[[int | None], bool]) -> Listed:
     run = Run(paths)
     try:
         run.poll()
@@ -62,7 +61,7 @@ def _run(paths: RunPaths, lives: Callable[[object], bool]) -> Listed:
         state, hint = stands.state, stands.hint
     except SmolsumError as error:
         state, hint = "damaged", error.hint or ""
-    rewards = [_signals(reader.table(stage)) for stage in reader.table(run.config.get("stages")).values()]
+    rewards = ["+".join(stage.rewards) or "?" for stage in run.settings.stages.values()]
     return Listed(
         paths.name,
         str(paths.root),
@@ -70,31 +69,19 @@ def _run(paths: RunPaths, lives: Callable[[object], bool]) -> Listed:
         state,
         run.step,
         run.total or None,
-        reader.text(run.setting("task", "name")),
-        reader.text(run.setting("model", "path")),
+        run.settings.task.name,
+        run.settings.model.path,
         " > ".join(dict.fromkeys(rewards)),
-        reader.text(run.info.value.get("created")),
+        run.info.created,
         hint,
-        *_metrics(_newest(paths)),
+        *_metrics(_newest(run)),
     )
 
 
-def _signals(stage: Mapping[str, object]) -> str:
-    return "+".join(reader.table(stage.get("rewards"))) or "?"
-
-
-def _newest(paths: RunPaths) -> Summary:
+def _newest(run: Run) -> Summary:
     """The summary of the evaluation of the last step; of several the one with the most metrics."""
-    summaries = [_summary(folder) for folder in sorted(paths.evaluations.glob("*")) if has_scores(folder)]
-    return max(summaries, key=lambda s: (-1 if s.step is None else s.step, len(s.metrics)), default=Summary())
-
-
-def _summary(folder: Path) -> Summary:
-    """What can be read of a summary."""
-    try:
-        return salvage(read_object(folder / SUMMARY), Summary) or Summary()
-    except SmolsumError:
-        return Summary()
+    found = run.evaluations().values()
+    return max(found, key=lambda s: (-1 if s.step is None else s.step, len(s.metrics)), default=Summary())
 
 
 def _metrics(summary: Summary) -> tuple[dict[str, float | None], dict[str, str]]:
@@ -105,7 +92,7 @@ def _metrics(summary: Summary) -> tuple[dict[str, float | None], dict[str, str]]
 
 
 def _evaluation(folder: Path) -> Listed:
-    summary = _summary(folder)
+    summary = read_leniently(folder / SUMMARY)
     damaged = summary == Summary()
     state, hint = ("damaged", f"remove {folder} and evaluate again") if damaged else ("finished", "")
     task, model = str((summary.task or {}).get("name", "")), summary.model.path

@@ -5,7 +5,7 @@
     events.jsonl             Event             eval/<name>/scores.jsonl        Score
     checkpoints/*/meta.json  CheckpointMeta    eval/<name>/summary.json        Summary
     completions/*.jsonl      SampledRollout    config.toml                     RunSettings (what readers of runs use)
-Lines of metrics.jsonl have free keys: `step`, `stage`, and numbers by metric name.
+    metrics.jsonl            StepRow (its other keys are metrics, with a number or null)
 
 Two ways to read: `read`, `read_lines` and `parse` are strict, and a damaged file is one SmolsumError with file, line
 and field; `salvage` is for views of a run that may be half written: a field that is wrong is as if it were missing.
@@ -154,6 +154,13 @@ class Event(Record, frozen=True):
     worker: str | None = None
     keys: list[str] = []
     """metrics that were not finite"""
+
+
+class StepRow(Record, frozen=True):
+    """The fixed keys of a line of metrics.jsonl; all others are numbers by metric name, null if not finite."""
+
+    step: Count
+    stage: str = ""
 
 
 class FileInfo(Record, frozen=True):

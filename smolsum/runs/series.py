@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import cast
 
+from smolsum.runs.records import LARGEST
+
 BUCKETS = 512
 RECENT = 512
 
@@ -144,7 +146,3 @@ def smoothed(points: list[Point], weight: float) -> list[Point]:
         total, norm = weight * total + point.mean, weight * norm + 1.0
         out.append(Point(point.step, total / norm, total / norm, total / norm))
     return out
-
-
-LARGEST = 1e300
-"""Beyond it a sum of some values has no float."""

@@ -1,22 +1,24 @@
-"""How a run stands: its state in a word and a mark, what went wrong, how far it is, how long it will take."""
+"""The state of a run for people: a word and a mark, what went wrong and what helps, time elapsed and time left."""
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from statistics import fmean, median
 
 from smolsum.console import duration
 from smolsum.runs.journal import ALIVE as AT_WORK
-from smolsum.runs.reader import Run, process_lives, seconds_since, text
+from smolsum.runs.reader import Run
 
 STALE_S = 600.0
 STALE_STEPS = 10
 GONE_S = 15.0
-"""Seconds without a heartbeat after which a process that is not there any more counts as crashed: its last words may be
-on their way."""
+"""Seconds without a heartbeat after which a process that no longer exists has crashed: until then its last status may
+still be on its way."""
 ETA_STEPS = 20
 MARKS = {
     "waiting": ("○", "."),
@@ -38,56 +40,56 @@ ALIVE = (*AT_WORK, "stopping")
 
 @dataclass(frozen=True)
 class RunState:
-    """A run's state, with what went wrong and the command that helps."""
+    """The state of a run, what went wrong, and the command that helps."""
 
     state: str
     detail: str = ""
     hint: str = ""
 
     def mark(self, ascii: bool) -> str:
-        """One character that tells the state without colour."""
+        """One character that shows the state without colour."""
         return MARKS.get(self.state, ("○", "."))[ascii]
 
     @property
     def hopeful(self) -> bool:
-        """Whether there may be more steps without anybody doing something."""
+        """Whether more steps may come without any action."""
         return self.alive or self.state == "waiting"
 
     @property
     def answers(self) -> bool:
-        """Whether it can be asked for something still."""
+        """Whether it still answers requests."""
         return self.state in AT_WORK
 
     @property
     def alive(self) -> bool:
-        """Whether somebody is at work on the run."""
+        """Whether a process works on the run."""
         return self.state in ALIVE
 
 
 def run_state(
-    run: Run, now: datetime, lives: Callable[[object], bool] = process_lives, *, gone_s: float = GONE_S
+    run: Run, now: datetime, lives: Callable[[int | None], bool] | None = None, *, gone_s: float = GONE_S
 ) -> RunState:
-    """Returns how the run stands. `lives` tells whether a process of this machine is there; after `gone_s` seconds
-    without a sign one that is not counts as crashed.
+    """Returns the state of a run. `lives` says whether a process of this machine exists; after `gone_s` seconds without
+    a heartbeat, a run whose process does not exist has crashed.
 
-    STALE: it says that it runs, but its process is gone, or (from another machine) there was no heartbeat for the
-    longer of 10 minutes and ten median steps.
+    STALE: it claims to run, but its process is gone, or (from another machine) there was no heartbeat for 10 minutes or
+    ten median steps, whichever is longer.
     """
     if run.gone:
-        return RunState("GONE", f"{run.paths.root} is no longer there; what is shown was read before")
-    status = run.status.value
-    state = text(status.get("state")) or "waiting"
+        return RunState("GONE", f"{run.paths.root} was removed; this is what was read before")
+    status = run.status
+    state = status.state or "waiting"
     if state in AT_WORK:
-        silent = seconds_since(status.get("heartbeat"), now) or 0.0
-        here = status.get("host") == platform.node()
+        silent = seconds_since(status.heartbeat, now) or 0.0
+        here = status.host == platform.node()
         limit = max(STALE_S, STALE_STEPS * median(run.recent("perf/step_s", 50) or [0.0]))
-        if here and silent >= gone_s and not lives(status.get("pid")):
-            return _stale(run, f"process {status.get('pid')} is gone, its last heartbeat was {duration(silent)} ago")
+        if here and silent >= gone_s and not (lives or process_lives)(status.pid):
+            return _stale(run, f"process {status.pid} is gone, its last heartbeat was {duration(silent)} ago")
         if not here and silent > limit:
-            return _stale(run, f"no heartbeat from {status.get('host', 'its machine')} for {duration(silent)}")
-        if run.asks("stop"):
+            return _stale(run, f"no heartbeat from {status.host or 'its machine'} for {duration(silent)}")
+        if run.requested("stop"):
             return RunState("stopping", "stopping: its step is finished and saved first")
-        if run.asks("pause"):
+        if run.requested("pause"):
             remedy = f"rm {run.paths.control / 'pause'}"
             if state == "paused":
                 return RunState("paused", f"paused after step {run.step}: saved, safe to kill", remedy)
@@ -95,38 +97,66 @@ def run_state(
         # the request was withdrawn, and the trainer has not looked yet
         state = "running" if state in ("pausing", "paused") else state
         if silent > limit:
-            return RunState(state, f"no heartbeat for {duration(silent)}, but its process is there")
+            return RunState(state, f"no heartbeat for {duration(silent)}, but its process exists")
         return RunState(state)
     if state in ("failed", "interrupted"):
-        why = text(status.get("error")) or f"stopped after step {run.step}"
-        return RunState(state, why, text(status.get("hint")) or run.paths.resume_command)
+        why = status.error or f"stopped after step {run.step}"
+        return RunState(state, why, status.hint or run.paths.resume_command)
     return RunState(state)
 
 
 def _stale(run: Run, why: str) -> RunState:
-    """The error that the run last told of, if there is one, after what made it stale."""
-    last = next((event for event in reversed(run.events) if event.get("kind") in ("started", "failed")), {})
-    remedy = text(last.get("hint")) or run.paths.resume_command
-    if last.get("kind") == "failed":
-        return RunState("STALE", f"{text(last.get('message'))} ({why})", remedy)
+    """The state of a crashed run, with the error that it last reported, if any."""
+    last = next((event for event in reversed(run.events) if event.kind in ("started", "failed")), None)
+    if last and last.kind == "failed":
+        return RunState("STALE", f"{last.message} ({why})", last.hint or run.paths.resume_command)
     return RunState("STALE", why, run.paths.resume_command)
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How long it took and will take, in seconds; None for what cannot be known."""
+    """Elapsed time and time left, in seconds; None where it cannot be known."""
 
     elapsed_s: float | None
     eta_s: float | None
 
 
-def pace(run: Run, stands: RunState, now: datetime) -> Pace:
-    """Returns the time of the attempt until now, or until its last sign of life, and that of the steps to come at the
-    mean of the last few; a run that rests comes to no end."""
-    began = next((event.get("time") for event in reversed(run.events) if event.get("kind") == "started"), None)
+def pace(run: Run, state: RunState, now: datetime) -> Pace:
+    """Returns the time since the attempt began, up to now or its last heartbeat, and the time that the steps left will
+    take at the mean of the last few; only a run that makes steps has an end in sight."""
+    began = next((event.time for event in reversed(run.events) if event.kind == "started"), "")
     elapsed = seconds_since(began, now)
-    if elapsed is not None and not stands.alive:
-        elapsed -= seconds_since(run.status.value.get("heartbeat"), now) or 0.0
+    if elapsed is not None and not state.alive:
+        elapsed -= seconds_since(run.status.heartbeat, now) or 0.0
     steps = run.recent("perf/step_s", ETA_STEPS)
     left = run.total - run.step
-    return Pace(elapsed, fmean(steps) * left if steps and stands.state in MOVING and left > 0 else None)
+    return Pace(elapsed, fmean(steps) * left if steps and state.state in MOVING and left > 0 else None)
+
+
+def seconds_since(stamp: str, now: datetime) -> float | None:
+    """Returns the seconds from a time as the journal writes it (ISO 8601, UTC) to `now`; None for any other text."""
+    try:
+        return max(0.0, (now - datetime.fromisoformat(stamp)).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def process_lives(pid: int | None) -> bool:
+    """Whether this machine has a process with this number that has not ended."""
+    if pid is None or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):  # no process can have a number that large
+        return False
+    except OSError:
+        return True
+    return not _defunct(pid)
+
+
+def _defunct(pid: int) -> bool:
+    """Whether a process has ended and waits for its parent, which in a container may never collect it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:1] == [b"Z"]
+    except OSError:
+        return False

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
-from smolsum.runs import reader
 from smolsum.runs.reader import Run
 
 WINDOW = 50
@@ -83,7 +82,7 @@ def _clip(run: Run) -> Alert | None:
     if len(shares) < ENOUGH:
         return None
     if run.series[name].high == 0:
-        fresh = run.setting("grpo", "old_logprobs") == "sampler" and not any(run.recent("staleness/max", WINDOW))
+        fresh = run.settings.grpo.old_logprobs == "sampler" and not any(run.recent("staleness/max", WINDOW))
         return Alert(
             "note",
             f"clipping never changed anything in {run.series[name].count} steps",
@@ -101,7 +100,7 @@ def _clip(run: Run) -> Alert | None:
 
 
 def _gradient_always_cut(run: Run) -> Alert | None:
-    norms, limit = run.recent("grad_norm", WINDOW), reader.number(run.setting("optimizer", "max_grad_norm"))
+    norms, limit = run.recent("grad_norm", WINDOW), run.settings.optimizer.max_grad_norm
     if limit is None or len(norms) < ENOUGH or sum(norm > limit for norm in norms) < 0.9 * len(norms):
         return None
     return Alert(
@@ -112,7 +111,7 @@ def _gradient_always_cut(run: Run) -> Alert | None:
 
 
 def _stale(run: Run) -> Alert | None:
-    lags, bound = run.recent("staleness/max", WINDOW), reader.whole(run.setting("workers", "max_staleness"))
+    lags, bound = run.recent("staleness/max", WINDOW), run.settings.workers.max_staleness
     if bound is None or not lags or max(lags) <= bound:
         return None
     return Alert(

@@ -336,7 +336,7 @@ class WatchApp(App[None]):
     def action_pause(self) -> None:
         """Asks the run to pause, or to go on."""
         if self._may_ask():
-            pausing = not self.watched.asks("pause")
+            pausing = not self.watched.requested("pause")
             self._request("pause" if pausing else "resume")
             if not pausing:
                 self.say("the run goes on")
@@ -406,7 +406,6 @@ class Picker(App[RunPaths]):
 def _told(paths: RunPaths) -> str:
     """A run's name, state and step."""
     run = Run(paths)
-    run.status.refresh()
-    run.info.refresh()
+    run.poll_status()
     total = f"/{run.total}" if run.total else ""
-    return f"{paths.name}   {run.status.value.get('state', '')}   step {run.step}{total}"
+    return f"{paths.name}   {run.status.state}   step {run.step}{total}"

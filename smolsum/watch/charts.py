@@ -16,7 +16,6 @@ from string import ascii_lowercase, digits
 
 from rich.text import Text
 
-from smolsum.runs import reader
 from smolsum.runs.reader import Run
 from smolsum.runs.series import Point, smoothed
 from smolsum.watch.braille import Pattern, Trace, bounds, draw, heights, row_of
@@ -93,7 +92,7 @@ def letters(names: Iterable[str], *, taken: str = "") -> list[str]:
 
 def _length_levels(run: Run) -> dict[str, float]:
     """The wanted length with its tolerance, in runs that count who keeps to it: other tasks have none."""
-    target, tolerance = (reader.whole(run.setting("task", f"{key}_tokens")) for key in ("target", "tolerance"))
+    target, tolerance = run.settings.task.target_tokens, run.settings.task.tolerance_tokens
     if not target or "length/within_tol" not in run.series:
         return {}
     low, high = target - (tolerance or 0), target + (tolerance or 0)
@@ -102,7 +101,7 @@ def _length_levels(run: Run) -> dict[str, float]:
 
 
 def _clip_level(run: Run) -> dict[str, float]:
-    level = reader.number(run.setting("optimizer", "max_grad_norm"))
+    level = run.settings.optimizer.max_grad_norm
     return {} if level is None else {f"clipped above {number(level)}": level}
 
 

@@ -159,7 +159,7 @@ def document(run: Run) -> dict[str, Any]:
         "eta_s": took.eta_s,
         "metrics": {key: value for key, value in run.row.items() if key != "schema_version"},
         "signals": [asdict(signal) for signal in find_alerts(run)],
-        "events": list(run.events)[-LAST_EVENTS:],
+        "events": list(run.event_rows)[-LAST_EVENTS:],
     }
     return dict(finite(found))
 
@@ -169,7 +169,7 @@ def at_work(runs: Sequence[RunPaths]) -> list[RunPaths]:
     found = []
     for paths in runs:
         run = Run(paths)
-        run.status.refresh()
+        run.poll_status()
         if run_state(run, datetime.now(UTC)).alive:
             found.append(paths)
     return found

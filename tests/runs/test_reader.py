@@ -6,6 +6,7 @@ from pathlib import Path
 
 from smolsum.files import replace
 from smolsum.runs.reader import Document, Tail
+from smolsum.runs.records import Status
 
 
 def test_only_new_lines(tmp_path: Path) -> None:
@@ -46,7 +47,7 @@ def test_a_replaced_file_begins_anew(tmp_path: Path) -> None:
 def test_document(tmp_path: Path) -> None:
     """Parsed when it changed; gone or half written, the last value stays."""
     path = tmp_path / "status.json"
-    document = Document(path)
+    document = Document(path, Status)
     assert not document.refresh()
     path.write_text('{"step": 1}')
     assert document.refresh()
@@ -55,4 +56,4 @@ def test_document(tmp_path: Path) -> None:
     assert not document.refresh()
     path.unlink()
     assert not document.refresh()
-    assert document.value == {"step": 1}
+    assert document.value == Status(step=1)

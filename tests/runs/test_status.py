@@ -15,8 +15,8 @@ import pytest
 from support.watching import BEGAN, STEP_S, append, make_run, stamp, status
 
 from smolsum.runs.control import ask
-from smolsum.runs.reader import Run, process_lives
-from smolsum.runs.status import Pace, RunState, pace, run_state
+from smolsum.runs.reader import Run
+from smolsum.runs.status import Pace, RunState, pace, process_lives, run_state
 
 HERE = platform.node()
 LAST_BEAT = 30 + 10 * STEP_S

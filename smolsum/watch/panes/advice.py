@@ -52,11 +52,11 @@ def events(board: Snapshot, width: int, height: int) -> Pane:
     """Returns what happened, the newest last; older ones by scrolling."""
     lines: list[Text] = []
     for event in board.run.events:
-        kind = str(event.get("kind", ""))
-        style = RED if kind == "failed" else ORANGE if kind in ("warning", "interrupted") or "worker" in kind else ""
-        hint = f" -> {event['hint']}" if event.get("hint") else ""
-        told = wrapped(clean(f"{event.get('message', '')}{hint}"), width - 10, style)
-        lines += [Text(f"{clock(event.get('time'))}  ", style=DIM).append_text(told[0])]
+        noted = event.kind in ("warning", "interrupted") or "worker" in event.kind
+        style = RED if event.kind == "failed" else ORANGE if noted else ""
+        hint = f" -> {event.hint}" if event.hint else ""
+        told = wrapped(clean(f"{event.message}{hint}"), width - 10, style)
+        lines += [Text(f"{clock(event.time)}  ", style=DIM).append_text(told[0])]
         lines += [Text(" " * 10).append_text(line) for line in told[1:]]
     end = max(len(lines) - board.look.scroll, min(height, len(lines)))
     shown = lines[max(end - height, 0) : end]
@@ -79,9 +79,9 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
             yield f"{prefix}{key}", json.dumps(value, ensure_ascii=False, default=str)
 
 
-def clock(stamp: object) -> str:
+def clock(stamp: str) -> str:
     """Returns the local time of day of a time in the journal, dashes for anything else."""
     try:
-        return datetime.fromisoformat(str(stamp)).astimezone().strftime("%H:%M:%S")
+        return datetime.fromisoformat(stamp).astimezone().strftime("%H:%M:%S")
     except ValueError:
         return "--:--:--"

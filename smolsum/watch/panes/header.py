@@ -6,7 +6,6 @@ from rich.text import Text
 
 from smolsum.console import duration
 from smolsum.runs.completions import clean
-from smolsum.runs.reader import text
 from smolsum.runs.status import TROUBLE, RunState, pace
 from smolsum.watch.charts import RUNS
 from smolsum.watch.pane import DIM, GREEN, ORANGE, RED, SKY, bar, cut
@@ -31,7 +30,7 @@ def header(board: Snapshot, width: int) -> list[Text]:
     parts = [
         duration(took.elapsed_s) if took.elapsed_s is not None else "",
         f"eta {duration(took.eta_s)}" if took.eta_s is not None else "",
-        clean(text(run.status.value.get("host"))),
+        clean(run.status.host),
     ]
     parts = [part for part in parts if part]
     while parts and left.cell_len + len("  ".join(parts)) + 3 > width:
@@ -67,12 +66,11 @@ def _news(board: Snapshot) -> str:
     run, state = board.run, board.run_state
     if run.behind():
         return "reading the run"
-    if state.alive and run.status.value.get("phase") == "evaluating":
-        return f"evaluating on the test split: {run.stage if run.row else text(run.status.value.get('stage'))}"
+    if state.alive and run.status.phase == "evaluating":
+        return f"evaluating on the test split: {run.stage if run.row else run.status.stage}"
     if not run.row and state.hopeful:
         return "waiting for the first step"
-    newest = run.events[-1] if run.events else {}
-    return f"{clock(newest.get('time'))} {text(newest.get('message'))}" if newest else ""
+    return f"{clock(run.events[-1].time)} {run.events[-1].message}" if run.events else ""
 
 
 def _progress(board: Snapshot, width: int) -> Text:

@@ -9,7 +9,6 @@ from statistics import fmean
 
 from rich.text import Text
 
-from smolsum.runs import reader
 from smolsum.runs.completions import clean
 from smolsum.watch.pane import DIM, SKY, Pane, bar, number, wrapped
 from smolsum.watch.snapshot import Snapshot
@@ -21,11 +20,10 @@ def results(board: Snapshot, width: int, height: int) -> Pane:
     """Returns a row for each metric, a column for the model at the start, after each stage, and at the newest
     validation; the columns that have no room are left out from the left."""
     run = board.run
-    measured = {label: reader.table(summary.value.get("metrics")) for label, summary in run.results.items()}
     columns = {
-        label if label == "start" else f"after {label}": {metric: reader.number(value) for metric, value in row.items()}
-        for label, row in measured.items()
-        if row
+        label if label == "start" else f"after {label}": dict(summary.metrics)
+        for label, summary in run.results.items()
+        if summary.metrics
     }
     validated = {metric: run.last(f"validation/{metric}") for metric in ("reward", *run.headlines)}
     if any(value is not None for value in validated.values()):

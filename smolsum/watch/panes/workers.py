@@ -19,7 +19,6 @@ from collections.abc import Mapping
 
 from rich.text import Text
 
-from smolsum.runs import reader
 from smolsum.runs.completions import clean
 from smolsum.runs.reader import Run
 from smolsum.watch.pane import DIM, ORANGE, RED, Pane, ending, number, wrapped
@@ -47,20 +46,20 @@ def workers(board: Snapshot, width: int, height: int) -> Pane:
     lines = [Text(f"{'name':<{room}}{_row(columns, {key: key for key in columns})}", style=DIM)]
     up = 0
     for name in names:
-        event = run.worker_events.get(name, {})
-        kind = str(event.get("kind", "worker_up"))
+        event = run.worker_events.get(name)
+        kind = event.kind if event else "worker_up"
         state = STATES.get(kind, kind.removeprefix("worker_")[:6])
         up += state != "DOWN"
         lag, speed, queue, synced = (
-            reader.number(run.row.get(f"workers/{name}/{key}")) for key in ("lag", "tok_s", "queue", "bytes_synced")
+            run.newest(f"workers/{name}/{key}") for key in ("lag", "tok_s", "queue", "bytes_synced")
         )
         cells = {"state": state, "lag": _whole(lag), "tok/s": _whole(speed)}
         cells |= {"queue": _whole(queue), "synced": _bytes(synced)}
         shown = ending(clean(name), room - 1, ascii=board.look.ascii)
         lines.append(Text(f"{shown:<{room}}{_row(columns, cells)}", style=RED if state == "DOWN" else ""))
-        if event.get("message") and state != "ok":
-            hint = f" -> {event['hint']}" if event.get("hint") else ""
-            lines += wrapped(clean(f"{event['message']}{hint}"), width, ORANGE, "  ")
+        if event and event.message and state != "ok":
+            hint = f" -> {event.hint}" if event.hint else ""
+            lines += wrapped(clean(f"{event.message}{hint}"), width, ORANGE, "  ")
     return Pane("workers", f"{up}/{len(names)}", tuple(lines[:height]))
 
 
