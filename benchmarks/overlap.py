@@ -30,7 +30,7 @@ from smolsum.grpo.update import gradients
 from smolsum.policy.load import load_policy
 from smolsum.policy.weights import identity
 from smolsum.rollout import workers
-from smolsum.rollout.sampler import SampleRequest
+from smolsum.rollout.sampler import GroupRequest
 from smolsum.types import Prompt
 
 # isort: split
@@ -63,7 +63,7 @@ def measure(seconds: float) -> tuple[float, float, float]:
     )
     prompts = [Prompt(f"{n}", (), tuple(range(20, 220)), ("",), {}) for n in range(PROMPTS)]
     workers.PROBED = 0  # a worker without a model cannot prove its weights
-    source = workers.RemoteSource(policy, config, prompts, tell=lambda *_, **__: None, stopping=lambda: False)
+    source = workers.RemoteSource(policy, config, prompts, on_event=lambda *_, **__: None, stopping=lambda: False)
     optimizer = Optimizer(policy.model, config.optimizer)
     advantages = mx.array([[float(g) - 3.5 for g in range(GROUP)]] * PROMPTS)
     steps, updates = [], []
@@ -71,8 +71,8 @@ def measure(seconds: float) -> tuple[float, float, float]:
         source.publish(0, always=True)
         for step in range(1, STEPS + 1):
             began = time.perf_counter()
-            groups = source.sample(SampleRequest(step, prompts, 0, 1.0))
-            source.ahead(SampleRequest(step + 1, prompts, 0, 1.0))
+            groups = source.sample(GroupRequest(step, prompts, 0, 1.0))
+            source.ahead(GroupRequest(step + 1, prompts, 0, 1.0))
             middle = time.perf_counter()
             grads, _ = gradients(policy.model, groups, advantages, GrpoConfig(), STAGE, max_new_tokens=TOKENS)
             optimizer.step(policy.model, grads, 1e-5)

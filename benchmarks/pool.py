@@ -19,7 +19,7 @@ import numpy as np
 
 from smolsum.rollout.member import Expected, Member
 from smolsum.rollout.pool import Pool
-from smolsum.rollout.protocol import Terms, Wanted, WorkerClient
+from smolsum.rollout.protocol import SampleRequest, SamplingTerms, WorkerClient
 from smolsum.weights.publish import Publisher, Version
 
 SIMULATED = Path(__file__).parent / "cases" / "simulated_worker.py"
@@ -34,21 +34,23 @@ def measure(workers: int, *, per_worker: int, tokens: int, prompt: int, seconds:
     urls = json.loads(process.stdout.readline())
 
     def members() -> list[Member]:
-        return [Member(url, WorkerClient(url, None, timeout_s=60.0), Expected(FACTS, 10)) for url in urls]
+        return [
+            Member(url, WorkerClient(url, None, timeout_s=60.0), Expected(FACTS, 10, frozenset([0]))) for url in urls
+        ]
 
     pool = Pool(members, Publisher(anchor_every=50, metadata={}), retries=4)
     pool.open()
     weights = np.zeros(1000, np.float32)
-    terms = Terms(1.0, tokens, 1000, frozenset([0]))
+    terms = SamplingTerms(1.0, tokens)
     try:
         pool.publish(Version(0, {"w": weights}, [], [])).result()
         while not all(member.state == "up" for member in pool.members):
             time.sleep(0.01)
         count, cpu, wall = workers * per_worker, 0.0, 0.0
         for step in range(steps + 1):
-            wanted = [Wanted(f"{step}-{n}", (5,) * prompt, n) for n in range(count)]
+            requests = [SampleRequest(f"{step}-{n}", (5,) * prompt, n) for n in range(count)]
             began, used = time.perf_counter(), time.process_time()
-            pool.submit(wanted, terms, least_version=0).result.result(timeout=600)
+            pool.submit(requests, terms, least_version=0).result.result(timeout=600)
             if step:  # the first opens connections
                 wall += time.perf_counter() - began
                 cpu += time.process_time() - used

@@ -22,7 +22,7 @@ from smolsum.llm.retry import RetryPolicy
 from smolsum.policy.load import Policy
 from smolsum.policy.sampling import generate, rollout_seed
 from smolsum.rollout.pool import Ticket
-from smolsum.rollout.protocol import Wanted
+from smolsum.rollout.protocol import SampleRequest
 from smolsum.rollout.sampler import WORKER, decode
 from smolsum.rollout.workers import WorkerSampler
 from smolsum.types import Prompt, Rollout, RolloutGroup
@@ -132,9 +132,11 @@ def complete_remotely(
     """As `smolsum.evaluate.sampling.complete`, through the workers of `workers.urls`.
 
     `AHEAD` batches a worker are under way at a time: enough that none waits for another, and no more are lost should
-    this process die. Raises WorkerError where no worker is left for `workers.wait_s`, and what Fleet raises.
+    this process die. Raises WorkerError where no worker is left for `workers.wait_s`, and what WorkerSampler raises.
     """
-    fleet = WorkerSampler(policy, prompts, config.workers, max_new_tokens=config.sampling.max_new_tokens, tell=_tell)
+    fleet = WorkerSampler(
+        policy, prompts, config.workers, max_new_tokens=config.sampling.max_new_tokens, on_event=_warn
+    )
     with closing(fleet):
         fleet.publish(version)
         under_way: deque[tuple[Sequence[Prompt], Ticket]] = deque()
@@ -142,7 +144,7 @@ def complete_remotely(
             if len(under_way) == AHEAD * len(fleet.pool.members):
                 yield _collected(fleet, *under_way.popleft(), sampler)
             wanted = [
-                Wanted(_name(p, n), p.token_ids, seed)
+                SampleRequest(_name(p, n), p.token_ids, seed)
                 for p in batch
                 for n, seed in enumerate(completion_seeds(sampler, p))
             ]
@@ -165,7 +167,7 @@ def _name(prompt: Prompt, sample: int) -> str:
     return f"{prompt.id} sample {sample}" if sample else prompt.id
 
 
-def _tell(kind: str, message: str, *, hint: str | None, worker: str | None) -> None:
+def _warn(kind: str, message: str, *, hint: str | None, worker: str | None) -> None:
     if kind in TROUBLE:
         console.warn(f"{message}; {hint}" if hint else message)
 

@@ -1,86 +1,193 @@
-"""A worker as the trainer calls it, over HTTP. `smolsum serve-worker` is the other end.
+"""The HTTP protocol between a trainer and its workers: the JSON bodies of both ends, and the trainer's client.
 
-Everything that comes back is checked before it is believed: a rollout that was not asked for, ids outside the
-vocabulary, log-probs that are no numbers, an early end. What fails raises WorkerError, and the caller decides.
+The worker's end is `smolsum/worker/routes.py`. The client checks every answer before it returns it: a rollout that was
+not requested, token ids outside the vocabulary, log-probs that are not numbers, and a stream that ends early all raise
+WorkerError, and the caller decides what to do.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
 import httpx
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from smolsum.errors import UnreachableError
 
-CONNECT_S, HEALTH_S = 10.0, 15.0
-HEALTH: dict[str, type | tuple[type, ...]] = {
-    "state": str, "architecture": str, "vocab_size": int, "tokenizer": str, "dtype": str, "version": int,
-    "weights": str, "sampling": dict, "max_model_len": (int, type(None)), "instance": str,
-}  # fmt: skip
-"""types of what a worker says of itself"""
-LEAST_LOGPROB = -1e6
-SERVE = "start it: smolsum serve-worker --model MODEL"
+Logprob = Annotated[float, Meta(ge=-1e6, le=1e-4)]
+T = TypeVar("T")
 
 
-class WorkerError(UnreachableError):
-    """A worker did not do what it was asked. Another, or the same one later, may."""
+class Serving(Struct, frozen=True):
+    """The weights that the sender expects a worker to serve; the worker refuses if it serves others. None matches any.
+
+    Every run counts its versions from 0; the checksum tells the weights of two runs apart.
+    """
+
+    version: int | None = None
+    weights: str | None = None
 
 
-class OtherVersionError(WorkerError):
-    """The worker serves another policy version than the one that was meant."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """One rollout that is asked for; `id` is unique among all that are under way."""
+class SampleRequest(Struct, frozen=True):
+    """One rollout to sample; `id` is unique among all open requests."""
 
     id: str
     prompt_ids: tuple[int, ...]
-    seed: int
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
-@dataclass(frozen=True)
-class Terms:
-    """What all rollouts of one request have in common, and what a completion must look like."""
+class SamplingTerms(Struct, frozen=True):
+    """What all rollouts of one body have in common; temperature 0 is greedy."""
 
     temperature: float
     max_new_tokens: int
-    vocab_size: int
-    eos_ids: frozenset[int]
 
 
-@dataclass(frozen=True)
-class Serving:
-    """What a worker is taken to serve: versions are numbers that every run has, the checksum of the weights tells one
-    run's from another's. A worker that serves something else refuses."""
+class RolloutsBody(Serving, frozen=True, kw_only=True):
+    """Body of POST /v1/rollouts."""
 
-    version: int
-    weights: str
+    temperature: float
+    max_new_tokens: int
+    requests: Annotated[tuple[SampleRequest, ...], Meta(min_length=1)]
 
     @property
-    def fields(self) -> dict[str, Any]:
-        """As a body has them."""
-        return {"version": self.version, "weights": self.weights}
+    def terms(self) -> SamplingTerms:
+        """The terms of all its requests."""
+        return SamplingTerms(self.temperature, self.max_new_tokens)
 
 
-@dataclass(frozen=True)
-class Sampled:
-    """One rollout as the worker reported it; fields as in `smolsum.types.Rollout`."""
+class SampledRollout(Struct, frozen=True):
+    """One line of the answer to POST /v1/rollouts; other fields as in `smolsum.types.Rollout`."""
 
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
+    id: str
+    """of the request"""
+    token_ids: Annotated[tuple[int, ...], Meta(min_length=1)]
+    logprobs: tuple[Logprob, ...]
     finish_reason: Literal["stop", "length"]
     version: int
 
 
-class WorkerClient:
-    """One worker. For one event loop.
+class FailedRollout(Struct, frozen=True):
+    """The line for a rollout that could not be sampled."""
 
-    `timeout_s` is the longest silence: to a question, or between two rollouts of a stream.
+    id: str
+    error: str
+
+
+class EndOfRollouts(Struct, frozen=True):
+    """The last line: the number of lines before it."""
+
+    done: int
+
+
+class ScoredSequence(Struct, frozen=True):
+    """A prompt, and the completion whose tokens are to be scored."""
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+
+
+class LogprobsBody(Serving, frozen=True, kw_only=True):
+    """Body of POST /v1/logprobs."""
+
+    sequences: Annotated[tuple[ScoredSequence, ...], Meta(min_length=1)]
+    temperature: float = 1.0
+
+
+class LogprobsAnswer(Struct, frozen=True):
+    """Natural log-probs of the completions' tokens, float32, and the version that they are from."""
+
+    version: int
+    logprobs: tuple[tuple[Logprob, ...], ...]
+
+
+class WeightsAnswer(Struct, frozen=True):
+    """Answer to PUT /v1/weights: what the worker serves now, and the seconds that the swap took."""
+
+    version: int
+    weights: str
+    seconds: float = 0.0
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    """Answer to GET /health: what the worker serves, and how it is."""
+
+    state: str
+    """of the engine; only in state "ready" can it sample"""
+    engine: str = ""
+    engine_version: str = ""
+    model: str = ""
+    """as given to `serve-worker`"""
+    architecture: str
+    vocab_size: int
+    tokenizer: str
+    """digest of the vocabulary and the chat template"""
+    dtype: str
+    instance: str = ""
+    """a random id, which tells this worker from others whatever its URL"""
+    run: str | None = None
+    """the run whose weights it serves"""
+    version: int
+    weights: str
+    """checksum of the served weights"""
+    sampling: dict[str, Any] = {}
+    """sampling parameters except the temperature"""
+    max_model_len: int | None = None
+    """tokens of prompt and completion together"""
+    max_new_tokens: int = 0
+    queue: int = 0
+    """rollouts being sampled or waiting"""
+    last_error: str | None = None
+
+
+class ErrorAnswer(Struct, frozen=True):
+    """Body of every answer that is an error; a 409 also has the version that the worker serves."""
+
+    error: str
+    hint: str | None = None
+    version: int | UnsetType = UNSET
+
+
+def parse(text: str | bytes, kind: type[T]) -> T:
+    """The JSON in `text` as an object of this type. Raises ValueError with the reason."""
+    # parsed by Python, as msgspec's own parser takes half a surrogate pair for the end of the text
+    try:
+        value = json.loads(text, parse_constant=_reject)
+    except RecursionError as error:
+        raise ValueError("not JSON: nested too deeply") from error
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from error
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
+    except UnicodeEncodeError as error:
+        raise ValueError("half a surrogate pair in a field that is not text") from error
+
+
+def _reject(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+CONNECT_S, HEALTH_S = 10.0, 15.0
+
+
+class WorkerError(UnreachableError):
+    """A worker did not do what it was asked to do. Another worker may, or the same one later."""
+
+
+class OtherVersionError(WorkerError):
+    """The worker serves another policy version than the request was for."""
+
+
+class WorkerClient:
+    """HTTP client of one worker, for one event loop.
+
+    `timeout_s` is the longest time without an answer, or between two rollouts of a stream.
     """
 
     def __init__(self, url: str, token: str | None, *, timeout_s: float) -> None:
@@ -89,27 +196,20 @@ class WorkerClient:
             base_url=self.url,
             headers={"authorization": f"Bearer {token}"} if token else {},
             timeout=httpx.Timeout(timeout_s, connect=CONNECT_S),
-            trust_env=False,  # a worker is a neighbour; a proxy that knows it not would be in the way
+            trust_env=False,  # workers are on the local network, where a proxy would only get in the way
         )
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._http.aclose()
 
-    async def health(self) -> dict[str, Any]:
-        """What GET /health tells; a worker that has nothing else to do but hang is not waited for as long."""
-        told = await self._json("GET", "/health", timeout_s=min(HEALTH_S, self._timeout_s))
-        for name, kind in HEALTH.items():
-            if name in told and not isinstance(told[name], kind):
-                raise self._garbage(f"its {name} is {str(told[name])[:60]}")
-        return told
+    async def health(self) -> Health:
+        """GET /health, with a shorter timeout: the answer needs no computation."""
+        return await self._call("GET", "/health", Health, timeout_s=min(HEALTH_S, self._timeout_s))
 
-    async def put_weights(self, body: bytes) -> tuple[int, str]:
-        """Push a patch or an anchor; the version that is served then, and the checksum of its weights."""
-        told = await self._json("PUT", "/v1/weights", content=body)
-        if type(told.get("version")) is not int or not isinstance(told.get("weights"), str):
-            raise self._garbage(f"its answer to new weights is {str(told)[:80]}")
-        return told["version"], told["weights"]
+    async def put_weights(self, body: bytes) -> WeightsAnswer:
+        """Send a patch or an anchor; returns what the worker serves afterwards."""
+        return await self._call("PUT", "/v1/weights", WeightsAnswer, content=body)
 
     async def logprobs(
         self,
@@ -117,133 +217,142 @@ class WorkerClient:
         serving: Serving,
         temperature: float = 1.0,
     ) -> list[list[float]]:
-        """Log-probs, at a temperature, of the second of each pair of token ids after the first."""
-        rows = [{"prompt_ids": list(p), "completion_ids": list(c)} for p, c in sequences]
-        body = {**serving.fields, "sequences": rows, "temperature": temperature}
-        told = await self._json("POST", "/v1/logprobs", json=body)
-        found = told.get("logprobs")
-        if not isinstance(found, list) or len(found) != len(rows):
-            raise self._garbage(f"it was asked for log-probs of {len(rows)} sequences and sent {str(found)[:80]}")
-        for row, (_, completion) in zip(found, sequences, strict=True):
-            if not _numbers(row, len(completion)):
-                raise self._garbage(f"{str(row)[:80]} are not log-probs of {len(completion)} tokens")
-        return found
+        """Log-probs, at a temperature, of the completion in each pair of prompt and completion token ids."""
+        body = LogprobsBody(
+            version=serving.version,
+            weights=serving.weights,
+            sequences=tuple(ScoredSequence(tuple(p), tuple(c)) for p, c in sequences),
+            temperature=temperature,
+        )
+        answer = await self._call("POST", "/v1/logprobs", LogprobsAnswer, content=msgspec.json.encode(body))
+        if [len(row) for row in answer.logprobs] != [len(completion) for _, completion in sequences]:
+            raise self._nonsense("its log-probs do not match the tokens of the sequences")
+        return [list(row) for row in answer.logprobs]
 
     async def rollouts(
-        self, wanted: Sequence[Wanted], terms: Terms, serving: Serving
-    ) -> AsyncIterator[tuple[str, Sampled | str]]:
-        """Each rollout, by its id, as it ends: what was sampled, or the worker's reason for not doing so.
+        self,
+        requests: Sequence[SampleRequest],
+        terms: SamplingTerms,
+        serving: Serving,
+        *,
+        vocab_size: int,
+        eos_ids: frozenset[int],
+    ) -> AsyncIterator[SampledRollout | FailedRollout]:
+        """Yield each rollout as it ends.
 
-        The stream ends once each id has come exactly once. Raises WorkerError for anything else.
+        The stream ends once each id has come exactly once. Anything else raises WorkerError.
         """
-        body = {
-            **serving.fields,
-            "temperature": terms.temperature,
-            "max_new_tokens": terms.max_new_tokens,
-            "requests": [{"id": w.id, "prompt_ids": list(w.prompt_ids), "seed": w.seed} for w in wanted],
-        }
-        open_ids = {w.id for w in wanted}
+        body = RolloutsBody(
+            version=serving.version,
+            weights=serving.weights,
+            temperature=terms.temperature,
+            max_new_tokens=terms.max_new_tokens,
+            requests=tuple(requests),
+        )
+        open_ids = {request.id for request in requests}
         try:
-            # the deadline moves with each rollout, not with each byte
+            # each rollout extends the deadline; single bytes do not
             async with (
                 asyncio.timeout(self._timeout_s) as deadline,
-                self._http.stream("POST", "/v1/rollouts", json=body) as response,
+                self._http.stream("POST", "/v1/rollouts", content=msgspec.json.encode(body)) as response,
             ):
                 if response.status_code != 200:
                     raise self._refusal(response.status_code, await response.aread())
                 async for line in response.aiter_lines():
-                    told = self._object(line)
-                    if "done" in told:
+                    fields = self._parse(line, dict[str, Any])
+                    if "done" in fields:
                         break
-                    name = told.get("id")
-                    if not isinstance(name, str) or name not in open_ids:
-                        raise self._garbage(f"it sent a rollout {str(name)[:40]!r} that it was not asked for")
-                    open_ids.discard(name)
+                    rollout = self._rollout(fields)
+                    if rollout.id not in open_ids:
+                        raise self._nonsense(f"it sent a rollout {rollout.id[:40]!r} that was not requested")
+                    if isinstance(rollout, SampledRollout):
+                        self._check(rollout, terms, serving, vocab_size, eos_ids)
+                    open_ids.discard(rollout.id)
                     deadline.reschedule(asyncio.get_running_loop().time() + self._timeout_s)
-                    yield name, str(told["error"]) if "error" in told else self._sampled(told, terms, serving)
+                    yield rollout
         except TimeoutError as error:
-            raise self._silent() from error
+            raise self._silent(self._timeout_s) from error
         except httpx.HTTPError as error:
             raise self._broken(error) from error
         if open_ids:
-            raise self._garbage(f"{len(open_ids)} of {len(wanted)} rollouts are missing from its answer")
+            raise self._nonsense(f"{len(open_ids)} of {len(requests)} rollouts are missing from its answer")
 
-    def _sampled(self, told: Mapping[str, Any], terms: Terms, serving: Serving) -> Sampled:
-        ids, logprobs, reason = (told.get(key) for key in ("token_ids", "logprobs", "finish_reason"))
-        if not isinstance(ids, list) or not 0 < len(ids) <= terms.max_new_tokens:
-            raise self._garbage(f"a rollout has token ids {str(ids)[:80]}")
-        if any(type(i) is not int or not 0 <= i < terms.vocab_size for i in ids):
-            raise self._garbage(f"a rollout has token ids outside the vocabulary of {terms.vocab_size}")
-        if not isinstance(logprobs, list) or not _numbers(logprobs, len(ids)):
-            raise self._garbage(f"the log-probs of {len(ids)} tokens are {str(logprobs)[:80]}")
-        if reason not in ("stop", "length") or (reason == "stop") != (ids[-1] in terms.eos_ids):
-            raise self._garbage(f"a rollout that ends with token {ids[-1]} has finish_reason {reason!r}")
-        if reason == "length" and len(ids) != terms.max_new_tokens:
-            raise self._garbage(f"a rollout was cut after {len(ids)} of {terms.max_new_tokens} tokens")
-        if told.get("version") != serving.version:
-            raise OtherVersionError(
-                f"{self.url} sampled with version {told.get('version')}, not {serving.version}",
-                hint="it is given the weights again; see that no other run uses it",
-            )
-        return Sampled(tuple(ids), tuple(map(float, logprobs)), reason, serving.version)
-
-    async def _json(self, method: str, path: str, *, timeout_s: float = 0.0, **more: Any) -> dict[str, Any]:
-        patience = timeout_s or self._timeout_s
+    def _rollout(self, fields: dict[str, Any]) -> SampledRollout | FailedRollout:
         try:
-            async with asyncio.timeout(patience):
-                response = await self._http.request(method, path, **more)
+            if "error" in fields:
+                return msgspec.convert(fields, FailedRollout)
+            return msgspec.convert(fields, SampledRollout)
+        except (msgspec.ValidationError, UnicodeEncodeError) as error:
+            raise self._nonsense(f"a rollout: {error}") from error
+
+    def _check(
+        self, rollout: SampledRollout, terms: SamplingTerms, serving: Serving, vocab_size: int, eos_ids: frozenset[int]
+    ) -> None:
+        ids, most = rollout.token_ids, terms.max_new_tokens
+        if len(ids) > most:
+            raise self._nonsense(f"a rollout has {len(ids)} tokens, not at most {most}")
+        if min(ids) < 0 or max(ids) >= vocab_size:
+            raise self._nonsense(f"a rollout has token ids outside the vocabulary of {vocab_size}")
+        if len(rollout.logprobs) != len(ids):
+            raise self._nonsense(f"a rollout of {len(ids)} tokens has {len(rollout.logprobs)} log-probs")
+        if (rollout.finish_reason == "stop") != (ids[-1] in eos_ids):
+            raise self._nonsense(
+                f"a rollout that ends with token {ids[-1]} has finish_reason {rollout.finish_reason!r}"
+            )
+        if rollout.finish_reason == "length" and len(ids) != most:
+            raise self._nonsense(f"a rollout was cut after {len(ids)} of {most} tokens")
+        if rollout.version != serving.version:
+            raise OtherVersionError(
+                f"{self.url} sampled with version {rollout.version}, not {serving.version}",
+                hint="the weights are sent again; make sure that no other run uses this worker",
+            )
+
+    async def _call(self, method: str, path: str, kind: type[T], *, timeout_s: float = 0.0, content: bytes = b"") -> T:
+        limit_s = timeout_s or self._timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                response = await self._http.request(method, path, content=content)
         except TimeoutError as error:
-            raise self._silent(patience) from error
+            raise self._silent(limit_s) from error
         except httpx.HTTPError as error:
             raise self._broken(error) from error
         if response.status_code != 200:
             raise self._refusal(response.status_code, response.content)
-        return self._object(response.text)
+        return self._parse(response.text, kind)
 
-    def _object(self, text: str) -> dict[str, Any]:
+    def _parse(self, text: str, kind: type[T]) -> T:
         try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise self._garbage(f"{text[:60]!r} is not JSON") from error
-        if not isinstance(value, dict):
-            raise self._garbage(f"{text[:60]!r} is no JSON object")
-        return value
+            return parse(text, kind)
+        except ValueError as error:
+            raise self._nonsense(f"{text[:60]!r}: {error}") from error
 
     def _refusal(self, status: int, content: bytes) -> WorkerError:
-        """The error for an answer that is not 200, in the worker's own words where it has some."""
+        """The error for an answer that is not 200, in the worker's own words if it gives any."""
         try:
-            told = json.loads(content)
-            words, hint = str(told["error"]), told.get("hint")
-        except (ValueError, KeyError, TypeError, RecursionError):
-            words, hint = content[:80].decode(errors="replace") or "no reason given", None
+            answer = parse(content, ErrorAnswer)
+        except ValueError:
+            answer = ErrorAnswer(content[:80].decode(errors="replace") or "no reason given")
         kind = OtherVersionError if status == 409 else WorkerError
-        return kind(f"{self.url} refused ({status}): {words}", hint=hint or "see its log")
+        return kind(f"{self.url} refused ({status}): {answer.error}", hint=answer.hint or "see its log")
 
-    def _garbage(self, what: str) -> WorkerError:
+    def _nonsense(self, what: str) -> WorkerError:
         return WorkerError(
             f"{self.url} does not answer as a worker should: {what}",
-            hint="run the same version of smolsum on both machines, and see that the URL is the worker's",
+            hint="run the same version of smolsum on both machines, and check that the URL is the worker's",
         )
 
-    def _silent(self, patience: float = 0.0) -> WorkerError:
+    def _silent(self, seconds: float) -> WorkerError:
         return WorkerError(
-            f"{self.url} has said nothing for {patience or self._timeout_s:g} s",
+            f"{self.url} has not answered for {seconds:g} s",
             hint="see its log, or allow more: --set workers.timeout_s=SECONDS",
         )
 
     def _broken(self, error: httpx.HTTPError) -> WorkerError:
         if isinstance(error, httpx.TimeoutException):
-            return self._silent()
+            return self._silent(self._timeout_s)
         reason = str(error) or type(error).__name__
         if isinstance(error, httpx.ConnectError):
-            return WorkerError(f"cannot reach {self.url}: {reason}", hint=SERVE)
-        return WorkerError(f"{self.url} broke off: {reason}", hint="see its log")
-
-
-def _numbers(value: Any, count: int) -> bool:
-    """Whether this is a list of so many finite log-probs."""
-    return (
-        isinstance(value, list)
-        and len(value) == count
-        and all(type(x) in (int, float) and LEAST_LOGPROB <= x <= 1e-4 for x in value)
-    )
+            return WorkerError(
+                f"cannot reach {self.url}: {reason}", hint="start it: smolsum serve-worker --model MODEL"
+            )
+        return WorkerError(f"the connection to {self.url} broke: {reason}", hint="see its log")

@@ -1,8 +1,7 @@
-"""Rollouts sampled by the policy in this process.
+"""Where the training loop gets its rollouts: the `Source` protocol, and the source that samples in this process.
 
-Where a step's rollouts come from: what the loop knows of it.
-
-Rollouts between the ranks of one training.
+With several ranks each samples its share of the prompts and they exchange the results; the source that uses workers
+(`workers.py`) lives on the first rank alone.
 """
 
 from __future__ import annotations
@@ -17,103 +16,50 @@ from smolsum.policy.load import Policy
 from smolsum.policy.sampling import generate, rollout_seed
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
+WORKER = "local"
+
 
 @dataclass(frozen=True)
-class SampleRequest:
-    """Prompts to sample for a step of the run."""
+class GroupRequest:
+    """The prompts to sample for a step of the run, a group of rollouts each."""
 
     step: int
     """counted from 1 over all stages; the policy then has version `step - 1`"""
     prompts: Sequence[Prompt]
     first_place: int
-    """of the prompts, among all that the step samples"""
+    """of the first prompt, among all prompts of the step"""
     temperature: float
 
 
 class Source(Protocol):
-    """Samples for the loop. Where other machines do, what is asked for ahead is sampled while the update runs."""
+    """Samples for the loop."""
 
     depth: int
-    """steps that may be asked for ahead"""
+    """how many steps may be requested ahead, to be sampled while the update runs"""
 
     def publish(self, version: int, *, always: bool = False) -> None:
-        """The policy has new weights: version `version`. `always`: they are no step from the last ones."""
+        """The policy has new weights: version `version`. `always`: they are not one step from the last ones."""
         ...
 
-    def ahead(self, asked: SampleRequest) -> None:
-        """This will be sampled next."""
+    def ahead(self, request: GroupRequest) -> None:
+        """Announce the request that `sample` will get next."""
         ...
 
-    def sample(self, asked: SampleRequest) -> list[RolloutGroup]:
+    def sample(self, request: GroupRequest) -> list[RolloutGroup]:
         """The groups, in the order of the prompts."""
         ...
 
     def metrics(self) -> dict[str, float]:
-        """How the last step's sampling went."""
+        """Metrics of the last step's sampling."""
         ...
 
     def close(self) -> None:
-        """Let go of what was taken."""
+        """Release what the source holds."""
         ...
-
-
-def exchanged(mine: Sequence[RolloutGroup], prompts: Sequence[Prompt]) -> list[RolloutGroup]:
-    """The groups of all prompts, from what each rank sampled of its share (`ranks.share`)."""
-    if ranks.alone():
-        return list(mine)
-    shares = ranks.gathered(_plain(mine))
-    n = len(shares)
-    return [_group(prompt, shares[place % n][place // n]) for place, prompt in enumerate(prompts)]
-
-
-def from_first(groups: Sequence[RolloutGroup] | None, prompts: Sequence[Prompt]) -> list[RolloutGroup]:
-    """The groups that the first rank has; the others have none."""
-    if ranks.alone():
-        return list(groups or [])
-    rows = ranks.gathered(_plain(groups or []))[0]
-    return [_group(prompt, row) for prompt, row in zip(prompts, rows, strict=True)]
-
-
-class Receiver:
-    """The source of a rank whose first rank has workers; see `smolsum.rollout.sampler.Source`."""
-
-    depth = 0
-
-    def publish(self, version: int, *, always: bool = False) -> None:
-        """The first rank's work."""
-
-    def ahead(self, asked: SampleRequest) -> None:
-        """The first rank's work."""
-
-    def sample(self, asked: SampleRequest) -> list[RolloutGroup]:
-        """What the first rank's workers sampled."""
-        return from_first(None, asked.prompts)
-
-    def metrics(self) -> dict[str, float]:
-        """None: the first rank writes them."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing was taken."""
-
-
-def _plain(groups: Sequence[RolloutGroup]) -> list[list[dict[str, Any]]]:
-    return [[asdict(rollout) for rollout in group.rollouts] for group in groups]
-
-
-def _group(prompt: Prompt, rows: Sequence[dict[str, Any]]) -> RolloutGroup:
-    return RolloutGroup(prompt, tuple(Rollout(**(row | _tuples(row))) for row in rows))
-
-
-def _tuples(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(row[name]) for name in ("token_ids", "logprobs")}
-
-
-WORKER = "local"
 
 
 class LocalSource:
-    """Samples with the policy itself, each rank its share; see `smolsum.rollout.sampler.Source`."""
+    """Samples with the policy in this process, each rank its share."""
 
     depth = 0
 
@@ -121,31 +67,53 @@ class LocalSource:
         self.policy, self.config = policy, config
 
     def publish(self, version: int, *, always: bool = False) -> None:
-        """Nothing: it samples with the weights that are trained."""
+        """Do nothing: it samples with the weights that are trained."""
 
-    def ahead(self, asked: SampleRequest) -> None:
-        """Nothing: nobody else could sample meanwhile."""
+    def ahead(self, request: GroupRequest) -> None:
+        """Do nothing: it samples when it is called."""
 
-    def sample(self, asked: SampleRequest) -> list[RolloutGroup]:
-        places = ranks.share(range(len(asked.prompts)))
-        mine = sample_groups(
+    def sample(self, request: GroupRequest) -> list[RolloutGroup]:
+        places = [request.first_place + place for place in range(len(request.prompts))]
+        groups = sample_groups(
             self.policy,
-            [asked.prompts[place] for place in places],
-            [asked.first_place + place for place in places],
+            ranks.share(request.prompts),
+            ranks.share(places),
             self.config.sampling,
-            temperature=asked.temperature,
+            temperature=request.temperature,
             run_seed=self.config.train.seed,
-            step=asked.step,
-            version=asked.step - 1,
+            step=request.step,
+            version=request.step - 1,
         )
-        return exchanged(mine, asked.prompts)
+        return exchanged(groups, request.prompts)
 
     def metrics(self) -> dict[str, float]:
-        """None."""
+        """No metrics."""
         return {}
 
     def close(self) -> None:
-        """Nothing was taken."""
+        """Do nothing."""
+
+
+class Receiver:
+    """The source of every other rank if the first rank uses workers: it receives what they sampled."""
+
+    depth = 0
+
+    def publish(self, version: int, *, always: bool = False) -> None:
+        """Do nothing: the first rank publishes."""
+
+    def ahead(self, request: GroupRequest) -> None:
+        """Do nothing: the first rank requests."""
+
+    def sample(self, request: GroupRequest) -> list[RolloutGroup]:
+        return from_first(None, request.prompts)
+
+    def metrics(self) -> dict[str, float]:
+        """No metrics: the first rank writes them."""
+        return {}
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 def sample_groups(
@@ -159,8 +127,11 @@ def sample_groups(
     step: int,
     version: int,
 ) -> list[RolloutGroup]:
-    """One group of `config.rollouts` completions for each prompt; each rollout's seed is its own (run, step, prompt,
-    sample), the prompt by its place in the step, which `places` holds, and its id."""
+    """One group of `config.rollouts` completions for each prompt.
+
+    The seed of a rollout follows from the run's seed, the step, the prompt's place in the step (`places`) and id, and
+    the number of the sample.
+    """
     seeds = [
         [rollout_seed(run_seed, step, place, prompt.id, g) for g in range(config.rollouts)]
         for place, prompt in zip(places, prompts, strict=True)
@@ -173,27 +144,46 @@ def sample_groups(
         temperature=temperature,
         max_new_tokens=config.max_new_tokens,
     )
-    return [
-        RolloutGroup(
-            prompt,
-            tuple(
-                Rollout(
-                    c.token_ids,
-                    c.logprobs,
-                    c.finish_reason,
-                    version,
-                    WORKER,
-                    seed,
-                    decode(policy, c.token_ids),
-                )
-                for c, seed in zip(completions, row, strict=True)
-            ),
-        )
-        for prompt, completions, row in zip(prompts, sampled, seeds, strict=True)
-    ]
+    groups = []
+    for prompt, completions, row in zip(prompts, sampled, seeds, strict=True):
+        rollouts = [
+            Rollout(c.token_ids, c.logprobs, c.finish_reason, version, WORKER, seed, decode(policy, c.token_ids))
+            for c, seed in zip(completions, row, strict=True)
+        ]
+        groups.append(RolloutGroup(prompt, tuple(rollouts)))
+    return groups
 
 
 def decode(policy: Policy, token_ids: Sequence[int]) -> str:
     """The completion's text, without special tokens and outer white space."""
     text: str = policy.tokenizer.decode(list(token_ids), skip_special_tokens=True)
     return text.strip()
+
+
+def exchanged(mine: Sequence[RolloutGroup], prompts: Sequence[Prompt]) -> list[RolloutGroup]:
+    """The groups of all prompts, from what each rank sampled of its share (`ranks.share`)."""
+    if ranks.alone():
+        return list(mine)
+    shares = ranks.gathered(_plain(mine))
+    n = len(shares)
+    return [_group(prompt, shares[place % n][place // n]) for place, prompt in enumerate(prompts)]
+
+
+def from_first(groups: Sequence[RolloutGroup] | None, prompts: Sequence[Prompt]) -> list[RolloutGroup]:
+    """The first rank's groups; the other ranks pass None."""
+    if ranks.alone():
+        return list(groups or [])
+    rows = ranks.gathered(_plain(groups or []))[0]
+    return [_group(prompt, row) for prompt, row in zip(prompts, rows, strict=True)]
+
+
+def _plain(groups: Sequence[RolloutGroup]) -> list[list[dict[str, Any]]]:
+    return [[asdict(rollout) for rollout in group.rollouts] for group in groups]
+
+
+def _group(prompt: Prompt, rows: Sequence[dict[str, Any]]) -> RolloutGroup:
+    return RolloutGroup(prompt, tuple(Rollout(**(row | _tuples(row))) for row in rows))
+
+
+def _tuples(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(row[name]) for name in ("token_ids", "logprobs")}

@@ -1,12 +1,8 @@
-"""Rollouts sampled by workers: weights out, groups in, and how old they may be.
+"""Rollouts sampled by workers: `WorkerSampler` for training and evaluation, and the training loop's source over it.
 
 A rollout for step s is sampled with version s - 1 - max_staleness or a later one, so none is ever too old to learn
-from: a worker that is not there yet is brought there first. With max_staleness above `sync_every` - 1 the next steps
-are asked for before the update begins, and sampled while it runs.
-
-Workers that serve one policy: they are compared with it, brought to its weights and proven to hold them, and sample.
-
-Training (`remote.py`) and evaluation (`smolsum/evaluate/sampling.py`) both work through it.
+from: a worker that is behind gets newer weights first. With max_staleness above `sync_every` - 1 the next steps are
+requested before the update begins, and sampled while it runs.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYetError
 from contextlib import suppress
@@ -30,24 +26,24 @@ from smolsum.errors import UsageError
 from smolsum.policy.load import Policy
 from smolsum.policy.sampling import rollout_seed
 from smolsum.policy.weights import identity, scores, sequences, served_arrays
-from smolsum.rollout.member import Expected, Member, check
+from smolsum.rollout.member import Expected, Member, preflight
 from smolsum.rollout.pool import Pool, Ticket
-from smolsum.rollout.protocol import Sampled, Terms, Wanted, WorkerClient, WorkerError
-from smolsum.rollout.sampler import SampleRequest, decode, from_first
+from smolsum.rollout.protocol import SampledRollout, SampleRequest, SamplingTerms, WorkerClient, WorkerError
+from smolsum.rollout.sampler import GroupRequest, decode, from_first
 from smolsum.types import Prompt, Rollout, RolloutGroup
 from smolsum.weights.publish import Publisher, Version
 
-LOOK_S = 0.2
-"""between two looks at events while somebody waits"""
+POLL_S = 0.2
+"""between two checks for events while the caller waits"""
 PROBED = 2
 """prompts after which a text is scored to prove a sync"""
 
 
 class WorkerSampler:
-    """The workers of `settings.urls`, from here to `close`.
+    """The workers of `settings.urls`, brought to the policy's weights and proven to serve them, until `close`.
 
-    `tell` hears of events, their kind, message, hint and worker; `stopping` says whether the user wants to leave, for
-    when nothing goes on. The token that workers want is in SMOLSUM_WORKER_TOKEN.
+    `on_event` gets the kind, message, hint and worker of each event; `stopping` says whether the user wants to stop,
+    which is checked while no worker is up. The workers' token is in SMOLSUM_WORKER_TOKEN.
     """
 
     def __init__(
@@ -57,29 +53,25 @@ class WorkerSampler:
         settings: WorkersConfig,
         *,
         max_new_tokens: int,
-        tell: Callable[..., None],
+        on_event: Callable[..., None],
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`prompts` are those that will be sampled. Raises what `preflight` raises."""
-        self.policy, self.settings = policy, settings
-        self._tell, self._stopping = tell, stopping
+        """`prompts` are all that will be sampled. Raises what `preflight` raises."""
+        self.policy, self.settings, self.max_new_tokens = policy, settings, max_new_tokens
+        self._on_event, self._stopping = on_event, stopping
         token = worker_token()
         self._probe = sequences(
             policy,
             [p.token_ids for p in prompts[:PROBED]],
             [p.references[0] if p.references else "" for p in prompts[:PROBED]],
         )
-        expected = Expected(identity(policy), max(len(p.token_ids) for p in prompts) + max_new_tokens)
+        longest = max(len(p.token_ids) for p in prompts) + max_new_tokens
+        expected = Expected(identity(policy), longest, policy.eos_ids)
         urls = worker_urls(settings.urls)
         asyncio.run(preflight(urls, token, expected, settings.timeout_s))
         metadata: dict[str, Any] = {"run": secrets.token_hex(8)}
         if policy.lora:
             metadata["lora"] = asdict(policy.lora)
-        self._terms = {
-            "max_new_tokens": max_new_tokens,
-            "vocab_size": expected.facts["vocab_size"],
-            "eos_ids": policy.eos_ids,
-        }
 
         def members() -> list[Member]:
             clients = {url: WorkerClient(url, token, timeout_s=settings.timeout_s) for url in urls}
@@ -89,14 +81,14 @@ class WorkerSampler:
         self.pool = Pool(members, publisher, retries=settings.retries)
         self.pool.open()
         self.version: int | None = None
-        """the newest that was published"""
+        """the last published"""
         self._publishing: Future[None] | None = None
-        self._bytes_told = 0
+        self._bytes_counted = 0
 
     def publish(self, version: int) -> None:
-        """Send the policy's weights, as they are now, to all workers; they travel beside whatever is done next.
+        """Send the policy's present weights to all workers, in the background.
 
-        The first time, wait until every worker is proven to serve them; raises what keeps one from it.
+        The first time, wait until every worker is proven to serve them; raises the error of one that does not.
         """
         first = self.version is None
         if self._publishing is not None:
@@ -104,113 +96,67 @@ class WorkerSampler:
         weights = Version(version, served_arrays(self.policy), self._probe, scores(self.policy, self._probe))
         self.version, self._publishing = version, self.pool.publish(weights)
         while first and not all(member.state == "up" for member in self.pool.members):
-            self.look()
+            self.poll()
             for trouble in (m.trouble for m in self.pool.members if m.trouble is not None):
                 raise trouble
-            time.sleep(LOOK_S / 10)
+            time.sleep(POLL_S / 10)
 
-    def submit(self, wanted: Sequence[Wanted], temperature: float, *, least_version: int) -> Ticket:
-        """Ask for completions, each sampled with `least_version` or a later one."""
-        return self.pool.submit(wanted, Terms(temperature=temperature, **self._terms), least_version=least_version)
+    def submit(self, requests: Sequence[SampleRequest], temperature: float, *, least_version: int) -> Ticket:
+        """Request completions, each sampled with `least_version` or a later one."""
+        terms = SamplingTerms(temperature, self.max_new_tokens)
+        return self.pool.submit(requests, terms, least_version=least_version)
 
-    def collect(self, ticket: Ticket) -> dict[str, tuple[Sampled, str]]:
-        """What a ticket asked for, by id, with the name of the worker.
+    def collect(self, ticket: Ticket) -> dict[str, tuple[SampledRollout, str]]:
+        """The rollouts of a ticket by id, each with the name of its worker.
 
-        Without any worker, wait `wait_s` for one to come back; then WorkerError.
+        If no worker is up, waits `wait_s` seconds for one, then raises WorkerError.
         """
         while True:
-            self.look()
+            self.poll()
             waited = self.pool.waited_s()
             if waited > self.settings.wait_s or (waited and self._stopping()):
                 last = next((m.trouble for m in self.pool.members if m.trouble is not None), None)
-                reason, hint = (f"; one of them: {last}", last.hint) if last else ("", None)
+                reason, hint = (f"; the error of one: {last}", last.hint) if last else ("", None)
                 raise WorkerError(f"no worker came back in {waited:.0f} s{reason}", hint=hint)
             with suppress(NotYetError):
-                return ticket.result.result(timeout=LOOK_S)
+                return ticket.result.result(timeout=POLL_S)
 
-    def rollout(self, found: tuple[Sampled, str], seed: int) -> Rollout:
-        """What a worker sampled, with its text."""
-        sampled, worker = found
-        text = decode(self.policy, sampled.token_ids)
-        return Rollout(sampled.token_ids, sampled.logprobs, sampled.finish_reason, sampled.version, worker, seed, text)
+    def rollout(self, found: tuple[SampledRollout, str], seed: int) -> Rollout:
+        """A worker's rollout, with its text."""
+        r, worker = found
+        text = decode(self.policy, r.token_ids)
+        return Rollout(r.token_ids, r.logprobs, r.finish_reason, r.version, worker, seed, text)
 
     def metrics(self) -> dict[str, float]:
-        """Of each worker its speed, lag in versions, open rollouts and bytes pushed so far; what the syncs since the
-        last call cost."""
-        told: dict[str, float] = {}
+        """Of each worker its speed, lag in versions, open rollouts and bytes sent so far; the cost of the syncs since
+        the last call."""
+        found: dict[str, float] = {}
         for member in self.pool.members:
             prefix = f"workers/{member.name}"
-            told[f"{prefix}/tok_s"], told[f"{prefix}/queue"] = member.tok_s, float(member.under_way)
-            told[f"{prefix}/bytes_synced"] = float(member.bytes_synced)
-            told[f"{prefix}/up"] = float(member.state == "up")
+            found[f"{prefix}/tok_s"], found[f"{prefix}/queue"] = member.tok_s, float(member.under_way)
+            found[f"{prefix}/bytes_synced"] = float(member.bytes_synced)
+            found[f"{prefix}/up"] = float(member.state == "up")
             if member.version is not None and self.version is not None:
-                told[f"{prefix}/lag"] = float(max(0, self.version - member.version))
-        pushed = sum(member.bytes_synced for member in self.pool.members)
-        told["perf/weight_sync_bytes"], self._bytes_told = float(pushed - self._bytes_told), pushed
-        told["perf/weight_sync_s"] = max(member.sync_s for member in self.pool.members)
+                found[f"{prefix}/lag"] = float(max(0, self.version - member.version))
+        sent = sum(member.bytes_synced for member in self.pool.members)
+        found["perf/weight_sync_bytes"], self._bytes_counted = float(sent - self._bytes_counted), sent
+        found["perf/weight_sync_s"] = max(member.sync_s for member in self.pool.members)
         if (newest := self.pool.newest) is not None:
-            told["perf/weight_encode_s"], told["update/patch_density"] = newest.seconds, newest.density
-        return told
+            found["perf/weight_encode_s"], found["update/patch_density"] = newest.seconds, newest.density
+        return found
 
-    def look(self) -> None:
-        """Pass on what happened; raise what broke."""
+    def poll(self) -> None:
+        """Pass on new events; raise the errors of the pool and of publishing."""
         while not self.pool.events.empty():
             event = self.pool.events.get()
-            self._tell(event.kind, event.message, hint=event.hint, worker=event.worker)
+            self._on_event(event.kind, event.message, hint=event.hint, worker=event.worker)
         self.pool.check()
         if self._publishing is not None and self._publishing.done():
             self._publishing.result()
 
     def close(self) -> None:
-        """Let go of the workers."""
+        """Disconnect from the workers."""
         self.pool.close()
-
-
-def worker_urls(text: str) -> list[str]:
-    """The URLs of `workers.urls`. Raises UsageError for what is no URL, or one twice."""
-    urls = [url.strip().rstrip("/") for url in text.split(",") if url.strip()]
-    for url in urls:
-        if not _is_worker(url):
-            raise UsageError(f"worker {url!r} is no URL", hint="--worker http://HOST:PORT, as serve-worker prints it")
-    if len(set(urls)) < len(urls):
-        raise UsageError(f"a worker is named twice: {text}", hint="name each once")
-    return urls
-
-
-def worker_token() -> str | None:
-    """SMOLSUM_WORKER_TOKEN, the secret that workers want. Raises UsageError for one that no header can carry."""
-    token = os.environ.get("SMOLSUM_WORKER_TOKEN") or None
-    if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token):
-        raise UsageError("SMOLSUM_WORKER_TOKEN holds white space or other signs", hint="openssl rand -hex 16")
-    return token
-
-
-def _is_worker(url: str) -> bool:
-    """Whether this is scheme, host and perhaps port, and nothing else."""
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL:
-        return False
-    plain = not parsed.userinfo and parsed.raw_path == b"/" and not parsed.fragment and " " not in url
-    return parsed.scheme in ("http", "https") and bool(parsed.host) and plain
-
-
-async def preflight(urls: Sequence[str], token: str | None, expected: Expected, timeout_s: float) -> None:
-    """Every worker answers and has the trainer's model, before anything is begun. Raises WorkerError, UsageError."""
-
-    async def one(url: str) -> str:
-        client = WorkerClient(url, token, timeout_s=min(timeout_s, 30.0))
-        try:
-            health: Mapping[str, Any] = await client.health()
-            check(url, health, expected)
-            return str(health.get("instance", url))
-        finally:
-            await client.close()
-
-    found = dict[str, str]()
-    for url, instance in zip(urls, await asyncio.gather(*(one(url) for url in urls)), strict=True):
-        if (other := found.setdefault(instance, url)) != url:
-            raise UsageError(f"{other} and {url} are one and the same worker", hint="name it once")
 
 
 class RemoteSource:
@@ -222,74 +168,101 @@ class RemoteSource:
         config: Config,
         prompts: Sequence[Prompt],
         *,
-        tell: Callable[..., None],
+        on_event: Callable[..., None],
         stopping: Callable[[], bool],
     ) -> None:
-        """Arguments and errors as of Fleet."""
+        """Arguments and errors as of WorkerSampler."""
         self.config, self.settings = config, config.workers
         self.depth = self.settings.max_staleness - self.settings.sync_every + 1
-        self.fleet = WorkerSampler(
+        self.sampler = WorkerSampler(
             policy,
             prompts,
             self.settings,
             max_new_tokens=config.sampling.max_new_tokens,
-            tell=tell,
+            on_event=on_event,
             stopping=stopping,
         )
         self._tickets: dict[int, Ticket] = {}
         self._staleness: list[int] = []
 
     def publish(self, version: int, *, always: bool = False) -> None:
-        """Send the weights to all workers, where it is due; see `WorkerSampler.publish`."""
-        first = self.fleet.version is None
-        if version != self.fleet.version and (first or always or version % self.settings.sync_every == 0):
-            self.fleet.publish(version)
+        """Send the weights to all workers if a sync is due; see `WorkerSampler.publish`."""
+        first = self.sampler.version is None
+        if version != self.sampler.version and (first or always or version % self.settings.sync_every == 0):
+            self.sampler.publish(version)
 
-    def ahead(self, asked: SampleRequest) -> None:
-        if asked.step not in self._tickets:
-            self._tickets[asked.step] = self._submit(asked)
+    def ahead(self, request: GroupRequest) -> None:
+        if request.step not in self._tickets:
+            self._tickets[request.step] = self._submit(request)
 
-    def sample(self, asked: SampleRequest) -> list[RolloutGroup]:
-        ticket = (self._tickets.pop(asked.step, None) if asked.first_place == 0 else None) or self._submit(asked)
-        found = self.fleet.collect(ticket)
-        groups = [
-            RolloutGroup(
-                prompt,
-                tuple(
-                    self.fleet.rollout(found[_id(asked, p, g)], seed) for g, seed in enumerate(self._seeds(asked, p))
-                ),
-            )
-            for p, prompt in enumerate(asked.prompts)
-        ]
-        if asked.first_place == 0:
+    def sample(self, request: GroupRequest) -> list[RolloutGroup]:
+        ticket = self._tickets.pop(request.step, None) if request.first_place == 0 else None
+        found = self.sampler.collect(ticket or self._submit(request))
+        groups = []
+        for p, prompt in enumerate(request.prompts):
+            seeds = enumerate(self._seeds(request, p))
+            rollouts = [self.sampler.rollout(found[_id(request, p, g)], seed) for g, seed in seeds]
+            groups.append(RolloutGroup(prompt, tuple(rollouts)))
+        if request.first_place == 0:
             self._staleness = []
-        self._staleness += [asked.step - 1 - r.policy_version for group in groups for r in group.rollouts]
-        return from_first(groups, asked.prompts)
+        self._staleness += [request.step - 1 - r.policy_version for group in groups for r in group.rollouts]
+        return from_first(groups, request.prompts)
 
     def metrics(self) -> dict[str, float]:
-        """Staleness in updates, and what `WorkerSampler.metrics` tells."""
-        self.fleet.look()
+        """Staleness in updates, and `WorkerSampler.metrics`."""
+        self.sampler.poll()
         staleness = {"staleness/mean": fmean(self._staleness), "staleness/max": float(max(self._staleness))}
-        return staleness | self.fleet.metrics()
+        return staleness | self.sampler.metrics()
 
     def close(self) -> None:
-        self.fleet.close()
+        self.sampler.close()
 
-    def _submit(self, asked: SampleRequest) -> Ticket:
-        wanted = [
-            Wanted(_id(asked, p, g), prompt.token_ids, seed)
-            for p, prompt in enumerate(asked.prompts)
-            for g, seed in enumerate(self._seeds(asked, p))
+    def _submit(self, request: GroupRequest) -> Ticket:
+        requests = [
+            SampleRequest(_id(request, p, g), prompt.token_ids, seed)
+            for p, prompt in enumerate(request.prompts)
+            for g, seed in enumerate(self._seeds(request, p))
         ]
-        oldest = asked.step - 1 - self.settings.max_staleness
-        return self.fleet.submit(wanted, asked.temperature, least_version=oldest)
+        oldest = request.step - 1 - self.settings.max_staleness
+        return self.sampler.submit(requests, request.temperature, least_version=oldest)
 
-    def _seeds(self, asked: SampleRequest, place: int) -> list[int]:
-        spot, name = asked.first_place + place, asked.prompts[place].id
+    def _seeds(self, request: GroupRequest, p: int) -> list[int]:
+        place, name = request.first_place + p, request.prompts[p].id
         count = self.config.sampling.rollouts
-        return [rollout_seed(self.config.train.seed, asked.step, spot, name, g) for g in range(count)]
+        return [rollout_seed(self.config.train.seed, request.step, place, name, g) for g in range(count)]
 
 
-def _id(asked: SampleRequest, place: int, sample: int) -> str:
-    """A name that no other rollout of the run has."""
-    return f"{asked.step}-{asked.first_place + place}-{sample}"
+def _id(request: GroupRequest, p: int, g: int) -> str:
+    """An id that no other rollout of the run has."""
+    return f"{request.step}-{request.first_place + p}-{g}"
+
+
+def worker_urls(text: str) -> list[str]:
+    """The URLs of `workers.urls`. Raises UsageError for text that is not a URL, or a URL that occurs twice."""
+    urls = [url.strip().rstrip("/") for url in text.split(",") if url.strip()]
+    for url in urls:
+        if not _is_worker(url):
+            raise UsageError(
+                f"worker {url!r} is not a URL", hint="--worker http://HOST:PORT, as serve-worker prints it"
+            )
+    if len(set(urls)) < len(urls):
+        raise UsageError(f"a worker is named twice: {text}", hint="name each once")
+    return urls
+
+
+def _is_worker(url: str) -> bool:
+    """Whether this is a scheme, a host and perhaps a port, and nothing else."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        return False
+    plain = not parsed.userinfo and parsed.raw_path == b"/" and not parsed.fragment and " " not in url
+    return parsed.scheme in ("http", "https") and bool(parsed.host) and plain
+
+
+def worker_token() -> str | None:
+    """SMOLSUM_WORKER_TOKEN, the workers' secret. Raises UsageError for one that a header cannot carry."""
+    token = os.environ.get("SMOLSUM_WORKER_TOKEN") or None
+    if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token):
+        raise UsageError("SMOLSUM_WORKER_TOKEN has white space or unprintable characters", hint="openssl rand -hex 16")
+    return token

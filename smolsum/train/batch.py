@@ -16,7 +16,7 @@ from smolsum.config.schedule import epoch_counts
 from smolsum.config.sections import Config, StageConfig
 from smolsum.grpo.advantages import zero_spread
 from smolsum.rewards.combine import Signal, combine, score_all
-from smolsum.rollout.sampler import SampleRequest, Source
+from smolsum.rollout.sampler import GroupRequest, Source
 from smolsum.tasks.text_metrics import repeated_trigrams
 from smolsum.types import Prompt, RolloutGroup
 
@@ -147,8 +147,8 @@ class BatchSampler:
         self._lap("score_s")
         return Batch(groups, scores, totals)
 
-    def _request(self, k: int, prompts: list[Prompt], first_place: int) -> SampleRequest:
-        return SampleRequest(self._first_step + k, prompts, first_place, self.stage.temperature)
+    def _request(self, k: int, prompts: list[Prompt], first_place: int) -> GroupRequest:
+        return GroupRequest(self._first_step + k, prompts, first_place, self.stage.temperature)
 
 
 def step_metrics(batch: Batch, advantages_PG: Any) -> dict[str, float]:

@@ -105,7 +105,7 @@ def open_source(setup: Setup, config: Config, *, notify: Callable[..., None], st
         return LocalSource(setup.policy, config)
     if not ranks.leads():
         return Receiver()
-    return RemoteSource(setup.policy, config, setup.prompts["train"], tell=notify, stopping=stopping)
+    return RemoteSource(setup.policy, config, setup.prompts["train"], on_event=notify, stopping=stopping)
 
 
 def forecast(config: Config) -> dict[str, float] | None:

@@ -17,8 +17,9 @@ from typing import Any
 
 from smolsum.errors import UsageError
 from smolsum.policy.load import Policy, encode_chat
+from smolsum.policy.sampling import Completion
+from smolsum.rollout.protocol import SampleRequest, SamplingTerms
 from smolsum.worker import requests
-from smolsum.worker.engines.base import Request, Sampled
 from smolsum.worker.service import Service
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -49,7 +50,8 @@ class Job:
     stream: bool
     usage: bool
     """whether a stream ends with the token counts"""
-    requests: tuple[Request, ...]
+    terms: SamplingTerms
+    requests: tuple[SampleRequest, ...]
 
 
 class Chat:
@@ -80,16 +82,16 @@ class Chat:
         if room < 1 or not prompt:
             raise UsageError(f"the prompt has {len(prompt)} tokens", hint=self._fitting())
         limit = "max_completion_tokens" if "max_completion_tokens" in asked else "max_tokens"
-        most = requests.whole(asked, limit, 1, room, default=min(room, DEFAULT_TOKENS))
-        temperature = requests.temperature(asked, default=1.0)
-        choices = requests.whole(asked, "n", 1, MOST_CHOICES, default=1)
-        first = requests.whole(asked, "seed", -(2**63), 2**63 - 1, default=secrets.randbits(62)) % 2**62
-        each = tuple(Request(str(n), prompt, first + n, temperature, most) for n in range(choices))
-        return Job(chatting, stream, bool(options.get("include_usage")), each)
+        most = requests.whole(asked.get(limit, min(room, DEFAULT_TOKENS)), limit, 1, room)
+        terms = SamplingTerms(requests.temperature(asked.get("temperature", 1.0)), most)
+        choices = requests.whole(asked.get("n", 1), "n", 1, MOST_CHOICES)
+        first = requests.whole(asked.get("seed", secrets.randbits(62)), "seed", -(2**63), 2**63 - 1) % 2**62
+        each = tuple(SampleRequest(str(n), prompt, first + n) for n in range(choices))
+        return Job(chatting, stream, bool(options.get("include_usage")), terms, each)
 
     async def answer(self, job: Job) -> dict[str, Any]:
         """The whole answer."""
-        tasks = [asyncio.create_task(self.service.sample(request)) for request in job.requests]
+        tasks = [asyncio.create_task(self.service.sample(request, job.terms)) for request in job.requests]
         try:
             every = await asyncio.gather(*tasks)
         finally:
@@ -109,19 +111,21 @@ class Chat:
 
     async def stream(self, job: Job) -> AsyncIterator[str]:
         """Server-sent events: pieces of text as they are sampled."""
-        head, events = self._head(job, chunk=True), asyncio.Queue[tuple[int, int | Sampled | Exception]]()
+        head, events = self._head(job, chunk=True), asyncio.Queue[tuple[int, int | Completion | Exception]]()
         texts = [_Text(self.policy) for _ in job.requests]
 
-        async def sample(n: int, request: Request) -> None:
+        async def sample(n: int, request: SampleRequest) -> None:
             try:
-                sampled, _ = await self.service.sample(request, on_token=lambda token: events.put_nowait((n, token)))
+                sampled, _ = await self.service.sample(
+                    request, job.terms, on_token=lambda token: events.put_nowait((n, token))
+                )
             except Exception as error:
                 events.put_nowait((n, error))
             else:
                 events.put_nowait((n, sampled))
 
         tasks = [asyncio.create_task(sample(n, request)) for n, request in enumerate(job.requests)]
-        ended: list[Sampled] = []
+        ended: list[Completion] = []
         try:
             for n in range(len(tasks) if job.chatting else 0):
                 delta = {"role": "assistant", "content": ""}
@@ -133,7 +137,7 @@ class Chat:
                 if isinstance(event, Exception):
                     yield _event({"error": str(event), "hint": getattr(event, "hint", None)})
                     return
-                if isinstance(event, Sampled):
+                if isinstance(event, Completion):
                     ended.append(event)
                     piece, reason = texts[n].rest(event.token_ids), event.finish_reason
                 else:
@@ -218,7 +222,7 @@ def _same(value: Any, other: Any) -> bool:
     return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
 
 
-def _usage(job: Job, every: Sequence[Sampled]) -> dict[str, int]:
+def _usage(job: Job, every: Sequence[Completion]) -> dict[str, int]:
     asked, got = len(job.requests[0].prompt_ids), sum(len(sampled.token_ids) for sampled in every)
     return {"prompt_tokens": asked, "completion_tokens": got, "total_tokens": asked + got}
 

@@ -1,23 +1,23 @@
-"""The HTTP face of a worker.
+"""The HTTP API of a worker. Bodies are JSON, as in `smolsum/rollout/protocol.py`, unless stated below.
 
-Every body is JSON unless said otherwise below; every error is {"error", "hint"}.
-
-    GET  /health               what is served, and how it goes
-    GET  /metrics              Prometheus text
-    POST /v1/rollouts          token ids in; a line of JSON for each rollout as it ends
-    POST /v1/logprobs          log-probs of given sequences
-    PUT  /v1/weights           a patch or an anchor (application/octet-stream)
-    POST /v1/completions, /v1/chat/completions, GET /v1/models     as OpenAI's clients expect
+GET  /health               what is served, and the engine's state
+GET  /metrics              Prometheus text
+POST /v1/rollouts          token ids in; a line of JSON for each rollout as it ends
+POST /v1/logprobs          log-probs of given sequences
+PUT  /v1/weights           a patch or an anchor (application/octet-stream)
+POST /v1/completions, /v1/chat/completions, GET /v1/models     as OpenAI's clients expect
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -27,50 +27,51 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import to_json
+from smolsum.rollout.protocol import ErrorAnswer
 from smolsum.weights.delta import CorruptPatchError
 from smolsum.worker import openai_api, requests
 from smolsum.worker.engines.base import EngineError
 from smolsum.worker.listen import loopback
-from smolsum.worker.service import ConflictError, Service, exposition
+from smolsum.worker.service import ConflictError, Service, prometheus
 
 MOST_JSON = 32 << 20
 """bytes of a body of JSON"""
 SMALL = 1 << 16
-"""bytes of a body that is read at once; a longer one beside the event loop, which others need meanwhile"""
+"""bytes of a body that is parsed in the event loop; longer ones are parsed in a thread, so that others need not wait"""
 T = TypeVar("T")
 
 
 class Json(Response):
-    """JSON, of which every text of Python can be a part."""
+    """A struct or a dictionary as JSON."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        return to_json(content)
+        return to_json(msgspec.to_builtins(content))
 
 
 class TooLargeError(SmolsumError):
-    """A body is longer than anything that could be meant."""
+    """A body is longer than any valid one."""
 
 
 def app(service: Service, chat: openai_api.Chat, *, token: str | None) -> ASGIApp:
-    """The face of a service that has started. With a token, whoever does not bear it is turned away."""
+    """The API of a service that has started. With a token, every request needs it as a bearer token."""
 
     async def health(_: Request) -> Response:
         return Json(service.health())
 
     async def metrics(_: Request) -> Response:
-        return PlainTextResponse(exposition(service), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(prometheus(service), media_type="text/plain; version=0.0.4")
 
     async def rollouts(request: Request) -> Response:
-        asked = await _read(lambda body: requests.rollouts(body, **_limits(service)), await _body(request, MOST_JSON))
-        service.require(asked.serving)
-        lines = (to_json(line) async for line in service.rollouts(asked))
+        body = await _read(lambda body: requests.rollouts(body, **_limits(service)), await _body(request, MOST_JSON))
+        service.require(body)
+        lines = (to_json(msgspec.to_builtins(line)) async for line in service.rollouts(body))
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
     async def logprobs(request: Request) -> Response:
-        asked = await _read(lambda body: requests.logprobs(body, **_limits(service)), await _body(request, MOST_JSON))
-        return Json(await _while_heard(request, service.logprobs(asked)))
+        body = await _read(lambda body: requests.logprobs(body, **_limits(service)), await _body(request, MOST_JSON))
+        return Json(await _while_connected(request, service.logprobs(body)))
 
     async def weights(request: Request) -> Response:
         return Json(await service.put(await _body(request, service.most_bytes)))
@@ -82,12 +83,12 @@ def app(service: Service, chat: openai_api.Chat, *, token: str | None) -> ASGIAp
         return await _openai(request, chatting=True)
 
     async def _openai(request: Request, *, chatting: bool) -> Response:
-        asked = await _read(requests.fields, await _body(request, chat.most_bytes))
+        body = await _read(lambda body: requests.read(body, dict[str, Any]), await _body(request, chat.most_bytes))
         service.require()
-        job = await chat.read(asked, chatting=chatting)
+        job = await chat.read(body, chatting=chatting)
         if job.stream:
             return StreamingResponse(chat.stream(job), media_type="text/event-stream")
-        return Json(await _while_heard(request, chat.answer(job)))
+        return Json(await _while_connected(request, chat.answer(job)))
 
     async def models(_: Request) -> Response:
         return Json(chat.models())
@@ -107,8 +108,8 @@ def app(service: Service, chat: openai_api.Chat, *, token: str | None) -> ASGIAp
             exception_handlers={
                 SmolsumError: _failure,
                 HTTPException: _failure,
-                ClientDisconnect: _gone,
-                Exception: _broken,
+                ClientDisconnect: _disconnected,
+                Exception: _internal,
             },
         ),
         token,
@@ -116,9 +117,11 @@ def app(service: Service, chat: openai_api.Chat, *, token: str | None) -> ASGIAp
 
 
 class _Guard:
-    """Lets in who bears the token, before anything of the request is read. Where there is none, only this machine can
-    come, and a browser on it might do so for a page from elsewhere: neither by a name that leads here nor from another
-    page's script."""
+    """Refuses requests without the token, before their body is read.
+
+    A worker without a token listens on loopback only. A browser on this machine could still be made to call it by a
+    foreign web page, so requests with a foreign Host or Origin header are refused.
+    """
 
     def __init__(self, inner: ASGIApp, token: str | None) -> None:
         self.inner, self.expected = inner, None if token is None else f"Bearer {token}".encode()
@@ -133,16 +136,16 @@ class _Guard:
                 return None
             return _error(401, "the token is missing or wrong", "set SMOLSUM_WORKER_TOKEN to the worker's token")
         host, origin = headers.get(b"host", b"").decode("latin-1"), headers.get(b"origin")
-        hint = "ask for it as 127.0.0.1 or localhost, or give the worker a token (SMOLSUM_WORKER_TOKEN)"
-        if not _here(host):
+        hint = "use 127.0.0.1 or localhost, or give the worker a token (SMOLSUM_WORKER_TOKEN)"
+        if not _is_loopback(host):
             return _error(403, f"without a token this worker does not answer to the name {host[:80]!r}", hint)
         if origin is not None and origin.decode("latin-1").lower() != f"http://{host}".lower():
-            return _error(403, "without a token this worker does not answer to web pages from elsewhere", hint)
+            return _error(403, "without a token this worker does not answer other web pages", hint)
         return None
 
 
-def _here(host: str) -> bool:
-    """Whether a Host header names this machine as itself alone knows it."""
+def _is_loopback(host: str) -> bool:
+    """Whether a Host header names the loopback address."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -154,21 +157,21 @@ async def _read(read: Callable[[bytes], T], body: bytes) -> T:
     return await asyncio.to_thread(read, body) if len(body) > SMALL else read(body)
 
 
-async def _while_heard(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result; ClientDisconnect, and the work is cancelled, once nobody is there who would hear of it."""
-    working, leaving = asyncio.create_task(work), asyncio.create_task(_departure(request))
+async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The work's result. If the client disconnects first, cancel the work and raise ClientDisconnect."""
+    working, gone = asyncio.create_task(work), asyncio.create_task(_disconnect(request))
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise ClientDisconnect
         return working.result()
     finally:
         working.cancel()
-        leaving.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
+        gone.cancel()
+        await asyncio.gather(working, gone, return_exceptions=True)
 
 
-async def _departure(request: Request) -> None:
+async def _disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -178,13 +181,13 @@ def _limits(service: Service) -> dict[str, int]:
 
 
 async def _body(request: Request, most: int) -> bytes:
-    """The whole body; TooLargeError as soon as it is seen to be too long, or announced as such."""
+    """The whole body. Raises TooLargeError as soon as the length, announced or received, exceeds `most` bytes."""
     announced = request.headers.get("content-length", "0")
     size = int(announced) if announced.isdigit() else 0
     parts: list[bytes] = []
     if size <= most:
         size = 0
-        async for part in _parts(request):
+        async for part in request.stream():
             size += len(part)
             if size > most:
                 break
@@ -192,11 +195,6 @@ async def _body(request: Request, most: int) -> bytes:
     if size > most:
         raise TooLargeError(f"the body has over {most} bytes", hint="send less at a time")
     return b"".join(parts)
-
-
-async def _parts(request: Request) -> AsyncIterator[bytes]:
-    async for part in request.stream():
-        yield part
 
 
 STATUS: tuple[tuple[type[SmolsumError], int], ...] = (
@@ -210,22 +208,21 @@ STATUS: tuple[tuple[type[SmolsumError], int], ...] = (
 
 async def _failure(_: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
-        return _error(error.status_code, error.detail.lower(), "the paths are listed in smolsum/worker/routes.py")
+        return _error(error.status_code, error.detail.lower(), "the paths are listed in docs/workers.md")
     assert isinstance(error, SmolsumError)
-    version = {"version": error.version} if isinstance(error, ConflictError) else {}
-    # what is left is a disk that refuses
+    # any other SmolsumError comes from a full or failing disk
     status = next((status for kind, status in STATUS if isinstance(error, kind)), 507)
-    return _error(status, error.message, error.hint, **version)
+    return _error(status, error.message, error.hint, error.version if isinstance(error, ConflictError) else UNSET)
 
 
-async def _broken(_: Request, error: Exception) -> Response:
-    """What should not happen; the server writes the traceback to the log."""
-    return _error(500, f"the worker is at fault: {type(error).__name__}", "see the worker's log, and report it")
+async def _internal(_: Request, error: Exception) -> Response:
+    """A bug; the server writes the traceback to the log."""
+    return _error(500, f"internal worker error: {type(error).__name__}", "see the worker's log, and report it")
 
 
-async def _gone(_: Request, __: Exception) -> Response:
+async def _disconnected(_: Request, __: Exception) -> Response:
     return _error(400, "the body was cut short", "send it again")
 
 
-def _error(status: int, message: str, hint: str | None, **more: Any) -> Response:
-    return Json({"error": message, "hint": hint, **more}, status)
+def _error(status: int, message: str, hint: str | None, version: int | UnsetType = UNSET) -> Response:
+    return Json(ErrorAnswer(message, hint, version), status)

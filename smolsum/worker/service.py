@@ -1,11 +1,7 @@
-"""What a worker has done, as Prometheus reads it.
+"""What a worker does: it samples and scores with the policy version that it serves, and takes newer weights.
 
-Who may be at work: many at a time, or one alone.
-
-What a worker does: it samples and scores with the policy version that it serves, and takes newer ones.
-
-Nothing straddles two versions: when weights arrive, rollouts that are being sampled are finished, those that wait go on
-after the swap. These then carry the new version, or, where the trainer asked for the old one, come back as errors.
+No rollout mixes two versions. When weights arrive, running rollouts finish first and waiting ones start after the swap:
+they then carry the new version, or, if the trainer asked for the old one, come back as errors.
 """
 
 from __future__ import annotations
@@ -23,63 +19,29 @@ from typing import Any, get_type_hints
 from smolsum.config.fields import check_value
 from smolsum.config.sections import LoraConfig
 from smolsum.errors import SmolsumError, UsageError
+from smolsum.policy.sampling import Completion
+from smolsum.rollout.protocol import (
+    EndOfRollouts,
+    FailedRollout,
+    Health,
+    LogprobsAnswer,
+    LogprobsBody,
+    RolloutsBody,
+    SampledRollout,
+    SampleRequest,
+    SamplingTerms,
+    Serving,
+    WeightsAnswer,
+)
 from smolsum.weights import delta
 from smolsum.weights.delta import Header
-from smolsum.worker.engines.base import NEUTRAL, Engine, EngineError, Request, Sampled, ServedWeights
-from smolsum.worker.requests import LogprobsAsked, RolloutsAsked, Serving
-
-
-class RWLock:
-    """Lets up to `most` pass together. Who wants to be alone stops the entry, and waits until those inside have left.
-
-    For one event loop.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.most, self.inside, self.waiting = most, 0, 0
-        self._closed = False
-        self._changed = asyncio.Condition()
-
-    @asynccontextmanager
-    async def passing(self) -> AsyncIterator[None]:
-        """Inside with others."""
-        self.waiting += 1
-        try:
-            async with self._changed:
-                await self._changed.wait_for(lambda: not self._closed and self.inside < self.most)
-                self.inside += 1
-        finally:
-            self.waiting -= 1
-        try:
-            yield
-        finally:
-            self.inside -= 1
-            await self._wake()
-
-    @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
-        """Inside with nobody else."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._closed)
-            self._closed = True
-        try:
-            async with self._changed:
-                await self._changed.wait_for(lambda: self.inside == 0)
-            yield
-        finally:
-            self._closed = False
-            await self._wake()
-
-    async def _wake(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
-
+from smolsum.worker.engines.base import NEUTRAL, Engine, EngineError, ServedWeights
 
 ANY = Serving()
 
 
 class ConflictError(SmolsumError):
-    """What was sent is for another version than the one that is served."""
+    """The request is for another version than the one served."""
 
     def __init__(self, message: str, version: int, *, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -87,118 +49,117 @@ class ConflictError(SmolsumError):
 
 
 class Service:
-    """One engine, the weights that it serves and their version. For one event loop."""
+    """One engine, the weights that it serves, and their version. For one event loop."""
 
     def __init__(self, engine: Engine, *, model: str) -> None:
         self.engine, self.model = engine, model
         self.version, self.checksum = 0, ""
         self.run: str | None = None
-        """whose versions these are: `metadata["run"]` of the last weights"""
+        """the run whose weights are served: `metadata["run"]` of the last update"""
         self.instance = secrets.token_hex(8)
-        """tells this worker from others, whatever URLs it has"""
-        self.tally = WorkerMetrics()
-        self.gate = RWLock(engine.most_running)
-        self._served = ServedWeights({})
+        """tells this worker from others, whatever its URL"""
+        self.metrics = WorkerMetrics()
+        self.lock = RWLock(engine.most_running)
         self.most_bytes = 0
-        """the longest body of weights that can be meant for this model"""
+        """more than any update of this model's weights needs"""
+        self._served = ServedWeights({})
         self._putting = asyncio.Lock()
 
     async def start(self) -> None:
-        """Bring the engine up. Raises what it raises."""
+        """Start the engine. Raises what `Engine.start` raises."""
         self._served = await self.engine.start()
         held = sum(array.nbytes for array in self._served.arrays.values())
         self.most_bytes = held + held // 8 + (16 << 20)
         self.checksum = await asyncio.to_thread(delta.checksum, self._served.arrays)
 
-    def health(self) -> dict[str, Any]:
-        """What GET /health tells."""
+    def health(self) -> Health:
+        """Answer to GET /health."""
         engine = self.engine
-        return {
-            "state": engine.state,
-            "engine": engine.name,
-            "engine_version": engine.version,
-            "model": self.model,
+        return Health(
+            state=engine.state,
+            engine=engine.name,
+            engine_version=engine.version,
+            model=self.model,
             **engine.facts,
-            "instance": self.instance,
-            "run": self.run,
-            "version": self.version,
-            "weights": self.checksum,
-            "sampling": NEUTRAL,
-            "max_model_len": engine.max_model_len,
-            "max_new_tokens": engine.max_model_len - 1,
-            "queue": self.gate.inside + self.gate.waiting,
-            "last_error": engine.last_error,
-        }
+            instance=self.instance,
+            run=self.run,
+            version=self.version,
+            weights=self.checksum,
+            sampling=dict(NEUTRAL),
+            max_model_len=engine.max_model_len,
+            max_new_tokens=engine.max_model_len - 1,
+            queue=self.lock.inside + self.lock.waiting,
+            last_error=engine.last_error,
+        )
 
-    def require(self, wanted: Serving = ANY) -> None:
-        """Raise ConflictError where other weights are wanted than those served, EngineError where none are."""
+    def require(self, expected: Serving = ANY) -> None:
+        """Raise EngineError unless the engine is ready, ConflictError unless it serves the expected weights."""
         if self.engine.state != "ready":
-            raise EngineError(f"the engine is {self.engine.state}", hint="try again in a minute; /health tells more")
-        if wanted.version not in (None, self.version):
+            raise EngineError(f"the engine is {self.engine.state}", hint="try again in a minute; see /health")
+        if expected.version not in (None, self.version):
             raise ConflictError(
-                f"version {wanted.version} is wanted, {self.version} is served",
+                f"version {expected.version} is wanted, {self.version} is served",
                 self.version,
                 hint="PUT /v1/weights first",
             )
-        if wanted.weights not in (None, self.checksum):
+        if expected.weights not in (None, self.checksum):
             raise ConflictError(
                 f"version {self.version} is served, but that of another run ({self.run})",
                 self.version,
-                hint="give each run workers of its own",
+                hint="give each run its own workers",
             )
 
-    async def rollouts(self, asked: RolloutsAsked) -> AsyncIterator[dict[str, Any]]:
-        """A line for each rollout as it ends, then how many there were. Leaving the loop early ends the sampling."""
-        tasks = [asyncio.create_task(self._rollout(request, asked.serving)) for request in asked.requests]
+    async def rollouts(self, body: RolloutsBody) -> AsyncIterator[SampledRollout | FailedRollout | EndOfRollouts]:
+        """A line for each rollout as it ends, then their number. Leaving the loop early ends the sampling."""
+        tasks = [asyncio.create_task(self._rollout(request, body)) for request in body.requests]
         try:
             for next_one in asyncio.as_completed(tasks):
                 yield await next_one
-            yield {"done": len(tasks)}
+            yield EndOfRollouts(len(tasks))
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _rollout(self, request: Request, wanted: Serving) -> dict[str, Any]:
+    async def _rollout(self, request: SampleRequest, body: RolloutsBody) -> SampledRollout | FailedRollout:
         try:
-            sampled, version = await self.sample(request, wanted)
-        except Exception as error:  # whatever it was: the other rollouts are none the worse
-            self.tally.failed += 1
-            return {"id": request.id, "error": error.message if isinstance(error, SmolsumError) else repr(error)}
-        return {
-            "id": request.id,
-            "token_ids": sampled.token_ids,
-            "logprobs": sampled.logprobs,
-            "finish_reason": sampled.finish_reason,
-            "version": version,
-        }
+            done, version = await self.sample(request, body.terms, body)
+        except Exception as error:  # any error: the other rollouts go on
+            self.metrics.failed += 1
+            return FailedRollout(request.id, error.message if isinstance(error, SmolsumError) else repr(error))
+        return SampledRollout(request.id, done.token_ids, done.logprobs, done.finish_reason, version)
 
     async def sample(
-        self, request: Request, wanted: Serving = ANY, on_token: Callable[[int], None] | None = None
-    ) -> tuple[Sampled, int]:
+        self,
+        request: SampleRequest,
+        terms: SamplingTerms,
+        expected: Serving = ANY,
+        on_token: Callable[[int], None] | None = None,
+    ) -> tuple[Completion, int]:
         """One rollout, and the version that all of it is from. Raises as `require`."""
-        async with self.gate.passing():
-            self.require(wanted)
+        async with self.lock.shared():
+            self.require(expected)
             version = self.version
-            sampled = await self.engine.sample(request, on_token)
-        _check_finite([sampled.logprobs])
-        self.tally.rollouts += 1
-        self.tally.tokens += len(sampled.token_ids)
-        return sampled, version
+            completion = await self.engine.sample(request, terms, on_token)
+        _check_finite([completion.logprobs])
+        self.metrics.rollouts += 1
+        self.metrics.tokens += len(completion.token_ids)
+        return completion, version
 
-    async def logprobs(self, asked: LogprobsAsked) -> dict[str, Any]:
-        """Log-probs of the sequences, and the version that they are from."""
-        async with self.gate.passing():
-            self.require(asked.serving)
-            rows = await self.engine.logprobs(asked.sequences, asked.temperature)
+    async def logprobs(self, body: LogprobsBody) -> LogprobsAnswer:
+        """Log-probs of the sequences, and the version that they are from; temperature 0 scores as 1."""
+        async with self.lock.shared():
+            self.require(body)
+            sequences = [(sequence.prompt_ids, sequence.completion_ids) for sequence in body.sequences]
+            rows = await self.engine.logprobs(sequences, body.temperature or 1.0)
             _check_finite(rows)
-            return {"version": self.version, "logprobs": rows}
+            return LogprobsAnswer(self.version, tuple(map(tuple, rows)))
 
-    async def put(self, body: bytes) -> dict[str, Any]:
+    async def put(self, body: bytes) -> WeightsAnswer:
         """Serve the weights of a patch or an anchor.
 
         Raises ConflictError, delta.CorruptPatchError, UsageError for another model's weights, EngineError, SmolsumError
-        for a full disk; what was served before then still is.
+        for a full disk; the old weights are served on in each case.
         """
         began = time.perf_counter()
         async with self._putting:
@@ -206,25 +167,25 @@ class Service:
             header = await asyncio.to_thread(delta.read, body)
             self._check(header)
             weights = await self._decoded(header, body)
-            async with self.gate.alone():
+            async with self.lock.exclusive():
                 await self.engine.load(weights)
                 self._served, self.version, self.checksum = weights, header.version, header.weights
                 self.run = header.metadata.get("run")
         seconds = time.perf_counter() - began
-        self.tally.synced(header.kind, len(body), seconds)
-        return {"version": self.version, "weights": self.checksum, "seconds": seconds}
+        self.metrics.add_sync(header.kind, len(body), seconds)
+        return WeightsAnswer(self.version, self.checksum, seconds)
 
     def _check(self, header: Header) -> None:
-        """ConflictError for a patch that is not for what is served, or an older anchor."""
-        told, hint = header.version, "send a full anchor"
+        """Raise ConflictError for a patch of another version than the one served, or an older anchor."""
+        version, hint = header.version, "send a full anchor"
         if not isinstance(header.metadata.get("run"), str | None):
-            raise UsageError("metadata['run'] is no text", hint="send the name of the run, or none")
+            raise UsageError("metadata['run'] is not text", hint="send the name of the run, or none")
         if header.kind == "anchor":
-            if told < self.version and header.metadata.get("run") == self.run:
+            if version < self.version and header.metadata.get("run") == self.run:
                 raise ConflictError(
-                    f"the anchor is of version {told}, {self.version} is served",
+                    f"the anchor is of version {version}, {self.version} is served",
                     self.version,
-                    hint="send the newest; another run's anchor says so in metadata['run']",
+                    hint="send the newest; an anchor of another run has another metadata['run']",
                 )
             if header.nbytes > self.most_bytes:
                 raise UsageError("the anchor is larger than this model", hint="serve the model that is trained")
@@ -232,8 +193,8 @@ class Service:
             raise ConflictError(
                 f"the patch changes version {header.base_version}, {self.version} is served", self.version, hint=hint
             )
-        elif told <= self.version:
-            raise ConflictError(f"the patch leads back to version {told}", self.version, hint=hint)
+        elif version <= self.version:
+            raise ConflictError(f"the patch leads back to version {version}", self.version, hint=hint)
 
     async def _decoded(self, header: Header, body: bytes) -> ServedWeights:
         try:
@@ -254,20 +215,65 @@ def _check_finite(rows: Sequence[Sequence[float]]) -> None:
 
 
 def _lora(metadata: Mapping[str, Any], arrays: Mapping[str, Any]) -> LoraConfig | None:
-    """The adapters whose weights an anchor holds: `metadata["lora"]` has rank, scale, layers and keys."""
-    told = metadata.get("lora")
-    if told is None:
+    """The adapters whose weights an anchor has: `metadata["lora"]` has rank, scale, layers and keys."""
+    sent = metadata.get("lora")
+    if sent is None:
         return None
     kinds = get_type_hints(LoraConfig, include_extras=True)
     try:
-        given = {key: check_value(key, kinds[key], told[key], "lora") for key in ("rank", "scale", "layers", "keys")}
+        given = {key: check_value(key, kinds[key], sent[key], "lora") for key in ("rank", "scale", "layers", "keys")}
     except (KeyError, TypeError, UsageError) as error:
-        raise UsageError(
-            f"the anchor does not say what its adapters are: {error}", hint="send metadata['lora']"
-        ) from error
+        raise UsageError(f"the anchor does not describe its adapters: {error}", hint="send metadata['lora']") from error
     if any(given["rank"] not in array.shape for array in arrays.values()):
         raise UsageError(f"the anchor's adapters are not of rank {given['rank']}", hint="send metadata['lora']")
     return LoraConfig(**given)
+
+
+class RWLock:
+    """Lets up to `most` enter together, or one alone: the one who wants to be alone stops the others from entering and
+    waits until those inside have left.
+
+    For one event loop.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most, self.inside, self.waiting = most, 0, 0
+        self._closed = False
+        self._changed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def shared(self) -> AsyncIterator[None]:
+        """Inside together with others."""
+        self.waiting += 1
+        try:
+            async with self._changed:
+                await self._changed.wait_for(lambda: not self._closed and self.inside < self.most)
+                self.inside += 1
+        finally:
+            self.waiting -= 1
+        try:
+            yield
+        finally:
+            self.inside -= 1
+            await self._wake()
+
+    @asynccontextmanager
+    async def exclusive(self) -> AsyncIterator[None]:
+        """Inside alone."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._closed)
+            self._closed = True
+        try:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self.inside == 0)
+            yield
+        finally:
+            self._closed = False
+            await self._wake()
+
+    async def _wake(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
 
 
 @dataclass
@@ -281,33 +287,29 @@ class WorkerMetrics:
     sync_bytes: int = 0
     sync_seconds: float = 0.0
 
-    def synced(self, kind: str, size: int, seconds: float) -> None:
-        """Note that weights were taken: a patch or an anchor of so many bytes, from its arrival to its being served."""
+    def add_sync(self, kind: str, size: int, seconds: float) -> None:
+        """Count a patch or an anchor of `size` bytes, and the seconds from its arrival until it was served."""
         self.syncs[kind] += 1
         self.sync_bytes += size
         self.sync_seconds += seconds
 
 
-def exposition(service: Service) -> str:
-    """The counts and gauges of a worker in Prometheus' text format, version 0.0.4."""
-    tally, engine, gate = service.tally, service.engine, service.gate
+def prometheus(service: Service) -> str:
+    """The counters and gauges of a worker in Prometheus' text format, version 0.0.4."""
+    done, engine, lock = service.metrics, service.engine, service.lock
+    syncs: list[tuple[str, float]] = [(f'{{kind="{kind}"}}', done.syncs[kind]) for kind in ("patch", "anchor")]
     series: list[tuple[str, str, str, list[tuple[str, float]]]] = [
-        ("rollouts_total", "counter", "rollouts sampled", [("", tally.rollouts)]),
-        ("rollout_errors_total", "counter", "rollouts that came back as errors", [("", tally.failed)]),
-        ("tokens_total", "counter", "tokens sampled", [("", tally.tokens)]),
-        (
-            "weight_updates_total",
-            "counter",
-            "weights taken",
-            [(f'{{kind="{kind}"}}', tally.syncs[kind]) for kind in ("patch", "anchor")],
-        ),
-        ("weight_bytes_total", "counter", "bytes of weights received", [("", tally.sync_bytes)]),
-        ("weight_seconds_total", "counter", "seconds from arrival to being served", [("", tally.sync_seconds)]),
+        ("rollouts_total", "counter", "rollouts sampled", [("", done.rollouts)]),
+        ("rollout_errors_total", "counter", "rollouts that came back as errors", [("", done.failed)]),
+        ("tokens_total", "counter", "tokens sampled", [("", done.tokens)]),
+        ("weight_updates_total", "counter", "weight updates applied", syncs),
+        ("weight_bytes_total", "counter", "bytes of weights received", [("", done.sync_bytes)]),
+        ("weight_seconds_total", "counter", "seconds from arrival to being served", [("", done.sync_seconds)]),
         ("engine_restarts_total", "counter", "times that the engine died and came back", [("", engine.restarts)]),
         ("engine_ready", "gauge", "1 while the engine can sample", [("", int(engine.state == "ready"))]),
         ("policy_version", "gauge", "version that is served", [("", service.version)]),
-        ("running", "gauge", "rollouts being sampled", [("", gate.inside)]),
-        ("waiting", "gauge", "rollouts that wait", [("", gate.waiting)]),
+        ("running", "gauge", "rollouts being sampled", [("", lock.inside)]),
+        ("waiting", "gauge", "rollouts waiting", [("", lock.waiting)]),
     ]
     lines = []
     for name, kind, text, values in series:

@@ -9,24 +9,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.scripted_worker import EOS, FACTS, FAULTS, VOCABULARY, ScriptedWorker, completion
+from support.scripted_worker import EOS, FACTS, FAULTS, ScriptedWorker, completion
 
 from smolsum.errors import SmolsumError
-from smolsum.rollout import member
+from smolsum.rollout import pool as pool_module
 from smolsum.rollout.member import Expected, Member
 from smolsum.rollout.pool import Pool, Ticket
-from smolsum.rollout.protocol import Terms, Wanted, WorkerClient, WorkerError
+from smolsum.rollout.protocol import SampleRequest, SamplingTerms, WorkerClient, WorkerError
 from smolsum.weights.delta import checksum
 from smolsum.weights.publish import Publisher, Version
 
-TERMS = Terms(1.0, 8, VOCABULARY, frozenset([EOS]))
+TERMS = SamplingTerms(1.0, 8)
 PROBE = [([1, 2], [3, 4])]
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a worker is tried again."""
-    monkeypatch.setattr(member, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(pool_module, "FIRST_PAUSE_S", 0.05)
 
 
 def version(number: int) -> Version:
@@ -36,11 +36,11 @@ def version(number: int) -> Version:
     return Version(number, {"w": weights}, PROBE, [[float(weights[0])] * 2])
 
 
-def wanted(count: int, mark: str = "a") -> list[Wanted]:
-    return [Wanted(f"{mark}{n}", (n + 7, n), 1000 + n) for n in range(count)]
+def wanted(count: int, mark: str = "a") -> list[SampleRequest]:
+    return [SampleRequest(f"{mark}{n}", (n + 7, n), 1000 + n) for n in range(count)]
 
 
-def checked(ticket: Ticket, asked: Sequence[Wanted], timeout: float = 20) -> dict[str, str]:
+def checked(ticket: Ticket, asked: Sequence[SampleRequest], timeout: float = 20) -> dict[str, str]:
     """The worker of each rollout, once all are there and each is its prompt's."""
     found = ticket.result.result(timeout=timeout)
     assert found.keys() == {w.id for w in asked}
@@ -53,8 +53,10 @@ def checked(ticket: Ticket, asked: Sequence[Wanted], timeout: float = 20) -> dic
 def pool_of(
     *workers: ScriptedWorker, timeout_s: float = 5.0, retries: int = 4, anchor_every: int = 50
 ) -> Iterator[Pool]:
+    expected = Expected(FACTS, 100, frozenset([EOS]))
+
     def members() -> list[Member]:
-        return [Member(w.url, WorkerClient(w.url, None, timeout_s=timeout_s), Expected(FACTS, 100)) for w in workers]
+        return [Member(w.url, WorkerClient(w.url, None, timeout_s=timeout_s), expected) for w in workers]
 
     pool = Pool(members, Publisher(anchor_every=anchor_every, metadata={"run": "test"}), retries=retries)
     pool.open()
@@ -224,7 +226,7 @@ def test_nonsense_about_itself_costs_no_run(change: dict[str, object], workers: 
         asked = wanted(6)
         assert set(checked(pool.submit(asked, TERMS, least_version=0), asked).values()) == {pool.members[1].name}
         pool.check()
-        assert f"its {next(iter(change))} is" in str(pool.members[0].trouble)
+        assert f"`$.{next(iter(change))}`" in str(pool.members[0].trouble)
 
 
 def test_a_sick_worker_spends_no_retries_while_another_is_well(workers: Callable[..., ScriptedWorker]) -> None:
@@ -303,7 +305,7 @@ def test_a_rollout_that_always_fails_ends_in_an_error(workers: Callable[..., Scr
         until(all_up(pool))
         worker.fault = "errors"
         ticket = pool.submit(wanted(2), TERMS, least_version=0)
-        with pytest.raises(WorkerError, match=r"failed 3 times, at last so: .* out of memory"):
+        with pytest.raises(WorkerError, match=r"failed 3 times; the last error: .* out of memory"):
             ticket.result.result(timeout=10)
 
 

@@ -8,17 +8,23 @@ import pytest
 
 from smolsum.errors import UsageError
 from smolsum.rollout.member import NEUTRAL, Expected, check, check_probe
-from smolsum.rollout.protocol import WorkerError
+from smolsum.rollout.protocol import Health, WorkerError
 
 FACTS = {"architecture": "qwen2", "vocab_size": 50, "tokenizer": "abc", "dtype": "bfloat16"}
-HEALTH = FACTS | {"sampling": {name: values[0] for name, values in NEUTRAL.items()}, "max_model_len": 512}
+HEALTH: dict[str, Any] = FACTS | {
+    "sampling": {name: values[0] for name, values in NEUTRAL.items()},
+    "max_model_len": 512,
+    "state": "ready",
+    "version": 0,
+    "weights": "",
+}
 EXPECTED = Expected(FACTS, 500)
 
 
 def test_the_same_policy_passes() -> None:
     """Further facts do not matter."""
-    check("http://w", HEALTH | {"engine": "vllm"}, EXPECTED)
-    check("http://w", HEALTH | {"sampling": {"top_k": -1}}, EXPECTED)
+    check("http://w", Health(**HEALTH | {"engine": "vllm"}), EXPECTED)
+    check("http://w", Health(**HEALTH | {"sampling": {"top_k": -1}}), EXPECTED)
 
 
 @pytest.mark.parametrize(
@@ -28,14 +34,14 @@ def test_the_same_policy_passes() -> None:
         ({"vocab_size": 51}, "another vocab_size: 51 there, 50 here"),
         ({"tokenizer": "xyz"}, "another tokenizer: xyz there, abc here"),
         ({"dtype": "float16"}, "another dtype: float16 there, bfloat16 here"),
-        ({"sampling": {"top_p": 0.9, "top_k": 0}}, r"cuts or bends .*\{'top_p': 0.9\} there"),
+        ({"sampling": {"top_p": 0.9, "top_k": 0}}, r"changes the distribution .*\{'top_p': 0.9\} there"),
         ({"max_model_len": 499}, "takes 499 tokens .* up to 500 are needed"),
     ],
 )
 def test_what_differs_is_named_with_both_values(change: dict[str, Any], words: str) -> None:
     """And with the remedy."""
     with pytest.raises(UsageError, match=words) as caught:
-        check("http://w", HEALTH | change, EXPECTED)
+        check("http://w", Health(**HEALTH | change), EXPECTED)
     assert caught.value.hint
 
 

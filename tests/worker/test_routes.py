@@ -227,7 +227,7 @@ def test_adapters(folder: Path) -> None:
     ("body", "about"),
     [
         (b"{", "not JSON"),
-        (b"[]", "no JSON object"),
+        (b"[]", "Expected `object`"),
         ({"requests": []}, "requests"),
         ({"temperature": -1}, "temperature"),
         ({"max_new_tokens": 0}, "max_new_tokens"),

@@ -9,6 +9,8 @@ from typing import Any, Literal, Protocol
 from smolsum.config.sections import LoraConfig
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.policy.load import Policy
+from smolsum.policy.sampling import Completion
+from smolsum.rollout.protocol import SampleRequest, SamplingTerms
 
 State = Literal["starting", "ready", "restarting", "failed", "stopping"]
 
@@ -41,26 +43,6 @@ NEUTRAL: Mapping[str, float] = {
     "frequency_penalty": 0.0,
 }
 """how an engine samples beside the temperature: from the full distribution"""
-
-
-@dataclass(frozen=True)
-class Request:
-    """One rollout that is asked for."""
-
-    id: str
-    prompt_ids: tuple[int, ...]
-    seed: int
-    temperature: float
-    max_new_tokens: int
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """One rollout that was sampled; as `Completion` of smolsum.policy.sampling."""
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    finish_reason: Literal["stop", "length"]
 
 
 @dataclass(frozen=True)
@@ -103,7 +85,9 @@ class Engine(Protocol):
         """Does not return; raises EngineError once it cannot be brought up again."""
         ...
 
-    async def sample(self, request: Request, on_token: Callable[[int], None] | None = None) -> Sampled:
+    async def sample(
+        self, request: SampleRequest, terms: SamplingTerms, on_token: Callable[[int], None] | None = None
+    ) -> Completion:
         """One rollout; `on_token` hears of each token. Cancelling the call ends the sampling. Raises EngineError."""
         ...
 

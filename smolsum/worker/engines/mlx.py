@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 
 from smolsum.policy.load import Policy, load_policy
 from smolsum.policy.logprobs import group_logprobs
-from smolsum.policy.sampling import DecodeBatch, Draft
+from smolsum.policy.sampling import Completion, DecodeBatch, Draft, completion
 from smolsum.policy.weights import identity, served_arrays, set_served, with_adapters
-from smolsum.worker.engines.base import EngineError, Request, Sampled, ServedWeights, State, longest
+from smolsum.rollout.protocol import SampleRequest, SamplingTerms
+from smolsum.worker.engines.base import EngineError, ServedWeights, State, longest
 
 MOST_RUNNING = 64
 T = TypeVar("T")
@@ -31,7 +32,7 @@ class _Job:
     """A rollout that somebody waits for."""
 
     draft: Draft
-    done: Future[Sampled]
+    done: Future[Completion]
 
 
 class MlxEngine:
@@ -66,10 +67,12 @@ class MlxEngine:
     async def failed(self) -> None:
         await asyncio.Event().wait()  # what fails, fails for a request
 
-    async def sample(self, request: Request, on_token: Callable[[int], None] | None = None) -> Sampled:
+    async def sample(
+        self, request: SampleRequest, terms: SamplingTerms, on_token: Callable[[int], None] | None = None
+    ) -> Completion:
         loop = asyncio.get_running_loop()
         hear = (lambda token: _tell(loop, on_token, token)) if on_token else None
-        draft = Draft(request.prompt_ids, request.seed, request.temperature, request.max_new_tokens, hear)
+        draft = Draft(request.prompt_ids, request.seed, terms.temperature, terms.max_new_tokens, hear)
         job = _Job(draft, Future())
         self._send(job)
         try:
@@ -175,12 +178,11 @@ class MlxEngine:
             return []
         for job in jobs:
             if job.draft.ended:
-                d = job.draft
-                _finish(job, Sampled(tuple(d.ids), tuple(d.logprobs), "stop" if d.stopped else "length"))
+                _finish(job, completion(job.draft))
         return [job for job in jobs if not job.draft.ended]
 
 
-def _finish(job: _Job, result: Sampled | EngineError) -> None:
+def _finish(job: _Job, result: Completion | EngineError) -> None:
     if not job.done.set_running_or_notify_cancel():
         return
     if isinstance(result, EngineError):

@@ -27,8 +27,10 @@ from smolsum.config.sections import LoraConfig
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import writing
 from smolsum.policy.load import Policy, load_policy
+from smolsum.policy.sampling import Completion
 from smolsum.policy.weights import check_served, identity, served_arrays
-from smolsum.worker.engines.base import NEUTRAL, EngineError, Request, Sampled, ServedWeights, State, longest
+from smolsum.rollout.protocol import SampleRequest, SamplingTerms
+from smolsum.worker.engines.base import NEUTRAL, EngineError, ServedWeights, State, longest
 from smolsum.worker.engines.vllm_process import (
     PATIENCE,
     Installed,
@@ -158,12 +160,14 @@ class VllmEngine:
             await asyncio.gather(self._watch, return_exceptions=True)
         await self._stop_child()
 
-    async def sample(self, request: Request, on_token: Callable[[int], None] | None = None) -> Sampled:
+    async def sample(
+        self, request: SampleRequest, terms: SamplingTerms, on_token: Callable[[int], None] | None = None
+    ) -> Completion:
         body = {
             "model": self._serving,
             "prompt": list(request.prompt_ids),
-            "max_tokens": request.max_new_tokens,
-            "temperature": request.temperature,
+            "max_tokens": terms.max_new_tokens,
+            "temperature": terms.temperature,
             "seed": request.seed,
             "logprobs": 0,
             "return_token_ids": True,

@@ -24,8 +24,9 @@ from typing import Any
 import httpx
 
 from smolsum.errors import MachineError, UsageError
+from smolsum.policy.sampling import Completion
 from smolsum.worker.engines import watchdog
-from smolsum.worker.engines.base import EngineError, Sampled
+from smolsum.worker.engines.base import EngineError
 
 
 class SilentError(EngineError):
@@ -50,12 +51,12 @@ class VllmClient:
         answer = await self.post("/collective_rpc", {"method": method, "args": list(arguments)}, timeout)
         return answer["results"][0] if answer else None
 
-    async def complete(self, body: Mapping[str, Any], on_token: Callable[[int], None] | None) -> Sampled:
+    async def complete(self, body: Mapping[str, Any], on_token: Callable[[int], None] | None) -> Completion:
         """The rollout of a body of /v1/completions; `on_token` hears of each token."""
         if on_token is not None:
             return await self._stream({**body, "stream": True}, on_token)
         (choice,) = (await self.post("/v1/completions", body))["choices"]
-        return _sampled(choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["finish_reason"])
+        return _completion(choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["finish_reason"])
 
     async def post(self, path: str, body: Any, timeout: float | None = None) -> Any:
         """The JSON of an answer, None where it has none."""
@@ -71,7 +72,7 @@ class VllmClient:
             return answer.json()
         return None
 
-    async def _stream(self, body: dict[str, Any], on_token: Callable[[int], None]) -> Sampled:
+    async def _stream(self, body: dict[str, Any], on_token: Callable[[int], None]) -> Completion:
         tokens: list[int] = []
         logprobs: list[float] = []
         reason = "length"
@@ -90,7 +91,7 @@ class VllmClient:
                         reason = choice["finish_reason"] or reason
         except (httpx.HTTPError, RuntimeError) as error:
             raise _lost(error) from error
-        return _sampled(tokens, logprobs, reason)
+        return _completion(tokens, logprobs, reason)
 
 
 def _lost(error: Exception) -> EngineError:
@@ -99,10 +100,10 @@ def _lost(error: Exception) -> EngineError:
     return EngineError(f"vLLM went away: {error or type(error).__name__}", hint="ask again later")
 
 
-def _sampled(tokens: list[int], logprobs: list[float], reason: str) -> Sampled:
+def _completion(tokens: list[int], logprobs: list[float], reason: str) -> Completion:
     if len(tokens) != len(logprobs) or reason not in ("stop", "length"):
         raise EngineError(f"vLLM returned a rollout that ended by {reason!r}", hint="ask again")
-    return Sampled(tuple(tokens), tuple(logprobs), "stop" if reason == "stop" else "length")
+    return Completion(tuple(tokens), tuple(logprobs), "stop" if reason == "stop" else "length")
 
 
 def _message(content: bytes) -> str:
