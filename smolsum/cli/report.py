@@ -43,15 +43,15 @@ def report(
 
     Runs that are damaged, unfinished or of another kind are named and left out. The same runs give the same bytes.
     """
-    from smolsum.report.build import compose
+    from smolsum.report.build import build
     from smolsum.report.collect import gather
+    from smolsum.report.compatibility import comparable
     from smolsum.report.render.write import write
 
-    folder = runs_folder(runs_dir)
-    study = gather(runs, folder)
-    for one in study.left_out:
+    inputs = comparable(gather(runs, runs_folder(runs_dir)))
+    for one in inputs.left_out:
         console.warn(f"{one.name} is left out: {one.reason}" + (f" ({one.command})" if one.command else ""))
-    for notice in study.notices:
+    for notice in inputs.notices:
         console.warn(notice)
-    alone = study.trained[0].paths.root if len(runs) == 1 and len(study.trained) == 1 else None
-    console.data(str(write(compose(study), out or (alone / "report" if alone else Path("report")), form)))
+    alone = inputs.trained[0].paths.root if len(runs) == 1 and len(inputs.trained) == 1 else None
+    console.data(str(write(build(inputs), out or (alone / "report" if alone else Path("report")), form)))

@@ -26,6 +26,8 @@ REWARDS = {
     "bleu-rouge": ("bleu", "rouge"),
 }
 """the study's reward configurations (Table 8), in the order of its Tables 10-13"""
+CRITERIA = ("faithfulness", "coverage", "conciseness", "clarity")
+"""the study's judged metrics (Table 3), in its order"""
 NAMED = 3
 """signals that a name has room for"""
 

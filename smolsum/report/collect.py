@@ -1,101 +1,265 @@
-"""What run directories hold, read once: runs that are whole and of one kind, and the others with why they are left out.
-
-Nothing that is left out reaches a table: not a run that is damaged, not one that has not finished, not one whose task,
-test split, measures, judge or base model are not those of the rest.
-"""
+"""What a report is made from: finished evaluations and runs, read from their folders. What cannot be read is left out
+with the reason."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import tomli
 
-from smolsum.config.study import reward_of, strategy_of
+from smolsum.config.study import CRITERIA, model_name, reward_of, strategy_of
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import read_jsonl
 from smolsum.report import records
-from smolsum.report.compatibility import KINDS, agreeing, aside, judge_of_most, measured_alike
-from smolsum.report.study import Evaluation, LeftOut, Study, Trained
+from smolsum.report.document import Cell, CellSource, number
 from smolsum.runs.paths import LATEST, RunPaths
-from smolsum.runs.records import SCORES, SUMMARY, has_scores, read_object, read_summary
-from smolsum.stats.loading import load_scores
+from smolsum.runs.records import BEHIND, SCORES, SUMMARY, has_scores, read_object, read_summary
+from smolsum.stats.loading import Scores, load_scores
+from smolsum.types import COMPOSITE
 
 SPLIT, SAMPLER = "test", "greedy"
-"""of the evaluations that a report is about"""
+"""the evaluations that a report is about"""
 
 
-def gather(references: Sequence[str], runs_dir: Path) -> Study:
-    """Reads what each reference names: a run or an evaluation, by its path or its name in `runs_dir`. UsageError where
-    one does not exist, or nothing at all can be used."""
-    trained: list[Trained] = []
+@dataclass(frozen=True)
+class Evaluation:
+    """A finished evaluation: its summary and its scores, one row an example."""
+
+    folder: Path
+    summary: Mapping[str, Any]
+    scores: Scores
+
+    @property
+    def step(self) -> int | None:
+        """The step of the run that was evaluated; None outside a run."""
+        return self.summary.get("step")
+
+    @property
+    def judge(self) -> str | None:
+        """The judge with its rounds and prompts; None without a judge."""
+        return self.summary.get("judge")
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return model_name(str(self.summary["model"]["path"]))
+
+    @property
+    def remote(self) -> bool:
+        """Whether the model is behind an endpoint, so that it cannot be trained here."""
+        return str(self.summary["model"]["weights"]).startswith(BEHIND)
+
+    @cached_property
+    def command(self) -> str:
+        """The command that repeats this evaluation, without the options of its judge."""
+        if command := self.summary.get("command"):
+            return str(command)
+        if self.step is None:
+            return f"smolsum eval {shlex.quote(str(self.summary['model']['path']))}"
+        run = RunPaths(self.folder.parents[1])
+        last = sum(json.loads(run.info.read_bytes())["steps"].values())
+        return f"smolsum eval {run.checkpoint(self.step)}" if self.step < last else run.evaluate_command
+
+    @property
+    def variant(self) -> str:
+        """The prompt of a baseline: `50-words` if its label names one, else the label."""
+        label = str(self.summary.get("label") or self.folder.name)
+        found = re.search(r"\d+-(words|tokens)", label)
+        return found[0] if found else label
+
+    @property
+    def prompt(self) -> str:
+        """The `--prompt` of `smolsum baseline` that made this evaluation; empty for any other."""
+        if not str(self.summary.get("label")).startswith("baseline-"):
+            return ""
+        named = re.fullmatch(r"\d+-(words|tokens)", self.variant)
+        return self.variant if named else str((self.summary.get("task") or {}).get("system_prompt", ""))
+
+    def metric(self, name: str) -> float | None:
+        """Returns the mean of a metric over the examples; None if it is missing."""
+        value = self.summary["metrics"].get(name)
+        return None if value is None else float(value)
+
+    def source(self, name: str) -> CellSource:
+        """Returns the file and field of a metric."""
+        return CellSource(self.folder / SUMMARY, f"metrics.{name}")
+
+    def cell(self, name: str, show: Callable[[float], str], command: str = "") -> Cell:
+        """Returns a metric as a cell that links to its file; without a value, a cell with the command."""
+        return number(self.metric(name), show, self.source(name), command=command)
+
+    @cached_property
+    def texts(self) -> Mapping[str, str]:
+        """The completion of each example, by its id."""
+        return {str(row["id"]): str(row.get("text", "")) for row in read_jsonl(self.folder / SCORES)}
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished run with its greedy evaluations on the test split, the earliest first."""
+
+    paths: RunPaths
+    config: Mapping[str, Any]
+    info: Mapping[str, Any]
+    metrics: Sequence[Mapping[str, Any]]
+    """the rows of its steps; empty if some are missing"""
+    evaluations: tuple[Evaluation, ...]
+    sampled: tuple[Evaluation, ...] = ()
+    """evaluations of the same examples that are not greedy"""
+    gap: str = ""
+    """a sentence on missing steps; empty if `metrics` has all"""
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.paths.name
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return model_name(self.config["model"]["path"])
+
+    @property
+    def strategy(self) -> str:
+        """The strategy in the study's words."""
+        return strategy_of(self.config)
+
+    @property
+    def reward(self) -> str:
+        """The reward configuration in the study's words."""
+        return reward_of(self.config)
+
+    @property
+    def first(self) -> Evaluation | None:
+        """The evaluation of the model before training."""
+        return self.evaluations[0] if self.evaluations[0].step == 0 else None
+
+    @property
+    def last(self) -> Evaluation:
+        """The evaluation of the trained model."""
+        return self.evaluations[-1]
+
+    @property
+    def after_length(self) -> Evaluation | None:
+        """The evaluation of a run of several stages after its length stage."""
+        first, *others = self.config["stages"]
+        if not others or set(self.config["stages"][first]["rewards"]) != {"length"}:
+            return None
+        return next((e for e in reversed(self.evaluations) if e.step == self.info["steps"][first]), None)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A run or an evaluation that was given and is not in the report."""
+
+    name: str
+    reason: str
+    command: str = ""
+    run: TrainedRun | None = None
+    """the run, if it is whole but not comparable with the others"""
+
+
+@dataclass(frozen=True)
+class ReportInputs:
+    """All that a report is made from."""
+
+    trained: tuple[TrainedRun, ...]
+    baselines: tuple[Evaluation, ...]
+    left_out: tuple[LeftOut, ...]
+    notices: tuple[str, ...] = ()
+    """what readers should know about runs that are in the report"""
+
+    @property
+    def models(self) -> list[str]:
+        """Names of all models, in alphabetical order."""
+        return sorted({run.model for run in self.trained} | {e.model for e in self.baselines}, key=str.casefold)
+
+    @property
+    def trainable(self) -> list[str]:
+        """Names of the models that are not behind an endpoint."""
+        own = {run.model for run in self.trained} | {e.model for e in self.baselines if not e.remote}
+        return [model for model in self.models if model in own]
+
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        """The last evaluation of each run, then the baselines."""
+        return [run.last for run in self.trained] + list(self.baselines)
+
+    @property
+    def named_evaluations(self) -> list[tuple[str, Evaluation]]:
+        """The last evaluation of each run under the run's name, then the baselines under their folders' names."""
+        return [*((run.name, run.last) for run in self.trained), *((e.folder.name, e) for e in self.baselines)]
+
+    @property
+    def judge(self) -> str | None:
+        """The judge of this report."""
+        return next((e.judge for e in self.evaluations if e.judge), None)
+
+    @cached_property
+    def criteria(self) -> tuple[str, ...]:
+        """What the judge scores; evaluations that do not say so are the study's."""
+        return tuple(self.evaluations[0].summary.get("criteria", CRITERIA))
+
+    @property
+    def score(self) -> str:
+        """The column that configurations are compared by."""
+        return str(self.evaluations[0].summary.get("score", COMPOSITE))
+
+    @property
+    def follows_study(self) -> bool:
+        """Whether the task is judged as the study's is, so that the report has the study's tables."""
+        return self.criteria == CRITERIA
+
+    def path_of(self, model: str) -> str:
+        """Returns the path or hub id of a model."""
+        paths = [str(run.config["model"]["path"]) for run in self.trained if run.model == model]
+        return (paths + [str(e.summary["model"]["path"]) for e in self.baselines if e.model == model])[0]
+
+
+class _UnfinishedError(Exception):
+    """A run that is not finished: (reason, command that helps)."""
+
+
+def gather(references: Sequence[str], runs_dir: Path) -> ReportInputs:
+    """Reads what each reference names: a run or an evaluation, by its path or its name in `runs_dir`. UsageError if
+    a reference does not exist."""
+    trained: list[TrainedRun] = []
     baselines: list[Evaluation] = []
     left_out: list[LeftOut] = []
     for root in _roots(references, runs_dir):
         try:
             if RunPaths(root).config.exists():
-                run = _read_run(RunPaths(root))
-                trained.append(run)
+                trained.append(_read_run(RunPaths(root)))
             elif has_scores(root):
-                evaluation = _read_evaluation(root)
-                _ = evaluation.again  # of an evaluation in a run: reads that run
-                baselines.append(evaluation)
+                baselines.append(_read_evaluation(root))
+                _ = baselines[-1].command  # reads the run that an evaluation belongs to
             else:
                 left_out.append(LeftOut(root.name, "holds neither a run nor a finished evaluation"))
-        except _Unfinished as unfinished:
+        except _UnfinishedError as unfinished:
             left_out.append(LeftOut(root.name, *unfinished.args))
         except (SmolsumError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             what = error.message if isinstance(error, SmolsumError) else f"{type(error).__name__}: {error}"
             left_out.append(LeftOut(root.name, f"malformed: {what}"))
-    judge = judge_of_most(trained, baselines)
-    trained, otherwise = measured_alike([run.judged_by(judge) for run in trained], baselines)
-    left_out += otherwise
-    for of_run, of_evaluation, what in KINDS:
-        kinds = [key for key in [*map(of_run, trained), *map(of_evaluation, baselines)] if key is not None]
-        trained, dropped_runs = agreeing(trained, of_run, kinds)
-        baselines, dropped = agreeing(baselines, of_evaluation, kinds)
-        said = f"mixed: {what} is not that of the other runs"
-        left_out += [LeftOut(run.paths.name, said + tie, run=run) for run, tie in dropped_runs]
-        left_out += [LeftOut(e.folder.name, said + tie) for e, tie in dropped]
-    if not trained and not baselines:
-        reasons = "; ".join(f"{one.name}: {one.reason}" for one in left_out)
-        raise UsageError(f"nothing to report: {reasons}", hint="smolsum runs lists what there is")
-    whole = [_without_gaps(run) for run in trained]
-    notices = [notice for _, notice in whole if notice] + aside(trained, baselines)
-    return Study(tuple(run for run, _ in whole), tuple(baselines), tuple(left_out), tuple(notices))
-
-
-def _without_gaps(run: Trained) -> tuple[Trained, str]:
-    """The run, without the metrics of its steps if some of them are missing, and what is said of that."""
-    ends = [0, *accumulate(run.info["steps"].values())]
-    steps = {row["step"] for row in run.metrics if type(row.get("step")) is int}
-    first, last = min(steps, default=0), ends[-1]
-    # a run that goes on from another's stage begins after it
-    if not last or (first - 1 in ends and steps == set(range(first, last + 1))):
-        return run, ""
-    lost = f"ends at step {max(steps)}" if steps and max(steps) < last else "lacks steps" if steps else "has no steps"
-    told = f"{run.paths.metrics.name} of {run.paths.name} {lost} of {last}: the run is in no curve, its cost unknown"
-    return replace(run, metrics=()), told
-
-
-class _Unfinished(Exception):
-    """(reason, command) of a run that is not done."""
+    return ReportInputs(tuple(trained), tuple(baselines), tuple(left_out))
 
 
 def _roots(references: Sequence[str], runs_dir: Path) -> list[Path]:
-    """The folders meant, each once: `runs/*` has the link `latest` in it too."""
+    """The folders that are meant, each once: `runs/*` contains the link `latest` too."""
     roots: dict[Path, Path] = {}
     for reference in references:
-        found = next(
-            (p for p in (Path(reference).expanduser(), runs_dir / reference) if reference and p.is_dir()), None
-        )
+        candidates = (Path(reference).expanduser(), runs_dir / reference)
+        found = next((path for path in candidates if reference and path.is_dir()), None)
         if found is None:
-            if Path(reference).is_file():  # `runs/*` may have notes beside the runs
+            if Path(reference).is_file():  # `runs/*` may match notes next to the runs
                 continue
             raise UsageError(f"no run {reference!r}, neither here nor in {runs_dir}", hint="smolsum runs lists them")
         if found.is_symlink() and found.name == LATEST:
@@ -104,32 +268,46 @@ def _roots(references: Sequence[str], runs_dir: Path) -> list[Path]:
     return sorted(roots.values(), key=lambda path: (path.name, str(path)))
 
 
-def _read_run(paths: RunPaths) -> Trained:
+def _read_run(paths: RunPaths) -> TrainedRun:
     status = _read_json(paths.status) if paths.status.exists() else {}
     records.status(status, str(paths.status))
     if (state := status.get("state")) != "finished":
-        told = f"is {state} at step {status.get('step')}" if state else "has no status"
-        raise _Unfinished(f"half-finished: {told}", paths.resume_command)
+        reason = f"is {state} at step {status.get('step')}" if state else "has no status"
+        raise _UnfinishedError(f"half-finished: {reason}", paths.resume_command)
     config = tomli.loads(paths.config.read_text(encoding="utf-8"))
     info = _read_json(paths.info)
     records.every(records.every(records.setting))(config, str(paths.config))
     records.config(config, str(paths.config))
     records.info(info, str(paths.info))
     if not config["stages"] or not config["model"]["path"] or list(info["steps"]) != list(config["stages"]):
-        raise ValueError(f"{paths.info} tells of other stages than {paths.config}")
+        raise ValueError(f"{paths.info} has other stages than {paths.config}")
     strategy_of(config), reward_of(config)
     folders = [folder for folder in sorted(paths.evaluations.glob("*")) if has_scores(folder)]
-    found = [(_is_greedy(folder), _read_evaluation(folder)) for folder in folders if _wanted(folder)]
+    found = [(_is_greedy(folder), _read_evaluation(folder)) for folder in folders if _is_wanted(folder)]
     found.sort(key=lambda one: (one[1].step or 0, one[1].judge is not None))
     evaluations = [evaluation for greedy, evaluation in found if greedy]
     if any(one.step is None for one in evaluations):
-        raise ValueError(f"{paths.evaluations} has an evaluation of no step")
+        raise ValueError(f"{paths.evaluations} has an evaluation without a step")
     last = sum(info["steps"].values())
     if not evaluations or evaluations[-1].step != last:
-        raise _Unfinished(f"half-finished: no evaluation of its last step, {last}", paths.evaluate_command)
+        raise _UnfinishedError(f"half-finished: no evaluation of its last step, {last}", paths.evaluate_command)
     origin = evaluations[-1].scores.origin
     sampled = [one for greedy, one in found if not greedy and one.step is not None and one.scores.origin == origin]
-    return Trained(paths, config, info, _finite(read_jsonl(paths.metrics)), tuple(evaluations), tuple(sampled))
+    metrics = _finite(read_jsonl(paths.metrics))
+    run = TrainedRun(paths, config, info, metrics, tuple(evaluations), tuple(sampled))
+    return replace(run, metrics=(), gap=gap) if (gap := _gap(run)) else run
+
+
+def _gap(run: TrainedRun) -> str:
+    """A sentence on steps that the metrics lack; empty if they have all."""
+    ends = [0, *accumulate(run.info["steps"].values())]
+    steps = {row["step"] for row in run.metrics if type(row.get("step")) is int}
+    first, last = min(steps, default=0), ends[-1]
+    # a run that continues from a stage of another run begins after that stage
+    if not last or (first - 1 in ends and steps == set(range(first, last + 1))):
+        return ""
+    lost = f"ends at step {max(steps)}" if steps and max(steps) < last else "lacks steps" if steps else "has no steps"
+    return f"{run.paths.metrics.name} of {run.name} {lost} of {last}: the run is in no curve, its cost unknown"
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -143,11 +321,11 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _finite(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The rows without what is no number to draw: a training that diverged has such losses."""
+    """The rows without NaN and infinities, which a training that diverged has."""
     return [{k: v for k, v in row.items() if not isinstance(v, float) or math.isfinite(v)} for row in rows]
 
 
-def _wanted(folder: Path) -> bool:
+def _is_wanted(folder: Path) -> bool:
     """Whether an evaluation is of the test split."""
     return bool((read_summary(folder).split or folder.name.rpartition("-")[2]) == SPLIT)
 

@@ -1,110 +1,144 @@
-"""What has to agree before runs are compared, and which of them do."""
+"""What has to agree before runs and evaluations are compared. What disagrees with most of them is left out with the
+reason; what may differ is said in a notice."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeAlias
 
-from smolsum.report.study import Evaluation, LeftOut, Trained
+from smolsum.errors import UsageError
+from smolsum.report.collect import Evaluation, LeftOut, ReportInputs, TrainedRun
 from smolsum.stats.loading import PROMPT
 
-T = TypeVar("T")
-Key = Callable[[Any], Hashable]
-Settings = tuple[tuple[str, str], ...]
-"""of a task, by name, each as text: two are equal where the same was measured"""
+Entry: TypeAlias = TrainedRun | Evaluation
+Settings: TypeAlias = tuple[tuple[str, str], ...]
+"""settings of a task by name, as text; equal settings measure the same"""
+Kind: TypeAlias = tuple[str, Hashable]
+"""a value that has to be equal within its group: the group (empty: all, or a model's name) and the value"""
+_MEASURED = "how it was measured"
 _LISTED = 4
 """names that a sentence has room for"""
 
 
-def agreeing(entries: Sequence[T], key: Key, kinds: Sequence[Hashable]) -> tuple[list[T], list[tuple[T, str]]]:
-    """The entries of the most frequent kind (of its model, where the kind begins with one), and the others, each with
-    what is said if as many are of its kind: the first kind was kept. An entry without a kind agrees with all."""
-    counts: dict[Hashable, Counter[Hashable]] = {}
-    for kind in kinds:
-        assert isinstance(kind, tuple)
-        counts.setdefault(kind[0], Counter())[kind] += 1
-    chosen = {group: counter.most_common(1)[0] for group, counter in counts.items()}
-    kept: list[T] = []
-    dropped: list[tuple[T, str]] = []
-    for entry in entries:
-        kind = key(entry)
-        if kind is None:
-            kept.append(entry)
-            continue
-        assert isinstance(kind, tuple)
-        most, times = chosen[kind[0]]
-        if kind == most:
-            kept.append(entry)
-        else:
-            tie = counts[kind[0]][kind] == times
-            told = _unlike(kind, most) + (f" (a tie, {times} to {times}: the first was kept)" if tie else "")
-            dropped.append((entry, told))
-    return kept, dropped
+def comparable(inputs: ReportInputs) -> ReportInputs:
+    """Returns the inputs with what cannot be compared moved to `left_out`. UsageError if nothing remains."""
+    judge = _most_frequent_judge(inputs)
+    measured = _measured_alike(replace(inputs, trained=tuple(_judged_by(run, judge) for run in inputs.trained)))
+    entries: list[Entry] = [*measured.trained, *measured.baselines]
+    left_out = list(measured.left_out)
+    for what, kind_of in _CHECKS:
+        entries, dropped = _agreeing(entries, kind_of)
+        for entry, difference in dropped:
+            reason = f"mixed: {what} is not that of the other runs{difference}"
+            run = entry if isinstance(entry, TrainedRun) else None
+            left_out.append(LeftOut(_name(entry), reason, run=run))
+    trained = tuple(entry for entry in entries if isinstance(entry, TrainedRun))
+    baselines = tuple(entry for entry in entries if isinstance(entry, Evaluation))
+    if not entries:
+        reasons = "; ".join(f"{one.name}: {one.reason}" for one in left_out)
+        raise UsageError(f"nothing to report: {reasons}", hint="smolsum runs lists what there is")
+    kept = ReportInputs(trained, baselines, tuple(left_out))
+    return replace(kept, notices=(*(run.gap for run in trained if run.gap), *_differences_aside(kept)))
 
 
-def judge_of_most(trained: Sequence[Trained], baselines: Sequence[Evaluation]) -> str | None:
+def _most_frequent_judge(inputs: ReportInputs) -> str | None:
     """The judge that scored the most runs (their last step) and baselines; None if nothing was judged."""
-    asked = [{e.judge for e in run.evaluations if e.step == run.last.step} for run in trained]
-    asked += [{e.judge} for e in baselines]
-    counts = Counter(judge for judges in asked for judge in sorted(filter(None, judges)))
+    judges = [{e.judge for e in run.evaluations if e.step == run.last.step} for run in inputs.trained]
+    judges += [{e.judge} for e in inputs.baselines]
+    counts = Counter(judge for names in judges for judge in sorted(filter(None, names)))
     return counts.most_common(1)[0][0] if counts else None
 
 
-def measured_alike(trained: Sequence[Trained], baselines: Sequence[Evaluation]) -> tuple[list[Trained], list[LeftOut]]:
-    """The runs, each with those of its evaluations alone that were measured as most runs and baselines were, or as its
-    last was, where its last step has none such; and the other evaluations."""
-    asked = [{_settings(e) for e in run.evaluations if e.step == run.last.step} for run in trained]
-    asked += [{_settings(e)} for e in baselines]
-    counts = Counter(settings for found in asked for settings in sorted(filter(None, found)))
+def _judged_by(run: TrainedRun, judge: str | None) -> TrainedRun:
+    """The run without evaluations by other judges; unchanged if its last step would have none left."""
+    kept = tuple(e for e in run.evaluations if e.judge in (judge, None))
+    return replace(run, evaluations=kept) if kept and kept[-1].step == run.last.step else run
+
+
+def _measured_alike(inputs: ReportInputs) -> ReportInputs:
+    """Leaves out those evaluations of runs that were measured otherwise than most runs and baselines; of a run whose
+    last step was measured otherwise, those that were not measured as its last one."""
+    last_steps = [{_settings(e) for e in run.evaluations if e.step == run.last.step} for run in inputs.trained]
+    last_steps += [{_settings(e)} for e in inputs.baselines]
+    counts = Counter(settings for found in last_steps for settings in sorted(filter(None, found)))
     most = counts.most_common(1)[0][0] if counts else None
-    runs, out = [], []
-    for run in trained:
-        own = most if any(e.step == run.last.step and _settings(e) in (most, None) for e in run.evaluations) else None
-        own = own or _settings(run.last)
+    runs, left_out = [], list(inputs.left_out)
+    for run in inputs.trained:
+        usual = any(e.step == run.last.step and _settings(e) in (most, None) for e in run.evaluations)
+        own = (most if usual else None) or _settings(run.last)
         odd = [e for e in run.evaluations if own is not None and _settings(e) not in (own, None)]
-        names = [e.folder for e in odd]
-        runs.append(replace(run, evaluations=tuple(e for e in run.evaluations if e.folder not in names)))
+        odd_folders = [e.folder for e in odd]
+        runs.append(replace(run, evaluations=tuple(e for e in run.evaluations if e.folder not in odd_folders)))
         for e in odd:
-            told = f"mixed: {MEASURED} is not that of the others{_unlike(_settings(e) or (), own or ())}"
-            out.append(LeftOut(f"{run.paths.name}/{e.folder.name}", told))
-    return runs, out
+            reason = f"mixed: {_MEASURED} is not that of the others{_difference(_settings(e), own)}"
+            left_out.append(LeftOut(f"{run.name}/{e.folder.name}", reason))
+    return replace(inputs, trained=tuple(runs), left_out=tuple(left_out))
 
 
-def aside(trained: Sequence[Trained], baselines: Sequence[Evaluation]) -> list[str]:
-    """What may differ between those that are compared, and does: `smolsum stats` warns of it too."""
-    every = [*((run.paths.name, run.last) for run in trained), *((e.folder.name, e) for e in baselines)]
-    own = [(run.paths.name, run.last) for run in trained]
-    said = []
-    for what, named in (
-        (
-            "cut completions at different lengths (max_new_tokens)",
-            _by(every, lambda e: e.summary.get("max_new_tokens")),
-        ),
-        ("matched METEOR's synonyms by different means", _by(every, lambda e: e.summary.get("meteor"))),
-        *(
-            (f"gave {model} different prompts", _by([one for one in own if one[1].model == model], _prompts))
-            for model in sorted({run.model for run in trained})
-        ),
-    ):
-        if len(named) > 1:
-            parts = [f"{str(kind)[:32]} in {_some(names)}" for kind, names in named.items()]
-            said.append(f"Mixed: the evaluations {what}: {'; '.join(parts)}.")
-    return said
+def _agreeing(
+    entries: Sequence[Entry], kind_of: Callable[[Entry], Kind | None]
+) -> tuple[list[Entry], list[tuple[Entry, str]]]:
+    """The entries of the most frequent kind of their group, and the others, each with what differs. In a tie the
+    first kind is kept. An entry without a kind agrees with all."""
+    kinds = [kind_of(entry) for entry in entries]
+    counts: dict[str, Counter[Hashable]] = {}
+    for group, value in filter(None, kinds):
+        counts.setdefault(group, Counter())[value] += 1
+    kept: list[Entry] = []
+    dropped: list[tuple[Entry, str]] = []
+    for entry, kind in zip(entries, kinds, strict=True):
+        if kind is None:
+            kept.append(entry)
+            continue
+        group, value = kind
+        ((most, times),) = counts[group].most_common(1)
+        if value == most:
+            kept.append(entry)
+            continue
+        tie = f" (a tie, {times} to {times}: the first was kept)" if counts[group][value] == times else ""
+        dropped.append((entry, (_difference(value, most) if kind_of is _measured else "") + tie))
+    return kept, dropped
 
 
-def _by(entries: Sequence[tuple[str, Evaluation]], of: Key) -> dict[Hashable, list[str]]:
-    """Names of the evaluations of each kind, the rarest first."""
+def _differences_aside(inputs: ReportInputs) -> list[str]:
+    """A sentence for each thing that may differ between compared evaluations, and does."""
+    every = inputs.named_evaluations
+    runs = every[: len(inputs.trained)]
+    found = [
+        ("cut completions at different lengths (max_new_tokens)", _names_by(every, _field("max_new_tokens"))),
+        ("matched METEOR's synonyms by different means", _names_by(every, _field("meteor"))),
+    ]
+    found += [
+        (f"gave {model} different prompts", _names_by([r for r in runs if r[1].model == model], _prompts))
+        for model in sorted({run.model for run in inputs.trained})
+    ]
+    sentences = []
+    for what, names in found:
+        if len(names) > 1:
+            parts = [f"{str(value)[:32]} in {_listed(some)}" for value, some in names.items()]
+            sentences.append(f"Mixed: the evaluations {what}: {'; '.join(parts)}.")
+    return sentences
+
+
+def _names_by(
+    entries: Sequence[tuple[str, Evaluation]], of: Callable[[Evaluation], Hashable]
+) -> dict[Hashable, list[str]]:
+    """Names of the evaluations with each value, the rarest value first."""
     found: dict[Hashable, list[str]] = {}
     for name, evaluation in entries:
-        if (kind := of(evaluation)) is not None:
-            found.setdefault(kind, []).append(name)
+        if (value := of(evaluation)) is not None:
+            found.setdefault(value, []).append(name)
     return dict(sorted(found.items(), key=lambda one: len(one[1])))
 
 
-def _some(names: Sequence[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= _LISTED else f"{len(names)} others"
+
+
+def _field(name: str) -> Callable[[Evaluation], Hashable]:
+    return lambda evaluation: evaluation.summary.get(name)
 
 
 def _prompts(evaluation: Evaluation) -> Hashable:
@@ -112,58 +146,65 @@ def _prompts(evaluation: Evaluation) -> Hashable:
     return prompts
 
 
-def _data(evaluation: Evaluation) -> Hashable:
-    return ("", evaluation.scores.origin.get("data"))
+def _name(entry: Entry) -> str:
+    return entry.name if isinstance(entry, TrainedRun) else entry.folder.name
 
 
-def _judge(evaluation: Evaluation) -> Hashable:
-    return ("", evaluation.judge) if evaluation.judge else None
+def _last(entry: Entry) -> Evaluation:
+    return entry.last if isinstance(entry, TrainedRun) else entry
 
 
-def _task(task: Mapping[str, Any]) -> Hashable:
-    return ("", task["name"])
+def _task_settings(entry: Entry) -> Mapping[str, Any] | None:
+    """The settings of an entry's task; None if an evaluation does not state them."""
+    return entry.config["task"] if isinstance(entry, TrainedRun) else entry.summary.get("task")
 
 
-def _settings(evaluation: Evaluation, otherwise: Mapping[str, Any] | None = None) -> Settings | None:
-    """What an evaluation's measures depend on, or that of its run where it does not say: all settings of the task but
-    those of the prompt."""
-    task = evaluation.summary.get("task") or otherwise
+def _settings(evaluation: Evaluation, default: Mapping[str, Any] | None = None) -> Settings | None:
+    """What an evaluation's measures depend on: all settings of its task except those of the prompt; from `default` if
+    it states none."""
+    task = evaluation.summary.get("task") or default
     prompting = evaluation.summary.get("prompting", [PROMPT])
     return tuple(sorted((k, str(v)) for k, v in task.items() if k not in prompting)) if task else None
 
 
-def _measured(evaluation: Evaluation, otherwise: Mapping[str, Any] | None = None) -> Hashable:
-    found = _settings(evaluation, otherwise)
-    return None if found is None else ("", *found)
-
-
-def _unlike(kind: Sequence[Hashable], most: Hashable) -> str:
-    """The settings that two kinds are told apart by, in words; empty where they are of something else."""
-    assert isinstance(most, tuple)
-    own: dict[str, str] = dict(part for part in kind if isinstance(part, tuple))
-    theirs: dict[str, str] = dict(part for part in most if isinstance(part, tuple))
-    names = sorted(name for name in own.keys() | theirs.keys() if own.get(name) != theirs.get(name))
-    told = ", ".join(f"task.{name} {own.get(name, 'not set')}, theirs {theirs.get(name, 'not set')}" for name in names)
+def _difference(own: Hashable, theirs: Hashable) -> str:
+    """The settings that differ, in words."""
+    assert isinstance(own, tuple)
+    assert isinstance(theirs, tuple)
+    ours, others = dict(own), dict(theirs)
+    names = sorted(name for name in ours.keys() | others.keys() if ours.get(name) != others.get(name))
+    told = ", ".join(f"task.{name} {ours.get(name, 'not set')}, theirs {others.get(name, 'not set')}" for name in names)
     return f": {told}" if told else ""
 
 
-MEASURED = "how it was measured"
-KINDS: tuple[tuple[Key, Key, str], ...] = (
-    (
-        lambda run: _task(run.config["task"]),
-        lambda e: _task(e.summary["task"]) if e.summary.get("task") else None,
-        "its task",
-    ),
-    (lambda run: _data(run.last), _data, "the fingerprint of its test split"),
-    (
-        lambda run: _measured(run.last, run.config["task"]),
-        _measured,
-        MEASURED,
-    ),
-    (lambda run: _judge(run.last), _judge, "its judge"),
-    (
-        lambda run: (run.model, run.info["model"]["weights"], run.info["tokenizer"]),
-        lambda e: (e.model, e.summary["model"]["weights"], e.summary["tokenizer"]),
-        "the fingerprint of its base model",
-    ),
+def _task(entry: Entry) -> Kind | None:
+    settings = _task_settings(entry)
+    return ("", settings["name"]) if settings else None
+
+
+def _data(entry: Entry) -> Kind:
+    return "", _last(entry).scores.origin.get("data")
+
+
+def _measured(entry: Entry) -> Kind | None:
+    settings = _settings(_last(entry), _task_settings(entry))
+    return None if settings is None else ("", settings)
+
+
+def _judge(entry: Entry) -> Kind | None:
+    judge = _last(entry).judge
+    return ("", judge) if judge else None
+
+
+def _base_model(entry: Entry) -> Kind:
+    made_of = entry.info if isinstance(entry, TrainedRun) else entry.summary
+    return entry.model, (made_of["model"]["weights"], made_of["tokenizer"])
+
+
+_CHECKS: tuple[tuple[str, Callable[[Entry], Kind | None]], ...] = (
+    ("its task", _task),
+    ("the fingerprint of its test split", _data),
+    (_MEASURED, _measured),
+    ("its judge", _judge),
+    ("the fingerprint of its base model", _base_model),
 )

@@ -1,21 +1,35 @@
-"""What a report is made of, whatever it is written as: cells that know their source, tables, figures, sections."""
+"""The parts of a report in every format: cells that know their source, tables, figures and sections."""
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
+from urllib.parse import quote
+
+from smolsum.stats.paired import ALPHA
 
 MINUS = "\N{MINUS SIGN}"
 
 
 @dataclass(frozen=True)
 class CellSource:
-    """Where a value was read: a file and the field in it."""
+    """Where a value comes from: a file and the field in it."""
 
     path: Path
     field: str
+
+    @property
+    def title(self) -> str:
+        """File name and field, as the title of a link."""
+        return f"{self.path.name}: {self.field}"
+
+    def link(self, folder: Path) -> str:
+        """The file as a link from `folder`."""
+        return quote(Path(os.path.relpath(self.path.resolve(), folder.resolve())).as_posix())
 
 
 @dataclass(frozen=True)
@@ -24,17 +38,17 @@ class Cell:
 
     text: str
     value: float | str | None = None
-    """as it was read or computed, unrounded; None for what is only text, or missing"""
+    """the value as read or computed, unrounded; None for plain text and for a missing value"""
     source: CellSource | None = None
     command: str = ""
-    """of an empty cell: the command that would fill it"""
+    """the command that would fill an empty cell"""
     best: bool = False
-    """whether it is the best of its column"""
+    """whether the value is the best of its column"""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table. `number` is that of the study's table which it repeats, or one with an S of its own."""
+    """A table. `number` is that of the study's table that it repeats; the report's own tables begin with S."""
 
     number: str
     title: str
@@ -42,12 +56,22 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     folded: bool = False
-    """whether it opens on request only, where that is possible"""
+    """whether HTML shows it only on request"""
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Which columns hold numbers, and so are aligned right."""
+        cells = [[row[column] for row in self.rows] for column in range(len(self.columns))]
+        return [
+            any(isinstance(cell.value, float) for cell in column)
+            and all(isinstance(cell.value, float) or len(cell.text) < 16 for cell in column)
+            for column in cells
+        ]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing as inline SVG, and what it shows in words."""
+    """A drawing as inline SVG, with an alternative text."""
 
     number: str
     title: str
@@ -55,7 +79,7 @@ class Figure:
     alt: str
     notes: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
-    """the same in pieces, which a page sets beside or below one another as it has room; none if it is in one piece"""
+    """pieces of the drawing, which a page places next to or below each other; empty if it is in one piece"""
 
 
 Item: TypeAlias = Table | Figure
@@ -63,7 +87,7 @@ Item: TypeAlias = Table | Figure
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what is below it."""
+    """A heading with its tables and figures."""
 
     title: str
     items: tuple[Item, ...]
@@ -79,63 +103,77 @@ class Page:
     sections: tuple[Section, ...]
 
 
+DASH = Cell("-")
+"""the cell of a value that is undefined or does not apply"""
+
+
 def letter(place: int) -> str:
-    """a, b … z, aa, ab … for tables and figures that share a number."""
+    """Returns a, b … z, aa, ab … for tables and figures that share a number."""
     return (letter(place // 26 - 1) if place > 25 else "") + chr(ord("a") + place % 26)
 
 
 def words(text: object) -> Cell:
-    """A cell of text."""
+    """Returns a cell of text."""
     return Cell(str(text))
 
 
 def sentence(text: str) -> str:
-    """The text with a capital at its beginning; names keep theirs."""
+    """Returns the text with a capital first letter; the rest stays as it is."""
     return text[:1].upper() + text[1:]
 
 
 def empty(command: str, text: str = "not run") -> Cell:
-    """A cell that nothing fills yet, with the command that would."""
+    """Returns an empty cell with the command that would fill it."""
     return Cell(text, command=command)
 
 
 def number(
     value: float | None, show: Callable[[float], str], source: CellSource | None = None, *, command: str = ""
 ) -> Cell:
-    """A number as `show` writes it; None is an empty cell."""
+    """Returns a number formatted by `show`; for None an empty cell with the command."""
     return empty(command) if value is None else Cell(show(value), float(value), source)
 
 
 def mark_best(rows: Sequence[tuple[Cell, ...]], columns: Sequence[int]) -> tuple[tuple[Cell, ...], ...]:
-    """Returns the rows with the highest value of each of the columns marked, unless it stands alone."""
+    """Returns the rows with the highest value of each given column marked, where the column has at least two values."""
     marked = [list(row) for row in rows]
     for column in columns:
-        values = [cell.value for row in rows if isinstance((cell := row[column]).value, float)]
-        if len(values) < 2:
-            continue
-        highest = max(value for value in values if isinstance(value, float))
-        for row in marked:
-            cell = row[column]
-            if cell.value == highest:
-                row[column] = Cell(cell.text, cell.value, cell.source, cell.command, best=True)
-    return tuple(tuple(row) for row in marked)
+        values = [value for row in rows if isinstance(value := row[column].value, float)]
+        if len(values) > 1:
+            for row in marked:
+                row[column] = replace(row[column], best=row[column].value == max(values))
+    return tuple(map(tuple, marked))
 
 
 def plain(digits: int) -> Callable[[float], str]:
-    """Writes a number with so many decimals and a true minus sign."""
+    """Returns a format with this number of decimals and a true minus sign."""
     return lambda value: f"{round(value, digits) + 0.0:.{digits}f}".replace("-", MINUS)
 
 
 def signed(digits: int) -> Callable[[float], str]:
-    """The same with a plus sign too."""
+    """Returns the same format with a plus sign for positive numbers."""
     return lambda value: f"{round(value, digits) + 0.0:+.{digits}f}".replace("-", MINUS)
 
 
 def percent(value: float) -> str:
-    """Writes a share with one decimal of a per cent."""
+    """Formats a share as a percentage with one decimal."""
     return f"{100 * value:.1f}%"
 
 
 def p_value(value: float) -> str:
-    """Writes a p value as the study does: four decimals, and powers of ten below 0.001."""
+    """Formats a p value as the study does: four decimals, and powers of ten below 0.001."""
     return f"{value:.2e}" if 0 < value < 0.001 else f"{value:.4f}"
+
+
+def interval(low: float, high: float) -> Cell:
+    """Returns a cell with the interval of a difference; a dash if it is undefined (NaN)."""
+    return DASH if math.isnan(low) else words(f"[{signed(3)(low)}, {signed(3)(high)}]")
+
+
+def test_cells(t: float, p: float, p_holm: float | None) -> tuple[Cell, ...]:
+    """Returns cells for t, p, significance and, unless None, the adjusted p; dashes for what is undefined (NaN)."""
+    if math.isnan(p):
+        return (DASH,) * (3 if p_holm is None else 4)
+    shown_t = DASH if math.isnan(t) else number(t, plain(4))
+    cells = (shown_t, number(p, p_value), Cell("✓" if p < ALPHA else "✗", "yes" if p < ALPHA else "no"))
+    return cells if p_holm is None else (*cells, number(p_holm, p_value))

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from smolsum.config.study import LENGTH_ONLY, PREFIX, REWARDS
 from smolsum.files import digest
-from smolsum.report.study import Evaluation, Study, Trained
+from smolsum.report.collect import Evaluation, ReportInputs, TrainedRun
+from smolsum.report.document import Cell, number
 from smolsum.stats.loading import Arm
 from smolsum.stats.multiple_testing import holm
 from smolsum.stats.paired import McNemar, mcnemar
 from smolsum.stats.seeds import MixedResult, compare_runs
 from smolsum.types import COMPOSITE
+
+Values: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -27,66 +33,77 @@ class ConfigurationResult:
     name: str
     """as in the study's tables"""
     evaluations: tuple[Evaluation, ...]
-    runs: tuple[Trained, ...]
+    runs: tuple[TrainedRun, ...]
     test: MixedResult | None = None
-    """against the baseline, in the composite; None where one of both was not judged"""
+    """against the baseline, in the composite; None unless both were judged"""
     p_holm: float = math.nan
     """adjusted over all comparisons with a baseline in this report"""
     flips: McNemar | None = None
-    """examples that pass now and did not, and the reverse"""
+    """examples that pass now and did not in the baseline, and the reverse"""
 
     @property
-    def side(self) -> Arm:
-        """What the statistics compare."""
-        return Arm(self.name, tuple(evaluation.scores for evaluation in self.evaluations))
+    def first(self) -> Evaluation:
+        """The evaluation of the first seed."""
+        return self.evaluations[0]
+
+    @property
+    def seeds(self) -> str:
+        """` x3` for three seeds, to append to a name; empty for one."""
+        return f" x{len(self.evaluations)}" if len(self.evaluations) > 1 else ""
 
     def metric(self, name: str) -> float | None:
-        """The mean of a metric over examples and seeds; None where one of them lacks it."""
-        values = [evaluation.metric(name) for evaluation in self.evaluations]
-        known = [value for value in values if value is not None]
-        return math.fsum(known) / len(known) if known and len(known) == len(values) else None
+        """Returns the mean of a metric over examples and seeds; None if a seed lacks it."""
+        values = [value for evaluation in self.evaluations if (value := evaluation.metric(name)) is not None]
+        return math.fsum(values) / len(values) if values and len(values) == len(self.evaluations) else None
+
+    def cell(self, name: str, show: Callable[[float], str], command: str = "") -> Cell:
+        """Returns a metric as a cell that links to the first seed; without a value, a cell with the command."""
+        return number(self.metric(name), show, self.first.source(name), command=command)
 
 
-def baseline_of(study: Study, model: str) -> ConfigurationResult | None:
-    """The length-only checkpoint that a model's configurations are compared with: a run of its own, of several seeds
-    where there are, or, without one, what a fine-tuned run evaluated between its stages. The judged one of several."""
-    runs = [run for run in study.trained if run.model == model]
-    own = _by_seeds([run for run in runs if run.strategy == LENGTH_ONLY])
-    found: list[tuple[tuple[Evaluation, ...], tuple[Trained, ...]]] = [
-        (tuple(run.last for run in group), tuple(group)) for group in own
+def paired_values(column: str, a: Sequence[Evaluation], b: Sequence[Evaluation]) -> tuple[Values, Values] | None:
+    """Returns a column of the scores of both sides (evaluations x examples), in the order of the examples of `a`; None
+    if an evaluation lacks it."""
+    if not all(column in e.scores.metrics for e in (*a, *b)):
+        return None
+    sides = [Arm("", tuple(e.scores for e in side)) for side in (a, b)]
+    before, after = (side.values(column, sides[0].ids) for side in sides)
+    return before, after
+
+
+def baseline_of(inputs: ReportInputs, model: str) -> ConfigurationResult | None:
+    """Returns the length-only checkpoint that a model's configurations are compared with: a run (with all its seeds),
+    or else the evaluation of a fine-tuned run between its stages. Of several, the first that was judged."""
+    runs = [run for run in inputs.trained if run.model == model]
+    found: list[tuple[tuple[Evaluation, ...], tuple[TrainedRun, ...]]] = [
+        (tuple(run.last for run in group), tuple(group))
+        for group in _by_seeds([run for run in runs if run.strategy == LENGTH_ONLY])
     ]
     found += [((between,), (run,)) for run in runs if (between := run.after_length) is not None]
     if not found:
         return None
-    evaluations, of = next((one for one in found if all(e.judge == study.judge for e in one[0])), found[0])
-    name = LENGTH_ONLY + (f" x{len(of)}" if len(of) > 1 else "")
-    return ConfigurationResult(model, LENGTH_ONLY, LENGTH_ONLY, name, evaluations, of)
+    evaluations, of = next((one for one in found if all(e.judge == inputs.judge for e in one[0])), found[0])
+    one = ConfigurationResult(model, LENGTH_ONLY, LENGTH_ONLY, LENGTH_ONLY, evaluations, of)
+    return replace(one, name=LENGTH_ONLY + one.seeds)
 
 
-def outcomes(study: Study) -> list[ConfigurationResult]:
-    """Returns every trained configuration but the baselines (so a second length-only one too), those of the study first
-    and in its order, each tested against its model's baseline; p values adjusted by Holm over all of them."""
-    baselines = {model: baseline_of(study, model) for model in study.models}
+def configuration_results(inputs: ReportInputs) -> list[ConfigurationResult]:
+    """Returns every trained configuration except the baselines, those of the study first and in its order, each tested
+    against its model's baseline; p values adjusted by Holm over all of them. A second length-only run is one too."""
+    baselines = {model: baseline_of(inputs, model) for model in inputs.models}
     used = {
         run.paths.root for one in baselines.values() if one and one.runs[0].strategy == LENGTH_ONLY for run in one.runs
     }
-    found = [_outcome(group) for group in _by_seeds([run for run in study.trained if run.paths.root not in used])]
+    found = [_result(group) for group in _by_seeds([run for run in inputs.trained if run.paths.root not in used])]
     names = [(one.model, one.name) for one in found]
     found = [
-        replace(one, name=f"{one.name} · {one.runs[0].paths.name}")
+        replace(one, name=f"{one.name} · {one.runs[0].name}")
         if names.count((one.model, one.name)) > 1 or one.strategy == LENGTH_ONLY
         else one
         for one in found
     ]
-    order = list(REWARDS)
-    found.sort(
-        key=lambda one: (
-            one.model.casefold(),
-            one.strategy,
-            order.index(one.reward) if one.reward in order else len(order),
-            one.name,
-        )
-    )
+    order = {reward: place for place, reward in enumerate(REWARDS)}
+    found.sort(key=lambda one: (one.model.casefold(), one.strategy, order.get(one.reward, len(order)), one.name))
     tested = [_tested(one, baselines[one.model]) for one in found]
     adjusted = holm([one.test.result.p if one.test else math.nan for one in tested])
     return [replace(one, p_holm=p) for one, p in zip(tested, adjusted, strict=True)]
@@ -94,52 +111,44 @@ def outcomes(study: Study) -> list[ConfigurationResult]:
 
 def compare(a: ConfigurationResult, b: ConfigurationResult) -> MixedResult | None:
     """Returns b - a in the composite over shared examples; None unless both were judged."""
-    sides = a.side, b.side
-    if not all(COMPOSITE in member.metrics for side in sides for member in side.members):
+    if (pair := paired_values(COMPOSITE, a.evaluations, b.evaluations)) is None:
         return None
-    ids = sides[0].ids
-    values_a, values_b = (side.values(COMPOSITE, ids) for side in sides)
-    found = compare_runs(values_a, values_b, alternative="two-sided")
+    found = compare_runs(*pair, alternative="two-sided")
     return found if math.isfinite(found.result.delta) else None  # no example has both
 
 
-def _outcome(group: Sequence[Trained]) -> ConfigurationResult:
-    first = group[0]
+def _result(group: Sequence[TrainedRun]) -> ConfigurationResult:
+    first, evaluations = group[0], tuple(run.last for run in group)
     length_only = first.strategy == LENGTH_ONLY
     name = LENGTH_ONLY if length_only else PREFIX.get(first.strategy, f"{first.strategy}: ") + first.reward
-    if len(group) > 1:
-        name += f" x{len(group)}"
-    return ConfigurationResult(
-        first.model, first.strategy, first.reward, name, tuple(run.last for run in group), tuple(group)
-    )
+    one = ConfigurationResult(first.model, first.strategy, first.reward, name, evaluations, tuple(group))
+    return replace(one, name=name + one.seeds)
 
 
 def _tested(one: ConfigurationResult, baseline: ConfigurationResult | None) -> ConfigurationResult:
     if baseline is None:
         return one
     flips = None
-    if all(len(o.evaluations) == 1 for o in (baseline, one)) and all(
-        "passed" in o.evaluations[0].scores.metrics for o in (baseline, one)
-    ):
-        ids = baseline.side.ids
-        flips = mcnemar(*(o.side.values("passed", ids)[0] for o in (baseline, one)), alternative="two-sided")
+    single = len(one.evaluations) == len(baseline.evaluations) == 1
+    if single and (pair := paired_values("passed", baseline.evaluations, one.evaluations)) is not None:
+        flips = mcnemar(pair[0][0], pair[1][0], alternative="two-sided")
     return replace(one, test=compare(baseline, one), flips=flips)
 
 
-def _by_seeds(runs: Sequence[Trained]) -> list[list[Trained]]:
-    """The runs that differ in their seed alone together; each alone where a seed is there twice."""
-    groups: dict[str, list[Trained]] = {}
+def _by_seeds(runs: Sequence[TrainedRun]) -> list[list[TrainedRun]]:
+    """Groups of runs that differ only in their seed; runs of which two have the same seed stay apart."""
+    groups: dict[str, list[TrainedRun]] = {}
     for run in runs:
         groups.setdefault(_settings(run), []).append(run)
-    distinct: list[list[Trained]] = []
+    distinct: list[list[TrainedRun]] = []
     for group in groups.values():
         seeds = {run.config.get("train", {}).get("seed") for run in group}
         distinct += [group] if len(seeds) == len(group) else [[run] for run in group]
     return distinct
 
 
-def _settings(run: Trained) -> str:
-    """All settings but name, place and seed: equal for seeds of one configuration."""
+def _settings(run: TrainedRun) -> str:
+    """A digest of all settings except name, place and seed: equal for seeds of one configuration."""
     settings: dict[str, Any] = {key: value for key, value in run.config.items() if key != "run"}
     settings["train"] = {key: value for key, value in settings.get("train", {}).items() if key != "seed"}
     return digest(settings)

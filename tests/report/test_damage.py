@@ -14,10 +14,10 @@ import pytest
 from support.studies import JUDGE, PATHS, evaluation, judged, run
 
 from smolsum.cli import main
-from smolsum.report.build import compose
-from smolsum.report.collect import gather
+from smolsum.report.build import build
+from smolsum.report.collect import ReportInputs, gather
+from smolsum.report.compatibility import comparable
 from smolsum.report.render.html import to_html
-from smolsum.report.study import Study
 
 SWAPS = (None, 7, -1, 1e300, math.nan, "x", [1], [], {"x": 1}, True)
 """what a field becomes"""
@@ -81,14 +81,14 @@ def swapped(value: Any, place: tuple[Any, ...], by: Any) -> Any:
     return changed
 
 
-def report(folder: Path) -> Study:
+def report(folder: Path) -> ReportInputs:
     """Reads all runs, and writes a report that has all of them to nowhere."""
-    study = gather([str(path) for path in sorted(folder.iterdir())], folder)
-    if not study.left_out:  # what is left out is in no table
-        text = to_html(compose(study), folder)
+    inputs = comparable(gather([str(path) for path in sorted(folder.iterdir())], folder))
+    if not inputs.left_out:  # what is left out is in no table
+        text = to_html(build(inputs), folder)
         assert "+nan" not in text
         assert ">nan<" not in text
-    return study
+    return inputs
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -102,12 +102,12 @@ def test_any_field_of_another_type(runs: Path, name: str) -> None:
         for by in SWAPS if len(place) == 1 else SWAPS[len(str(place)) % 3 :: 3]:
             path.write_bytes(json.dumps(swapped(content, place, by)).encode() + b"\n" + b"".join(rest))
             try:
-                study = report(runs)
+                inputs = report(runs)
             except Exception as error:
                 raise AssertionError(f"{name}: {place} = {by!r}") from error
-            out = [one for one in study.left_out if "odd" in one.name]
-            assert len(study.trained) == 3 - len(out), (place, by)
-            assert len(out) == len(study.left_out) or not out, (place, by)
+            out = [one for one in inputs.left_out if "odd" in one.name]
+            assert len(inputs.trained) == 3 - len(out), (place, by)
+            assert len(out) == len(inputs.left_out) or not out, (place, by)
             named += len(out)
     assert named or name in ("metrics", "asked")
 
@@ -137,9 +137,9 @@ def test_one_more_judge_costs_no_run(runs: Path) -> None:
     weights = {"path": PATHS["lfm"], "dtype": "bfloat16", "weights": "w1"}
     folder = runs / "odd" / "eval" / "zeta-test"
     evaluation(folder, rows, metrics(0.4), model=weights, step=8, judge="zeta, 1 round")
-    study = report(runs)
-    assert not study.left_out
-    assert {one.last.judge for one in study.trained} == {JUDGE}
+    inputs = report(runs)
+    assert not inputs.left_out
+    assert {one.last.judge for one in inputs.trained} == {JUDGE}
 
 
 @pytest.mark.parametrize(("kept", "told"), [(0, "has no steps of 8"), (5, "ends at step 5 of 8")])
@@ -164,12 +164,12 @@ def test_what_differs_aside_is_named(runs: Path) -> None:
     path.write_text(json.dumps(summary))
     other = runs / "other" / FILES["summary"]
     other.write_text(json.dumps(json.loads(other.read_text()) | {"max_new_tokens": 128}))
-    study = report(runs)
-    assert len(study.trained) == 3
-    assert len(study.notices) == 3
-    assert "32 in odd; 128 in other" in study.notices[0]
-    assert "exact+stem in odd; wordnet in length, other" in study.notices[1]
-    assert "p2 in odd; p1 in length, other" in study.notices[2]
+    inputs = report(runs)
+    assert len(inputs.trained) == 3
+    assert len(inputs.notices) == 3
+    assert "32 in odd; 128 in other" in inputs.notices[0]
+    assert "exact+stem in odd; wordnet in length, other" in inputs.notices[1]
+    assert "p2 in odd; p1 in length, other" in inputs.notices[2]
 
 
 def told(folder: Path, **task: Any) -> Path:
@@ -203,9 +203,11 @@ def test_an_evaluation_of_a_run_that_is_measured_otherwise(runs: Path) -> None:
         own = told(runs / name, reader="a")
     shutil.copytree(own, again := own.with_name("again-test"))
     told(again, reader="b")
-    study = report(runs)
-    assert [(one.name, "task.reader b, theirs a" in one.reason) for one in study.left_out] == [("odd/again-test", True)]
-    (run,) = [run for run in study.trained if run.paths.name == "odd"]
+    inputs = report(runs)
+    assert [(one.name, "task.reader b, theirs a" in one.reason) for one in inputs.left_out] == [
+        ("odd/again-test", True)
+    ]
+    (run,) = [run for run in inputs.trained if run.paths.name == "odd"]
     assert [e.folder.name for e in run.evaluations] == [own.name]
 
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from smolsum.report import charts
-from smolsum.report.sections.comparison import mean_interval
+from smolsum.report.sections.scores import mean_interval
 
 
 def test_interval_is_students() -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from support.studies import read_csv, the_study
 
-from smolsum.report.build import compose
+from smolsum.report.build import build
 from smolsum.report.collect import gather
+from smolsum.report.compatibility import comparable
 from smolsum.report.document import Figure, Page, Table
 from smolsum.report.render.html import to_html
 
@@ -22,7 +23,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
     """The report of the study."""
     runs = tmp_path_factory.mktemp("study")
     the_study(runs)
-    return compose(gather([str(path) for path in sorted(runs.iterdir())], runs))
+    return build(comparable(gather([str(path) for path in sorted(runs.iterdir())], runs)))
 
 
 def table(page: Page, number: str) -> Table:

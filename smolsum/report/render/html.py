@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from html import escape
 from pathlib import Path
-from urllib.parse import quote
 
-from smolsum.report.document import Cell, CellSource, Figure, Item, Page, Section, Table
+from smolsum.report.document import Cell, Figure, Item, Page, Section
 
 _COLOURS = {
     "light": ("#0b62b8", "#c2410c", "#15803d", "#a21caf", "#0e7490", "#a16207", "#be123c", "#4338ca"),
@@ -81,11 +79,6 @@ def to_html(page: Page, folder: Path) -> str:
     )
 
 
-def relative(path: Path, folder: Path) -> str:
-    """A path as a link from `folder`."""
-    return quote(Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix())
-
-
 def _anchor(title: str) -> str:
     return title.lower().replace(" ", "-").replace(",", "")
 
@@ -104,7 +97,7 @@ def _item(item: Item, folder: Path) -> str:
             f'<figure id="figure-{item.number}"><figcaption>{escape(caption)}</figcaption>\n'
             f'<div class="drawn">{"".join(item.parts) or item.svg}</div>\n{notes}</figure>'
         )
-    numeric = numeric_columns(item)
+    numeric = item.numeric
     head = "".join(
         f'<th scope="col" class="{"n" if right else "h"}">{escape(name)}</th>'
         for name, right in zip(item.columns, numeric, strict=True)
@@ -125,15 +118,6 @@ def _item(item: Item, folder: Path) -> str:
     )
 
 
-def numeric_columns(table: Table) -> list[bool]:
-    """Which columns hold numbers, and so are set to the right."""
-    return [
-        any(isinstance(row[column].value, float) for row in table.rows)
-        and all(isinstance(row[column].value, float) or len(row[column].text) < 16 for row in table.rows)
-        for column in range(len(table.columns))
-    ]
-
-
 def _cell(cell: Cell, right: bool, folder: Path) -> str:
     if cell.command:
         command = f"<code>{escape(cell.command)}</code>"
@@ -152,12 +136,5 @@ def _cell(cell: Cell, right: bool, folder: Path) -> str:
     )
     shown = escape(cell.text)
     if cell.source is not None:
-        shown = (
-            f'<a href="{escape(relative(cell.source.path, folder))}" title="{escape(title(cell.source))}">{shown}</a>'
-        )
+        shown = f'<a href="{escape(cell.source.link(folder))}" title="{escape(cell.source.title)}">{shown}</a>'
     return f'<td class="{kinds}">{shown}</td>' if kinds else f"<td>{shown}</td>"
-
-
-def title(source: CellSource) -> str:
-    """What a link says of its value's field."""
-    return f"{source.path.name}: {source.field}"

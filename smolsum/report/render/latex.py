@@ -5,7 +5,6 @@ from __future__ import annotations
 import unicodedata
 
 from smolsum.report.document import MINUS, Cell, Page, Table
-from smolsum.report.render.html import numeric_columns
 
 BROKEN = 36
 """letters above which a column of words is set in lines"""
@@ -68,7 +67,7 @@ def _columns(table: Table) -> list[str]:
     share = 0.75 / max(1, sum(size > BROKEN for size in longest))
     return [
         "r" if right else f"p{{{share:.3f}\\linewidth}}" if size > BROKEN else "l"
-        for right, size in zip(numeric_columns(table), longest, strict=True)
+        for right, size in zip(table.numeric, longest, strict=True)
     ]
 
 

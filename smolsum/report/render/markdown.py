@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from smolsum.report.document import Cell, Figure, Item, Page, Table
-from smolsum.report.render.html import numeric_columns, relative, style, title
+from smolsum.report.render.html import style
 
 
 def to_markdown(page: Page, folder: Path) -> str:
@@ -49,7 +49,7 @@ def _item(item: Item, folder: Path) -> list[str]:
 
 
 def _table(table: Table, folder: Path) -> list[str]:
-    rules = ["--:" if right else ":--" for right in numeric_columns(table)]
+    rules = ["--:" if right else ":--" for right in table.numeric]
     rows = [[*_row(row, folder)] for row in table.rows]
     return [f"| {' | '.join(row)} |" for row in ([_plain(name) for name in table.columns], rules, *rows)]
 
@@ -69,7 +69,7 @@ def _cell(cell: Cell, folder: Path) -> str:
     shown = f"**{_plain(cell.text)}**" if cell.best else _plain(cell.text)
     if cell.source is None:
         return shown
-    return f'[{shown}]({relative(cell.source.path, folder)} "{title(cell.source)}")'
+    return f'[{shown}]({cell.source.link(folder)} "{cell.source.title}")'
 
 
 def _plain(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from smolsum.console import visible
 from smolsum.files import replace, to_json
 from smolsum.report.document import Cell, Figure, Item, Page, Section
-from smolsum.report.render.html import relative, to_html
+from smolsum.report.render.html import to_html
 from smolsum.report.render.latex import to_latex
 from smolsum.report.render.markdown import figures, to_markdown
 
@@ -55,7 +55,7 @@ def _cell_document(cell: Cell, folder: Path) -> dict[str, Any]:
     if cell.value is not None:
         found["value"] = cell.value
     if cell.source is not None:
-        found |= {"file": relative(cell.source.path, folder), "field": cell.source.field}
+        found |= {"file": cell.source.link(folder), "field": cell.source.field}
     return found
 
 

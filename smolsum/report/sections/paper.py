@@ -1,0 +1,457 @@
+"""What only the study has: its baselines (Tables 4-6), its grid of configurations (8, 10-14, S1), its correlations
+(Figure 1), and what they add up to. Only reports of runs that follow the study have it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from smolsum.config.study import (
+    CRITERIA,
+    FINETUNED,
+    INCLUDED,
+    LENGTH_ONLY,
+    PREFIX,
+    REWARDS,
+    SIGNALS,
+    STRATEGIES,
+)
+from smolsum.evaluate.tables import PASS_RATE
+from smolsum.report import charts
+from smolsum.report.collect import Evaluation, ReportInputs
+from smolsum.report.commands import baseline_command, judge_all_command, judge_command, train_command
+from smolsum.report.document import (
+    DASH,
+    Cell,
+    CellSource,
+    Figure,
+    Table,
+    empty,
+    interval,
+    letter,
+    mark_best,
+    number,
+    p_value,
+    percent,
+    plain,
+    signed,
+    test_cells,
+    words,
+)
+from smolsum.report.results import ConfigurationResult, baseline_of, compare, paired_values
+from smolsum.report.sections.scores import ERRORS
+from smolsum.stats.correlation import correlate
+from smolsum.stats.paired import ALPHA
+from smolsum.stats.seeds import compare_runs
+from smolsum.tasks.text_metrics import PERCENTILES
+from smolsum.types import COMPOSITE
+
+VARIANTS = ("50-words", "64-tokens")
+"""the prompts of the study's baselines (Table 4)"""
+ON_TARGET = "length/within_tol"
+WATCHED = (ON_TARGET, "share on target")
+"""the metric that the study watches during training, with its title"""
+LENGTHS = (
+    ("Mean", "mean", plain(1)),
+    ("Std", "std", plain(1)),
+    ("Min", "min", plain(0)),
+    *((f"P{p}", f"p{p}", plain(0)) for p in PERCENTILES),
+    ("Max", "max", plain(0)),
+)
+"""title, name in the metrics, and format"""
+_ALPHA_SIGN = "\N{GREEK SMALL LETTER ALPHA}"
+_TESTED = ("ΔAverage", "t", "p", "Sig", "p (Holm)", "95 % interval")
+_JUDGED = ("Average", *map(str.title, CRITERIA), "Pass Rate")
+_OFF_TARGET = ("too long", "too short")
+
+
+def verdict(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> str:
+    """Returns a sentence for each model: its best configuration, and whether that is more than chance."""
+    sentences, show = [], signed(3)
+    for model in inputs.models:
+        mine = [one for one in results if one.model == model]
+        judged = [one for one in mine if one.metric(COMPOSITE) is not None]
+        if not judged:
+            if model in inputs.trainable:
+                lack = "no trained configuration has been judged yet" if mine else "no trained configuration yet"
+                sentences.append(f"{model}: {lack}{_most_on_target(mine)}.")
+            continue
+        best = max(judged, key=_average)
+        text = f"{model}: of {len(judged)} configurations {best.name} scores highest, {_average(best):.3f} of 4"
+        if (share := best.metric(ON_TARGET)) is not None:
+            text += f", on target in {percent(share)} of the examples"
+        # the interval is undefined if all examples differ by the same amount
+        if best.test is not None and math.isfinite((result := best.test.result).ci_low):
+            sure = "significant" if best.p_holm < ALPHA else "not significant"
+            text += (
+                f"; length alone has {result.mean_a:.3f}, and the difference is {sure} (Δ {show(result.delta)}, "
+                f"95 % [{show(result.ci_low)}, {show(result.ci_high)}], p adjusted {p_value(best.p_holm)})"
+            )
+        sentences.append(text + ".")
+    return " ".join(sentences)
+
+
+def _most_on_target(mine: Sequence[ConfigurationResult]) -> str:
+    """What can be said without a judge."""
+    shares = {one.name: share for one in mine if (share := one.metric(ON_TARGET))}
+    if not shares:
+        return ""
+    best = max(shares, key=lambda name: shares[name])
+    return f"; {best} is on target most often, in {percent(shares[best])} of the examples"
+
+
+def baseline_tables(inputs: ReportInputs) -> list[Table]:
+    """Returns Table 4, the untrained models with a length in the prompt, and a test between the two prompts (5, 6)."""
+    rows: list[tuple[Cell, ...]] = []
+    tests = []
+    for place, model in enumerate(inputs.models):
+        mine = {e.variant: e for e in inputs.baselines if e.model == model}
+        for variant in dict.fromkeys((*VARIANTS, *sorted(mine))):
+            name = f"baseline-{variant}" if variant in VARIANTS else variant
+            blank = empty(baseline_command(inputs, model, variant))
+            cells = _judged(inputs, mine[variant]) if variant in mine else (blank,) * len(_JUDGED)
+            rows.append((words(model), words(name), *cells))
+        # the study tests Qwen first
+        label = str(6 - place if len(inputs.models) > 1 else 5) if place < 2 else f"6{letter(place - 2)}"
+        tests.append(_prompts_table(label, model, inputs, *map(mine.get, VARIANTS)))
+    columns = ("Model", "Prompt", "Composite", *map(str.title, CRITERIA), "Pass Rate")
+    table = Table("4", "Untrained models, told the length in the prompt", columns, mark_best(rows, range(2, 8)))
+    return [table, *sorted(tests, key=lambda one: one.number)]
+
+
+def _prompts_table(
+    label: str, model: str, inputs: ReportInputs, one: Evaluation | None, two: Evaluation | None
+) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for key in (*CRITERIA, COMPOSITE):
+        pair = paired_values(key, [one], [two]) if one and two else None
+        if one is None or two is None or pair is None:
+            rows.append((words(key.title()), *[empty(baseline_command(inputs, model))] * 6))
+            continue
+        result = compare_runs(*pair, alternative="two-sided").result
+        rows.append(
+            (
+                words(key.title()),
+                number(result.mean_a, plain(4), one.source(key)),
+                number(result.mean_b, plain(4), two.source(key)),
+                number(result.delta, signed(4)),
+                DASH if result.note else number(result.t, plain(4)),
+                DASH if result.note == "constant" else number(result.p, p_value),
+                words("✓" if result.p < ALPHA else "✗"),
+            )
+        )
+    title = f"{model} - paired t-test, {VARIANTS[1]} minus {VARIANTS[0]}"
+    return Table(label, title, ("Metric", *VARIANTS, "Δ", "t", "p", "Sig"), tuple(rows))
+
+
+def configurations_table(inputs: ReportInputs) -> Table:
+    """Returns Table 8: the study's reward configurations, each with its runs."""
+    rows = []
+    for reward, names in REWARDS.items():
+        cells = [words(reward), words(" + ".join(SIGNALS[name][0] for name in names))]
+        for strategy in STRATEGIES:
+            runs = [run for run in inputs.trained if (run.strategy, run.reward) == (strategy, reward)]
+            if runs:
+                source = CellSource(runs[0].paths.config, "stages")
+                cells.append(Cell(", ".join(run.name for run in runs), source=source))
+            else:
+                cells.append(_not_here(inputs, inputs.models, strategy, reward))
+        rows.append(tuple(cells))
+    columns = ("Configuration", "Signals", *(s.capitalize() for s in STRATEGIES.values()))
+    return Table("8", "Reward configurations", columns, tuple(rows))
+
+
+def result_tables(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> list[Table]:
+    """Returns Tables 10-13 and 10a-13a, results and output lengths for each model and strategy; Table 14, the best of
+    each strategy; and S1, the configurations that the study lacks."""
+    tables: list[Table] = []
+    for place, (model, strategy) in enumerate((m, s) for m in inputs.models for s in STRATEGIES):
+        label = str(10 + place) if place < 4 else f"S{10 + place}"
+        found = [one for one in results if (one.model, one.strategy) == (model, strategy)]
+        baseline = baseline_of(inputs, model)
+        tables += [
+            _results(label, inputs, model, strategy, baseline, found),
+            _lengths(f"{label}a", inputs, model, strategy, baseline, found),
+        ]
+    if others := [one for one in results if one.strategy not in STRATEGIES]:
+        rows = [
+            (words(one.model), words(one.name), *_judged(inputs, one), *_tested(inputs, one, baseline))
+            for one in others
+            for baseline in [baseline_of(inputs, one.model)]
+        ]
+        columns = ("Model", "Configuration", *_JUDGED, *_TESTED)
+        title = "Configurations that the study does not have"
+        tables.append(Table("S1", title, columns, mark_best(rows, range(2, 8))))
+    return [*tables, _strategies_table(inputs, results)]
+
+
+def _results(
+    label: str,
+    inputs: ReportInputs,
+    model: str,
+    strategy: str,
+    baseline: ConfigurationResult | None,
+    found: Sequence[ConfigurationResult],
+) -> Table:
+    columns = ("Reward Configuration", *_JUDGED, *_TESTED)
+    name, untested = "length-only (GRPO baseline)", [DASH] * len(_TESTED)
+    if baseline is None:
+        blank = empty(train_command(inputs, model, LENGTH_ONLY))
+        rows: list[tuple[Cell, ...]] = [(words(name), *[blank] * len(_JUDGED), *untested)]
+    else:
+        rows = [(words(name + baseline.seeds), *_judged(inputs, baseline), *untested)]
+    rows += [(words(one.name), *_judged(inputs, one), *_tested(inputs, one, baseline)) for one in found]
+    rows += _not_run(inputs, model, strategy, found, len(columns))
+    notes = [
+        f"Sig: two-sided paired t-test against the length-only baseline on the average, {_ALPHA_SIGN} = {ALPHA}; "
+        "p (Holm) is adjusted over all comparisons with a baseline in this report."
+    ]
+    tests = [(one, one.test.result) for one in found if one.test]
+    if averages := {one.name: average for one, _ in tests if (average := one.metric(COMPOSITE)) is not None}:
+        best = max(averages, key=lambda name: averages[name])
+        significant = sum(result.p < ALPHA for _, result in tests)
+        notes.insert(
+            0,
+            f"{significant} of {len(tests)} configurations differ significantly from the baseline; the best is "
+            f"{best} (average {averages[best]:.3f}).",
+        )
+    if missing := [f"{one.name} {result.missing}" for one, result in tests if result.missing]:
+        notes.append(f"Pairs left out for want of a score: {', '.join(missing)}.")
+    if any(one.seeds for one in [*found, *([baseline] if baseline else [])]):
+        notes.append("xN: N seeds; their mean per example is compared, and t counts seeds and examples as samples.")
+    return Table(label, f"{model} - {STRATEGIES[strategy]}", columns, mark_best(rows, range(1, 7)), tuple(notes))
+
+
+def _lengths(
+    label: str,
+    inputs: ReportInputs,
+    model: str,
+    strategy: str,
+    baseline: ConfigurationResult | None,
+    found: Sequence[ConfigurationResult],
+) -> Table:
+    target, tolerance = _target_of(inputs)
+    columns = ("Reward Configuration", *(head for head, _, _ in LENGTHS), f"Within ±{tolerance} of {target}")
+    rows = [_length_row(one.name, one) for one in found]
+    # the study shows the baseline's lengths only with the joint strategy, where they are comparable
+    if baseline is not None and strategy == INCLUDED:
+        rows.insert(0, _length_row(f"length-only (baseline){baseline.seeds}", baseline))
+    rows += _not_run(inputs, model, strategy, found, len(columns))
+    within = f"{target - tolerance}-{target + tolerance}"
+    note = f"Without the end-of-sequence token; within: {within}, per cent rounded down."
+    return Table(label, f"Output tokens, {model} - {STRATEGIES[strategy]}", columns, tuple(rows), (note,))
+
+
+def _target_of(inputs: ReportInputs) -> tuple[int, int]:
+    """The target length and its tolerance in tokens; the study's if no run states them."""
+    tasks = [run.config["task"] for run in inputs.trained]
+    tasks += [e.summary["task"] for e in inputs.baselines if e.summary.get("task")]
+    task = tasks[0] if tasks else {}
+    return task.get("target_tokens", 64), task.get("tolerance_tokens", 5)
+
+
+def _length_row(name: str, one: ConfigurationResult) -> tuple[Cell, ...]:
+    """The lengths of a configuration's completions, and how many are on target."""
+    command = one.first.command
+    cells = [one.cell(f"completions/{key}_length", show, command) for _, key, show in LENGTHS]
+    share, n = one.metric(ON_TARGET), int(one.first.summary["n"])
+    if share is None:
+        return (words(name), *cells, empty(command))
+    count = round(share * n)
+    return (words(name), *cells, Cell(f"{count}/{n} ({100 * count // n}%)", share, one.first.source(ON_TARGET)))
+
+
+def _judged(inputs: ReportInputs, one: ConfigurationResult | Evaluation) -> tuple[Cell, ...]:
+    """The composite, the metrics and the pass rate."""
+    command = judge_command(inputs, one if isinstance(one, Evaluation) else one.first)
+    cells = [one.cell(key, plain(3), command) for key in (COMPOSITE, *CRITERIA)]
+    return (*cells, one.cell(PASS_RATE, percent, command))
+
+
+def _tested(inputs: ReportInputs, one: ConfigurationResult, baseline: ConfigurationResult | None) -> tuple[Cell, ...]:
+    """The test against the baseline; the command for what it lacks if there is none."""
+    if one.test is None:
+        unjudged = baseline if baseline and baseline.metric(COMPOSITE) is None else one
+        judge = judge_command(inputs, unjudged.first)
+        return (empty(judge if baseline else train_command(inputs, one.model, LENGTH_ONLY)),) * len(_TESTED)
+    result = one.test.result
+    return (
+        number(result.delta, signed(4)),
+        *test_cells(result.t, result.p, one.p_holm),
+        interval(result.ci_low, result.ci_high),
+    )
+
+
+def _not_run(
+    inputs: ReportInputs, model: str, strategy: str, found: Sequence[ConfigurationResult], width: int
+) -> list[tuple[Cell, ...]]:
+    """A row for each of the study's rewards without a run, with the command that trains it."""
+    rows = []
+    for reward in REWARDS:
+        if reward not in {one.reward for one in found}:
+            blank = _not_here(inputs, [model], strategy, reward)
+            rest = blank if blank.command else DASH
+            rows.append((words(PREFIX[strategy] + reward), blank, *[rest] * (width - 2)))
+    return rows
+
+
+def _not_here(inputs: ReportInputs, models: Sequence[str], strategy: str, reward: str) -> Cell:
+    """A cell for a configuration without a run in the report: the command that trains it for the first of the models.
+    If its run was left out for its judge alone, the command that judges it as the others; else the reason."""
+    for one in inputs.left_out:
+        if one.run and one.run.model in models and (one.run.strategy, one.run.reward) == (strategy, reward):
+            other_judge = one.run.last.judge not in (None, inputs.judge)
+            if other_judge and inputs.judge is not None and ": its judge " in one.reason:
+                return empty(judge_command(inputs, one.run.last), "left out")
+            return words(f"left out: {one.reason}")
+    return empty(train_command(inputs, models[0], strategy, reward))
+
+
+def _strategies_table(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> Table:
+    """Table 14: the best of each strategy, and the direct test between them."""
+    rows = []
+    for model in inputs.models:
+        best, cells = {}, []
+        for strategy in STRATEGIES:
+            mine = [one for one in results if (one.model, one.strategy) == (model, strategy)]
+            judged = [one for one in mine if one.metric(COMPOSITE)]
+            best[strategy] = max(judged, key=_average, default=None)
+            fill = judge_all_command if mine else train_command
+            cells.append(_best_cell(best[strategy], fill(inputs, model, strategy)))
+        staged, joint = best[FINETUNED], best[INCLUDED]
+        if staged is None or joint is None:
+            blank = next(cell for cell in cells if cell.command)
+            rows.append((words(model), *cells, *[blank] * 5))
+            continue
+        test = compare(staged, joint)
+        assert test is not None
+        result = test.result
+        rows.append(
+            (
+                words(model),
+                *cells,
+                Cell(signed(3)(round(_average(joint), 3) - round(_average(staged), 3)), result.delta),
+                *test_cells(result.t, result.p, None),
+                interval(result.ci_low, result.ci_high),
+            )
+        )
+    return Table(
+        "14",
+        "Best configuration per model and strategy",
+        ("Model", "Best Fine-tuned", "Best Included", "Δ", "t", "p", "Sig", "95 % interval"),
+        tuple(rows),
+        (
+            "Δ: included minus fine-tuned; t, p, interval: two-sided paired t-test between the two over all examples.",
+            "Δ is that of the averages as they are shown; the test and its interval are of unrounded scores.",
+            "Both were chosen as the best of their strategy on these same examples, which flatters both.",
+        ),
+    )
+
+
+def _average(one: ConfigurationResult) -> float:
+    """The composite of a configuration that was judged."""
+    value = one.metric(COMPOSITE)
+    assert value is not None
+    return value
+
+
+def _best_cell(one: ConfigurationResult | None, command: str) -> Cell:
+    if one is None:
+        return empty(command)
+    return Cell(f"{_average(one):.3f} ({one.name})", _average(one), one.first.source(COMPOSITE))
+
+
+def flips_table(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> Table:
+    """Returns Table S5: the examples that training rescued and regressed, against the length-only baseline."""
+    rows: list[tuple[Cell, ...]] = []
+    for one in results:
+        head = (words(one.model), words(one.name))
+        baseline = baseline_of(inputs, one.model)
+        if one.flips is None and any(other.seeds for other in (one, baseline) if other is not None):
+            rows.append((*head, DASH, DASH, DASH, words("several seeds")))
+            continue
+        if one.flips is None:
+            rows.append((*head, *[empty(judge_command(inputs, one.first))] * 4))
+            continue
+        assert baseline is not None
+        pair = paired_values("passed", baseline.evaluations, one.evaluations)
+        assert pair is not None
+        ids = baseline.first.scores.frame["id"]
+        changes = []
+        for what, by in (("rescued", 1), ("regressed", -1)):
+            names = [str(key) for key, was, now in zip(ids, pair[0][0], pair[1][0], strict=True) if now - was == by]
+            if names:
+                changes.append(f"{what} {', '.join(names[:3])}{'…' if len(names) > 3 else ''}")
+        counts = (number(one.flips.gained, plain(0)), number(one.flips.lost, plain(0)), number(one.flips.p, p_value))
+        rows.append((*head, *counts, words("; ".join(changes)) if changes else DASH))
+    columns = ("Model", "Configuration", "Rescued", "Regressed", "p (McNemar)", "Which")
+    note = "Rescued: passes most rounds now and did not with the length-only baseline; regressed: the reverse."
+    return Table("S5", "Rescued and regressed examples", columns, tuple(rows), (note,))
+
+
+def correlation_figures(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> list[Figure]:
+    """Returns Figure 1: a heat map of the judged metrics for each model and strategy."""
+    figures: list[Figure] = []
+    for model in inputs.models:
+        for strategy, title in STRATEGIES.items():
+            mine = [one for one in results if (one.model, one.strategy) == (model, strategy)]
+            if mine and strategy == INCLUDED and (baseline := baseline_of(inputs, model)) is not None:
+                mine.append(baseline)  # as in the study: 1,400 examples here, 1,200 of the other strategy
+            frames = [e.scores.frame for one in mine for e in one.evaluations if set(CRITERIA) <= set(e.scores.metrics)]
+            if not frames:
+                continue
+            found = {(pair.x, pair.y): pair for pair in correlate(frames, CRITERIA)}
+            values = [[1.0 if x == y else (found.get((x, y)) or found[(y, x)]).r for y in CRITERIA] for x in CRITERIA]
+            shown = ", ".join(f"{x} and {y} {pair.r:+.2f}" for (x, y), pair in found.items() if not math.isnan(pair.r))
+            alt = f"Pearson correlations, {model}, {title}: {shown or 'none, as no metric varies'}"
+            label, title = f"1{letter(len(figures))}", f"Correlation of judged metrics, {model}, {title}"
+            n, files = next(iter(found.values())).n, len(frames)
+            note = f"n = {n}: all examples of {files} evaluation{'s' * (files > 1)} pooled."
+            figures.append(Figure(label, title, charts.heat(CRITERIA, values, alt=alt), alt, (note,)))
+    return figures
+
+
+def length_figures(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> list[Figure]:
+    """Returns Figures S1: for each model, the composite against the share on target, with the front that nothing beats
+    in both; and S3: the share of summaries of each configuration that are too long or too short."""
+    found = [(model, _pareto_points(inputs, results, model)) for model in inputs.models]
+    judged = [(model, points) for model, points in found if points]
+    figures = []
+    for place, (model, points) in enumerate(judged):
+        front = sorted(
+            (x, y) for _, x, y in points if not any(a >= x and b >= y and (a, b) != (x, y) for _, a, b in points)
+        )
+        best = ", ".join(name for name, x, y in points if (x, y) in front)
+        alt = f"{model}: composite against share on target, {len(points)} configurations; nothing beats {best} in both"
+        series = [charts.PlotSeries(name, ((x, y),)) for name, x, y in points]
+        svg = charts.scatter(series, alt=alt, x_title="share on target", y_title="composite", front=front)
+        label = f"S1{letter(place)}" if len(judged) > 1 else "S1"
+        note = "The line joins what nothing else beats in both."
+        figures.append(Figure(label, f"Quality against length, {model}", svg, alt, (note,)))
+    return [*figures, *_off_target(inputs, results)]
+
+
+def _pareto_points(
+    inputs: ReportInputs, results: Sequence[ConfigurationResult], model: str
+) -> list[tuple[str, float, float]]:
+    """Name, share on target and composite of the configurations that have both."""
+    mine = [*filter(None, [baseline_of(inputs, model)]), *(one for one in results if one.model == model)]
+    return [
+        (one.name, share, composite)
+        for one in mine
+        if (share := one.metric(ON_TARGET)) is not None and (composite := one.metric(COMPOSITE)) is not None
+    ]
+
+
+def _off_target(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> list[Figure]:
+    names, shares = [], []
+    for one in (*filter(None, (baseline_of(inputs, model) for model in inputs.models)), *results):
+        pair = [share for name in _OFF_TARGET if (share := one.metric(ERRORS + name)) is not None]
+        if len(pair) == 2:
+            names.append(f"{one.model} {one.name}")
+            shares.append(pair)
+    if not names:
+        return []
+    shown = [f"{name} {percent(long)} and {percent(short)}" for name, (long, short) in zip(names, shares, strict=True)]
+    alt = f"Share of summaries too long and too short: {'; '.join(shown)}"
+    return [Figure("S3", "Off target", charts.bars(names, _OFF_TARGET, shares, alt=alt), alt)]

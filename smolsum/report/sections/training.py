@@ -1,0 +1,283 @@
+"""What training did: the score before and after it, examples rescued and regressed, curves by step, and the cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from smolsum.evaluate.tables import PASSED
+from smolsum.report import charts
+from smolsum.report.collect import Evaluation, ReportInputs, TrainedRun
+from smolsum.report.commands import judge_command
+from smolsum.report.document import (
+    DASH,
+    Cell,
+    CellSource,
+    Figure,
+    Table,
+    empty,
+    interval,
+    letter,
+    number,
+    p_value,
+    percent,
+    plain,
+    sentence,
+    signed,
+    test_cells,
+    words,
+)
+from smolsum.report.results import paired_values
+from smolsum.report.sections.scores import ERRORS
+from smolsum.runs.records import SUMMARY
+from smolsum.stats.multiple_testing import holm
+from smolsum.stats.paired import ALPHA, McNemar, mcnemar
+from smolsum.stats.seeds import MixedResult, compare_runs
+
+POINTS, CURVE_POINTS, FEWEST = 120, 600, 30
+"""points of a curve at most, of all curves in a plot together, and of a curve at least: a page stays small"""
+DYNAMICS = (
+    ("loss", "loss"),
+    ("grad_norm", "gradient norm before clipping"),
+    ("reward", "reward"),
+    ("reward_std", "reward std within a group"),
+    ("advantages/mean", "advantage, mean"),
+    ("advantages/std", "advantage, std"),
+    ("completions/mean_length", "tokens, mean"),
+    ("completions/min_length", "tokens, shortest"),
+    ("completions/max_length", "tokens, longest"),
+)
+SPREAD = (
+    ("frac_reward_zero_std", "groups without spread"),
+    ("entropy", "entropy"),
+)
+_VALIDATION = f"validation/{ERRORS}"
+
+
+def verdict(inputs: ReportInputs) -> str:
+    """Returns a sentence for each model: what training did to its score."""
+    sentences, score = [], inputs.score
+    for model in inputs.models:
+        runs = [run for run in inputs.trained if run.model == model]
+        tests = {run.name: test for run in runs if (test := _before_and_after(run, score)) is not None}
+        if not runs:
+            means = [mean for e in inputs.baselines if e.model == model and (mean := e.metric(score)) is not None]
+            sentences.append(f"{model}: {f'{max(means):.3f} in' if means else 'no'} {score}, without training.")
+            continue
+        if not tests:
+            sentences.append(f"{model}: no run has {score} before and after training.")
+            continue
+        best = max(tests, key=lambda name: tests[name].result.mean_b)
+        result = tests[best].result
+        verb = "raised" if result.delta > 0 else "lowered"
+        change = f"training {verb} it from {result.mean_a:.3f} (p {p_value(result.p)}, {_test_name(tests[best])})"
+        if not result.p < ALPHA:
+            change = f"before training it was {result.mean_a:.3f}, which is no significant difference"
+        which = f"of {len(tests)} runs {best} ends highest" if len(tests) > 1 else f"{best} ends"
+        sentences.append(f"{model}: {which} in {score}, {result.mean_b:.3f}; {change}.")
+    return " ".join(sentences)
+
+
+def change_tables(inputs: ReportInputs) -> list[Table]:
+    """Returns Table S11, the score of each run before and after training; and S5, the examples that training rescued
+    and regressed, where evaluations say which are right."""
+    tests = [_before_and_after(run, inputs.score) for run in inputs.trained]
+    adjusted = holm([math.nan if test is None else test.result.p for test in tests])
+    names = {_test_name(test) for test in tests if test is not None} or {"paired t-test"}
+    rows: list[tuple[Cell, ...]] = []
+    changes: list[tuple[Cell, ...]] = []
+    for run, test, p in zip(inputs.trained, tests, adjusted, strict=True):
+        head = (words(run.model), words(run.name))
+        if run.first is not None and (flips := _flips(run.first, run.last)) is not None:
+            changes.append((*head, *_counts(flips)))
+        if test is None:
+            rows.append((*head, *[empty(judge_command(inputs, run.last))] * 8))
+            continue
+        result = test.result
+        source = None if run.last.metric(inputs.score) is None else run.last.source(inputs.score)
+        rows.append(
+            (
+                *head,
+                number(result.mean_a, plain(3)),
+                number(result.mean_b, plain(3), source),
+                number(result.delta, signed(3)),
+                *test_cells(result.t, result.p, p),
+                interval(result.ci_low, result.ci_high),
+            )
+        )
+    columns = ("Model", "Run", "Before", "After", "Δ", "t", "p", "Sig", "p (Holm)", "95 % interval")
+    note = f"{inputs.score}, mean over the test examples; p, two-sided: {' or '.join(sorted(names))}"
+    note += "; interval of the difference by Student's t."
+    tables = [Table("S11", "What training did", columns, tuple(rows), (note,))] if rows else []
+    if changes:
+        counts = ("Model", "Run", "Rescued", "Regressed", "p (McNemar)")
+        note = "Rescued: right after training and not before; regressed: the reverse."
+        tables.append(Table("S5", "Rescued and regressed examples", counts, tuple(changes), (note,)))
+    return tables
+
+
+def _before_and_after(run: TrainedRun, score: str) -> MixedResult | None:
+    """The last evaluation against the one before training; None if one of them lacks the score. If every score is 0 or
+    1, p is McNemar's, which is exact, and t is undefined."""
+    if run.first is None or (pair := paired_values(score, [run.first], [run.last])) is None:
+        return None
+    found = compare_runs(*pair, alternative="two-sided")
+    flips = mcnemar(pair[0][0], pair[1][0], alternative="two-sided")
+    return found if flips is None else replace(found, result=replace(found.result, t=math.nan, p=flips.p, note=""))
+
+
+def _test_name(test: MixedResult) -> str:
+    """The test that the p of `_before_and_after` comes from."""
+    return "McNemar's exact test" if math.isnan(test.result.t) and not test.result.note else "paired t-test"
+
+
+def _flips(before: Evaluation, after: Evaluation) -> McNemar | None:
+    pair = paired_values(PASSED, [before], [after])
+    return mcnemar(pair[0][0], pair[1][0], alternative="two-sided") if pair else None
+
+
+def _counts(flips: McNemar) -> tuple[Cell, Cell, Cell]:
+    return number(flips.gained, plain(0)), number(flips.lost, plain(0)), number(flips.p, p_value)
+
+
+def stages_tables(inputs: ReportInputs) -> list[Table]:
+    """Returns Table S14: each run at its start and after every stage, with the share of right examples, which of them
+    the stages rescued and regressed since the start, and the errors. Nothing for tasks without right and wrong."""
+    runs = [run for run in inputs.trained if all(e.metric(PASSED) is not None for e in run.evaluations)]
+    if not runs:
+        return []
+    evaluations = [(run, e) for run in runs for e in run.evaluations]
+    errors = dict.fromkeys(
+        key
+        for _, e in evaluations
+        for key, value in e.summary["metrics"].items()
+        if key.startswith(ERRORS) and value is not None
+    )
+    rows = []
+    for run, e in evaluations:
+        flips = None if e is run.evaluations[0] else _flips(run.evaluations[0], e)
+        counts = _counts(flips) if flips else (words(""),) * 3
+        shares = (e.cell(key, percent, e.command) for key in errors)
+        rows.append((words(run.name), words(e.folder.name), e.cell(PASSED, percent), *counts, *shares))
+    titles = [sentence(key.removeprefix(ERRORS)) for key in errors]
+    note = "Rescued: right now and not at the start; regressed: the reverse; p by McNemar's exact test, two-sided."
+    columns = ("Run", "Evaluation", "Right", "Rescued", "Regressed", "p (McNemar)", *titles)
+    return [Table("S14", "From stage to stage", columns, tuple(rows), (note,))]
+
+
+def curve_figures(inputs: ReportInputs, watched: Sequence[tuple[str, str]] = ()) -> list[Figure]:
+    """Returns Figure 2, KL divergence and clip fraction, and the training dynamics of each model (Figures 3, 4, …).
+    `watched` has metrics with their titles; without it they are what the task of the runs watches."""
+    if not inputs.trained:
+        return []
+    plots = [_plot(inputs.trained, "kl", "KL divergence")]
+    plots.append(_plot(inputs.trained, "clip_ratio/region_mean", "clip fraction"))
+    highest = {plot.title: max((y for s in plot.series for _, y in s.values), default=0.0) for plot in plots}
+    alt = "KL divergence and clip fraction by step: " + ", ".join(f"{t} at most {v:.3g}" for t, v in highest.items())
+    figures = [_curves("2", "KL divergence and clip fraction", plots, inputs.trained, alt)]
+    for place, model in enumerate(inputs.models):
+        runs = [run for run in inputs.trained if run.model == model]
+        if not runs:
+            continue
+        plots = [_plot(runs, key, title) for key, title in (*DYNAMICS, *(watched or _watched(runs)), *SPREAD)]
+        count = f"{len(runs)} run{'s' * (len(runs) > 1)}"
+        alt = f"Training dynamics of {model}, {count}: {', '.join(plot.title for plot in plots)} by step"
+        figures.append(_curves(str(3 + place), f"Training dynamics, {model}", plots, runs, alt))
+    return figures
+
+
+def _watched(runs: Sequence[TrainedRun]) -> list[tuple[str, str]]:
+    """The metrics of steps and validations that the task of the runs watches, with their titles."""
+    known = {key for run in runs for row in run.metrics for key in row}
+    watched = {name: keys for run in runs for name, keys in run.last.summary.get("watched", {}).items()}
+    found = []
+    for prefix, suffix in (("", ""), ("validation/", ", validation")):
+        for name, keys in watched.items():
+            found += [(prefix + key, name + suffix) for key in keys if prefix + key in known][:1]
+    return found
+
+
+def error_figures(inputs: ReportInputs) -> list[Figure]:
+    """Returns Figures S4: for each model, the share of each error at every validation of its runs."""
+    figures: list[Figure] = []
+    for model in inputs.models:
+        runs = [run for run in inputs.trained if run.model == model]
+        keys = dict.fromkeys(key for run in runs for row in run.metrics for key in row if key.startswith(_VALIDATION))
+        plots = [_plot(runs, key, key.removeprefix(_VALIDATION)) for key in keys]
+        plots = [plot for plot in plots if any(y for one in plot.series for _, y in one.values)]
+        if plots:
+            titles = ", ".join(plot.title for plot in plots)
+            alt = f"Errors of {model} by step, in shares of the validation prompts: {titles}"
+            label = f"S4{letter(len(figures))}"
+            figures.append(_curves(label, f"Errors by step, {model}", plots, runs, alt))
+    return figures
+
+
+def _curves(label: str, title: str, plots: Sequence[charts.Plot], runs: Sequence[TrainedRun], alt: str) -> Figure:
+    names = [run.name for run in runs]
+    return Figure(label, title, charts.lines(plots, names, alt=alt), alt, parts=charts.panels(plots, names))
+
+
+def _plot(runs: Sequence[TrainedRun], key: str, title: str) -> charts.Plot:
+    """A metric by step, one curve a run, thinned to what a page has room for."""
+    series, most = [], min(POINTS, max(FEWEST, CURVE_POINTS // len(runs)))
+    for run in runs:
+        values = [
+            (float(row["step"]), float(row[key]))
+            for row in run.metrics
+            if isinstance(row.get(key), int | float) and isinstance(row.get("step"), int)
+        ]
+        stride = max(1, math.ceil(len(values) / most))
+        # each point is the mean of its steps: a thinned curve would show the noise of single steps
+        thinned = [_mean(values[start : start + stride]) for start in range(0, len(values), stride)]
+        if thinned:
+            series.append(charts.PlotSeries(run.name, tuple(thinned)))
+    return charts.Plot(title, tuple(series))
+
+
+def _mean(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    return points[-1][0], math.fsum(y for _, y in points) / len(points)
+
+
+def cost_table(inputs: ReportInputs) -> Table:
+    """Returns Table S7: steps, time by part and memory of each run, and the calls of its judge."""
+    rows = [
+        (
+            words(run.name),
+            number(len(run.metrics), plain(0), CellSource(run.paths.metrics, "step")) if run.metrics else DASH,
+            *(_minutes(run, key) for key in ("perf/step_s", "perf/rollout_s", "perf/fwd_bwd_s")),
+            _peak(run),
+            *(_judge_usage(inputs, run) if inputs.criteria else ()),
+        )
+        for run in inputs.trained
+    ]
+    columns = ("Run", "Steps", "Minutes", "Minutes sampling", "Minutes updating", "Peak GB")
+    judged = ("Judge calls", "Tokens in", "Tokens out", "Dollars") if inputs.criteria else ()
+    return Table("S7", "Cost and time", (*columns, *judged), tuple(rows))
+
+
+def _judge_usage(inputs: ReportInputs, run: TrainedRun) -> tuple[Cell, ...]:
+    usage = run.last.summary.get("judging", {}).get("usage", {})
+    command, source = judge_command(inputs, run.last), CellSource(run.last.folder / SUMMARY, "judging.usage")
+    counts = [
+        number(usage.get(key), plain(0), source, command=command) for key in ("calls", "input_tokens", "output_tokens")
+    ]
+    if usage and usage.get("dollars") is None:
+        return (*counts, words("price unknown"))
+    return (*counts, number(usage.get("dollars"), plain(2), source, command=command))
+
+
+def _column(run: TrainedRun, key: str) -> list[float]:
+    return [float(row[key]) for row in run.metrics if isinstance(row.get(key), int | float)]
+
+
+def _minutes(run: TrainedRun, key: str) -> Cell:
+    values = _column(run, key)
+    source = CellSource(run.paths.metrics, f"sum of {key}")
+    return number(math.fsum(values) / 60, plain(1), source) if values else DASH
+
+
+def _peak(run: TrainedRun) -> Cell:
+    values = _column(run, key := "perf/peak_memory_gb")
+    return number(max(values), plain(2), CellSource(run.paths.metrics, f"max of {key}")) if values else DASH
