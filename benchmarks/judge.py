@@ -17,8 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from smolsum.evaluate.judgements import Ledger
-from smolsum.evaluate.judging import Item, judge_items
+from smolsum.evaluate.judging import Item, JudgeJob, JudgeOptions, ask_judge
 from smolsum.llm.client import Endpoint
 from smolsum.llm.retry import RetryPolicy
 from smolsum.tasks.tldr import CRITERIA
@@ -32,13 +31,11 @@ def ours(url: str, calls: int, concurrency: int) -> float:
     items = [Item(f"post-{n}", f"{n} {POST}", f"Summary {n}.", ()) for n in range(calls // len(CRITERIA))]
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder
-        with Ledger(Path(folder), "judge-a", "again") as ledger:
-            began = time.perf_counter()
-            judged, failure = judge_items(
-                items, CRITERIA, Endpoint(url, "judge-a"), rounds=1, concurrency=concurrency, retry=RetryPolicy(),
-                ledger=ledger, approve=lambda estimate: True, report=lambda done, failed: None,
-            )  # fmt: skip
-            seconds = time.perf_counter() - began
+        job, endpoint = JudgeJob(Path(folder), items, CRITERIA, "again"), Endpoint(url, "judge-a")
+        options = JudgeOptions(endpoint, None, 1, concurrency, RetryPolicy(), lambda name, estimate: True)
+        began = time.perf_counter()
+        judged, failure = ask_judge(job, endpoint, options)
+        seconds = time.perf_counter() - began
     assert failure is None
     assert not judged.missing
     return seconds

@@ -66,8 +66,8 @@ def baseline(
 
         endpoints = [find_endpoint(one, os.environ, role="model", option="--api") for one in api or []]
         policy = RetryPolicy(flags.attempts, flags.deadline)
-        behind = [ApiModel(endpoint, policy, flags.concurrency) for endpoint in endpoints]
-        options = flags.for_targets(sampler) | {"task": task, "variants": prompt or [], "behind": behind}
+        apis = [ApiModel(endpoint, policy, flags.concurrency) for endpoint in endpoints]
+        options = flags.for_targets(sampler) | {"task": task, "variants": prompt or [], "apis": apis}
         targets = [target for one in models for target in baseline_targets(one, **options)]
         return {f"{target.label}: {_prompt(target.config)}": partial(_ready, target) for target in targets}
 

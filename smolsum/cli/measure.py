@@ -18,8 +18,7 @@ from smolsum.cli.options import Invocation, OutputFlags, RunsFlag, WorkerFlag, r
 from smolsum.errors import InterruptedRun, SmolsumError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
-    from smolsum.evaluate.judging import Estimate
-    from smolsum.evaluate.run import JudgeOptions
+    from smolsum.evaluate.judging import Estimate, JudgeOptions
     from smolsum.evaluate.sampling import Sampler
     from smolsum.evaluate.target import Target
 
@@ -105,7 +104,7 @@ def judge_options(flags: MeasureFlags, *, quiet: bool, environ: Mapping[str, str
     if model == second:
         raise UsageError(f"{model} cannot be its own second judge", hint="--second-judge with another model")
 
-    from smolsum.evaluate.run import JudgeOptions
+    from smolsum.evaluate.judging import JudgeOptions
     from smolsum.llm.retry import RetryPolicy
 
     return JudgeOptions(
@@ -236,7 +235,7 @@ def evaluate_all(
 
 def is_done(target: Target, judging: JudgeOptions | None) -> bool:
     """Whether the folder has all scores, and with `judging` all judgements of that judge."""
-    from smolsum.evaluate.judging import bench_of
+    from smolsum.evaluate.judging import judge_spec
     from smolsum.runs.records import has_scores, read_summary
     from smolsum.tasks import TASKS
 
@@ -246,7 +245,7 @@ def is_done(target: Target, judging: JudgeOptions | None) -> bool:
         return True
     summary = read_summary(target.folder)
     criteria = TASKS[target.config.task.name].criteria
-    if summary.judge != bench_of(judging.endpoint, judging.rounds, criteria).name:
+    if summary.judge != judge_spec(judging.endpoint, judging.rounds, criteria).name:
         return False
     if summary.judging is not None and summary.judging.missing:
         return False

@@ -1,14 +1,15 @@
-"""The judge: DeepEval's G-Eval, asked through our own client. The only room that knows DeepEval; import it late, it
-takes seconds.
+"""G-Eval: DeepEval writes the judge's prompts and reads its answers; our own client asks.
 
 DeepEval writes the prompt around a criterion's steps and scales the answer, a whole number from 0 to 10, to [0, 1].
-Requests, deadlines, retries, counting and results are ours.
+Requests, deadlines, retries and counting are ours. The only module that imports DeepEval, which takes seconds: import
+it late.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -25,7 +26,6 @@ from deepeval.models.llms.constants import OPENAI_MODELS_DATA
 from deepeval.test_case import LLMTestCase, SingleTurnParams
 
 from smolsum.errors import SmolsumError
-from smolsum.evaluate.judgements import Verdict
 from smolsum.llm.client import Answer, BadAnswer, ChatClient, Declined, NoAnswer, parse_object
 from smolsum.types import Criterion, Seen
 
@@ -36,7 +36,17 @@ PARAMS: dict[Seen, SingleTurnParams] = {
     "reference": SingleTurnParams.EXPECTED_OUTPUT,
 }
 NOTHING = "(no text)"
-"""what an empty text is shown as: G-Eval takes none"""
+"""stands for an empty text, which G-Eval refuses"""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The judge's score in [0, 1] with its reason, and the tokens that it counted."""
+
+    score: float
+    reason: str
+    input_tokens: int = 0
+    output_tokens: int = 0
 
 
 class Judge:
@@ -46,8 +56,8 @@ class Judge:
         self.client = client
 
     async def score(self, criterion: Criterion, texts: Mapping[Seen, str]) -> Verdict:
-        """One question to the judge. Errors as of `ChatClient.ask`; BadAnswer too for an answer without a number
-        from 0 to 10."""
+        """Ask one question. Errors as of `ChatClient.ask`, and BadAnswer for an answer without a number from 0 to
+        10."""
         model = _Model(self.client)
         metric = _metric(criterion, model)
         try:
@@ -78,33 +88,33 @@ async def fingerprint(criterion: Criterion) -> str:
 
 
 def prices(model: str) -> tuple[float, float] | None:
-    """US dollars for a token of input and of output, as DeepEval lists them; None for a model that it does not list."""
+    """US dollars for a token of input and of output, as DeepEval lists them; None for an unlisted model."""
     listed = OPENAI_MODELS_DATA.get(model)
     return None if listed is None or not listed.input_price else (listed.input_price, listed.output_price or 0.0)
 
 
 class _Model(DeepEvalBaseLLM):  # type: ignore[misc]
-    """One question on its way through DeepEval; without a client it only keeps the prompt."""
+    """DeepEval's model for one question; without a client it only keeps the prompt."""
 
     def __init__(self, client: ChatClient | None) -> None:
         self.client = client
         self.prompt = ""
         self.answer: Answer | None = None
-        super().__init__(client.endpoint.model if client else "nobody")
+        super().__init__(client.endpoint.model if client else "none")
 
     def load_model(self) -> None:
-        """There is nothing to load."""
+        """Nothing to load."""
 
     def get_model_name(self) -> str:
         """The judge's name."""
         return str(self.name)
 
     def generate(self, prompt: str, schema: Any = None) -> Any:
-        """DeepEval's abstract class wants it; G-Eval is only measured with await."""
+        """Required by DeepEval's abstract class; only `a_generate` is used."""
         raise NotImplementedError
 
     async def a_generate(self, prompt: str, schema: Any = None) -> Any:
-        """The answer as an object of DeepEval's own."""
+        """The answer as DeepEval's object."""
         self.prompt = prompt
         if self.client is None:
             return schema(score=0, reason="")
@@ -120,12 +130,12 @@ def _json_schema(schema: Any) -> Any:
 
 
 def _check(score: Any) -> float:
-    """A score that may stand; a fraction of 1 would be one of another scale (G-Eval asks for whole numbers)."""
+    """A valid score; a fraction of 1 is on another scale, as G-Eval asks for whole numbers."""
     if isinstance(score, str):
         try:
             score = float(score)
         except ValueError:
-            raise BadAnswer(f"the score is no number: {score[:20]!r}") from None
+            raise BadAnswer(f"the score is not a number: {score[:20]!r}") from None
     if isinstance(score, bool) or not isinstance(score, int | float):
         raise BadAnswer(f"no score in the answer, but {score!r}")
     if not 0 <= score <= HIGHEST or 0 < score < 1:  # NaN too; a whole number of many digits is no float

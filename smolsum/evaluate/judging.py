@@ -1,62 +1,38 @@
-"""Judging a whole evaluation: what is asked, what that will cost, what is known already, and what is still missing.
+"""The judge of an evaluation: its questions, their cost, asking them, and the judgements in the folder.
 
-Asking the judge, and what becomes of its answers: judgements, failures too.
+judgements.jsonl   a JSON line for each (example, round, metric), failures too; only ever appended to, and the last line
+                   of a question counts
+the cache          `~/.cache/smolsum/judge`: a judge is never paid twice for the same texts
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
 import xxhash
 
+from smolsum import console
+from smolsum.console import Meter
 from smolsum.errors import SmolsumError
-from smolsum.evaluate.judgements import Judgement, JudgeQuestion, Ledger, Verdict, question_key, texts_of
+from smolsum.evaluate.agreement import agreement, judge_noise
+from smolsum.evaluate.tables import judged_columns
+from smolsum.files import Lines, to_json
+from smolsum.llm.cache import AnswerCache, content_key
 from smolsum.llm.client import ChatClient, Endpoint, name_with_address, unknown_model
 from smolsum.llm.retry import Requester, RequestOutcome, RetryPolicy, ask_all
-from smolsum.types import Criterion
+from smolsum.runs.records import SUMMARY, Judgement, has_scores, read_lines, read_object, to_row
+from smolsum.types import COMPOSITE, Criterion, Seen
 
+if TYPE_CHECKING:
+    from smolsum.evaluate.geval import Verdict
 
-async def judge_all(
-    questions: Sequence[JudgeQuestion],
-    ask: Callable[[JudgeQuestion], Awaitable[Verdict]],
-    judge: str,
-    endpoint: str,
-    *,
-    retry: RetryPolicy,
-    concurrency: int,
-    record: Callable[[Judgement], None],
-    failed_before: Callable[[JudgeQuestion], bool],
-) -> None:
-    """Ask every question once, as `retry.ask_all` does; `record` gets each judgement as it comes. A question that
-    has used up its budget is a failed judgement, not a score."""
-
-    def note(question: JudgeQuestion, outcome: RequestOutcome[Verdict]) -> None:
-        record(replace(_judgement(question, judge, outcome), endpoint=endpoint))
-
-    who = Requester("judge", judge, "score", "evaluate again: only what is missing is asked")
-    await ask_all(questions, ask, who, retry=retry, concurrency=concurrency, record=note, failed_before=failed_before)
-
-
-def _judgement(question: JudgeQuestion, judge: str, outcome: RequestOutcome[Verdict]) -> Judgement:
-    found = outcome.found
-    return Judgement(
-        id=question.id,
-        round=question.round,
-        metric=question.metric,
-        judge=judge,
-        key=question.key,
-        score=found.score if found else None,
-        reason=found.reason if found else "",
-        error=str(outcome.failure) if outcome.failure else "",
-        attempts=outcome.attempts,
-        seconds=outcome.seconds,
-        input_tokens=outcome.input_tokens,
-        output_tokens=outcome.output_tokens,
-    )
-
-
+JUDGEMENTS = "judgements.jsonl"
 CHARACTERS_A_TOKEN = 4
 OUTPUT_TOKENS = 750
 """of an answer: at gpt-5-mini's prices this makes the $7 that the study paid for 4000 of them"""
@@ -64,18 +40,74 @@ OUTPUT_TOKENS = 750
 
 @dataclass(frozen=True)
 class Item:
-    """One completion to judge, with what it was made from."""
+    """One completion to judge, with its prompt's source and references."""
 
     id: str
     source: str
     completion: str
     references: tuple[str, ...]
 
+    def texts(self, sees: Sequence[Seen]) -> dict[Seen, str]:
+        """The texts that a criterion is shown; several references stand below each other."""
+        every: dict[Seen, str] = {
+            "source": self.source,
+            "completion": self.completion,
+            "reference": "\n\n".join(self.references),
+        }
+        return {seen: every[seen] for seen in sees}
+
+
+@dataclass(frozen=True)
+class JudgeJob:
+    """What is judged, and where the judgements go; `remedy` is the command that continues."""
+
+    folder: Path
+    items: Sequence[Item]
+    criteria: Sequence[Criterion]
+    remedy: str
+    quiet: bool = True
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The calls, tokens and US dollars of the missing judgements, at one call each; no dollars without known prices."""
+
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    dollars: float | None
+
+
+@dataclass(frozen=True)
+class JudgeOptions:
+    """The judge, perhaps a second one to compare it with, and what a question may cost."""
+
+    endpoint: Endpoint
+    second: Endpoint | None
+    rounds: int
+    concurrency: int
+    retry: RetryPolicy
+    approve: Callable[[str, Estimate], bool]
+    """called with a judge's name before its first question; False asks nothing"""
+    fresh: bool = False
+    """whether to ask again what other evaluations have paid for"""
+
+
+@dataclass(frozen=True)
+class JudgeQuestion:
+    """One question: a metric of an example in one round. `key` is a fingerprint of judge, prompt, texts and round."""
+
+    id: str
+    round: int
+    metric: str
+    key: str
+    texts: Mapping[Seen, str]
+
 
 @dataclass(frozen=True)
 class JudgeSpec:
-    """A judge by all that makes its scores comparable: its name, the number of rounds, the fingerprint of each
-    criterion's prompt, and where it answers."""
+    """All that makes a judge's scores comparable: its name, the number of rounds, the fingerprint of each criterion's
+    prompt, and its endpoint."""
 
     model: str
     rounds: int
@@ -85,166 +117,343 @@ class JudgeSpec:
 
     @property
     def judge(self) -> str:
-        """Who judges: a name, which means the same model only at OpenAI, and elsewhere the endpoint."""
+        """The judge's unique name: with the endpoint's address unless that is OpenAI's."""
         return name_with_address(self.model, self.endpoint)
 
     @property
     def name(self) -> str:
-        """What a scores file states as its judge; scores of different names are not compared."""
+        """The judge of a scores file; scores of different names are not compared."""
         digest = xxhash.xxh3_64_hexdigest("".join(f"{k} {v}\n" for k, v in sorted(self.prompts.items())).encode())
         return f"{self.judge}, {self.rounds} {'round' if self.rounds == 1 else 'rounds'}, prompts {digest[:8]}"
 
     def questions(self, items: Sequence[Item], criteria: Sequence[Criterion]) -> list[JudgeQuestion]:
-        """All that is to be known, a whole round before the next, so that what is paid for first is of use alone."""
-        asked = []
+        """All questions, a whole round before the next, so that a part of them is of use too."""
+        questions = []
         for number in range(1, self.rounds + 1):
             for item in items:
                 for c in criteria:
-                    texts = texts_of(item.source, item.completion, item.references, c.sees)
-                    key = question_key(self.judge, self.prompts[c.name], texts, number)
-                    asked.append(JudgeQuestion(item.id, number, c.name, key, texts))
-        return asked
+                    texts = item.texts(c.sees)
+                    key = content_key(self.judge, self.prompts[c.name], sorted(texts.items()), number)
+                    questions.append(JudgeQuestion(item.id, number, c.name, key, texts))
+        return questions
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """What the judgements that are still missing will take, at one call each; no dollars where the judge's prices are
-    not known."""
+def judge_spec(endpoint: Endpoint, rounds: int, criteria: Sequence[Criterion]) -> JudgeSpec:
+    """The specification of a judge at an endpoint."""
+    from smolsum.evaluate import geval
 
-    calls: int
-    input_tokens: int
-    output_tokens: int
-    dollars: float | None
+    async def prompts() -> dict[str, str]:
+        return {c.name: await geval.fingerprint(c) for c in criteria}
+
+    return JudgeSpec(endpoint.model, rounds, asyncio.run(prompts()), endpoint.address)
+
+
+class Ledger:
+    """The judgements of one evaluation by one judge: the known ones, and the file and cache for new ones."""
+
+    def __init__(self, folder: Path, judge: str, remedy: str, *, fresh: bool = False) -> None:
+        """Reads the judgements by a judge, known as `JudgeSpec.judge`; `fresh` ignores what other evaluations paid for.
+        SmolsumError for a damaged file."""
+        self._path, self._remedy, self._stack = folder / JUDGEMENTS, remedy, ExitStack()
+        self.usage = {"calls": 0, "input_tokens": 0, "output_tokens": 0}
+        """of all lines"""
+        self._known = dict[str, Judgement]()
+        """the last judgement of each question, by key and example"""
+        for judgement in read_lines(self._path, Judgement, hint="remove that line; its question is asked again"):
+            if judgement.judge == judge and not (fresh and judgement.score is not None and not judgement.attempts):
+                self._note(judgement)
+        own = {j.key: j for j in self._known.values() if j.score is not None} if fresh else None
+        self._cache = AnswerCache("judge", judge, remedy, read=_cached_score, row=lambda key, j: to_row(j), known=own)
+
+    def __enter__(self) -> Self:
+        self._lines = self._stack.enter_context(Lines(self._path, self._remedy))
+        self._stack.enter_context(self._cache)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def last(self, question: JudgeQuestion) -> Judgement | None:
+        """The question's last judgement in this evaluation, which may be a failure."""
+        return self._known.get(question.key + question.id)
+
+    def find(self, question: JudgeQuestion) -> Judgement | None:
+        """The question's score: from this evaluation, or for the same content from elsewhere."""
+        last = self.last(question)
+        return last if last and last.score is not None else self._cache.get(question.key)
+
+    def failed(self, question: JudgeQuestion) -> bool:
+        """Whether the question failed before, and the judge did score others."""
+        last = self.last(question)
+        return last is not None and last.score is None and any(j.score is not None for j in self._known.values())
+
+    def take_from_cache(self, questions: Sequence[JudgeQuestion]) -> None:
+        """Add the scores that were paid for elsewhere."""
+        for question in questions:
+            cached = self.find(question)
+            if cached and cached is not self.last(question):
+                free = {"attempts": 0, "seconds": 0.0, "input_tokens": 0, "output_tokens": 0}
+                self._write(msgspec.structs.replace(cached, id=question.id, **free))
+
+    def record(self, judgement: Judgement) -> None:
+        """Add an outcome."""
+        self._write(judgement)
+        if judgement.score is not None and judgement.attempts:
+            self._cache.add(judgement.key, judgement)
+
+    def _write(self, judgement: Judgement) -> None:
+        self._lines.append(to_json(to_row(judgement)))
+        self._note(judgement)
+
+    def _note(self, judgement: Judgement) -> None:
+        self._known[judgement.key + judgement.id] = judgement
+        self.usage["calls"] += judgement.attempts
+        self.usage["input_tokens"] += judgement.input_tokens
+        self.usage["output_tokens"] += judgement.output_tokens
+
+
+def _cached_score(row: Mapping[str, Any]) -> Judgement:
+    judgement = msgspec.convert(row, Judgement)
+    if judgement.score is None:
+        raise ValueError("not a score")
+    return judgement
 
 
 @dataclass(frozen=True)
 class Judged:
     """All judgements of an evaluation by one judge, by example."""
 
-    bench: JudgeSpec
+    spec: JudgeSpec
     judgements: Mapping[str, Sequence[Judgement]]
     missing: Sequence[Judgement]
     """the questions without a score, each with the reason"""
     usage: Mapping[str, float | int | None]
-    """calls and tokens of all times that it was asked, dollars where its prices are known, scores from the cache"""
+    """calls and tokens of all times that it was asked, dollars with known prices, scores from the cache"""
+
+    def columns(self, criteria: Sequence[Criterion]) -> dict[str, dict[str, Any]]:
+        """The judged columns of each example, as in a scores file."""
+        return {key: judged_columns(criteria, self.spec.rounds, found) for key, found in self.judgements.items()}
 
 
-def judge_items(
-    items: Sequence[Item],
-    criteria: Sequence[Criterion],
-    endpoint: Endpoint,
-    *,
-    rounds: int,
-    concurrency: int,
-    retry: RetryPolicy,
-    ledger: Ledger,
-    approve: Callable[[Estimate], bool],
-    report: Callable[[int, int], None],
-) -> tuple[Judged, SmolsumError | None]:
-    """Ask for every judgement that is not known yet, once `approve` has agreed to the cost; `report` hears how many are
-    there, and how many failed, after each.
+@dataclass(frozen=True)
+class JudgeResult:
+    """The judge whose scores count (None without any), what the summary says of it, and the error that ended it."""
 
-    Returns all judgements there are, also where the endpoint failed for good on the way, with that failure beside them.
-    UnreachableError and UsageError are raised where it does not answer at all, or refuses the key.
+    judged: Judged | None
+    facts: dict[str, Any]
+    failure: SmolsumError | None = None
+
+
+def judge(job: JudgeJob, options: JudgeOptions | None) -> JudgeResult:
+    """Ask the judge and the second judge; without options, or without any score, take what a judge said before in this
+    folder. UnreachableError and UsageError if the endpoint does not answer or refuses the key."""
+    if options is None:
+        return _recall_last(job)
+    judged, failure = ask_judge(job, options.endpoint, options)
+    if not any(j.score is not None for found in judged.judgements.values() for j in found):
+        if failure is None and judged.missing:
+            failure = SmolsumError(
+                f"the judge {judged.spec.model} gave no score at all: {judged.missing[0].error}",
+                hint=f"{job.remedy} asks again",
+            )
+        return replace(_recall_last(job), failure=failure)
+    facts = judge_facts(job.criteria, judged)
+    if options.second is None:
+        return JudgeResult(judged, facts | _recall_second(job, judged), failure)
+    try:
+        other, second_failure = ask_judge(job, options.second, options)
+        facts |= _second_facts(job, judged, other)
+    except SmolsumError as error:  # the first judge's scores stay
+        second_failure = error
+    return JudgeResult(judged, facts, failure or second_failure)
+
+
+def ask_judge(job: JudgeJob, endpoint: Endpoint, options: JudgeOptions) -> tuple[Judged, SmolsumError | None]:
+    """Ask for every unknown judgement, once the user has approved the cost.
+
+    Returns all judgements, and the error if the endpoint failed for good on the way. UnreachableError and UsageError if
+    it does not answer at all, or refuses the key.
     """
-    by_name = {c.name: c for c in criteria}
-    bench = bench_of(endpoint, rounds, criteria)
-    questions = bench.questions(items, criteria)
-    ledger.take_from_cache(questions)
-    todo = list({question.key: question for question in questions if ledger.find(question) is None}.values())
-    failure, known = None, len(questions) - len(todo)
-    if todo:
-        estimate, listed = asyncio.run(_survey(todo, by_name, endpoint))
-        if approve(estimate):  # outside of the event loop, which would keep Ctrl-C from whoever is asked
-            asking = _ask(todo, by_name, endpoint, concurrency, retry, ledger, known, report)
-            try:
-                asyncio.run(asking)
-            except SmolsumError as error:
-                failure = unknown_model(endpoint, listed, error)
-        ledger.take_from_cache(questions)  # the same texts in another example
-    judged = recall(items, criteria, bench, ledger)
-    dollars = _cost(ledger.spent.input_tokens, ledger.spent.output_tokens, _prices(endpoint.model))
+    if not job.quiet:
+        console.narrate(f"judge {endpoint.model}: starting")  # DeepEval takes seconds to import
+    from smolsum.evaluate import geval
+
+    spec, prices = judge_spec(endpoint, options.rounds, job.criteria), geval.prices(endpoint.model)
+    questions = spec.questions(job.items, job.criteria)
+    failure = None
+    with (
+        Ledger(job.folder, endpoint.name, job.remedy, fresh=options.fresh) as ledger,
+        Meter(f"judging {endpoint.model}", len(questions), quiet=job.quiet) as meter,
+    ):
+        ledger.take_from_cache(questions)
+        todo = list({question.key: question for question in questions if ledger.find(question) is None}.values())
+        if todo:
+            estimate, listed = asyncio.run(_estimate(todo, job.criteria, endpoint, prices))
+            if options.approve(endpoint.model, estimate):  # outside of the event loop, which would delay Ctrl-C
+                done = len(questions) - len(todo)
+                try:
+                    asyncio.run(_ask(todo, job.criteria, endpoint, options, ledger, done, meter))
+                except SmolsumError as error:
+                    failure = unknown_model(endpoint, listed, error)
+            ledger.take_from_cache(questions)  # the same texts in another example
+        judged = _recall(job, spec, ledger)
+    dollars = _dollars(ledger.usage["input_tokens"], ledger.usage["output_tokens"], prices)
     return replace(judged, usage={**judged.usage, "dollars": dollars}), failure
 
 
-def bench_of(endpoint: Endpoint, rounds: int, criteria: Sequence[Criterion]) -> JudgeSpec:
-    """What a judge's scores would bear as their judge."""
-    return asyncio.run(_bench(endpoint, rounds, criteria))
-
-
-async def _bench(endpoint: Endpoint, rounds: int, criteria: Sequence[Criterion]) -> JudgeSpec:
-    from smolsum.evaluate import geval as geval
-
-    prompts = {c.name: await geval.fingerprint(c) for c in criteria}
-    return JudgeSpec(endpoint.model, rounds, prompts, endpoint.address)
-
-
-async def _survey(
-    todo: Sequence[JudgeQuestion], criteria: Mapping[str, Criterion], endpoint: Endpoint
+async def _estimate(
+    todo: Sequence[JudgeQuestion],
+    criteria: Sequence[Criterion],
+    endpoint: Endpoint,
+    prices: tuple[float, float] | None,
 ) -> tuple[Estimate, list[str]]:
-    """What the questions will take, and the models that the endpoint lists: it is there, and takes the key."""
-    from smolsum.evaluate import geval as geval
+    """The cost of the questions, and the models that the endpoint lists; a check that it answers and takes the key."""
+    from smolsum.evaluate import geval
 
     async with ChatClient(endpoint, connections=1) as client:
         listed = await client.models()
-    empty = {name: len(await geval.prompt_of(c, dict.fromkeys(c.sees, "x"))) for name, c in criteria.items()}
+    empty = {c.name: len(await geval.prompt_of(c, dict.fromkeys(c.sees, "x"))) for c in criteria}
     characters = sum(empty[q.metric] + sum(map(len, q.texts.values())) for q in todo)
     tokens = characters // CHARACTERS_A_TOKEN, OUTPUT_TOKENS * len(todo)
-    return Estimate(len(todo), *tokens, _cost(*tokens, _prices(endpoint.model))), listed
+    return Estimate(len(todo), *tokens, _dollars(*tokens, prices)), listed
 
 
 async def _ask(
     todo: Sequence[JudgeQuestion],
-    criteria: Mapping[str, Criterion],
+    criteria: Sequence[Criterion],
     endpoint: Endpoint,
-    concurrency: int,
-    retry: RetryPolicy,
+    options: JudgeOptions,
     ledger: Ledger,
-    known: int,
-    report: Callable[[int, int], None],
+    done: int,
+    meter: Meter,
 ) -> None:
-    """Ask on one client, and write down each outcome."""
-    from smolsum.evaluate import geval as geval
+    """Ask on one client, and record each outcome."""
+    from smolsum.evaluate import geval
 
-    done, failed = known, 0
-    async with ChatClient(endpoint, connections=concurrency) as client:
-        judge = geval.Judge(client)
+    by_name, failed = {c.name: c for c in criteria}, 0
+    async with ChatClient(endpoint, connections=options.concurrency) as client:
+        g_eval = geval.Judge(client)
 
         async def ask(question: JudgeQuestion) -> Verdict:
-            return await judge.score(criteria[question.metric], question.texts)
+            return await g_eval.score(by_name[question.metric], question.texts)
 
-        def record(judgement: Judgement) -> None:
+        def record(question: JudgeQuestion, outcome: RequestOutcome[Verdict]) -> None:
             nonlocal done, failed
-            ledger.record(judgement)
-            done, failed = done + 1, failed + (judgement.score is None)
-            report(done, failed)
+            ledger.record(_outcome(question, outcome, endpoint))
+            done, failed = done + 1, failed + (outcome.found is None)
+            meter.to(done, f"failed {failed}" if failed else "")
 
-        report(done, failed)
-        await judge_all(
-            todo, ask, endpoint.name, endpoint.address,
-            retry=retry, concurrency=concurrency, record=record, failed_before=ledger.failed,
+        meter.to(done)
+        requester = Requester("judge", endpoint.name, "score", "evaluate again: only what is missing is asked")
+        await ask_all(
+            todo, ask, requester,
+            retry=options.retry, concurrency=options.concurrency, record=record, failed_before=ledger.failed,
         )  # fmt: skip
 
 
-def recall(items: Sequence[Item], criteria: Sequence[Criterion], bench: JudgeSpec, ledger: Ledger) -> Judged:
-    """The judgements of a judge that was asked before, as far as they are there; nobody is asked."""
-    judgements: dict[str, list[Judgement]] = {}
-    for q in bench.questions(items, criteria):
-        failed = ledger.known.get(q.key + q.id)
-        nothing = Judgement(q.id, q.round, q.metric, bench.judge, q.key, None, error="not asked yet")
-        judgements.setdefault(q.id, []).append(ledger.find(q) or failed or nothing)
-    every = [j for found in judgements.values() for j in found]
-    cached = sum(j.score is not None and j.attempts == 0 for j in every)
-    usage: dict[str, float | int | None] = {**asdict(ledger.spent), "cached": cached, "dollars": None}
-    return Judged(bench, judgements, [j for j in every if j.score is None], usage)
+def _outcome(question: JudgeQuestion, outcome: RequestOutcome[Verdict], endpoint: Endpoint) -> Judgement:
+    found = outcome.found
+    return Judgement(
+        id=question.id,
+        round=question.round,
+        metric=question.metric,
+        judge=endpoint.name,
+        key=question.key,
+        score=found.score if found else None,
+        reason=found.reason if found else "",
+        error=str(outcome.failure) if outcome.failure else "",
+        attempts=outcome.attempts,
+        seconds=outcome.seconds,
+        input_tokens=outcome.input_tokens,
+        output_tokens=outcome.output_tokens,
+        endpoint=endpoint.address,
+    )
 
 
-def _cost(input_tokens: int, output_tokens: int, prices: tuple[float, float] | None) -> float | None:
-    """US dollars; None without prices (of one token of input and of output)."""
+def _dollars(input_tokens: int, output_tokens: int, prices: tuple[float, float] | None) -> float | None:
     return None if prices is None else input_tokens * prices[0] + output_tokens * prices[1]
 
 
-def _prices(model: str) -> tuple[float, float] | None:
-    from smolsum.evaluate import geval as geval
+def _recall(job: JudgeJob, spec: JudgeSpec, ledger: Ledger) -> Judged:
+    """The known judgements; asks nothing."""
+    judgements: dict[str, list[Judgement]] = {}
+    for q in spec.questions(job.items, job.criteria):
+        unknown = Judgement(q.id, q.round, q.metric, spec.judge, q.key, None, error="not asked yet")
+        judgements.setdefault(q.id, []).append(ledger.find(q) or ledger.last(q) or unknown)
+    every = [j for found in judgements.values() for j in found]
+    cached = sum(j.score is not None and j.attempts == 0 for j in every)
+    usage = {**ledger.usage, "cached": cached, "dollars": None}
+    return Judged(spec, judgements, [j for j in every if j.score is None], usage)
 
-    return geval.prices(model)
+
+def _recall_last(job: JudgeJob) -> JudgeResult:
+    """The judge of an earlier evaluation in this folder."""
+    then = _facts_before(job)
+    judged = _recall_judge(job, then)
+    if judged is None:
+        return JudgeResult(None, {})
+    if not job.quiet:
+        console.narrate(f"keeping the scores that {judged.spec.model} gave before")
+    facts = judge_facts(job.criteria, judged)
+    return JudgeResult(judged, then | facts | _recall_second(job, judged))
+
+
+def _recall_second(job: JudgeJob, judged: Judged) -> dict[str, Any]:
+    """The facts of the second judge of an earlier evaluation in this folder."""
+    second = _recall_judge(job, _facts_before(job).get("second") or {})
+    return {} if second is None or second.spec.model == judged.spec.model else _second_facts(job, judged, second)
+
+
+def _recall_judge(job: JudgeJob, facts: Mapping[str, Any]) -> Judged | None:
+    """A judge's known judgements, by what a summary says of it; None if it was asked by other criteria."""
+    if set(facts.get("prompts", ())) != {c.name for c in job.criteria}:
+        return None
+    spec = JudgeSpec(facts["model"], facts["rounds"], facts["prompts"], facts.get("endpoint", ""))
+    with Ledger(job.folder, spec.judge, job.remedy) as ledger:
+        judged = _recall(job, spec, ledger)
+    return replace(judged, usage={**judged.usage, "dollars": facts["usage"].get("dollars")})
+
+
+def _facts_before(job: JudgeJob) -> dict[str, Any]:
+    path = job.folder / SUMMARY
+    if not has_scores(job.folder):
+        return {}
+    return read_object(path, hint=f"remove {path} and evaluate again").get("judging") or {}
+
+
+def judge_facts(criteria: Sequence[Criterion], judged: Judged) -> dict[str, Any]:
+    """Returns what a summary says of a judge: its specification, usage, missing judgements, and noise."""
+    spec, columns = judged.spec, judged.columns(criteria)
+    return {
+        "model": spec.model,
+        "endpoint": spec.endpoint,
+        "rounds": spec.rounds,
+        "prompts": dict(spec.prompts),
+        "thresholds": {c.name: c.threshold for c in criteria},
+        "usage": dict(judged.usage),
+        "missing": [
+            {"id": j.id, "round": j.round, "metric": j.metric, "error": j.error, "attempts": j.attempts}
+            for j in judged.missing
+        ],
+        "noise": {name: judge_noise([row["rounds"][name] for row in columns.values()]) for name in _names(criteria)},
+    }
+
+
+def _second_facts(job: JudgeJob, judged: Judged, other: Judged) -> dict[str, Any]:
+    agreed = judges_agreement(job.criteria, judged, other)
+    return {"second": judge_facts(job.criteria, other) | {"agreement": agreed}}
+
+
+def judges_agreement(
+    criteria: Sequence[Criterion], first: Judged, second: Judged
+) -> dict[str, dict[str, float | int | None]]:
+    """Returns `agreement` for each metric and the composite, over the examples' means."""
+    a, b = first.columns(criteria), second.columns(criteria)
+    return {
+        name: agreement({key: row[name] for key, row in a.items()}, {key: row[name] for key, row in b.items()})
+        for name in _names(criteria)
+    }
+
+
+def _names(criteria: Sequence[Criterion]) -> tuple[str, ...]:
+    return (*(c.name for c in criteria), COMPOSITE)

@@ -1,4 +1,4 @@
-"""TODO."""
+"""A split of the data as prompts for one model: training and evaluation encode, check and fingerprint it alike."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SPLITS = ("train", "validation", "test")
 
 
 def encode_prompts(policy: Policy, task: Task, split: Split, config: Config) -> tuple[tuple[Prompt, ...], int]:
-    """The split's prompts in file order, and how many were dropped for their length. UsageError where one is over
-    `max_input_tokens` and none may be dropped, or none is left."""
+    """The split's prompts in file order, and the number of those dropped for their length. UsageError if one is over
+    `max_input_tokens` and may not be dropped, or if none is left."""
     every, limit = [], config.data.max_input_tokens
     for example in split.examples:
         messages = task.messages(example, config)
@@ -40,18 +40,18 @@ def encode_prompts(policy: Policy, task: Task, split: Split, config: Config) -> 
     return tuple(prompts), len(split.examples) - len(prompts)
 
 
-def matching(task: Task, config: Config, warn: Callable[[str], None]) -> str:
-    """How METEOR matches words on this machine, with a warning where it is worse than it could be; empty for a task
-    that does not offer it."""
+def meteor_matching(task: Task, config: Config, warn: Callable[[str], None]) -> str:
+    """How METEOR matches words on this machine, with a warning if WordNet is missing; empty for a task without
+    METEOR."""
     if "meteor" not in task.signals:
         return ""
     matcher = ensure_meteor(config.rewards.require_wordnet)
     if problem := wordnet_problem():
-        warn(f"{problem.message}; to mend it: {problem.hint}")
+        warn(f"{problem.message}; to fix it: {problem.hint}")
     return matcher
 
 
 def split_fingerprints(split: Split, prompts: Sequence[Prompt]) -> dict[str, str]:
-    """What a split and its prompts are known by."""
+    """The split's name, and the fingerprints of its content and of its encoded prompts."""
     tokens = digest([prompt.token_ids for prompt in prompts])
     return {"split": split.name, "fingerprint": split.fingerprint, "prompts": tokens}

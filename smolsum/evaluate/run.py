@@ -1,64 +1,149 @@
-"""One evaluation from a checkpoint to a scores file: generate, measure, judge. Each part is on disk before the next."""
+"""One evaluation: complete the prompts, measure, summarise, ask the judge. Each part is saved before the next, and
+nothing that the folder holds is made again. The stages of a training use `score`, `smolsum eval` and `smolsum baseline`
+use `evaluate`, which adds the judge."""
 
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from smolsum import console
+from smolsum.config.sections import Config
 from smolsum.console import Meter
-from smolsum.errors import SmolsumError, UsageError
-from smolsum.evaluate.agreement import judge_facts, judges_agreement
-from smolsum.evaluate.judgements import Ledger
-from smolsum.evaluate.judging import Estimate, Item, Judged, JudgeSpec, judge_items, recall
-from smolsum.evaluate.prompts import SPLITS, encode_prompts, matching, split_fingerprints
-from smolsum.evaluate.sampling import Sampler, complete, complete_behind, complete_remotely, measured
-from smolsum.evaluate.storage import generated_from, obtain, write_scores
-from smolsum.evaluate.tables import (
-    error_shares,
-    judged_columns,
-    judged_summary,
-    legend,
-    say_unjudged,
-    show_judged,
-    show_measured,
-)
+from smolsum.errors import UsageError
+from smolsum.evaluate.prompts import SPLITS, encode_prompts, meteor_matching, split_fingerprints
+from smolsum.evaluate.sampling import GREEDY, Sampler, complete, complete_by_api, complete_by_workers
+from smolsum.evaluate.storage import TASK, WEIGHTS, Completer, obtain, write_scores
+from smolsum.evaluate.tables import error_shares, judged_summary, legend, say_unjudged, show_judged, show_measured
 from smolsum.evaluate.target import Target
-from smolsum.files import writing
-from smolsum.llm.client import Endpoint
-from smolsum.llm.retry import RetryPolicy
+from smolsum.files import digest, writing
 from smolsum.policy.load import Policy
 from smolsum.policy.weights import tokenizer_digest
-from smolsum.runs.records import SUMMARY, has_scores, read_object
+from smolsum.runs.manifest import FIXED
+from smolsum.runs.records import has_scores
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Task
 from smolsum.tasks.data import Split
-from smolsum.types import Prompt, RolloutGroup
+from smolsum.types import Prompt, Rollout, RolloutGroup
+
+if TYPE_CHECKING:
+    from smolsum.evaluate.judging import JudgeOptions
 
 LOCK = "evaluation.lock"
 
 
 @dataclass(frozen=True)
-class JudgeOptions:
-    """Who judges, and how: the judge, perhaps a second one to compare it with, and what a question may cost."""
+class Evaluation:
+    """All that decides the scores of a folder."""
 
-    endpoint: Endpoint
-    second: Endpoint | None
-    rounds: int
-    concurrency: int
-    retry: RetryPolicy
-    approve: Callable[[str, Estimate], bool]
-    """asked with a judge's name before its first call"""
-    fresh: bool = False
-    """whether to ask for what another evaluation has been told already"""
+    folder: Path
+    label: str
+    config: Config
+    task: Task
+    split: str
+    prompts: Sequence[Prompt]
+    measure: Callable[[Prompt, Rollout], dict[str, Any]]
+    provenance: Mapping[str, Any]
+    """fingerprints of `model`, `tokenizer` and `data` (by split), and the METEOR matcher"""
+    remedy: str
+    """the command that continues"""
+    sampler: Sampler = GREEDY
+    step: int | None = None
+    """for a model of a run"""
+    trained: str | None = None
+    """for a stage of a run: the fingerprint of the stages so far"""
+
+    @cached_property
+    def measures(self) -> Mapping[str, Any]:
+        """The settings that the task's measures depend on."""
+        return self.task.measures(self.config)
+
+    @property
+    def made_from(self) -> dict[str, Any]:
+        """What decides the completions and, as `task`, the measures."""
+        model = self.config.model
+        return {
+            "model": model.path,
+            "weights": self.provenance["model"]["weights"] if self.step is None else f"step {self.step}",
+            "dtype": model.dtype,
+            "quantize": model.quantize,
+            "tokenizer": self.provenance["tokenizer"],
+            **self.provenance["data"][self.split],
+            "sampler": self.sampler.name,
+            "max_new_tokens": self.config.sampling.max_new_tokens,
+            TASK: self.measures,
+        }
+
+    @property
+    def weights(self) -> str:
+        """Fingerprint of the model and of the stages that trained it."""
+        return digest([self.provenance["model"], self.trained])
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What the summary says of the origin of its metrics."""
+        return {
+            "label": self.label,
+            **({} if self.step is None else {"step": self.step}),
+            "split": self.split,
+            "sampler": self.sampler.name,
+            **({} if self.trained is None else {WEIGHTS: self.weights}),
+            **{key: self.provenance[key] for key in FIXED},
+            TASK: self.measures,
+            "max_new_tokens": self.config.sampling.max_new_tokens,
+        }
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The result of an evaluation without a judge: each prompt's completions, the rows of `scores.jsonl`, and the
+    summary with its metrics."""
+
+    groups: Sequence[RolloutGroup]
+    rows: list[dict[str, Any]]
+    metrics: dict[str, float | None]
+    summary: dict[str, Any]
+
+
+def score(evaluation: Evaluation, completer: Completer, *, quiet: bool = True) -> Measured:
+    """Complete the prompts, measure the completions and save both; scores that are there are left for `evaluate`."""
+    folder, task, sampler = evaluation.folder, evaluation.task, evaluation.sampler
+    with Meter("generating", len(evaluation.prompts), quiet=quiet) as meter:
+        groups = obtain(
+            folder,
+            evaluation.prompts,
+            evaluation.made_from,
+            completer,
+            evaluation.remedy,
+            report=meter.to,
+            samples=sampler.samples,
+        )
+    task.ask_ahead([(g.prompt, rollout) for g in groups for rollout in g.rollouts], evaluation.config)
+    measured = [[evaluation.measure(g.prompt, rollout) for rollout in g.rollouts] for g in groups]
+    split = {"split": evaluation.split, "data": evaluation.provenance["data"][evaluation.split]["fingerprint"]}
+    rows = [
+        {"id": g.prompt.id, **split, "text": g.rollouts[0].text, **samples[0]}
+        for g, samples in zip(groups, measured, strict=True)
+    ]
+    if sampler.samples > 1 and task.over_samples:
+        every = [sample for samples in measured for sample in samples]
+        metrics = task.over_samples(measured) | error_shares(task.errors, every)
+    else:
+        metrics = task.summarise(rows) | error_shares(task.errors, rows)
+    command = {} if evaluation.step is not None else {"command": evaluation.remedy}
+    summary = evaluation.summary | legend(task, metrics) | command
+    if not has_scores(folder):
+        write_scores(folder, rows, metrics, summary, evaluation.remedy)
+    return Measured(groups, rows, metrics, summary)
 
 
 def evaluate(
-    subject: Target,
+    target: Target,
     *,
     split: str,
     sampler: Sampler,
@@ -66,200 +151,93 @@ def evaluate(
     quiet: bool,
     remedy: str,
 ) -> Path:
-    """Evaluate a policy on a split; returns the folder with `scores.jsonl` and `summary.json`.
+    """Evaluate a target on a split; returns the folder with `scores.jsonl` and `summary.json`.
 
-    What the folder has already is neither generated nor asked again. `remedy` is the command that goes on. Raises what
-    loading raises, and the judge's failure, after what it did score has been written down.
+    `remedy` is the command that continues. Raises the errors of loading, and the judge's failure once its other scores
+    are saved.
     """
-    task = TASKS[subject.config.task.name]
-    with _holding(subject.folder, remedy):
-        chosen, others = _splits(subject, task, split)
-        groups, origin = _generate(subject, task, chosen, sampler, quiet, remedy)
-        task.ask_ahead([(g.prompt, rollout) for g in groups for rollout in g.rollouts], subject.config)
-        measure = task.measurer([chosen, *others], subject.config)
-        rows = measured(groups, split, chosen.fingerprint, measure)
-        how = sampler.name
-        if sampler.samples > 1 and task.over_samples:
-            drawn = [[measure(g.prompt, rollout) for rollout in g.rollouts] for g in groups]
-            metrics = task.over_samples(drawn) | error_shares(task.errors, [row for own in drawn for row in own])
-            how += "; means over all samples, intervals over examples"
-        else:
-            metrics = task.summarise(rows) | error_shares(task.errors, rows)
-            how += "; means over the first sample of each" if sampler.samples > 1 else ""
-        origin |= legend(task, metrics) | ({} if subject.checkpoint else {"command": remedy})
-        if not has_scores(subject.folder):
-            write_scores(subject.folder, rows, metrics, origin, remedy)
-        show_measured(task, metrics, len(rows), of=split, how=how, remedy=remedy, quiet=quiet)
-        items = [Item(g.prompt.id, g.prompt.source, g.rollouts[0].text, g.prompt.references) for g in groups]
-        judged, facts, failure = _judge(subject.folder, task, items, judging, quiet, remedy)
-        if judged is not None:
-            columns = {
-                key: judged_columns(task.criteria, judged.bench.rounds, found)
-                for key, found in judged.judgements.items()
-            }
-            rows = [{**row, "judge": judged.bench.name, **columns[row["id"]]} for row in rows]
-            metrics |= judged_summary(task.criteria, rows) | error_shares(task.errors, rows)
-            origin = origin | {"judge": judged.bench.name, "judging": facts}
-            asking = remedy if judging else f"{remedy} --judge {judged.bench.model}"
-            show_judged(task.criteria, metrics, facts, judged.missing, asking, quiet=quiet)
-        write_scores(subject.folder, rows, metrics, origin, remedy)
-        if task.criteria and judged is None and failure is None:
+    with _locked(target.folder, remedy):
+        evaluation, completer = _prepare(target, split, sampler, remedy)
+        task, found = evaluation.task, score(evaluation, completer, quiet=quiet)
+        rows, metrics, summary = found.rows, found.metrics, found.summary
+        show_measured(task, metrics, len(rows), of=split, how=_means(task, sampler), remedy=remedy, quiet=quiet)
+        failure = None
+        if task.criteria:
+            from smolsum.evaluate.judging import Item, JudgeJob, judge
+
+            items = [Item(g.prompt.id, g.prompt.source, g.rollouts[0].text, g.prompt.references) for g in found.groups]
+            result = judge(JudgeJob(target.folder, items, task.criteria, remedy, quiet), judging)
+            judged, failure = result.judged, result.failure
+            if judged is not None:
+                columns, name = judged.columns(task.criteria), judged.spec.name
+                rows = [{**row, "judge": name, **columns[row["id"]]} for row in rows]
+                metrics |= judged_summary(task.criteria, rows) | error_shares(task.errors, rows)
+                summary |= {"judge": name, "judging": result.facts}
+                again = remedy if judging else f"{remedy} --judge {judged.spec.model}"
+                show_judged(task.criteria, metrics, result.facts, judged.missing, again, quiet=quiet)
+        write_scores(target.folder, rows, metrics, summary, remedy)
+        if task.criteria and "judge" not in summary and failure is None:
             say_unjudged(task.criteria, remedy, quiet=quiet)
     if failure is not None:
         raise failure
-    return subject.folder
+    return target.folder
 
 
-def _splits(subject: Target, task: Task, split: str) -> tuple[Split, list[Split]]:
-    """The split, and the others where the task needs them and the data has them."""
-    chosen, others = task.load(subject.config, split), []
+def _prepare(target: Target, split: str, sampler: Sampler, remedy: str) -> tuple[Evaluation, Completer]:
+    """The evaluation of a target, and what completes its prompts; weights are loaded only for a missing completion."""
+    config, task = target.config, TASKS[target.config.task.name]
+    chosen, others = _splits(config, task, split)
+    tokenizing = target.load(shapes_only=True)
+    prompts, dropped = encode_prompts(tokenizing, task, chosen, config)
+    if chosen.left_out:
+        console.warn(chosen.left_out)
+    if dropped:
+        console.warn(f"{dropped} prompts longer than {config.data.max_input_tokens} tokens were dropped")
+    matcher = meteor_matching(task, config, console.warn)
+    provenance = {
+        "model": target.identity(tokenizing),
+        "tokenizer": tokenizer_digest(tokenizing.tokenizer),
+        "data": {split: split_fingerprints(chosen, prompts)},
+        "meteor": matcher,
+    }
+    step = target.checkpoint.step if target.checkpoint else None
+
+    def completer(missing: Sequence[Prompt]) -> Iterator[list[RolloutGroup]]:
+        if target.api is not None:
+            return complete_by_api(target.api, tokenizing, missing, config)
+        policy: Policy = target.load()
+        sample = complete_by_workers if config.workers.urls else complete
+        return sample(policy, missing, config, version=step or 0, sampler=sampler)
+
+    measure = task.measurer([chosen, *others], config)
+    evaluation = Evaluation(
+        target.folder, target.label, config, task, split, prompts, measure, provenance, remedy, sampler, step
+    )
+    return evaluation, completer
+
+
+def _splits(config: Config, task: Task, split: str) -> tuple[Split, list[Split]]:
+    """The split, and the others if the task needs them and the data has them."""
+    chosen, others = task.load(config, split), []
     for name in SPLITS:
         if name != split and task.needs_all_splits:
-            with suppress(UsageError):  # data with one split are enough to evaluate
-                others.append(task.load(subject.config, name))
+            with suppress(UsageError):  # data with one split is enough to evaluate
+                others.append(task.load(config, name))
     return chosen, others
 
 
-def _generate(
-    subject: Target, task: Task, split: Split, sampler: Sampler, quiet: bool, remedy: str
-) -> tuple[list[RolloutGroup], dict[str, Any]]:
-    """A completion for each prompt, and what the summary says of their origin."""
-    tokenizing = subject.load(shapes_only=True)
-    prompts, dropped = encode_prompts(tokenizing, task, split, subject.config)
-    if split.left_out:
-        console.warn(split.left_out)
-    if dropped:
-        console.warn(f"{dropped} prompts longer than {subject.config.data.max_input_tokens} tokens were dropped")
-    matcher = matching(task, subject.config, console.warn)
-    model, tokenizer = subject.identity(tokenizing), tokenizer_digest(tokenizing.tokenizer)
-    fingerprints = split_fingerprints(split, prompts)
-    step = subject.checkpoint.step if subject.checkpoint else 0
-
-    def completer(missing: Sequence[Prompt]) -> Iterator[list[RolloutGroup]]:
-        if subject.behind is not None:
-            return complete_behind(subject.behind, tokenizing, missing, subject.config)
-        policy: Policy = subject.load()
-        sample = complete_remotely if subject.config.workers.urls else complete
-        return sample(policy, missing, subject.config, version=step, sampler=sampler)
-
-    measures = task.measures(subject.config)
-    made_from = generated_from(model["weights"], tokenizer, fingerprints, subject.config, sampler, measures)
-    with Meter("generating", len(prompts), quiet=quiet) as meter:
-        groups = obtain(subject.folder, prompts, made_from, completer, remedy, meter.to, sampler.samples)
-    origin = {
-        "label": subject.label,
-        **({"step": step} if subject.checkpoint else {}),
-        "split": split.name,
-        "sampler": sampler.name,
-        "model": model,
-        "tokenizer": tokenizer,
-        "data": {split.name: fingerprints},
-        "meteor": matcher,
-        "task": measures,
-        "max_new_tokens": subject.config.sampling.max_new_tokens,
-    }
-    return groups, origin
-
-
-def _judge(
-    folder: Path, task: Task, items: Sequence[Item], judging: JudgeOptions | None, quiet: bool, remedy: str
-) -> tuple[Judged | None, dict[str, Any], SmolsumError | None]:
-    """What the judge said, what the summary says of it, and why it could not say more."""
-    if not task.criteria:
-        return None, {}, None
-    if judging is None:
-        return *_recall(folder, task, items, quiet, remedy), None
-    judged, failure = _ask(folder, task, items, judging.endpoint, judging, quiet, remedy)
-    if not any(j.score is not None for found in judged.judgements.values() for j in found):
-        if failure is None and judged.missing:
-            failure = SmolsumError(
-                f"the judge {judged.bench.model} gave no score at all: {judged.missing[0].error}",
-                hint=f"{remedy} asks again",
-            )
-        return *_recall(folder, task, items, quiet, remedy), failure
-    facts = judge_facts(task.criteria, judged)
-    if judging.second is None:
-        facts |= _second_recalled(folder, task, items, judged, remedy)
-    else:
-        try:
-            other, later = _ask(folder, task, items, judging.second, judging, quiet, remedy)
-            facts |= _second(task, judged, other)
-        except SmolsumError as error:  # what the first one said stays
-            later = error
-        failure = failure or later
-    return judged, facts, failure
-
-
-def _second(task: Task, judged: Judged, other: Judged) -> dict[str, Any]:
-    """What the summary says of a second judge."""
-    return {"second": judge_facts(task.criteria, other) | {"agreement": judges_agreement(task.criteria, judged, other)}}
-
-
-def _second_recalled(folder: Path, task: Task, items: Sequence[Item], judged: Judged, remedy: str) -> dict[str, Any]:
-    """The same of one that an earlier evaluation in this folder asked, if one did."""
-    then = (read_object(folder / SUMMARY).get("judging") or {}).get("second") if has_scores(folder) else None
-    if not then or set(then["prompts"]) != {c.name for c in task.criteria} or then["model"] == judged.bench.model:
-        return {}
-    bench = JudgeSpec(then["model"], then["rounds"], then["prompts"], then.get("endpoint", ""))
-    with Ledger(folder, bench.judge, remedy) as ledger:
-        second = _second(task, judged, recall(items, task.criteria, bench, ledger))
-    second["second"]["usage"] |= {"dollars": then["usage"].get("dollars")}
-    return second
-
-
-def _ask(
-    folder: Path,
-    task: Task,
-    items: Sequence[Item],
-    endpoint: Endpoint,
-    judging: JudgeOptions,
-    quiet: bool,
-    remedy: str,
-) -> tuple[Judged, SmolsumError | None]:
-    if not quiet:
-        console.narrate(f"judge {endpoint.model}: starting")  # DeepEval takes seconds to import
-    total = len(items) * len(task.criteria) * judging.rounds
-    with (
-        Ledger(folder, endpoint.name, remedy, fresh=judging.fresh) as ledger,
-        Meter(f"judging {endpoint.model}", total, quiet=quiet) as meter,
-    ):
-
-        def report(done: int, failed: int) -> None:
-            meter.to(done, f"failed {failed}" if failed else "")
-
-        return judge_items(
-            items,
-            task.criteria,
-            endpoint,
-            rounds=judging.rounds,
-            concurrency=judging.concurrency,
-            retry=judging.retry,
-            ledger=ledger,
-            approve=lambda estimate: judging.approve(endpoint.model, estimate),
-            report=report,
-        )
-
-
-def _recall(
-    folder: Path, task: Task, items: Sequence[Item], quiet: bool, remedy: str
-) -> tuple[Judged | None, dict[str, Any]]:
-    """What a judge said in an earlier evaluation in this folder."""
-    then = read_object(folder / SUMMARY).get("judging") if has_scores(folder) else None
-    if not then or set(then["prompts"]) != {c.name for c in task.criteria}:
-        return None, {}
-    bench = JudgeSpec(then["model"], then["rounds"], then["prompts"], then.get("endpoint", ""))
-    if not quiet:
-        console.narrate(f"the judge's scores are those that {bench.model} gave before")
-    with Ledger(folder, bench.judge, remedy) as ledger:
-        judged = recall(items, task.criteria, bench, ledger)
-    facts = judge_facts(task.criteria, judged)
-    facts["usage"] |= {"dollars": then["usage"].get("dollars")}
-    return judged, then | facts | _second_recalled(folder, task, items, judged, remedy)
+def _means(task: Task, sampler: Sampler) -> str:
+    """The sampler, and what the means are over."""
+    if sampler.samples == 1:
+        return sampler.name
+    if task.over_samples:
+        return f"{sampler.name}; means over all samples, intervals over examples"
+    return f"{sampler.name}; means over the first sample of each"
 
 
 @contextmanager
-def _holding(folder: Path, remedy: str) -> Iterator[None]:
-    """One process at a time writes an evaluation; the kernel lets go of the lock however it ends."""
+def _locked(folder: Path, remedy: str) -> Iterator[None]:
+    """Let one process at a time write an evaluation; the kernel frees the lock of a killed one."""
     with writing(folder, remedy):
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("ab")

@@ -1,14 +1,10 @@
-"""Completions by a model behind an OpenAI-compatible endpoint, for the same prompts as a policy of our own.
-
-Completions of a whole split, one for each prompt, each measured by its task.
-
-Completions of a split sampled by workers, which are given its weights first and proven to serve them.
-"""
+"""Completions of a split: by the policy here, by workers, which first get and confirm its weights, or by a model behind
+an OpenAI-compatible endpoint."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -27,11 +23,18 @@ from smolsum.rollout.sampler import WORKER, decode
 from smolsum.rollout.workers import WorkerSampler
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
+AHEAD = 2
+"""batches under way for each worker: enough that none waits, and few to lose if this process is killed"""
+SHOWN_EVENTS = ("worker_down", "workers_lost", "worker_resynced")
+"""worth a warning during an evaluation"""
+WAIT_S = 60.0
+"""that an API may be silent"""
+
 
 @dataclass(frozen=True)
 class Sampler:
-    """How an evaluation draws its completions: greedy at temperature 0, else with seeds made of `seed`, and perhaps
-    several for each prompt."""
+    """How completions are drawn: greedy at temperature 0, else with seeds that follow from `seed`, and perhaps several
+    for each prompt."""
 
     temperature: float = 0.0
     seed: int = 0
@@ -39,7 +42,7 @@ class Sampler:
 
     @property
     def name(self) -> str:
-        """`greedy`, or what it takes to draw the same again."""
+        """`greedy`, or all that is needed to draw the same completions."""
         several = f", {self.samples} samples" if self.samples > 1 else ""
         return f"temperature {self.temperature:g}, seed {self.seed}{several}" if self.temperature else "greedy"
 
@@ -47,8 +50,17 @@ class Sampler:
 GREEDY = Sampler()
 
 
+@dataclass(frozen=True)
+class ApiModel:
+    """A model behind an endpoint that completes prompts; `concurrency` prompts are sent at a time."""
+
+    endpoint: Endpoint
+    retry: RetryPolicy
+    concurrency: int
+
+
 def greedy(policy: Policy, prompts: Sequence[Prompt], config: Config, *, version: int) -> list[RolloutGroup]:
-    """One greedy completion for each prompt, in their order."""
+    """One greedy completion for each prompt, in the prompts' order."""
     groups = {g.prompt.id: g for batch in complete(policy, prompts, config, version=version) for g in batch}
     return [groups[prompt.id] for prompt in prompts]
 
@@ -61,7 +73,7 @@ def complete(
     version: int,
     sampler: Sampler = GREEDY,
 ) -> Iterator[list[RolloutGroup]]:
-    """Yields the prompts with their completions, a batch at a time as `in_batches` makes them."""
+    """Yields the prompts with their completions, in the batches of `in_batches`."""
     for chosen in in_batches(prompts, config, sampler.samples):
         seeds = [completion_seeds(sampler, prompt) for prompt in chosen]
         completions = generate(
@@ -87,7 +99,7 @@ def complete(
 
 
 def in_batches(prompts: Sequence[Prompt], config: Config, samples: int = 1) -> Iterator[Sequence[Prompt]]:
-    """Yields prompts of `train.eval_batch` completions at a time; the longest first, so that memory peaks early."""
+    """Yields prompts for `train.eval_batch` completions at a time, the longest first, so that memory peaks early."""
     order = sorted(prompts, key=lambda prompt: -len(prompt.token_ids))
     size = max(1, config.train.eval_batch // samples)
     for start in range(0, len(order), size):
@@ -95,45 +107,19 @@ def in_batches(prompts: Sequence[Prompt], config: Config, samples: int = 1) -> I
 
 
 def completion_seeds(sampler: Sampler, prompt: Prompt) -> list[int]:
-    """The seeds of a prompt's completions above temperature 0, made of the sampler's and the prompt's id: they do not
-    depend on what else is in the batch, and the first not on how many there are."""
+    """The seeds of a prompt's completions, which follow from the sampler's seed and the prompt's id alone: the rest of
+    the batch changes none, the number of samples not the first. Zeros at temperature 0."""
     if not sampler.temperature:
         return [0] * sampler.samples
     more = [rollout_seed(sampler.seed, "evaluation", prompt.id, n) for n in range(1, sampler.samples)]
     return [rollout_seed(sampler.seed, "evaluation", prompt.id), *more]
 
 
-def measured(
-    groups: Sequence[RolloutGroup], split: str, data: str, measure: Callable[[Prompt, Rollout], dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """One row for each prompt's first completion: its id, its split with the fingerprint of the split's `data`, text
-    and metrics."""
-    return [
-        {
-            "id": g.prompt.id,
-            "split": split,
-            "data": data,
-            "text": g.rollouts[0].text,
-            **measure(g.prompt, g.rollouts[0]),
-        }
-        for g in groups
-    ]
-
-
-AHEAD = 2
-"""batches under way for each worker"""
-TROUBLE = ("worker_down", "workers_lost", "worker_resynced")
-"""events that somebody who waits for an evaluation should see at once"""
-
-
-def complete_remotely(
+def complete_by_workers(
     policy: Policy, prompts: Sequence[Prompt], config: Config, *, version: int, sampler: Sampler = GREEDY
 ) -> Iterator[list[RolloutGroup]]:
-    """As `smolsum.evaluate.sampling.complete`, through the workers of `workers.urls`.
-
-    `AHEAD` batches a worker are under way at a time: enough that none waits for another, and no more are lost should
-    this process die. Raises WorkerError where no worker is left for `workers.wait_s`, and what WorkerSampler raises.
-    """
+    """As `complete`, by the workers of `workers.urls`. Raises WorkerError after `workers.wait_s` seconds without a
+    worker, and what `WorkerSampler` raises."""
     fleet = WorkerSampler(
         policy, prompts, config.workers, max_new_tokens=config.sampling.max_new_tokens, on_event=_warn
     )
@@ -168,35 +154,19 @@ def _name(prompt: Prompt, sample: int) -> str:
 
 
 def _warn(kind: str, message: str, *, hint: str | None, worker: str | None) -> None:
-    if kind in TROUBLE:
+    if kind in SHOWN_EVENTS:
         console.warn(f"{message}; {hint}" if hint else message)
 
 
-WAIT_S = 60.0
-"""that an endpoint may be silent"""
-
-
-@dataclass(frozen=True)
-class ApiModel:
-    """A model behind an endpoint that completes prompts: what each may cost, and how many are asked at a time."""
-
-    endpoint: Endpoint
-    retry: RetryPolicy
-    concurrency: int
-
-
-def complete_behind(
+def complete_by_api(
     model: ApiModel, tokenizing: Policy, missing: Sequence[Prompt], config: Config
 ) -> Iterator[list[RolloutGroup]]:
-    """Yields the prompts with a completion each, a batch at a time, at the model's own temperature. Lengths are in the
-    tokens of `tokenizing`.
-
-    What failed for good is no completion: SmolsumError at the end, and errors as of `BatchClient.ask`.
-    """
-    panel = BatchClient(model.endpoint, retry=model.retry, concurrency=model.concurrency, wait_s=WAIT_S)
+    """As `complete`, with one completion for each prompt at the model's own temperature; token ids are those of
+    `tokenizing`. SmolsumError at the end if any failed for good, and errors as of `BatchClient.ask`."""
+    client = BatchClient(model.endpoint, retry=model.retry, concurrency=model.concurrency, wait_s=WAIT_S)
     failed = 0
     for chosen in in_batches(missing, config):
-        texts = panel.ask([_call(prompt) for prompt in chosen])
+        texts = client.ask([_call(prompt) for prompt in chosen])
         failed += texts.count(None)
         yield [_group(p, t, model.endpoint, tokenizing) for p, t in zip(chosen, texts, strict=True) if t is not None]
     if failed:

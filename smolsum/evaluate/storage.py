@@ -1,28 +1,26 @@
-"""The completions of one evaluation on disk, saved batch by batch before anything is measured or judged.
+"""The files of one evaluation, except its judgements (`judging.py`).
 
-origin.json         what they were made from and are measured by: what a later evaluation must find as it was
-generations.jsonl   one line an example: text, token ids, why it ended, its seed
+origin.json         what decides completions and measures; a later evaluation in this folder must agree
+generations.jsonl   one completion a line, saved before anything is measured: text, token ids, finish reason, seed
 
-The scores of one evaluation on disk: a line for each example, and a summary that says what was measured.
-
-scores.jsonl, one object an example, in the order of the data:
-  id, split, data      which example; `data` is the fingerprint of the split's content
+scores.jsonl, one example a line, in the order of the data:
+  id, split, data      `data` is the fingerprint of the split's content
   text                 the completion
-  <metric>             every metric of the task, a number, null where it has no value (tldr: tokens, within_tol, …)
+  <metric>             every metric of the task, a number, null without a value (tldr: tokens, within_tol, …)
   judge                with a judge: its name, rounds and prompts; scores of another are not compared
-  <criterion>          with a judge: the mean over its rounds, in [0, 1], null where all are missing
-  composite            their sum; null where one is missing
+  <criterion>          with a judge: the mean over its rounds, in [0, 1], null if all are missing
+  composite            their sum; null if one is missing
   pass_rate, passed    share of rounds in which all criteria reach their thresholds; whether that is most of them (0, 1)
   rounds               with a judge: {criterion, composite, passed: [a value or null for each round]}
 
 summary.json:
   schema_version, n    of this layout; examples
   label, step          what was evaluated; `step` in a run only, as `weights`: fingerprint of model and training
-  split, sampler, model, tokenizer, data, meteor, task, max_new_tokens     provenance; what is not known is left out
+  split, sampler, model, tokenizer, data, meteor, task, max_new_tokens     provenance; unknown keys are left out
   metrics              {name: mean over the examples that have a value, or null}; judged ones also as `<name>/se`; with
-                       several samples, of which the lines have the first, over all where the task has metrics of them;
+                       several samples, of which the lines have the first, over all if the task has metrics of them;
                        `errors/<kind>`: share of the examples that have that error
-  score, criteria, headlines, panels, watched, errors    how the task shows them (`legend.py`)
+  score, criteria, headlines, panels, watched, errors    how the task shows them (`tables.legend`)
   judge                as in the lines
   judging              model, endpoint (URL), rounds, prompts (fingerprints), thresholds,
                        usage (calls, tokens, dollars, cached),
@@ -34,15 +32,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from smolsum.config.sections import Config
 from smolsum.errors import SmolsumError, UsageError
-from smolsum.evaluate.sampling import Sampler
-from smolsum.files import Lines, read_jsonl, replace, to_json
-from smolsum.runs.records import SCHEMA_VERSION, SCORES, SUMMARY, has_scores
+from smolsum.files import Lines, replace, to_json
+from smolsum.runs.paths import list_runs
+from smolsum.runs.records import (
+    SCHEMA_VERSION,
+    SCORES,
+    SUMMARY,
+    Generation,
+    Score,
+    Summary,
+    encode,
+    has_scores,
+    read_lines,
+    read_summary,
+    to_row,
+)
 from smolsum.types import Prompt, Rollout, RolloutGroup
+
+GENERATIONS = "generations.jsonl"
+ORIGIN = "origin.json"
+TASK = "task"
+"""of origin and summary: the settings that the task's measures depend on"""
+WEIGHTS = "weights"
+"""of the summary of a stage: fingerprint of the model and of the stages that trained it"""
+Completer = Callable[[Sequence[Prompt]], Iterator[Sequence[RolloutGroup]]]
+"""prompts to groups of completions, a batch at a time"""
 
 
 def write_scores(
@@ -52,55 +71,18 @@ def write_scores(
     origin: Mapping[str, Any],
     remedy: str,
 ) -> None:
-    """Write `scores.jsonl`, then `summary.json` with the split's metrics and the fingerprints in `origin`.
+    """Write `scores.jsonl`, then `summary.json`: `origin`, which describes what was evaluated, and the metrics.
 
-    `remedy` is the command that goes on after a full disk.
+    `remedy` is the command that continues after a full disk.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    replace(folder / SCORES, b"".join(to_json(row) for row in rows), remedy)
+    replace(folder / SCORES, b"".join(encode(Score, row) for row in rows), remedy)
     summary = {"schema_version": SCHEMA_VERSION, "n": len(rows), **origin, "metrics": metrics}
-    replace(folder / SUMMARY, to_json(summary, indent=2), remedy)
-
-
-GENERATIONS = "generations.jsonl"
-ORIGIN = "origin.json"
-TASK = "task"
-"""of an origin: what the task's measures depend on"""
-
-KINDS = {
-    "id": str, "text": str, "token_ids": list, "finish_reason": str, "seed": int, "worker": str, "policy_version": int,
-}  # fmt: skip
-"""what a line of `generations.jsonl` holds"""
-ENDS = ("stop", "length")
-
-Completer = Callable[[Sequence[Prompt]], Iterator[Sequence[RolloutGroup]]]
-
-
-def generated_from(
-    weights: str,
-    tokenizer: str,
-    split: Mapping[str, str],
-    config: Config,
-    sampler: Sampler,
-    measures: Mapping[str, Any],
-) -> dict[str, Any]:
-    """What decides the completions of an evaluation and, as `task`, what its `measures` depend on. `weights` are a
-    fingerprint or, inside a run, the step; `split` is as of `materials.split_fingerprints`."""
-    return {
-        "model": config.model.path,
-        "weights": weights,
-        "dtype": config.model.dtype,
-        "quantize": config.model.quantize,
-        "tokenizer": tokenizer,
-        **split,
-        "sampler": sampler.name,
-        "max_new_tokens": config.sampling.max_new_tokens,
-        TASK: measures,
-    }
+    replace(folder / SUMMARY, encode(Summary, summary, indent=2), remedy)
 
 
 def same_completions(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two origins make the same completions, however they are measured."""
+    """Whether two origins make the same completions, perhaps measured in other ways."""
     return {**one, TASK: None} == {**other, TASK: None}
 
 
@@ -113,10 +95,10 @@ def obtain(
     report: Callable[[int], None] = lambda done: None,
     samples: int = 1,
 ) -> list[RolloutGroup]:
-    """Returns `samples` completions for each prompt, in their order: those that the folder has, the others from
-    `completer`, which is only called if one is missing, and saved as they come.
+    """Returns `samples` completions for each prompt, in the prompts' order: from the folder, or else from `completer`,
+    which is only called if one is missing; new ones are saved as they come.
 
-    `report` hears how many are there. UsageError where the folder's are of another `origin`.
+    `report` is called with the number of completed prompts. UsageError if the folder's are of another `origin`.
     """
     check_origin(folder, origin, remedy)
     found = _read(folder, prompts, samples)
@@ -127,15 +109,15 @@ def obtain(
             for batch in completer(missing):
                 for group in batch:
                     for n, rollout in enumerate(group.rollouts):
-                        lines.append(to_json(_row(group.prompt, n, rollout)))
+                        lines.append(to_json(to_row(_generation(group.prompt, n, rollout))))
                     found[group.prompt.id] = group
                 report(len(found))
     return [found[prompt.id] for prompt in prompts]
 
 
 def check_origin(folder: Path, origin: Mapping[str, Any], remedy: str) -> None:
-    """Write down what the folder's completions are made from; UsageError, with the differences, if that is known
-    already and is something else. What nothing was measured by yet may change."""
+    """Save what the folder's completions are made from; UsageError, with the differences, if the folder has another
+    origin. The settings of measures may change until there are scores."""
     path, now = folder / ORIGIN, json.loads(to_json(origin))
     if not path.exists():
         replace(path, to_json(now, indent=2), remedy)
@@ -156,47 +138,52 @@ def check_origin(folder: Path, origin: Mapping[str, Any], remedy: str) -> None:
         )
 
 
+def share_completions(folder: Path, made_from: Mapping[str, Any], weights: str, runs_dir: Path, remedy: str) -> None:
+    """Copy another run's completions of the same weights into the folder, if it has none yet.
+
+    `folder` is the evaluation of a stage; the same stage of a run with the same model, data, settings and stages so far
+    has the same `weights`.
+    """
+    if (folder / GENERATIONS).exists():
+        return
+    for run in reversed(list_runs(runs_dir)):
+        other = run.evaluation(folder.name)
+        with suppress(OSError, ValueError, TypeError, SmolsumError):  # an incomplete evaluation is made again
+            same = has_scores(other) and read_summary(other).weights == weights
+            if same and same_completions(json.loads((other / ORIGIN).read_bytes()), json.loads(to_json(made_from))):
+                replace(folder / GENERATIONS, (other / GENERATIONS).read_bytes(), remedy)
+                return
+
+
 def _flat(origin: Any) -> dict[str, Any]:
-    """An origin with a name for each setting: `task.target_tokens`."""
+    """An origin with dotted keys: `task.target_tokens`."""
     flat = dict[str, Any]()
     for key, value in (origin if isinstance(origin, dict) else {"": origin}).items():
         flat |= {f"{key}.{name}": part for name, part in value.items()} if isinstance(value, dict) else {key: value}
     return flat
 
 
-def _row(prompt: Prompt, sample: int, rollout: Rollout) -> dict[str, Any]:
-    return {
-        "id": prompt.id,
-        **({"sample": sample} if sample else {}),
-        "text": rollout.text,
-        "token_ids": list(rollout.token_ids),
-        "finish_reason": rollout.finish_reason,
-        "seed": rollout.seed,
-        "worker": rollout.worker,
-        "policy_version": rollout.policy_version,
-    }
+def _generation(prompt: Prompt, sample: int, rollout: Rollout) -> Generation:
+    return Generation(
+        id=prompt.id,
+        sample=sample,
+        text=rollout.text,
+        token_ids=list(rollout.token_ids),
+        finish_reason=rollout.finish_reason,
+        seed=rollout.seed,
+        worker=rollout.worker,
+        policy_version=rollout.policy_version,
+    )
 
 
 def _read(folder: Path, prompts: Sequence[Prompt], samples: int) -> dict[str, RolloutGroup]:
-    """The saved completions by id, of prompts that have all of theirs; their log-probs were not kept."""
+    """The saved completions by id, without log-probs, of prompts that have all of theirs."""
     saved: dict[str, dict[int, Rollout]] = {}
-    for number, row in enumerate(read_jsonl(folder / GENERATIONS), start=1):
-        if not _is_saved(row):
-            where = f"{folder / GENERATIONS}:{number}"
-            raise SmolsumError(
-                f"{where} is not a saved completion, so the file is damaged",
-                hint="remove that line; only its example is completed again",
-            )
+    hint = "remove that line; only its example is completed again"
+    for row in read_lines(folder / GENERATIONS, Generation, hint=hint):
         rollout = Rollout(
-            tuple(row["token_ids"]), (), row["finish_reason"], row["policy_version"], row["worker"], row["seed"],
-            row["text"],
-        )  # fmt: skip
-        saved.setdefault(row["id"], {})[row.get("sample", 0)] = rollout
+            tuple(row.token_ids), (), row.finish_reason, row.policy_version, row.worker, row.seed, row.text
+        )
+        saved.setdefault(row.id, {})[row.sample] = rollout
     whole = [prompt for prompt in prompts if len(saved.get(prompt.id, ())) == samples]
     return {p.id: RolloutGroup(p, tuple(saved[p.id][n] for n in range(samples))) for p in whole}
-
-
-def _is_saved(row: Mapping[str, Any]) -> bool:
-    typed = all(isinstance(row.get(key), kind) for key, kind in KINDS.items())
-    typed = typed and isinstance(row.get("sample", 0), int)
-    return typed and row["finish_reason"] in ENDS and all(isinstance(i, int) and i >= 0 for i in row["token_ids"])

@@ -15,9 +15,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 from smolsum import console
-from smolsum.evaluate.judgements import Judgement
 from smolsum.llm.client import DEFAULT_JUDGE
 from smolsum.runs.paths import RunPaths
+from smolsum.runs.records import Judgement
 from smolsum.tasks.base import ErrorKind, Headline, Row, Task
 from smolsum.types import COMPOSITE, Criterion
 

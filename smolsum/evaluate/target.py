@@ -31,8 +31,8 @@ class Target:
     folder: Path
     label: str
     checkpoint: Checkpoint | None = None
-    behind: ApiModel | None = None
-    """where another model answers in the place of the one of the settings, which then only counts tokens"""
+    api: ApiModel | None = None
+    """the model that answers instead of the configured one, which then only counts tokens"""
     chosen: str = ""
     """why this checkpoint, in a sentence, where it was not named"""
 
@@ -55,8 +55,8 @@ class Target:
     def identity(self, policy: Policy) -> dict[str, Any]:
         """What the summary says of the model: its path, and its weights' fingerprint or, in a run, the step; of one
         behind an endpoint its name and where that is."""
-        if self.behind is not None:
-            endpoint = self.behind.endpoint
+        if self.api is not None:
+            endpoint = self.api.endpoint
             return {"path": endpoint.model, "dtype": "", "weights": f"{BEHIND}{endpoint.address}"}
         if self.checkpoint is None:
             return {"path": self.config.model.path, "dtype": policy.dtype, "weights": weights_hash(policy.path)}
@@ -115,14 +115,14 @@ def baseline_targets(
     config_file: Path | None,
     sets: Sequence[str],
     workers: str = "",
-    behind: Sequence[ApiModel] = (),
+    apis: Sequence[ApiModel] = (),
 ) -> list[Target]:
-    """A model that nobody has trained, or those `behind` endpoints, once for each prompt variant (default: the task's
+    """A model that nobody has trained, or the `apis`, once for each prompt variant (default: the task's
     own). UsageError for a variant that the task does not know, and for one name for several."""
     config = _settings(model, config_file, sets, runs_dir, workers, task)
     asked = TASKS[config.task.name]
     chosen = list(dict.fromkeys(variants or asked.baselines))
-    answering: Sequence[ApiModel | None] = behind or (None,)
+    answering: Sequence[ApiModel | None] = apis or (None,)
     if name and len(chosen) * len(answering) > 1:
         raise UsageError(
             f"--name is for one prompt and one model, and there are {len(chosen) * len(answering)}",
@@ -135,7 +135,7 @@ def baseline_targets(
             told = replace(config, task=asked.variant(config.task, variant))
             given = f"{_of(config)}{plain(called)}-{_prompt(variant)}-{split}{_suffix(sampler)}"
             folder = _folder(runs_dir, name or f"baseline-{given}")
-            subjects.append(Target(told, folder, folder.name, behind=other))
+            subjects.append(Target(told, folder, folder.name, api=other))
     return subjects
 
 

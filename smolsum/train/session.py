@@ -10,7 +10,9 @@ from typing import Any
 from smolsum.config.sections import Config
 from smolsum.console import stop_signals
 from smolsum.errors import InterruptedRun, MachineError, SmolsumError, UnreachableError
-from smolsum.evaluate.stages import score_stage
+from smolsum.evaluate.run import Evaluation, score
+from smolsum.evaluate.sampling import complete
+from smolsum.evaluate.storage import share_completions
 from smolsum.evaluate.tables import headline_table, lacking
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.policy import ranks
@@ -234,11 +236,13 @@ class Session:
             self.progress.phase(f"evaluating on the test split: {label}")
             self._status("running", label, phase="evaluating")
             self._evaluating = True
-            setup = self.setup
-            score_stage(
-                setup.policy, setup.task, setup.prompts["test"], setup.measure, setup.provenance, self.config,
-                self.paths, label=label, step=self.step, trained=self.fingerprints.get(label, ""),
+            setup, remedy = self.setup, self.paths.resume_command
+            stage = Evaluation(
+                folder, label, self.config, setup.task, "test", setup.prompts["test"], setup.measure, setup.provenance,
+                remedy, step=self.step, trained=self.fingerprints.get(label, ""),
             )  # fmt: skip
+            share_completions(folder, stage.made_from, stage.weights, self.paths.root.parent, remedy)
+            score(stage, lambda missing: complete(setup.policy, missing, self.config, version=self.step))
             self._evaluating = False
         self.results[label] = read_summary(folder).metrics
 

@@ -12,7 +12,7 @@ from typing import Any
 from smolsum.config.presets import walk
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError
-from smolsum.evaluate.prompts import SPLITS, encode_prompts, matching, split_fingerprints
+from smolsum.evaluate.prompts import SPLITS, encode_prompts, meteor_matching, split_fingerprints
 from smolsum.files import digest
 from smolsum.policy import ranks
 from smolsum.policy.cpu.blas import preload
@@ -75,7 +75,7 @@ def prepare(config: Config) -> Setup:
                 f"{dropped} prompts of the {name} split are longer than {config.data.max_input_tokens} tokens "
                 "and were dropped"
             )
-    matcher = matching(task, config, warnings.append)
+    matcher = meteor_matching(task, config, warnings.append)
     provenance = {
         "model": {"path": config.model.path, "dtype": policy.dtype, "weights": weights_hash(policy.path)}
         | {"quantize": config.model.quantize},

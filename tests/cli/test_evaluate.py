@@ -42,6 +42,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C works also where the tests run in the background, which starts them with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -256,7 +264,7 @@ def test_damaged_generations(damage: str, run: Path, call: Call) -> None:
     (folder / "generations.jsonl").write_text("\n".join([lines[0], json.dumps(whole), *lines[2:]]) + "\n")
     code, _, err = call("eval", "tiny", *_settings(run))
     assert code == 1
-    assert "generations.jsonl:2 is not a saved completion" in err
+    assert "generations.jsonl:2 is damaged" in err
 
 
 def test_seeded_sampling(run: Path, call: Call) -> None:

@@ -15,9 +15,17 @@ import pytest
 from support.judge_server import KEY, JudgeServer, Mischief, Reply, answer, failure, score_of, serving
 
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
-from smolsum.evaluate.agreement import judge_facts, judges_agreement
-from smolsum.evaluate.judgements import JUDGEMENTS, Ledger
-from smolsum.evaluate.judging import Estimate, Item, Judged, judge_items
+from smolsum.evaluate.judging import (
+    JUDGEMENTS,
+    Estimate,
+    Item,
+    Judged,
+    JudgeJob,
+    JudgeOptions,
+    ask_judge,
+    judge_facts,
+    judges_agreement,
+)
 from smolsum.evaluate.tables import judged_columns, judged_summary
 from smolsum.files import read_jsonl
 from smolsum.llm.client import ChatClient, Endpoint, find_endpoint
@@ -48,13 +56,11 @@ def judge(
     concurrency: int = 4,
     fresh: bool = False,
     approve: Callable[[Estimate], bool] = lambda estimate: True,
+    key: str | None = None,
 ) -> tuple[Judged, SmolsumError | None]:
-    endpoint = Endpoint(server.url, model, server.key)
-    with Ledger(folder, endpoint.name, "again", fresh=fresh) as ledger:
-        return judge_items(
-            items, CRITERIA, endpoint, rounds=rounds, concurrency=concurrency,
-            retry=retry, ledger=ledger, approve=approve, report=lambda done, failed: None,
-        )  # fmt: skip
+    endpoint = Endpoint(server.url, model, server.key if key is None else key)
+    options = JudgeOptions(endpoint, None, rounds, concurrency, retry, lambda name, cost: approve(cost), fresh)
+    return ask_judge(JudgeJob(folder, items, CRITERIA, "again"), endpoint, options)
 
 
 def scores(judged: Judged) -> dict[tuple[str, int, str], float | None]:
@@ -285,12 +291,9 @@ def test_an_unknown_judge_costs_one_request(tmp_path: Path) -> None:
 
 def test_a_refused_key_is_said_at_once(tmp_path: Path) -> None:
     """A wrong key is an error before the first question."""
-    with serving(key=KEY) as server, Ledger(tmp_path, "judge-a", "again") as ledger:
+    with serving(key=KEY) as server:
         with pytest.raises(UsageError, match="refuses the key"):
-            judge_items(
-                ITEMS, CRITERIA, Endpoint(server.url, "judge-a", "wrong"), rounds=1, concurrency=4, retry=QUICK,
-                ledger=ledger, approve=lambda estimate: True, report=lambda done, failed: None,
-            )  # fmt: skip
+            judge(server, tmp_path, key="wrong")
         assert not server.asked
 
 
@@ -327,12 +330,9 @@ def test_a_judge_that_never_scores_is_left_soon(always: Reply, kind: type[Smolsu
 def test_nothing_listens(tmp_path: Path) -> None:
     """A port that nobody serves is said at once."""
     with serving() as server:
-        url = server.url
-    with Ledger(tmp_path, "judge-a", "again") as ledger, pytest.raises(UnreachableError, match="does not answer"):
-        judge_items(
-            ITEMS, CRITERIA, Endpoint(url, "judge-a"), rounds=1, concurrency=4, retry=QUICK, ledger=ledger,
-            approve=lambda estimate: True, report=lambda done, failed: None,
-        )  # fmt: skip
+        pass
+    with pytest.raises(UnreachableError, match="does not answer"):
+        judge(server, tmp_path)
 
 
 def test_a_server_without_response_formats(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_two_judges(tmp_path: Path) -> None:
         second, _ = judge(server, tmp_path, model="judge-b")
     agreed = judges_agreement(CRITERIA, first, second)
     assert agreed["composite"]["n"] == len(ITEMS)
-    assert first.bench.name != second.bench.name
+    assert first.spec.name != second.spec.name
     facts = judge_facts(CRITERIA, first)
     assert facts["noise"]["faithfulness"]["round_sd"] == 0
     json.dumps(facts, allow_nan=False)
@@ -407,7 +407,7 @@ def test_judges_of_one_name_are_told_apart(tmp_path: Path) -> None:
         first, _ = judge(one, tmp_path / "a", rounds=1)
         second, _ = judge(two, tmp_path / "a", rounds=1)
         assert (len(one.asked), len(two.asked)) == (ALL, ALL)
-        assert first.bench.name != second.bench.name
+        assert first.spec.name != second.spec.name
         assert {row["endpoint"] for row in read_jsonl(tmp_path / "a" / JUDGEMENTS)} == {one.url, two.url}
         assert judge_facts(CRITERIA, first)["endpoint"] == one.url
     assert Endpoint("https://api.openai.com/v1", "m").name == "m"
@@ -462,7 +462,7 @@ def test_damaged_judgements(damage: dict[str, Any], tmp_path: Path) -> None:
         path = tmp_path / JUDGEMENTS
         rows = read_jsonl(path)
         path.write_text("".join(json.dumps(row) + "\n" for row in [rows[0], rows[1] | damage, *rows[2:]]))
-        with pytest.raises(SmolsumError, match=r"judgements\.jsonl:2 is no judgement"):
+        with pytest.raises(SmolsumError, match=r"judgements\.jsonl:2 is damaged"):
             judge(server, tmp_path, rounds=1)
 
 
