@@ -1,1 +1,1 @@
-"""One module a command: its flags, its help, and what it calls. Imports what it runs inside, as help must be quick."""
+"""The command line: a module for each command. `main` parses, `options` declares shared flags."""

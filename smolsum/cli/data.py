@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def data(
-    task: Annotated[str, typer.Argument(metavar="TASK", help=f"Whose data: {', '.join(NAMES)}.", show_default=False)],
+    task: Annotated[str, typer.Argument(metavar="TASK", help=f"Task: {', '.join(NAMES)}.", show_default=False)],
     output: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Write train.jsonl, validation.jsonl and test.jsonl there.", show_default=False
+            metavar="DIR", help="Write train.jsonl, validation.jsonl and test.jsonl to this folder.", show_default=False
         ),
     ] = None,
     preview: Annotated[int, typer.Option(metavar="N", min=1, help="Examples of each split to print.")] = 3,
@@ -33,7 +33,7 @@ def data(
     """Show the prompts that a task trains and is tested on, or write them to files.
 
     \b
-    What are hard prompts like? And a set of one's own, to be edited and given back with --set data.path=DIR:
+    Show hard prompts; write a data set to edit and use with --set data.path=DIR:
       smolsum data strict-json --set task.simple=0 --set task.medium=0 --set task.hard=1
       smolsum data strict-json --set task.train_prompts=5000 --output my-json
     """
@@ -64,7 +64,7 @@ def data(
 
 
 def _line(example: Example) -> str:
-    """The example as a row of a file that `--set data.path` takes."""
+    """Returns the example as a row of a file that `--set data.path` takes."""
     references: dict[str, Any] = {}
     if example.references:
         one = len(example.references) == 1
@@ -74,7 +74,7 @@ def _line(example: Example) -> str:
 
 
 def _write(folder: Path, contents: dict[str, str]) -> None:
-    """One file a split; never over one that is there."""
+    """Writes a file for each split. UsageError where one exists."""
     for name in contents:
         if (path := folder / f"{name}.jsonl").exists():
             raise UsageError(f"{path} exists already", hint="--output with another directory")

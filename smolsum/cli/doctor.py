@@ -21,11 +21,11 @@ def doctor(
     runs_dir: RunsFlag = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, for an issue.")] = False,
 ) -> None:
-    """Say what this machine can do and, for what it cannot, the command that mends it.
+    """Check what this machine can do, and print a command for each shortcoming.
 
-    Loads no model and shows no key. The exit code is 4 where something fails that training needs or that you set up.
+    Loads no model and shows no key. The exit code is 4 if something fails that training needs or that you set up.
     """
-    from smolsum.cli.machine import examine
+    from smolsum.cli.checks import examine
 
     findings = examine(
         os.environ,
@@ -40,7 +40,7 @@ def doctor(
             name = one.name if one.name == one.group else f"{one.group}: {one.name}"
             console.data(f"{one.level:<4}  {name}: {one.detail}")
             if one.command:
-                console.data(f"      to mend it: {one.command}")
+                console.data(f"      fix: {one.command}")
     failed = [one for one in findings if one.level == "fail"]
     if failed:
         raise MachineError(

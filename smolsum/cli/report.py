@@ -27,7 +27,7 @@ def report(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where it is written.  [default: report/ in the run; of several runs, beside their folder]",
+            help="Folder of the report.  [default: report/ in the run; for several runs, in the working directory]",
             show_default=False,
         ),
     ] = None,
@@ -41,7 +41,7 @@ def report(
     For a paper:
       smolsum report runs/* --format latex
 
-    Runs that are damaged, unfinished or of another kind are named and left out. The same runs give the same bytes.
+    Runs that are damaged, unfinished or of another kind are left out with a warning. The same runs give the same bytes.
     """
     from smolsum.report.build import build
     from smolsum.report.collect import gather

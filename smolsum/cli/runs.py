@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from smolsum.runs.listing import Listed
 
 STOPPED = ("failed", "interrupted", "STALE", "damaged")
-"""states in which somebody has to do something"""
+"""States whose hint is worth showing."""
 
 
 def runs(
     runs_dir: RunsFlag = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all that is known as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """List runs with their state and newest scores, the newest last, then the evaluations beside them."""
+    """List runs with their state and newest scores, the newest last, then other evaluations."""
     from smolsum.runs.listing import inventory
 
     folder = runs_folder(runs_dir)
@@ -42,7 +42,7 @@ def runs(
 
 
 def _table(found: list[Listed], head: str) -> None:
-    """The runs and evaluations of one task, below `head`."""
+    """Prints the runs and evaluations of one task; `head` is the title of their names."""
     from smolsum.runs.listing import SHOWN
 
     titles = {key: title for one in found for key, title in one.titles.items()}

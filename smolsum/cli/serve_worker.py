@@ -22,15 +22,15 @@ def serve_worker(
         str, typer.Option(metavar="MODEL", help="Preset (tiny, tiny-lfm, qwen, lfm), local directory or hub id.")
     ] = "tiny",
     engine: Annotated[
-        str, typer.Option(metavar="ENGINE", help="mlx: in this process; vllm: a vLLM server of its own beside it.")
+        str, typer.Option(metavar="ENGINE", help="mlx: in this process; vllm: a vLLM server in a process of its own.")
     ] = "mlx",
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where to listen; others than loopback need a token.")
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on; any but loopback needs a token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any that is free.")] = 8100,
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="Port; 0: any free one.")] = 8100,
     token: Annotated[
         str | None,
-        typer.Option(metavar="TOKEN", help="Whoever asks must bear it.  [default: $SMOLSUM_WORKER_TOKEN]"),
+        typer.Option(metavar="TOKEN", help="Bearer token that clients must send.  [default: $SMOLSUM_WORKER_TOKEN]"),
     ] = None,
     vllm_python: VllmPythonFlag = None,
     dtype: Annotated[
@@ -52,7 +52,7 @@ def serve_worker(
     ] = None,
     work_dir: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The one folder that is written to.  [default: a temporary one]"),
+        typer.Option(metavar="DIR", help="The only folder that is written to.  [default: a temporary one]"),
     ] = None,
 ) -> None:
     """Sample rollouts for a trainer on another machine; print the URL once ready.
@@ -79,8 +79,7 @@ def serve_worker(
     listener = listen(host, port, secret)
     from smolsum.worker.server import Settings, serve  # loads MLX
 
-    # vLLM's own process has another working directory; a link in an environment stays one, or Python would not see
-    # that environment
+    # vLLM's process has another working directory; not resolve(), as Python finds its environment by the link
     python = vllm_python or sys.executable
     if os.sep in python:
         python = str(Path(python).expanduser().absolute())

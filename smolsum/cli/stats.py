@@ -33,11 +33,9 @@ def stats(
     ] = None,
     alternative: Annotated[
         Literal["two-sided", "greater", "less"],
-        typer.Option(help="What is asked of B: that it differs, is greater, is less."),
+        typer.Option(help="Alternative hypothesis: B differs, is greater, is less."),
     ] = "two-sided",
-    matched: Annotated[
-        bool, typer.Option("--matched", help="The runs of both sides belong together in the order given.")
-    ] = False,
+    matched: Annotated[bool, typer.Option("--matched", help="Pair the runs of both sides in the order given.")] = False,
     form: Annotated[
         Literal["table", "md", "csv", "json"], typer.Option("--format", help="How results are written.")
     ] = "table",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 VERBS = {"paused": "stays paused", "pausing": "pauses after its step", "stopping": "stops after its step"}
 PAGE_SIZE = (120, 40)
-"""Characters of a page that is printed where there is no terminal to fill."""
+"""Columns and lines of a page that is printed without a terminal."""
 
 
 def watch(
@@ -37,12 +37,12 @@ def watch(
     ] = None,
     other: Annotated[
         str | None,
-        typer.Argument(metavar="RUN2", help="A second run, drawn beside the first.", show_default=False),
+        typer.Argument(metavar="RUN2", help="A second run, drawn next to the first.", show_default=False),
     ] = None,
     runs_dir: RunsFlag = None,
     readonly: Annotated[bool, typer.Option("--readonly", help="Without pause and stop.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Print the page as plain text and exit.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print state, metrics and signals as JSON and exit.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print state, metrics and alerts as JSON and exit.")] = False,
     ascii: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII characters only.")] = False,
 ) -> None:
     """Look at a run while it trains, or afterwards.
@@ -51,7 +51,7 @@ def watch(
     both with a checkpoint; ? shows all keys.
     """
     if once and as_json:
-        raise UsageError("--once and --json are two forms of one answer", hint="leave one out")
+        raise UsageError("--once and --json cannot be combined", hint="leave one out")
 
     from smolsum.runs.paths import open_run
     from smolsum.watch.launch import document, whole
@@ -69,14 +69,14 @@ def watch(
         return
     if not interactive:
         if not once:
-            console.narrate("this is no terminal that can be redrawn: one page, as of --once")
+            console.narrate("not a terminal that can be redrawn: printing one page, as with --once")
         print_page(paths, second, ascii=ascii)
         return
     show(paths, second, ascii=ascii, readonly=readonly)
 
 
 def able_to_draw() -> bool:
-    """Whether a view can be opened: keys and stderr, where it is drawn, are a terminal that can move its cursor."""
+    """Whether the view can be opened: stdin and stderr, where it is drawn, are a terminal that can move its cursor."""
     return sys.stdin.isatty() and sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "")
 
 
@@ -90,12 +90,12 @@ def print_page(paths: RunPaths, second: RunPaths | None, *, ascii: bool) -> None
     look = ViewOptions(ascii=ascii or not encoding.lower().startswith("utf"))
     other = whole(second) if second else None
     for line in plain_page(whole(paths), other, look, size.columns, size.lines):
-        console.data(line.encode(encoding, "replace").decode(encoding))  # what was sampled may hold any character
+        console.data(line.encode(encoding, "replace").decode(encoding))  # a completion may contain any character
 
 
 def show(paths: RunPaths, second: RunPaths | None, *, ascii: bool, readonly: bool) -> None:
-    """Opens the view until the user leaves it, then says how the run stands; exits with 1 if the view broke."""
-    gc.disable()  # until the first page: nothing of what is loaded and read for it is garbage
+    """Opens the view until the user leaves it, then prints the run's state; exits with 1 if the view failed."""
+    gc.disable()  # speeds up the first page, whose loading makes no garbage
     from datetime import UTC, datetime
 
     from smolsum.runs.reader import Run
@@ -111,7 +111,7 @@ def show(paths: RunPaths, second: RunPaths | None, *, ascii: bool, readonly: boo
     after = Run(paths)
     after.poll_status()
     lives = process_lives(after.status.pid)
-    after.poll()  # whoever was gone before has said its last words
+    after.poll()  # a process that had ended before has written everything
     stands = run_state(after, datetime.now(UTC), lambda _: lives, gone_s=0.0)
     if stands.alive:
         console.narrate(f"run {VERBS.get(stands.state, 'continues')}: {paths.watch_command}")
@@ -124,19 +124,19 @@ def show(paths: RunPaths, second: RunPaths | None, *, ascii: bool, readonly: boo
 
 
 def _ask_the_terminal_for_its_size() -> None:
-    """Textual would believe these, whatever size the terminal has or takes."""
+    """Removes variables that Textual would trust over the real size of the terminal."""
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
 
 
 def _forget_keys() -> None:
-    """Keys that were pressed before there was something to see are not meant for it: a space would pause the run."""
+    """Drops keys that were pressed before the view appeared: a space would pause the run."""
     with suppress(termios.error):
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
 
 
 def _newest(folder: Path, *, ask: bool) -> RunPaths | None:
-    """The newest run; where several are at work, the one that the user picks, None if he picks none."""
+    """Returns the newest run. With `ask`, a run being trained comes first; the user picks one of several or none."""
     from smolsum.runs.paths import list_runs
 
     found = list_runs(folder)

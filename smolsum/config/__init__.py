@@ -1,1 +1,1 @@
-"""TODO."""
+"""Settings: their records, kinds, presets, and the origin of each value."""

@@ -10,8 +10,8 @@ import pytest
 from support.judge_server import serving
 from support.serving import face
 
-from smolsum.cli import machine, main
-from smolsum.cli.machine import Finding
+from smolsum.cli import checks, main
+from smolsum.cli.checks import Finding
 from smolsum.worker.engines.mlx import MlxEngine
 
 Examine = Callable[..., dict[str, Finding]]
@@ -20,10 +20,10 @@ Examine = Callable[..., dict[str, Finding]]
 @pytest.fixture
 def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Examine:
     """All findings by name, in an environment of the test's own; MLX is not started again."""
-    monkeypatch.setattr(machine, "PROBE", 'print(\'{"device": "Device(gpu, 0)", "blas": "", "gflops": 900}\')')
+    monkeypatch.setattr(checks, "PROBE", 'print(\'{"device": "Device(gpu, 0)", "blas": "", "gflops": 900}\')')
 
     def run(online: bool = False, **environ: str) -> dict[str, Finding]:
-        found = machine.examine(environ, runs_dir=tmp_path / "runs", vllm_python="/no/python", online=online)
+        found = checks.examine(environ, runs_dir=tmp_path / "runs", vllm_python="/no/python", online=online)
         return {one.name: one for one in found}
 
     return run
@@ -44,7 +44,7 @@ def test_this_machine(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkey
 
 def test_a_broken_mlx_is_told(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes the probe down is a finding, with the last thing it said."""
-    monkeypatch.setattr(machine, "PROBE", "raise ImportError('libmlx.so: no such file')")
+    monkeypatch.setattr(checks, "PROBE", "raise ImportError('libmlx.so: no such file')")
     found = examine()["MLX device"]
     assert found.level == "fail"
     assert "ImportError: libmlx.so: no such file" in found.detail
@@ -53,9 +53,9 @@ def test_a_broken_mlx_is_told(examine: Examine, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_slow_blas_is_told(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
     """MLX's own products are slow on a Linux CPU, and that can be mended."""
-    monkeypatch.setattr(machine.sys, "platform", "linux")
+    monkeypatch.setattr(checks.sys, "platform", "linux")
     monkeypatch.delenv("SMOLSUM_BLAS", raising=False)
-    monkeypatch.setattr(machine, "PROBE", 'print(\'{"device": "Device(cpu, 0)", "blas": "", "gflops": 4}\')')
+    monkeypatch.setattr(checks, "PROBE", 'print(\'{"device": "Device(cpu, 0)", "blas": "", "gflops": 4}\')')
     found = examine()["BLAS"]
     assert (found.level, "libopenblas" in found.command) == ("warn", True)
 

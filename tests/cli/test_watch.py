@@ -57,7 +57,7 @@ def test_newest_is_the_default(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["watch", "--runs-dir", str(tmp_path)]) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith(" newer ")
-    assert "no terminal that can be redrawn" in captured.err
+    assert "not a terminal that can be redrawn" in captured.err
 
 
 def test_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +125,7 @@ def test_flags_of_the_view_need_it(tmp_path: Path, capsys: pytest.CaptureFixture
     [
         (["--once"], "no runs in"),
         (["none", "--once"], "no run 'none' in"),
-        (["--once", "--json"], "two forms of one answer"),
+        (["--once", "--json"], "cannot be combined"),
     ],
 )
 def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str], line: list[str], said: str) -> None:

