@@ -177,7 +177,7 @@ def _best(run: RunPaths, config: Config, reference: str) -> tuple[Checkpoint, st
     best = best_of(checkpoints.list_checkpoints(run), config.stages)
     if best is None:
         raise _no_best(reference)
-    found, stage = of_checkpoint(best), best.meta.get("stage")
+    found, stage = of_checkpoint(best), best.meta.stage
     score = TASKS[config.task.name].score
     said = ", ".join(
         f"{name} {found[key]:.3f}" for key, name in (("score", score), ("reward", "reward")) if key in found

@@ -1,4 +1,4 @@
-"""The journal of a run: the one writer of its metrics, events, status, completions and log."""
+"""The journal of a run: the only writer of its metrics, events, status, completions and log."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from smolsum.errors import SmolsumError
 from smolsum.files import Lines, end_of_lines, finite, read_bytes, replace, rows_with_starts, to_json, writing
 from smolsum.runs.paths import RunPaths, last_attempt
+from smolsum.runs.records import SCHEMA_VERSION, Event, State, Status, StepRow, encode, parse
 
-SCHEMA_VERSION = 1
-State = Literal["starting", "running", "pausing", "paused", "finished", "failed", "interrupted"]
 ALIVE: tuple[State, ...] = ("starting", "running", "pausing", "paused")
-"""States of a run that a process is at work on."""
+"""States of a run that a process works on."""
 
 
 class Journal:
-    """Writes one attempt of a run, from one thread of the process that holds the run (`runs.acquire`), but for `beat`.
+    """Writes one attempt of a run, in the process that holds the run (`paths.acquire`); only `beat` may be called from
+    another thread.
 
-    Each call leaves whole lines and whole files, or raises SmolsumError and leaves what was there before.
-    JSON has no NaN and no infinity: they are written as null.
+    Each call leaves whole lines and whole files, or raises SmolsumError and leaves the files as they were. JSON cannot
+    hold NaN or infinities: they become null.
     """
 
     def __init__(self, paths: RunPaths, attempt: int) -> None:
         self._paths = paths
         self._attempt = attempt
-        self._said: dict[str, Any] = {}
-        self._saying = threading.Lock()  # the heartbeat comes from another thread
+        self._status: dict[str, Any] = {}
+        self._lock = threading.Lock()  # the heartbeat comes from another thread
         with ExitStack() as files:
             self._metrics = files.enter_context(Lines(paths.metrics, paths.resume_command))
             self._events = files.enter_context(Lines(paths.events, paths.resume_command))
@@ -46,27 +46,25 @@ class Journal:
         self._files.close()
 
     def metrics(self, row: Mapping[str, float | int | str | None]) -> None:
-        """Appends a step's line; `row` has its number under `step`. An event tells what was not finite.
-
-        The first line of the file starts with `schema_version`.
-        """
+        """Appends the line of a step, which `row` has under `step`; an event names the values that were not finite. The
+        first line of the file starts with `schema_version`."""
         first = self._metrics.size == 0
         head = {"schema_version": SCHEMA_VERSION} if first else {}
         line = to_json(head | self._checked(row, "metrics", row["step"]))
         self._metrics.append(line)
 
     def completions(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Writes the rollouts of a step, in the place of those that an earlier attempt wrote for it."""
+        """Writes the rollouts of a step, replacing those of an earlier attempt."""
         content = b"".join(to_json(self._checked(row, "completions", step)) for row in rows)
         replace(self._paths.completions(step), content, self._paths.resume_command)
 
     def event(self, kind: str, message: str, **fields: Any) -> None:
-        """Appends what happened, a sentence for the user, with its time (ISO 8601, UTC) and attempt."""
+        """Appends an event: a sentence for the user, with its time (ISO 8601, UTC) and attempt."""
         row = {"time": _now(), "attempt": self._attempt, "kind": kind, "message": message}
-        self._events.append(to_json(finite(row | fields)))
+        self._events.append(encode(Event, finite(row | fields)))
 
     def status(self, state: State, *, step: int, phase: str, stage: str, **fields: Any) -> None:
-        """Replaces what the run says of itself; `heartbeat` is the time of it (ISO 8601, UTC)."""
+        """Replaces status.json; `heartbeat` is the time of writing (ISO 8601, UTC)."""
         row = {
             "schema_version": SCHEMA_VERSION,
             "state": state,
@@ -77,11 +75,11 @@ class Journal:
             "pid": os.getpid(),
             "host": platform.node(),
         }
-        with self._saying:
-            self._say(row | fields)
+        with self._lock:
+            self._write_status(row | fields)
 
     def failure(self, error: BaseException, step: int) -> None:
-        """Writes down how the attempt ended: the traceback in its log, an event and the status with the hint."""
+        """Records how the attempt ended: the traceback in its log, an event, and the status with the hint."""
         hint = error.hint if isinstance(error, SmolsumError) else self._paths.resume_command
         state: State = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         stopped = "interrupted by the user" if isinstance(error, KeyboardInterrupt) else type(error).__name__
@@ -91,28 +89,26 @@ class Journal:
         self.status(state, step=step, phase=state, stage="", error=message, hint=hint)
 
     def beat(self, *, pausing: bool = False) -> None:
-        """Renews the heartbeat of the last status, from any thread; does nothing before the first and after the last.
+        """Renews the heartbeat of the last status, from any thread; does nothing before the first status and after the
+        end of the run. `pausing`: the run pauses after the step under way."""
+        with self._lock:
+            if self._status.get("state") in ALIVE:
+                if self._status["state"] in ("running", "pausing"):
+                    self._status["state"] = "pausing" if pausing else "running"
+                self._write_status(self._status)
 
-        `pausing` says that the step under way is the last before a pause.
-        """
-        with self._saying:
-            if self._said.get("state") in ALIVE:
-                if self._said["state"] in ("running", "pausing"):
-                    self._said["state"] = "pausing" if pausing else "running"
-                self._say(self._said)
-
-    def _say(self, row: dict[str, Any]) -> None:
-        self._said = row
-        content = to_json(finite(row | {"heartbeat": _now()}), indent=2)
+    def _write_status(self, row: dict[str, Any]) -> None:
+        self._status = row
+        content = encode(Status, finite(row | {"heartbeat": _now()}), indent=2)
         replace(self._paths.status, content, self._paths.resume_command)
 
     def log(self, text: str) -> None:
-        """Appends text, a traceback say, to the attempt's log, after the time."""
+        """Appends the time and a text, such as a traceback, to the log of the attempt."""
         content = f"{_now()} {text.rstrip()}\n".encode("utf-8", "backslashreplace")
         self._log.append(content)
 
     def _checked(self, row: Mapping[str, Any], what: str, step: object) -> dict[str, Any]:
-        """Returns `row` as JSON can hold it, after an event if that changed it."""
+        """Returns `row` with null for values that are not finite, and records an event about them."""
         clean = {key: finite(value) for key, value in row.items()}
         changed = [key for key, value in row.items() if clean[key] is not value]
         if changed:
@@ -122,16 +118,15 @@ class Journal:
 
 
 def discard_after(paths: RunPaths, step: int) -> int:
-    """Takes back the metrics lines after `step`, which a resumed run writes again; returns their number.
+    """Removes the metrics lines after `step`, which a resumed run writes again; -1 removes all. Returns their number.
 
-    They move to `logs/attempt_<n>-discarded.jsonl`, and with them a last line that is half written; n is the
-    last attempt, so call this before the next one's Journal is open. -1 takes back all. Events stay: they did
-    happen.
+    They move to `logs/attempt_<n>-discarded.jsonl`, together with a half-written last line; n is the last attempt, so
+    call this before the Journal of the next one is open. Events stay: they did happen.
     """
     content = read_bytes(paths.metrics)
     kept = end = end_of_lines(content)
     for start, row in reversed(rows_with_starts(content, paths.metrics)):
-        if row["step"] <= step:
+        if parse(row, StepRow, str(paths.metrics)).step <= step:
             break
         kept = start
     if kept == len(content):
@@ -144,7 +139,7 @@ def discard_after(paths: RunPaths, step: int) -> int:
             file.write(taken)
             file.flush()
             os.fsync(file.fileno())
-    # only now: killed in between, the lines are twice on the disk, and not lost
+    # in this order a kill in between leaves the lines twice, and loses none
     replace(paths.metrics, content[:kept], paths.resume_command, durable=True)
     return taken.count(b"\n")
 

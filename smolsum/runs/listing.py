@@ -1,4 +1,4 @@
-"""What lies in a runs directory: each run with its state and its newest evaluation, each evaluation beside the runs."""
+"""`smolsum runs`: each run with its state and newest evaluation, then the evaluations outside of runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from smolsum.runs.records import SUMMARY, Summary, has_scores
 from smolsum.runs.status import process_lives, run_state
 
 SHOWN = ("length/within_tol", "rouge", "meteor", "bleu", "composite")
-"""metrics of a summary's evaluation that a list has room for; of an evaluation of something else its headlines"""
+"""Metrics that a list has room for; an evaluation that has none of them shows its headlines."""
 
 
 @dataclass(frozen=True)
@@ -32,33 +32,33 @@ class Listed:
     """empty where it is not known"""
     model: str
     rewards: str
-    """of stages that differ in them: `length > meteor`"""
+    """by stage, where stages differ: `length > meteor`"""
     started: str
-    """ISO 8601, as the run has it; empty where it is not known"""
+    """ISO 8601; empty where it is not known"""
     hint: str
-    """the command that goes on where something is wrong"""
+    """the command that helps where something is wrong"""
     metrics: dict[str, float | None]
-    """those of `SHOWN` that its newest evaluation has, or its headlines"""
+    """of its newest evaluation: those of `SHOWN`, or its headlines"""
     titles: dict[str, str]
-    """of those metrics, for people"""
+    """of those metrics"""
 
 
 def inventory(folder: Path, lives: Callable[[int | None], bool] = process_lives) -> list[Listed]:
-    """Returns all runs in `folder`, the newest last, then the evaluations of baselines and models by name. What cannot
-    be read is `damaged`. UsageError for a folder that cannot be read."""
+    """Returns all runs in `folder`, the newest last, then the evaluations of baselines and models by name; one that
+    cannot be read is `damaged`. UsageError for a folder that cannot be read."""
     found = [_run(paths, lives) for paths in list_runs(folder)]
     if not folder.is_dir():
         return found
-    beside = (path for path in sorted(folder.iterdir()) if path.name != LATEST and path.is_dir())
-    return found + [_evaluation(path) for path in beside if not RunPaths(path).config.exists() and has_scores(path)]
+    others = (path for path in sorted(folder.iterdir()) if path.name != LATEST and path.is_dir())
+    return found + [_evaluation(path) for path in others if not RunPaths(path).config.exists() and has_scores(path)]
 
 
 def _run(paths: RunPaths, lives: Callable[[int | None], bool]) -> Listed:
     run = Run(paths)
     try:
         run.poll()
-        stands = run_state(run, datetime.now(UTC), lives)
-        state, hint = stands.state, stands.hint
+        found = run_state(run, datetime.now(UTC), lives)
+        state, hint = found.state, found.hint
     except SmolsumError as error:
         state, hint = "damaged", error.hint or ""
     rewards = ["+".join(stage.rewards) or "?" for stage in run.settings.stages.values()]

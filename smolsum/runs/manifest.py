@@ -1,4 +1,4 @@
-"""What a run was made from: config.toml, and run.json with command line, versions, machine and fingerprints."""
+"""Write what a run is made from, config.toml and run.json, and check it when the run is resumed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from itertools import accumulate
 from typing import Any
 
 from smolsum.config.sections import Config, to_toml
-from smolsum.errors import SmolsumError, UsageError
+from smolsum.errors import UsageError
 from smolsum.files import read_jsonl, replace
 from smolsum.runs.checkpoints import list_checkpoints
 from smolsum.runs.paths import RunPaths
+from smolsum.runs.records import SCHEMA_VERSION, RunInfo, StepRow, checked, parse, read_object
 
 FIXED = ("model", "tokenizer", "data", "meteor")
-"""what a resumed run must find as it was"""
+"""Facts that must be the same when a run is resumed."""
 
 
 def write(
@@ -26,9 +27,10 @@ def write(
     fingerprints: Mapping[str, str],
     provenance: Mapping[str, Any],
 ) -> None:
-    """Write both files: `steps` and `fingerprints` by stage, `provenance` as `materials.gather` found it."""
+    """Writes both files of a new run: `steps` and `fingerprints` by stage, and the `provenance` of model, data and
+    machine."""
     info = {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "argv": sys.argv,
         "created": datetime.now().astimezone().isoformat(),
         "steps": dict(steps),
@@ -42,14 +44,11 @@ def write(
 def take_up(
     paths: RunPaths, steps: Mapping[str, int], fingerprints: Mapping[str, str], provenance: Mapping[str, Any]
 ) -> None:
-    """Take over what a resumed run has of other settings for stages that have not begun. UsageError where what has
-    begun would not be what run.json tells of; SmolsumError where that is damaged."""
+    """Checks a resumed run against run.json, and records the new settings of stages that have not begun. UsageError
+    where a stage that has begun has other settings or facts now; SmolsumError where run.json is damaged."""
     again = f"start a new run: smolsum train --config {paths.config} --name OTHER"
-    try:
-        info = json.loads(paths.info.read_text())
-        planned, known = dict(info["steps"]), dict(info["fingerprints"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise SmolsumError(f"{paths.info} is damaged: {error}", hint=f"restore it, or {again}") from error
+    info = read_object(paths.info, hint=f"restore it, or {again}")
+    then = parse(info, RunInfo, str(paths.info), needs=("steps", "fingerprints"), hint=f"restore it, or {again}")
     for key in FIXED:
         now = json.loads(json.dumps(provenance[key]))
         if info.get(key) != now:
@@ -58,12 +57,12 @@ def take_up(
                 hint=f"restore it, or {again}",
             )
     settings = json.loads(json.dumps(provenance["settings"]))
-    for number, name in enumerate(_begun(paths, planned)):
+    for number, name in enumerate(_begun(paths, then.steps)):
         if list(steps)[number : number + 1] != [name]:
-            problem = f"has begun stage {name}, which config.toml has no more in its place"
-        elif fingerprints[name] != known[name]:
-            told = _differences(info.get("settings", {}), settings, name)
-            problem = f"began stage {name} with other settings{told and f': {told}'}"
+            problem = f"has begun stage {name}, which config.toml no longer has in that place"
+        elif fingerprints[name] != then.fingerprints.get(name):
+            changed = _differences(then.settings, settings, name)
+            problem = f"began stage {name} with other settings{changed and f': {changed}'}"
         else:
             continue
         raise UsageError(
@@ -76,19 +75,22 @@ def take_up(
 
 
 def _begun(paths: RunPaths, planned: Mapping[str, int]) -> list[str]:
-    """The stages of which something may be on the disk: the first, as the start is evaluated with its settings, and
-    those that have a step or a checkpoint."""
-    last = [row["step"] for row in read_jsonl(paths.metrics)[-1:]] + [c.step for c in list_checkpoints(paths)[-1:]]
+    """The stages that may have left something on the disk: the first, since the start is evaluated with its settings,
+    and those that have a step or a checkpoint."""
+    rows = [parse(row, StepRow, str(paths.metrics)) for row in read_jsonl(paths.metrics)[-1:]]
+    last = [row.step for row in rows] + [checkpoint.step for checkpoint in list_checkpoints(paths)[-1:]]
     starts = accumulate(planned.values(), initial=0)
     return [name for name, start in zip(planned, starts, strict=False) if start < max([*last, 1])]
 
 
 def _differences(then: Mapping[str, Any], now: Mapping[str, Any], stage: str) -> str:
-    """The settings of the stage, and those of all stages, that differ; empty where it was not written down."""
+    """The settings of the stage and of all stages that differ, in words; empty where run.json does not have them."""
     keys = [key for key in {**then, **now} if not key.startswith("stages.") or key.startswith(f"stages.{stage}.")]
     changed = [key for key in keys if then.get(key) != now.get(key)] if then else []
     return ", ".join(f"{key} ({then.get(key, 'none')} then, {now.get(key, 'none')} now)" for key in changed)
 
 
-def _write_info(paths: RunPaths, info: Mapping[str, Any]) -> None:
-    replace(paths.info, json.dumps(info, indent=2).encode() + b"\n", paths.resume_command, durable=True)
+def _write_info(paths: RunPaths, info: dict[str, Any]) -> None:
+    replace(
+        paths.info, json.dumps(checked(RunInfo, info), indent=2).encode() + b"\n", paths.resume_command, durable=True
+    )

@@ -1,4 +1,4 @@
-"""The run directory: where everything of a run lies, and how runs are made, found and kept apart.
+"""The run directory: the place of each file of a run, and how runs are made, found and locked.
 
 runs/<name>/
   config.toml  run.json  status.json  metrics.jsonl  events.jsonl  run.lock
@@ -28,7 +28,7 @@ LATEST = "latest"
 
 @dataclass(frozen=True)
 class RunPaths:
-    """One run's directory; every path below it has its name here."""
+    """The directory of a run, with a name for every path in it."""
 
     root: Path
 
@@ -39,7 +39,7 @@ class RunPaths:
 
     @property
     def resume_command(self) -> str:
-        """The command that goes on with this run."""
+        """The command that resumes this run."""
         return f"smolsum train --resume {self._reference}"
 
     @property
@@ -54,13 +54,13 @@ class RunPaths:
 
     @property
     def _reference(self) -> str:
-        """What names this run on a command line: its name where runs usually are, else its path."""
+        """The run on a command line: its name in the usual directory of runs, else its path."""
         usual = self.root.parent == Path(os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
         return self.name if usual else str(self.root)
 
     @property
     def config(self) -> Path:
-        """The configuration, fully resolved: given to --config it repeats the run."""
+        """The fully resolved configuration: given to --config it repeats the run."""
         return self.root / "config.toml"
 
     @property
@@ -90,12 +90,12 @@ class RunPaths:
 
     @property
     def control(self) -> Path:
-        """Directory of the files by which a user asks a run to pause or stop."""
+        """Directory of requests to pause or stop."""
         return self.root / "control"
 
     @property
     def lock(self) -> Path:
-        """Locked while a trainer writes the run; holds that trainer's process id and machine."""
+        """Locked while a trainer writes the run; has the process id and machine of the trainer."""
         return self.root / "run.lock"
 
     @property
@@ -112,19 +112,19 @@ class RunPaths:
         return self.checkpoints / step_name(step)
 
     def evaluation(self, of: int | str) -> Path:
-        """Directory of an evaluation, of a step or of what `of` names (a stage, say)."""
+        """Directory of an evaluation, of a step or by name, such as a stage."""
         return self.evaluations / (step_name(of) if isinstance(of, int) else of)
 
     def stage_evaluation(self, label: str) -> Path:
-        """Directory of the evaluation that the run makes of itself: of `start`, and after each stage by its name."""
+        """Directory of an evaluation that training makes: of `start`, and after each stage by its name."""
         return self.evaluation(f"{label}-test")
 
     def log(self, attempt: int) -> Path:
-        """Log of an attempt: 1 for the start of the run, one more for every resumption."""
+        """Log of an attempt: 1 for the start of the run, one more each time it is resumed."""
         return self.root / "logs" / f"attempt_{attempt}.log"
 
     def discarded(self, attempt: int) -> Path:
-        """The metrics lines of an attempt that the next one took back."""
+        """Metrics lines of an attempt that the next one removed."""
         return self.root / "logs" / f"attempt_{attempt}-discarded.jsonl"
 
 
@@ -134,16 +134,13 @@ def step_name(step: int) -> str:
 
 
 def plain(text: str) -> str:
-    """The last part of a path or hub id, or a text, with nothing but what is plain in a file name."""
+    """Returns the last part of a path or hub id, or a text, with only characters that are safe in a file name."""
     last = re.split("[/:]", text.rstrip("/"))[-1]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("._-") or "model"
 
 
 def derive_name(model: str, strategy: str, rewards: str, now: datetime, runs_dir: Path) -> str:
-    """Returns `<model>-<strategy>-<rewards>-<MMDD-HHMM>`, then -2, -3 … where `runs_dir` has it already.
-
-    A model gives its plain name.
-    """
+    """Returns `<model>-<strategy>-<rewards>-<MMDD-HHMM>`, with -2, -3 … if `runs_dir` has that already."""
     base = f"{plain(model)}-{strategy}-{rewards}-{now:%m%d-%H%M}"
     name, number = base, 1
     while (runs_dir / name).exists():
@@ -153,7 +150,7 @@ def derive_name(model: str, strategy: str, rewards: str, now: datetime, runs_dir
 
 
 def create_run(runs_dir: Path, name: str) -> RunPaths:
-    """Makes the directory of a new run and lets `latest` point to it; UsageError if the name is taken."""
+    """Makes the directory of a new run and points `latest` to it; UsageError if the name is taken."""
     paths = RunPaths(runs_dir / name)
     if name == LATEST:
         raise UsageError(f"a run cannot be called {name!r}: that means the newest", hint="--name OTHER")
@@ -171,21 +168,21 @@ def create_run(runs_dir: Path, name: str) -> RunPaths:
             paths.lock.touch()
             point(runs_dir / LATEST, name)
         except OSError:
-            shutil.rmtree(paths.root, ignore_errors=True)  # a run without content would only hold its name
+            shutil.rmtree(paths.root, ignore_errors=True)  # an empty run would only block its name
             raise
     return paths
 
 
 def open_run(reference: str, runs_dir: Path) -> RunPaths:
-    """Returns the run that a user means by its name, its path or `latest`; UsageError where there is none."""
+    """Returns the run with this name or path, or the newest for `latest`; UsageError if it does not exist."""
     path = Path(os.path.expanduser(reference))
     for root in (runs_dir / reference, path if path.name else path.resolve()):
         if reference and _started(root) is not None:
-            # a link is followed once, so that the run has its own name and not that of the link
+            # follow a link once, so that the run has its own name instead of that of the link
             return RunPaths(root.parent / os.readlink(root) if root.is_symlink() else root)
     if reference and path.is_dir() and (runs := list_runs(path)):
         hint = f"choose one of its runs: {', '.join(str(run.root) for run in runs[-4:])}"
-        raise UsageError(f"{reference!r} is no run, but a directory of runs", hint=hint)
+        raise UsageError(f"{reference!r} is a directory of runs, not a run", hint=hint)
     names = [run.name for run in list_runs(runs_dir)]
     if not names:
         hint = "smolsum train --model tiny makes one; if runs are elsewhere, SMOLSUM_RUNS_DIR=DIR"
@@ -195,12 +192,12 @@ def open_run(reference: str, runs_dir: Path) -> RunPaths:
         hint = f"choose from {', '.join(names[-8:])}"
     what = f"no run {reference!r} in {runs_dir}"
     if reference and path.is_dir():
-        what = f"{reference!r} is no run: that directory has neither run.lock nor config.toml"
+        what = f"{reference!r} is not a run: it has neither run.lock nor config.toml"
     raise UsageError(what, hint=hint)
 
 
 def list_runs(runs_dir: Path) -> list[RunPaths]:
-    """Returns the runs in `runs_dir`, the last started or resumed one at the end; none if it is not there."""
+    """Returns the runs in `runs_dir` by the time they were last started; none if it does not exist."""
     try:
         roots = [root for root in runs_dir.iterdir() if root.name != LATEST]
     except FileNotFoundError:
@@ -212,7 +209,7 @@ def list_runs(runs_dir: Path) -> list[RunPaths]:
 
 
 def last_attempt(paths: RunPaths) -> int:
-    """Returns the number of the newest log: 0 for a run that was never started."""
+    """Returns the number of the newest attempt; 0 for a run that was never started."""
     logs = (re.fullmatch(r"attempt_(\d+)\.log", path.name) for path in paths.log(0).parent.glob("attempt_*"))
     return max((int(match[1]) for match in logs if match), default=0)
 
@@ -225,16 +222,16 @@ def acquire(paths: RunPaths) -> Iterator[None]:
 
 
 def _started(root: Path) -> float | None:
-    """When the run at `root` was last started, in seconds of the epoch; None if no run lies there."""
+    """When the run at `root` was last started, in seconds since the epoch; None if it is not a run."""
     paths = RunPaths(root)
-    for mark in (paths.lock, paths.config):  # a copy made by hand may have left the lock out
-        with suppress(OSError):  # what we may not look into is no run to us
+    for mark in (paths.lock, paths.config):  # a copy made by hand may lack the lock
+        with suppress(OSError):  # a directory that may not be read does not count
             return mark.stat().st_mtime
     return None
 
 
 def planned_name(config: Config, runs_dir: Path) -> str:
-    """The run's own name, or one from model, strategy, rewards and the time that `runs_dir` does not have yet."""
+    """Returns the configured name, or one made from model, strategy, rewards and time that `runs_dir` does not have."""
     if config.run.name:
         return config.run.name
     rewards = dict.fromkeys(r for stage in config.stages.values() for r in stage.rewards)

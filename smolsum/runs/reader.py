@@ -19,7 +19,7 @@ import msgspec
 
 from smolsum.errors import SmolsumError
 from smolsum.runs.checkpoints import Checkpoint, list_checkpoints
-from smolsum.runs.control import Request, asked
+from smolsum.runs.control import Request, is_requested
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.records import (
     LARGEST,
@@ -90,7 +90,7 @@ class Run:
         self.gone = gone
         if gone:
             return changed
-        requests = (asked(self.paths, "pause"), asked(self.paths, "stop"))
+        requests = (is_requested(self.paths, "pause"), is_requested(self.paths, "stop"))
         changed |= requests != self._requests
         self._requests = requests
         changed |= self.poll_status() | self._refresh_results()

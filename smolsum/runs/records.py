@@ -177,9 +177,9 @@ class CheckpointMeta(Record, frozen=True):
     step: Count
     stage: str = ""
     stage_step: Count = 0
-    validation: dict[str, float] = {}
+    validation: dict[str, int | float] = {}
     """of this step: `reward`, and the task's `score`"""
-    best: dict[str, float] = {}
+    best: dict[str, int | float] = {}
     """the stage's best validation so far, with its `step`"""
     model: str = ""
     stage_end: str | None = None
@@ -501,14 +501,19 @@ def salvage(value: object, kind: type[R], problems: list[str] | None = None) -> 
     return None if found is _WRONG else cast(R, found)
 
 
-def encode(kind: type[Struct], row: Mapping[str, Any], *, indent: int | None = None) -> bytes:
-    """Returns a row of `kind` as JSON in UTF-8 with a line end, its keys in their order. TypeError for a row that could
-    not be read again, ValueError for NaN and infinities."""
+def checked(kind: type[Struct], row: dict[str, Any]) -> dict[str, Any]:
+    """Returns the row; TypeError unless it can be read again as `kind`."""
     try:
         msgspec.convert(_gathered(row, kind), kind)
     except msgspec.ValidationError as error:
         raise TypeError(f"not a {kind.__name__}: {error}") from error
-    return to_json(row, indent=indent)
+    return row
+
+
+def encode(kind: type[Struct], row: dict[str, Any], *, indent: int | None = None) -> bytes:
+    """Returns a row of `kind` as JSON in UTF-8 with a line end, its keys in their order. TypeError for a row that could
+    not be read again, ValueError for NaN and infinities."""
+    return to_json(checked(kind, row), indent=indent)
 
 
 def to_row(record: Struct) -> dict[str, Any]:

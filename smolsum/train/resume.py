@@ -96,7 +96,7 @@ class StageCheckpoints:
 
     def load(self, name: str, found: Checkpoint, policy: Policy) -> None:
         """Give the policy the checkpoint's weights. The best validation so far stays the one to beat."""
-        self._best[name] = dict(found.meta.get("best", {}))
+        self._best[name] = dict(found.meta.best)
         load_trained(policy, found.path)
 
     def save(

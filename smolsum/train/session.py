@@ -19,11 +19,11 @@ from smolsum.policy import ranks
 from smolsum.policy.load import snapshot
 from smolsum.runs import manifest
 from smolsum.runs.checkpoints import Checkpoint, Validation, validation
-from smolsum.runs.control import Heartbeat, asked, forget, heed, hold
-from smolsum.runs.journal import Journal, State, discard_after
+from smolsum.runs.control import Heartbeat, is_requested, take_request, wait_while_paused, withdraw_all
+from smolsum.runs.journal import Journal, discard_after
 from smolsum.runs.mirror.upload import Mirror
 from smolsum.runs.paths import RunPaths, acquire, create_run, last_attempt, open_run, planned_name
-from smolsum.runs.records import has_scores, read_summary
+from smolsum.runs.records import State, has_scores, read_summary
 from smolsum.train.progress import Progress, StepClock
 from smolsum.train.resume import OPTIMIZER, StageCheckpoints, fingerprints, span
 from smolsum.train.setup import Setup
@@ -119,7 +119,7 @@ class Session:
             discard_after(self.paths, point)
         self._mirror.begin(self.paths)
         self._journal = self._files.enter_context(Journal(self.paths, attempt))
-        forget(self.paths)  # requests to an earlier attempt
+        withdraw_all(self.paths)  # requests to an earlier attempt
         self._files.enter_context(Heartbeat(self.paths, self.journal, lambda: self._evaluating))
         self.journal.event("started", f"attempt {attempt} from step {point}", step=point)
         for path, problem in (damaged[step] for step in sorted(damaged) if step > point):
@@ -257,22 +257,22 @@ class Session:
 
     def _is_requested(self) -> bool:
         """Whether this rank's user wants the run to pause or to stop."""
-        return self.stop_requested or asked(self.paths, "pause") or asked(self.paths, "stop")
+        return self.stop_requested or is_requested(self.paths, "pause") or is_requested(self.paths, "stop")
 
     def _pause(self) -> bool:
         """Wait as long as a pause is requested; False where the run should stop. Everything is saved by then, and the
         other ranks wait for this answer."""
-        if asked(self.paths, "pause") and not self.should_stop():
+        if is_requested(self.paths, "pause") and not self.should_stop():
             self.notify("paused", f"paused after step {self.step}; space in smolsum watch resumes it")
             self._status("paused", phase="paused")
-            if hold(self.paths, self.should_stop):
+            if wait_while_paused(self.paths, self.should_stop):
                 self.notify("resumed", f"resumed after step {self.step}")
                 self._status("running", phase="training")
         return not self.should_stop()
 
     def should_stop(self) -> bool:
         """Whether the user stopped the run, with Ctrl-C or with `control/stop`, which is removed."""
-        self.stop_requested = heed(self.paths, "stop") or self.stop_requested
+        self.stop_requested = take_request(self.paths, "stop") or self.stop_requested
         return self.stop_requested
 
     def request_stop(self) -> bool:

@@ -23,7 +23,7 @@ from textual.widgets import Input, OptionList, Static
 
 from smolsum.errors import SmolsumError
 from smolsum.runs.completions import Group, first_group, read_groups, sort_keys
-from smolsum.runs.control import ask, withdraw
+from smolsum.runs.control import make_request, withdraw
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
 from smolsum.watch import layout
@@ -367,7 +367,7 @@ class WatchApp(App[None]):
             if request == "resume":
                 withdraw(self.watched.paths, "pause")
             else:
-                ask(self.watched.paths, request)
+                make_request(self.watched.paths, request)
         except SmolsumError as error:
             self.say(str(error))
         self._poll()

@@ -105,11 +105,11 @@ def test_a_directory_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixtur
     make_run(tmp_path / "elsewhere")
     assert main(["watch", str(tmp_path), "--once", "--runs-dir", str(tmp_path / "elsewhere")]) == 2
     told = capsys.readouterr().err
-    assert "is no run: that directory has neither run.lock nor config.toml" in told
+    assert "is not a run: it has neither run.lock nor config.toml" in told
     assert "hint: choose from made" in told
     assert main(["watch", str(tmp_path / "elsewhere"), "--once", "--runs-dir", str(tmp_path)]) == 2
     told = capsys.readouterr().err
-    assert "is no run, but a directory of runs" in told
+    assert "is a directory of runs, not a run" in told
     assert f"hint: choose one of its runs: {tmp_path / 'elsewhere' / 'made'}" in told
 
 

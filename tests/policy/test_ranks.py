@@ -19,7 +19,7 @@ from support.training import state, wait_until
 
 from smolsum.files import read_jsonl
 from smolsum.runs.checkpoints import list_checkpoints
-from smolsum.runs.control import ask, withdraw
+from smolsum.runs.control import make_request, withdraw
 from smolsum.runs.paths import RunPaths
 
 SETTINGS = (
@@ -194,7 +194,7 @@ def test_a_pause_holds_all(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "runs/run")
     wait_until(lambda: paths.metrics.exists() and paths.metrics.stat().st_size > 0)
     for stops in (False, True):
-        ask(paths, "pause")
+        make_request(paths, "pause")
         wait_until(lambda: state(paths) == "paused")
         at = len(read_jsonl(paths.metrics))
         assert [step.step for step in list_checkpoints(paths)][-1] == at
@@ -202,7 +202,7 @@ def test_a_pause_holds_all(tmp_path: Path) -> None:
         assert len(read_jsonl(paths.metrics)) == at
         assert [process.poll() for process in processes] == [None, None]
         if stops:
-            ask(paths, "stop")
+            make_request(paths, "stop")
         else:
             withdraw(paths, "pause")
             wait_until(lambda at=at: len(read_jsonl(paths.metrics)) > at)  # type: ignore[misc]

@@ -66,17 +66,17 @@ def names(paths: RunPaths) -> list[str]:
 
 def test_saved_checkpoint(paths: RunPaths) -> None:
     """A checkpoint holds the trainer's files and facts, is valid, and `latest` is a relative link to it."""
-    path = save(paths, 400, writer(), {"cursor": [3, 1], "best": None, "by_step": {9: 1, 10: 2}})
+    path = save(paths, 400, writer(), {"cursor": [3, 1], "best": {}, "by_step": {9: 1, 10: 2}})
     assert path == paths.checkpoint(400)
     assert verify(path) == []
     assert {name: (path / name).read_bytes() for name in FILES} == FILES
     found, damaged = newest_valid(paths)
     assert found is not None
     assert (found.path, found.step, damaged) == (path, 400, [])
-    assert found.meta["schema_version"] == 1
-    assert found.meta["by_step"] == {"9": 1, "10": 2}
-    assert found.meta["files"].keys() == FILES.keys()
-    assert found.meta["files"]["nested/rng"]["size"] == 1
+    assert found.meta.schema_version == 1
+    assert json.loads((path / "meta.json").read_bytes())["by_step"] == {"9": 1, "10": 2}
+    assert found.meta.files.keys() == FILES.keys()
+    assert found.meta.files["nested/rng"].size == 1
     assert os.readlink(paths.checkpoints / "latest") == "step-000400"
     assert names(paths) == ["latest", "step-000400"]
 
@@ -100,11 +100,11 @@ def test_no_checkpoint(paths: RunPaths) -> None:
 
 def test_saving_a_step_again_replaces_it(paths: RunPaths) -> None:
     """A step that is run again has the new files only."""
-    save(paths, 5, writer(extra=b"old"), {"try": 1})
-    save(paths, 5, writer(), {"try": 2})
+    save(paths, 5, writer(extra=b"old"), {"stage_step": 1})
+    save(paths, 5, writer(), {"stage_step": 2})
     assert verify(paths.checkpoint(5)) == []
     assert not (paths.checkpoint(5) / "extra").exists()
-    assert [checkpoint.meta["try"] for checkpoint in list_checkpoints(paths)] == [2]
+    assert [checkpoint.meta.stage_step for checkpoint in list_checkpoints(paths)] == [2]
     assert names(paths) == ["latest", "step-000005"]
 
 
@@ -210,7 +210,7 @@ if moment == "before latest":
     checkpoints.point = die
 if moment == "before the old one is removed":
     checkpoints._remove = die
-checkpoints.save(RunPaths(Path(sys.argv[1])), 1080, write, {"try": 2})
+checkpoints.save(RunPaths(Path(sys.argv[1])), 1080, write, {"stage_step": 2})
 """
 
 
@@ -227,17 +227,17 @@ checkpoints.save(RunPaths(Path(sys.argv[1])), 1080, write, {"try": 2})
 )
 def test_kill_at_any_moment_of_a_save(moment: str, survivor: int, paths: RunPaths) -> None:
     """After a kill -9 that step has its old or its new checkpoint, whole; the next save tidies up."""
-    save_steps(paths, 960, 1080, **{"try": 1})
+    save_steps(paths, 960, 1080, **{"stage_step": 1})
     killed = subprocess.run([sys.executable, "-c", KILLED, str(paths.root), moment], check=False)
     assert killed.returncode == -signal.SIGKILL
     found, damaged = newest_valid(paths)
     assert found is not None
-    assert (found.step, found.meta["try"], damaged) == (1080, survivor, [])
+    assert (found.step, found.meta.stage_step, damaged) == (1080, survivor, [])
     assert verify(found.path) == []
 
     save_steps(paths, 1200)
     assert names(paths) == ["latest", "step-000960", "step-001080", "step-001200"]
-    assert [checkpoint.meta.get("try") for checkpoint in list_checkpoints(paths)] == [1, survivor, None]
+    assert [checkpoint.meta.stage_step for checkpoint in list_checkpoints(paths)] == [1, survivor, 0]
     assert verify(paths.checkpoint(1080)) == []
 
 

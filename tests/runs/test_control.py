@@ -12,7 +12,7 @@ from support.training import PATIENCE_S, arguments, events, learned, make_data, 
 
 from smolsum.cli.main import main
 from smolsum.errors import SmolsumError
-from smolsum.runs.control import Heartbeat, ask, asked, heed, hold, withdraw
+from smolsum.runs.control import Heartbeat, is_requested, make_request, take_request, wait_while_paused, withdraw
 from smolsum.runs.journal import Journal
 from smolsum.runs.paths import RunPaths, create_run
 
@@ -20,11 +20,11 @@ from smolsum.runs.paths import RunPaths, create_run
 def test_requests(tmp_path: Path) -> None:
     """Asked, taken back, answered; asking twice is asking once."""
     paths = create_run(tmp_path, "run")
-    ask(paths, "pause")
-    ask(paths, "pause")
-    assert asked(paths, "pause")
-    assert heed(paths, "pause")
-    assert not heed(paths, "pause")
+    make_request(paths, "pause")
+    make_request(paths, "pause")
+    assert is_requested(paths, "pause")
+    assert take_request(paths, "pause")
+    assert not take_request(paths, "pause")
     withdraw(paths, "pause")
 
 
@@ -33,19 +33,19 @@ def test_a_request_that_cannot_be_written(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "run")
     paths.root.write_text("no directory")
     with pytest.raises(SmolsumError) as caught:
-        ask(paths, "stop")
+        make_request(paths, "stop")
     assert caught.value.hint
 
 
 def test_hold(tmp_path: Path) -> None:
     """Waiting ends when the pause is taken back, or by a stop."""
     paths = create_run(tmp_path, "run")
-    ask(paths, "pause")
+    make_request(paths, "pause")
     threading.Timer(0.3, withdraw, [paths, "pause"]).start()
-    assert hold(paths, lambda: False)
-    ask(paths, "pause")
-    ask(paths, "stop")
-    assert not hold(paths, lambda: asked(paths, "stop"))
+    assert wait_while_paused(paths, lambda: False)
+    make_request(paths, "pause")
+    make_request(paths, "stop")
+    assert not wait_while_paused(paths, lambda: is_requested(paths, "stop"))
 
 
 def test_pulse(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_pulse(tmp_path: Path) -> None:
     with Journal(paths, 1) as journal:
         journal.status("running", step=3, phase="training", stage="length", steps=9)
         with Heartbeat(paths, journal, lambda: False, listen_s=0.02):
-            ask(paths, "pause")
+            make_request(paths, "pause")
             wait_until(lambda: state(paths) == "pausing")
             withdraw(paths, "pause")
             wait_until(lambda: state(paths) == "running")
@@ -75,19 +75,19 @@ def test_pause_resume_stop(tmp_path: Path) -> None:
     process = start(arguments(data, apart, "asked", stages__quality__steps=15))
     paths = RunPaths(apart / "asked")
     wait_until(lambda: paths.metrics.exists() and paths.metrics.stat().st_size > 0)
-    ask(paths, "pause")
+    make_request(paths, "pause")
     wait_until(lambda: state(paths) == "paused")
     at = json.loads(paths.status.read_text())["step"]
     assert paths.checkpoint(at).is_dir()
     assert process.poll() is None
     withdraw(paths, "pause")
     wait_until(lambda: state(paths) in ("running", "finished"))
-    ask(paths, "stop")
+    make_request(paths, "stop")
     _, told = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, told
     assert state(paths) == "interrupted"
     assert "a checkpoint is saved" in told
-    assert not asked(paths, "stop")
+    assert not is_requested(paths, "stop")
     assert {"paused", "resumed", "interrupted"} <= set(events(paths.root))
     assert main(["train", "--resume", "asked", "--runs-dir", str(apart)]) == 0
     assert learned(paths.root) == learned(runs / "calm")
@@ -101,11 +101,11 @@ def test_stop_while_paused(tmp_path: Path, way: str) -> None:
     process = start(arguments(data, tmp_path / "runs", "asked", stages__length__steps=400))
     paths = RunPaths(tmp_path / "runs" / "asked")
     wait_until(lambda: paths.metrics.exists() and paths.metrics.stat().st_size > 0)
-    ask(paths, "pause")
+    make_request(paths, "pause")
     wait_until(lambda: state(paths) == "paused")
     at = json.loads(paths.status.read_text())["step"]
     if way == "file":
-        ask(paths, "stop")
+        make_request(paths, "stop")
     else:
         process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=PATIENCE_S)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support.watching import BEGAN, STEP_S, append, make_run, stamp, status
 
-from smolsum.runs.control import ask
+from smolsum.runs.control import make_request
 from smolsum.runs.reader import Run
 from smolsum.runs.status import Pace, RunState, pace, process_lives, run_state
 
@@ -81,7 +81,7 @@ def test_requests_show_at_once(tmp_path: Path) -> None:
     paths = make_run(tmp_path, steps=10, total=20, state="running")
     run = Run(paths)
     for request, state in (("pause", "pausing"), ("stop", "stopping")):
-        ask(paths, request)
+        make_request(paths, request)
         assert run.poll()
         assert run_state(run, after(1)).state == state
 
@@ -95,7 +95,7 @@ def test_answers_show_at_once(tmp_path: Path) -> None:
 def test_a_rest_names_the_way_on(tmp_path: Path) -> None:
     """A paused run says that it may be killed, and what ends the pause."""
     paths = make_run(tmp_path, steps=10, total=20, state="paused")
-    ask(paths, "pause")
+    make_request(paths, "pause")
     run = Run(paths)
     run.poll()
     found = run_state(run, after(1))

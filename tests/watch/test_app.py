@@ -14,7 +14,7 @@ from support.watching import append, golden, make_run, row, screen, status
 from textual.color import Color
 from textual.pilot import Pilot
 
-from smolsum.runs.control import asked
+from smolsum.runs.control import is_requested
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
 from smolsum.watch import layout
@@ -153,20 +153,20 @@ def test_pause_and_stop(tmp_path: Path) -> None:
         await shown(app, pilot, "PAUSING")
         await shown(app, pilot, "pausing: its step is finished and saved first  -> space takes it back")
         await shown(app, pilot, "space resume  S stop")
-        assert asked(paths, "pause")
+        assert is_requested(paths, "pause")
         status(paths.root, "paused", 61, 80, heartbeat=datetime.now(UTC).isoformat())
         await shown(app, pilot, "PAUSED")
         await shown(app, pilot, "saved, safe to kill  -> space resumes")
         await shown(app, pilot, " eta ", gone=True)
         await pilot.press("space")
         await shown(app, pilot, "the run goes on")
-        assert not asked(paths, "pause")
+        assert not is_requested(paths, "pause")
         for answer, stopped in (("no", False), ("stop", True)):
             await pilot.press("S")
             await pilot.pause()
             await pilot.press(*answer, "enter")
             await shown(app, pilot, "STOPPING" if stopped else "not stopped")
-            assert asked(paths, "stop") is stopped
+            assert is_requested(paths, "stop") is stopped
 
     drive(WatchApp(Run(paths)), script)
 
@@ -180,7 +180,7 @@ def test_asks_nothing_of_others(tmp_path: Path, readonly: bool) -> None:
         for key in ("space", "S"):
             await pilot.press(key)
             await shown(app, pilot, "--readonly" if readonly else "nothing to pause or stop: the run is finished")
-        assert not asked(paths, "pause")
+        assert not is_requested(paths, "pause")
 
     drive(WatchApp(Run(paths), readonly=readonly), script)
 

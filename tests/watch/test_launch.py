@@ -12,7 +12,7 @@ import pytest
 from support.terminals import Terminal
 from support.watching import make_run, status
 
-from smolsum.runs.control import asked
+from smolsum.runs.control import is_requested
 
 SHORT = ("--set", "stages.length.steps=40", "--set", "stages.quality.steps=1", "--set", "train.validate_every=0")
 
@@ -53,7 +53,7 @@ def test_keys_before_the_view_are_forgotten(tmp_path: Path) -> None:
         terminal.until("space pause")
         terminal.send("q")
         assert terminal.code() == 0
-    assert not asked(paths, "pause")
+    assert not is_requested(paths, "pause")
 
 
 @pytest.mark.slow

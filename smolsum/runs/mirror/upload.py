@@ -199,7 +199,7 @@ class Mirror:
         if name in self._complete:
             self._store.remove(f"{place}/{META}")
             self._complete.discard(name)
-        for file in checkpoint.meta["files"]:
+        for file in checkpoint.meta.files:
             self._store.put(folder / file, f"{place}/{file}")
         self._store.write(f"{place}/{META}", (folder / META).read_bytes())
         self._complete.add(name)

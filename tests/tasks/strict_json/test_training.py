@@ -88,7 +88,7 @@ def test_the_best_checkpoint_is_that_of_all_stages(
     assert f"step {best['step']} of whole did best on the validation split (passed {best['validation/passed']:.3f}" in (
         told.err
     )
-    found = {c.step: c.meta["validation"] for c in list_checkpoints(RunPaths(runs / "whole"))}
+    found = {c.step: c.meta.validation for c in list_checkpoints(RunPaths(runs / "whole"))}
     assert found == {
         row["step"]: {"score": row["validation/passed"], "reward": row["validation/reward"]}
         for row in rows
@@ -176,7 +176,7 @@ def test_a_run_of_before_settings_were_noted(runs: Path, tmp_path: Path, capsys:
     edit(run, "stages", {name: stages[name] for name in ("format_basics", "full_difficulty")})
     assert main.main(["train", "--resume", str(run), "--plain"]) == 2
     assert (
-        "error: run copy has begun stage progressive, which config.toml has no more in its place"
+        "error: run copy has begun stage progressive, which config.toml no longer has in that place"
         in capsys.readouterr().err
     )
 
