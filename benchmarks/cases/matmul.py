@@ -11,8 +11,7 @@ import smolsum.policy  # noqa: F401  loads a fast BLAS before MLX
 # isort: split
 import mlx.core as mx
 
-from smolsum.policy.cpu import blas
-from smolsum.policy.cpu.streams import streams
+from smolsum.policy.cpu.streams import blas_threads, streams
 
 
 def rate(rows: int, inner: int, columns: int, seconds: float = 2.0) -> float:
@@ -29,5 +28,5 @@ def rate(rows: int, inner: int, columns: int, seconds: float = 2.0) -> float:
 if __name__ == "__main__":
     told = arguments()
     shape = SHAPES[told.shape]
-    with blas.threads(len(streams())):
+    with blas_threads(len(streams())):
         report(rate=rate(told.group * told.tokens, shape.width, shape.ff))

@@ -1,6 +1,6 @@
-"""The gradient of a group's loss, a few rollouts at a time, with one pass forward and back over the prompt.
+"""The gradient of a group's loss: a few rollouts at a time, with one pass forward and back over the prompt.
 
-Activation checkpointing: layers that keep only their inputs and make the rest again in backward.
+To hold less, layers may keep only their inputs and compute the rest again in backward (activation checkpointing).
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map
 
-from smolsum.policy.head import recomputed
-from smolsum.policy.logprobs import padded, scored
-from smolsum.policy.prefix import (
+from smolsum.policy.logprobs import (
     Cache,
     State,
     arrays,
@@ -27,59 +25,18 @@ from smolsum.policy.prefix import (
     embedded,
     empty_like,
     fill,
+    padded,
     prefix_state,
     prompt_work,
+    recomputed,
     repeated_hidden,
+    scored,
 )
-
-
-def can_checkpoint(model: nn.Module) -> bool:
-    """Whether every layer is called as (x, mask, cache), which `checkpointed` takes for granted."""
-    called = [list(inspect.signature(type(layer).__call__).parameters) for layer in model.layers]
-    return all(len(names) == 4 and names[2:] == ["mask", "cache"] for names in called)
-
-
-@contextmanager
-def checkpointed(model: nn.Module) -> Iterator[None]:
-    """The model's layers recompute their activations in the backward of whatever is built inside the block.
-
-    Right with caches too: what a layer remembers goes through as arguments and results, not behind the gradient's back.
-    """
-    layers = list(model.layers)
-    kinds = [type(layer) for layer in layers]
-    recomputing = {kind: _recomputing(kind) for kind in kinds}
-    for layer, kind in zip(layers, kinds, strict=True):
-        layer.__class__ = recomputing[kind]
-    try:
-        yield
-    finally:
-        for layer, kind in zip(layers, kinds, strict=True):
-            layer.__class__ = kind
-
-
-def _recomputing(kind: type[nn.Module]) -> type[nn.Module]:
-    """The layer's class with a call that recomputes."""
-
-    def call(self: nn.Module, x: mx.array, mask: Any = None, cache: Cache | None = None) -> Any:
-        def layer(twin: nn.Module, x: mx.array, before: list[mx.array]) -> tuple[Any, list[mx.array]]:
-            if cache is None:
-                return kind.__call__(twin, x, mask, None), []
-            memory = empty_like(cache)
-            fill(memory, before)
-            return kind.__call__(twin, x, mask, memory), arrays(memory)
-
-        out, after = recomputed(self, layer)(x, [] if cache is None else arrays(cache))
-        if cache is not None:
-            fill(cache, after)
-        return out
-
-    return type(kind.__name__, (kind,), {"__call__": call})
-
 
 S = TypeVar("S")
 Metrics: TypeAlias = dict[str, mx.array]
 GroupLoss: TypeAlias = Callable[[mx.array, mx.array, mx.array, slice], tuple[mx.array, Metrics]]
-"""(logp_gT, entropy_gT, mask_gT, rows) -> (share of the loss, shares of the metrics), of the group's rollouts `rows`"""
+"""(logp_gT, entropy_gT, mask_gT, rows) -> (share of the loss, shares of the metrics), for these rows of the group"""
 
 
 @dataclass(frozen=True)
@@ -87,11 +44,11 @@ class Chunking:
     """How much of a group's forward and backward is held at once: less memory for more time."""
 
     rows: int | None = None
-    """Rollouts that go through the model together; None: all of the group."""
+    """Rollouts that go through the model together; None: the whole group."""
     logits: int | None = None
-    """Logits held at once; None: all that these rollouts have."""
+    """Logits held at once; None: all of these rollouts."""
     checkpointing: bool = False
-    """Whether layers keep only their inputs, and make the rest again in backward."""
+    """Whether layers keep only their inputs, and compute the rest again in backward."""
     shared_prefix: bool = True
     """Whether the prompt goes through the model once for the group, and not once for each rollout."""
 
@@ -100,7 +57,7 @@ WHOLE = Chunking()
 
 
 def added(a: Metrics, b: Metrics) -> Metrics:
-    """The metrics of two parts where all are sums."""
+    """The metrics of two parts whose metrics are all sums."""
     return tree_map(mx.add, a, b)  # type: ignore[no-any-return]  # MLX has no types
 
 
@@ -115,21 +72,21 @@ def group_value_and_grad(
     chunking: Chunking = WHOLE,
     streams: Sequence[mx.Stream] = (),
 ) -> tuple[tuple[mx.array, Metrics], Any]:
-    """The sum of the loss over the group, its metrics put together by `join`, and the gradient tree of that sum, like
+    """The sum of the loss over the group with its metrics, merged by `join`, and the gradient tree of that sum, like
     `model.trainable_parameters()`.
 
-    `chunking.rows` rollouts at a time, each chunk padded to the group's longest completion, so that `loss` sees rows
-    of one (G, T). Each chunk's gradient is taken with respect to the weights and to what the layers remember of the
-    prompt; the latter's sum is pulled back through the prompt once. Chunks are evaluated one after the other, layer by
-    layer, and only the sums stay. `rows=None` takes all rollouts at once, shared out over `streams` where there are
-    several, and leaves it to the caller to evaluate.
+    Takes `chunking.rows` rollouts at a time, each chunk padded to the group's longest completion, so that `loss` sees
+    rows of one (G, T). Each chunk's gradient is taken with respect to the weights and to what the layers remember of
+    the prompt; the latter's sum is pulled back through the prompt once. Chunks are evaluated one after the other, layer
+    by layer, and only the sums stay. `rows=None` takes all rollouts at once, spread over `streams`, and leaves the
+    evaluation to the caller.
     """
     completion_GT, mask_GT = padded(completions_ids)
     shared = chunking.shared_prefix and can_share_prefix(model)
     kept = model.trainable_parameters()
 
     def own() -> Any:
-        """The weights in a tree of its own: where a function raises, MLX leaves its tracers in the one it was given."""
+        """The weights in a separate tree: where a function raises, MLX leaves its tracers in the tree it was given."""
         return tree_map(lambda p: p, kept)
 
     def prompt(weights: Any, embeddings: mx.array | None = None) -> State:
@@ -172,7 +129,7 @@ def group_value_and_grad(
 
 
 def _shares(group: int, ahead: float, streams: Sequence[S]) -> Iterator[tuple[S, slice]]:
-    """The group's rollouts by stream, when the first has work of `ahead` rollouts besides."""
+    """Spreads the group's rollouts over the streams; the first stream also has the work of `ahead` rollouts."""
     each, start = (group + ahead) / len(streams), 0
     for n, stream in enumerate(streams, start=1):
         end = min(group, max(start, round(each * n - ahead)))
@@ -191,7 +148,7 @@ def _in_chunks(
     """Loss and metrics over the chunks and the gradient, evaluated; one pass over the prompt, forward and back."""
 
     def through_prompt(weights: Any) -> tuple[mx.array, list[Any]]:
-        """A scalar with the gradient that comes through the prompt, and the chunks: values and gradients by weight."""
+        """A scalar whose gradient is the part that comes through the prompt, and the chunks' values and gradients."""
         state = prompt(weights)
         leaves = tree_map(mx.stop_gradient, state)
         chunks = [mx.value_and_grad(branches, argnums=(0, 1))(own(), leaves, chunk) for chunk in rows]
@@ -213,11 +170,54 @@ def _in_chunks(
 
 
 def _evaluate(*trees: Any) -> None:
-    """Evaluate array by array, the last layer's first, as backward makes them: all at once, MLX would leave the
-    weights' gradients for last, and with them keep every layer's activations."""
+    """Evaluate array by array, the last layer's first, as backward makes them. Given all at once, MLX would compute the
+    weights' gradients last, and keep every layer's activations until then."""
     for array in reversed(_leaves(trees)):
         mx.eval(array)
 
 
 def _leaves(tree: Any) -> list[mx.array]:
     return [array for _, array in tree_flatten(tree)]
+
+
+def can_checkpoint(model: nn.Module) -> bool:
+    """Whether every layer is called as (x, mask, cache), as `checkpointed` assumes."""
+    called = [list(inspect.signature(type(layer).__call__).parameters) for layer in model.layers]
+    return all(len(names) == 4 and names[2:] == ["mask", "cache"] for names in called)
+
+
+@contextmanager
+def checkpointed(model: nn.Module) -> Iterator[None]:
+    """The model's layers recompute their activations in the backward of every graph that is built inside the block.
+
+    Correct with caches too: what a layer remembers passes through as arguments and results, so that it has a gradient.
+    """
+    layers = list(model.layers)
+    kinds = [type(layer) for layer in layers]
+    recomputing = {kind: _recomputing(kind) for kind in kinds}
+    for layer, kind in zip(layers, kinds, strict=True):
+        layer.__class__ = recomputing[kind]
+    try:
+        yield
+    finally:
+        for layer, kind in zip(layers, kinds, strict=True):
+            layer.__class__ = kind
+
+
+def _recomputing(kind: type[nn.Module]) -> type[nn.Module]:
+    """The layer's class, with a call that recomputes."""
+
+    def call(self: nn.Module, x: mx.array, mask: Any = None, cache: Cache | None = None) -> Any:
+        def layer(twin: nn.Module, x: mx.array, before: list[mx.array]) -> tuple[Any, list[mx.array]]:
+            if cache is None:
+                return kind.__call__(twin, x, mask, None), []
+            memory = empty_like(cache)
+            fill(memory, before)
+            return kind.__call__(twin, x, mask, memory), arrays(memory)
+
+        out, after = recomputed(self, layer)(x, [] if cache is None else arrays(cache))
+        if cache is not None:
+            fill(cache, after)
+        return out
+
+    return type(kind.__name__, (kind,), {"__call__": call})

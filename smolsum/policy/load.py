@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,16 +21,16 @@ from mlx_lm.utils import _get_classes, load_model
 from smolsum.config.sections import LoraConfig
 from smolsum.errors import SmolsumError, UnreachableError, UsageError, nearest
 from smolsum.policy.cpu import kernels
-from smolsum.policy.head import has_plain_head
+from smolsum.policy.logprobs import has_plain_head
 from smolsum.policy.lora import add_adapters, base_of, is_quantised, quantise
 
 BUILTIN = "builtin:"
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 COMPANIONS = ("*.json", "*.jinja", "*.txt", "*.model")
-"""what a checkpoint needs beside its weights"""
+"""the files of a checkpoint besides its weights"""
 FUSED = "fused"
-"""the folder in a checkpoint of adapters that holds the whole model"""
+"""the folder of an adapter checkpoint that holds the whole model"""
 LAYOUT = "give a directory in the Hugging Face layout: config.json, *.safetensors, tokenizer.json"
 
 
@@ -42,16 +43,16 @@ class Policy:
     path: Path
     config: Mapping[str, Any]
     lora: LoraConfig | None = None
-    """the adapters that are trained in the place of the weights"""
+    """the adapters that are trained instead of the weights"""
     source: str = ""
-    """what it was loaded by: `builtin:NAME`, a directory or a hub id"""
+    """what it was loaded from: `builtin:NAME`, a directory or a hub id"""
 
     @property
     def quantised(self) -> bool:
-        """Whether weights are quantised, and so can only be trained beside."""
+        """Whether weights are quantised, so that only adapters can be trained."""
         return is_quantised(self.model)
 
-    @property
+    @cached_property
     def eos_ids(self) -> frozenset[int]:
         """Tokens that end a completion."""
         return frozenset(self.tokenizer.eos_token_ids)
@@ -74,11 +75,11 @@ def load_policy(
 ) -> Policy:
     """The policy at `builtin:NAME`, a local directory or a hub id, its floating-point weights as `dtype`.
 
-    With `lora` its weights are frozen and adapters trained, which start from `seed`; `quantize` is 0, or the bits (4 or
+    With `lora` the weights are frozen and adapters, drawn from `seed`, are trained; `quantize` is 0, or the bits (4 or
     8) that weights are quantised to. With `shapes_only` no weight is read: the arrays have shapes and types only.
 
-    `None` or "auto" means float32 on the CPU, where half precision is 30 times slower, and the checkpoint's own type
-    on a GPU. Raises UsageError where a file is missing, broken or of an unknown architecture; UnreachableError where
+    `None` or "auto" means float32 on the CPU, where half precision is 30 times slower, and the checkpoint's type on a
+    GPU. Raises UsageError where a file is missing, broken or of an unknown architecture; UnreachableError where
     the hub does not answer.
     """
     path = locate(path_or_id)
@@ -100,7 +101,7 @@ def load_policy(
     if dtype in (None, "auto") and mx.default_device().type == mx.DeviceType.cpu:
         dtype = "float32"
     if quantize:
-        quantise(model, config, quantize)  # from the checkpoint's own values, as mlx_lm.convert does
+        quantise(model, config, quantize)  # from the checkpoint's values, as mlx_lm.convert does
     if dtype in DTYPES:
         model.set_dtype(DTYPES[dtype])
     if not shapes_only:
@@ -108,7 +109,7 @@ def load_policy(
     kernels.install(model)
     if not shapes_only and not has_plain_head(model):
         raise UsageError(
-            f"{path} holds the architecture {config['model_type']!r}, whose head smolsum cannot call on its own",
+            f"{path} holds the architecture {config['model_type']!r}, whose head smolsum cannot call separately",
             hint="choose a model of another architecture (qwen2, qwen3, llama, gemma, lfm2, …)",
         )
     policy = Policy(model, tokenizer, path, config, lora, path_or_id)
@@ -118,7 +119,7 @@ def load_policy(
 
 
 def load_decoder(path_or_id: str) -> Callable[[Sequence[int]], str]:
-    """What turns token ids of the model at `path_or_id` into text, special tokens left out; no weight is read. Raises
+    """A function from token ids of the model at `path_or_id` to text without special tokens. No weight is read. Raises
     what `load_policy` raises."""
     path = locate(path_or_id)
     try:
@@ -132,7 +133,7 @@ def load_decoder(path_or_id: str) -> Callable[[Sequence[int]], str]:
 
 
 def locate(path_or_id: str) -> Path:
-    """The local directory of a model; a hub id is downloaded into, or found in, the hub's cache."""
+    """The local directory of a model. A hub id is found in the hub's cache, or downloaded into it."""
     if path_or_id.startswith(BUILTIN):
         folder = Path(__file__).with_name("builtin")
         names = sorted(p.parent.name for p in folder.glob("*/config.json"))
@@ -172,8 +173,8 @@ def _download(hub_id: str) -> Path:
     except Exception as error:  # the client's connection errors share no base that it exports
         if isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError | TimeoutError):
             raise SmolsumError(
-                f"hub model {hub_id!r} cannot be kept on this disk: {_first_line(error)}",
-                hint="set HF_HOME to a directory that can be written and has room",
+                f"hub model {hub_id!r} cannot be stored on this disk: {_first_line(error)}",
+                hint="set HF_HOME to a writable directory with free space",
             ) from error
         offline = " (HF_HUB_OFFLINE is set)" if constants.HF_HUB_OFFLINE else ""
         raise UnreachableError(
@@ -183,7 +184,7 @@ def _download(hub_id: str) -> Path:
 
 
 def _check(path: Path) -> dict[str, Any]:
-    """The model's config, once the directory is seen to hold a model of a known architecture, whole."""
+    """The model's config. UsageError unless the directory holds a complete model of a supported architecture."""
     if (base := base_of(path)) is not None and not (path / "config.json").is_file():
         over = f", over the base {base}" if base else ""
         whole = (
@@ -222,7 +223,7 @@ def _json(path: Path) -> Any:
 
 
 def _eos(path: Path, config: Mapping[str, Any]) -> list[int] | int | None:
-    """EOS as generation does: generation_config.json first, then config.json."""
+    """The EOS ids as generation reads them: from generation_config.json, else from config.json."""
     generation = path / "generation_config.json"
     held = _json(generation) if generation.is_file() else {}
     if not isinstance(held, dict):
@@ -237,7 +238,7 @@ def _first_line(error: Exception) -> str:
 
 
 def weights_hash(path: Path) -> str:
-    """xxh3_128 hex over the weight files of a model directory, in order of name."""
+    """xxh3_128, in hex, of the weight files of a model directory, in order of name."""
     digest = xxhash.xxh3_128()
     for file in sorted(path.glob("model*.safetensors")):
         with file.open("rb") as stream:
@@ -247,18 +248,18 @@ def weights_hash(path: Path) -> str:
 
 
 def snapshot(model: nn.Module) -> Any:
-    """The trainable parameters as a tree of arrays that later updates do not touch: with adapters, only those."""
+    """The trainable parameters (with adapters, only those) as a tree of arrays that later updates do not change."""
     return tree_map(lambda p: p, model.trainable_parameters())
 
 
 def encode_chat(policy: Policy, messages: list[dict[str, str]]) -> list[int]:
-    """Token ids of the chat up to where the answer starts; where a template knows no system role, it joins the user's
-    turn. Raises UsageError where the template refuses both."""
+    """Token ids of the chat up to the start of the answer. Where a template has no system role, the system message goes
+    into the user's turn. Raises UsageError where the template refuses both."""
     refusal: Exception | None = None
     for turns in (messages, _without_system(messages)):
         try:
             return list(policy.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False))
-        except Exception as error:  # templates raise what they like
+        except Exception as error:  # templates raise anything
             refusal = refusal or error
     assert refusal is not None
     raise UsageError(
@@ -267,7 +268,7 @@ def encode_chat(policy: Policy, messages: list[dict[str, str]]) -> list[int]:
 
 
 def _without_system(messages: list[dict[str, str]]) -> list[dict[str, str]]:
-    """The chat with its system messages at the head of the first other turn."""
+    """The chat with its system messages at the start of the first other turn."""
     system = [m["content"] for m in messages if m["role"] == "system"]
     first, *others = [m for m in messages if m["role"] != "system"] or [{"role": "user", "content": ""}]
     return [first | {"content": "\n\n".join([*system, first["content"]])}, *others]

@@ -1,17 +1,31 @@
 """Token log-probs of a prompt's G completions, with one pass over the prompt.
 
-Axes: G rollouts of a prompt, T completion tokens, D width of the model.
+Three parts: the prompt's state, computed once and shared by its completions (Prefix Grouper, arXiv:2506.05433; carried
+by mlx-lm's own caches); the trunk's outputs for each completion; the head, a few logits at a time.
+
+Axes: G rollouts of a prompt, T completion tokens, D width of the model, N positions, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx.utils import tree_flatten, tree_map
+from mlx_lm.models.cache import ArraysCache, ConcatenateKVCache, KVCache, RotatingKVCache, make_prompt_cache
 
-from smolsum.policy.head import CHUNK_LOGITS, token_logprobs, token_logprobs_and_entropy
-from smolsum.policy.prefix import branch_hidden, can_share_prefix, prefix_state, repeated_hidden
+from smolsum.policy.cpu import kernels
+
+CHUNK_LOGITS = 16_000_000
+"""Logits held at once; more are computed chunk by chunk, and again in backward."""
+Cache: TypeAlias = ConcatenateKVCache | ArraysCache
+State: TypeAlias = list[list[mx.array]]
+"""For each layer its arrays, batch axis first and 1 long: keys and values, or convolution states; empty before the
+first token."""
 
 
 def group_logprobs(
@@ -62,7 +76,7 @@ def scored(
     temperature: float,
     chunk_logits: int | None,
 ) -> tuple[mx.array, mx.array]:
-    """Log-probs and entropies (G, T) of the tokens given the trunk's outputs, 0 where the mask is."""
+    """Log-probs and entropies (G, T) float32 of the tokens, given the trunk's outputs; 0 outside of the mask."""
     tokens = completion_GT.reshape(-1)
     both = token_logprobs_and_entropy(model, _rows(hidden_GTD), tokens, temperature, chunk_logits=chunk_logits)
     logp, entropy = (x.reshape(mask_GT.shape) * mask_GT for x in both)
@@ -71,3 +85,231 @@ def scored(
 
 def _rows(hidden_GTD: mx.array) -> mx.array:
     return hidden_GTD.reshape(-1, hidden_GTD.shape[-1])
+
+
+# The prompt, and the trunk's outputs after it
+
+
+def can_share_prefix(model: nn.Module) -> bool:
+    """Whether a prompt's completions can share what every layer remembers: all keys and values, those in a sliding
+    window, or states of fixed size."""
+    made = make_prompt_cache(model)
+    return len(made) == len(model.layers) and all(type(c) in (KVCache, RotatingKVCache, ArraysCache) for c in made)
+
+
+def prefix_state(model: nn.Module, prompt_ids: Sequence[int], embeddings: mx.array | None = None) -> State:
+    """What the layers remember of the prompt up to its last token, from which each completion starts."""
+    caches = _caches(model)
+    if len(prompt_ids) > 1:
+        _trunk(model, mx.array([list(prompt_ids[:-1])]), caches, embeddings if embeddings is None else embeddings[None])
+    return [arrays(cache) for cache in caches]
+
+
+def branch_hidden(
+    model: nn.Module,
+    state: State,
+    last_prompt_token: int,
+    completion_GT: mx.array,
+    embeddings: mx.array | None = None,
+) -> mx.array:
+    """The trunk's outputs (G, T, D) from which the completions' tokens are predicted, after the prompt of `state`."""
+    group = len(completion_GT)
+    # the gradient of a broadcast is the sum over the G branches
+    shared = [[mx.broadcast_to(a, (group, *a.shape[1:])) for a in layer] for layer in state]
+    caches = _caches(model)
+    for cache, layer in zip(caches, shared, strict=True):
+        fill(cache, layer)
+    return _trunk(model, _branch_tokens(last_prompt_token, completion_GT), caches, embeddings)
+
+
+def repeated_hidden(model: nn.Module, prompt_ids: Sequence[int], completion_GT: mx.array) -> mx.array:
+    """The same outputs, with the prompt going through the model once for each completion."""
+    prompt = mx.broadcast_to(mx.array([list(prompt_ids)]), (len(completion_GT), len(prompt_ids)))
+    out: mx.array = text_model(model).model(mx.concatenate([prompt, completion_GT[:, :-1]], axis=1))
+    return out[:, len(prompt_ids) - 1 :]
+
+
+def embedded(model: nn.Module, prompt_ids: Sequence[int], completion_GT: mx.array) -> tuple[mx.array, mx.array] | None:
+    """The embeddings (P - 1, D) of the prompt up to its last token, and (G, T, D) of the tokens from which the
+    completions' are predicted. Looked up together, as each look-up has a gradient as large as the whole table. None
+    where the trunk does not take embeddings."""
+    trunk = text_model(model).model
+    if "input_embeddings" not in inspect.signature(type(trunk).__call__).parameters:
+        return None
+    branches = _branch_tokens(prompt_ids[-1], completion_GT)
+    before = mx.array(list(prompt_ids[:-1]), branches.dtype)
+    both = trunk.embed_tokens(mx.concatenate([before, branches.reshape(-1)]))
+    return both[: len(before)], both[len(before) :].reshape(*branches.shape, -1)
+
+
+def prompt_work(model: nn.Module, prompt: int, tokens: int) -> float:
+    """The work of a prompt of `prompt` tokens, which needs no logits, in units of one completion of `tokens` tokens."""
+    every = sum(p.size for _, p in tree_flatten(model.parameters()))
+    layers = sum(p.size for _, p in tree_flatten([layer.parameters() for layer in model.layers]))
+    return float(prompt * layers / (tokens * every))
+
+
+def _branch_tokens(last_prompt_token: int, completion_GT: mx.array) -> mx.array:
+    """The tokens (G, T) from which the completions' are predicted."""
+    first = mx.full((len(completion_GT), 1), last_prompt_token, completion_GT.dtype)
+    return mx.concatenate([first, completion_GT[:, :-1]], axis=1)
+
+
+def _trunk(model: nn.Module, tokens: mx.array, caches: list[Cache], embeddings: mx.array | None) -> mx.array:
+    given = {} if embeddings is None else {"input_embeddings": embeddings}
+    out: mx.array = text_model(model).model(tokens, cache=caches, **given)
+    return out
+
+
+def _caches(model: nn.Module) -> list[Cache]:
+    """Empty caches that keep every key, and leave the window to the mask: writes in place have no gradient."""
+    return [c if type(c) is ArraysCache else ConcatenateKVCache() for c in make_prompt_cache(model)]
+
+
+def empty_like(cache: Cache) -> Cache:
+    """An empty cache of the same kind."""
+    return ArraysCache(len(cache.cache)) if isinstance(cache, ArraysCache) else ConcatenateKVCache()
+
+
+def arrays(cache: Cache) -> list[mx.array]:
+    """What the cache remembers; empty before the first token."""
+    if cache.empty():
+        return []
+    return list(cache.cache if isinstance(cache, ArraysCache) else cache.state)
+
+
+def fill(cache: Cache, remembered: list[mx.array]) -> None:
+    """Put what `arrays` returned into a cache of the same kind."""
+    if not remembered:
+        return
+    if isinstance(cache, ArraysCache):
+        cache.cache = list(remembered)
+    else:
+        cache.state = remembered
+
+
+# The head
+
+
+def text_model(model: nn.Module) -> nn.Module:
+    """The module that puts a head on a trunk, `.model`: the model itself or the text part of a multimodal one."""
+    while "language_model" in model:
+        model = model.language_model
+    return model
+
+
+def head(model: nn.Module) -> nn.Module:
+    """The model without its layers: called with the trunk's outputs (1, N, D), it returns logits (1, N, V).
+
+    This runs the model's own code, with a trunk that returns its input, so scaled and capped logits come out right.
+    """
+    text = copy.copy(text_model(model))
+    text["model"] = _IdleTrunk(text.model)
+    return text
+
+
+class _IdleTrunk(nn.Module):  # type: ignore[misc]  # MLX has no types
+    """A trunk without its layers, which returns its input. It keeps what the head reads: embeddings, settings."""
+
+    def __init__(self, trunk: nn.Module) -> None:
+        super().__init__()
+        self.__dict__.update(vars(trunk))
+        for name, child in trunk.items():
+            if not isinstance(child, list):
+                self[name] = child
+
+    def __call__(self, hidden: mx.array, *_: Any, **__: Any) -> mx.array:
+        return hidden
+
+
+def has_plain_head(model: nn.Module) -> bool:
+    """Whether the model's logits are those of `head` on its trunk's outputs, as everything here assumes."""
+    text = text_model(model)
+    if "model" not in text:
+        return False
+    tokens = mx.array([[0, 1]])
+    return bool(mx.allclose(head(model)(text.model(tokens)), model(tokens), rtol=1e-4, atol=1e-6).item())
+
+
+def token_logprobs(
+    model: nn.Module,
+    hidden_ND: mx.array,
+    target_N: mx.array,
+    temperature: float,
+    *,
+    chunk_logits: int | None = CHUNK_LOGITS,
+) -> mx.array:
+    """Log-probs (N,) float32 of the targets given the trunk's outputs, at most `chunk_logits` logits at a time
+    (None: all at once)."""
+    (logp,) = _in_chunks(model, hidden_ND, target_N, temperature, chunk_logits, entropy=False)
+    return logp
+
+
+def token_logprobs_and_entropy(
+    model: nn.Module,
+    hidden_ND: mx.array,
+    target_N: mx.array,
+    temperature: float,
+    *,
+    chunk_logits: int | None = CHUNK_LOGITS,
+) -> tuple[mx.array, mx.array]:
+    """`token_logprobs`, and the entropy (N,) float32 in nats of the distribution at `temperature`, without gradient."""
+    logp, entropy = _in_chunks(model, hidden_ND, target_N, temperature, chunk_logits, entropy=True)
+    return logp, entropy
+
+
+def _in_chunks(
+    model: nn.Module,
+    hidden_ND: mx.array,
+    target_N: mx.array,
+    temperature: float,
+    chunk_logits: int | None,
+    *,
+    entropy: bool,
+) -> list[mx.array]:
+    """Log-probs (N,) and, with `entropy`, entropies (N,)."""
+    project = head(model)
+
+    def part(module: nn.Module, hidden: mx.array, target: mx.array) -> list[mx.array]:
+        logits = module(hidden[None])[0].astype(mx.float32)
+        logits = logits if temperature == 1 else logits / temperature
+        logp, spread = kernels.logprob_and_entropy(logits, target, entropy=entropy)
+        return [logp, mx.stop_gradient(spread)] if entropy else [logp]
+
+    vocabulary = project(hidden_ND[None, :1]).shape[-1]  # never evaluated
+    rows = len(target_N) if chunk_logits is None else max(1, chunk_logits // vocabulary)
+    if len(target_N) <= rows:
+        return part(project, hidden_ND, target_N)
+    again = recomputed(project, part)
+    parts = [again(hidden_ND[i : i + rows], target_N[i : i + rows]) for i in range(0, len(target_N), rows)]
+    return [mx.concatenate(column) for column in zip(*parts, strict=True)]
+
+
+# Recomputation
+
+
+def recomputed(module: nn.Module, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function(module, *arguments)` as a function of the arguments (trees of floating-point arrays) that keeps only
+    its arguments and results for backward, and computes the rest again (arXiv:1604.06174).
+
+    Differentiable in the arguments and in the module's trainable parameters. Everything else that `function` reads is
+    a constant, and what it changes is lost: a cache must come in as arrays and leave as arrays.
+    """
+    twin = replica(module)  # takes the weights of whichever pass is being traced, so that the module keeps its own
+
+    def run(parameters: dict[str, Any], *arguments: Any) -> Any:
+        twin.update(parameters)
+        return function(twin, *arguments)
+
+    part = mx.checkpoint(run)
+    return lambda *arguments: part(module.trainable_parameters(), *arguments)
+
+
+def replica(module: nn.Module) -> nn.Module:
+    """Another module with the same arrays, whose update does not reach the first."""
+    twin = copy.copy(module)
+    for name, child in module.items():
+        twin[name] = tree_map(
+            lambda x: replica(x) if isinstance(x, nn.Module) else x, child, is_leaf=nn.Module.is_module
+        )
+    return twin

@@ -1,9 +1,6 @@
-"""Low-rank adapters (arXiv:2106.09685): put on, saved in mlx-lm's format, restored, fused.
+"""Low-rank adapters (arXiv:2106.09685), in mlx-lm's layers and format, and the quantised bases under them.
 
-The layers are mlx-lm's own, y = W x + scale * B A x with A random and B zero at the start: the policy begins as its
-base, which stays frozen.
-
-A base of 4 or 8 bits a weight: made with mlx-lm's own rules, recognised, and turned back.
+y = W x + scale * B A x with A random and B zero at the start: the policy begins as its base, which stays frozen.
 """
 
 from __future__ import annotations
@@ -25,50 +22,15 @@ from mlx_lm.utils import quantize_model
 from smolsum.config.sections import LoraConfig
 from smolsum.errors import UsageError, nearest
 
+CONFIG, WEIGHTS = "adapter_config.json", "adapters.safetensors"
+"""mlx-lm's names of an adapter's files"""
 QUANTISED = (nn.QuantizedLinear, nn.QuantizedEmbedding)
 GROUP = 64
 """weights that share a scale, as in `mlx_lm.convert`"""
 
 
-def is_quantised(model: nn.Module) -> bool:
-    """Whether any weight of the model is quantised."""
-    return any(isinstance(module, QUANTISED) for _, module in model.named_modules())
-
-
-def quantise(model: nn.Module, config: Mapping[str, Any], bits: int) -> None:
-    """Quantise the model in place as `mlx_lm.convert` would; one that has these bits already stays as it is.
-
-    Raises UsageError for one of other bits, and for one whose widths are no multiples of 64.
-    """
-    if is_quantised(model):
-        had = config["quantization"]["bits"]
-        if had != bits:
-            raise UsageError(f"model.quantize = {bits}, but the model has {had} bits already", hint="leave it at 0")
-        return
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints, and stdout is for data
-        quantize_model(model, dict(config), GROUP, bits)
-    if not is_quantised(model):
-        raise UsageError(
-            f"model.quantize = {bits}, but no layer's width is a multiple of {GROUP}", hint="--set model.quantize=0"
-        )
-
-
-def plain_weights(model: nn.Module) -> dict[str, mx.array]:
-    """The model's parameters by name, with what is quantised turned back into plain weights."""
-    weights = dict(tree_flatten(model.parameters()))
-    for name, m in model.named_modules():
-        if isinstance(m, QUANTISED):
-            scales, biases = weights.pop(f"{name}.scales"), weights.pop(f"{name}.biases", None)
-            weights[f"{name}.weight"] = mx.dequantize(m.weight, scales, biases, m.group_size, m.bits, m.mode)
-    return weights
-
-
-CONFIG, WEIGHTS = "adapter_config.json", "adapters.safetensors"
-"""as mlx-lm calls them"""
-
-
 def add_adapters(model: nn.Module, lora: LoraConfig, *, dtype: mx.Dtype, seed: int) -> None:
-    """Freeze the model and put adapters of this type beside its projections; the same seed draws the same ones.
+    """Freeze the model and add adapters of this type to its projections; the same seed draws the same ones.
 
     Raises UsageError for a rank, a number of layers or a key that the model has no place for.
     """
@@ -92,8 +54,7 @@ def add_adapters(model: nn.Module, lora: LoraConfig, *, dtype: mx.Dtype, seed: i
 
 
 def save_adapters(model: nn.Module, lora: LoraConfig, base: str, folder: Path) -> None:
-    """Write the adapters so that mlx-lm's `--adapter-path` takes the folder, over the same base, whose path or hub id
-    is written down with them."""
+    """Write the adapters and the path or hub id of their base, so that mlx-lm's `--adapter-path` takes the folder."""
     layers = lora.layers or len(model.layers)
     facts = {"model": base, "fine_tune_type": "lora", "num_layers": layers, "lora_parameters": _parameters(lora)}
     (folder / CONFIG).write_text(json.dumps(facts, indent=2) + "\n")
@@ -101,7 +62,7 @@ def save_adapters(model: nn.Module, lora: LoraConfig, base: str, folder: Path) -
 
 
 def base_of(folder: Path) -> str | None:
-    """The base that adapters in the folder go with, empty where that is not said; None where there are no adapters."""
+    """The base of the adapters in the folder, empty where it is unknown; None where the folder has no adapters."""
     if not (folder / WEIGHTS).is_file():
         return None
     try:
@@ -112,14 +73,14 @@ def base_of(folder: Path) -> str | None:
 
 
 def load_adapters(model: nn.Module, folder: Path) -> None:
-    """Give a model with adapters those that `save_adapters` wrote."""
+    """Load what `save_adapters` wrote into a model with adapters."""
     model.update(tree_unflatten(list(mx.load(str(folder / WEIGHTS)).items())))
     mx.eval(model.trainable_parameters())
 
 
 def fused_weights(model: nn.Module) -> dict[str, mx.array]:
-    """The parameters, by name, of the same model with its adapters merged into the weights, and nothing quantised:
-    to round again would lose most of what the adapters learnt."""
+    """The model's parameters by name, with its adapters merged into the weights and nothing quantised: rounding again
+    would lose most of what the adapters learned."""
     merged = {name: m.fuse(dequantize=True) for name, m in model.named_modules() if isinstance(m, LoRALinear)}
     inner = tuple(f"{name}." for name in merged)
     weights = {name: array for name, array in plain_weights(model).items() if not name.startswith(inner)}
@@ -139,7 +100,7 @@ def _keys(lora: LoraConfig) -> list[str]:
 
 
 def _projections(model: nn.Module, lora: LoraConfig) -> dict[str, nn.Module]:
-    """The modules that will have adapters, by place; UsageError for a key that none of them has."""
+    """The modules that get adapters, by place; UsageError for a key that matches none of them."""
     found = {
         (n, name): module
         for n, layer in enumerate(model.layers[-lora.layers :])
@@ -157,3 +118,36 @@ def _projections(model: nn.Module, lora: LoraConfig) -> dict[str, nn.Module]:
 def _width(linear: nn.Module) -> int:
     outputs, inputs = linear.weight.shape
     return int(min(outputs, inputs * 32 // linear.bits if isinstance(linear, QUANTISED) else inputs))
+
+
+def is_quantised(model: nn.Module) -> bool:
+    """Whether any weight of the model is quantised."""
+    return any(isinstance(module, QUANTISED) for _, module in model.named_modules())
+
+
+def quantise(model: nn.Module, config: Mapping[str, Any], bits: int) -> None:
+    """Quantise the model in place as `mlx_lm.convert` would; a model that has these bits already stays as it is.
+
+    Raises UsageError for a model of other bits, and for one whose widths are not multiples of 64.
+    """
+    if is_quantised(model):
+        had = config["quantization"]["bits"]
+        if had != bits:
+            raise UsageError(f"model.quantize = {bits}, but the model has {had} bits already", hint="leave it at 0")
+        return
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints, and stdout is for data
+        quantize_model(model, dict(config), GROUP, bits)
+    if not is_quantised(model):
+        raise UsageError(
+            f"model.quantize = {bits}, but no layer's width is a multiple of {GROUP}", hint="--set model.quantize=0"
+        )
+
+
+def plain_weights(model: nn.Module) -> dict[str, mx.array]:
+    """The model's parameters by name, with quantised weights turned back into plain ones."""
+    weights = dict(tree_flatten(model.parameters()))
+    for name, m in model.named_modules():
+        if isinstance(m, QUANTISED):
+            scales, biases = weights.pop(f"{name}.scales"), weights.pop(f"{name}.biases", None)
+            weights[f"{name}.weight"] = mx.dequantize(m.weight, scales, biases, m.group_size, m.bits, m.mode)
+    return weights

@@ -1,7 +1,7 @@
-"""What an update takes of the machine's memory, before anything is loaded, and chunks that keep it within a budget.
+"""The peak memory of an update, estimated before anything is loaded, and the chunking that keeps it within a budget.
 
-Counted are arrays: weights, what the optimizer and the KL term keep, and what forward and backward hold at the widest
-prompt and completion. Not counted: the Python process itself, about 0.4 GB.
+Counts arrays: weights, what the optimizer and the KL term keep, and what forward and backward hold at the widest prompt
+and completion. Does not count the Python process, about 0.4 GB.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from smolsum.config.sections import Config
 from smolsum.errors import MachineError
 from smolsum.policy.cpu.streams import streams
 from smolsum.policy.gradients import WHOLE, Chunking, can_checkpoint
-from smolsum.policy.head import CHUNK_LOGITS
-from smolsum.policy.prefix import can_share_prefix
+from smolsum.policy.logprobs import CHUNK_LOGITS, can_share_prefix
 
 GB = 1e9
 ACTIVATIONS = 2.5
@@ -54,14 +53,14 @@ class Shape:
 
 @dataclass(frozen=True)
 class Widest:
-    """Tokens of the longest prompt and of the longest completion that an update can meet."""
+    """Tokens of the longest prompt and of the longest completion of any update."""
 
     prompt: int
     tokens: int
 
 
 def shape_of(model: nn.Module, config: Mapping[str, Any]) -> Shape:
-    """The shape of a model; its weights need not be evaluated. `config` is its config.json."""
+    """The shape of a model, whose weights need not be evaluated. `config` is its config.json."""
     trained = [p for _, p in tree_flatten(model.trainable_parameters())]
     held = [p for _, p in tree_flatten(model.parameters())]
     outputs = [len(m.weight) for layer in model.layers for m in layer.modules() if "weight" in m and m.weight.ndim == 2]
@@ -83,12 +82,12 @@ def shape_of(model: nn.Module, config: Mapping[str, Any]) -> Shape:
 
 
 def estimate(shape: Shape, config: Config, chunking: Chunking, widest: Widest) -> dict[str, float]:
-    """Bytes that an update holds at its widest, by what they are for; their sum is the peak."""
+    """Bytes that an update holds at its widest, by purpose; their sum is the peak."""
     prompt, tokens = widest.prompt, widest.tokens
     kept = {"masters": (8, 0 if shape.itemsize == 4 else 4), "stochastic": (6, 0), "study": (2 * shape.itemsize, 0)}
     moments, copy = kept[config.optimizer.precision]
     group = config.sampling.rollouts
-    lanes = len(streams()) if chunking.rows is None else 1  # groups in the making at once
+    lanes = len(streams()) if chunking.rows is None else 1  # groups computed at once
     groups = min(lanes, config.train.prompts_per_step * config.train.accumulation_steps)
     sums = 1 if config.train.prompts_per_step * config.train.accumulation_steps == 1 else 2
     rows = chunking.rows or group
@@ -96,7 +95,7 @@ def estimate(shape: Shape, config: Config, chunking: Chunking, widest: Widest) -
     branch = rows * (tokens + (0 if chunking.shared_prefix else prompt))
     scores = shape.heads * (shared**2 + branch * (prompt + tokens))
     features = ACTIVATIONS * shape.features
-    if chunking.checkpointing:  # one layer in full, of the others their inputs and what they remember
+    if chunking.checkpointing:  # one layer in full; for the others their inputs and caches
         held = (shared + branch) * (features + shape.layers * 2 * shape.width) + SCORES * scores
     else:
         held = shape.layers * ((shared + branch) * features + SCORES * scores)
@@ -116,7 +115,7 @@ def estimate(shape: Shape, config: Config, chunking: Chunking, widest: Widest) -
 
 
 def choose_chunking(shape: Shape, config: Config, widest: Widest) -> Chunking:
-    """The fastest way through an update that stays within `engine.memory_budget_gb`, where there is one.
+    """The fastest chunking within `engine.memory_budget_gb`; 0 is no budget.
 
     Raises MachineError where not even one rollout at a time fits, with the budget that would.
     """
@@ -139,7 +138,7 @@ def choose_chunking(shape: Shape, config: Config, widest: Widest) -> Chunking:
 
 
 def _ways(whole: Chunking, shape: Shape, group: int) -> Iterator[Chunking]:
-    """From the fastest to the leanest."""
+    """All chunkings, from the fastest to the one that needs the least memory."""
     sizes = [rows for rows in (group, group // 2, group // 4, 1) if rows]
     yield whole
     for checkpointing in (False, True)[: 1 + shape.recomputes]:

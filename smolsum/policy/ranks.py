@@ -1,4 +1,5 @@
-"""Processes that train one model together, as `mlx.launch` starts them. Alone, every function here is the identity.
+"""Processes (ranks) that train one model together, as `mlx.launch` starts them. In a single process every function
+here is the identity.
 
 Every rank must make the same calls in the same order. Arrays travel through `mx.distributed`.
 """
@@ -57,12 +58,12 @@ def total(tree: Any) -> Any:
 
 
 def lowest(tree: Any) -> Any:
-    """The least over all ranks, element by element, evaluated."""
+    """The minimum over all ranks, element by element, evaluated."""
     return _extreme(tree, mx.min)
 
 
 def highest(tree: Any) -> Any:
-    """The greatest over all ranks, element by element, evaluated."""
+    """The maximum over all ranks, element by element, evaluated."""
     return _extreme(tree, mx.max)
 
 
@@ -85,12 +86,12 @@ def take_weights(model: nn.Module) -> None:
 
 
 def any_rank(condition: bool) -> bool:
-    """Whether the condition holds on one rank at least."""
+    """Whether the condition holds on at least one rank."""
     return condition if alone() else bool(total(mx.array(int(condition))).item())
 
 
 def gathered(value: Any) -> list[Any]:
-    """The ranks' values, in their order; each such as JSON can carry."""
+    """The values of all ranks, in order; each must be JSON."""
     if alone():
         return [value]
     data = mx.array(list(json.dumps(value).encode()), mx.uint8)

@@ -1,10 +1,8 @@
 """Batched sampling from the policy in this process.
 
 Each prompt is prefilled once; its caches are copied to its rollouts, and the rollouts of all prompts are decoded
-together. Every rollout draws from a random stream of its own seed, so that it does not depend on what else is in the
-batch and can be replayed.
-
-Rollouts that are decoded together: some leave when they end, others may join at any time.
+together. Every rollout draws from a random stream that its seed alone decides: it does not depend on what else is in
+the batch, and can be replayed.
 
 Axes: B rows of the batch, V vocabulary.
 """
@@ -28,127 +26,9 @@ COMPACT = 0.75
 """finished rollouts leave the batch once no more than this share of it is still running"""
 
 
-@dataclass
-class Draft:
-    """A rollout in the making: it draws from a random stream of its own seed."""
-
-    prompt_ids: tuple[int, ...]
-    seed: int
-    temperature: float
-    """0 is greedy"""
-    max_new_tokens: int
-    on_token: Callable[[int], None] | None = None
-    """called with each token as it is sampled"""
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    stopped: bool = False
-    """EOS was sampled"""
-    abandoned: bool = False
-    """nobody waits for it any more"""
-
-    @cached_property
-    def uniforms(self) -> Any:
-        """A number in [0, 1) for each token that may come, (max_new_tokens,) float32."""
-        return np.random.default_rng(self.seed).random(self.max_new_tokens, dtype=np.float32)
-
-    @property
-    def ended(self) -> bool:
-        """Whether no further token is wanted."""
-        return self.stopped or self.abandoned or len(self.ids) >= self.max_new_tokens
-
-    def accept(self, token: int, logprob: float, eos_ids: frozenset[int]) -> None:
-        """Write a sampled token down, unless the rollout has ended."""
-        if not self.ended:
-            self.ids.append(token)
-            self.logprobs.append(logprob)
-            self.stopped = token in eos_ids
-            if self.on_token:
-                self.on_token(token)
-
-
-class DecodeBatch:
-    """The rollouts under way, with what the model remembers of each."""
-
-    def __init__(self, model: nn.Module, eos_ids: frozenset[int]) -> None:
-        self.model, self.eos_ids = model, eos_ids
-        self.rows: list[Draft] = []
-        self._cache: list[Any] = []
-        self._logits = mx.array(0.0)
-
-    def can_join(self) -> bool:
-        """Whether rollouts may be added now: always to an empty batch, later only where the model's caches allow."""
-        return not self.rows or all(hasattr(layer, "extend") for layer in self._cache)
-
-    def add(self, drafts: Sequence[Draft]) -> None:
-        """Take rollouts in; a prompt that several share is read once."""
-        cache, logits = prefill(self.model, [draft.prompt_ids for draft in drafts])
-        if self.rows:
-            for layer, other in zip(self._cache, cache, strict=True):
-                layer.extend(other)
-            logits = mx.concatenate([self._logits, logits])
-        else:
-            self._cache = cache
-        self._logits = logits
-        self.rows += drafts
-
-    def step(self) -> None:
-        """Sample a token for every row. Rows that have ended leave, at once or with others a little later; the batch is
-        empty (`rows`) when all have."""
-        uniforms = [draft.uniforms[min(len(draft.ids), draft.max_new_tokens - 1)] for draft in self.rows]
-        temperatures = [draft.temperature for draft in self.rows]
-        token, logp = sample(self._logits, temperatures, mx.array(np.array(uniforms)))
-        mx.eval(token, logp)  # the host must see every token to know who has finished
-        for draft, i, lp in zip(self.rows, token.tolist(), logp.tolist(), strict=True):
-            draft.accept(i, lp, self.eos_ids)
-        alive = [row for row, draft in enumerate(self.rows) if not draft.ended]
-        if not alive:
-            self.clear()
-            return
-        if len(alive) <= COMPACT * len(self.rows):
-            kept = mx.array(alive)
-            for layer in self._cache:
-                layer.filter(kept)
-            self.rows, token = [self.rows[row] for row in alive], token[kept]
-        self._logits = self.model(token[:, None], cache=self._cache)[:, -1]
-
-    def clear(self) -> None:
-        """Forget all rows."""
-        self.rows, self._cache, self._logits = [], [], mx.array(0.0)
-
-
-def prefill(model: nn.Module, prompts: Sequence[tuple[int, ...]]) -> tuple[list[Any], mx.array]:
-    """The merged caches of all rows, each its prompt's, and the logits (B, V) that follow the prompts."""
-    filled = {}
-    for prompt in dict.fromkeys(prompts):
-        cache = make_prompt_cache(model)
-        logits = model(mx.array(list(prompt))[None], cache=cache)[:, -1]
-        mx.eval(logits, [layer.state for layer in cache])  # one prompt's activations at a time
-        filled[prompt] = cache, logits
-    layers = zip(*(filled[prompt][0] for prompt in prompts), strict=True)
-    merged = [type(layer[0]).merge(list(layer)) for layer in layers]
-    return merged, mx.concatenate([filled[prompt][1] for prompt in prompts])
-
-
-def sample(logits_BV: mx.array, temperature_B: Sequence[float], uniform_B: mx.array) -> tuple[mx.array, mx.array]:
-    """Tokens (B,) by inversion of the cumulative distribution, and their log-probs (B,) float32 at the sampling
-    temperature; a row of temperature 0 takes the likeliest token, with its log-prob at 1."""
-    divisor = mx.array([t or 1.0 for t in temperature_B])
-    logits_BV = logits_BV.astype(mx.float32) / divisor[:, None]
-    logp_BV = logits_BV - kernels.logsumexp(logits_BV)
-    greedy = [t == 0 for t in temperature_B]
-    if all(greedy):
-        token = mx.argmax(logp_BV, axis=-1)
-    else:
-        cdf = mx.cumsum(kernels.exp(logp_BV), axis=-1)
-        token = mx.minimum(mx.sum(cdf <= uniform_B[:, None] * cdf[:, -1:], axis=-1), logp_BV.shape[-1] - 1)
-        if any(greedy):
-            token = mx.where(mx.array(greedy), mx.argmax(logp_BV, axis=-1), token)
-    return token, mx.take_along_axis(logp_BV, token[:, None], -1)[:, 0]
-
-
 @dataclass(frozen=True)
 class Completion:
-    """What the sampler returns for one rollout; `token_ids` ends with EOS when finish_reason is "stop"."""
+    """What the sampler returns for one rollout; `token_ids` ends with EOS where finish_reason is "stop"."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -189,5 +69,123 @@ def generate(
 
 
 def completion(draft: Draft) -> Completion:
-    """What became of a draft that has ended."""
+    """The result of a draft that has ended."""
     return Completion(tuple(draft.ids), tuple(draft.logprobs), "stop" if draft.stopped else "length")
+
+
+@dataclass
+class Draft:
+    """A rollout that is being decoded."""
+
+    prompt_ids: tuple[int, ...]
+    seed: int
+    temperature: float
+    """0 is greedy"""
+    max_new_tokens: int
+    on_token: Callable[[int], None] | None = None
+    """called with each token as it is sampled"""
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    stopped: bool = False
+    """EOS was sampled"""
+    abandoned: bool = False
+    """no client waits for it any more"""
+
+    @cached_property
+    def uniforms(self) -> Any:
+        """A random number in [0, 1) for each token that may come, (max_new_tokens,) float32."""
+        return np.random.default_rng(self.seed).random(self.max_new_tokens, dtype=np.float32)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it takes no further token."""
+        return self.stopped or self.abandoned or len(self.ids) >= self.max_new_tokens
+
+    def accept(self, token: int, logprob: float, eos_ids: frozenset[int]) -> None:
+        """Append a sampled token, unless the rollout has ended."""
+        if not self.ended:
+            self.ids.append(token)
+            self.logprobs.append(logprob)
+            self.stopped = token in eos_ids
+            if self.on_token:
+                self.on_token(token)
+
+
+class DecodeBatch:
+    """Rollouts that are decoded together, with the model's caches: some leave when they end, others may join."""
+
+    def __init__(self, model: nn.Module, eos_ids: frozenset[int]) -> None:
+        self.model, self.eos_ids = model, eos_ids
+        self.rows: list[Draft] = []
+        self._cache: list[Any] = []
+        self._logits = mx.array(0.0)
+
+    def can_join(self) -> bool:
+        """Whether rollouts may be added now: always to an empty batch, later only where the model's caches allow it."""
+        return not self.rows or all(hasattr(layer, "extend") for layer in self._cache)
+
+    def add(self, drafts: Sequence[Draft]) -> None:
+        """Add rollouts; a prompt that several share is prefilled once."""
+        cache, logits = prefill(self.model, [draft.prompt_ids for draft in drafts])
+        if self.rows:
+            for layer, other in zip(self._cache, cache, strict=True):
+                layer.extend(other)
+            logits = mx.concatenate([self._logits, logits])
+        else:
+            self._cache = cache
+        self._logits = logits
+        self.rows += drafts
+
+    def step(self) -> None:
+        """Sample a token for every row. Rows that have ended leave, at once or with others a little later; `rows` is
+        empty when all have ended."""
+        uniforms = [draft.uniforms[min(len(draft.ids), draft.max_new_tokens - 1)] for draft in self.rows]
+        temperatures = [draft.temperature for draft in self.rows]
+        token, logp = sample(self._logits, temperatures, mx.array(np.array(uniforms)))
+        mx.eval(token, logp)  # the host must see every token to know which rows have ended
+        for draft, i, lp in zip(self.rows, token.tolist(), logp.tolist(), strict=True):
+            draft.accept(i, lp, self.eos_ids)
+        alive = [row for row, draft in enumerate(self.rows) if not draft.ended]
+        if not alive:
+            self.clear()
+            return
+        if len(alive) <= COMPACT * len(self.rows):
+            kept = mx.array(alive)
+            for layer in self._cache:
+                layer.filter(kept)
+            self.rows, token = [self.rows[row] for row in alive], token[kept]
+        self._logits = self.model(token[:, None], cache=self._cache)[:, -1]
+
+    def clear(self) -> None:
+        """Drop all rows."""
+        self.rows, self._cache, self._logits = [], [], mx.array(0.0)
+
+
+def prefill(model: nn.Module, prompts: Sequence[tuple[int, ...]]) -> tuple[list[Any], mx.array]:
+    """The merged caches of all rows, each its prompt's, and the logits (B, V) that follow the prompts."""
+    filled = {}
+    for prompt in dict.fromkeys(prompts):
+        cache = make_prompt_cache(model)
+        logits = model(mx.array(list(prompt))[None], cache=cache)[:, -1]
+        mx.eval(logits, [layer.state for layer in cache])  # one prompt's activations at a time
+        filled[prompt] = cache, logits
+    layers = zip(*(filled[prompt][0] for prompt in prompts), strict=True)
+    merged = [type(layer[0]).merge(list(layer)) for layer in layers]
+    return merged, mx.concatenate([filled[prompt][1] for prompt in prompts])
+
+
+def sample(logits_BV: mx.array, temperature_B: Sequence[float], uniform_B: mx.array) -> tuple[mx.array, mx.array]:
+    """Tokens (B,) by inversion of the cumulative distribution, and their log-probs (B,) float32 at the sampling
+    temperature; a row of temperature 0 takes the likeliest token, with its log-prob at 1."""
+    divisor = mx.array([t or 1.0 for t in temperature_B])
+    logits_BV = logits_BV.astype(mx.float32) / divisor[:, None]
+    logp_BV = logits_BV - kernels.logsumexp(logits_BV)
+    greedy = [t == 0 for t in temperature_B]
+    if all(greedy):
+        token = mx.argmax(logp_BV, axis=-1)
+    else:
+        cdf = mx.cumsum(kernels.exp(logp_BV), axis=-1)
+        token = mx.minimum(mx.sum(cdf <= uniform_B[:, None] * cdf[:, -1:], axis=-1), logp_BV.shape[-1] - 1)
+        if any(greedy):
+            token = mx.where(mx.array(greedy), mx.argmax(logp_BV, axis=-1), token)
+    return token, mx.take_along_axis(logp_BV, token[:, None], -1)[:, 0]

@@ -1,12 +1,7 @@
-"""The weights of a policy as they travel and are served: numpy arrays by the names of the Hugging Face layout.
+"""The weights of a policy on disk and on their way to workers, and the facts by which two processes compare policies.
 
-bfloat16, which numpy lacks, is seen as uint16. Of a policy with adapters only these travel; their names are mlx-lm's.
-
-What a policy is, so that a trainer and a worker can see whether theirs is the same.
-
-Fixed sequences whose log-probs tell whether two processes hold the same weights.
-
-A policy to disk in the Hugging Face layout, and what training changed back from there.
+On disk: the Hugging Face layout, or mlx-lm's adapter format. On their way: numpy arrays by the names of that layout, of
+a policy with adapters the adapters alone; bfloat16, which numpy lacks, is seen as uint16.
 """
 
 from __future__ import annotations
@@ -30,6 +25,118 @@ from smolsum.policy.load import COMPANIONS, DTYPES, FUSED, Policy
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.lora import add_adapters, fused_weights, load_adapters, save_adapters
 
+LONGEST = 32
+"""tokens of each probe that are scored"""
+
+
+def save_policy(policy: Policy, weights: Mapping[str, Any], folder: Path) -> None:
+    """Write the policy with these parameters (a tree like `model.parameters()`) in the Hugging Face layout, as mlx-lm
+    and transformers load it."""
+    dtype = DTYPES[policy.dtype]
+    flat = {k: v.astype(dtype) if mx.issubdtype(v.dtype, mx.floating) else v for k, v in tree_flatten(weights)}
+    for source in sorted({p for pattern in COMPANIONS for p in policy.path.glob(pattern)}):
+        if source.name not in ("config.json", "model.safetensors.index.json", "meta.json"):
+            shutil.copyfile(source, folder / source.name)
+    config = {k: v for k, v in policy.config.items() if k not in ("dtype", "torch_dtype")} | {
+        "dtype": policy.dtype,
+        "torch_dtype": policy.dtype,
+    }
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    mx.save_safetensors(
+        str(folder / "model.safetensors"),
+        {k: mx.contiguous(_turned(k, v)) for k, v in flat.items()},
+        metadata={"format": "pt"},
+    )
+
+
+def load_weights(policy: Policy, folder: Path) -> None:
+    """Load what `save_policy` wrote to the folder into the policy."""
+    weights = mx.load(str(folder / "model.safetensors"))
+    if "sanitize" in dir(policy.model):
+        weights = policy.model.sanitize(weights)
+    policy.model.load_weights(list(weights.items()))
+    mx.eval(policy.model.parameters())
+
+
+def save_trained(policy: Policy, folder: Path) -> None:
+    """Write what training changes: the adapters, and with `lora.fuse` the whole model in `fused`; without adapters the
+    whole model."""
+    if policy.lora is None:
+        save_policy(policy, policy.model.parameters(), folder)
+        return
+    save_adapters(policy.model, policy.lora, policy.source, folder)
+    if policy.lora.fuse:
+        plain = {k: v for k, v in policy.config.items() if k not in ("quantization", "quantization_config")}
+        (folder / FUSED).mkdir()
+        save_policy(replace(policy, config=plain), fused_weights(policy.model), folder / FUSED)
+
+
+def load_trained(policy: Policy, folder: Path) -> None:
+    """Load what `save_trained` wrote to the folder into the policy."""
+    if policy.lora is None:
+        load_weights(policy, folder)
+    else:
+        load_adapters(policy.model, folder)
+
+
+def served_arrays(policy: Policy, weights: Any = None) -> dict[str, Any]:
+    """Copies of the weights (the policy's, or a tree of the same names), in the type that computes.
+
+    They share no memory with MLX, so another thread may read them while the policy is trained.
+    """
+    model = policy.model
+    tree = weights or (model.trainable_parameters() if policy.lora else model.parameters())
+    dtype = DTYPES[policy.dtype]
+    arrays = {}
+    for name, value in tree_flatten(tree):
+        cast = value.astype(dtype) if mx.issubdtype(value.dtype, mx.floating) else value
+        laid = mx.contiguous(_turned(name, cast))
+        arrays[name] = np.array(laid.view(mx.uint16) if laid.dtype == mx.bfloat16 else laid)
+    return arrays
+
+
+def check_served(policy: Policy, arrays: Mapping[str, Any]) -> None:
+    """Raise UsageError unless the arrays have the names, shapes and item sizes of what this policy serves."""
+    model = policy.model
+    held = dict(tree_flatten(model.trainable_parameters() if policy.lora else model.parameters()))
+    for name in sorted(held.keys() | arrays.keys()):
+        if name not in held or name not in arrays:
+            where = "the weights that were sent" if name in held else "this model"
+            raise UsageError(f"{name} is not in {where}", hint="serve the model that is trained")
+        expected = _turned(name, held[name]).shape, held[name].dtype.size
+        if (arrays[name].shape, arrays[name].dtype.itemsize) != expected:
+            got = f"{arrays[name].shape} of {arrays[name].dtype.itemsize} bytes"
+            raise UsageError(
+                f"{name} has {got} a value, this model {expected[0]} of {expected[1]}",
+                hint="serve the model that is trained, with the same --dtype",
+            )
+
+
+def set_served(policy: Policy, arrays: Mapping[str, Any]) -> None:
+    """Load what `served_arrays` returned into the policy, bit for bit. Raises as `check_served`."""
+    check_served(policy, arrays)
+    types = {name: value.dtype for name, value in tree_flatten(policy.model.parameters())}
+    weights = [(name, _turned(name, _typed(array, types[name]))) for name, array in arrays.items()]
+    policy.model.update(tree_unflatten(weights))
+    mx.eval(policy.model.parameters())
+
+
+def with_adapters(policy: Policy, lora: LoraConfig) -> Policy:
+    """The policy with new adapters on its model; `set_served` then gives them their weights."""
+    add_adapters(policy.model, lora, dtype=DTYPES[policy.dtype], seed=0)
+    return replace(policy, lora=lora)
+
+
+def _typed(array: Any, dtype: mx.Dtype) -> mx.array:
+    made = mx.array(array)
+    return made.view(dtype) if made.dtype != dtype else made
+
+
+def _turned(name: str, value: mx.array) -> mx.array:
+    """LFM2's convolution weights, which mlx-lm transposes on loading (mlx_lm/models/lfm2.py, sanitize), in the Hugging
+    Face layout or, applied again, in mlx-lm's; all other weights as they are."""
+    return value.transpose(0, 2, 1) if name.endswith("conv.conv.weight") else value
+
 
 def identity(policy: Policy) -> dict[str, Any]:
     """`architecture` (the config's model_type), `vocab_size` (rows of the logits), `tokenizer` (its digest) and
@@ -48,14 +155,10 @@ def tokenizer_digest(tokenizer: TokenizerWrapper) -> str:
     return digest(tokenizer.get_vocab()) + digest(tokenizer.chat_template)
 
 
-LONGEST = 32
-"""tokens that are scored of each sequence"""
-
-
-def sequences(
+def probe_sequences(
     policy: Policy, prompts: Sequence[Sequence[int]], texts: Sequence[str]
 ) -> list[tuple[list[int], list[int]]]:
-    """Prompts with the first tokens of a text each."""
+    """Probes: each prompt with the first tokens of its text."""
     rows = []
     for prompt, text in zip(prompts, texts, strict=True):
         ids = policy.tokenizer.encode(text, add_special_tokens=False)[:LONGEST]
@@ -63,115 +166,7 @@ def sequences(
     return rows
 
 
-def scores(policy: Policy, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
-    """Log-probs of each sequence's second part after its first, at temperature 1."""
+def probe_scores(policy: Policy, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
+    """Log-probs of each probe's text after its prompt, at temperature 1: they tell whether two processes hold the same
+    weights."""
     return [group_logprobs(policy.model, prompt, [ids])[0][0].tolist() for prompt, ids in rows]
-
-
-def save_policy(policy: Policy, weights: Mapping[str, Any], folder: Path) -> None:
-    """Write the policy with these parameters (a tree like `model.parameters()`) so that mlx-lm and transformers load
-    it."""
-    dtype = DTYPES[policy.dtype]
-    flat = {k: v.astype(dtype) if mx.issubdtype(v.dtype, mx.floating) else v for k, v in tree_flatten(weights)}
-    for source in sorted({p for pattern in COMPANIONS for p in policy.path.glob(pattern)}):
-        if source.name not in ("config.json", "model.safetensors.index.json", "meta.json"):
-            shutil.copyfile(source, folder / source.name)
-    config = {k: v for k, v in policy.config.items() if k not in ("dtype", "torch_dtype")} | {
-        "dtype": policy.dtype,
-        "torch_dtype": policy.dtype,
-    }
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    mx.save_safetensors(str(folder / "model.safetensors"), _hub_layout(flat), metadata={"format": "pt"})
-
-
-def _hub_layout(flat: dict[str, mx.array]) -> dict[str, mx.array]:
-    """LFM2's convolution weights turned back: mlx-lm turns them on loading (models/lfm2.py, sanitize)."""
-    return {k: mx.contiguous(v.transpose(0, 2, 1)) if k.endswith("conv.conv.weight") else v for k, v in flat.items()}
-
-
-def load_weights(policy: Policy, folder: Path) -> None:
-    """Give the policy the weights that `save_policy` wrote to the folder."""
-    weights = mx.load(str(folder / "model.safetensors"))
-    if "sanitize" in dir(policy.model):
-        weights = policy.model.sanitize(weights)
-    policy.model.load_weights(list(weights.items()))
-    mx.eval(policy.model.parameters())
-
-
-def save_trained(policy: Policy, folder: Path) -> None:
-    """Write what training changes: the adapters, and below `fused` the whole model where that is asked for; or, without
-    adapters, the whole model."""
-    if policy.lora is None:
-        save_policy(policy, policy.model.parameters(), folder)
-        return
-    save_adapters(policy.model, policy.lora, policy.source, folder)
-    if policy.lora.fuse:
-        plain = {k: v for k, v in policy.config.items() if k not in ("quantization", "quantization_config")}
-        (folder / FUSED).mkdir()
-        save_policy(replace(policy, config=plain), fused_weights(policy.model), folder / FUSED)
-
-
-def load_trained(policy: Policy, folder: Path) -> None:
-    """Give the policy what `save_trained` wrote to the folder."""
-    if policy.lora is None:
-        load_weights(policy, folder)
-    else:
-        load_adapters(policy.model, folder)
-
-
-def served_arrays(policy: Policy, weights: Any = None) -> dict[str, Any]:
-    """Copies of the weights (default: the policy's own; else a tree of the same names), in the type that computes.
-
-    They share no memory with MLX, so another thread may read them while the policy is trained.
-    """
-    model = policy.model
-    tree = weights or (model.trainable_parameters() if policy.lora else model.parameters())
-    dtype = DTYPES[policy.dtype]
-    arrays = {}
-    for name, value in tree_flatten(tree):
-        cast = value.astype(dtype) if mx.issubdtype(value.dtype, mx.floating) else value
-        laid = mx.contiguous(_turned(name, cast))
-        arrays[name] = np.array(laid.view(mx.uint16) if laid.dtype == mx.bfloat16 else laid)
-    return arrays
-
-
-def check_served(policy: Policy, arrays: Mapping[str, Any]) -> None:
-    """Raise UsageError unless the arrays have the names, shapes and sizes of what this policy serves."""
-    model = policy.model
-    held = dict(tree_flatten(model.trainable_parameters() if policy.lora else model.parameters()))
-    for name in sorted(held.keys() | arrays.keys()):
-        if name not in held or name not in arrays:
-            where = "the weights that were sent" if name in held else "this model"
-            raise UsageError(f"{name} is not in {where}", hint="serve the model that is trained")
-        expected = _turned(name, held[name]).shape, held[name].dtype.size
-        if (arrays[name].shape, arrays[name].dtype.itemsize) != expected:
-            got = f"{arrays[name].shape} of {arrays[name].dtype.itemsize} bytes"
-            raise UsageError(
-                f"{name} has {got} a value, this model {expected[0]} of {expected[1]}",
-                hint="serve the model that is trained, with the same --dtype",
-            )
-
-
-def set_served(policy: Policy, arrays: Mapping[str, Any]) -> None:
-    """Give the policy the weights that `served_arrays` returned, bit for bit. Raises as `check_served`."""
-    check_served(policy, arrays)
-    types = {name: value.dtype for name, value in tree_flatten(policy.model.parameters())}
-    weights = [(name, _turned(name, _typed(array, types[name]))) for name, array in arrays.items()]
-    policy.model.update(tree_unflatten(weights))
-    mx.eval(policy.model.parameters())
-
-
-def with_adapters(policy: Policy, lora: LoraConfig) -> Policy:
-    """The policy with adapters of a LoraConfig on its model, whose weights are then to be set."""
-    add_adapters(policy.model, lora, dtype=DTYPES[policy.dtype], seed=0)
-    return replace(policy, lora=lora)
-
-
-def _typed(array: Any, dtype: mx.Dtype) -> mx.array:
-    made = mx.array(array)
-    return made.view(dtype) if made.dtype != dtype else made
-
-
-def _turned(name: str, value: mx.array) -> mx.array:
-    """LFM2's convolution weights are held turned (mlx_lm/models/lfm2.py, sanitize); the same turn leads back."""
-    return value.transpose(0, 2, 1) if name.endswith("conv.conv.weight") else value

@@ -25,7 +25,7 @@ from smolsum.config.sections import Config, WorkersConfig
 from smolsum.errors import UsageError
 from smolsum.policy.load import Policy
 from smolsum.policy.sampling import rollout_seed
-from smolsum.policy.weights import identity, scores, sequences, served_arrays
+from smolsum.policy.weights import identity, probe_scores, probe_sequences, served_arrays
 from smolsum.rollout.member import Expected, Member, preflight
 from smolsum.rollout.pool import Pool, Ticket
 from smolsum.rollout.protocol import SampledRollout, SampleRequest, SamplingTerms, WorkerClient, WorkerError
@@ -60,7 +60,7 @@ class WorkerSampler:
         self.policy, self.settings, self.max_new_tokens = policy, settings, max_new_tokens
         self._on_event, self._stopping = on_event, stopping
         token = worker_token()
-        self._probe = sequences(
+        self._probe = probe_sequences(
             policy,
             [p.token_ids for p in prompts[:PROBED]],
             [p.references[0] if p.references else "" for p in prompts[:PROBED]],
@@ -93,7 +93,7 @@ class WorkerSampler:
         first = self.version is None
         if self._publishing is not None:
             self._publishing.result()
-        weights = Version(version, served_arrays(self.policy), self._probe, scores(self.policy, self._probe))
+        weights = Version(version, served_arrays(self.policy), self._probe, probe_scores(self.policy, self._probe))
         self.version, self._publishing = version, self.pool.publish(weights)
         while first and not all(member.state == "up" for member in self.pool.members):
             self.poll()

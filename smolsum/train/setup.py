@@ -18,8 +18,8 @@ from smolsum.policy import ranks
 from smolsum.policy.cpu.blas import preload
 from smolsum.policy.gradients import Chunking
 from smolsum.policy.load import Policy, is_here, load_policy, weights_hash
+from smolsum.policy.logprobs import can_share_prefix
 from smolsum.policy.memory import GB, Widest, choose_chunking, estimate, shape_of
-from smolsum.policy.prefix import can_share_prefix
 from smolsum.policy.weights import tokenizer_digest
 from smolsum.rollout.sampler import LocalSource, Receiver, Source
 from smolsum.rollout.workers import RemoteSource

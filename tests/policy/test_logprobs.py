@@ -10,9 +10,17 @@ import pytest
 from support.models import EOS, assert_trees_close, build
 
 from smolsum.policy.cpu import kernels
-from smolsum.policy.head import CHUNK_LOGITS, token_logprobs
-from smolsum.policy.logprobs import group_hidden, group_logprobs, padded, scored
-from smolsum.policy.prefix import branch_hidden, can_share_prefix, prefix_state
+from smolsum.policy.logprobs import (
+    CHUNK_LOGITS,
+    branch_hidden,
+    can_share_prefix,
+    group_hidden,
+    group_logprobs,
+    padded,
+    prefix_state,
+    scored,
+    token_logprobs,
+)
 
 # isort: split
 import mlx.core as mx

@@ -1,15 +1,14 @@
 """A real BLAS for MLX on Linux CPU.
 
-MLX's Linux wheel brings reference BLAS: some 3 to 8 GFLOP/s in float32. A library that defines the same CBLAS names,
-loaded with global visibility before MLX is, takes their place: 30 to 60 times faster. SciPy's wheel always brings an
-OpenBLAS, but under names of its own (`scipy_cblas_sgemm`); a copy with the plain names is made once and kept in the
+MLX's Linux wheel brings reference BLAS: some 3 to 8 GFLOP/s in float32. A library with the same CBLAS names that is
+loaded with global visibility before MLX replaces it, and is 30 to 60 times faster. SciPy's wheel always brings an
+OpenBLAS, but under prefixed names (`scipy_cblas_sgemm`); a copy with the plain names is made once and kept in the
 user's cache.
 """
 
 from __future__ import annotations
 
 import ctypes
-import functools
 import glob
 import importlib.metadata
 import os
@@ -18,11 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-
-from threadpoolctl import ThreadpoolController
 
 GEMM = ("cblas_sgemm", "cblas_dgemm", "cblas_cgemm")
 SYSTEM = (
@@ -45,22 +40,6 @@ def preload() -> str:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the cores are shared out by stream (policy/streams.py)
         _loaded = _load() if sys.platform == "linux" and "mlx.core" not in sys.modules else ""
     return _loaded
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Let each matrix product use this many threads in the block: for when there are fewer streams at work than cores.
-
-    The whole process's setting, so one block at a time. Nothing changes where the BLAS cannot be told (Apple's).
-    """
-    with _pools().limit(limits=count, user_api="blas"):
-        yield
-
-
-@functools.cache
-def _pools() -> ThreadpoolController:
-    """The BLAS libraries of this process; looked up once, when all are loaded."""
-    return ThreadpoolController()
 
 
 def _load() -> str:

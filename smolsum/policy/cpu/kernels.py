@@ -1,9 +1,9 @@
-"""Elementwise work that MLX's CPU backend does one element at a time, from operations that it vectorises.
+"""Fast CPU kernels for the elementwise work that MLX's CPU backend does one element at a time.
 
-On x86 and ARM Linux `exp`, and so softmax, logsumexp and SiLU, cost 25 to 35 ns an element: more than the matrix
-products around them. The same values (relative error under 4e-6, as MLX's own) come at 4 ns from a range reduction and
-a polynomial made of products and sums, which `mx.compile` fuses into one loop where a C++ compiler is installed (12 ns
-where none is). `install` puts them in the place of a model's SwiGLU and attention; on a GPU nothing changes.
+On x86 and ARM Linux `exp`, and so softmax, logsumexp and SiLU, cost 25 to 35 ns for an element: more than the matrix
+products around them. Here they are a range reduction and a polynomial, made of operations that MLX vectorises: the same
+values (relative error under 4e-6, as MLX's own) at 4 ns where `mx.compile` finds a C++ compiler to fuse them, at 12 ns
+elsewhere. `install` replaces a model's SwiGLU and attention with them; on a GPU nothing changes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ ROUND = 12582912.0
 """1.5 * 2**23: added to a float32 under 2**22 it leaves the nearest integer in the low mantissa bits"""
 ROUND_BITS = 0x4B400000
 MASKED = -1e9
-"""far below any score; the range reduction's remainder, to the sixth power, stays finite"""
+"""far below any score, and small enough that the range reduction's remainder to the sixth power stays finite"""
 
 
 def _exp(x: mx.array) -> mx.array:
-    """e**x for finite float32 x, 0 below 2**-126 and held at 2**128 (denormals cost 100 cycles each).
+    """e**x for finite float32 x; 0 where that is below 2**-126 and at most 2**128 (denormals cost 100 cycles each).
 
     exp2 on [-0.5, 0.5] by its Taylor polynomial, 2**n by way of the exponent bits.
     """
@@ -163,8 +163,8 @@ def attention(
 
 
 def install(model: nn.Module) -> None:
-    """Use these kernels in the place of mlx-lm's in the modules that define the model and its parts, when it runs on
-    the CPU."""
+    """Replace mlx-lm's kernels by these in the modules that define the model and its parts. On a GPU nothing
+    changes."""
     if mx.default_device().type != mx.DeviceType.cpu:
         return
     for module in {sys.modules[type(part).__module__] for part in model.modules()}:

@@ -1,21 +1,24 @@
-"""One stream a core on the CPU, where MLX runs a stream's elementwise work on one thread; on a GPU the default."""
+"""Work spread over MLX streams and BLAS threads.
+
+On the CPU, MLX runs a stream's elementwise work on one thread, so each core gets a stream; a GPU has its default one.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any, TypeVar
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
-
-from smolsum.policy.cpu import blas
+from threadpoolctl import ThreadpoolController
 
 T = TypeVar("T")
 MOST = 3
-"""streams for one item: while one waits for another's results, or multiplies, the next has elementwise work to do"""
+"""streams for one item: while one waits for results or multiplies matrices, another has elementwise work to do"""
 
 
 @functools.cache
@@ -29,7 +32,7 @@ def streams() -> tuple[mx.Stream, ...]:
 
 @functools.cache
 def _spare() -> tuple[mx.Stream, ...]:
-    """One stream more than cores, for when a single item is at work."""
+    """One stream more than cores, for waves of a single item."""
     return (mx.new_stream(mx.cpu),) if len(streams()) > 1 else ()
 
 
@@ -39,9 +42,9 @@ def spread(function: Callable[[T], Any], items: Iterable[T]) -> Iterator[Any]:
 
 
 def spread_wide(function: Callable[[T, Sequence[mx.Stream]], Any], items: Iterable[T]) -> Iterator[Any]:
-    """`spread` for a function that can use several streams: it is told which are the item's own.
+    """`spread` for a function that can use several streams; its second argument is the item's own streams.
 
-    They are several where fewer items are left than cores. What cores then remain serve matrix products.
+    An item has several where fewer items are left than cores. The remaining cores then serve matrix products.
     """
     items, every = list(items), streams()
     for start in range(0, len(items), len(every)):
@@ -53,7 +56,7 @@ def spread_wide(function: Callable[[T, Sequence[mx.Stream]], Any], items: Iterab
             own = usable[n * share : (n + 1) * share]
             with mx.stream(own[0]):
                 wave.append(function(item, own))
-        with blas.threads(max(1, len(every) // (len(batch) * share))):
+        with blas_threads(max(1, len(every) // (len(batch) * share))):
             leaves = [reversed([array for _, array in tree_flatten(result)]) for result in wave]
             for level in zip_longest(*leaves):  # the last layer's first, as backward makes them; all items' abreast
                 mx.async_eval(*(array for array in level if array is not None))
@@ -64,7 +67,23 @@ def spread_wide(function: Callable[[T, Sequence[mx.Stream]], Any], items: Iterab
 def one_by_one(function: Callable[[T], Any], items: Iterable[T]) -> Iterator[Any]:
     """`function(item)` for each item in order, evaluated one at a time, with all cores for its matrix products."""
     for item in items:
-        with blas.threads(len(streams())):
+        with blas_threads(len(streams())):
             result = function(item)
             mx.eval(result)
         yield result
+
+
+@contextmanager
+def blas_threads(count: int) -> Iterator[None]:
+    """Let each matrix product use this many threads in the block, for when fewer streams than cores are at work.
+
+    A setting of the whole process, so one block at a time. No effect where the BLAS has no such setting (Apple's).
+    """
+    with _blas_libraries().limit(limits=count, user_api="blas"):
+        yield
+
+
+@functools.cache
+def _blas_libraries() -> ThreadpoolController:
+    """The BLAS libraries of this process, looked up once, when all are loaded."""
+    return ThreadpoolController()
