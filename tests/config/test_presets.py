@@ -160,7 +160,8 @@ def test_presets_are_found_inside_an_archive(tmp_path: Path) -> None:
             file.write(path, path.relative_to(ROOT))
         for path in FOLDER.rglob("*.toml"):
             file.write(path, Path("smolsum") / path.relative_to(ROOT))
-    code = "from smolsum.config import presets as p; print(p.__file__, p.read_preset('models', 'lfm'), p.task_presets('doc-qa'))"
+    shown = "p.__file__, p.read_preset('models', 'lfm'), p.task_presets('doc-qa')"
+    code = f"from smolsum.config import presets as p; print({shown})"
     environment = {**os.environ, "PYTHONPATH": str(archive)}
     run = subprocess.run(
         [sys.executable, "-c", code],
