@@ -76,7 +76,7 @@ def write_scores(
     `remedy` is the command that continues after a full disk.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    replace(folder / SCORES, b"".join(encode(Score, row) for row in rows), remedy)
+    replace(folder / SCORES, b"".join(encode(Score, dict(row)) for row in rows), remedy)
     summary = {"schema_version": SCHEMA_VERSION, "n": len(rows), **origin, "metrics": metrics}
     replace(folder / SUMMARY, encode(Summary, summary, indent=2), remedy)
 
