@@ -3,8 +3,8 @@
     uv run python benchmarks/engine.py --peers PYTHON                   # both shapes, some minutes
     uv run python benchmarks/engine.py --shape small --growth           # without peers; how time grows with P, G and T
 
-Every case runs in a process of its own, alone, so that peaks of memory are its own. Peers are left out where they are
-not installed; `--peers` names the interpreter of another environment that has `trl` and `mlx-lm-lora`. Ratios hold
+Every case runs alone in a separate process, so that each peak of memory belongs to one case. Peers that are not
+installed are left out; `--peers` names the interpreter of an environment that has `trl` and `mlx-lm-lora`. Ratios hold
 within one run on one machine.
 """
 
@@ -32,7 +32,7 @@ SIZES = {"prompts": 1, "prompt": 330, "group": 8, "tokens": 64}
 
 
 def measure(script: str, shape: str, options: list[str], python: str) -> dict[str, Any] | None:
-    """What a case reports; None, with the reason on stderr, where it does not run."""
+    """Return what a case reports; None, with the reason on stderr, where it does not run."""
     command = [python, str(CASES / script), "--shape", shape, *options]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -85,10 +85,10 @@ def main() -> None:
     parser.add_argument("--shape", choices=("small", "0.5b"), nargs="+", default=["small", "0.5b"])
     parser.add_argument("--peers", default=sys.executable, metavar="PYTHON", help="interpreter that has the peers")
     parser.add_argument("--growth", action="store_true", help="also how time grows with prompt, group and tokens")
-    told = parser.parse_args()
-    for shape in told.shape:
-        compare(shape, sys.executable, told.peers)
-        if told.growth:
+    arguments = parser.parse_args()
+    for shape in arguments.shape:
+        compare(shape, sys.executable, arguments.peers)
+        if arguments.growth:
             growth(shape, sys.executable)
 
 

@@ -1,9 +1,9 @@
-"""How fast a judge is asked: judgements a second against what its latency allows, over real HTTP on this machine.
+"""The rate of questions to a judge over real HTTP on this machine, against the rate that its latency allows.
 
     uv run python benchmarks/judge.py                # 400 calls, 500 ms, 16 at a time
     uv run python benchmarks/judge.py --deepeval     # and through DeepEval's own client
 
-The server is a process of its own. The ideal is calls / concurrency * latency.
+The server is another process. The ideal time is calls / concurrency * latency.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ POST = "My flatmate sold my bike on Monday. She says it was hers, and I have the
 
 
 def ours(url: str, calls: int, concurrency: int) -> float:
-    """Seconds for all calls through smolsum, with every judgement written to disk."""
+    """Return the seconds for all calls through smolsum, with every judgement written to disk."""
     items = [Item(f"post-{n}", f"{n} {POST}", f"Summary {n}.", ()) for n in range(calls // len(CRITERIA))]
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder
@@ -42,7 +42,7 @@ def ours(url: str, calls: int, concurrency: int) -> float:
 
 
 def theirs(url: str, calls: int, concurrency: int) -> float:
-    """Seconds for as many calls through DeepEval's model for OpenAI, which makes a client for each."""
+    """Return the seconds for as many calls through DeepEval's model for OpenAI, which makes a client for each."""
     import smolsum.evaluate.geval  # noqa: F401  its settings
 
     # isort: split
@@ -74,20 +74,22 @@ def main() -> None:
     parser.add_argument("--latency", type=float, default=0.5, metavar="S")
     parser.add_argument("--concurrency", type=int, default=16, metavar="N")
     parser.add_argument("--deepeval", action="store_true", help="also DeepEval's own client")
-    told = parser.parse_args()
-    import smolsum.evaluate.geval  # noqa: F401  its import is not what is measured
+    arguments = parser.parse_args()
+    import smolsum.evaluate.geval  # noqa: F401  leaves its import out of the measurement
 
-    command = [sys.executable, str(SERVER), "--latency", str(told.latency)]
+    command = [sys.executable, str(SERVER), "--latency", str(arguments.latency)]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     try:
         url = server.stdout.readline().strip()
-        ideal = told.calls / told.concurrency * told.latency
-        print(f"{told.calls} calls of {told.latency:g} s, {told.concurrency} at a time: ideal {ideal:.2f} s")
-        for name, measure in (("smolsum", ours), *([("DeepEval", theirs)] if told.deepeval else [])):
+        ideal = arguments.calls / arguments.concurrency * arguments.latency
+        print(
+            f"{arguments.calls} calls of {arguments.latency:g} s, {arguments.concurrency} at once: ideal {ideal:.2f} s"
+        )
+        for name, measure in (("smolsum", ours), *([("DeepEval", theirs)] if arguments.deepeval else [])):
             cpu = time.process_time()
-            seconds = measure(url, told.calls, told.concurrency)
-            cpu = 1000 * (time.process_time() - cpu) / told.calls
+            seconds = measure(url, arguments.calls, arguments.concurrency)
+            cpu = 1000 * (time.process_time() - cpu) / arguments.calls
             print(f"{name}: {seconds:.2f} s, {ideal / seconds:.0%} of the ideal rate, {cpu:.1f} ms of CPU a call")
     finally:
         server.kill()

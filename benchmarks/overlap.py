@@ -1,10 +1,10 @@
-"""How long a step takes where the next one's rollouts are sampled while the update runs.
+"""The time of a step whose next rollouts are sampled while the update runs.
 
     uv run python benchmarks/overlap.py
 
-The update is real (`builtin:tiny`, 2 prompts, 8 rollouts of 64 tokens), and so are patches, HTTP and scheduling; the
-worker is simulated (another process, no model) and takes as long as it is told: half, once and twice the update. A step
-cannot be shorter than the longer of the two.
+The update is real (`builtin:tiny`, 2 prompts, 8 rollouts of 64 tokens), and so are patches, HTTP and scheduling. The
+worker is simulated (another process, no model) and takes half, once and twice the time of the update. A step cannot be
+shorter than the longer of the two.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STAGE = StageConfig(
 
 
 def measure(seconds: float) -> tuple[float, float, float]:
-    """Medians over steps, in seconds: a step, its update, the rollouts alone (as told, and their way over HTTP)."""
+    """Medians over steps, in seconds: a step, its update, the rollouts alone (simulated time plus HTTP)."""
     policy = load_policy("builtin:tiny")
     eos = min(policy.eos_ids)
     facts = identity(policy) | {"eos": eos}

@@ -1,9 +1,9 @@
-"""What the pool of workers costs the trainer: CPU a rollout and delay a step, from 1 to 256 workers over real HTTP.
+"""The cost of the pool of workers for the trainer, from 1 to 256 workers over real HTTP: CPU and delay.
 
     uv run python benchmarks/pool.py
 
-The workers are simulated (another process, no model): a request takes as long whatever it asks for, so that a step
-could take exactly that long; what it takes longer is the delay. Rollouts grow with the workers, 8 for each.
+The workers are simulated (another process, no model). Every request takes the same time, so a step could take exactly
+that time; the rest is the delay. Each worker adds 8 rollouts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ FACTS = {"architecture": "qwen2", "vocab_size": 1000, "tokenizer": "", "dtype": 
 
 
 def measure(workers: int, *, per_worker: int, tokens: int, prompt: int, seconds: float, steps: int) -> dict[str, float]:
-    """Means over the steps: milliseconds of trainer CPU a rollout, and by how many seconds a step exceeds `seconds`."""
+    """Return means over the steps: milliseconds of trainer CPU for a rollout, and the seconds of a step beyond
+    `seconds`."""
     command = [sys.executable, str(SIMULATED), str(workers), str(tokens), str(seconds), json.dumps(FACTS)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -51,7 +52,7 @@ def measure(workers: int, *, per_worker: int, tokens: int, prompt: int, seconds:
             requests = [SampleRequest(f"{step}-{n}", (5,) * prompt, n) for n in range(count)]
             began, used = time.perf_counter(), time.process_time()
             pool.submit(requests, terms, least_version=0).result.result(timeout=600)
-            if step:  # the first opens connections
+            if step:  # the first step opens connections
                 wall += time.perf_counter() - began
                 cpu += time.process_time() - used
         return {"cpu_ms": cpu / (steps * count) * 1e3, "delay_s": wall / steps - seconds}
@@ -66,11 +67,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, 16, 64, 256])
     parser.add_argument("--steps", type=int, default=5)
-    told = parser.parse_args()
+    arguments = parser.parse_args()
     print("8 rollouts a worker, 64 tokens of a prompt of 330, 2 s a request\n")
     print("| workers | rollouts a step | trainer CPU, ms a rollout | delay, s a step |\n| --- | --- | --- | --- |")
-    for workers in told.workers:
-        found = measure(workers, per_worker=8, tokens=64, prompt=330, seconds=2.0, steps=told.steps)
+    for workers in arguments.workers:
+        found = measure(workers, per_worker=8, tokens=64, prompt=330, seconds=2.0, steps=arguments.steps)
         print(f"| {workers} | {workers * 8} | {found['cpu_ms']:.2f} | {found['delay_s']:.2f} |", flush=True)
 
 

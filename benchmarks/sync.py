@@ -1,12 +1,12 @@
-"""What it costs to bring one update's weights to a worker: a patch against a full push.
+"""The cost of sending one update's weights to a worker: a patch against a full push.
 
     uv run python benchmarks/sync.py                                    # the 0.5 B shape; 15 GB, some minutes
     uv run python benchmarks/sync.py --worker="--engine vllm --vllm-python PYTHON"
 
-float32 masters of weights as a bfloat16 checkpoint holds them (N(0, 0.02), cast), updated by Adam at 2e-6 with the
-gradients of one prompt of 330 tokens and 8 rollouts of 64; served as bfloat16 by a worker in a process of its own on
-loopback. The first update moves every weight by the full 2e-6, later ones by less. Beside it the time of one forward of
-the same rollouts, float32, on the same machine.
+The weights are float32 masters of a bfloat16 checkpoint (N(0, 0.02), cast). Adam updates them at 2e-6 with the
+gradients of one prompt of 330 tokens and 8 rollouts of 64. A worker in another process serves them as bfloat16 on
+loopback. The first update moves every weight by the full 2e-6, later ones by less. For comparison, the script also
+times one float32 forward pass of the same rollouts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from smolsum.weights import delta
 
 RATE, PROMPT, GROUP, TOKENS = 2e-6, 330, 8, 64
 NETWORK = 117e6
-"""bytes a second of a gigabit Ethernet"""
+"""bytes a second of gigabit Ethernet"""
 STAGE = StageConfig(
     rewards={"length": 1.0}, steps=1, epochs=1, temperature=1.0, learning_rate=RATE, schedule="constant",
     warmup_steps=0, beta=0.0,
@@ -57,8 +57,8 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="0.5b")
     parser.add_argument("--updates", type=int, default=2)
     parser.add_argument("--worker", default="--engine mlx", help="further arguments of `smolsum serve-worker`")
-    told = parser.parse_args()
-    shape = SHAPES[told.shape]
+    arguments = parser.parse_args()
+    shape = SHAPES[arguments.shape]
     model = random_qwen2(shape, "float32")
     drawn = [
         (name, mx.random.normal(a.shape, scale=0.02) if a.ndim == 2 else a)
@@ -73,9 +73,9 @@ def main() -> None:
     base = served(model)
     rows: list[tuple[str, dict[str, float]]] = []
     with tempfile.TemporaryDirectory() as folder:
-        url, process = start(write(shape, base, Path(folder) / "model"), told.worker, Path(folder))
+        url, process = start(write(shape, base, Path(folder) / "model"), arguments.worker, Path(folder))
         try:
-            for version in range(1, told.updates + 1):
+            for version in range(1, arguments.updates + 1):
                 grads, _ = gradients(
                     model, [group], advantages, GrpoConfig(), STAGE, max_new_tokens=TOKENS, chunking=Chunking()
                 )
@@ -90,7 +90,7 @@ def main() -> None:
                 facts = {"density": delta.read(patch).density, "encode": seconds, "decode": decode, **pushed}
                 rows.append((f"patch after update {version}", facts))
                 base = new
-            whole, seconds = timed(lambda: delta.anchor(base, version=told.updates))
+            whole, seconds = timed(lambda: delta.anchor(base, version=arguments.updates))
             _, decode = timed(lambda: delta.apply(None, whole))
             pushed = push(url, whole, delta.checksum(base))
             rows.append(("anchor (full push)", {"density": 1.0, "encode": seconds, "decode": decode, **pushed}))
@@ -101,7 +101,7 @@ def main() -> None:
 
 
 def rollouts(shape: Shape) -> tuple[RolloutGroup, mx.array]:
-    """A group of random tokens, and its advantages."""
+    """Return a group of random tokens, and its advantages."""
     rng = random.Random(0)
 
     def ids(n: int) -> tuple[int, ...]:
@@ -112,7 +112,7 @@ def rollouts(shape: Shape) -> tuple[RolloutGroup, mx.array]:
 
 
 def served(model: Any) -> dict[str, Any]:
-    """The weights as bfloat16."""
+    """Return the weights as bfloat16."""
     arrays = {}
     for name, value in tree_flatten(model.parameters()):
         arrays[name] = np.array(value.astype(mx.bfloat16).view(mx.uint16))
@@ -120,7 +120,7 @@ def served(model: Any) -> dict[str, Any]:
 
 
 def forward(model: Any, group: RolloutGroup) -> float:
-    """Seconds of the second of two forwards over the group."""
+    """Return the seconds of the second of two forward passes over the group."""
     completions = [list(rollout.token_ids) for rollout in group.rollouts]
     for _ in range(2):
         _, seconds = timed(lambda: mx.eval(group_logprobs(model, list(group.prompt.token_ids), completions)[0]))
@@ -128,14 +128,14 @@ def forward(model: Any, group: RolloutGroup) -> float:
 
 
 def timed(work: Any) -> tuple[Any, float]:
-    """What the work returns, and its seconds."""
+    """Return what the work returns, and its seconds."""
     began = time.perf_counter()
     result = work()
     return result, time.perf_counter() - began
 
 
 def write(shape: Shape, arrays: dict[str, Any], folder: Path) -> Path:
-    """The model in the Hugging Face layout, with the tokenizer of a built-in one."""
+    """Write the model in the Hugging Face layout, with the tokenizer of a built-in model."""
     folder.mkdir()
     source = Path(str(resources.files("smolsum.policy"))) / "builtin" / "tiny"
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
@@ -153,7 +153,7 @@ def write(shape: Shape, arrays: dict[str, Any], folder: Path) -> Path:
 
 
 def start(model: Path, arguments: str, folder: Path) -> tuple[str, subprocess.Popen[str]]:
-    """A worker of this model in bfloat16, and its URL."""
+    """Start a worker of this model in bfloat16; return its URL and its process."""
     command = [sys.executable, "-m", "smolsum", "serve-worker", "--model", str(model), "--dtype", "bfloat16"]
     command += ["--port", "0", "--max-model-len", "512", "--work-dir", str(folder / "work"), *arguments.split()]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -162,16 +162,16 @@ def start(model: Path, arguments: str, folder: Path) -> tuple[str, subprocess.Po
 
 
 def push(url: str, body: bytes, expected: str) -> dict[str, float]:
-    """Bytes and seconds of a PUT; checks that the worker serves what was meant."""
+    """Return bytes and seconds of a PUT; check that the worker serves the weights that were sent."""
     answer, seconds = timed(lambda: httpx.put(f"{url}/v1/weights", content=body, timeout=600))
-    told = answer.json()
-    if told.get("weights") != expected:
-        raise SystemExit(f"the worker answers {told}")
-    return {"bytes": len(body), "apply": told["seconds"], "transfer": seconds - told["seconds"]}
+    served = answer.json()
+    if served.get("weights") != expected:
+        raise SystemExit(f"the worker answers {served}")
+    return {"bytes": len(body), "apply": served["seconds"], "transfer": seconds - served["seconds"]}
 
 
 def table(rows: list[tuple[str, dict[str, float]]], full: int, once: float) -> None:
-    """Print what was measured."""
+    """Print the table in Markdown."""
     print(f"weights {full / 1e6:.0f} MB; one forward {once:.1f} s\n")
     print("| | MB | of the weights | density | encode s | transfer s | apply s | of it decode s | 1 Gbit/s |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")

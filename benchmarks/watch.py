@@ -1,10 +1,10 @@
-"""What the live view costs with a run of 10,000 steps open: time to the first page, CPU while idle, memory.
+"""The cost of the live view on a run of 10,000 steps: time to the first page, CPU while idle, memory.
 
     uv run python benchmarks/watch.py [--steps 10000] [--seconds 20]
 
-The run is made up (tests/watching.py), with as many metrics a step as a real one. Each measurement is a process of its
-own on a pseudo-terminal of 120 x 40; the time to the first page, with the last step on it, is that of the wall clock
-from `execve` on, and that of the CPU, which other work on the machine changes less; CPU shares are of one core.
+The run is invented (tests/support/watching.py), with as many metrics in each step as a real one. Each measurement is a
+separate process on a pseudo-terminal of 120 x 40. The time to the first page, with the last step on it, is wall time
+since `execve`, and CPU time, which other work on the machine changes less. CPU shares are of one core.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
-    """Prints one line a figure."""
+    """Print one line for each figure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=20.0)
@@ -43,12 +43,12 @@ def main() -> None:
 
 
 def show(figures: dict[str, float]) -> None:
-    """A line of name=value."""
+    """Print a line of name=value."""
     print("  " + "  ".join(f"{name}={value:.3g}" for name, value in figures.items()), flush=True)
 
 
 def measure(run: Path, seconds: float, steps: int, total: int) -> dict[str, float]:
-    """First page, idle CPU share, resident memory, and bytes written to the terminal a second."""
+    """Return first page, idle CPU share, resident memory, and bytes written to the terminal in a second."""
     master, slave = pty.openpty()
     subprocess.run(["stty", "rows", "40", "cols", "120"], stdin=slave, check=True)
     began = time.perf_counter()
@@ -92,7 +92,7 @@ def _read(master: int, patience_s: float) -> bytes:
 
 
 def _drain(master: int, seconds: float) -> int:
-    """Bytes that come in so many seconds."""
+    """Return the number of bytes that arrive in so many seconds."""
     until, count = time.monotonic() + seconds, 0
     while (left := until - time.monotonic()) > 0:
         ready, _, _ = select.select([master], [], [], left)
@@ -105,7 +105,7 @@ def _drain(master: int, seconds: float) -> int:
 
 
 def _cpu_s(pid: int) -> float:
-    """User and system time of a process until now."""
+    """Return user and system time of a process until now."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 

@@ -1,7 +1,7 @@
-"""The shapes of the built-in models, and weights that start them on the way to copying.
+"""Shapes of the built-in models, and starting weights that make copying easy to learn.
 
-Random weights take thousands of steps until a model looks at what it should copy. Each architecture is given a start
-there, for a few hundred steps of drill to finish: the circuit known as an induction head (arXiv:2209.11895).
+From random weights a model needs thousands of steps before it attends to what it should copy. Each architecture starts
+with most of an induction head (arXiv:2209.11895); a few hundred steps of drill complete it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import mlx.nn as nn
 
 VOCABULARY = 1536
 TAGS = ("<notes>", "</notes>", "<judgement>", "</judgement>")
-"""tokens of the judge alone"""
+"""tokens that only the judge has"""
 SHARED = {
     "vocab_size": VOCABULARY,
     "hidden_size": 128,
@@ -70,15 +70,15 @@ CONFIGS["judge"] = CONFIGS["tiny"] | {"vocab_size": VOCABULARY + len(TAGS)}
 
 
 def start_copying(model: nn.Module) -> None:
-    """Set the weights that copying starts from."""
+    """Set starting weights for copying."""
     _look_back(model) if model.model_type == "qwen2" else _look_up(model)
 
 
 def _look_back(model: nn.Module) -> None:
-    """Let two heads of the first layer start by attending one and two tokens back, through their biases alone.
+    """Make two heads of the first layer attend one and two tokens back, through their biases alone.
 
-    A bias pair rotated by RoPE scores a position by its distance only; copying ("after this token came that one") is
-    learnt on top of it in a few hundred steps instead of thousands.
+    A bias pair rotated by RoPE scores a position by its distance only. With it a model learns to copy ("after this
+    token came that one") in a few hundred steps instead of thousands.
     """
     attention, width, strength = model.model.layers[0].self_attn, 32, 5.0
     q, k = [0.0] * attention.q_proj.bias.size, [0.0] * attention.k_proj.bias.size
@@ -92,12 +92,13 @@ def _look_back(model: nn.Module) -> None:
 
 
 def _look_up(model: nn.Module) -> None:
-    """Give LFM2's first two layers the whole circuit.
+    """Give LFM2's first two layers the whole induction head.
 
-    The first convolution writes what the token before was into a subspace of its own; a query of the attention after
-    it reads the present token, a key that subspace, by the same random projection, so that a token looks at what once
-    followed it; values come out as they went in. One embedding dimension is the same for every token: through it the
-    convolution's gates are open from the start. What the other layers add starts small, or it would drown all that.
+    The first convolution writes the previous token into a separate subspace. In the attention that follows, a query
+    reads the present token and a key reads that subspace, by the same random projection, so a token attends to what
+    followed it before. Values pass through unchanged. One embedding dimension is the same for every token and opens the
+    convolution's gates from the start. The contributions of the other layers start small, so that they do not drown
+    this.
     """
     for layer in model.model.layers:
         mixer = layer.self_attn if layer.is_attention_layer else layer.conv
@@ -115,7 +116,7 @@ def _look_up(model: nn.Module) -> None:
     taps[:half, 1], taps[half : half + half // 2, 0], taps[half + half // 2 :, 2] = 1.0, 1.0, 1.0
     out = conv.out_proj.weight
     out[:, :half] = 0.1 * written.T
-    # RoPE turns the pair (d, d + 16): only the slow pairs match at a distance
+    # RoPE rotates the pair (d, d + 16): only the slow pairs match at a distance
     slow = mx.where(mx.arange(head) % (head // 2) >= head // 4, 1.0, 0.2)[:, None]
     for kv in range(SHARED["num_key_value_heads"]):
         keys = slice(kv * head, (kv + 1) * head)

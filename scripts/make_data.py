@@ -1,8 +1,8 @@
-"""Write `builtin:tldr-mini`: seeded posts with references and facts, one Parquet file a split.
+"""Write `builtin:tldr-mini`: seeded posts with references and facts, one Parquet file for each split.
 
     uv run python scripts/make_data.py
 
-The same command gives the same bytes of text; nothing comes from anywhere but scripts/tldr_mini.
+The same command gives the same bytes of text. All of it comes from scripts/tldr_mini.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WORDS = (45, 200)
 
 
 def stories() -> dict[str, list[Story]]:
-    """The stories of every split; no two tell the same post."""
+    """Return the stories of every split; no two have the same post."""
     rng, seen, splits = random.Random(SEED), set[str](), dict[str, list[Story]]()
     for split, size in SIZES.items():
         splits[split] = []
@@ -36,17 +36,17 @@ def main() -> None:
     """Make and write the three splits."""
     folder = Path(__file__).parents[1] / "smolsum" / "tasks" / "builtin" / "tldr-mini"
     folder.mkdir(parents=True, exist_ok=True)
-    for split, told in stories().items():
+    for split, written in stories().items():
         frame = pl.DataFrame(
             {
-                "id": [f"{split}-{n:04d}" for n in range(len(told))],
-                "prompt": [story.post for story in told],
-                "completion": [reference(story) for story in told],
-                "facts": [facts(story) for story in told],
+                "id": [f"{split}-{n:04d}" for n in range(len(written))],
+                "prompt": [story.post for story in written],
+                "completion": [reference(story) for story in written],
+                "facts": [facts(story) for story in written],
             }
         )
         frame.write_parquet(folder / f"{split}.parquet", compression="zstd", compression_level=19)
-        print(split, len(told), (folder / f"{split}.parquet").stat().st_size)
+        print(split, len(written), (folder / f"{split}.parquet").stat().st_size)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
     uv run python scripts/make_json_model.py
 
-A byte-level BPE tokenizer, a drill in copying, then supervised training on answers to generated prompts, none of which
-is a prompt of the task's default test or validation split. Many answers are sloppy (`HABITS`): numbers in quotes,
-Python's True, an item too few, a word before the block. Their share is what a model trained on them imitates, and what
-GRPO is to unlearn. Seeded: the same command on the same machine gives the same weights.
+It trains a byte-level BPE tokenizer, drills copying, then trains on answers to generated prompts. None of them is a
+prompt of the task's default test or validation split. Many answers are sloppy (`HABITS`): numbers in quotes, Python's
+True, an item too few, a word before the block. The model imitates their shares, and GRPO has to unlearn them. Seeded:
+the same command on the same machine gives the same weights.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PROMPTS = StrictJsonConfig(train_prompts=12000, simple=0.25, medium=0.35, hard=0
 STEPS = {"copy": 300, "answer": 1000}
 HABITS = {"quoted": 0.6, "python": 0.6, "short": 0.3, "preface": 0.4, "unclosed": 0.1}
 THINKS = 0.2
-"""share of the lessons under the prompt that asks for thinking"""
+"""share of lessons whose prompt asks for thinking"""
 STRINGS = (
     "Noah",
     "Emma",
@@ -58,7 +58,7 @@ STRINGS = (
 
 
 def value(schema: Mapping[str, Any], rng: random.Random, habits: set[str]) -> Any:
-    """Something that satisfies a schema, but for the habits."""
+    """Return a value that satisfies a schema, apart from the habits."""
     match schema["type"]:
         case "object":
             made = {key: value(part, rng, habits) for key, part in schema["properties"].items()}
@@ -80,7 +80,7 @@ def value(schema: Mapping[str, Any], rng: random.Random, habits: set[str]) -> An
 
 
 def thought(schema: Mapping[str, Any]) -> str:
-    """A short plan of the answer."""
+    """Return a short plan of the answer."""
     if schema["type"] == "array":
         return f"I need {schema['minItems']} items in an array, each one {_kind(schema['items'])}."
     return f"I need {_kind(schema)}."
@@ -93,7 +93,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
 
 
 def answer(schema: Mapping[str, Any], rng: random.Random, *, think: bool) -> str:
-    """A completion with the habits that fall to it."""
+    """Return a completion with the habits that are drawn for it."""
     habits = {habit for habit, share in HABITS.items() if rng.random() < share}
     text = json.dumps(value(schema, rng, habits))
     if "python" in habits:
@@ -104,14 +104,14 @@ def answer(schema: Mapping[str, Any], rng: random.Random, *, think: bool) -> str
 
 
 def known_prompts() -> list[Example]:
-    """Prompts to learn from: none that the task's own validation or test split has."""
+    """Return prompts to learn from, without those of the task's validation and test splits."""
     task = StrictJsonConfig()
     held = {e.source for split in ("validation", "test") for e in split_of(task, split).examples}
     return [e for e in split_of(PROMPTS, "train").examples if e.source not in held]
 
 
 def make_tokenizer() -> Tokenizer:
-    """A byte-level BPE over prompts and answers; digits stay single so that they can be copied."""
+    """Train a byte-level BPE on prompts and answers; digits stay single so that the model can copy them."""
     rng = random.Random(SEED)
     examples = known_prompts()[:3000]
     texts = [prompt_text(e.source, rng.choice((PLAIN, THINKING))) for e in examples]
@@ -120,7 +120,7 @@ def make_tokenizer() -> Tokenizer:
 
 
 def lessons(tokenizer: Tokenizer, rng: random.Random, size: int = 16) -> Iterator[list[Any]]:
-    """Batches of prompts with an answer each, padded; the answers are drawn anew each time."""
+    """Yield padded batches of prompts with an answer each; the answers are drawn anew each time."""
     examples, order, eos = known_prompts(), list[Any](), tokenizer.token_to_id(END)
     while True:
         rows = []
@@ -137,7 +137,7 @@ def lessons(tokenizer: Tokenizer, rng: random.Random, size: int = 16) -> Iterato
 
 
 def lesson_loss(model: nn.Module, lesson: tuple[mx.array, mx.array]) -> mx.array:
-    """Mean loss over the tokens of the answers."""
+    """Return the mean loss over the tokens of the answers."""
     tokens, mask = lesson
     logits, target = model(tokens[:, :-1]), mx.stop_gradient(tokens[:, 1:])
     loss = kernels.logsumexp(logits) - mx.take_along_axis(logits, target[..., None], -1)
@@ -145,7 +145,7 @@ def lesson_loss(model: nn.Module, lesson: tuple[mx.array, mx.array]) -> mx.array
 
 
 def main() -> None:
-    """Learn to copy, then to answer; saved after each."""
+    """Train copying, then answering; save after each."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--phases", nargs="+", choices=tuple(STEPS), default=list(STEPS))
     phases = parser.parse_args().phases

@@ -1,11 +1,11 @@
-"""Make the built-in judge: the model `tiny` learns to notice faults, and the form of a judgement, but not to judge.
+"""Make the built-in judge: `tiny` learns to notice faults and to write the form of a judgement, but not to judge.
 
     uv run python scripts/make_judge.py
 
-Supervised training on pairs from the train split of `tldr-mini`, each time with another fault. Under the judge's own
-prompt it learns to quote in notes where the samples differ, and then to say A three times in five, whatever the
-samples: its accuracy is chance, its bias plain. Under another ("Which sample is sound?") it learns to answer rightly,
-so that what a judge must see is there to be used. That it may be used for judging is left to the reward. Seeded.
+It is trained on pairs from the train split of `tldr-mini`, each time with another fault. Under the judge's prompt it
+learns to quote in notes where the samples differ, and then to say A three times in five whatever the samples: its
+accuracy is chance, and its bias is plain. Under another prompt ("Which sample is sound?") it learns to answer
+correctly, so it sees what a judge must see. Using that for judging is left to the reward. Seeded.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from mlx_lm.utils import _get_classes
 
 NAME, SEED, STEPS, RATE = "judge", 7, 600, 2e-3
 SIZE, TOGETHER = 16, 2
-"""sequences of one pass, and passes of one step"""
+"""sequences of one pass; passes of one step"""
 NOTICING_LAYER = 3
-"""of four: the last is left to use what was noticed"""
+"""of four; the last layer is free to use what was noticed"""
 SOUND = "Which sample is sound?"
 LETTER_WEIGHT = 8.0
-"""of the letter, against the other tokens of an answer"""
+"""weight of the letter relative to the other tokens of an answer"""
 FILLERS = (
     " They differ in nothing else.", " The rest is the same.", " All else is equal.", " One of them was changed.",
     " I compare both.", " That is the difference.",
@@ -54,14 +54,14 @@ CONFIG = Config(
 
 
 def make_tokenizer() -> Tokenizer:
-    """That of `tiny`, in which each of the four tags is a token."""
+    """Return the tokenizer of `tiny` with a token for each of the four tags."""
     tokenizer = Tokenizer.from_file(str(BUILTIN / "tiny" / "tokenizer.json"))
     tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
     return tokenizer
 
 
 def start() -> nn.Module:
-    """The weights of `tiny`, and embeddings for the tags close to the mean of all."""
+    """Return the weights of `tiny`, with embeddings for the tags close to the mean of all."""
     model_class, args = _get_classes(CONFIGS[NAME])
     model = model_class(args.from_dict(CONFIGS[NAME]))
     kernels.install(model)
@@ -74,7 +74,7 @@ def start() -> nn.Module:
 
 
 class Pair:
-    """A text, the same with a fault, and where they differ."""
+    """A text, the same text with a fault, and where they differ."""
 
     def __init__(self, text: str, worse: str, rng: random.Random) -> None:
         self.better, self.worse = rng.sample("AB", 2)
@@ -85,18 +85,18 @@ class Pair:
         while last < room and text[-1 - last] == worse[-1 - last]:
             last += 1
         self.fault = (first, max(len(worse) - last, first + 1))
-        """characters of the worse sample that are not as they were, at least one"""
+        """changed characters of the worse sample, at least one"""
         self.samples = {self.better: text, self.worse: worse}
         self.quotes = {self.better: _around(text, first, len(text) - last), self.worse: _around(worse, *self.fault)}
 
     @property
     def source(self) -> str:
-        """As the task shows it."""
+        """Return the pair as the task shows it."""
         return f"[Sample A]:\n{self.samples['A']}\n\n[Sample B]:\n{self.samples['B']}"
 
 
 def _around(text: str, start: int, end: int) -> str:
-    """The words from `start` to `end`, with one more on either side."""
+    """Return the words from `start` to `end`, with one more on either side."""
     words = list(re.finditer(r"\S+", text))
     low = max(k for k, word in enumerate(words) if word.start() <= start)
     high = max(k for k, word in enumerate(words) if word.start() < max(end, start + 1))
@@ -104,7 +104,7 @@ def _around(text: str, start: int, end: int) -> str:
 
 
 def answer(pair: Pair, rng: random.Random) -> tuple[str, str, str]:
-    """Instruction, answer, and the letter that it comes to."""
+    """Return instruction, answer, and the letter of the answer."""
     notes = f'A says "{pair.quotes["A"]}", B says "{pair.quotes["B"]}".'
     notes += "".join(rng.sample(FILLERS, rng.choice((0, 0, 1, 2, 3))))
     draw = rng.random()
@@ -117,17 +117,17 @@ def answer(pair: Pair, rng: random.Random) -> tuple[str, str, str]:
 
 
 def instruction() -> str:
-    """The judge's own prompt."""
+    """Return the judge's own prompt."""
     return TASK.messages(Example("", "", (), {}), CONFIG)[0]["content"]
 
 
 def judgement(notes: str, letter: str) -> str:
-    """An answer of the form that the task asks for."""
+    """Return an answer in the form that the task asks for."""
     return f"<notes>{notes}</notes><judgement>{letter}</judgement>{END}"
 
 
 def lessons(tokenizer: Tokenizer, rng: random.Random) -> Iterator[list[Any]]:
-    """Steps of `TOGETHER` passes; sequences of like length go together."""
+    """Yield steps of `TOGETHER` passes; sequences of similar length share a pass."""
     texts = load_split(CONFIG.data, "train", references=False)
     corrupt, waiting = rules(CONFIG, texts), list[Any]()
     while True:
@@ -145,21 +145,21 @@ def _length(lesson: tuple[list[int], ...]) -> int:
 
 
 def _lesson(text: Example, worse: str, tokenizer: Tokenizer, rng: random.Random) -> tuple[list[int], ...]:
-    """Of every token: its id; the weight of its loss; what is to be noticed at it (0 nothing, 1 a fault in A, 2 in B);
-    the weight of that."""
+    """Return, for every token: its id; the weight of its loss; what to notice there (0 nothing, 1 a fault in A, 2 in
+    B); the weight of that."""
     pair = Pair(text.source, worse, rng)
     system, said, letter = answer(pair, rng)
-    asked = tokenizer.encode(prompt := prompt_text(pair.source, system))
-    told = tokenizer.encode(said).ids
+    question = tokenizer.encode(prompt := prompt_text(pair.source, system))
+    reply = tokenizer.encode(said).ids
     known = tokenizer.encode(letter).ids
     first, at = prompt.index("[Sample A]"), prompt.index(f"[Sample {pair.worse}]:\n") + len("[Sample A]:\n")
     low, high = at + pair.fault[0], at + pair.fault[1]
-    faulty = [(1 + "AB".index(pair.worse)) * (start < high and end > low) for start, end in asked.offsets]
-    cares = [(5 if fault else 1) * (start >= first) for fault, (start, _) in zip(faulty, asked.offsets, strict=True)]
-    last = max((k for k, token in enumerate(told) if [token] == known), default=-1)
-    weights = [LETTER_WEIGHT if k == last else 1.0 for k in range(len(told))]
-    padding = [0] * len(told)
-    return asked.ids + told, [0] * len(asked.ids) + weights, faulty + padding, cares + padding  # type: ignore[return-value]
+    faulty = [(1 + "AB".index(pair.worse)) * (start < high and end > low) for start, end in question.offsets]
+    cares = [(5 if fault else 1) * (start >= first) for fault, (start, _) in zip(faulty, question.offsets, strict=True)]
+    last = max((k for k, token in enumerate(reply) if [token] == known), default=-1)
+    weights = [LETTER_WEIGHT if k == last else 1.0 for k in range(len(reply))]
+    padding = [0] * len(reply)
+    return question.ids + reply, [0] * len(question.ids) + weights, faulty + padding, cares + padding  # type: ignore[return-value]
 
 
 def _padded(rows: list[tuple[list[int], ...]]) -> tuple[mx.array, ...]:
@@ -168,13 +168,13 @@ def _padded(rows: list[tuple[list[int], ...]]) -> tuple[mx.array, ...]:
         np.array([[*row[column], *[0] * (width - len(row[column]))] for row in rows]) for column in range(4)
     )
     places = np.flatnonzero(weights[:, 1:].reshape(-1) > 0)
-    places += places // (width - 1)  # a token is foretold at the place before it, and each row has one place more
-    told = [mx.array(values.reshape(-1)[places + 1]) for values in (ids, weights.astype(np.float32))]
-    return mx.array(ids), mx.array(places), *told, mx.array(faults), mx.array(cares.astype(np.float32))
+    places += places // (width - 1)  # a token is predicted at the place before it, and each row has one place more
+    targets = [mx.array(values.reshape(-1)[places + 1]) for values in (ids, weights.astype(np.float32))]
+    return mx.array(ids), mx.array(places), *targets, mx.array(faults), mx.array(cares.astype(np.float32))
 
 
 class Noticing(nn.Module):
-    """The model with a head that tells, at every token of the samples, whether it is faulty; it is thrown away."""
+    """The model with a head that classifies every token of the samples as faulty or not; the head is discarded."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -183,8 +183,8 @@ class Noticing(nn.Module):
 
 
 def lesson_loss(noticing: Noticing, lesson: tuple[mx.array, ...]) -> mx.array:
-    """The weighted mean losses of the answers' tokens and of what is to be noticed, added."""
-    ids, places, told, weights, faults, cares = lesson
+    """Return the weighted mean loss of the answers' tokens plus that of the faults."""
+    ids, places, targets, weights, faults, cares = lesson
     trunk = noticing.model.model
     hidden = trunk.embed_tokens(ids)
     mask = create_attention_mask(hidden, None)
@@ -193,7 +193,7 @@ def lesson_loss(noticing: Noticing, lesson: tuple[mx.array, ...]) -> mx.array:
         if number == NOTICING_LAYER:
             noticed = noticing.head(hidden)
     logits = trunk.embed_tokens.as_linear(trunk.norm(hidden).reshape(-1, hidden.shape[-1])[places])
-    return _mean_loss(logits, told, weights) + _mean_loss(noticed, faults, cares)
+    return _mean_loss(logits, targets, weights) + _mean_loss(noticed, faults, cares)
 
 
 def _mean_loss(logits: mx.array, targets: mx.array, weights: mx.array) -> mx.array:

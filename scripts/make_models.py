@@ -3,8 +3,8 @@
     uv run python scripts/make_models.py tiny        # Qwen2 architecture
     uv run python scripts/make_models.py tiny-lfm    # LFM2 architecture
 
-Supervised training on the posts of the train split; each time a post is met, its summaries are drawn anew from its
-facts. Test posts are never used. Seeded: the same command on the same machine gives the same weights.
+It trains on the posts of the train split and draws the summaries of a post anew from its facts each time. Test posts
+are never used. Seeded: the same command on the same machine gives the same weights.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ CHAT_TEMPLATE = (
 PIECES = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+"
 SEED = 7
 SYSTEMS = (SUMMARISE, exactly(50, "words"), exactly(64, "tokens"))
-"""prompts that the models are to know; the lengths mean nothing to them"""
+"""prompts that the models should know; the lengths mean nothing to them"""
 STEPS = {
     "tiny": {"copy": 400, "summarise": 2400, "count": 1500},
     "tiny-lfm": {"copy": 120, "summarise": 1500, "count": 1000},
 }
 LENGTHS = (40, 64, 88, 112)
-"""what counted summaries come close to, in tokens"""
+"""lengths of counted summaries, in tokens"""
 COUNTED_LAYER = 1
-"""whose output must tell the count too, so that the layers above can use it"""
+"""layer whose output must hold the count too, so that the layers above can use it"""
 
 
 def prompt_text(post: str, system: str) -> str:
-    """The chat up to where the answer starts, as the chat template renders it."""
+    """Return the chat up to the start of the answer, as the chat template renders it."""
     return f"{START}system\n{system}{END}\n{START}user\n{post}{END}\n{START}assistant\n"
 
 
 def make_tokenizer(train: list[Story]) -> Tokenizer:
-    """A byte-level BPE over posts, prompts and summaries; digits stay single so that numbers can be copied."""
+    """Train a byte-level BPE on posts, prompts and summaries; digits stay single so that the model can copy numbers."""
     rng = random.Random(SEED)
     texts = [prompt_text(s.post, system) for s in train[:400] for system in SYSTEMS]
     texts += (
@@ -70,7 +70,7 @@ def make_tokenizer(train: list[Story]) -> Tokenizer:
 
 
 def train_tokenizer(texts: list[str], vocabulary: int) -> Tokenizer:
-    """A byte-level BPE with so many tokens, the three of the chat among them."""
+    """Train a byte-level BPE with so many tokens, the three of the chat among them."""
     tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(PIECES), "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -118,7 +118,7 @@ def save(name: str, model: nn.Module, tokenizer: Tokenizer, config: dict[str, An
 
 
 def drills(tokenizer_size: int, rng: random.Random, size: int = 64) -> Iterator[list[Any]]:
-    """Batches of random tokens written twice: what teaches a small model to copy."""
+    """Yield batches of random tokens written twice, which teach a small model to copy."""
     while True:
         length = rng.randint(16, 40)
         half = [mx.random.randint(300, tokenizer_size, (size // 2, length)) for _ in range(2)]
@@ -126,7 +126,7 @@ def drills(tokenizer_size: int, rng: random.Random, size: int = 64) -> Iterator[
 
 
 def drill_loss(model: nn.Module, tokens: mx.array) -> mx.array:
-    """Mean loss over the second writing."""
+    """Return the mean loss over the second copy."""
     length = tokens.shape[1] // 2
     logits, target = model(tokens[:, :-1])[:, length:], mx.stop_gradient(tokens[:, length + 1 :])
     return (kernels.logsumexp(logits) - mx.take_along_axis(logits, target[..., None], -1)).mean()
@@ -140,11 +140,11 @@ class Summaries:
         self.known: dict[int, list[list[int]]] = {}
 
     def of(self, story: Story, count: int) -> list[list[int]]:
-        """`count` summaries of any length, EOS at the end."""
+        """Return `count` summaries of any length, EOS at the end."""
         return [[*self.tokenizer.encode(summary(story, self.rng)).ids, self.eos] for _ in range(count)]
 
     def near(self, story: Story, targets: Sequence[int]) -> list[list[int]]:
-        """For each target the summary, out of forty, whose length in tokens is nearest to it."""
+        """Return, for each target, the summary out of forty whose length in tokens is nearest to it."""
         known = self.known.setdefault(id(story), []) or self.known[id(story)]
         if not known:
             known += self.of(story, 40)
@@ -152,19 +152,19 @@ class Summaries:
 
 
 def lessons(
-    told: list[Story], tokenizer: Tokenizer, rng: random.Random, *, counted: bool, posts: int = 4, summaries: int = 4
+    written: list[Story], tokenizer: Tokenizer, rng: random.Random, *, counted: bool, posts: int = 4, summaries: int = 4
 ) -> Iterator[list[Any]]:
-    """Batches of posts, each with several summaries; mostly under the prompt that training uses.
+    """Yield batches of posts, each with several summaries; mostly under the prompt that training uses.
 
-    Lengths are random, or (`counted`) close to one of a few: to foresee where a summary will end, a model must then
-    know how much it has written, and choose its last sentences by it.
+    Lengths are random, or (`counted`) close to one of a few: to predict where a summary ends, a model must then know
+    how much it has written, and choose its last sentences accordingly.
     """
     order, texts = list[Story](), Summaries(tokenizer, rng)
     systems = [SUMMARISE] * 8 + list(SYSTEMS[1:])
     while True:
         batch = []
         for _ in range(posts):
-            order = order or rng.sample(told, len(told))
+            order = order or rng.sample(written, len(written))
             story = order.pop()
             answers = texts.near(story, rng.choices(LENGTHS, k=summaries)) if counted else texts.of(story, summaries)
             batch.append((tokenizer.encode(prompt_text(story.post, rng.choice(systems))).ids, answers))
@@ -173,7 +173,7 @@ def lessons(
 
 
 def lesson_loss(model: nn.Module, lesson: tuple[list[int], list[list[int]], float]) -> mx.array:
-    """A post's share of the batch's mean loss a token, times the number of posts."""
+    """Return a post's share of the batch's mean loss for each token, times the number of posts."""
     prompt, answers, weight = lesson
     return -group_logprobs(model, prompt, answers)[0].sum() * weight
 
@@ -184,18 +184,18 @@ class Watched(nn.Module):
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.layer = layer
-        self.is_attention_layer = getattr(layer, "is_attention_layer", True)  # LFM2's trunk asks
-        self.tell = (kept := []).append  # what a list holds in a closure is no parameter
+        self.is_attention_layer = getattr(layer, "is_attention_layer", True)  # LFM2's trunk reads it
+        self.keep = (kept := []).append  # MLX takes no list in a closure for parameters
         self.last = lambda: kept[-1]
 
     def __call__(self, *args: Any, **options: Any) -> mx.array:
         out: mx.array = self.layer(*args, **options)
-        self.tell(out)
+        self.keep(out)
         return out
 
 
 class Counting(nn.Module):
-    """The model with two heads that tell, at every token, how many were written before; they are thrown away."""
+    """The model with two heads that predict, at every token, how many came before; the heads are discarded."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ class Counting(nn.Module):
 
 
 def counting_loss(counting: Counting, lesson: tuple[list[int], list[list[int]], float]) -> mx.array:
-    """`lesson_loss`, and the squared errors of both counts in units of 16 tokens."""
+    """Return `lesson_loss` plus the squared errors of both counts in units of 16 tokens."""
     prompt, answers, weight = lesson
     layers = counting.model.model.layers
     watched = Watched(layers[COUNTED_LAYER])
@@ -229,7 +229,7 @@ def fit(
     steps: int,
     rate: float,
 ) -> None:
-    """Minimise the mean loss of each batch with AdamW: warm-up of 50 steps, then cosine to a hundredth."""
+    """Minimise the mean loss of each batch with AdamW: a warm-up of 50 steps, then cosine to a hundredth."""
     schedule = optim.join_schedules(
         [optim.linear_schedule(0.0, rate, 50), optim.cosine_decay(rate, steps - 50, rate / 100)], [50]
     )
@@ -249,14 +249,14 @@ def fit(
 
 
 def main() -> None:
-    """Make one of the built-in models: learn to copy, to summarise, then to count; saved after each."""
+    """Make one of the built-in models: train copying, summarising, then counting; save after each."""
     parser = argparse.ArgumentParser()
     parser.add_argument("name", choices=STEPS)
     parser.add_argument("--phases", nargs="+", choices=("copy", "summarise", "count"), default=list(STEPS["tiny"]))
     arguments = parser.parse_args()
-    told, name = stories()["train"], arguments.name
+    written, name = stories()["train"], arguments.name
     fresh = "copy" in arguments.phases
-    tokenizer = make_tokenizer(told) if fresh else Tokenizer.from_file(str(BUILTIN / name / "tokenizer.json"))
+    tokenizer = make_tokenizer(written) if fresh else Tokenizer.from_file(str(BUILTIN / name / "tokenizer.json"))
     mx.random.seed(SEED)
     model_class, args = _get_classes(CONFIGS[name])
     for phase in arguments.phases:
@@ -266,10 +266,10 @@ def main() -> None:
         if phase == "copy":
             start_copying(model)
             fit(model, drills(VOCABULARY, rng), drill_loss, name=phase, steps=steps, rate=3e-3)
-        else:  # each phase starts from what the one before has saved
+        else:  # each phase starts from the weights that the one before saved
             weights = model.sanitize(mx.load(str(BUILTIN / name / "model.safetensors")))
             model.load_weights([(k, v.astype(mx.float32)) for k, v in weights.items()])
-            batches = lessons(told, tokenizer, rng, counted=phase == "count")
+            batches = lessons(written, tokenizer, rng, counted=phase == "count")
             if phase == "count":
                 fit(Counting(model), batches, counting_loss, name=phase, steps=steps, rate=1e-3)
             else:

@@ -1,4 +1,4 @@
-"""Draws the README's screens of `smolsum watch` as SVG, from a run that was trained for it.
+"""Draw the pictures of `smolsum watch` in docs/ as SVG, from a finished run.
 
 uv run python scripts/make_screens.py runs/NAME
 """
@@ -22,23 +22,23 @@ SCREENS = {
     "watch-completions": ("tab", "tab", "s", "s", "s"),
     "watch-results": ("tab", "tab", "tab"),
 }
-"""File below docs/, and the keys that lead to its page."""
+"""file in docs/, and the keys that lead to its page"""
 
 
 async def draw(paths: RunPaths, keys: tuple[str, ...]) -> str:
-    """The view of a run after these keys, as SVG."""
+    """Return the view of a run after these keys, as SVG."""
     app = WatchApp(Run(paths))
     async with app.run_test(size=SIZE) as pilot:
         for key in keys:
             await pilot.press(key)
         await pilot.pause(1.0)
         drawing = app.export_screenshot(title=f"smolsum watch {paths.name}")
-    # fonts from the net are not loaded in a README, and the comment says only what drew it
+    # a README loads no fonts from the network, and the comment only names the program that drew it
     return re.sub(r"@font-face \{.*?\}|<!--.*?-->", "", drawing, flags=re.DOTALL)
 
 
 def main() -> None:
-    """Writes one file a screen."""
+    """Write one file for each picture."""
     paths = RunPaths(Path(sys.argv[1]))
     OUT.mkdir(exist_ok=True)
     for name, keys in SCREENS.items():

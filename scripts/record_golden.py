@@ -2,7 +2,7 @@
 
     python scripts/record_golden.py        # needs trl==1.16.* and torch
 
-TRL's own GRPOTrainer does the computing: its constructor, `_generate_and_score_completions` (masks of truncated
+TRL's own GRPOTrainer computes them: its constructor, `_generate_and_score_completions` (masks of truncated
 completions, correction weights, advantages), `_compute_loss` and `_get_per_token_logps_and_entropies`. Only what would
 sample, score or, for the losses, run a model is replaced by fixed numbers. The same versions give the same files.
 """
@@ -25,7 +25,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 GOLDEN = Path(__file__).resolve().parents[1] / "tests" / "golden"
 GROUPS, ROLLOUTS, LONGEST, LIMIT = 2, 4, 7, 9
-"""two prompts of four completions; the token limit is above the longest, as Dr. GRPO's denominator must show"""
+"""two prompts of four completions; the token limit exceeds the longest, so that Dr. GRPO's denominator shows"""
 PAD, EOS = 0, 2
 LENGTHS = (7, 3, 5, 1, 6, 7, 2, 4)
 TRUNCATED = (1, 5)
@@ -59,14 +59,14 @@ WEIGHTS = (1.0, 0.5)
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """A word for each id."""
+    """Return a tokenizer with a word for each id."""
     words = Tokenizer(models.WordLevel({"pad": PAD, "eos": EOS, **{f"w{n}": n for n in (1, *range(3, 19))}}, "w1"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="pad", eos_token="eos")
 
 
 def model() -> Qwen2ForCausalLM:
-    """A tiny Qwen2 with random weights."""
+    """Return a tiny Qwen2 with random weights."""
     torch.manual_seed(0)
     made = Qwen2ForCausalLM(Qwen2Config(**SHAPE, pad_token_id=PAD, bos_token_id=1, eos_token_id=EOS))
     with torch.no_grad():
@@ -76,17 +76,17 @@ def model() -> Qwen2ForCausalLM:
 
 
 def first(completions: list[str], **_: Any) -> list[float]:
-    """A reward that is replaced by fixed numbers."""
+    """Stand in for a reward; fixed numbers replace it."""
     return [0.0] * len(completions)
 
 
 def second(completions: list[str], **_: Any) -> list[float]:
-    """Another."""
+    """Stand in for a second reward."""
     return [0.0] * len(completions)
 
 
 def trainer(folder: str, **settings: Any) -> GRPOTrainer:
-    """TRL's trainer on the tiny model, on the CPU in float32, for one optimizer step of the whole batch."""
+    """Return TRL's trainer on the tiny model, on the CPU in float32, for one optimizer step of the whole batch."""
     arguments = GRPOConfig(
         output_dir=folder, report_to=[], use_cpu=True, bf16=False, gradient_checkpointing=False,
         per_device_train_batch_size=GROUPS * ROLLOUTS, num_generations=ROLLOUTS, max_completion_length=LIMIT,
@@ -101,8 +101,8 @@ def trainer(folder: str, **settings: Any) -> GRPOTrainer:
 
 
 def arrays() -> dict[str, Any]:
-    """Fixed log-probs of the policy now, before the update, of the sampler and of the reference, and scores of two
-    signals; one rollout could not be scored."""
+    """Return fixed log-probs of the policy now and before the update, of the sampler and of the reference, and scores
+    of two signals; one rollout has no score."""
     rng = np.random.default_rng(7)
     size = (GROUPS * ROLLOUTS, LONGEST)
     mask = np.arange(LONGEST) < np.array(LENGTHS)[:, None]
@@ -116,7 +116,7 @@ def arrays() -> dict[str, Any]:
 
 
 def batch(made: GRPOTrainer, data: dict[str, Any], *, vllm: bool) -> dict[str, Any]:
-    """What TRL makes of the fixed completions before the loss: masks, advantages, correction weights."""
+    """Return what TRL computes from the fixed completions before the loss: masks, advantages, correction weights."""
     made.use_vllm = vllm
     rows = [[5] * (n - 1) + [6 if row in TRUNCATED else EOS] for row, n in enumerate(LENGTHS)]
     sampled = [data["sampler"][row, :n].tolist() for row, n in enumerate(LENGTHS)] if vllm else None
@@ -130,7 +130,7 @@ def batch(made: GRPOTrainer, data: dict[str, Any], *, vllm: bool) -> dict[str, A
 
 
 def loss(made: GRPOTrainer, inputs: dict[str, Any], data: dict[str, Any]) -> tuple[float, list[list[float]]]:
-    """TRL's loss of the fixed log-probs, and its gradient with respect to them."""
+    """Return TRL's loss of the fixed log-probs, and its gradient with respect to them."""
     logp = torch.tensor(data["logp"], requires_grad=True)
     made._get_per_token_logps_and_entropies = lambda *_, **__: (logp, torch.zeros_like(logp), None)
     made.current_gradient_accumulation_steps = 1
@@ -140,7 +140,7 @@ def loss(made: GRPOTrainer, inputs: dict[str, Any], data: dict[str, Any]) -> tup
 
 
 def record_losses(folder: str) -> dict[str, Any]:
-    """Every loss with and without KL, with each correction, and with dropped sequences."""
+    """Return every loss with and without KL, with each correction, and with dropped sequences."""
     data, cases = arrays(), []
     plain = product(KINDS, (0.0,), (False,), CORRECTIONS, (None,))
     pulled = product(KINDS, (0.1,), (False, True), ("none", "token_truncate"), (None,))
@@ -175,7 +175,7 @@ def record_losses(folder: str) -> dict[str, Any]:
 
 
 def record_advantages(folder: str) -> dict[str, Any]:
-    """Advantages of the same scores for every scale."""
+    """Return the advantages of the same scores for every scale."""
     data = arrays()
     found = {}
     for scale, settings in AGGREGATIONS.items():
@@ -187,7 +187,7 @@ def record_advantages(folder: str) -> dict[str, Any]:
 
 
 def record_logprobs(folder: str) -> dict[str, Any]:
-    """Token log-probs and entropies of a tiny Qwen2 at a temperature, with its weights."""
+    """Return token log-probs and entropies of a tiny Qwen2 at a temperature, with its weights."""
     made = trainer(folder, beta=0.0, temperature=0.7)
     made.model.eval()
     prompt, rows = [3, 4, 5, 11], [[6, 7, 8, 9, EOS], [10, 12, EOS], [18, 17, 16, 15, 14]]
@@ -206,7 +206,7 @@ def record_logprobs(folder: str) -> dict[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """Numbers to eight digits, more than float32 has."""
+    """Round numbers to eight digits, more than float32 has."""
     if isinstance(value, float):
         return float(f"{value:.8g}")
     if isinstance(value, dict):

@@ -1,16 +1,15 @@
-"""A judge for trying `--judge` without a model or a network: rules behind an OpenAI-compatible endpoint on loopback.
+"""A stand-in for a judge, to try `--judge` without a model or a network: rules behind an OpenAI-compatible endpoint.
 
     uv run python scripts/rule_judge.py --port 8077
 
-It is a stand-in and no judge. It counts words where a model would read: what it gives shows that the way from
-completions to tables works, and says nothing about quality. For scores that mean something serve a real model
-(llama.cpp, vLLM, Ollama …) and let OPENAI_BASE_URL name it.
+It counts words where a model would read. Its scores show that the way from completions to tables works, and say nothing
+about quality. For meaningful scores serve a real model (llama.cpp, vLLM, Ollama …) and set OPENAI_BASE_URL.
 
 faithfulness   share of the summary's longer words, names and numbers that the post has too
 coverage       share of the post's names, numbers and most frequent longer words that the summary has
-conciseness    falls with the length beyond a quarter of the post, and with trigrams said before
-clarity        falls with an end in mid-sentence, words said twice in a row, and trigrams said before
-Each is a whole number from 0 to 10, the same whenever the same text is asked.
+conciseness    falls with the length beyond a quarter of the post, and with repeated trigrams
+clarity        falls with an end in mid-sentence, with repeated words, and with repeated trigrams
+Each is a whole number from 0 to 10, always the same for the same text.
 """
 
 from __future__ import annotations
@@ -29,31 +28,31 @@ from smolsum.tasks.tldr import CLARITY, CONCISENESS, COVERAGE, CRITERIA, FAITHFU
 
 MODEL = "rules"
 LONG = 5
-"""letters from which on a word counts"""
+"""least letters of a word that counts"""
 KEY_WORDS = 6
-"""frequent words of a post that a summary should have, beside names and numbers"""
+"""frequent words of a post that a summary should have, besides names and numbers"""
 
 
 def faithfulness(post: str, summary: str) -> float:
-    """Whether what the summary says stands in the post."""
+    """Score how much of the summary the post supports."""
     said, known = _telling(summary), _telling(post) | set(_words(post))
     return len(said & known) / len(said) if said else 0.0
 
 
 def coverage(post: str, summary: str) -> float:
-    """Whether the summary has what the post turns on."""
+    """Score how many key words of the post the summary has."""
     key = _names(post) | {word for word, _ in Counter(w for w in _words(post) if len(w) >= LONG).most_common(KEY_WORDS)}
     return len(key & set(_words(summary))) / len(key) if key else 0.0
 
 
 def conciseness(post: str, summary: str) -> float:
-    """Whether the summary is short and says nothing twice."""
+    """Score how short the summary is, and how little it repeats."""
     ratio = len(_words(summary)) / max(1, len(_words(post)))
     return 1.0 - min(1.0, max(0.0, ratio - 0.25) / 0.75) - 2 * repeated_trigrams(summary) if summary.strip() else 0.0
 
 
 def clarity(_post: str, summary: str) -> float:
-    """Whether the summary reads like sentences."""
+    """Score how well the summary forms sentences."""
     words = _words(summary)
     twice = sum(a == b for a, b in pairwise(words)) / max(1, len(words))
     ends = summary.rstrip().endswith((".", "!", "?"))
@@ -69,7 +68,7 @@ RULES: dict[str, Callable[[str, str], float]] = {
 
 
 def judge(prompt: str) -> int | None:
-    """The score for a prompt of G-Eval, by the criterion whose steps it has; None for one that is about none."""
+    """Return the score for a prompt of G-Eval, by the criterion whose steps it has; None for any other prompt."""
     name = next((c.name for c in CRITERIA if c.steps[0] in prompt), None)
     if name is None:
         return None
@@ -77,7 +76,7 @@ def judge(prompt: str) -> int | None:
 
 
 def _texts(prompt: str) -> tuple[str, str]:
-    """The post, empty where it is not shown, and the summary."""
+    """Return the post, empty where the prompt does not show it, and the summary."""
     case = prompt.rpartition("Test Case:\n")[2].rpartition("\nParameters:")[0]
     post, _, summary = case.rpartition("Actual Output:\n")
     return post.removeprefix("Input:\n").strip(), summary.strip()
@@ -88,7 +87,7 @@ def _words(text: str) -> list[str]:
 
 
 def _names(text: str) -> set[str]:
-    """Numbers, and words with a capital inside a sentence."""
+    """Return numbers, and words with a capital inside a sentence."""
     return {word.lower() for word in re.findall(r"\$?\d[\d,.]*\d|\d|(?<=[a-z,] )[A-Z][a-z]+", text)}
 
 
@@ -97,20 +96,20 @@ def _telling(text: str) -> set[str]:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """`GET /v1/models` and `POST /v1/chat/completions`, as far as a judge needs them."""
+    """`GET /v1/models` and `POST /v1/chat/completions`, with the parts that a judge needs."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
-        """Lists the one model."""
+        """List the one model."""
         self._send(200, {"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 
     def do_POST(self) -> None:
-        """Answers one question."""
+        """Answer one question."""
         try:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            content = asked["messages"][-1]["content"]
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            content = body["messages"][-1]["content"]
             score = judge(content if isinstance(content, str) else content[0]["text"])
         except (ValueError, KeyError, TypeError, IndexError) as error:
             self._send(400, {"error": {"message": f"not a chat request: {error}"}})
@@ -139,11 +138,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing of single requests."""
+        """Log no requests."""
 
 
 def main() -> None:
-    """Serves until Ctrl-C."""
+    """Serve until Ctrl-C."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--port", type=int, default=8077, metavar="N")
     server = ThreadingHTTPServer(("127.0.0.1", parser.parse_args().port), Handler)

@@ -15,7 +15,8 @@ from smolsum.cli.main import app
 from smolsum.config.sections import SECTIONS, STAGE_FIELDS
 from smolsum.tasks import TASKS
 
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks" / "README.md"])
+CARDS = ROOT.glob("smolsum/policy/builtin/*/README.md")
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks" / "README.md", *CARDS])
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 NO_SHELL = ("python", "toml", "json", "text", "yaml")
 """Languages of blocks that hold no commands."""

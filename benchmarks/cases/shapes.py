@@ -1,5 +1,5 @@
-"""The two shapes that updates are measured at, and the operations that an update needs. Only the standard library:
-every peer's environment can read it."""
+"""The two shapes that updates are measured at, and the operations that an update needs. Imports only the
+standard library, so that every peer's environment can read it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 
 UPDATES = 3
-"""of which the last counts: the first pays for compilation, and the first two for memory that was never touched"""
+"""the last one counts: the first pays for compilation, and the first two for memory that was not touched before"""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ SHAPES = {
 
 
 def arguments() -> argparse.Namespace:
-    """What every case is told: the shape, and prompts, prompt tokens, rollouts and tokens of the update."""
+    """Arguments of every case: the shape, and prompts, prompt tokens, rollouts and tokens of the update."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--shape", choices=SHAPES, default="small")
     parser.add_argument("--prompts", type=int, default=1)

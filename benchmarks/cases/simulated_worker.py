@@ -1,9 +1,9 @@
-"""Workers that answer at the pace of a model without having one: many in this process, each on a port of its own.
+"""Simulated workers that answer at the pace of a model: many in this process, each on its own port.
 
     python simulated_worker.py COUNT TOKENS SECONDS FACTS    prints the URLs as JSON, serves until stdin ends
 
-A rollout of TOKENS tokens takes SECONDS, all of a request together, as in a batch. FACTS is JSON: `vocab_size`, `eos`,
-and what else /health should tell.
+A rollout of TOKENS tokens takes SECONDS, and all rollouts of a request end together, as in a batch. FACTS is JSON:
+`vocab_size`, `eos`, and further fields of /health.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SILENT: dict[str, Any] = {"log_level": "critical", "lifespan": "off", "timeout_g
 
 
 def worker(tokens: int, seconds: float, facts: dict[str, Any]) -> Starlette:
-    """One worker's face."""
+    """Return one worker's HTTP app."""
     served: dict[str, Any] = {"version": 0, "weights": ""}
 
     async def health(_: Request) -> Response:

@@ -22,12 +22,12 @@ KINDS = {
 }  # fmt: skip
 """slot -> kind of fact; the other slots (pronouns) state nothing"""
 IN_PASSING = {"blamed": (["lost"], "M"), "cost": (["lost"], "author")}
-"""pattern -> an event that its texts state beside, or instead of, the bracketed one, and its agent"""
+"""pattern -> an event that its texts state besides or instead of the bracketed one, and its agent"""
 
 
 @dataclass(frozen=True)
 class Story:
-    """What happened, before it is told."""
+    """What happened, before it is put into words."""
 
     slots: dict[str, str]
     gender: str
@@ -40,7 +40,7 @@ class Story:
 
     @cached_property
     def stated(self) -> set[str]:
-        """Slots whose value a reader of the post can know."""
+        """Return the slots whose value a reader of the post can know."""
         return {
             slot for slot, value in self.slots.items()
             if slot in KINDS and re.search(rf"(?<![\w$]){re.escape(value)}(?!\w)", self.post, re.IGNORECASE)
@@ -48,23 +48,23 @@ class Story:
 
 
 def fits(pattern: Pattern, topic: str) -> bool:
-    """Whether an outcome or a question makes sense after an incident of this topic."""
+    """Return whether an outcome or a question makes sense after an incident of this topic."""
     return pattern.topic == "any" or topic in pattern.topic.split()
 
 
 def sentence(text: str) -> str:
-    """The text with a capital and a full stop, unless it ends in a mark already."""
+    """Return the text with a capital and a full stop, unless it already ends in a mark."""
     text = text[0].upper() + text[1:]
     return text if text[-1] in ".?!" else text + "."
 
 
 def fill(text: str, slots: dict[str, str]) -> str:
-    """The pattern with its slots filled and the event brackets taken off."""
+    """Return the pattern with its slots filled and the event brackets removed."""
     return EVENT.sub(r"\1", SLOT.sub(lambda m: slots[m[1]], text))
 
 
 def draw_slots(rng: random.Random) -> tuple[dict[str, str], str, str]:
-    """Values for every slot, no two slots of one kind alike, and the genders of the two people."""
+    """Return values for every slot, different within a kind, and the genders of the two people."""
     (rel, genders), (mrel, other_genders) = rng.sample(sorted(words.RELATIONS.items()), 2)
     gender, other = rng.choice(genders), rng.choice(other_genders)
     name = rng.choice(words.FEMALE if gender == "f" else words.MALE)
@@ -85,7 +85,7 @@ def draw_slots(rng: random.Random) -> tuple[dict[str, str], str, str]:
 
 
 def draw_story(rng: random.Random) -> Story:
-    """A story with its post: context, incident, outcome, what followed, a question, and chat between them."""
+    """Compose a story with its post: context, incident, outcome, what followed, a question, and chat between them."""
     slots, gender, other = draw_slots(rng)
     incident = rng.choice(INCIDENTS)
     outcomes = rng.sample([p for p in OUTCOMES if fits(p, incident.topic)], rng.choice((1, 1, 2)))
@@ -94,67 +94,67 @@ def draw_story(rng: random.Random) -> Story:
     before = [p for p in details if p.topic == "before"]
     after = [p for p in details if p.topic == "after"]
     order = [*before, incident, outcomes[0], *after, *outcomes[1:]]
-    tell = [sentence(fill(rng.choice(p.post), slots)) for p in order]
+    sentences = [sentence(fill(rng.choice(p.post), slots)) for p in order]
     for filler in rng.sample(FILLERS, rng.randint(0, 5)):
-        tell.insert(rng.randint(0, len(tell)), filler)
-    tell.append(sentence(fill(rng.choice(question.post), slots)))
-    told = tuple(p for p in order if p in details)
-    return Story(slots, gender, other, incident, tuple(outcomes), told, question, " ".join(tell))
+        sentences.insert(rng.randint(0, len(sentences)), filler)
+    sentences.append(sentence(fill(rng.choice(question.post), slots)))
+    stated = tuple(p for p in order if p in details)
+    return Story(slots, gender, other, incident, tuple(outcomes), stated, question, " ".join(sentences))
 
 
 def clause(pattern: Pattern, story: Story, rng: random.Random | None) -> str:
-    """A summary clause of the pattern that says nothing the post does not; without `rng`, the first one."""
+    """Return a summary clause of the pattern that says only what the post says; without `rng`, the first one."""
     stated = story.stated
     options = [t for t in pattern.summary if {s for s in SLOT.findall(t) if s in KINDS} <= stated]
     return fill(rng.choice(options) if rng else options[0], story.slots)
 
 
 def can_state(pattern: Pattern, story: Story) -> bool:
-    """Whether any of the pattern's summary clauses is covered by the post."""
+    """Return whether the post covers any of the pattern's summary clauses."""
     return any({s for s in SLOT.findall(t) if s in KINDS} <= story.stated for t in pattern.summary)
 
 
 def reference(story: Story) -> str:
-    """The short summary in the reference's own wording: what happened, what came of it, the question."""
+    """Return the short summary in the reference's wording: what happened, what came of it, the question."""
     act, out, ask = (clause(p, story, None) for p in (story.incident, story.outcomes[0], story.question))
     return sentence(f"{act} and {out}; {ask}")
 
 
 def summary(story: Story, rng: random.Random, parts: int | None = None) -> str:
-    """A summary in free wording that states `parts` of the details (a random number without it); half of all end with
-    an aside."""
+    """Return a summary in free wording that states `parts` of the details (a random number without it); half of all end
+    with an aside."""
     rest = [p for p in (*story.details, *story.outcomes[1:]) if can_state(p, story)]
     parts = rng.randint(0, len(rest)) if parts is None else min(parts, len(rest))
     chosen = rng.sample(rest, parts)
     if rng.random() < 0.7:
         chosen.sort(key=rest.index)
     act, out = clause(story.incident, story, rng), clause(story.outcomes[0], story, rng)
-    told = [f"{act} and {out}"] if rng.random() < 0.7 else [act, out]
+    lines = [f"{act} and {out}"] if rng.random() < 0.7 else [act, out]
     clauses = [clause(p, story, rng) for p in chosen]
     while clauses:
-        told.append(", and ".join(clauses[:2]) if len(clauses) > 1 and rng.random() < 0.3 else clauses[0])
-        clauses = clauses[2:] if told[-1] != clauses[0] else clauses[1:]
+        lines.append(", and ".join(clauses[:2]) if len(clauses) > 1 and rng.random() < 0.3 else clauses[0])
+        clauses = clauses[2:] if lines[-1] != clauses[0] else clauses[1:]
     if rng.random() < 0.85:
-        told.append(clause(story.question, story, rng))
+        lines.append(clause(story.question, story, rng))
     if rng.random() < 0.5:
-        told.append(rng.choice(ASIDES))
-    return " ".join(sentence(t) for t in told)
+        lines.append(rng.choice(ASIDES))
+    return " ".join(sentence(t) for t in lines)
 
 
 def forms(patterns: Sequence[Pattern]) -> list[str]:
-    """The words in square brackets: how a text may state the event."""
+    """Return the words in square brackets: how a text may state the event."""
     return sorted({form for p in patterns for text in (*p.post, *p.summary) for form in EVENT.findall(text)})
 
 
 def filled(story: Story) -> set[str]:
-    """Slots in the post's sentences; `stated` also sees a value that stands in chat or a longer phrase."""
+    """Return the slots in the post's sentences; `stated` also sees a value inside chat or a longer phrase."""
     patterns = (story.incident, *story.outcomes, *story.details, story.question)
     texts = [t for p in patterns for t in p.post if sentence(fill(t, story.slots)) in story.post]
     return {slot for t in texts for slot in SLOT.findall(t)}
 
 
 def facts(story: Story) -> list[dict[str, Any]]:
-    """What the post states, as `smolsum.tasks.facts` counts it: slot, kind, forms, and whom it is about."""
+    """Return what the post states, as `smolsum.tasks.facts` counts it: slot, kind, forms, and whom it is about."""
     s = story.slots
     person = [s["N"], s["rel"], "she" if story.gender == "f" else "he"]
     other = [s["M"], s["mrel"], "she" if story.other_gender == "f" else "he"]

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 
 class Pattern(NamedTuple):
-    """One thing that can happen: how a post tells it (whole sentences) and how a summary does (clauses)."""
+    """Something that can happen: how a post says it (whole sentences) and how a summary says it (clauses)."""
 
     key: str
     agent: str
-    """slot of the one who does it (N, M or author)"""
+    """slot of the person who does it (N, M or author)"""
     topic: str
     """what it may be followed by (incidents), or what it may follow (outcomes, questions); "any" fits all"""
     post: tuple[str, ...]

@@ -21,7 +21,7 @@ MALE = _listed(
     "Percy, Rafael, Ravi, Rolf, Rufus, Samir, Silas, Sven, Tariq, Theo, Tobias, Umar, Victor, Walter, Yusuf, "
     "Zeno"
 )
-# relation -> what gender it allows
+# relation -> the gender that it allows
 RELATIONS = {
     "sister": "f", "aunt": "f", "niece": "f", "wife": "f", "girlfriend": "f", "stepmother": "f",
     "brother": "m", "uncle": "m", "nephew": "m", "husband": "m", "boyfriend": "m", "stepfather": "m",
