@@ -1,1 +1,1 @@
-"""Where completions come from."""
+"""Rollouts for the trainer: sampled in this process, or by workers over HTTP."""

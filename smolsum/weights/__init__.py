@@ -1,1 +1,1 @@
-"""How weights travel from the trainer to the workers."""
+"""Served weights as lossless patches from the trainer to the workers."""

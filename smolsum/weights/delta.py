@@ -1,56 +1,71 @@
-"""Patches: what changed in the served weights since a version, lossless; and anchors, which hold all of them.
+"""Patches: what changed in the served weights since a version, lossless; and anchors, which hold all weights.
 
     8 bytes   SMOLSUMW
     u32       format, little-endian as all numbers here
     u32       bytes of the header, compressed
     header    JSON, zstd: kind, versions, metadata; of each tensor name, type, shape, mode, lengths, checksum
     parts     the tensors' parts in the header's order, each a zstd frame (`weights/tensor.py` says what is in them)
-    16 bytes  xxh3_128 of all that comes before
+    16 bytes  xxh3_128 of everything before
 
-Where a few values in a hundred move by one step of their type, as an update of 2e-6 moves bfloat16 weights, a patch is
-less than a fiftieth of the weights.
-
-What a patch says of itself: JSON, of which every part is checked before anything is done.
+If a few percent of the values move by one step of their type, as an update of 2e-6 moves bfloat16 weights, a patch has
+less than a fiftieth of the bytes of the weights.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Literal, NoReturn, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar
 
+import msgspec
 import numpy as np
 import xxhash
 import zstandard
+from msgspec import Meta, Struct, field
 
 from smolsum.errors import SmolsumError
 from smolsum.weights import tensor
 from smolsum.weights.tensor import Mode
 
+MAGIC, FORMAT = b"SMOLSUMW", 1
+LEVEL = 1
+"""of zstd; the parts have few repetitions, and higher levels gain 1 % in several times the time"""
+MOST_HEADER = 64 << 20
+"""bytes of a header, unpacked"""
 MOST_AXES = 32
+TYPES = (
+    "float16", "float32", "float64", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+)  # fmt: skip
+"""numpy's names of the types that `apply` restores"""
+_FRAME = struct.Struct("<8sII")
+_SEAL = 16
+Result = TypeVar("Result")
+Count = Annotated[int, Meta(ge=0)]
 
 
-@dataclass(frozen=True)
-class TensorEntry:
+class TensorEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """One tensor in a patch."""
 
     name: str
     dtype: str
-    """numpy's name of the type that the sender's array had"""
-    itemsize: int
-    shape: tuple[int, ...]
+    """numpy's name of the type of the sender's array"""
+    itemsize: Literal[1, 2, 4, 8]
+    shape: Annotated[tuple[Count, ...], Meta(max_length=MOST_AXES)]
     mode: Mode
-    sizes: tuple[int, ...]
+    sizes: tuple[Count, ...]
     """bytes of each part, compressed"""
-    lengths: tuple[int, ...]
+    lengths: tuple[Count, ...]
     """bytes of each part, unpacked"""
     checksum: str
     """of the tensor after the patch"""
+
+    def __post_init__(self) -> None:
+        # at most the gaps, and a part for each byte of a value
+        if not len(self.sizes) == len(self.lengths) <= self.itemsize + 1:
+            raise ValueError(f"{self.name} has impossible sizes")
 
     @property
     def size(self) -> int:
@@ -58,9 +73,8 @@ class TensorEntry:
         return prod(self.shape)
 
 
-@dataclass(frozen=True)
-class Header:
-    """What a patch says of itself."""
+class Header(Struct, frozen=True, forbid_unknown_fields=True):
+    """The facts of a patch, stored as JSON; parsing checks every field."""
 
     kind: Literal["patch", "anchor"]
     base_version: int | None
@@ -68,17 +82,18 @@ class Header:
     changed: int
     """values that differ from the base; in an anchor all of them"""
     entries: tuple[TensorEntry, ...]
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def values(self) -> int:
-        """Values in all tensors."""
-        return sum(entry.size for entry in self.entries)
+    def __post_init__(self) -> None:
+        if len({entry.name for entry in self.entries}) < len(self.entries):
+            raise ValueError("a tensor occurs twice")
+        if (self.base_version is None) != (self.kind == "anchor"):
+            raise ValueError("only a patch has a base version")
 
     @property
     def density(self) -> float:
         """Share of the values that changed."""
-        return self.changed / max(1, self.values)
+        return self.changed / max(1, sum(entry.size for entry in self.entries))
 
     @property
     def nbytes(self) -> int:
@@ -88,63 +103,11 @@ class Header:
     @property
     def weights(self) -> str:
         """`checksum` of the weights after the patch."""
-        return combined({entry.name: entry.checksum for entry in self.entries})
-
-
-def parse(text: bytes) -> Header:
-    """What the JSON says, each part of the type that it must have; else ValueError, KeyError, TypeError or
-    RecursionError."""
-    facts = json.loads(text, parse_constant=_no_number)
-    entries = tuple(
-        TensorEntry(**{**e, "shape": tuple(e["shape"]), "sizes": tuple(e["sizes"]), "lengths": tuple(e["lengths"])})
-        for e in facts["entries"]
-    )
-    for entry in entries:
-        if not all(isinstance(text, str) for text in (entry.name, entry.dtype, entry.mode, entry.checksum)):
-            raise ValueError("a tensor whose name, type, mode or checksum is no text")
-        numbers = (entry.itemsize, *entry.shape, *entry.sizes, *entry.lengths)
-        fine = all(type(n) is int and n >= 0 for n in numbers) and entry.itemsize in (1, 2, 4, 8)
-        # the gaps, and each byte of a value
-        if not fine or len(entry.shape) > MOST_AXES or not len(entry.sizes) == len(entry.lengths) <= entry.itemsize + 1:
-            raise ValueError(f"{entry.name} has impossible sizes")
-        if entry.mode not in get_args(Mode):
-            raise ValueError(f"{entry.name} is written in a way that is not known here")
-    header = Header(**{**facts, "entries": entries})
-    if len({entry.name for entry in entries}) < len(entries):
-        raise ValueError("a tensor is there twice")
-    if header.kind not in ("patch", "anchor") or (type(header.base_version) is int) != (header.kind == "patch"):
-        raise ValueError("neither patch nor anchor")
-    if type(header.version) is not int or type(header.changed) is not int or not isinstance(header.metadata, dict):
-        raise ValueError("version, changed or metadata is of another type")
-    return header
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def combined(checksums: Mapping[str, str]) -> str:
-    """The checksum of weights, of those of their tensors by name."""
-    lines = "".join(f"{name} {checksums[name]}\n" for name in sorted(checksums))
-    return str(xxhash.xxh3_128_hexdigest(lines.encode()))
-
-
-MAGIC, FORMAT = b"SMOLSUMW", 1
-_FRAME = struct.Struct("<8sII")
-_SEAL = 16
-LEVEL = 1
-"""of zstd; the parts have few repetitions to look for, and higher levels gain 1 % in several times the time"""
-MOST_HEADER = 64 << 20
-"""bytes of a header, unpacked"""
-TYPES = (
-    "float16", "float32", "float64", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-)  # fmt: skip
-"""numpy's names of the types that are given back as they were"""
-Result = TypeVar("Result")
+        return _combined({entry.name: entry.checksum for entry in self.entries})
 
 
 class PatchError(SmolsumError):
-    """A patch that cannot be made or applied; the weights that it was for are unchanged."""
+    """A patch that cannot be made or applied; the weights are unchanged."""
 
 
 class CorruptPatchError(PatchError):
@@ -152,7 +115,7 @@ class CorruptPatchError(PatchError):
 
 
 class WrongBaseError(PatchError):
-    """The patch is whole, but made for other weights than those it was applied to."""
+    """The patch is intact, but was made for other weights."""
 
 
 def encode(
@@ -166,8 +129,8 @@ def encode(
     """The patch that turns `base` into `new`, bit for bit: numpy arrays by name, of any type of 1, 2, 4 or 8 bytes
     (bfloat16 as uint16).
 
-    `metadata` is JSON for the receiver. Raises PatchError where names, shapes or types of the two differ: then only an
-    anchor helps.
+    `metadata` is JSON for the receiver. Raises PatchError if names, shapes or types of the two differ: send an anchor
+    then.
     """
     for name in sorted(base.keys() | new.keys()):
         if name not in base or name not in new or _kind(base[name]) != _kind(new[name]):
@@ -176,15 +139,15 @@ def encode(
 
 
 def anchor(new: Mapping[str, Any], *, version: int, metadata: Mapping[str, Any] | None = None) -> bytes:
-    """All of the weights in the form of a patch that needs no base. Arguments as of `encode`."""
+    """All weights, as a patch that needs no base. Arguments as of `encode`."""
     return _write({}, new, "anchor", None, version, metadata)
 
 
 def apply(base: Mapping[str, Any] | None, patch: bytes) -> dict[str, Any]:
-    """The weights after the patch: arrays of the base's types, the sender's in an anchor (whose base is not looked at).
+    """The weights after the patch: arrays of the base's types; for an anchor, which ignores `base`, the sender's types.
 
-    `base` itself is unchanged; tensors without a change are not copied. Raises CorruptPatchError, or WrongBaseError
-    where a tensor does not become what the sender had.
+    `base` is unchanged, and tensors without a change are not copied. Raises CorruptPatchError, or WrongBaseError if a
+    tensor does not get the sender's checksum.
     """
     header, places = _read(patch)
     held = base or {}
@@ -198,20 +161,25 @@ def apply(base: Mapping[str, Any] | None, patch: bytes) -> dict[str, Any]:
 
 
 def read(patch: bytes) -> Header:
-    """The header, once the patch is seen to be whole. Raises CorruptPatchError."""
+    """The header of an intact patch. Raises CorruptPatchError."""
     return _read(patch)[0]
 
 
 def checksum(weights: Mapping[str, Any]) -> str:
-    """xxh3_128 hex over the checksums of the tensors, in order of name: the same at both ends of a sync."""
+    """xxh3_128 hex over the checksums of the tensors, sorted by name: equal at both ends of a sync."""
     names = sorted(weights)
-    return combined(dict(zip(names, _in_threads(lambda n: tensor.checksum(weights[n]), names), strict=True)))
+    return _combined(dict(zip(names, _in_threads(lambda n: tensor.checksum(weights[n]), names), strict=True)))
+
+
+def _combined(checksums: Mapping[str, str]) -> str:
+    lines = "".join(f"{name} {checksums[name]}\n" for name in sorted(checksums))
+    return str(xxhash.xxh3_128_hexdigest(lines.encode()))
 
 
 def _write(
     base: Mapping[str, Any],
     new: Mapping[str, Any],
-    kind: str,
+    kind: Literal["patch", "anchor"],
     base_version: int | None,
     version: int,
     metadata: Mapping[str, Any] | None,
@@ -226,20 +194,15 @@ def _write(
         packer = zstandard.ZstdCompressor(level=LEVEL)
         packed = [packer.compress(part) for part in parts]
         sizes, lengths = tuple(map(len, packed)), tuple(part.size for part in parts)
-        itemsize = flat.dtype.itemsize
+        itemsize: Any = flat.dtype.itemsize
         entry = TensorEntry(name, str(array.dtype), itemsize, array.shape, mode, sizes, lengths, tensor.checksum(array))
         return entry, changed, packed
 
     written = list(_in_threads(one, sorted(new)))
-    entries = [vars(entry) for entry, _, _ in written]
-    header: dict[str, Any] = {
-        "kind": kind,
-        "base_version": base_version,
-        "version": version,
-        "metadata": dict(metadata or {}),
-    }
-    header |= {"changed": sum(changed for _, changed, _ in written), "entries": entries}
-    packed = zstandard.ZstdCompressor(level=LEVEL).compress(json.dumps(header).encode())
+    entries = tuple(entry for entry, _, _ in written)
+    changed = sum(changed for _, changed, _ in written)
+    header = Header(kind, base_version, version, changed, entries, dict(metadata or {}))
+    packed = zstandard.ZstdCompressor(level=LEVEL).compress(msgspec.json.encode(header))
     pieces = [_FRAME.pack(MAGIC, FORMAT, len(packed)), packed, *(part for _, _, parts in written for part in parts)]
     seal = xxhash.xxh3_128()
     for piece in pieces:
@@ -248,12 +211,12 @@ def _write(
 
 
 def _read(patch: bytes) -> tuple[Header, list[int]]:
-    """The header, and where each tensor's parts begin."""
+    """The header, and the offset of each tensor's parts."""
     if len(patch) < _FRAME.size + _SEAL:
         raise CorruptPatchError(f"{len(patch)} bytes are too few for a patch", hint="send it again")
     magic, version, length = _FRAME.unpack_from(patch)
     if magic != MAGIC:
-        raise CorruptPatchError("these bytes are no patch", hint="send what smolsum.weights.delta makes")
+        raise CorruptPatchError("these bytes are not a patch", hint="send what smolsum.weights.delta makes")
     if xxhash.xxh3_128_digest(memoryview(patch)[:-_SEAL]) != patch[-_SEAL:]:
         raise CorruptPatchError("the patch was damaged on its way", hint="send it again")
     if version != FORMAT:
@@ -262,8 +225,8 @@ def _read(patch: bytes) -> tuple[Header, list[int]]:
         )
     start = _FRAME.size + length
     try:
-        header = parse(_unzip(patch[_FRAME.size : start], None))
-    except (ValueError, KeyError, TypeError, RecursionError, zstandard.ZstdError) as error:
+        header = msgspec.json.decode(_unzip(patch[_FRAME.size : start], None), type=Header)
+    except (ValueError, msgspec.DecodeError, RecursionError, zstandard.ZstdError) as error:
         raise CorruptPatchError(f"the header of the patch cannot be read: {error}", hint="send it again") from error
     places = []
     for entry in header.entries:
@@ -279,7 +242,7 @@ def _unpacked(entry: TensorEntry, base: Any | None, patch: bytes, start: int) ->
     if base is not None and (base.shape, base.dtype.itemsize) != (entry.shape, entry.itemsize):
         raise WrongBaseError(f"{entry.name} has another shape here", hint="send a full anchor")
     try:
-        # nothing is unpacked that is longer than the tensor could make it
+        # refuse to unpack more bytes than the tensor can have
         if any(length > entry.size + entry.size // tensor.ESCAPE + 1 for length in entry.lengths):
             raise ValueError("a part is longer than the tensor")
         for size, length in zip(entry.sizes, entry.lengths, strict=True):
@@ -290,12 +253,13 @@ def _unpacked(entry: TensorEntry, base: Any | None, patch: bytes, start: int) ->
         raise CorruptPatchError(f"{entry.name} cannot be unpacked: {error}", hint="send it again") from error
     new = flat.view(_dtype(entry) if base is None else base.dtype).reshape(entry.shape)
     if tensor.checksum(new) != entry.checksum:
-        raise WrongBaseError(f"{entry.name} does not become what the sender has", hint="send a full anchor")
+        raise WrongBaseError(f"{entry.name} does not get the sender's checksum", hint="send a full anchor")
     return new
 
 
 def _unzip(packed: bytes, length: int | None) -> bytes:
-    """The contents of a zstd frame that states their length; ValueError where that is another one than expected."""
+    """The contents of a zstd frame. Raises ValueError unless the frame states the expected length (None: any, up to
+    MOST_HEADER)."""
     stated = zstandard.frame_content_size(packed)
     if stated < 0 or (stated > MOST_HEADER if length is None else stated != length):
         raise ValueError("a part has another length than stated")
@@ -303,7 +267,7 @@ def _unzip(packed: bytes, length: int | None) -> bytes:
 
 
 def _dtype(entry: TensorEntry) -> Any:
-    """The sender's type where it is one of TYPES, else an unsigned integer of its size."""
+    """The sender's type if it is one of TYPES, else an unsigned integer of its size."""
     known = np.dtype(entry.dtype) if entry.dtype in TYPES else None
     return known if known is not None and known.itemsize == entry.itemsize else np.dtype(f"<u{entry.itemsize}")
 
@@ -313,6 +277,6 @@ def _kind(array: Any) -> tuple[Any, Any]:
 
 
 def _in_threads(function: Callable[..., Result], *items: Iterable[Any]) -> Sequence[Result]:
-    """`function` of each item, in order; numpy, zstd and xxhash let go of the interpreter."""
+    """`function` of each item, in order; numpy, zstd and xxhash release the GIL."""
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         return list(pool.map(function, *items))

@@ -1,4 +1,4 @@
-"""The versions of the served weights, and what brings a worker from the one it has to the newest."""
+"""The published versions of the weights, and the patches that bring a worker from its version to the newest."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from smolsum.weights import delta
 
 @dataclass(frozen=True)
 class Version:
-    """Weights that are to be served, and the proof that they are."""
+    """Weights to serve, and log-probs that prove it."""
 
     number: int
     arrays: Mapping[str, Any]
     sequences: Sequence[tuple[Sequence[int], Sequence[int]]]
     """prompts and completions, token ids"""
     logprobs: Sequence[Sequence[float]]
-    """of the completions' tokens, by the trainer, under these weights"""
+    """of the completions' tokens, computed by the trainer with these weights"""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Published:
     weights: str
     """checksum that a worker must report"""
     patches: Mapping[int, bytes] = field(default_factory=dict)
-    """by the version that each changes; one leads to the next, the last to this one"""
+    """by base version; each leads to the next, the last to this version"""
     seconds: float = 0.0
-    """that encoding took"""
+    """of encoding"""
     density: float = 1.0
     """share of the values that the last patch changes"""
 
@@ -44,28 +44,27 @@ class Published:
 
 
 class Publisher:
-    """Makes patches from version to version, and anchors where no patches lead.
+    """Makes patches from version to version, and anchors for workers that no patch can update.
 
-    Not more than one `publish` at a time; `bodies` may be called from other threads meanwhile.
+    Call `publish` once at a time; other threads may call `bodies` at the same time.
     """
 
     def __init__(self, *, anchor_every: int, metadata: Mapping[str, Any]) -> None:
-        """`metadata` travels with every patch and anchor. After `anchor_every` versions all workers are given an
-        anchor once."""
+        """`metadata` is part of every patch and anchor. Every `anchor_every` versions all workers get an anchor."""
         self._anchor_every, self._metadata = anchor_every, dict(metadata)
         self._count, self._checksums = 0, dict[int, str]()
         self._anchor: tuple[int, bytes] | None = None
         self._encoding = threading.Lock()
 
     def publish(self, previous: Published | None, version: Version) -> Published:
-        """Encode what leads from the previous version to this one. Patches that a worker may have missed are kept while
-        together they are smaller than the weights."""
+        """Encode the patch from the previous version to this one. Earlier patches, which a worker may have missed, are
+        kept while all together are smaller than the weights."""
         published = self._encoded(previous, version)
         self._checksums[version.number] = published.weights
         return published
 
     def knows(self, version: Any, weights: Any) -> bool:
-        """Whether these are a version that was published, and the checksum that its weights have."""
+        """Whether this version was published with this checksum."""
         return version in self._checksums and self._checksums[version] == weights
 
     def _encoded(self, previous: Published | None, version: Version) -> Published:
@@ -90,13 +89,13 @@ class Publisher:
         return Published(version, header.weights, patches, time.perf_counter() - began, header.density)
 
     def bodies(self, published: Published, held: int | None) -> list[bytes]:
-        """What is to be pushed, in order, to a worker that has version `held` (None: anything)."""
+        """The bodies to send, in order, to a worker that has version `held` (None: unknown)."""
         if held is not None and held in published.patches:
             return [published.patches[base] for base in sorted(published.patches) if base >= held]
         return [self._anchored(published.version)]
 
     def _anchored(self, version: Version) -> bytes:
-        with self._encoding:  # several workers may want it at once
+        with self._encoding:  # several workers may need it at once
             if self._anchor is None or self._anchor[0] != version.number:
                 self._anchor = None
                 body = delta.anchor(version.arrays, version=version.number, metadata=self._metadata)

@@ -1,8 +1,8 @@
-"""One tensor as bytes: its changes against an earlier version, or all of it.
+"""One tensor as bytes: its changes since an earlier version, or all of it.
 
-Floats are taken by their bits. Seen as sign and magnitude these become integers in the order of the numbers, so that
-the step between neighbouring floats is 1 whatever their size, and an update that the served type can barely show is a
-step of +1 or -1. Every mapping here is a bijection on the bits: NaNs, infinities and -0.0 travel like all others.
+The bits of floats are mapped to integers in the order of the numbers. Neighbouring floats then differ by 1 whatever
+their size, and the smallest update that the served type can show is a step of +1 or -1. Every mapping here is a
+bijection on the bits, also for NaNs, infinities and -0.0.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import xxhash
 Mode = Literal["same", "sparse", "steps", "whole"]
 
 SPARSE = 0.2
-"""share of changed values up to which their positions are written; above it a step for every value is smaller"""
+"""largest share of changed values that are written with their positions; above it a step for every value is smaller"""
 BLOCK = 1 << 20
-"""values compared at a time, so that they stay in the processor's cache"""
+"""values compared at a time, few enough for the processor's cache"""
 ESCAPE = 255
-"""a byte of a gap that says: so many further, and the gap goes on"""
+"""a byte of a gap: 255 further, and the gap continues in the next byte"""
 
 
 def bits(array: Any) -> Any:
-    """The values of an array as a flat array of unsigned integers of their size, without a copy where there can be
-    none. Raises ValueError for a type that is not of 1, 2, 4 or 8 bytes."""
+    """The values of an array as a flat array of unsigned integers of their size, a view if possible. Raises ValueError
+    for a type that does not have 1, 2, 4 or 8 bytes."""
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.itemsize not in (1, 2, 4, 8) or flat.dtype.hasobject:
-        raise ValueError(f"values of type {flat.dtype} cannot travel")
+        raise ValueError(f"values of type {flat.dtype} cannot be encoded")
     return flat.view(f"<u{flat.dtype.itemsize}")
 
 
 def checksum(array: Any) -> str:
-    """xxh3_128 hex over the bytes of an array, with its shape and the size of its values."""
+    """xxh3_128 hex over the shape, the size of the values, and the bytes of an array."""
     flat = bits(array)
     digest = xxhash.xxh3_128(f"{flat.dtype.itemsize}{tuple(np.shape(array))}".encode())
     digest.update(memoryview(flat).cast("B") if flat.size else b"")
@@ -41,8 +41,8 @@ def checksum(array: Any) -> str:
 
 
 def encode(base: Any | None, new: Any) -> tuple[Mode, int, list[Any]]:
-    """How the flat unsigned `new` is written (against `base` of the same size, if there is one), how many values
-    changed, and the byte arrays (uint8) to compress, each of values alike."""
+    """Encode the flat unsigned `new`, against `base` of the same size if given: the mode, the number of changed values,
+    and the byte arrays (uint8) to compress, each of similar bytes."""
     if base is None:
         return "whole", new.size, _planes(new, new.dtype.itemsize)
     places = _changed(base, new)
@@ -56,28 +56,28 @@ def encode(base: Any | None, new: Any) -> tuple[Mode, int, list[Any]]:
 
 
 def decode(mode: Mode, base: Any | None, size: int, kind: Any, parts: Sequence[Any]) -> Any:
-    """The flat unsigned array of `size` values of type `kind` that `encode` was given as `new`.
+    """The `new` of `encode`: a flat array of `size` values of the unsigned type `kind`.
 
-    Raises ValueError where the parts cannot be what `encode` wrote.
+    Raises ValueError for parts that `encode` cannot have written.
     """
     if mode == "whole":
         return _values(parts, size, kind)
     if base is None or base.size != size or base.dtype != kind:
-        raise ValueError("there is nothing of this shape to change")
+        raise ValueError("the base does not have this shape")
     if mode == "same":
         return base
     if mode == "steps":
         return _plain(_ordered(base) + _unzigzag(_values(parts, size, kind)))
     places = _places(parts[0])
     if places.size and places[-1] >= size:
-        raise ValueError("a change lies outside the tensor")
+        raise ValueError("a change is outside the tensor")
     new = base.copy()
     new[places] = _plain(_ordered(base[places]) + _unzigzag(_values(parts[1:], places.size, kind)))
     return new
 
 
 def _changed(base: Any, new: Any) -> Any:
-    """Where the two differ (int64, ascending)."""
+    """Positions at which the two differ (int64, ascending)."""
     found = [
         np.flatnonzero(base[start : start + BLOCK] != new[start : start + BLOCK]) + start
         for start in range(0, new.size, BLOCK)
@@ -86,7 +86,7 @@ def _changed(base: Any, new: Any) -> Any:
 
 
 def _gaps(places: Any) -> Any:
-    """How many unchanged values lie before each place, as bytes: so many ESCAPEs, then the rest (below ESCAPE)."""
+    """The number of unchanged values before each place, as bytes: ESCAPE for each 255, then the rest."""
     gaps = np.diff(places, prepend=-1) - 1
     if gaps.max() < ESCAPE:
         return gaps.astype(np.uint8)
@@ -98,14 +98,14 @@ def _gaps(places: Any) -> Any:
 
 
 def _places(codes: Any) -> Any:
-    """The places whose `_gaps` are given."""
+    """The inverse of `_gaps`."""
     ends = np.flatnonzero(codes != ESCAPE)
     return np.cumsum(codes, dtype=np.int64)[ends] + np.arange(ends.size)
 
 
 def _ordered(values: Any) -> Any:
-    """Bits of floats as unsigned integers in the order of the numbers: the sign bit set for positive ones, all bits
-    turned for negative ones."""
+    """Bits of floats as unsigned integers in the order of the numbers: positive ones get the sign bit, negative ones
+    all bits inverted."""
     kind, sign = values.dtype.type, 8 * values.dtype.itemsize - 1
     return values ^ ((kind(0) - (values >> kind(sign))) | (kind(1) << kind(sign)))
 
@@ -117,7 +117,7 @@ def _plain(ordered: Any) -> Any:
 
 
 def _zigzag(steps: Any) -> Any:
-    """Steps modulo the size of their type as 0, -1, 1, -2, 2 … -> 0, 1, 2, 3, 4 …: small ones have zero high bytes."""
+    """Steps 0, -1, 1, -2, 2 … as 0, 1, 2, 3, 4 …, modulo the type's size: small steps have zero high bytes."""
     kind, sign = steps.dtype.type, 8 * steps.dtype.itemsize - 1
     return (steps << kind(1)) ^ (kind(0) - (steps >> kind(sign)))
 
@@ -133,13 +133,13 @@ def _width(codes: Any) -> int:
 
 
 def _planes(values: Any, width: int) -> list[Any]:
-    """The lowest `width` bytes of the values, each as an array of its own: alike bytes compress together."""
+    """The lowest `width` bytes of the values, an array for each: similar bytes compress well together."""
     table = values.view(np.uint8).reshape(values.size, values.dtype.itemsize)
     return [np.ascontiguousarray(table[:, n]) for n in range(width)]
 
 
 def _values(planes: Sequence[Any], size: int, kind: Any) -> Any:
-    """The inverse of `_planes`; the bytes that are not there are zero."""
+    """The inverse of `_planes`; the missing bytes are zero."""
     if not 1 <= len(planes) <= kind.itemsize or any(plane.size != size for plane in planes):
         raise ValueError("the number of values is not that of the tensor")
     table = np.zeros((size, kind.itemsize), np.uint8)

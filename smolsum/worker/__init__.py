@@ -1,1 +1,1 @@
-"""`smolsum serve-worker`: rollouts over HTTP, from weights that a trainer keeps up to date."""
+"""`smolsum serve-worker`: rollouts over HTTP, sampled with weights that a trainer keeps up to date."""

@@ -1,4 +1,4 @@
-"""Where a worker listens, and for whom."""
+"""The address that a worker listens on; without a token only loopback is allowed."""
 
 from __future__ import annotations
 
@@ -9,29 +9,18 @@ import socket
 from smolsum.errors import MachineError, UsageError
 
 
-def _check(host: str, token: str | None) -> None:
-    """UsageError where anybody on the network could use the worker."""
+def listen(host: str, port: int, token: str | None) -> socket.socket:
+    """A bound socket; called before the model is loaded, so that a port in use is known early.
+
+    Raises UsageError for a bad address or token, and for an open address without one; MachineError for a port in use.
+    """
     if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token and token):
-        raise UsageError("the token is empty or holds white space or other signs", hint="openssl rand -hex 16")
-    if token is None and not loopback(host):
+        raise UsageError("the token is empty or has white space or unprintable characters", hint="openssl rand -hex 16")
+    if token is None and not is_loopback(host):
         raise UsageError(
-            f"--host {host} lets others in, and there is no token to tell them apart",
+            f"--host {host} is reachable from the network, but no token is set",
             hint="export SMOLSUM_WORKER_TOKEN=$(openssl rand -hex 16), here and on the trainer",
         )
-
-
-def loopback(host: str) -> bool:
-    """Whether an address is of this machine alone."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def listen(host: str, port: int, token: str | None) -> socket.socket:
-    """A socket that is bound, so that a port which is taken is known before a model is loaded. Raises UsageError,
-    MachineError."""
-    _check(host, token)
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -43,7 +32,7 @@ def listen(host: str, port: int, token: str | None) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
-        listener.listen()  # else another worker could bind it, too
+        listener.listen()  # until then another worker could bind the port too
     except OSError as error:
         listener.close()
         raise MachineError(
@@ -53,7 +42,7 @@ def listen(host: str, port: int, token: str | None) -> socket.socket:
 
 
 def url(host: str, listener: socket.socket) -> str:
-    """Where the trainer finds it; of a worker that listens on every address, on the one that leads out of here."""
+    """The URL for the trainer. A worker that listens on all addresses gives the one of the default route."""
     try:
         everywhere = ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -65,11 +54,19 @@ def url(host: str, listener: socket.socket) -> str:
 
 
 def _outward(family: socket.AddressFamily) -> str:
-    """This machine's address towards others, its name where it has none; nothing is sent."""
-    beyond = "2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1"  # of documents, so nobody's
+    """This machine's address on the network, or its name if it has none. Sends nothing."""
+    remote = "2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1"  # reserved for documentation
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((beyond, 9))
+            probe.connect((remote, 9))
         except OSError:
             return socket.gethostname()
         return str(probe.getsockname()[0])
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address reaches this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,7 +1,7 @@
-"""The policy for any OpenAI client: completions and chat completions, whole or streamed.
+"""OpenAI's completions and chat completions from the served policy, whole or streamed.
 
-Only what samples from the policy itself is taken: a request for top_p, penalties or tools is refused, not ignored, and
-so is every field that is not known here.
+The policy's own distribution is sampled. A request for top_p, penalties, tools or any unknown field is refused, not
+ignored.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "parallel_tool_calls": (True, False, None), "top_logprobs": (0, None), "response_format": ({"type": "text"}, None),
     "store": (False, None), "functions": (None, []), "function_call": ("none", None),
 }  # fmt: skip
-"""values that change nothing, by field"""
-HEEDED = (
+"""fields that are accepted only with one of these values, which change nothing"""
+ACCEPTED = (
     "model", "prompt", "messages", "n", "seed", "temperature", "max_tokens", "max_completion_tokens", "stream",
     "stream_options", "user", "metadata",
 )  # fmt: skip
-"""the other fields; the last two are the client's own notes"""
-LETTERS = 64
-"""bytes of text that are never fewer than a token has in the mean: more text than that cannot fit, and is not read"""
+"""the other fields; the last two are the client's notes, which are ignored"""
+BYTES_PER_TOKEN = 64
+"""more than a token has on average in any text; a longer text cannot fit, and is refused before it is tokenised"""
 DEFAULT_TOKENS = 256
 MOST_CHOICES = 64
 
 
 @dataclass(frozen=True)
 class Job:
-    """One request: a prompt, and a seed for each choice."""
+    """One request: its prompt, once for each choice with that choice's seed."""
 
     chatting: bool
     stream: bool
@@ -55,7 +55,7 @@ class Job:
 
 
 class Chat:
-    """Text in and out of a service, by the tokenizer of its policy."""
+    """Turns OpenAI's requests into rollouts of a service, with the tokenizer of its policy."""
 
     def __init__(self, service: Service) -> None:
         self.service, self.policy = service, service.engine.policy
@@ -64,19 +64,19 @@ class Chat:
 
     @property
     def most_bytes(self) -> int:
-        """The longest body that can be meant: of text that fits, each byte written as an escape."""
-        return (1 << 16) + 6 * LETTERS * self.service.engine.max_model_len
+        """The longest valid body: a text that fits, with each byte written as an escape."""
+        return (1 << 16) + 6 * BYTES_PER_TOKEN * self.service.engine.max_model_len
 
     async def read(self, asked: dict[str, Any], *, chatting: bool) -> Job:
-        """The request in a body. Raises UsageError for what cannot be done."""
+        """Check the fields of a body. Raises UsageError for what is not supported."""
         for name, value in asked.items():
-            if name not in HEEDED and not any(_same(value, neutral) for neutral in NEUTRAL.get(name, ())):
+            if name not in ACCEPTED and not any(_same(value, neutral) for neutral in NEUTRAL.get(name, ())):
                 what = f"{reprlib.repr(name)[1:-1]} = {reprlib.repr(value)}"
                 raise UsageError(f"{what} is not supported: the policy is sampled as it is", hint="leave it out")
         asked = {k: v for k, v in asked.items() if v is not None}
         stream, options = asked.get("stream", False), asked.get("stream_options", {})
         if not isinstance(stream, bool) or not isinstance(options, dict):
-            raise UsageError("stream is neither true nor false, or stream_options no object", hint="leave them out")
+            raise UsageError("stream is not a boolean, or stream_options not an object", hint="leave them out")
         prompt = await (self._chat(asked.get("messages")) if chatting else self._text(asked.get("prompt")))
         room = self.service.engine.max_model_len - len(prompt)
         if room < 1 or not prompt:
@@ -90,7 +90,7 @@ class Chat:
         return Job(chatting, stream, bool(options.get("include_usage")), terms, each)
 
     async def answer(self, job: Job) -> dict[str, Any]:
-        """The whole answer."""
+        """The body of the answer to a request that does not stream."""
         tasks = [asyncio.create_task(self.service.sample(request, job.terms)) for request in job.requests]
         try:
             every = await asyncio.gather(*tasks)
@@ -105,7 +105,7 @@ class Chat:
         return {**self._head(job, chunk=False), "choices": choices, "usage": _usage(job, [s for s, _ in every])}
 
     def models(self) -> dict[str, Any]:
-        """The list of the one model."""
+        """The list of models, which has one."""
         model = {"id": self.service.model, "object": "model", "created": self.since, "owned_by": "smolsum"}
         return {"object": "list", "data": [model]}
 
@@ -165,7 +165,7 @@ class Chat:
             fine = fine and isinstance(message, dict) and isinstance(message.get("content"), str)
             fine = fine and isinstance(message.get("role", "user"), str)
         if not fine:
-            raise UsageError("messages is no list of messages with text", hint="tools and images are not supported")
+            raise UsageError("messages is not a list of messages with text", hint="tools and images are not supported")
         turns = [{"role": m.get("role", "user"), "content": m["content"]} for m in messages]
         return await self._encoded(
             [text for turn in turns for text in turn.values()], lambda: encode_chat(self.policy, turns)
@@ -175,18 +175,18 @@ class Chat:
         if isinstance(prompt, list):
             return requests.tokens(prompt, "prompt", self.service.engine.facts["vocab_size"])
         if not isinstance(prompt, str):
-            raise UsageError("prompt is neither a text nor a list of token ids", hint="send one prompt at a time")
+            raise UsageError("prompt is neither text nor a list of token ids", hint="send one prompt at a time")
         return await self._encoded([prompt], lambda: self.policy.tokenizer.encode(prompt))
 
     async def _encoded(self, texts: Sequence[str], encode: Callable[[], Iterable[int]]) -> tuple[int, ...]:
-        """What `encode` makes of the texts, beside the event loop, once they are known to be such."""
+        """The result of `encode`, run in a thread after the texts are checked."""
         try:
             size = sum(len(text.encode()) for text in texts)
         except UnicodeEncodeError as error:
             raise UsageError("the prompt has half a surrogate pair", hint="send whole characters") from error
-        if size > LETTERS * self.service.engine.max_model_len:
+        if size > BYTES_PER_TOKEN * self.service.engine.max_model_len:
             raise UsageError(f"the prompt has {size} bytes", hint=self._fitting())
-        async with self._encoding:  # a tokenizer is not made for two threads
+        async with self._encoding:  # tokenizers are not thread-safe
             return tuple(await asyncio.to_thread(encode))
 
     def _fitting(self) -> str:
@@ -197,34 +197,34 @@ class Chat:
 
 
 class _Text:
-    """The text of tokens that come one by one; a character is given once all its bytes are there."""
+    """Decodes tokens one by one; a character is returned once all its bytes have arrived."""
 
     def __init__(self, policy: Policy) -> None:
-        self._policy, self._ids, self._given = policy, list[int](), ""
+        self._policy, self._ids, self._returned = policy, list[int](), ""
 
     def add(self, token: int) -> str:
-        """The text that this token completes."""
+        """The text that this token completes, perhaps empty."""
         self._ids.append(token)
         text = self._policy.tokenizer.decode(self._ids, skip_special_tokens=True)
         return "" if text.endswith("\ufffd") else self._new(text)
 
     def rest(self, token_ids: Sequence[int]) -> str:
-        """What is left of the whole."""
+        """The text of all tokens that has not been returned yet."""
         return self._new(self._policy.tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
     def _new(self, text: str) -> str:
-        piece, self._given = text[len(self._given) :], text
+        piece, self._returned = text[len(self._returned) :], text
         return piece
 
 
 def _same(value: Any, other: Any) -> bool:
-    """Whether two values of JSON are the same; unlike Python, it does not take 0 for false."""
+    """Whether two JSON values are equal; unlike in Python, 0 is not false."""
     return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
 
 
 def _usage(job: Job, every: Sequence[Completion]) -> dict[str, int]:
-    asked, got = len(job.requests[0].prompt_ids), sum(len(sampled.token_ids) for sampled in every)
-    return {"prompt_tokens": asked, "completion_tokens": got, "total_tokens": asked + got}
+    prompt, completion = len(job.requests[0].prompt_ids), sum(len(sampled.token_ids) for sampled in every)
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 def _event(value: Any) -> str:

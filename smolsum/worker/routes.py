@@ -31,7 +31,7 @@ from smolsum.rollout.protocol import ErrorAnswer
 from smolsum.weights.delta import CorruptPatchError
 from smolsum.worker import openai_api, requests
 from smolsum.worker.engines.base import EngineError
-from smolsum.worker.listen import loopback
+from smolsum.worker.listen import is_loopback
 from smolsum.worker.service import ConflictError, Service, prometheus
 
 MOST_JSON = 32 << 20
@@ -137,20 +137,20 @@ class _Guard:
             return _error(401, "the token is missing or wrong", "set SMOLSUM_WORKER_TOKEN to the worker's token")
         host, origin = headers.get(b"host", b"").decode("latin-1"), headers.get(b"origin")
         hint = "use 127.0.0.1 or localhost, or give the worker a token (SMOLSUM_WORKER_TOKEN)"
-        if not _is_loopback(host):
+        if not _names_loopback(host):
             return _error(403, f"without a token this worker does not answer to the name {host[:80]!r}", hint)
         if origin is not None and origin.decode("latin-1").lower() != f"http://{host}".lower():
             return _error(403, "without a token this worker does not answer other web pages", hint)
         return None
 
 
-def _is_loopback(host: str) -> bool:
+def _names_loopback(host: str) -> bool:
     """Whether a Host header names the loopback address."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return False
-    return loopback(name) or name.endswith(".localhost")
+    return is_loopback(name) or name.endswith(".localhost")
 
 
 async def _read(read: Callable[[bytes], T], body: bytes) -> T:

@@ -1,4 +1,4 @@
-"""A worker from start to end: its engine, its socket, its HTTP server."""
+"""The process of `smolsum serve-worker`: engine, socket and HTTP server, from start to end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(frozen=True)
 class Settings:
-    """What `smolsum serve-worker` was told."""
+    """The flags of `smolsum serve-worker`."""
 
     model: str
     """as it was given"""
@@ -44,26 +44,28 @@ class Settings:
     max_model_len: int | None = None
     vllm_python: str = sys.executable
     lora_rank: int = 0
-    """of adapters that vLLM makes room for"""
+    """largest rank of adapters that vLLM reserves memory for"""
     work_dir: Path | None = None
-    """the only folder that is written to; none: a temporary one"""
+    """the only folder that is written to; None: a temporary one"""
 
 
 def serve(settings: Settings, listener: socket.socket, ready: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C or SIGTERM, the ordinary end; `ready` is called with the URL. Raises what the engine raises
-    where it cannot start, and KeyboardInterrupt where it was stopped before that."""
+    """Serve until Ctrl-C or SIGTERM, the normal end. `ready` is called with the URL.
+
+    Raises what the engine raises if it cannot start, and KeyboardInterrupt if it was stopped before.
+    """
     with ExitStack() as stack:
         stack.enter_context(listener)
         folder = settings.work_dir
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="smolsum-worker-")))
-        stack.enter_context(_own(folder))
+        stack.enter_context(_locked_folder(folder))
         asyncio.run(_serve(settings, folder, listener, ready))
 
 
 @contextmanager
-def _own(folder: Path) -> Generator[None]:
-    """Makes the folder, and keeps other workers out of it. Raises UsageError where one is in it, SmolsumError where it
+def _locked_folder(folder: Path) -> Generator[None]:
+    """Create the folder and lock it against other workers. Raises UsageError if a worker uses it, SmolsumError if it
     cannot be written to."""
     remedy = "start the worker again, or with another --work-dir"
     with writing(folder, remedy):
@@ -72,7 +74,7 @@ def _own(folder: Path) -> Generator[None]:
         try:
             stack.enter_context(locked(folder / "worker.lock", f"--work-dir {folder} is used", remedy))
         except UsageError as error:
-            raise UsageError(error.message, hint="a --work-dir of its own for each worker, or none") from error
+            raise UsageError(error.message, hint="give each worker its own --work-dir, or none") from error
         yield
 
 
@@ -81,13 +83,13 @@ async def _serve(settings: Settings, folder: Path, listener: socket.socket, read
     service = Service(engine, model=settings.model)
     loop, here = asyncio.get_running_loop(), asyncio.current_task()
     assert here is not None
-    # uvicorn's own handlers would end the process before the engine is down
+    # uvicorn's own handlers would end the process before the engine has stopped
     for number in STOPPING:
         loop.add_signal_handler(number, here.cancel)
     try:
         await service.start()
-        face = app(service, Chat(service), token=settings.token)
-        server = _Server(uvicorn.Config(face, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
+        api = app(service, Chat(service), token=settings.token)
+        server = _Server(uvicorn.Config(api, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
         server.stopping = asyncio.Event()
         server.when_ready = lambda: ready(url(settings.host, listener))
         for number in STOPPING:
@@ -100,8 +102,8 @@ async def _serve(settings: Settings, folder: Path, listener: socket.socket, read
 
 
 async def _until_failure(server: _Server, engine: Engine, listener: socket.socket) -> None:
-    """Serve until told to stop; what is under way is broken off then. An engine that does not come back ends the
-    worker, too, so that whoever supervises it knows. Raises EngineError then."""
+    """Serve until `server.stopping`, which cancels open requests. Raises EngineError if the engine cannot be restarted,
+    so that the exit code tells a supervisor."""
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     failure, stopping = asyncio.create_task(engine.failed()), asyncio.create_task(server.stopping.wait())
     try:
@@ -119,11 +121,11 @@ async def _until_failure(server: _Server, engine: Engine, listener: socket.socke
 
 
 class _Server(uvicorn.Server):
-    """Tells when it accepts connections, and leaves the signals alone."""
+    """Calls `when_ready` once it accepts connections, and installs no signal handlers."""
 
     when_ready: Callable[[], None]
     stopping: asyncio.Event
-    """set once it is to end"""
+    """set to stop it"""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -135,7 +137,7 @@ class _Server(uvicorn.Server):
 
 
 def make_engine(settings: Settings, folder: Path) -> Engine:
-    """The engine that was chosen; nothing is started yet."""
+    """The engine of the settings, not started yet."""
     if settings.engine == "mlx":
         return MlxEngine(
             settings.path, dtype=settings.dtype, quantize=settings.quantize, max_model_len=settings.max_model_len

@@ -108,11 +108,11 @@ class Pair:
 
 def computes_with(server: VllmEngine, policy: Policy, folder: Path) -> bool:
     """Whether vLLM multiplies with the policy's weights, every bit of every tensor; read back by unit vectors."""
-    assert server.child is not None
+    assert server.server is not None
     path = folder / "expected.safetensors"
     write_weights(served_arrays(policy), path)
     body = {"method": "smolsum_check", "args": [str(path)]}
-    with httpx.Client(transport=httpx.HTTPTransport(uds=str(server.child.socket)), base_url="http://vllm") as client:
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(server.server.socket)), base_url="http://vllm") as client:
         found = client.post("/collective_rpc", json=body, timeout=60).json()["results"][0]
     assert found["unseen"] == []
     return found["wrong"] == []
@@ -163,7 +163,7 @@ def test_worker(tmp_path: Path) -> None:
         assert events[-2] == "data: [DONE]"
 
         assert all(tcp_is_deaf(port) for port in ports(server))
-        for victim in ("EngineCore", "api_server", "leash"):
+        for victim in ("EngineCore", "api_server", "watchdog"):
             os.kill(processes(server)[victim], signal.SIGKILL)
             wait_for(lambda: client.get("/health").json()["state"] == "restarting")
             answer = client.post("/v1/rollouts", json={"version": None, "temperature": 1, "max_new_tokens": 2,
@@ -197,15 +197,15 @@ def test_hangs_and_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert pair.agrees()
         assert computes_with(server, pair.policy, tmp_path)
 
-        monkeypatch.setattr(vllm, "HANGS", 2.0)
-        monkeypatch.setattr(vllm, "EVERY", 0.5)
-        monkeypatch.setattr(vllm, "WAITS", (0.1, 0.1))
+        monkeypatch.setattr(vllm, "HANG_S", 2.0)
+        monkeypatch.setattr(vllm, "BEAT_S", 0.5)
+        monkeypatch.setattr(vllm, "PAUSES_S", (0.1, 0.1))
         python.write_text("#!/bin/sh\necho out of order; exit 1\n")
         before = processes(server)
         os.kill(before["EngineCore"], signal.SIGSTOP)
         wait_for(lambda: client.get("/health").json()["state"] == "failed")
         assert "out of order" in client.get("/health").json()["last_error"]
-        wait_for(lambda: not alive(before["leash"]))
+        wait_for(lambda: not alive(before["watchdog"]))
         with pytest.raises(EngineError, match="does not come back"):
             asyncio.run_coroutine_threadsafe(server.failed(), loop_of(server)).result(10)
 
@@ -218,13 +218,13 @@ def loop_of(server: VllmEngine) -> asyncio.AbstractEventLoop:
 
 def processes(server: VllmEngine) -> dict[str, int]:
     """vLLM's processes."""
-    assert server.child is not None
+    assert server.server is not None
     table = subprocess.run(["ps", "-ww", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
     rows = [line.split(None, 2) for line in table.splitlines()[1:]]
-    (leash,) = [int(pid) for pid, _, args in rows if str(server.child.socket) in args and "leash.py" in args]
-    (api,) = [int(pid) for pid, parent, _ in rows if int(parent) == leash]
+    (watchdog,) = [int(pid) for pid, _, args in rows if str(server.server.socket) in args and "watchdog.py" in args]
+    (api,) = [int(pid) for pid, parent, _ in rows if int(parent) == watchdog]
     (core,) = [int(pid) for pid, parent, args in rows if int(parent) == api and "EngineCore" in args]
-    return {"leash": leash, "api_server": api, "EngineCore": core}
+    return {"watchdog": watchdog, "api_server": api, "EngineCore": core}
 
 
 def ports(server: VllmEngine) -> set[int]:

@@ -134,7 +134,7 @@ def test_weights(worker: httpx.Client, folder: Path) -> None:
     second = bytearray(delta.encode(one, two, base_version=1, version=2))
     second[len(second) // 2] ^= 1
     assert refused(put(worker, bytes(second)), 422, "damaged")
-    assert refused(put(worker, b"no patch at all, but long enough for one"), 422, "no patch")
+    assert refused(put(worker, b"no patch at all, but long enough for one"), 422, "not a patch")
     foreign = delta.anchor({"w": np.zeros(3, np.float32)}, version=9)
     assert refused(put(worker, foreign), 422, "not in")
     assert refused(put(worker, delta.anchor(two, version=0)), 409, "version 0")

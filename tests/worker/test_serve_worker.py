@@ -61,7 +61,7 @@ def test_one_folder_for_each(tmp_path: Path) -> None:
         code, text = told("--model", folder, "--port", "0", "--work-dir", str(tmp_path / "w"))
         assert code == 2
         assert f"is used by process {worker.pid}" in text
-        assert "hint: a --work-dir of its own" in text
+        assert "hint: give each worker its own --work-dir" in text
     code, text = told("--model", folder, "--port", "0", "--work-dir", str(tmp_path / "m" / "config.json"))
     assert (code, "cannot write" in text) == (1, True)
 

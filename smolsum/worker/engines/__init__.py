@@ -1,1 +1,1 @@
-"""TODO."""
+"""The engines that sample behind a worker: `mlx` in its process, `vllm` in a child process."""

@@ -1,4 +1,4 @@
-"""What samples behind a worker: the contract that every engine keeps."""
+"""The interface of the engines that sample behind a worker."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ State = Literal["starting", "ready", "restarting", "failed", "stopping"]
 
 
 class EngineError(SmolsumError):
-    """The engine could not do what it was asked; it may be able to later."""
+    """The engine failed; a later call may succeed."""
 
 
 LONGEST = 4096
-"""tokens of prompt and completion unless told otherwise: this project's texts are short, and memory is set aside for
-what may come"""
+"""default limit of prompt and completion tokens: this project's texts are short, and engines reserve memory for it"""
 
 
 def longest(policy: Policy, wanted: int | None) -> int:
-    """The tokens of prompt and completion together: `wanted`, or what the model allows up to LONGEST. Raises UsageError
-    where the model allows less."""
+    """The limit of prompt and completion tokens together: `wanted`, else what the model allows, up to LONGEST. Raises
+    UsageError if the model allows less than `wanted`."""
     text = policy.config.get("text_config", policy.config)
     allowed = int(text.get("max_position_embeddings") or LONGEST)
     if wanted is not None and wanted > allowed:
@@ -42,62 +41,62 @@ NEUTRAL: Mapping[str, float] = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
 }
-"""how an engine samples beside the temperature: from the full distribution"""
+"""sampling parameters of every engine except the temperature: the full distribution"""
 
 
 @dataclass(frozen=True)
 class ServedWeights:
-    """Weights as they are served: numpy arrays in the Hugging Face layout, or those of adapters."""
+    """Weights to serve: numpy arrays in the Hugging Face layout, or those of adapters alone."""
 
     arrays: Mapping[str, Any]
     lora: LoraConfig | None = None
 
 
 class Engine(Protocol):
-    """Samples from one policy. `load` is called only while nothing is being sampled or scored."""
+    """Samples from one policy. `load` is called only while no sampling or scoring is under way."""
 
     name: str
     version: str
     """of the engine's software"""
     policy: Policy
-    """of its model only tokenizer and config are looked at from outside; known once started, as `facts`"""
+    """known once started, as is `facts`; callers use its tokenizer and config only"""
     facts: Mapping[str, Any]
     """`identity` of the policy"""
     most_running: int
-    """rollouts that it samples at a time; more would wait inside it"""
+    """rollouts that it samples at a time"""
     max_model_len: int
     """tokens of prompt and completion together"""
     restarts: int
-    """times that it died and came back"""
+    """times that it died and was started again"""
     state: State
     last_error: str | None
-    """the last thing that went wrong inside it"""
+    """its last failure"""
 
     async def start(self) -> ServedWeights:
-        """Bring it up; what it serves. Raises SmolsumError with a remedy where it cannot be."""
+        """Start it; returns what it serves. Raises SmolsumError with a remedy if it cannot start."""
         ...
 
     async def stop(self) -> None:
-        """Bring it down; nothing of it is left running, and what is under way fails. May be called again."""
+        """Stop it and all its processes; calls under way fail. May be called again."""
         ...
 
     async def failed(self) -> None:
-        """Does not return; raises EngineError once it cannot be brought up again."""
+        """Wait until it cannot be started again, then raise EngineError. Never returns."""
         ...
 
     async def sample(
         self, request: SampleRequest, terms: SamplingTerms, on_token: Callable[[int], None] | None = None
     ) -> Completion:
-        """One rollout; `on_token` hears of each token. Cancelling the call ends the sampling. Raises EngineError."""
+        """Sample one rollout; `on_token` gets each token id. Cancelling the call ends it. Raises EngineError."""
         ...
 
     async def logprobs(
         self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
     ) -> list[list[float]]:
-        """Log-probs of the second of each pair of token ids after the first. Raises EngineError."""
+        """Log-probs of the completion in each pair of prompt and completion token ids. Raises EngineError."""
         ...
 
     async def load(self, weights: ServedWeights) -> None:
-        """Serve these from now on, or, where that fails, what was served before. Raises UsageError for weights of
-        another model, EngineError, and SmolsumError for a full disk."""
+        """Serve these weights; if that fails, keep serving the old ones. Raises UsageError for weights of another
+        model, EngineError, and SmolsumError for a full disk."""
         ...

@@ -1,7 +1,7 @@
-"""The engine `mlx`: smolsum's own sampling, in a thread of the worker's process.
+"""The engine `mlx`: smolsum's own sampler, in a thread of the worker's process.
 
-All of MLX lives in that thread: it loads the policy, decodes the rollouts of all requests as one batch which new ones
-join between two tokens, and takes new weights when the service says that nothing is under way.
+Only that thread uses MLX: it loads the policy, decodes the rollouts of all requests as one batch, which new ones join
+between two tokens, and replaces the weights.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Job:
-    """A rollout that somebody waits for."""
+    """A rollout, and the future of the call that waits for it."""
 
     draft: Draft
     done: Future[Completion]
@@ -65,14 +65,14 @@ class MlxEngine:
             await asyncio.to_thread(self._thread.join)
 
     async def failed(self) -> None:
-        await asyncio.Event().wait()  # what fails, fails for a request
+        await asyncio.Event().wait()  # never: failures concern single requests
 
     async def sample(
         self, request: SampleRequest, terms: SamplingTerms, on_token: Callable[[int], None] | None = None
     ) -> Completion:
         loop = asyncio.get_running_loop()
-        hear = (lambda token: _tell(loop, on_token, token)) if on_token else None
-        draft = Draft(request.prompt_ids, request.seed, terms.temperature, terms.max_new_tokens, hear)
+        notify = (lambda token: _call_in(loop, on_token, token)) if on_token else None
+        draft = Draft(request.prompt_ids, request.seed, terms.temperature, terms.max_new_tokens, notify)
         job = _Job(draft, Future())
         self._send(job)
         try:
@@ -88,7 +88,7 @@ class MlxEngine:
             rows, *_ = group_logprobs(self.policy.model, prompt, [ids], temperature=temperature)
             return list(rows[0].tolist())
 
-        # one by one, so that rollouts go on meanwhile, and that the rest is left out where nobody waits any more
+        # one by one, so that rollouts go on in between, and a cancelled call skips the rest
         return [await self._call(partial(score, *each)) for each in sequences]
 
     async def load(self, weights: ServedWeights) -> None:
@@ -110,14 +110,14 @@ class MlxEngine:
         if weights.lora == self.policy.lora:
             set_served(self.policy, weights.arrays)
             return
-        policy = self._fresh()  # adapters belong to the model as it is on the disk
+        policy = self._fresh()  # adapters are relative to the weights on disk
         if weights.lora is not None:
             policy = with_adapters(policy, weights.lora)
         set_served(policy, weights.arrays)
         self._take(policy)
 
     async def _call(self, function: Callable[[], T]) -> T:
-        """The function's result, from between two tokens of the engine's thread."""
+        """Run a function in the engine's thread, between two tokens."""
         done: Future[T] = Future()
 
         def run(stopping: bool) -> None:
@@ -139,7 +139,7 @@ class MlxEngine:
         self._inbox.put(item)
 
     def _run(self) -> None:
-        """The thread: between two tokens see what has come in; wait for it where there is nothing to sample."""
+        """The engine's thread: between two tokens it takes new items; without rollouts it waits for one."""
         jobs: list[_Job] = []
         while True:
             idle = not jobs
@@ -160,12 +160,12 @@ class MlxEngine:
                 jobs = self._advance(self._batch, jobs, waiting)
 
     def _advance(self, batch: DecodeBatch, jobs: list[_Job], waiting: list[_Job]) -> list[_Job]:
-        """One token for everybody; who is still under way. What fails, fails for all that are in it."""
+        """Sample one token for each job; returns those still under way. An error fails all of them."""
         jobs = jobs + waiting
         try:
             if batch.can_join():
-                inside = {id(draft) for draft in batch.rows}
-                joining = [job.draft for job in jobs if id(job.draft) not in inside and not job.draft.ended]
+                running = {id(draft) for draft in batch.rows}
+                joining = [job.draft for job in jobs if id(job.draft) not in running and not job.draft.ended]
                 if joining:
                     batch.add(joining)
             if batch.rows:
@@ -191,10 +191,10 @@ def _finish(job: _Job, result: Completion | EngineError) -> None:
         job.done.set_result(result)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, on_token: Callable[[int], None], token: int) -> None:
+def _call_in(loop: asyncio.AbstractEventLoop, on_token: Callable[[int], None], token: int) -> None:
     if not loop.is_closed():
         loop.call_soon_threadsafe(on_token, token)
 
 
 def _stopping() -> EngineError:
-    return EngineError("the worker is being stopped", hint="ask another one")
+    return EngineError("the worker is being stopped", hint="use another worker")

@@ -1,8 +1,8 @@
-"""Runs a command that must not outlive whoever started it: `python leash.py COMMAND…`, in a session of its own.
+"""Run a command that must not outlive its owner: `python watchdog.py COMMAND…`, in its own session.
 
-When the pipe at stdin closes, as it does when its owner ends in whatever way, the command is told to end; when it has
-ended, so do all processes that it started. On Linux the command ends also when this process is killed. This file
-imports nothing of smolsum, so that it costs little.
+When the pipe at stdin closes, as it does however the owner ends, the command is terminated, and after it all processes
+of the session. On Linux the command also ends when this process is killed. A script that imports nothing of smolsum, so
+that it starts fast.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import sys
 import threading
 
 PATIENCE = 5.0
-"""seconds from being told to end to being ended"""
+"""seconds between SIGTERM and SIGKILL"""
 PR_SET_PDEATHSIG = 1
-"""of prctl(2): the signal that the kernel sends to a process whose parent ended"""
+"""option of prctl(2): the signal that the kernel sends to a process when its parent ends"""
 
 
 def main(command: list[str]) -> None:
-    """Run it; does not return."""
-    bound = None
+    """Run the command; does not return."""
+    die_with_parent = None
     if sys.platform == "linux":
-        prctl = ctypes.CDLL(None).prctl  # found before the fork, after which little is safe
-        bound = lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # noqa: E731
-    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=bound)
+        prctl = ctypes.CDLL(None).prctl  # looked up before the fork, after which little is safe
+        die_with_parent = lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # noqa: E731
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
 
     def watch() -> None:
         while os.read(0, 1):

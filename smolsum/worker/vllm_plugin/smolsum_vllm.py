@@ -1,8 +1,8 @@
-"""New weights in a running vLLM (`--worker-extension-cls smolsum_vllm.WeightsExtension`), called through
-`/collective_rpc`.
+"""Loads and checks new weights inside a running vLLM (`--worker-extension-cls smolsum_vllm.WeightsExtension`), called
+through `/collective_rpc`.
 
-The model may be vLLM's own (torch: CUDA and CPU) or mlx-lm's (vllm-metal). Files are safetensors by the names of the
-Hugging Face layout.
+The model is vLLM's own (torch: CUDA and CPU) or mlx-lm's (vllm-metal). Files are safetensors in the Hugging Face
+layout.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from typing import Any
 
 
 class WeightsExtension:
-    """Joins vLLM's worker class; none of its names may be one of vLLM's."""
+    """Mixed into vLLM's worker class; its names must differ from vLLM's."""
 
     get_model: Callable[[], Any]
     reload_weights: Callable[..., None]
 
     def smolsum_beat(self) -> None:
-        """Nothing: whoever has an answer knows that the engine takes its steps."""
+        """Do nothing: the answer shows that the engine still takes steps."""
 
     def smolsum_load(self, path: str) -> None:
-        """Compute with the weights in the file from now on."""
+        """Load the weights in the file."""
         model = self.get_model()
         if _is_mlx(model):
             _load_mlx(model, path)
             return
         self.reload_weights(weights_iterator=_tensors(path))
-        # a head that shares the embedding's weights is not reloaded, and on CPUs multiplies with a packed copy of them
+        # a head tied to the embedding is not reloaded, and on CPUs it multiplies with a packed copy of the weights
         head = getattr(model, "lm_head", None)
         method = getattr(head, "quant_method", None)
         if method is not None and hasattr(method, "process_weights_after_loading"):
             method.process_weights_after_loading(head)
 
     def smolsum_check(self, path: str, columns: int = 0) -> dict[str, list[str]]:
-        """Names of tensors that do not compute as they stand in the file (`wrong`), and that were not found (`unseen`).
+        """Names of tensors that differ from the file (`wrong`), and that were not found (`unseen`).
 
-        Weights that vLLM keeps as they are are compared bit for bit. Those that it keeps packed are read back by
-        multiplying with unit vectors: all of them, or as many as `columns` says.
+        Weights that vLLM stores as they are get compared bit for bit. Packed weights are read back by multiplying with
+        unit vectors: all of them, or `columns` random ones.
         """
         model = self.get_model()
         return _check_mlx(model, path) if _is_mlx(model) else _check_torch(model, path, columns)
@@ -52,7 +52,7 @@ def _tensors(path: str) -> Iterator[tuple[str, Any]]:
     from safetensors import safe_open
 
     with safe_open(path, "pt") as file:
-        for name in file.keys():  # noqa: SIM118  it is no dictionary
+        for name in file.keys():  # noqa: SIM118  not a dictionary
             yield name, file.get_tensor(name)
 
 
@@ -75,7 +75,7 @@ def _check_torch(model: Any, path: str, columns: int) -> dict[str, list[str]]:
 
 
 def _find(model: Any, name: str, shapes: dict[str, tuple[int, ...]]) -> tuple[Any, str, int] | None:
-    """The module that has a tensor of the file, what it calls it, and the row where it starts there."""
+    """The module that has a tensor of the file, the attribute, and the row at which the tensor starts."""
     modules = dict(model.named_modules())
     for known in _names(model, name):
         place, _, leaf = known.rpartition(".")
@@ -92,7 +92,7 @@ def _find(model: Any, name: str, shapes: dict[str, tuple[int, ...]]) -> tuple[An
 
 
 def _names(model: Any, name: str) -> Iterable[str]:
-    """The name, and what vLLM's model may call it."""
+    """The name, and its other names in vLLM's model."""
     yield name
     mapper = getattr(model, "hf_to_vllm_mapper", None)
     for old, new in (getattr(mapper, "orig_to_new_substr", None) or {}).items():

@@ -44,7 +44,7 @@ def test_nothing_is_left_running(how: str) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdin is not None
-        pids = [int(process.stdout.readline()) for _ in range(2)]  # of the leash, and of the grandchild
+        pids = [int(process.stdout.readline()) for _ in range(2)]  # of the watchdog, and of the grandchild
         assert not any(Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z" for pid in pids)
         if how == "owner closes":
             process.stdin.close()
@@ -73,8 +73,8 @@ def test_what_does_not_start() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc")
-def test_leash_is_killed() -> None:
-    """Without its leash the server ends all the same, what it started too, and its owner knows."""
+def test_server_ends_when_its_watchdog_is_killed() -> None:
+    """The server and what it started end too, and the engine notices."""
 
     async def run(folder: Path) -> tuple[str, list[int]]:
         script = folder / "server"
@@ -85,9 +85,9 @@ def test_leash_is_killed() -> None:
         starting = asyncio.create_task(child.start())
         grandchild = int(await heard.get())
         assert child._process is not None
-        leash_pid = child._process.pid
-        (server,) = map(int, Path(f"/proc/{leash_pid}/task/{leash_pid}/children").read_text().split())
-        os.kill(leash_pid, signal.SIGKILL)
+        watchdog_pid = child._process.pid
+        (server,) = map(int, Path(f"/proc/{watchdog_pid}/task/{watchdog_pid}/children").read_text().split())
+        os.kill(watchdog_pid, signal.SIGKILL)
         with pytest.raises(MachineError, match="did not start"):
             await asyncio.wait_for(starting, 20)
         assert oct((folder / "tmp").stat().st_mode & 0o777) == "0o700"
