@@ -65,6 +65,9 @@ Seen = Literal["source", "completion", "reference"]
 
 COMPOSITE = "composite"
 """the column with the sum of all criteria"""
+PASS_RATE, PASSED = "pass_rate", "passed"
+"""the columns with the share of rounds in which all criteria reach their thresholds, and whether that is most of
+them"""
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ import xxhash
 from smolsum import console
 from smolsum.console import Meter
 from smolsum.errors import SmolsumError
-from smolsum.evaluate.agreement import agreement, judge_noise
-from smolsum.evaluate.tables import judged_columns
+from smolsum.evaluate.judge_metrics import agreement, judge_noise, judged_columns
 from smolsum.files import Lines, to_json
 from smolsum.llm.cache import AnswerCache, content_key
 from smolsum.llm.client import ChatClient, Endpoint, name_with_address, unknown_model

@@ -16,10 +16,11 @@ from smolsum import console
 from smolsum.config.sections import Config
 from smolsum.console import Meter
 from smolsum.errors import UsageError
+from smolsum.evaluate.judge_metrics import judged_summary
 from smolsum.evaluate.prompts import SPLITS, encode_prompts, meteor_matching, split_fingerprints
 from smolsum.evaluate.sampling import GREEDY, Sampler, complete, complete_by_api, complete_by_workers
 from smolsum.evaluate.storage import TASK, WEIGHTS, Completer, obtain, write_scores
-from smolsum.evaluate.tables import error_shares, judged_summary, legend, say_unjudged, show_judged, show_measured
+from smolsum.evaluate.tables import describe_task, error_shares, show_judged, show_measured, show_unjudged
 from smolsum.evaluate.target import Target
 from smolsum.files import digest, writing
 from smolsum.policy.load import Policy
@@ -136,7 +137,7 @@ def score(evaluation: Evaluation, completer: Completer, *, quiet: bool = True) -
     else:
         metrics = task.summarise(rows) | error_shares(task.errors, rows)
     command = {} if evaluation.step is not None else {"command": evaluation.remedy}
-    summary = evaluation.summary | legend(task, metrics) | command
+    summary = evaluation.summary | describe_task(task, metrics) | command
     if not has_scores(folder):
         write_scores(folder, rows, metrics, summary, evaluation.remedy)
     return Measured(groups, rows, metrics, summary)
@@ -177,7 +178,7 @@ def evaluate(
                 show_judged(task.criteria, metrics, result.facts, judged.missing, again, quiet=quiet)
         write_scores(target.folder, rows, metrics, summary, remedy)
         if task.criteria and "judge" not in summary and failure is None:
-            say_unjudged(task.criteria, remedy, quiet=quiet)
+            show_unjudged(task.criteria, remedy, quiet=quiet)
     if failure is not None:
         raise failure
     return target.folder

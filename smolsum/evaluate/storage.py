@@ -20,7 +20,7 @@ summary.json:
   metrics              {name: mean over the examples that have a value, or null}; judged ones also as `<name>/se`; with
                        several samples, of which the lines have the first, over all if the task has metrics of them;
                        `errors/<kind>`: share of the examples that have that error
-  score, criteria, headlines, panels, watched, errors    how the task shows them (`tables.legend`)
+  score, criteria, headlines, panels, watched, errors    how the task shows them (`tables.describe_task`)
   judge                as in the lines
   judging              model, endpoint (URL), rounds, prompts (fingerprints), thresholds,
                        usage (calls, tokens, dollars, cached),

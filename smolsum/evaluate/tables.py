@@ -1,17 +1,10 @@
-"""The tables of an evaluation, on stderr.
-
-From judgements to the columns of a scores file: means, rounds, composite, passes, and what is missing.
-
-What a summary says of its own metrics, so that whoever reads it needs to know no task.
-
-What people look at first: a row for the model at the start and after each stage.
-"""
+"""How results are shown: the tables of an evaluation on stderr, a training's table of its stages, and the task's titles
+and explanations in a summary, so that its readers need not know the task."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from statistics import fmean, stdev
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from smolsum import console
@@ -19,63 +12,17 @@ from smolsum.llm.client import DEFAULT_JUDGE
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.records import Judgement
 from smolsum.tasks.base import ErrorKind, Headline, Row, Task
-from smolsum.types import COMPOSITE, Criterion
+from smolsum.types import COMPOSITE, PASS_RATE, Criterion
 
-PASS_RATE, PASSED = "pass_rate", "passed"
-
-
-def judged_columns(criteria: Sequence[Criterion], rounds: int, judgements: Iterable[Judgement]) -> dict[str, Any]:
-    """Returns one example's columns: each metric's mean over its rounds, their sum as `composite`, the share of rounds
-    in which all metrics reach their thresholds as `pass_rate`, whether that is most of them as `passed`; in `rounds`
-    every score, None where it is missing.
-
-    A mean is over the scores that there are, and None without any; a composite needs all metrics, a round that passes
-    or not all of its scores.
-    """
-    found = {(j.metric, j.round): j.score for j in judgements}
-    scores = {c.name: [found.get((c.name, number)) for number in range(1, rounds + 1)] for c in criteria}
-    means = {name: _mean(row) for name, row in scores.items()}
-    passes: list[float | None] = []
-    sums: list[float | None] = []
-    for number in range(rounds):
-        row = [scores[c.name][number] for c in criteria]
-        known = [score for score in row if score is not None]
-        complete = len(known) == len(row)
-        sums.append(sum(known) if complete else None)
-        # half a billionth: a score is a tenth, which floats do not have
-        reached = [s >= c.threshold - 5e-10 for s, c in zip(known, criteria, strict=False)]
-        passes.append(float(all(reached)) if complete else None)
-    values = [mean for mean in means.values() if mean is not None]
-    pass_rate = _mean(passes)
-    return {
-        **means,
-        COMPOSITE: sum(values) if len(values) == len(criteria) else None,
-        PASS_RATE: pass_rate,
-        PASSED: None if pass_rate is None else float(pass_rate > 0.5),
-        "rounds": {**scores, COMPOSITE: sums, PASSED: passes},
-    }
+LISTED = 5
+"""missing judgements"""
+Metrics = Mapping[str, float | None]
 
 
-def judged_summary(criteria: Sequence[Criterion], rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """Returns the mean over the examples of every judged column, and its standard error below `<column>/se`; None where
-    nothing, or only one example, has a value."""
-    summary: dict[str, float | None] = {}
-    for name in (*(c.name for c in criteria), COMPOSITE, PASS_RATE):
-        values = [row[name] for row in rows if row[name] is not None]
-        summary[name] = fmean(values) if values else None
-        summary[f"{name}/se"] = stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
-    return summary
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
-
-
-def legend(task: Task, metrics: Mapping[str, float | None]) -> dict[str, Any]:
-    """The column that configurations are compared by, what a judge is asked, the headline metrics and those of each
-    panel with their titles and values as they are shown, what is watched of a training, what each error means, and each
-    of the task's own signals; `metrics` are the summary's."""
+def describe_task(task: Task, metrics: Metrics) -> dict[str, Any]:
+    """Returns the part of a summary that explains the task: the column that configurations are compared by, the judge's
+    criteria, headlines and tables with their titles and shown values, the metrics to watch in training, the meaning of
+    each error, and the task's own signals."""
     panels = [{"title": panel.title, "headlines": _shown(panel.headlines, metrics)} for panel in task.panels]
     return {
         "score": task.score,
@@ -89,7 +36,7 @@ def legend(task: Task, metrics: Mapping[str, float | None]) -> dict[str, Any]:
     }
 
 
-def _shown(headlines: Sequence[Headline], metrics: Mapping[str, float | None]) -> list[dict[str, str]]:
+def _shown(headlines: Sequence[Headline], metrics: Metrics) -> list[dict[str, str]]:
     return [
         {"metric": h.metric, "title": h.title, "text": h.show(value)}
         for h in headlines
@@ -98,19 +45,18 @@ def _shown(headlines: Sequence[Headline], metrics: Mapping[str, float | None]) -
 
 
 def error_shares(kinds: Sequence[ErrorKind], rows: Sequence[Row]) -> dict[str, float | None]:
-    """Returns `errors/<name>` for each kind: the share of the rows that have it, of those that can tell; None where
-    none can."""
+    """Returns `errors/<name>` for each kind: the share of rows that have it among those with a known answer; None
+    without any."""
     shares: dict[str, float | None] = {}
     for kind in kinds:
-        told = [shown for row in rows if (shown := kind.shown(row)) is not None]
-        shares[f"errors/{kind.name}"] = sum(told) / len(told) if told else None
+        known = [shown for row in rows if (shown := kind.shown(row)) is not None]
+        shares[f"errors/{kind.name}"] = sum(known) / len(known) if known else None
     return shares
 
 
-def headline_table(
-    headlines: Sequence[Headline], results: Mapping[str, Mapping[str, float | None]]
-) -> tuple[list[str], list[list[str]]]:
-    """Titles and rows of the metrics by label; a metric that has no value anywhere is left out."""
+def headline_table(headlines: Sequence[Headline], results: Mapping[str, Metrics]) -> tuple[list[str], list[list[str]]]:
+    """Column titles, and a row for the model at the start and after each stage; metrics without any value are left
+    out."""
     known = [name for metrics in results.values() for name, value in metrics.items() if value is not None]
     shown = [h for h in headlines if h.metric in known]
     rows = []
@@ -120,22 +66,17 @@ def headline_table(
     return ["model", *(h.title for h in shown)], rows
 
 
-def lacking(
-    task: Task, results: Mapping[str, Mapping[str, float | None]], examples: int, run: RunPaths
-) -> Iterator[str]:
-    """A sentence for each label whose means are not of all examples; those of the last can be asked again."""
+def missing_warnings(task: Task, results: Mapping[str, Metrics], examples: int, run: RunPaths) -> Iterator[str]:
+    """Yields a warning for each label whose means are not over all examples; the last also names the command that asks
+    again."""
     for label, metrics in results.items():
         if lacks := task.lacks(metrics, examples):
             yield f"{label}: {lacks}" + (f"; {run.evaluate_command} asks again" if label == list(results)[-1] else "")
 
 
-LISTED = 5
-Metrics = Mapping[str, float | None]
-
-
 def show_measured(task: Task, metrics: Metrics, examples: int, *, of: str, how: str, remedy: str, quiet: bool) -> None:
-    """Prints the task's tables, and for those that would be empty how to fill them; what the data cannot fill is left
-    out. Examples that are in no mean are a warning, also when quiet."""
+    """Print the task's tables, and how to fill empty ones; tables that the data cannot fill are left out. Examples
+    that are in no mean are a warning, also when quiet."""
     if not quiet:
         console.narrate(f"{of} split, {examples} examples, {how}")
         _show_panels(task, metrics)
@@ -165,7 +106,7 @@ def show_judged(
     *,
     quiet: bool,
 ) -> None:
-    """Prints the judge's means with their standard errors, its noise and its costs; what it did not score is a warning,
+    """Print the judge's means with their standard errors, its noise and its costs; missing judgements are a warning,
     also when quiet."""
     names = [*(c.name for c in criteria), COMPOSITE]
     if not quiet:
@@ -192,8 +133,8 @@ def show_judged(
             console.narrate(f"  … and {len(missing) - LISTED} more, in summary.json")
 
 
-def say_unjudged(criteria: Sequence[Criterion], remedy: str, *, quiet: bool) -> None:
-    """Says which columns are missing without a judge, and the command that fills them."""
+def show_unjudged(criteria: Sequence[Criterion], remedy: str, *, quiet: bool) -> None:
+    """Print the columns that are missing without a judge, and the command that fills them."""
     if quiet:
         return
     names = ", ".join([*(c.name for c in criteria), COMPOSITE, PASS_RATE])

@@ -1,4 +1,4 @@
-"""What an evaluation is of: a run, one of its checkpoints, or a model; its settings, and where its results go."""
+"""What is evaluated: a run, one of its checkpoints, or a model, with its settings and the folder of its results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from smolsum.tasks import DEFAULT_TASK, TASKS
 
 @dataclass(frozen=True)
 class Target:
-    """A policy to evaluate: its settings, its checkpoint where it is one of a run, and the folder of its results."""
+    """A policy to evaluate: its settings, the folder of its results, and its checkpoint if it is one of a run."""
 
     config: Config
     folder: Path
@@ -34,7 +34,7 @@ class Target:
     api: ApiModel | None = None
     """the model that answers instead of the configured one, which then only counts tokens"""
     chosen: str = ""
-    """why this checkpoint, in a sentence, where it was not named"""
+    """why this checkpoint, in a sentence, if the user did not name it"""
 
     def load(self, *, shapes_only: bool = False) -> Policy:
         """The policy; with `shapes_only` its tokenizer, and arrays without values. Errors as of `load_policy`."""
@@ -53,8 +53,8 @@ class Target:
         return policy
 
     def identity(self, policy: Policy) -> dict[str, Any]:
-        """What the summary says of the model: its path, and its weights' fingerprint or, in a run, the step; of one
-        behind an endpoint its name and where that is."""
+        """The summary's `model`: its path, and the fingerprint of its weights or, in a run, the step; for an API its
+        name and address."""
         if self.api is not None:
             endpoint = self.api.endpoint
             return {"path": endpoint.model, "dtype": "", "weights": f"{BEHIND}{endpoint.address}"}
@@ -76,9 +76,9 @@ def find_target(
     workers: str = "",
     best: bool = False,
 ) -> Target:
-    """What `reference` names: a run (its last checkpoint, or the `best` by validation), the path of a checkpoint, or
-    else a model as `smolsum train --model` takes it; `workers`, URLs by comma, sample for it. UsageError where it is
-    none of these."""
+    """The target that `reference` names: a run (its last checkpoint, or the `best` by validation), the path of a
+    checkpoint, or a model as for `smolsum train --model`; `workers` are comma-separated URLs that sample for it.
+    UsageError for any other reference."""
     run, checkpoint = _find_checkpoint(reference, runs_dir)
     if best and run is None:
         raise _no_best(reference)
@@ -117,30 +117,30 @@ def baseline_targets(
     workers: str = "",
     apis: Sequence[ApiModel] = (),
 ) -> list[Target]:
-    """A model that nobody has trained, or the `apis`, once for each prompt variant (default: the task's
-    own). UsageError for a variant that the task does not know, and for one name for several."""
+    """An untrained model, or the `apis`, once for each prompt variant (default: the task's own). UsageError for a
+    variant that the task does not know, and for one name for several."""
     config = _settings(model, config_file, sets, runs_dir, workers, task)
-    asked = TASKS[config.task.name]
-    chosen = list(dict.fromkeys(variants or asked.baselines))
-    answering: Sequence[ApiModel | None] = apis or (None,)
-    if name and len(chosen) * len(answering) > 1:
+    found = TASKS[config.task.name]
+    chosen = list(dict.fromkeys(variants or found.baselines))
+    models: Sequence[ApiModel | None] = apis or (None,)
+    if name and len(chosen) * len(models) > 1:
         raise UsageError(
-            f"--name is for one prompt and one model, and there are {len(chosen) * len(answering)}",
+            f"--name is for one prompt and one model, and there are {len(chosen) * len(models)}",
             hint="give one --prompt" if len(chosen) > 1 else "give one --api",
         )
-    subjects = []
-    for other in answering:
-        called = other.endpoint.model if other else model or config.model.path
+    targets = []
+    for api in models:
+        label = plain(api.endpoint.model if api else model or config.model.path)
         for variant in chosen:
-            told = replace(config, task=asked.variant(config.task, variant))
-            given = f"{_of(config)}{plain(called)}-{_prompt(variant)}-{split}{_suffix(sampler)}"
-            folder = _folder(runs_dir, name or f"baseline-{given}")
-            subjects.append(Target(told, folder, folder.name, api=other))
-    return subjects
+            own = f"baseline-{_of(config)}{label}-{_prompt(variant)}-{split}{_suffix(sampler)}"
+            folder = _folder(runs_dir, name or own)
+            varied = replace(config, task=found.variant(config.task, variant))
+            targets.append(Target(varied, folder, folder.name, api=api))
+    return targets
 
 
 def _folder(parent: Path, name: str) -> Path:
-    """The folder of this name; UsageError where it is no name, or is that of a run."""
+    """The folder of this name. UsageError for a bad name, and for the folder of a run."""
     check_value("--name", RunName, name, "flag")
     if RunPaths(parent / name).config.exists():
         raise UsageError(f"{parent / name} is a run, and not a folder for results", hint="--name with another name")
@@ -148,13 +148,13 @@ def _folder(parent: Path, name: str) -> Path:
 
 
 def _prompt(variant: str) -> str:
-    """A prompt variant in the name of a folder: itself, or of a text its beginning and what tells it from others."""
+    """A prompt variant in a folder's name: itself, or the beginning of a text and a fingerprint."""
     name = plain(variant)
     return name if name == variant else f"{name[:40].rstrip('._-')}-{digest(variant)[:8]}"
 
 
 def _of(config: Config) -> str:
-    """The task in the name of a folder, where it is not the default one."""
+    """The task in a folder's name, unless it is the default one."""
     return "" if config.task.name == DEFAULT_TASK else f"{config.task.name}-"
 
 
@@ -172,19 +172,19 @@ def _find_checkpoint(reference: str, runs_dir: Path) -> tuple[RunPaths, Checkpoi
 
 
 def _best(run: RunPaths, config: Config, reference: str) -> tuple[Checkpoint, str]:
-    """The run's checkpoint that did best on the validation split, and a sentence about it. UsageError where there is
-    none, or it is damaged."""
+    """The run's checkpoint with the best validation, and a sentence about it. UsageError without one, and for a damaged
+    one."""
     best = best_of(checkpoints.list_checkpoints(run), config.stages)
     if best is None:
         raise _no_best(reference)
     found, stage = of_checkpoint(best), best.meta.stage
     score = TASKS[config.task.name].score
-    said = ", ".join(
+    scores = ", ".join(
         f"{name} {found[key]:.3f}" for key, name in (("score", score), ("reward", "reward")) if key in found
     )
     apart = "score" not in found and not comparable(config.stages)
     of = f", of those of stage {stage}: its reward is not that of the stages before" if apart else ""
-    return _whole([best], best.path), f"step {best.step} of {run.name} did best on the validation split ({said}){of}"
+    return _whole([best], best.path), f"step {best.step} of {run.name} did best on the validation split ({scores}){of}"
 
 
 def _no_best(reference: str) -> UsageError:
@@ -195,9 +195,9 @@ def _no_best(reference: str) -> UsageError:
 
 
 def _whole(found: Sequence[Checkpoint], where: Path) -> Checkpoint:
-    """The last checkpoint, once its files are known to be as they were saved."""
+    """The last checkpoint, once its checksums are verified."""
     if not found:
-        raise UsageError(f"{where} holds no checkpoint yet", hint="train it to its first checkpoint")
+        raise UsageError(f"{where} has no checkpoint yet", hint="train it to its first checkpoint")
     if problems := checkpoints.verify(found[-1].path):
         raise UsageError(
             f"checkpoint {found[-1].path} is damaged: {'; '.join(problems)}", hint="evaluate another checkpoint"
@@ -206,13 +206,11 @@ def _whole(found: Sequence[Checkpoint], where: Path) -> Checkpoint:
 
 
 def _model(reference: str, runs_dir: Path) -> str:
-    """The reference as a model, unless it looks like a run or checkpoint that is not there."""
+    """The reference as a model. UsageError for a path that does not exist."""
     path = Path(os.path.expanduser(reference))
     inside = path.parent not in (Path(), Path("/")) and path.parent.is_dir()
     if not path.exists() and (inside or path.is_absolute() or path.parts[:1] == (runs_dir.name,)):
-        raise UsageError(
-            f"there is no {reference}: neither a run, a checkpoint nor a model", hint=f"look into {path.parent}"
-        )
+        raise UsageError(f"{reference} is not a run, a checkpoint or a model", hint=f"look into {path.parent}")
     return reference
 
 
@@ -224,7 +222,7 @@ def _settings(
     workers: str,
     task: str | None = None,
 ) -> Config:
-    """Workers are those of this evaluation: the ones that a run was trained with may be gone long since."""
+    """The settings, with the workers of this evaluation: those that trained a run may be gone."""
     try:
         return resolve(
             TASKS,
@@ -240,13 +238,13 @@ def _settings(
 
 
 def _evaluation(run: RunPaths, step: int, split: str, sampler: Sampler) -> tuple[Path, str]:
-    """The folder and the label that the training gave the step's evaluation, or those of a new one."""
+    """The folder and label of the training's evaluation of the step, or new ones."""
     if sampler == GREEDY:
         for folder in sorted(run.evaluations.glob(f"*-{split}")):
             if has_scores(folder):
                 try:
                     summary = read_summary(folder)
-                except SmolsumError:  # it will be made anew
+                except SmolsumError:  # a damaged one is made again
                     continue
                 if summary.step == step and summary.sampler == GREEDY.name:
                     return folder, str(summary.label)

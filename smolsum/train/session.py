@@ -13,7 +13,7 @@ from smolsum.errors import InterruptedRun, MachineError, SmolsumError, Unreachab
 from smolsum.evaluate.run import Evaluation, score
 from smolsum.evaluate.sampling import complete
 from smolsum.evaluate.storage import share_completions
-from smolsum.evaluate.tables import headline_table, lacking
+from smolsum.evaluate.tables import headline_table, missing_warnings
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.policy import ranks
 from smolsum.policy.load import snapshot
@@ -250,7 +250,7 @@ class Session:
         """Mark the run as finished and show the evaluations side by side."""
         task, n = self.setup.task, len(self.setup.prompts["test"])
         head, rows = headline_table(task.columns(*self.results.values()), self.results)
-        warnings = lacking(task, self.results, n, self.paths)
+        warnings = missing_warnings(task, self.results, n, self.paths)
         self.progress.results(f"test split, {n} prompts, greedy", head, rows, warnings)
         self.journal.status("finished", step=self.step, phase="finished", stage=next(reversed(self.plan)))
         self.journal.event("finished", f"finished at step {self.step}", step=self.step)

@@ -15,6 +15,7 @@ import pytest
 from support.judge_server import KEY, JudgeServer, Mischief, Reply, answer, failure, score_of, serving
 
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
+from smolsum.evaluate.judge_metrics import judged_columns, judged_summary
 from smolsum.evaluate.judging import (
     JUDGEMENTS,
     Estimate,
@@ -26,7 +27,6 @@ from smolsum.evaluate.judging import (
     judge_facts,
     judges_agreement,
 )
-from smolsum.evaluate.tables import judged_columns, judged_summary
 from smolsum.files import read_jsonl
 from smolsum.llm.client import ChatClient, Endpoint, find_endpoint
 from smolsum.llm.retry import MAX_CONSECUTIVE_FAILURES, RetryPolicy

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from smolsum.evaluate.tables import error_shares, legend
+from smolsum.evaluate.tables import describe_task, error_shares
 from smolsum.tasks import TASKS
 from smolsum.tasks.text_metrics import length_row
 
@@ -51,7 +51,7 @@ def test_shares_are_of_those_that_can_tell() -> None:
 
 def test_a_summary_explains_itself() -> None:
     """Titles and texts of what there is; all that a reader needs who knows no task."""
-    told = legend(TASKS["tldr"], {"meteor": 0.25, "rouge": None})
+    told = describe_task(TASKS["tldr"], {"meteor": 0.25, "rouge": None})
     assert told["headlines"] == [{"metric": "meteor", "title": "METEOR", "text": "0.250"}]
     assert told["panels"] == [{"title": "overlap with the reference", "headlines": told["headlines"]}]
     assert told["watched"] == {"within_tol": ["length/within_tol"]}

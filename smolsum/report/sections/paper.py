@@ -16,7 +16,6 @@ from smolsum.config.study import (
     SIGNALS,
     STRATEGIES,
 )
-from smolsum.evaluate.tables import PASS_RATE
 from smolsum.report import charts
 from smolsum.report.collect import Evaluation, ReportInputs
 from smolsum.report.commands import baseline_command, judge_all_command, judge_command, train_command
@@ -44,7 +43,7 @@ from smolsum.stats.correlation import correlate
 from smolsum.stats.paired import ALPHA
 from smolsum.stats.seeds import compare_runs
 from smolsum.tasks.text_metrics import PERCENTILES
-from smolsum.types import COMPOSITE
+from smolsum.types import COMPOSITE, PASS_RATE
 
 VARIANTS = ("50-words", "64-tokens")
 """the prompts of the study's baselines (Table 4)"""

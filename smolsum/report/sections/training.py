@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from smolsum.evaluate.tables import PASSED
 from smolsum.report import charts
 from smolsum.report.collect import Evaluation, ReportInputs, TrainedRun
 from smolsum.report.commands import judge_command
@@ -34,6 +33,7 @@ from smolsum.runs.records import SUMMARY
 from smolsum.stats.multiple_testing import holm
 from smolsum.stats.paired import ALPHA, McNemar, mcnemar
 from smolsum.stats.seeds import MixedResult, compare_runs
+from smolsum.types import PASSED
 
 POINTS, CURVE_POINTS, FEWEST = 120, 600, 30
 """points of a curve at most, of all curves in a plot together, and of a curve at least: a page stays small"""
