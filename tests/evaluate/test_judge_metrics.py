@@ -1,11 +1,13 @@
-"""The noise of a judge and the agreement of two, against published and hand-made numbers."""
+"""An example's columns, the noise of a judge and the agreement of two, against published and hand-made numbers."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from smolsum.evaluate.judge_metrics import agreement, judge_noise
+from smolsum.evaluate.judge_metrics import agreement, judge_noise, judged_columns
+from smolsum.runs.records import Judgement
+from smolsum.tasks.tldr import CRITERIA
 
 RATINGS = [[9, 2, 5, 8], [6, 1, 3, 2], [8, 4, 6, 8], [7, 1, 2, 6], [10, 5, 6, 9], [6, 2, 4, 7]]
 """Table 2 of Shrout and Fleiss (1979), whose ICC(1,1) is .17 and ICC(1,4) .44"""
@@ -57,3 +59,26 @@ def test_agreement_without_variance() -> None:
     found = agreement({"a": 0.5, "b": 0.5, "c": 0.5}, {"a": 0.1, "b": 0.2, "c": 0.3})
     assert (found["pearson"], found["spearman"]) == (None, None)
     assert agreement({}, {})["difference"] is None
+
+
+def test_columns_of_one_example() -> None:
+    """Means over rounds, their sum, rounds that pass: with a missing score neither the mean nor the passes take a 0."""
+
+    def score(metric: str, number: int) -> float | None:
+        if metric == "clarity" and number == 3:
+            return None
+        return 0.4 if metric == "faithfulness" and number == 1 else 0.5 if number == 1 else 0.9
+
+    found = [
+        Judgement("post", number, c.name, "judge", "key", score(c.name, number))
+        for c in CRITERIA
+        for number in (1, 2, 3)
+    ]
+    row = judged_columns(CRITERIA, 3, found)
+    assert row["faithfulness"] == pytest.approx((0.4 + 0.9 + 0.9) / 3)
+    assert row["clarity"] == pytest.approx(0.7)
+    assert row["composite"] == pytest.approx(row["faithfulness"] + 2 * (0.5 + 0.9 + 0.9) / 3 + 0.7)
+    assert row["rounds"]["passed"] == [0.0, 1.0, None]
+    assert row["pass_rate"] == 0.5
+    assert row["passed"] == 0.0
+    assert row["rounds"]["composite"] == [pytest.approx(1.9), pytest.approx(3.6), None]

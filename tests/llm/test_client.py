@@ -1,0 +1,181 @@
+"""One question over real HTTP: the endpoint of the environment, and the meaning of every answer and failure."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+from support.judge_server import KEY, JudgeServer, Reply, answer, failure, serving
+
+from smolsum.errors import SmolsumError, UsageError
+from smolsum.llm.client import Answer, BadAnswer, ChatClient, Declined, Endpoint, NoAnswer, find_endpoint, parse_object
+
+SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"]}
+
+
+def ask(server: JudgeServer, model: str = "judge-a", key: str = "") -> Answer:
+    """One answer."""
+
+    async def asked() -> Answer:
+        async with ChatClient(Endpoint(server.url, model, key), connections=1) as client:
+            return await client.ask("How good is it?", SCHEMA)
+
+    return asyncio.run(asked())
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "says"),
+    [
+        (failure(429, "slow down", Retry_After="0.3"), NoAnswer, "HTTP 429: slow down"),
+        (failure(500, "oops"), NoAnswer, "HTTP 500: oops"),
+        (failure(503, "overloaded"), NoAnswer, "HTTP 503: overloaded"),
+        ((500, {}, b"<!doctype html><p>Hi"), NoAnswer, "HTTP 500: a web page"),
+        ((200, {}, b"{not json"), BadAnswer, "not a chat completion"),
+        ((200, {}, b"{}"), BadAnswer, "not a chat completion"),
+        (answer(""), BadAnswer, "an empty answer"),
+        (failure(400, "too long"), Declined, "HTTP 400: too long"),
+        (failure(429, "You exceeded your current quota", "insufficient_quota"), SmolsumError, "no credit left"),
+        (failure(404, "nothing here"), UsageError, "has no judge 'judge-a'"),
+        ((301, {"Location": "https://h/v1/chat/completions"}, b""), UsageError, "has moved"),
+        ((200, {"Content-Type": "text/html"}, b"<!DOCTYPE html><p>Hi"), UsageError, "a web page"),
+        ((405, {}, b"<html>no"), UsageError, "HTTP 405"),
+    ],
+)
+def test_failures_say_whether_to_ask_again(reply: Reply, kind: type[Exception], says: str) -> None:
+    """NoAnswer and BadAnswer may pass, Declined concerns this question, a SmolsumError every other one too."""
+    with serving(mischief=lambda prompt, before: reply) as server, pytest.raises(kind, match=says) as caught:
+        ask(server)
+    assert type(caught.value) is kind
+    assert getattr(caught.value, "retry_after", None) == (0.3 if "Retry-After" in reply[1] else None)
+
+
+def test_a_refused_key_and_an_unknown_model_are_usage_errors() -> None:
+    """They concern every question."""
+    with serving(key=KEY) as server:
+        with pytest.raises(UsageError, match="refuses the key"):
+            ask(server, key="wrong")
+        with pytest.raises(UsageError, match="has no judge 'judge-x'"):
+            ask(server, "judge-x", KEY)
+
+
+def test_a_moved_endpoint_is_a_hint() -> None:
+    """The remedy is another base URL, not another model."""
+    moved = (301, {"Location": "https://h/v1/chat/completions"}, b"")
+    with serving(mischief=lambda prompt, before: moved) as server, pytest.raises(UsageError) as caught:
+        ask(server)
+    assert caught.value.hint == "export OPENAI_BASE_URL=https://h/v1"
+
+
+def test_a_server_that_is_gone_may_come_back() -> None:
+    """A refused connection is no answer."""
+    with serving() as server:
+        pass
+    with pytest.raises(NoAnswer, match="ConnectError"):
+        ask(server)
+
+
+def test_a_server_without_response_formats_is_asked_without() -> None:
+    """The prompt wants JSON too."""
+    with serving(structured=False) as server:
+        assert "score" in json.loads(ask(server).text)
+        assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("usage", [[{"prompt_tokens": 900}], "none", {"prompt_tokens": -3, "completion_tokens": 1e300}])
+def test_token_counts_that_are_not_numbers_are_zero(usage: Any) -> None:
+    """The answer stands."""
+    status, headers, body = answer("yes")
+    changed = json.dumps(json.loads(body) | {"usage": usage}).encode()
+    with serving(mischief=lambda prompt, before: (status, headers, changed)) as server:
+        assert ask(server) == Answer("yes", 0, 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<think>maybe {"a"} or {b}</think>\n{"reason": "ok", "score": 10}',
+        '{"score": 1}? No: ```json\n{"score": 10, "reason": "{}"}\n``` {"note": 1}',
+        'Here it is:\n```json\n{"score": 10, "reason": "so"}\n```',
+    ],
+)
+def test_the_last_object_with_the_key_counts(text: str) -> None:
+    """Braces in what a model thinks aloud hide no answer, and fences do no harm."""
+    assert parse_object(text, "score")["score"] == 10
+
+
+@pytest.mark.parametrize("text", ["I would call that a fine summary.", "[7]", "{", "{" * 5000])
+def test_an_answer_without_an_object_is_a_bad_one(text: str) -> None:
+    """However many braces it has."""
+    with pytest.raises(BadAnswer, match="no JSON in the answer"):
+        parse_object(text)
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        ({}, "OPENAI_API_KEY is not set"),
+        ({"OPENAI_BASE_URL": "localhost:80"}, "not a URL"),
+        ({"OPENAI_BASE_URL": "http://"}, "not a URL"),
+        ({"OPENAI_API_KEY": "kéy"}, "that no key has"),
+    ],
+)
+def test_endpoint_is_checked(environ: dict[str, str], says: str) -> None:
+    """A missing key and a bad URL are errors before anything is asked."""
+    with pytest.raises(UsageError, match=says):
+        find_endpoint("judge-a", environ)
+
+
+def test_an_own_endpoint_needs_no_key() -> None:
+    """And a key is in no message."""
+    assert find_endpoint("m", {"OPENAI_BASE_URL": "http://localhost:1/v1/"}).url == "http://localhost:1/v1"
+    endpoint = find_endpoint("m", {"OPENAI_API_KEY": "secret"})
+    assert httpx.URL(endpoint.url).host == "api.openai.com"
+    assert "secret" not in repr(endpoint)
+
+
+def test_a_name_means_a_model_only_with_its_address() -> None:
+    """Except at OpenAI; credentials are no part of it."""
+    assert Endpoint("https://api.openai.com/v1", "m").name == "m"
+    assert Endpoint("http://me:secret@h/v1?key=x", "m").name == "m at http://h/v1"
+
+
+@pytest.mark.parametrize("key", ["one\ntwo", "caf\xe9", "a\x1bb", "sk one"])
+def test_bad_keys_are_refused_and_not_shown(key: str) -> None:
+    """They would break the header."""
+    with pytest.raises(UsageError) as caught:
+        find_endpoint("m", {"OPENAI_API_KEY": key})
+    assert key not in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_a_password_in_the_url_is_not_shown() -> None:
+    """Neither in errors nor in files."""
+    for url in ("ftp://me:secret@h/v1", "http://me:secret@"):
+        with pytest.raises(UsageError) as caught:
+            find_endpoint("m", {"OPENAI_BASE_URL": url})
+        assert "secret" not in caught.value.message
+    assert "secret" not in find_endpoint("m", {"OPENAI_BASE_URL": "http://me:secret@h/v1"}).address
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ALL_PROXY", "socks5://me:secret@1.2.3.4:5"),
+        ("HTTPS_PROXY", "foo://me:secret@h:1"),
+        ("SSL_CERT_FILE", "/no/such/file"),
+    ],
+)
+def test_bad_proxies_and_certificates_are_named(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a password; a model on this machine needs neither."""
+    for other in ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_DIR"):
+        monkeypatch.delenv(other, raising=False)
+        monkeypatch.delenv(other.lower(), raising=False)
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError) as caught:
+        ChatClient(Endpoint("https://api.openai.com/v1", "m", "k"), connections=1)
+    assert name in f"{caught.value.message} {caught.value.hint}"
+    assert "secret" not in f"{caught.value.message} {caught.value.hint}"
+    with serving() as server:
+        assert ask(server).text

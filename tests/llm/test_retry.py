@@ -1,0 +1,165 @@
+"""Attempts, deadlines and the end of a hopeless batch, with a function in place of a model."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from smolsum.errors import SmolsumError, UnreachableError, UsageError
+from smolsum.llm.client import Answer, BadAnswer, Declined, NoAnswer
+from smolsum.llm.retry import MAX_CONSECUTIVE_FAILURES, Requester, RequestOutcome, RetryPolicy, ask_all
+
+QUICK = RetryPolicy(attempts=3, deadline_s=5.0, wait_s=0.001)
+CONCURRENCY = 4
+Ask = Callable[[int, int], Awaitable[str]]
+"""a question and how often it was asked before, to the text of an answer"""
+
+
+@dataclass
+class Batch:
+    """The outcomes by question, and every request in order."""
+
+    outcomes: dict[int, RequestOutcome[Answer]]
+    requests: list[int]
+
+
+def batch(questions: Sequence[int], reply: Ask, retry: RetryPolicy = QUICK, **options: Any) -> Batch:
+    """Ask all questions."""
+    found = Batch({}, [])
+
+    async def ask(question: int) -> Answer:
+        before = found.requests.count(question)
+        found.requests.append(question)
+        return Answer(await reply(question, before), 900, 50)
+
+    asyncio.run(
+        ask_all(
+            questions, ask, Requester("judge", "judge-a", "score", "ask again"), retry=retry, concurrency=CONCURRENCY,
+            record=found.outcomes.__setitem__, **options,
+        )
+    )  # fmt: skip
+    return found
+
+
+def fails(error: Callable[[], Exception], times: int) -> Ask:
+    """Fails so often, then answers."""
+
+    async def reply(question: int, before: int) -> str:
+        if before < times:
+            raise error()
+        return "yes"
+
+    return reply
+
+
+def paid(message: str) -> BadAnswer:
+    """An unusable answer that had its price."""
+    error = BadAnswer(message)
+    error.answer = Answer(message, 900, 50)
+    return error
+
+
+def test_a_failure_that_passes_costs_an_attempt() -> None:
+    """The question is asked again; what an unusable answer cost counts, what brought no answer counted none."""
+    (lost,) = batch([1], fails(lambda: NoAnswer("HTTP 500"), 2)).outcomes.values()
+    assert (lost.attempts, lost.failure, lost.input_tokens) == (3, None, 900)
+    (unusable,) = batch([1], fails(lambda: paid("prose"), 2)).outcomes.values()
+    assert (unusable.attempts, unusable.failure, unusable.output_tokens) == (3, None, 150)
+
+
+@pytest.mark.parametrize(
+    ("error", "retry", "attempts"),
+    [
+        (lambda: NoAnswer("HTTP 500"), QUICK, 3),
+        (lambda: BadAnswer("prose"), QUICK, 3),
+        (lambda: BadAnswer("prose"), RetryPolicy(attempts=6, bad_answers=2), 2),
+        (lambda: Declined("HTTP 400"), QUICK, 1),
+    ],
+)
+def test_a_question_that_fails_for_good_has_a_reason_and_no_answer(
+    error: Callable[[], Exception], retry: RetryPolicy, attempts: int
+) -> None:
+    """After as many attempts as its kind of failure is worth."""
+    (outcome,) = batch([1], fails(error, 99), retry).outcomes.values()
+    assert (outcome.found, str(outcome.failure), outcome.attempts) == (None, str(error()), attempts)
+
+
+def test_the_endpoint_may_ask_for_a_pause() -> None:
+    """All attempts are made after it, as a pause is no time that answers took."""
+    began = time.monotonic()
+    retry = RetryPolicy(attempts=6, deadline_s=0.1, wait_s=0.001)
+    (outcome,) = batch([1], fails(lambda: NoAnswer("HTTP 429", 0.06), 5), retry).outcomes.values()
+    assert (outcome.attempts, outcome.failure) == (6, None)
+    assert time.monotonic() - began >= 0.3
+
+
+def test_an_endpoint_that_hangs_gets_two_deadlines() -> None:
+    """It holds up no other question."""
+
+    async def reply(question: int, before: int) -> str:
+        await asyncio.sleep(30.0 if question == 2 else 0.0)
+        return "yes"
+
+    found = batch(range(6), reply, RetryPolicy(attempts=6, deadline_s=0.1, wait_s=0.001))
+    assert str(found.outcomes[2].failure) == "no answer within 0.1 s"
+    assert found.outcomes[2].attempts == 2
+    assert [question for question, outcome in found.outcomes.items() if outcome.failure] == [2]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "says"),
+    [
+        (lambda: BadAnswer("Splendid!"), SmolsumError, "gave no score to 20 questions in a row"),
+        (lambda: Declined("HTTP 400"), SmolsumError, "refused 20 questions in a row"),
+        (lambda: NoAnswer("HTTP 500"), UnreachableError, "failed 20 questions in a row"),
+    ],
+)
+def test_a_model_that_never_answers_is_left_soon(
+    error: Callable[[], Exception], kind: type[SmolsumError], says: str
+) -> None:
+    """A paid model that answers prose costs no thousands; the kind of the failures decides the error."""
+    retry = RetryPolicy(attempts=2, wait_s=0.001)
+    requests = 0
+
+    async def reply(question: int, before: int) -> str:
+        nonlocal requests
+        requests += 1
+        raise error()
+
+    with pytest.raises(SmolsumError, match=f"the judge judge-a {says}, the last with {error()}") as caught:
+        batch(range(400), reply, retry)
+    assert type(caught.value) is kind
+    assert requests <= 2 * (MAX_CONSECUTIVE_FAILURES + CONCURRENCY)
+
+
+def test_refusals_after_an_answer_end_nothing() -> None:
+    """Each is about its question; nor does a failure that was known from before."""
+
+    async def reply(question: int, before: int) -> str:
+        if question:
+            raise Declined("HTTP 400")
+        return "yes"
+
+    found = batch(range(60), reply)
+    assert [question for question, outcome in found.outcomes.items() if outcome.found] == [0]
+    found = batch(range(1, 60), reply, failed_before=lambda question: True)
+    assert len(found.outcomes) == 59
+
+
+def test_a_wrong_name_costs_one_request() -> None:
+    """The first question goes alone, and its error ends everything."""
+    requests = 0
+
+    async def reply(question: int, before: int) -> str:
+        nonlocal requests
+        requests += 1
+        raise UsageError("no such model")
+
+    with pytest.raises(UsageError, match="no such model"):
+        batch(range(60), reply)
+    assert requests == 1
