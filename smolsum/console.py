@@ -1,12 +1,8 @@
-"""Ctrl-C as a request.
+"""What the package prints, and how it takes Ctrl-C: results on stdout, messages on stderr.
 
-The one owner of both streams: data goes to stdout, everything said to a person to stderr.
-
-Colour and live tables need a terminal, and none of NO_COLOR, TERM=dumb and `set_plain`; FORCE_COLOR asks for
-colour without a terminal. Text is printed as it is, never read as Rich markup. Rich is imported on first use
-only, so that importing this module costs nothing.
-
-Progress of one long count on stderr: a bar with the time left on a terminal, a line every few seconds elsewhere.
+Colour, boxes and bars need a terminal. NO_COLOR, TERM=dumb and `set_plain` switch them off; FORCE_COLOR colours text
+without a terminal too. Text is printed as it is, never read as Rich markup, and control characters are escaped. Rich is
+imported on first use, so that importing this module is fast.
 """
 
 from __future__ import annotations
@@ -24,17 +20,12 @@ from typing import TYPE_CHECKING, Self
 from smolsum.errors import SmolsumError
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
-
-if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
-    from rich.progress import Progress as Bar
-
 
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?\s?([%a-z]{0,3}|\*)|-|[-+]?inf|nan|", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""control characters but line ends and tabs, and what turns the direction of the text around it"""
+"""Control characters except line ends and tabs, and characters that change the direction of text."""
 _plain = False
 
 
@@ -52,12 +43,12 @@ def colored() -> bool:
 
 
 def live() -> bool:
-    """Whether stderr is a terminal that takes bars, boxes and redrawing; else one plain line a report."""
+    """Whether stderr is a terminal that shows bars and boxes; otherwise progress is one plain line at a time."""
     return colored() and sys.stderr.isatty()
 
 
 def console() -> Console:
-    """Returns a Rich console on stderr, for progress bars; the terminal decides how many colours."""
+    """Returns a Rich console on stderr, with as many colours as the terminal has."""
     from rich.console import Console
 
     # color_system stays automatic: a forced one would write escape codes into pipes and log files
@@ -71,30 +62,9 @@ def console() -> Console:
     )
 
 
-def bar(doing: str, total: int, numbers: str = "", *, spinner: bool = False) -> Progress:
-    """Returns a running bar on stderr; its one task has a field `numbers` behind it. It goes when it is stopped."""
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
-
-    found = Progress(
-        *([SpinnerColumn("line")] if spinner else []),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=None),
-        TextColumn("{task.fields[numbers]}", markup=False),
-        console=console(),
-        expand=True,
-        transient=True,
-        redirect_stdout=False,
-        # often enough to look alive, seldom enough for a slow line
-        refresh_per_second=2,
-    )
-    found.add_task(doing, total=total, numbers=numbers)
-    found.start()
-    return found
-
-
 def data(text: str) -> None:
-    """Prints one line of result to stdout; a reader that has gone has read enough. SmolsumError where it cannot be
-    written, on a full disk for one."""
+    """Prints one line of a result to stdout. A closed pipe is no error; SmolsumError for other failures, such as a full
+    disk."""
     try:
         print(visible(text), file=sys.stdout, flush=True)
     except BrokenPipeError:
@@ -104,32 +74,9 @@ def data(text: str) -> None:
         raise SmolsumError(f"the result cannot be written: {failure}", hint="make room where stdout goes") from failure
 
 
-def _discard_stdout() -> None:
-    """Sends what is left to nowhere: Python would try once more as it ends, and fail."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
-
-
 def narrate(text: str) -> None:
-    """Prints a line of progress to stderr."""
+    """Prints a message to stderr."""
     print(visible(text), file=sys.stderr, flush=True)
-
-
-def visible(text: str) -> str:
-    """The text with every control character but line ends and tabs as its escape: what a server said, or a file is
-    called, does not steer the terminal."""
-    return _CONTROL.sub(
-        lambda found: f"\\x{code:02x}" if (code := ord(found[0])) < 256 else f"\\u{code:04x}",
-        text,
-    )
-
-
-def agree(question: str) -> bool:
-    """Asks on stderr and returns the answer from stdin: yes unless it begins with an n, no at its end."""
-    print(f"{question} [Y/n] ", end="", file=sys.stderr, flush=True)
-    answer = sys.stdin.readline()
-    return bool(answer) and not answer.strip().lower().startswith("n")
 
 
 def warn(text: str) -> None:
@@ -145,11 +92,27 @@ def error(exc: BaseException) -> None:
         _labelled("hint", "bold cyan", exc.hint)
 
 
+def agree(question: str) -> bool:
+    """Asks on stderr and reads the answer from stdin: yes unless it begins with n or the input has ended."""
+    print(f"{question} [Y/n] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    return bool(answer) and not answer.strip().lower().startswith("n")
+
+
+def visible(text: str) -> str:
+    """Returns the text with control characters escaped, except line ends and tabs: a server's answer or a file's name
+    cannot control the terminal."""
+    return _CONTROL.sub(
+        lambda found: f"\\x{code:02x}" if (code := ord(found[0])) < 256 else f"\\u{code:04x}",
+        text,
+    )
+
+
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:
     """Prints a table to stderr: boxed on a terminal, aligned plain text elsewhere.
 
-    Columns of numbers are set to the right. On a terminal too narrow for the box it is left out; on one too narrow for
-    all columns too the last ones are, and a line says which. Elsewhere nothing is ever cut.
+    Columns of numbers are aligned right. A terminal too narrow for the box gets plain text; one too narrow for all
+    columns lacks the last ones, and a line says which. Elsewhere all columns are printed.
     """
     columns, rows = [visible(name) for name in columns], [[visible(cell) for cell in row] for row in rows]
     if not live() or _boxed(_shape(columns, rows)[1]) > console().width >= _unboxed(_shape(columns, rows)[1]):
@@ -189,45 +152,32 @@ def data_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         narrate(f"(not shown for want of width: {', '.join(columns[shown:])})")
 
 
-def _boxed(widths: Sequence[int]) -> int:
-    """Width of a boxed table: each column takes two cells of padding and a line, and one line closes the row."""
-    return sum(widths) + 3 * len(widths) + 1
+def bar(doing: str, total: int, numbers: str = "", *, spinner: bool = False) -> Progress:
+    """Returns a running progress bar on stderr, whose task has a text field `numbers`. It disappears when stopped."""
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-
-def _unboxed(widths: Sequence[int]) -> int:
-    """Width of an aligned one: two cells between columns."""
-    return sum(widths) + 2 * (len(widths) - 1)
-
-
-def _aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table, columns of numbers set to the right."""
-    numeric, widths = _shape(columns, rows)
-    return [
-        "  ".join(
-            cell.rjust(n) if right else cell.ljust(n) for cell, n, right in zip(row, widths, numeric, strict=True)
-        ).rstrip()
-        for row in (columns, *rows)
-    ]
-
-
-def _shape(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[bool], list[int]]:
-    """Whether each column holds numbers only, and its width."""
-    numeric = [all(_NUMBER.fullmatch(row[i]) for row in rows) for i in range(len(columns))]
-    widths = [max(len(cell) for cell in (name, *(row[i] for row in rows))) for i, name in enumerate(columns)]
-    return numeric, widths
-
-
-def _labelled(label: str, style: str, text: str) -> None:
-    if not colored():
-        narrate(f"{label}: {text}")
-        return
-    from rich.text import Text
-
-    console().print(Text.assemble((f"{label}:", style), " ", visible(text)), soft_wrap=True)
+    progress = Progress(
+        *([SpinnerColumn("line")] if spinner else []),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=None),
+        TextColumn("{task.fields[numbers]}", markup=False),
+        console=console(),
+        expand=True,
+        transient=True,
+        redirect_stdout=False,
+        # looks alive, and suits a slow connection
+        refresh_per_second=2,
+    )
+    progress.add_task(doing, total=total, numbers=numbers)
+    progress.start()
+    return progress
 
 
 class Meter:
-    """From its first `to`, which says how far it is, to leaving it: before that a user may be asked something."""
+    """Progress of one long count: a bar with the time left on a terminal, elsewhere a line every few seconds.
+
+    It appears with the first call of `to`, as a question to the user may come before.
+    """
 
     def __init__(
         self,
@@ -238,14 +188,14 @@ class Meter:
         every_s: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`doing` is what the bar is called, `total` its end; without a bar a line comes every `every_s` seconds."""
+        """`doing` is the label and `total` the end; without a bar a line is printed every `every_s` seconds."""
         self._doing, self._total, self._quiet = doing, total, quiet
         self._every_s, self._clock = every_s, clock
         self._first: int | None = None
-        self._bar: Bar | None = None
+        self._bar: Progress | None = None
 
     def __enter__(self) -> Self:
-        self._began = self._spoke = self._clock()
+        self._began = self._printed = self._clock()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -253,7 +203,7 @@ class Meter:
             self._bar.stop()
 
     def to(self, done: int, note: str = "") -> None:
-        """`done` of the total; `note` is a word more. The first call may tell what was there before."""
+        """Shows `done` of the total, with `note` after it. The first call may start above 0, for work done before."""
         if self._first is None:
             self._first, self._began = done, self._clock()
             if live() and not self._quiet:
@@ -264,29 +214,9 @@ class Meter:
         text = " ".join(part for part in (f"{done}/{self._total}", note, left) if part)
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, numbers=text)
-        elif not self._quiet and (now - self._spoke >= self._every_s or (done == self._total and fresh)):
-            self._spoke = now
+        elif not self._quiet and (now - self._printed >= self._every_s or (done == self._total and fresh)):
+            self._printed = now
             narrate(f"{self._doing} {text}")
-
-
-@contextmanager
-def stop_signals(request_stop: Callable[[], bool]) -> Iterator[None]:
-    """The first Ctrl-C (or SIGTERM) calls `request_stop`, which tells whether there is a step to finish; without one,
-    and for a second Ctrl-C, KeyboardInterrupt is raised at once."""
-
-    def ask(_number: int, _frame: object) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        if not request_stop():
-            raise KeyboardInterrupt
-        # straight to the system: a signal may come while Python writes to the same stream
-        os.write(2, b"finishing the step, then saving; Ctrl-C again to quit at once\n")
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def duration(seconds: float) -> str:
@@ -299,3 +229,67 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours}h{minute:02}m"
     return f"{minutes}m{second:02}s" if minutes else f"{second}s"
+
+
+@contextmanager
+def stop_signals(request_stop: Callable[[], bool]) -> Iterator[None]:
+    """Makes the first Ctrl-C (or SIGTERM) call `request_stop`, which returns whether a step is to be finished. If not,
+    and at the second Ctrl-C, KeyboardInterrupt is raised at once."""
+
+    def ask(_number: int, _frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if not request_stop():
+            raise KeyboardInterrupt
+        # not print(): the signal may come while Python writes to the same stream
+        os.write(2, b"finishing the step, then saving; Ctrl-C again to quit at once\n")
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _discard_stdout() -> None:
+    """Discards further output: Python would write its buffer again at exit, and fail."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
+def _labelled(label: str, style: str, text: str) -> None:
+    if not colored():
+        narrate(f"{label}: {text}")
+        return
+    from rich.text import Text
+
+    console().print(Text.assemble((f"{label}:", style), " ", visible(text)), soft_wrap=True)
+
+
+def _aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the lines of a table, with columns of numbers aligned right."""
+    numeric, widths = _shape(columns, rows)
+    return [
+        "  ".join(
+            cell.rjust(n) if right else cell.ljust(n) for cell, n, right in zip(row, widths, numeric, strict=True)
+        ).rstrip()
+        for row in (columns, *rows)
+    ]
+
+
+def _shape(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[bool], list[int]]:
+    """Returns whether each column holds numbers only, and its width."""
+    numeric = [all(_NUMBER.fullmatch(row[i]) for row in rows) for i in range(len(columns))]
+    widths = [max(len(cell) for cell in (name, *(row[i] for row in rows))) for i, name in enumerate(columns)]
+    return numeric, widths
+
+
+def _boxed(widths: Sequence[int]) -> int:
+    """Returns the width of a boxed table: each column has two cells of padding and a line, and a line ends the row."""
+    return sum(widths) + 3 * len(widths) + 1
+
+
+def _unboxed(widths: Sequence[int]) -> int:
+    """Returns the width of an aligned table: two cells between columns."""
+    return sum(widths) + 2 * (len(widths) - 1)

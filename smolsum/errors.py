@@ -1,4 +1,4 @@
-"""What smolsum raises when something a user can mend goes wrong.
+"""Errors that a user can do something about, with their exit codes, and the hint of the nearest name.
 
 SmolsumError            1    the work failed; partial results are kept
 ├── UsageError          2    a flag, a configuration value or an input file is wrong
@@ -14,7 +14,7 @@ from difflib import get_close_matches
 
 
 class SmolsumError(Exception):
-    """A failure with one sentence for the user and, where there is one, the command that mends it."""
+    """A failure: one sentence for the user and, where possible, a hint, mostly the command that helps."""
 
     exit_code = 1
 
@@ -31,7 +31,7 @@ class UsageError(SmolsumError):
 
 
 class UnreachableError(SmolsumError):
-    """Something over the network did not answer; trying again later is sensible."""
+    """A server did not answer; trying again later may help."""
 
     exit_code = 3
 

@@ -1,13 +1,7 @@
-"""Fingerprints: the same value gives the same one on every machine.
+"""Files that survive a kill and a full disk: atomic writes, JSON and growing JSON Lines, a lock, and digests.
 
-Writing that leaves whole files behind, however it ends, and the one error for a disk that refuses.
-
-A file that one process at a time holds. The kernel lets go when the process ends, however that comes.
-
-JSON Lines that grow while a process may be killed.
-
-A line counts once its line end is written. What a killed process leaves after the last one is no line: readers pass
-over it, and the next writer removes it before it appends.
+A line of JSON Lines counts once its line end is written. Readers skip what a killed process left after the last line
+end, and the next writer removes it before it appends.
 """
 
 from __future__ import annotations
@@ -28,11 +22,12 @@ import xxhash
 from smolsum.errors import SmolsumError, UsageError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of a full disk."""
 
 
 @contextmanager
 def writing(path: Path, remedy: str) -> Iterator[None]:
-    """Turns an OSError of the block into a SmolsumError about `path`; `remedy` is the command that helps."""
+    """Turns an OSError of the block into a SmolsumError about `path`; `remedy` is the command that helps afterwards."""
     try:
         yield
     except OSError as error:
@@ -47,7 +42,7 @@ def writing(path: Path, remedy: str) -> Iterator[None]:
 def replace(path: Path, content: bytes, remedy: str, *, durable: bool = False) -> None:
     """Puts `content` at `path` in one step: a reader sees the file before or after, never a part of it.
 
-    `durable` also waits until it would outlive a power cut. One writer a file. Errors as of `writing`.
+    `durable` also waits until the file would survive a power cut. Each file has one writer. Errors as of `writing`.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     with writing(path, remedy):
@@ -65,7 +60,7 @@ def replace(path: Path, content: bytes, remedy: str, *, durable: bool = False) -
 
 
 def point(link: Path, target: str) -> None:
-    """Makes `link` a symbolic link to its neighbour `target`, in one step."""
+    """Makes `link` a symbolic link to `target` in the same folder, in one step."""
     temporary = link.with_name(f".{link.name}.tmp")
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(target)
@@ -82,14 +77,14 @@ def sync(path: Path) -> None:
 
 
 def to_json(value: object, *, indent: int | None = None) -> bytes:
-    """Returns `value` as JSON in UTF-8, with a line end; ValueError for NaN and infinities."""
+    """Returns `value` as JSON in UTF-8 with a line end; ValueError for NaN and infinities."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
-    # half a surrogate pair (an undecodable file name, say) becomes the escape that JSON has for it
+    # half a surrogate pair, as in an undecodable file name, becomes its JSON escape
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def finite(value: Any) -> Any:
-    """Returns `value` itself if JSON can hold it, else a copy with None for every NaN and infinity."""
+    """Returns `value` itself if all its numbers are finite, else a copy with None for every NaN and infinity."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -101,43 +96,18 @@ def finite(value: Any) -> Any:
     return value
 
 
-@contextmanager
-def locked(path: Path, busy: str, remedy: str) -> Iterator[None]:
-    """Holds the file, which says who does, while the block runs. UsageError that begins with `busy` where another
-    process holds it; errors as of `disk.writing` with `remedy`."""
-    with writing(path, remedy):
-        file = path.open("a+", encoding="utf-8")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            file.truncate(0)
-            file.write(f"{os.getpid()} on {platform.node()}")
-            file.flush()
-        except BlockingIOError as error:
-            file.seek(0)
-            holder = file.read()  # empty for the moment between the other's lock and its line
-            file.close()
-            who = f"process {holder}" if holder else "another process"
-            stop = f", or end it with a checkpoint: kill -INT {holder.split()[0]}" if holder else ""
-            raise UsageError(f"{busy} by {who}", hint=f"wait until it ends{stop}") from error
-        except OSError:
-            file.close()
-            raise
-    with file:
-        yield
-
-
 class Lines:
-    """A file open at its end, from one process unless it is `shared`; each line is with the system when `append`
-    returns."""
+    """A JSON Lines file, open for appending. One process writes it, unless it is `shared`. The system has each line
+    when `append` returns."""
 
     def __init__(self, path: Path, remedy: str, *, shared: bool = False) -> None:
-        """Opens the file, and makes it where it is not there; `remedy` is the command that goes on after a full
-        disk."""
+        """Opens or creates the file, and removes an unfinished line; `remedy` is the command that continues after a
+        full disk."""
         self._path, self._remedy, self._shared = path, remedy, shared
         with writing(path, remedy):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("ab", buffering=0)  # no buffer that could keep a line from its readers
-            with self._alone():  # what another process is writing is no rest of a killed one
+            self._file = path.open("ab", buffering=0)  # unbuffered: readers see each line at once
+            with self._alone():  # else another process's write would look unfinished
                 self._file.truncate(end_of_lines(read_bytes(path)))
 
     def __enter__(self) -> Self:
@@ -153,7 +123,7 @@ class Lines:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Nobody else writes to a shared file during the block."""
+        """Keeps other writers out of a shared file during the block."""
         if not self._shared:
             yield
             return
@@ -164,7 +134,7 @@ class Lines:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def append(self, content: bytes) -> None:
-        """Writes through to the system; a full disk takes a part first, which is then taken back."""
+        """Appends bytes, all or none: what a full disk took before it failed is removed."""
         with writing(self._path, self._remedy), self._alone():
             size = self.size
             try:
@@ -179,13 +149,13 @@ class Lines:
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """Returns the objects of a JSON Lines file that may still be growing; none if it does not exist yet.
 
-    A last line without its line end is passed over. SmolsumError, with the line, for a file that is damaged.
+    Skips a last line without its line end. SmolsumError with the line's number for a damaged file.
     """
     return [row for _, row in rows_with_starts(read_bytes(path), path)]
 
 
 def read_sound(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Returns the objects of a JSON Lines file, and how many lines hold none: for a cache, whose other lines count."""
+    """Returns the objects of a JSON Lines file and the number of damaged ones, for a cache that can do without them."""
     content, rows = read_bytes(path), list[dict[str, Any]]()
     lines = content[: end_of_lines(content)].split(b"\n")[:-1]
     for line in lines:
@@ -199,7 +169,7 @@ def read_sound(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Returns a file's content, empty if it does not exist yet. SmolsumError for one that cannot be read."""
+    """Returns a file's content, empty if it does not exist yet. SmolsumError for an unreadable file."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -210,7 +180,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def rows_with_starts(content: bytes, path: Path) -> list[tuple[int, dict[str, Any]]]:
-    """The objects of whole lines, each with the byte at which its line starts."""
+    """Returns the objects of whole lines, each with its line's offset. SmolsumError for a damaged line of `path`."""
     rows, start = [], 0
     for number, line in enumerate(content[: end_of_lines(content)].split(b"\n")[:-1], start=1):
         try:
@@ -228,10 +198,36 @@ def rows_with_starts(content: bytes, path: Path) -> list[tuple[int, dict[str, An
 
 
 def end_of_lines(content: bytes) -> int:
-    """The byte after the last line end."""
+    """Returns the offset after the last line end."""
     return content.rfind(b"\n") + 1
 
 
+@contextmanager
+def locked(path: Path, busy: str, remedy: str) -> Iterator[None]:
+    """Locks the file during the block and writes the process into it. UsageError that begins with `busy` where another
+    process has the lock; other errors as of `writing`. The kernel frees the lock however the process ends."""
+    with writing(path, remedy):
+        file = path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.truncate(0)
+            file.write(f"{os.getpid()} on {platform.node()}")
+            file.flush()
+        except BlockingIOError as error:
+            file.seek(0)
+            holder = file.read()  # empty between the other process's lock and its line
+            file.close()
+            who = f"process {holder}" if holder else "another process"
+            stop = f", or end it with a checkpoint: kill -INT {holder.split()[0]}" if holder else ""
+            raise UsageError(f"{busy} by {who}", hint=f"wait until it ends{stop}") from error
+        except OSError:
+            file.close()
+            raise
+    with file:
+        yield
+
+
 def digest(value: Any) -> str:
-    """xxh3_128 hex of a value as JSON with sorted keys; what JSON does not know counts as its text."""
+    """Returns the xxh3_128 hex digest of a value as JSON with sorted keys, the same on every machine. Objects that JSON
+    does not know count as their text."""
     return str(xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True, default=str).encode()))

@@ -1,6 +1,6 @@
-"""The kinds of value that a setting can have, with their ranges, and the check of a value against its kind.
+"""The kinds of values that settings have, and the check of a value against its kind.
 
-A value's range sits in its type, as `Annotated[type, Rule]`.
+A kind is a type with its range: `Annotated[type, Rule]`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from smolsum.errors import UsageError, nearest
 
 @dataclass(frozen=True)
 class Rule:
-    """What a value must satisfy beyond its type: the words of the error message, and the test."""
+    """A condition on a value: its words in error messages, and the test."""
 
     words: str
     holds: Callable[[Any], bool]

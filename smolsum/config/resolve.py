@@ -1,16 +1,10 @@
-"""From presets, files, the environment and flags to one `Config`, with the origin of every value.
+"""From presets, files, the environment and flags to one `Config`, with the source of every value.
 
 Low to high: defaults of the records < profiles/default < model preset < the task's < --preset < --config < environment
-(folders and workers, never a hyperparameter) < flags and --set. Which task it is decides what else may be set. A layer
-that has stages replaces those below it wholesale, and so do --strategy and --reward. A stage inherits what it leaves
-out; and what is typed for the whole run (`--set grpo.beta=0.1`) also replaces what files say of single stages, or it
-would do nothing.
-
-The keys of a configuration: those of the sections, and those that its task adds.
-
-A strategy of a task as a layer of settings: its stages, with the signals that --reward names put in their places.
-
-Settings that are right one by one and mean nothing together.
+(folders and workers, never a hyperparameter) < flags and --set. The task decides which other settings exist. A layer
+with stages replaces all stages below it, and so do --strategy and --reward. A stage inherits what it leaves out. A
+value typed for the whole run (`--set grpo.beta=0.1`) also replaces the values of single stages in files, as it would
+have no effect otherwise.
 """
 
 from __future__ import annotations
@@ -41,6 +35,17 @@ from smolsum.config.presets import (
 from smolsum.config.sections import SECTIONS, STAGE_FIELDS, Config, StageConfig, to_toml
 from smolsum.errors import UsageError, nearest
 
+INHERITED = {
+    "temperature": "sampling.temperature",
+    "learning_rate": "optimizer.learning_rate",
+    "schedule": "optimizer.schedule",
+    "warmup_steps": "optimizer.warmup_steps",
+    "beta": "grpo.beta",
+}
+"""Where a stage takes a setting from that it leaves out."""
+ENVIRONMENT = {"SMOLSUM_RUNS_DIR": "run.dir", "SMOLSUM_WORKERS": "workers.urls"}
+"""Variables that are read, with the settings that they give."""
+
 
 def _hints(section: str, record: type[Any]) -> dict[str, Any]:
     return {f"{section}.{key}": hint for key, hint in get_type_hints(record, include_extras=True).items()}
@@ -51,11 +56,11 @@ _GENERAL = {key: hint for name, record in SECTIONS.items() for key, hint in _hin
 
 @dataclass(frozen=True)
 class Schema:
-    """What a configuration of one task may hold."""
+    """The keys that a configuration of one task may have: those of the sections, and those of the task."""
 
     task: TaskSettings
     tasks: tuple[str, ...]
-    """names of all tasks"""
+    """Names of all tasks."""
 
     @cached_property
     def sections(self) -> dict[str, type[Any]]:
@@ -64,11 +69,11 @@ class Schema:
 
     @cached_property
     def fields(self) -> dict[str, Any]:
-        """Type, with its rule, of every dotted key outside the stages."""
+        """Type, with its rule, of every dotted key outside of the stages."""
         return _GENERAL | _hints("task", self.task.settings) | {"task.name": Literal[self.tasks]}
 
     def expected(self, key: str) -> Any:
-        """The type of a dotted key: a hint, `dict` for a table, None where there is no such key."""
+        """Returns the type of a dotted key: a hint, `dict` for a table, None for an unknown key."""
         match key.split("."):
             case ["stages" | "stage_defaults"] | ["stages" | "stage_defaults", _]:
                 return dict
@@ -84,7 +89,7 @@ class Schema:
                 return self.fields.get(key)
 
     def unknown(self, key: str, source: str) -> UsageError:
-        """The error for a key that does not exist, with the nearest that does."""
+        """Returns the error for an unknown key, with the nearest known one."""
         section, _, name = key.rpartition(".")
         if section.endswith(".rewards"):
             hint = nearest(name, self.task.signals)
@@ -101,94 +106,9 @@ class Schema:
         return UsageError(f"{source}: {what}", hint=hint)
 
 
-def strategy_layer(strategy: str, reward: str | None, task: TaskSettings) -> list[Entry]:
-    """Returns a strategy's stages with their signals, without the stages that no signal is left for."""
-    if strategy not in task.presets.strategies:
-        hint = nearest(strategy, task.presets.strategies)
-        raise UsageError(f"flag --strategy: unknown strategy {strategy!r}", hint=hint)
-    chosen = task.presets.reward if reward is None else reward
-    signals = parse_reward(chosen, task.signals) if chosen else ()
-    quality = () if signals == ("length",) else signals
-    quality_source = f"default reward {task.presets.reward}" if reward is None else "flag --reward"
-    entries, empty, takes_reward = [], set(), False
-    for key, value, source in read_for(task, "strategies", strategy):
-        if not (key.endswith(".rewards") and isinstance(value, Sequence)):
-            entries.append(Entry(key, value, source))
-            continue
-        takes_reward = True
-        weights: dict[str, str] = {}
-        for word in value:
-            weights |= dict.fromkeys(quality, quality_source) if word == "quality" else {word: source}
-        entries += [Entry(f"{key}.{signal}", 1.0, origin) for signal, origin in weights.items()]
-        if not weights:
-            empty.add(key.removesuffix(".rewards"))
-    if reward is not None and not takes_reward:
-        raise UsageError(
-            f"flag --reward: strategy {strategy} of task {task.name} names all of its signals",
-            hint=f"--set stages.{next(iter(task.presets.strategies[strategy]['stages']))}.rewards.SIGNAL=WEIGHT",
-        )
-    return [entry for entry in entries if ".".join(entry.key.split(".")[:2]) not in empty]
-
-
-def parse_reward(text: str, known: Iterable[str]) -> tuple[str, ...]:
-    """Returns the signals of a reward such as `meteor-rouge`; UsageError where one is unknown or doubled."""
-    signals = tuple(text.split("-"))
-    for signal in signals:
-        if signal not in known:
-            raise UsageError(f"flag --reward: unknown signal {signal!r} in {text!r}", hint=nearest(signal, known))
-    if len(set(signals)) < len(signals):
-        hint = f"--reward {'-'.join(dict.fromkeys(signals))}, and --set for weights"
-        raise UsageError(f"flag --reward: {text!r} names a signal twice", hint=hint)
-    return signals
-
-
-def check_combinations(config: Config, sources: Mapping[str, str]) -> None:
-    """UsageError for a setting that the others would make void; `sources` has the origin of each dotted key."""
-    grpo = config.grpo
-    if grpo.correction != "none" and grpo.old_logprobs == "sampler":
-        raise UsageError(
-            f"{sources['grpo.correction']}: grpo.correction = {grpo.correction!r} needs recomputed log-probs: "
-            "against the sampler's own, the ratio holds the correction already",
-            hint="--set grpo.old_logprobs=recomputed, or --set grpo.correction=none",
-        )
-    if config.data.prompt_column == config.data.completion_column:
-        raise UsageError(
-            f"{sources['data.completion_column']}: posts and references cannot both come from column "
-            f"{config.data.prompt_column!r}",
-            hint="--set data.completion_column=NAME",
-        )
-    workers = config.workers
-    if workers.urls and workers.max_staleness < workers.sync_every - 1:
-        raise UsageError(
-            f"{sources['workers.max_staleness']}: with new weights every {workers.sync_every} steps rollouts get "
-            f"{workers.sync_every - 1} updates old, more than workers.max_staleness, {workers.max_staleness}",
-            hint=f"--set workers.max_staleness={workers.sync_every}, or --set workers.sync_every=1",
-        )
-    limit, buffer = config.sampling.max_new_tokens, config.rewards.overlong_buffer
-    for name, stage in config.stages.items():
-        if "overlong" in stage.rewards and buffer > limit:
-            raise UsageError(
-                f"{sources['rewards.overlong_buffer']}: the {buffer} tokens of rewards.overlong_buffer are more than "
-                f"sampling.max_new_tokens, {limit}: in stage {name} even an empty completion would be punished",
-                hint=f"--set rewards.overlong_buffer={max(1, limit // 5)}",
-            )
-
-
-INHERITED = {
-    "temperature": "sampling.temperature",
-    "learning_rate": "optimizer.learning_rate",
-    "schedule": "optimizer.schedule",
-    "warmup_steps": "optimizer.warmup_steps",
-    "beta": "grpo.beta",
-}
-"""Where a stage takes what it leaves out."""
-ENVIRONMENT = {"SMOLSUM_RUNS_DIR": "run.dir", "SMOLSUM_WORKERS": "workers.urls"}
-"""Context that a variable gives."""
-
-
 @dataclass(frozen=True)
 class Resolved:
-    """A configuration, and for each dotted key the place that its value came from."""
+    """A configuration, and the source of each dotted key."""
 
     config: Config
     sources: Mapping[str, str]
@@ -196,7 +116,7 @@ class Resolved:
 
 @dataclass(frozen=True)
 class Given:
-    """A checked value, its source, and what kind of layer gave it: `typed` is for this very run."""
+    """A checked value, its source, and the kind of layer that gave it; `typed` is a flag of this command."""
 
     value: Any
     source: str
@@ -215,11 +135,11 @@ def resolve(
     flags: Mapping[str, Any] = MappingProxyType({}),
     environ: Mapping[str, str] = MappingProxyType({}),
 ) -> Resolved:
-    """Returns the configuration of a run and the origin of its values.
+    """Returns the configuration of a run and the source of each value.
 
-    `tasks` are all tasks by name, the default one first. `flags` holds further options by dotted key, None for one that
-    was not given; of `environ` only what ENVIRONMENT names is read. UsageError names the source of whatever is wrong,
-    even where a later layer wins.
+    `tasks` are all tasks by name, the default one first. `flags` holds more options by dotted key, None for those that
+    were not given; of `environ` only the keys of ENVIRONMENT are read. UsageError names the source of a wrong value,
+    even where a stronger layer replaces it.
     """
     own = [] if config_file is None else read_file(config_file)
     named = [Entry(key, value, "flag") for key, value in flags.items() if value is not None]
@@ -252,16 +172,8 @@ def resolve(
     return _build(given, schema)
 
 
-def _find_task(given: Sequence[Entry], tasks: Mapping[str, TaskSettings]) -> TaskSettings:
-    """The task that is named first in what is given, the strongest first, or else the default."""
-    entry = next((entry for entry in given if entry.key == "task.name"), None)
-    if entry is None:
-        return next(iter(tasks.values()))
-    return tasks[check_value("task.name", Literal[tuple(tasks)], entry.value, entry.source)]
-
-
 def render_with_sources(resolved: Resolved) -> str:
-    """Returns the configuration as TOML with the source of each value in a comment behind it."""
+    """Returns the configuration as TOML, each value followed by its source in a comment."""
     text = to_toml(resolved.config)
     lines = text.split("\n")
     for key, number in line_numbers(text).items():
@@ -274,6 +186,14 @@ def model_path(model: str, tasks: Mapping[str, TaskSettings]) -> str:
     """Returns what `load_policy` takes for a value of --model: a preset's model, a directory or a hub id."""
     task = next((task for task in tasks.values() if model in task.presets.models), next(iter(tasks.values())))
     return _model_layer(model, task)[0]
+
+
+def _find_task(given: Sequence[Entry], tasks: Mapping[str, TaskSettings]) -> TaskSettings:
+    """Returns the task of the strongest entry that names one (`given` has the strongest first), or the default."""
+    entry = next((entry for entry in given if entry.key == "task.name"), None)
+    if entry is None:
+        return next(iter(tasks.values()))
+    return tasks[check_value("task.name", Literal[tuple(tasks)], entry.value, entry.source)]
 
 
 def _model_layer(model: str, task: TaskSettings) -> tuple[str, list[Entry]]:
@@ -289,14 +209,55 @@ def _model_layer(model: str, task: TaskSettings) -> tuple[str, list[Entry]]:
     raise UsageError(f"flag --model: unknown model {model!r}", hint=nearest(model, options))
 
 
+def strategy_layer(strategy: str, reward: str | None, task: TaskSettings) -> list[Entry]:
+    """Returns a strategy's stages with the signals of --reward in them, without stages that have no signal left."""
+    if strategy not in task.presets.strategies:
+        hint = nearest(strategy, task.presets.strategies)
+        raise UsageError(f"flag --strategy: unknown strategy {strategy!r}", hint=hint)
+    chosen = task.presets.reward if reward is None else reward
+    signals = parse_reward(chosen, task.signals) if chosen else ()
+    quality = () if signals == ("length",) else signals
+    quality_source = f"default reward {task.presets.reward}" if reward is None else "flag --reward"
+    entries, empty, takes_reward = [], set(), False
+    for key, value, source in read_for(task, "strategies", strategy):
+        if not (key.endswith(".rewards") and isinstance(value, Sequence)):
+            entries.append(Entry(key, value, source))
+            continue
+        takes_reward = True
+        weights: dict[str, str] = {}
+        for word in value:
+            weights |= dict.fromkeys(quality, quality_source) if word == "quality" else {word: source}
+        entries += [Entry(f"{key}.{signal}", 1.0, origin) for signal, origin in weights.items()]
+        if not weights:
+            empty.add(key.removesuffix(".rewards"))
+    if reward is not None and not takes_reward:
+        raise UsageError(
+            f"flag --reward: strategy {strategy} of task {task.name} names all of its signals",
+            hint=f"--set stages.{next(iter(task.presets.strategies[strategy]['stages']))}.rewards.SIGNAL=WEIGHT",
+        )
+    return [entry for entry in entries if ".".join(entry.key.split(".")[:2]) not in empty]
+
+
+def parse_reward(text: str, known: Iterable[str]) -> tuple[str, ...]:
+    """Returns the signals of a reward such as `meteor-rouge`; UsageError where one is unknown or named twice."""
+    signals = tuple(text.split("-"))
+    for signal in signals:
+        if signal not in known:
+            raise UsageError(f"flag --reward: unknown signal {signal!r} in {text!r}", hint=nearest(signal, known))
+    if len(set(signals)) < len(signals):
+        hint = f"--reward {'-'.join(dict.fromkeys(signals))}, and --set for weights"
+        raise UsageError(f"flag --reward: {text!r} names a signal twice", hint=hint)
+    return signals
+
+
 def _split_set(text: str) -> list[Entry]:
-    """Returns key and bare text of one `--set key=value`; nothing where it is not of that form."""
+    """Returns key and bare text of one `--set key=value`; nothing for another form."""
     key, equals, right = (part.strip() for part in text.partition("="))
     return [Entry(key, right.strip("\"'"), "--set")] if key and equals else []
 
 
 def _parse_set(text: str, schema: Schema) -> list[Entry]:
-    """Returns the entries of one `--set key=value`; the value is TOML where it can be, else a bare text."""
+    """Returns the entries of one `--set key=value`; the value is TOML if it parses, else a bare text."""
     key, equals, right = (part.strip() for part in text.partition("="))
     if not (key and equals):
         raise UsageError(f"--set {text}: not of the form key=value", hint="--set grpo.beta=0.05")
@@ -314,7 +275,7 @@ def _parse_set(text: str, schema: Schema) -> list[Entry]:
 def _lay(
     given: dict[str, Given], layer: Sequence[Entry], by: Literal["preset", "user", "typed"], schema: Schema
 ) -> None:
-    """Checks a layer and puts it over `given`; what is typed edits stages, any other layer replaces them."""
+    """Checks a layer and puts it over `given`; typed values edit stages, any other layer replaces them."""
     if by != "typed" and any(entry.key.startswith("stages.") for entry in layer):
         _drop(given, "stages.")
     for key, value, source in layer:
@@ -336,8 +297,8 @@ def _lay(
 
 
 def _is_the_models_own(key: str, given: Mapping[str, Given]) -> bool:
-    """Whether a model's preset gave the value, which then stays whatever a strategy has: it was chosen for this model.
-    Stages are the strategy's."""
+    """Whether a model's preset gave the value. It was chosen for this model, so a strategy does not replace it; stages
+    always come from the strategy."""
     return key in given and given[key].source.startswith("preset models/") and not key.startswith("stages.")
 
 
@@ -351,7 +312,7 @@ def _stage_names(given: Mapping[str, Given]) -> list[str]:
 
 
 def _build(given: dict[str, Given], schema: Schema) -> Resolved:
-    """Returns the records made of what is given, defaults and inherited stage values filled in."""
+    """Returns the records with defaults and inherited stage values filled in."""
     _imply_adapter(given)
     sources: dict[str, str] = {}
     sections: dict[str, Any] = {}
@@ -379,7 +340,7 @@ def _build(given: dict[str, Given], schema: Schema) -> Resolved:
 
 
 def _imply_adapter(given: dict[str, Given]) -> None:
-    """A setting of the adapter asks for it, unless `model.adapter` is given by as strong a layer."""
+    """Turns the adapter on where one of its settings is given, unless as strong a layer gives `model.adapter`."""
     strength = ("preset", "user", "typed").index
     asked = [(strength(item.by), key) for key, item in given.items() if key.startswith("lora.")]
     own = given.get("model.adapter")
@@ -389,7 +350,7 @@ def _imply_adapter(given: dict[str, Given]) -> None:
 
 
 def _stage(name: str, given: Mapping[str, Given], sources: dict[str, str], schema: Schema) -> StageConfig:
-    """Returns one stage and notes its sources; what it is not given itself comes from the run's sections."""
+    """Returns one stage and records its sources; settings that it lacks come from the run's sections."""
     prefix = f"stages.{name}"
     weights = {key: item for key, item in given.items() if key.startswith(f"{prefix}.rewards.")}
     if not any(item.value for item in weights.values()):
@@ -416,5 +377,38 @@ def _stage(name: str, given: Mapping[str, Given], sources: dict[str, str], schem
 
 
 def _table(given: Mapping[str, Given], section: str) -> dict[str, float]:
-    """The values of a table of numbers, by their names."""
+    """Returns a table of numbers."""
     return {key.rpartition(".")[2]: item.value for key, item in given.items() if key.startswith(f"{section}.")}
+
+
+def check_combinations(config: Config, sources: Mapping[str, str]) -> None:
+    """UsageError for settings that are valid one by one but not together; `sources` has the source of each dotted
+    key."""
+    grpo = config.grpo
+    if grpo.correction != "none" and grpo.old_logprobs == "sampler":
+        raise UsageError(
+            f"{sources['grpo.correction']}: grpo.correction = {grpo.correction!r} needs recomputed log-probs: "
+            "against the sampler's own, the ratio holds the correction already",
+            hint="--set grpo.old_logprobs=recomputed, or --set grpo.correction=none",
+        )
+    if config.data.prompt_column == config.data.completion_column:
+        raise UsageError(
+            f"{sources['data.completion_column']}: posts and references cannot both come from column "
+            f"{config.data.prompt_column!r}",
+            hint="--set data.completion_column=NAME",
+        )
+    workers = config.workers
+    if workers.urls and workers.max_staleness < workers.sync_every - 1:
+        raise UsageError(
+            f"{sources['workers.max_staleness']}: with new weights every {workers.sync_every} steps rollouts get "
+            f"{workers.sync_every - 1} updates old, more than workers.max_staleness, {workers.max_staleness}",
+            hint=f"--set workers.max_staleness={workers.sync_every}, or --set workers.sync_every=1",
+        )
+    limit, buffer = config.sampling.max_new_tokens, config.rewards.overlong_buffer
+    for name, stage in config.stages.items():
+        if "overlong" in stage.rewards and buffer > limit:
+            raise UsageError(
+                f"{sources['rewards.overlong_buffer']}: the {buffer} tokens of rewards.overlong_buffer are more than "
+                f"sampling.max_new_tokens, {limit}: in stage {name} even an empty completion would be punished",
+                hint=f"--set rewards.overlong_buffer={max(1, limit // 5)}",
+            )

@@ -1,7 +1,4 @@
-"""What a configuration will do, before it does it.
-
-How many prompts of each kind an epoch of a stage has: all there are, or as many as a mix allows.
-"""
+"""The optimizer steps of each stage, and the prompts of each kind in an epoch: all, or as many as a mix allows."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ from smolsum.errors import UsageError, nearest
 
 
 def apportion(count: int, shares: Mapping[str, float]) -> dict[str, int]:
-    """`count` by shares that make 1, in whole numbers; what is left over goes to the largest remainders, the first
-    where they are equal."""
+    """Divides `count` by shares that sum to 1, in whole numbers: the largest remainders are rounded up, the first of
+    equal ones."""
     exact = {name: count * share for name, share in shares.items()}
     whole = {name: int(value + 1e-9) for name, value in exact.items()}
     left = sorted(exact, key=lambda name: whole[name] - exact[name])[: count - sum(whole.values())]
@@ -23,10 +20,11 @@ def apportion(count: int, shares: Mapping[str, float]) -> dict[str, int]:
 
 
 def epoch_counts(stage: str, mix: Mapping[str, float], kinds: Sequence[str]) -> dict[str, int]:
-    """Prompts of each kind in an epoch of a stage, `kinds` having that of every prompt: the most that the mix can be
-    kept with and no prompt comes twice. Without a mix all prompts, as one kind "".
+    """Returns the prompts of each kind in an epoch of a stage: the most for which the mix holds without repeating a
+    prompt. Without a mix all prompts count as one kind "".
 
-    UsageError for a mix that is impossible: shares that do not make 1, a kind that no prompt has, whatever its share.
+    `kinds` has the kind of every prompt. UsageError for shares that do not sum to 1, and for a kind without prompts,
+    whatever its share.
     """
     if not mix:
         return {"": len(kinds)}
@@ -38,7 +36,7 @@ def epoch_counts(stage: str, mix: Mapping[str, float], kinds: Sequence[str]) -> 
             hint=f"--set {key}.{next(iter(mix))}=SHARE",
         )
     there, wanted = Counter(kinds), {kind: share for kind, share in mix.items() if share > 0}
-    for kind in mix:  # one that gets no share too: it may be misspelt
+    for kind in mix:  # also without a share: it may be misspelt
         if not there[kind]:
             raise UsageError(
                 f"stage {stage} mixes in {kind!r} prompts, and the training data has none",
@@ -53,8 +51,8 @@ def epoch_counts(stage: str, mix: Mapping[str, float], kinds: Sequence[str]) -> 
 
 
 def planned_steps(config: Config, kinds: Sequence[str]) -> dict[str, int]:
-    """Optimizer steps of every stage: its own number, or its epochs over the training prompts, whose kinds are given.
-    UsageError for a stage whose mix is impossible."""
+    """Returns the optimizer steps of every stage: its own number, or its epochs over the training prompts, whose kinds
+    are given. UsageError for an impossible mix."""
     per_step = config.train.prompts_per_step * config.train.accumulation_steps
     sizes = {name: sum(epoch_counts(name, stage.mix, kinds).values()) for name, stage in config.stages.items()}
     return {
@@ -63,5 +61,5 @@ def planned_steps(config: Config, kinds: Sequence[str]) -> dict[str, int]:
 
 
 def needs_data(config: Config) -> bool:
-    """Whether the plan depends on which prompts there are."""
+    """Whether the steps depend on the training data."""
     return any(stage.steps == 0 or stage.mix for stage in config.stages.values())

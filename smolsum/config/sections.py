@@ -1,9 +1,7 @@
-"""What a run is made of: one frozen record for each section of a configuration file.
+"""The settings of a run: one frozen record for each section of a configuration file, in the order of the file.
 
-The records hold the meaning, the type, the range and the default of every value; `smolsum/config/resolve.py` fills
-them from presets, files and flags.
-
-The sections [grpo] and [optimizer] of a configuration: what is minimised, and how gradients become weights.
+The records hold meaning, type, range and default of every setting; `smolsum/config/resolve.py` fills them from presets,
+files and flags. `docs/configuration.md` is made from the docstrings here (`scripts/make_config_docs.py`).
 """
 
 from __future__ import annotations
@@ -36,114 +34,30 @@ from smolsum.config.fields import (
 
 
 @dataclass(frozen=True)
-class GrpoConfig:
-    """The objective."""
-
-    loss: LossKind = "grpo"
-    """`grpo` clips a ratio for each token and averages each sequence, `dapo` all tokens, `dr_grpo` over max_new_tokens;
-    `cispo` weights by the ratio and clips nothing; `gspo` has one ratio a sequence, as has the study's own, `study`."""
-    eps_low: LowerClip = 0.2
-    """The ratio is clipped below at 1 - eps_low; GSPO's paper has 3e-4."""
-    eps_high: Positive = 0.2
-    """The ratio is clipped above at 1 + eps_high; DAPO's paper has 0.28, GSPO's 4e-4."""
-    eps_max: Cap = 5.0
-    """Largest ratio that weighs a token in `cispo`, which reads neither eps_low nor eps_high."""
-    beta: NonNegative = 1e-4
-    """Weight of the KL to the frozen starting model; 0 loads no reference."""
-    kl: KlEstimate = "k3"
-    """Estimate of that KL. `k1` has no gradient on average, unless kl_unbiased is set."""
-    kl_unbiased: bool = False
-    """Whether each token's KL is weighted with its ratio, so that its gradient is that of the KL off-policy too."""
-    advantage_scale: AdvantageScale = "group"
-    """Standard deviation that centred rewards are divided by; `gdpo`: each signal by its group's, before the weighted
-    sum, and the sum by the batch's, so that no signal drowns another."""
-    old_logprobs: Literal["sampler", "recomputed"] = "sampler"
-    """The ratio's denominator: what the sampler reported, or a second pass just before the update."""
-    correction: Correction = "none"
-    """With recomputed log-probs, how a token or a sequence is weighted for having been drawn by the sampler:
-    `truncate` caps the weight, `mask` leaves out what lies outside floor and cap."""
-    correction_cap: Cap = 2.0
-    """Largest weight of the correction."""
-    correction_floor: WeightFloor = 0.5
-    """Least weight that a `mask` lets pass."""
-    off_policy_delta: NonNegative = 0.0
-    """A punished sequence is dropped if its tokens' log-probs fell by more than this in the mean since they were drawn;
-    0: never."""
-    mask_truncated: bool = True
-    """Whether completions cut at max_new_tokens are left out of the loss. Signal `overlong` punishes them instead."""
-
-
-@dataclass(frozen=True)
-class OptimizerConfig:
-    """How gradients become weights."""
-
-    name: Literal["adam", "adamw"] = "adamw"
-    """`adamw` applies the weight decay, `adam` has none."""
-    learning_rate: Positive = 2e-6
-    """Peak step size."""
-    beta1: Decay = 0.9
-    """Decay of the first moment."""
-    beta2: Decay = 0.999
-    """Decay of the second moment."""
-    eps: Positive = 1e-8
-    """Added to the root of the second moment."""
-    weight_decay: NonNegative = 0.0
-    """Decoupled weight decay, times the learning rate at each update."""
-    bias_correction: bool = True
-    """Whether the moments are corrected for starting at 0."""
-    precision: Literal["masters", "stochastic", "study"] = "masters"
-    """`masters`: float32 copies take the updates; `stochastic`: bfloat16 weights rounded at random, half the memory;
-    `study`: all in the weights' type, which loses small updates."""
-    max_grad_norm: Positive = 1.0
-    """Global gradient norm above which gradients are scaled down."""
-    schedule: Schedule = "constant"
-    """Course of the learning rate after the warm-up."""
-    warmup_steps: Count = 0
-    """Optimizer steps of linear rise to the learning rate."""
-    between_stages: Literal["fresh", "kept"] = "fresh"
-    """Whether a stage begins with new moments or with those that the stage before ended with."""
-
-
-@dataclass(frozen=True)
 class RunConfig:
     """Where the run is kept."""
 
     name: RunName = ""
-    """Folder of the run below `dir`; empty: derived from model, strategy, rewards and time."""
+    """Folder of the run in `dir`; empty: made from model, strategy, rewards and time."""
     dir: Text = "runs"
-    """Folder that holds all runs."""
+    """Folder of all runs."""
     mirror: str = ""
-    """URL of a folder, such as s3://BUCKET/FOLDER, where the run is kept too while it trains; empty: nowhere."""
+    """URL of a folder, such as s3://BUCKET/FOLDER, that gets a copy of the run while it trains; empty: no copy."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The policy that is trained."""
+    """The policy, which is the model that is trained."""
 
     path: Text = "builtin:tiny"
-    """A built-in model (`builtin:NAME`), a local directory or a hub id."""
+    """Built-in model (`builtin:NAME`), local directory or hub id."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of the weights that sample and compute; `auto` chooses by machine."""
+    """Type of the weights that sample and compute; `auto` depends on the machine."""
     quantize: Bits = 0
-    """Bits of the frozen weights under an adapter; 0 leaves them as they are."""
+    """Bits of the frozen weights under an adapter; 0: not quantised."""
     adapter: Literal["none", "lora"] = "none"
-    """`none` trains all weights, `lora` small matrices beside frozen ones; a setting of [lora] implies it."""
-
-
-@dataclass(frozen=True)
-class LoraConfig:
-    """Low-rank adapters (arXiv:2106.09685): what is trained where `model.adapter` is `lora`."""
-
-    rank: Rank = 8
-    """Rank of each adapter; at most the width of the layers that it adapts."""
-    scale: Positive = 20.0
-    """Factor of the adapter's output, as in mlx-lm; elsewhere it is alpha / rank."""
-    layers: Count = 0
-    """Layers adapted, counted from the last; 0: all."""
-    keys: str = ""
-    """Projections adapted in each layer, by comma (`self_attn.q_proj,self_attn.v_proj`); empty: all."""
-    fuse: bool = False
-    """Whether each checkpoint also has a folder `fused` with the whole model, the adapter merged into it."""
+    """`none` trains all weights, `lora` trains small matrices added to frozen weights; any setting of [lora] implies
+    `lora`."""
 
 
 @dataclass(frozen=True)
@@ -151,30 +65,30 @@ class DataConfig:
     """Where prompts and references come from."""
 
     path: Text = "builtin:tldr-mini"
-    """A built-in data set (`builtin:NAME`), a local directory with a file for each split, a hub id, or `generated`:
-    made by the task."""
+    """Built-in data set (`builtin:NAME`), local directory with a file for each split, hub id, or `generated` (made by
+    the task)."""
     prompt_column: Text = "prompt"
-    """Column with what the policy is asked."""
+    """Column of the text that the prompt is made of."""
     completion_column: Text = "completion"
-    """Column with the reference."""
+    """Column of the reference."""
     train_split: Text = "train"
-    """Split that rollouts are drawn from."""
+    """Split that training prompts come from."""
     validation_split: Text = "validation"
     """Split that checkpoints are chosen on."""
     test_split: Text = "test"
     """Split that results are reported on."""
     max_input_tokens: PositiveCount = 512
-    """Longest prompt in tokens, chat template included."""
+    """Longest prompt in tokens, including the chat template."""
     long_prompts: Literal["error", "drop"] = "error"
-    """What to do with a longer prompt."""
+    """What happens to a longer prompt: the run stops, or the prompt is left out."""
 
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """What a completion has to be: the settings of every task. Each adds its own in a subclass (`Task.settings`)."""
+    """What a completion has to be. Each task adds its own settings in a subclass."""
 
     name: Text = "tldr"
-    """What is trained, one of `smolsum.tasks.TASKS`."""
+    """The task, one of `smolsum.tasks.TASKS`."""
     system_prompt: str = ""
     """System message of every prompt."""
 
@@ -191,111 +105,200 @@ class TaskConfig:
 
 @dataclass(frozen=True)
 class RewardsConfig:
-    """How the signals are computed; their weights belong to the stages."""
+    """How signals are computed. Their weights are settings of the stages."""
 
     length_shape: Literal["linear", "clipped", "dead_band"] = "linear"
-    """`linear` is -|n-target|/target; `clipped` stops at the floor; `dead_band` is 0 within the tolerance."""
+    """Signal `length` of n tokens: `linear` is -|n - target| / target, `clipped` stops at length_floor, `dead_band` is
+    like `clipped`, with the distance counted from the edge of the tolerance."""
     length_floor: Floor = -1.0
-    """Lowest length reward of the shapes `clipped` and `dead_band`."""
+    """Lowest value of the signal `length` for the shapes `clipped` and `dead_band`."""
     overlong_buffer: PositiveCount = 32
-    """Last tokens before max_new_tokens over which the signal `overlong` falls from 0 to -1."""
+    """Number of tokens before max_new_tokens over which the signal `overlong` falls from 0 to -1."""
     require_wordnet: bool = False
-    """Whether METEOR without WordNet is an error; otherwise it matches words and stems, with a warning."""
+    """Whether METEOR stops the run without WordNet; otherwise it matches words and stems only, with a warning."""
 
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """How rollouts are drawn."""
+    """How rollouts are sampled."""
 
     rollouts: GroupSize = 8
-    """Completions sampled for each prompt (G)."""
+    """Completions of each prompt (the group size G)."""
     temperature: Positive = 1.0
-    """Sampling temperature; log-probs are taken at it too."""
+    """Sampling temperature, which log-probs are computed at too."""
     max_new_tokens: PositiveCount = 512
     """Longest completion in tokens."""
 
 
 @dataclass(frozen=True)
+class GrpoConfig:
+    """The objective: what is minimised."""
+
+    loss: LossKind = "grpo"
+    """`grpo` clips a ratio for each token and averages over each sequence, `dapo` over all tokens, `dr_grpo` over
+    max_new_tokens; `cispo` weights tokens by the ratio without clipping; `gspo` has one ratio for each sequence;
+    `study` has one too, as in the study's code."""
+    eps_low: LowerClip = 0.2
+    """The ratio is clipped below at 1 - eps_low; 3e-4 in GSPO's paper."""
+    eps_high: Positive = 0.2
+    """The ratio is clipped above at 1 + eps_high; 0.28 in DAPO's paper, 4e-4 in GSPO's."""
+    eps_max: Cap = 5.0
+    """Largest weight of a token in `cispo`, which uses neither eps_low nor eps_high."""
+    beta: NonNegative = 1e-4
+    """Weight of the KL divergence to the frozen starting model; 0 loads no reference model."""
+    kl: KlEstimate = "k3"
+    """Estimator of the KL divergence. `k1` has no gradient on average, unless kl_unbiased is set."""
+    kl_unbiased: bool = False
+    """Whether each token's KL is weighted by its ratio, which makes its gradient right for off-policy rollouts too."""
+    advantage_scale: AdvantageScale = "group"
+    """Standard deviation that centred rewards are divided by: of the `group`, the `batch`, or `none`. `gdpo` divides
+    each signal by its group's before the weighted sum, and the sum by the batch's, so that all signals count."""
+    old_logprobs: Literal["sampler", "recomputed"] = "sampler"
+    """Log-probs in the ratio's denominator: those of the sampler, or those of a second pass just before the update."""
+    correction: Correction = "none"
+    """With recomputed log-probs, importance weight of a token or sequence because the sampler's policy differs:
+    `truncate` caps the weight, `mask` leaves out weights outside of correction_floor and correction_cap."""
+    correction_cap: Cap = 2.0
+    """Largest weight of the correction."""
+    correction_floor: WeightFloor = 0.5
+    """Smallest weight that `mask` keeps."""
+    off_policy_delta: NonNegative = 0.0
+    """A sequence with negative advantage is dropped if its mean log-prob fell by more than this since it was sampled;
+    0: never dropped."""
+    mask_truncated: bool = True
+    """Whether the loss leaves out completions that reached max_new_tokens. The signal `overlong` punishes them
+    instead."""
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """How gradients become weights."""
+
+    name: Literal["adam", "adamw"] = "adamw"
+    """`adamw` applies weight decay, `adam` none."""
+    learning_rate: Positive = 2e-6
+    """Peak learning rate."""
+    beta1: Decay = 0.9
+    """Decay rate of the first moment."""
+    beta2: Decay = 0.999
+    """Decay rate of the second moment."""
+    eps: Positive = 1e-8
+    """Number added to the square root of the second moment."""
+    weight_decay: NonNegative = 0.0
+    """Decoupled weight decay, multiplied by the learning rate at each update."""
+    bias_correction: bool = True
+    """Whether the moments are corrected for their start at 0."""
+    precision: Literal["masters", "stochastic", "study"] = "masters"
+    """`masters`: float32 copies of the weights take the updates; `stochastic`: bfloat16 weights with stochastic
+    rounding, half the memory; `study`: everything in the weights' type, which loses small updates."""
+    max_grad_norm: Positive = 1.0
+    """Global gradient norm above which gradients are scaled down."""
+    schedule: Schedule = "constant"
+    """Course of the learning rate after the warm-up."""
+    warmup_steps: Count = 0
+    """Optimizer steps of linear rise to the learning rate."""
+    between_stages: Literal["fresh", "kept"] = "fresh"
+    """Whether a stage starts with new moments or keeps those of the stage before."""
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adapters (arXiv:2106.09685), which are trained where `model.adapter` is `lora`."""
+
+    rank: Rank = 8
+    """Rank of each adapter; at most the width of the adapted layers."""
+    scale: Positive = 20.0
+    """Factor of the adapter's output, as in mlx-lm; other libraries set alpha / rank."""
+    layers: Count = 0
+    """Number of adapted layers, counted from the last; 0: all."""
+    keys: str = ""
+    """Adapted projections of each layer, separated by commas (`self_attn.q_proj,self_attn.v_proj`); empty: all."""
+    fuse: bool = False
+    """Whether each checkpoint also has a folder `fused` with the whole model, the adapter merged into it."""
+
+
+@dataclass(frozen=True)
 class EngineConfig:
-    """How an update goes through the model; none of it changes what is learnt."""
+    """How an update is computed. These settings do not change what is learnt."""
 
     shared_prefix: bool = True
-    """Whether a prompt goes through the model once for all its completions, where the model allows it."""
+    """Whether a prompt is computed once for all its completions, where the model allows it."""
     memory_budget_gb: NonNegative = 0.0
-    """Memory that weights, optimizer and update may take together, in GB; 0: as much as is fastest."""
+    """Memory for weights, optimizer and update together, in GB; 0: as much as is fastest."""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The loop around the update."""
+    """The training loop."""
 
     seed: Seed = 42
     """Seed of everything random in a run."""
     prompts_per_step: PositiveCount = 2
     """Prompts of one forward and backward pass (P)."""
     accumulation_steps: PositiveCount = 1
-    """Passes that one optimizer step sums up."""
+    """Passes whose gradients are summed for one optimizer step."""
     refill_rounds: Count = 0
-    """Times that a step samples further prompts to replace groups whose rewards are all the same."""
+    """Times that a step samples more prompts to replace groups whose rewards are all equal."""
     validate_every: Count = 25
-    """Optimizer steps between validations; 0: never."""
+    """Optimizer steps between validations; 0: no validation."""
     validation_prompts: PositiveCount = 50
-    """Prompts of the validation split used each time."""
+    """Prompts of the validation split for each validation."""
     checkpoint_every: PositiveCount = 100
     """Optimizer steps between checkpoints."""
     keep_checkpoints: PositiveCount = 2
-    """Latest checkpoints kept beside each stage's best and last one."""
+    """Latest checkpoints that are kept, besides the best and the last of each stage."""
     eval_batch: PositiveCount = 50
     """Prompts generated at once in validation and evaluation."""
 
 
 @dataclass(frozen=True)
 class WorkersConfig:
-    """Machines that sample; without any the trainer does."""
+    """Machines that sample rollouts. Without workers the trainer samples."""
 
     urls: str = ""
-    """Workers by comma (`http://10.0.0.2:8100,http://10.0.0.3:8100`), as `smolsum serve-worker` prints them."""
+    """Workers, separated by commas (`http://10.0.0.2:8100,http://10.0.0.3:8100`), as `smolsum serve-worker` prints
+    them."""
     sync_every: PositiveCount = 1
-    """Optimizer steps between two pushes of the weights."""
+    """Optimizer steps between two transfers of weights."""
     max_staleness: Count = 1
-    """Updates that the weights which sample may be behind those that learn; 0: nothing is sampled ahead."""
+    """Updates by which the sampling weights may be older than the trained weights; 0: nothing is sampled ahead."""
     anchor_every: PositiveCount = 50
-    """Pushes of which one holds all weights; the others hold what changed."""
+    """Every so many transfers, all weights are sent; other transfers send only what changed."""
     timeout_s: Positive = 300.0
-    """Seconds of silence after which a worker is given up, and its work goes to the others."""
+    """Seconds without an answer after which the work of a worker goes to the others."""
     retries: Count = 4
-    """Times that a rollout is asked for again after a failure."""
+    """Times that a failed rollout is requested again."""
     wait_s: Positive = 600.0
-    """Seconds to wait for a worker when none is left; then the run stops, saved."""
+    """Seconds to wait for a worker when none is left; then the run stops with a checkpoint."""
 
 
 @dataclass(frozen=True)
 class StageConfig:
-    """One leg of a run. What a configuration leaves out is inherited from the sections above."""
+    """One stage of a run, `[stages.NAME]`. What it leaves out is taken from the sections above."""
 
     rewards: dict[str, float]
     """Weight of each signal in the total reward."""
     steps: Count
-    """Optimizer steps; 0: derived from the epochs."""
+    """Optimizer steps; 0: computed from the epochs."""
     epochs: Positive
-    """Passes over the training split, where steps is 0."""
+    """Passes over the training split, used where steps is 0."""
     temperature: Positive
     """Sampling temperature of this stage."""
     learning_rate: Positive
-    """Peak step size of this stage."""
+    """Peak learning rate of this stage."""
     schedule: Schedule
-    """Course of this stage's learning rate."""
+    """Course of this stage's learning rate after the warm-up."""
     warmup_steps: Count
     """Optimizer steps of this stage's warm-up."""
     beta: NonNegative
     """KL weight of this stage."""
     mix: dict[str, float] = field(default_factory=dict)
-    """Share of each kind of prompt, where the task has kinds; empty: prompts as they come."""
+    """Share of each kind of prompt, for tasks that have kinds; empty: prompts in the order of the data."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that decides a run; equal configurations on equal data repeat it."""
+    """All settings of a run; equal settings on equal data repeat it."""
 
     run: RunConfig = field(default_factory=RunConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -310,7 +313,7 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     workers: WorkersConfig = field(default_factory=WorkersConfig)
     stages: dict[str, StageConfig] = field(default_factory=dict)
-    """The stages in the order in which they run, each starting from the one before."""
+    """The stages in their order, each starting from the one before."""
 
 
 SECTIONS: dict[str, type[Any]] = {name: record for name, record in get_type_hints(Config).items() if name != "stages"}
