@@ -74,17 +74,17 @@ def stats(
 
     from smolsum.stats.compare import Options, against_baseline, correlations
     from smolsum.stats.compare import paired as compare_two
-    from smolsum.stats.loading import combine_seeds, distinct, load_side
+    from smolsum.stats.loading import combine_seeds, distinct, load_arm
     from smolsum.stats.render import show
 
     options = Options(tuple(metric or ()), alternative, matched, seed)
-    sides = [load_side(argument) for argument in scores]
+    arms = [load_arm(argument) for argument in scores]
     if vs_baseline is not None:
-        baseline = load_side(vs_baseline)
-        report = against_baseline(baseline, combine_seeds(distinct(sides, but=baseline)), options)
+        baseline = load_arm(vs_baseline)
+        report = against_baseline(baseline, combine_seeds(distinct(arms, baseline=baseline)), options)
     elif correlation:
-        report = correlations(distinct(sides), options)
+        report = correlations(distinct(arms), options)
     else:
-        a, b = sides
+        a, b = arms
         report = compare_two(a, b, options)
     show(report, form)

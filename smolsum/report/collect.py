@@ -3,7 +3,6 @@ with the reason."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shlex
@@ -14,15 +13,25 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import tomli
-
 from smolsum.config.study import CRITERIA, model_name, reward_of, strategy_of
 from smolsum.errors import SmolsumError, UsageError
-from smolsum.files import read_jsonl
-from smolsum.report import records
 from smolsum.report.document import Cell, CellSource, number
 from smolsum.runs.paths import LATEST, RunPaths
-from smolsum.runs.records import BEHIND, SCORES, SUMMARY, has_scores, read_object, read_summary
+from smolsum.runs.records import (
+    BEHIND,
+    SCORES,
+    SUMMARY,
+    RunInfo,
+    RunSettings,
+    Status,
+    Summary,
+    has_scores,
+    numbered_lines,
+    parse,
+    read,
+    read_object,
+    read_summary,
+)
 from smolsum.stats.loading import Scores, load_scores
 from smolsum.types import COMPOSITE
 
@@ -35,59 +44,58 @@ class Evaluation:
     """A finished evaluation: its summary and its scores, one row an example."""
 
     folder: Path
-    summary: Mapping[str, Any]
+    summary: Summary
     scores: Scores
 
     @property
     def step(self) -> int | None:
         """The step of the run that was evaluated; None outside a run."""
-        return self.summary.get("step")
+        return self.summary.step
 
     @property
     def judge(self) -> str | None:
         """The judge with its rounds and prompts; None without a judge."""
-        return self.summary.get("judge")
+        return self.summary.judge
 
     @property
     def model(self) -> str:
         """The model's name."""
-        return model_name(str(self.summary["model"]["path"]))
+        return model_name(self.summary.model.path)
 
     @property
     def remote(self) -> bool:
         """Whether the model is behind an endpoint, so that it cannot be trained here."""
-        return str(self.summary["model"]["weights"]).startswith(BEHIND)
+        return self.summary.model.weights.startswith(BEHIND)
 
     @cached_property
     def command(self) -> str:
         """The command that repeats this evaluation, without the options of its judge."""
-        if command := self.summary.get("command"):
-            return str(command)
+        if self.summary.command:
+            return self.summary.command
         if self.step is None:
-            return f"smolsum eval {shlex.quote(str(self.summary['model']['path']))}"
+            return f"smolsum eval {shlex.quote(self.summary.model.path)}"
         run = RunPaths(self.folder.parents[1])
-        last = sum(json.loads(run.info.read_bytes())["steps"].values())
+        last = sum(read(run.info, RunInfo).steps.values())
         return f"smolsum eval {run.checkpoint(self.step)}" if self.step < last else run.evaluate_command
 
     @property
     def variant(self) -> str:
         """The prompt of a baseline: `50-words` if its label names one, else the label."""
-        label = str(self.summary.get("label") or self.folder.name)
+        label = self.summary.label or self.folder.name
         found = re.search(r"\d+-(words|tokens)", label)
         return found[0] if found else label
 
     @property
     def prompt(self) -> str:
         """The `--prompt` of `smolsum baseline` that made this evaluation; empty for any other."""
-        if not str(self.summary.get("label")).startswith("baseline-"):
+        if not (self.summary.label or "").startswith("baseline-"):
             return ""
         named = re.fullmatch(r"\d+-(words|tokens)", self.variant)
-        return self.variant if named else str((self.summary.get("task") or {}).get("system_prompt", ""))
+        return self.variant if named else str((self.summary.task or {}).get("system_prompt", ""))
 
     def metric(self, name: str) -> float | None:
         """Returns the mean of a metric over the examples; None if it is missing."""
-        value = self.summary["metrics"].get(name)
-        return None if value is None else float(value)
+        return self.summary.metrics.get(name)
 
     def source(self, name: str) -> CellSource:
         """Returns the file and field of a metric."""
@@ -97,11 +105,6 @@ class Evaluation:
         """Returns a metric as a cell that links to its file; without a value, a cell with the command."""
         return number(self.metric(name), show, self.source(name), command=command)
 
-    @cached_property
-    def texts(self) -> Mapping[str, str]:
-        """The completion of each example, by its id."""
-        return {str(row["id"]): str(row.get("text", "")) for row in read_jsonl(self.folder / SCORES)}
-
 
 @dataclass(frozen=True)
 class TrainedRun:
@@ -109,7 +112,7 @@ class TrainedRun:
 
     paths: RunPaths
     config: Mapping[str, Any]
-    info: Mapping[str, Any]
+    info: RunInfo
     metrics: Sequence[Mapping[str, Any]]
     """the rows of its steps; empty if some are missing"""
     evaluations: tuple[Evaluation, ...]
@@ -154,7 +157,7 @@ class TrainedRun:
         first, *others = self.config["stages"]
         if not others or set(self.config["stages"][first]["rewards"]) != {"length"}:
             return None
-        return next((e for e in reversed(self.evaluations) if e.step == self.info["steps"][first]), None)
+        return next((e for e in reversed(self.evaluations) if e.step == self.info.steps[first]), None)
 
 
 @dataclass(frozen=True)
@@ -207,12 +210,13 @@ class ReportInputs:
     @cached_property
     def criteria(self) -> tuple[str, ...]:
         """What the judge scores; evaluations that do not say so are the study's."""
-        return tuple(self.evaluations[0].summary.get("criteria", CRITERIA))
+        criteria = self.evaluations[0].summary.criteria
+        return CRITERIA if criteria is None else tuple(criteria)
 
     @property
     def score(self) -> str:
         """The column that configurations are compared by."""
-        return str(self.evaluations[0].summary.get("score", COMPOSITE))
+        return self.evaluations[0].summary.score or COMPOSITE
 
     @property
     def follows_study(self) -> bool:
@@ -222,7 +226,7 @@ class ReportInputs:
     def path_of(self, model: str) -> str:
         """Returns the path or hub id of a model."""
         paths = [str(run.config["model"]["path"]) for run in self.trained if run.model == model]
-        return (paths + [str(e.summary["model"]["path"]) for e in self.baselines if e.model == model])[0]
+        return (paths + [e.summary.model.path for e in self.baselines if e.model == model])[0]
 
 
 class _UnfinishedError(Exception):
@@ -246,9 +250,8 @@ def gather(references: Sequence[str], runs_dir: Path) -> ReportInputs:
                 left_out.append(LeftOut(root.name, "holds neither a run nor a finished evaluation"))
         except _UnfinishedError as unfinished:
             left_out.append(LeftOut(root.name, *unfinished.args))
-        except (SmolsumError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            what = error.message if isinstance(error, SmolsumError) else f"{type(error).__name__}: {error}"
-            left_out.append(LeftOut(root.name, f"malformed: {what}"))
+        except SmolsumError as error:
+            left_out.append(LeftOut(root.name, f"malformed: {error.message}"))
     return ReportInputs(tuple(trained), tuple(baselines), tuple(left_out))
 
 
@@ -269,38 +272,74 @@ def _roots(references: Sequence[str], runs_dir: Path) -> list[Path]:
 
 
 def _read_run(paths: RunPaths) -> TrainedRun:
-    status = _read_json(paths.status) if paths.status.exists() else {}
-    records.status(status, str(paths.status))
-    if (state := status.get("state")) != "finished":
-        reason = f"is {state} at step {status.get('step')}" if state else "has no status"
+    status = read(paths.status, Status) if paths.status.exists() else Status()
+    if status.state != "finished":
+        reason = f"is {status.state} at step {status.step}" if status.state else "has no status"
         raise _UnfinishedError(f"half-finished: {reason}", paths.resume_command)
-    config = tomli.loads(paths.config.read_text(encoding="utf-8"))
-    info = _read_json(paths.info)
-    records.every(records.every(records.setting))(config, str(paths.config))
-    records.config(config, str(paths.config))
-    records.info(info, str(paths.info))
-    if not config["stages"] or not config["model"]["path"] or list(info["steps"]) != list(config["stages"]):
-        raise ValueError(f"{paths.info} has other stages than {paths.config}")
-    strategy_of(config), reward_of(config)
+    config = _read_config(paths)
+    info = read(paths.info, RunInfo, needs=("steps", "model", "tokenizer"))
+    if list(info.steps) != list(config["stages"]):
+        raise SmolsumError(f"{paths.info} has other stages than {paths.config}")
     folders = [folder for folder in sorted(paths.evaluations.glob("*")) if has_scores(folder)]
-    found = [(_is_greedy(folder), _read_evaluation(folder)) for folder in folders if _is_wanted(folder)]
-    found.sort(key=lambda one: (one[1].step or 0, one[1].judge is not None))
-    evaluations = [evaluation for greedy, evaluation in found if greedy]
+    summaries = {folder: read_summary(folder) for folder in folders}
+    found = [
+        _read_evaluation(folder)
+        for folder, summary in summaries.items()
+        if (summary.split or folder.name.rpartition("-")[2]) == SPLIT
+    ]
+    found.sort(key=lambda one: (one.step or 0, one.judge is not None))
+    evaluations = [one for one in found if one.summary.sampler == SAMPLER]
     if any(one.step is None for one in evaluations):
-        raise ValueError(f"{paths.evaluations} has an evaluation without a step")
-    last = sum(info["steps"].values())
+        raise SmolsumError(f"{paths.evaluations} has an evaluation without a step")
+    last = sum(info.steps.values())
     if not evaluations or evaluations[-1].step != last:
         raise _UnfinishedError(f"half-finished: no evaluation of its last step, {last}", paths.evaluate_command)
     origin = evaluations[-1].scores.origin
-    sampled = [one for greedy, one in found if not greedy and one.step is not None and one.scores.origin == origin]
-    metrics = _finite(read_jsonl(paths.metrics))
+    sampled = [one for one in found if one.summary.sampler != SAMPLER and one.step is not None]
+    sampled = [one for one in sampled if one.scores.origin == origin]
+    metrics = [_finite(row) for _, row in numbered_lines(paths.metrics)]
     run = TrainedRun(paths, config, info, metrics, tuple(evaluations), tuple(sampled))
     return replace(run, metrics=(), gap=gap) if (gap := _gap(run)) else run
 
 
+def _read_config(paths: RunPaths) -> Mapping[str, Any]:
+    """The settings of a run, as they are."""
+    config = read_object(paths.config)
+    settings = parse(config, RunSettings, str(paths.config), needs=("model", "data", "task", "stages"))
+    for name, present in {
+        "model.path": settings.model.path,
+        "task.name": settings.task.name,
+        "stages": settings.stages,
+        "rewards in each stage": all("rewards" in stage for stage in config["stages"].values()),
+    }.items():
+        if not present:
+            raise SmolsumError(f"{paths.config} is damaged: it has no {name}")
+    return config
+
+
+def _read_evaluation(folder: Path) -> Evaluation:
+    path = folder / SUMMARY
+    summary = read_summary(folder, needs=("n", "model", "tokenizer", "metrics"))
+    scores = load_scores(str(folder), finite=True)
+    judging = summary.judging
+    for wrong, is_so in {
+        "it has no model.path": not summary.model.path,
+        f"n is {summary.n}, but {SCORES} has {scores.frame.height} lines": summary.n != scores.frame.height,
+        "it does not say what was judged": summary.judge and not (judging and judging.prompts and judging.thresholds),
+    }.items():
+        if is_so:
+            raise SmolsumError(f"{path} is damaged: {wrong}")
+    return Evaluation(folder, summary, replace(scores, name=folder.name))
+
+
+def _finite(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row of metrics without NaN and infinities, which a training that diverged has."""
+    return {key: value for key, value in row.items() if not isinstance(value, float) or math.isfinite(value)}
+
+
 def _gap(run: TrainedRun) -> str:
     """A sentence on steps that the metrics lack; empty if they have all."""
-    ends = [0, *accumulate(run.info["steps"].values())]
+    ends = [0, *accumulate(run.info.steps.values())]
     steps = {row["step"] for row in run.metrics if type(row.get("step")) is int}
     first, last = min(steps, default=0), ends[-1]
     # a run that continues from a stage of another run begins after that stage
@@ -308,39 +347,3 @@ def _gap(run: TrainedRun) -> str:
         return ""
     lost = f"ends at step {max(steps)}" if steps and max(steps) < last else "lacks steps" if steps else "has no steps"
     return f"{run.paths.metrics.name} of {run.name} {lost} of {last}: the run is in no curve, its cost unknown"
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path} is not a JSON object: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} is not a JSON object")
-    return content
-
-
-def _finite(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The rows without NaN and infinities, which a training that diverged has."""
-    return [{k: v for k, v in row.items() if not isinstance(v, float) or math.isfinite(v)} for row in rows]
-
-
-def _is_wanted(folder: Path) -> bool:
-    """Whether an evaluation is of the test split."""
-    return bool((read_summary(folder).split or folder.name.rpartition("-")[2]) == SPLIT)
-
-
-def _is_greedy(folder: Path) -> bool:
-    return bool(read_summary(folder).sampler == SAMPLER)
-
-
-def _read_evaluation(folder: Path) -> Evaluation:
-    summary = read_object(folder / SUMMARY)
-    records.summary(summary, str(folder / SUMMARY))
-    records.scores(read_jsonl(folder / SCORES), str(folder / SCORES))
-    scores = load_scores(str(folder))
-    if summary["n"] != scores.frame.height:
-        raise ValueError(f"{folder / SUMMARY} is not of the {scores.frame.height} lines of {SCORES}")
-    if summary.get("judge") and not all(isinstance(summary["judging"][key], dict) for key in ("prompts", "thresholds")):
-        raise ValueError(f"{folder / SUMMARY} does not say what was judged")
-    return Evaluation(folder, summary, replace(scores, name=folder.name))

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from smolsum.config.presets import preset_names, read_preset
 from smolsum.config.sections import TaskConfig
 from smolsum.config.study import FINETUNED, LENGTH_ONLY, REWARDS, STAGES
 from smolsum.report.collect import Evaluation, ReportInputs
+from smolsum.runs.records import Judging
 
 KEPT = ("--task", "--preset", "--config", "--set", "--seed", "--runs-dir")
 """flags of `smolsum train` that a similar run keeps"""
@@ -63,17 +63,15 @@ def baseline_command(inputs: ReportInputs, model: str, variant: str = "") -> str
 
 def _task(inputs: ReportInputs) -> list[str]:
     """The task of a report, as a flag."""
-    name = str((inputs.evaluations[0].summary.get("task") or {}).get("name", TaskConfig.name))
+    name = str((inputs.evaluations[0].summary.task or {}).get("name", TaskConfig.name))
     return [] if name == TaskConfig.name else ["--task", name]
 
 
 def _judge_flags(inputs: ReportInputs) -> str:
     """The flags for the judge of this report; MODEL if it has none yet."""
-    none: dict[str, Any] = {}
-    judging = next((e.summary["judging"] for e in inputs.evaluations if e.judge), none)
-    rounds = judging.get("rounds", 5)
-    model = shlex.quote(str(judging.get("model", "MODEL")))
-    return f"--judge {model}" + ("" if rounds == 5 else f" --rounds {rounds}")
+    judging = next((e.summary.judging for e in inputs.evaluations if e.judge and e.summary.judging), Judging())
+    rounds = "" if judging.rounds in (0, 5) else f" --rounds {judging.rounds}"
+    return f"--judge {shlex.quote(judging.model or 'MODEL')}{rounds}"
 
 
 def _model_argument(inputs: ReportInputs, model: str) -> str:
@@ -89,7 +87,7 @@ def _kept_flags(inputs: ReportInputs, model: str, keep: Callable[[str, str], boo
     """The `KEPT` flags (except one) that were typed for a run of the model, or else for the first run; of `--set` only
     those whose section and name are to be kept."""
     runs = [run for run in inputs.trained if run.model == model] or list(inputs.trained)
-    typed = [str(word) for word in runs[0].info.get("argv", ())[1:]] if runs else []
+    typed = runs[0].info.argv[1:] if runs else []
     found = []
     for flag, value in _pairs(typed):
         if flag == without:

@@ -138,12 +138,12 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _field(name: str) -> Callable[[Evaluation], Hashable]:
-    return lambda evaluation: evaluation.summary.get(name)
+    return lambda evaluation: getattr(evaluation.summary, name)
 
 
 def _prompts(evaluation: Evaluation) -> Hashable:
-    prompts: Hashable = evaluation.summary.get("data", {}).get("test", {}).get("prompts")
-    return prompts
+    test = evaluation.summary.data.get("test")
+    return test and (test.prompts or None)
 
 
 def _name(entry: Entry) -> str:
@@ -156,14 +156,14 @@ def _last(entry: Entry) -> Evaluation:
 
 def _task_settings(entry: Entry) -> Mapping[str, Any] | None:
     """The settings of an entry's task; None if an evaluation does not state them."""
-    return entry.config["task"] if isinstance(entry, TrainedRun) else entry.summary.get("task")
+    return entry.config["task"] if isinstance(entry, TrainedRun) else entry.summary.task
 
 
 def _settings(evaluation: Evaluation, default: Mapping[str, Any] | None = None) -> Settings | None:
     """What an evaluation's measures depend on: all settings of its task except those of the prompt; from `default` if
     it states none."""
-    task = evaluation.summary.get("task") or default
-    prompting = evaluation.summary.get("prompting", [PROMPT])
+    task = evaluation.summary.task or default
+    prompting = [PROMPT] if evaluation.summary.prompting is None else evaluation.summary.prompting
     return tuple(sorted((k, str(v)) for k, v in task.items() if k not in prompting)) if task else None
 
 
@@ -198,7 +198,7 @@ def _judge(entry: Entry) -> Kind | None:
 
 def _base_model(entry: Entry) -> Kind:
     made_of = entry.info if isinstance(entry, TrainedRun) else entry.summary
-    return entry.model, (made_of["model"]["weights"], made_of["tokenizer"])
+    return entry.model, (made_of.model.weights, made_of.tokenizer)
 
 
 _CHECKS: tuple[tuple[str, Callable[[Entry], Kind | None]], ...] = (

@@ -1,7 +1,4 @@
-"""What is compared: a side is one evaluation, or several whose mean speaks for them (seeds, a strategy's runs).
-
-Scores files as columns of numbers: one line an example, with an id and numeric fields.
-"""
+"""The scores that are compared: files and evaluations as columns of numbers, and arms of one evaluation or several."""
 
 from __future__ import annotations
 
@@ -11,25 +8,32 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-import tomli
 from numpy.typing import NDArray
 
 from smolsum import console
-from smolsum.errors import UsageError
+from smolsum.errors import SmolsumError, UsageError, nearest
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.records import SCORES, SUMMARY
+from smolsum.runs.records import SCORES, Score, Summary, has_scores, numbered_lines, parse, read_object, read_summary
 from smolsum.stats.paired import LARGEST
 
 ORIGIN = ("split", "data", "judge", "task")
-"""what must be the same in everything that is compared; a scores file says it in each line or in its summary. `task` is
-the settings of the task, but for the prompt: which prompt is better is a question too."""
+"""what must be the same in all that is compared; a scores file states it in each line or in its summary. `task` is the
+settings of the task without those of the prompt: which prompt is better is a fair question."""
 PROMPT = "system_prompt"
+_MAY_DIFFER = {
+    "tokenizer": "count lengths in the tokens of different tokenizers",
+    "max_new_tokens": "cut completions at different lengths",
+    "sampler": "drew completions differently",
+    "meteor": "matched METEOR's synonyms by different means",
+}
+"""what may differ between compared evaluations, with what it means if it does"""
+_LISTED = 5
+_NAMED_ARM = re.compile(r"(?P<name>[^=/\\,]+)=(?P<members>.+)")
 
 
 @dataclass(frozen=True)
@@ -42,10 +46,12 @@ class Scores:
     frame: pl.DataFrame
     """`id` (text) and one column of floats a metric, in the order of the file; null where a value is missing, NaN or
     infinite"""
+    texts: Mapping[str, str]
+    """completions by id; empty where the file has none"""
     origin: Mapping[str, Any]
-    """split, data, judge and task as far as the file states them"""
-    details: Mapping[str, Any]
-    """the rest of the summary: sampler, METEOR's synonyms, …"""
+    """split, data, judge and task, as far as the file states them"""
+    summary: Summary | None
+    """of an evaluation; None for any other file"""
 
     @property
     def metrics(self) -> list[str]:
@@ -53,178 +59,9 @@ class Scores:
         return self.frame.columns[1:]
 
 
-def load_scores(reference: str) -> Scores:
-    """Returns the scores in a JSON Lines file, an evaluation's folder, or of a run (its path, or its name in the runs'
-    directory): of a run the evaluation of its last step. UsageError, with the line, for what cannot be read so."""
-    path = find_scores(reference)
-    if path.parent.parent.name == "eval" and Path(reference).name not in (path.name, path.parent.name):
-        console.narrate(f"{reference}: {path.parent.name}, the evaluation of its last step")
-    rows = _read_rows(path)
-    summary = _read_summary(path)
-    return Scores(
-        name=_name(path, reference),
-        path=path,
-        frame=_frame(rows, path),
-        origin=_origin([row for _, row in rows], summary, path),
-        details={key: value for key, value in summary.items() if key not in (*ORIGIN, "metrics")},
-    )
-
-
-def find_scores(reference: str) -> Path:
-    """Returns the scores file that a path or the name of a run stands for; UsageError where there is none."""
-    runs_dir = Path(os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
-    given = Path(os.path.expanduser(reference))
-    path = next((p for p in (given, runs_dir / reference) if reference and p.exists()), None)
-    if path is None:
-        raise UsageError(
-            f"no scores at {reference!r}: neither a file, a folder nor a run in {runs_dir}",
-            hint="give a .jsonl file, the folder of an evaluation or a run",
-        )
-    if not path.is_dir():
-        return path
-    if (path / SCORES).exists():
-        return path / SCORES
-    evaluations = path if path.name == "eval" else RunPaths(path).evaluations
-    found = {folder.parent: _read_summary(folder) for folder in sorted(evaluations.glob(f"*/{SCORES}"))}
-    if not found:
-        raise UsageError(f"{path} holds no {SCORES}", hint="smolsum train makes one for each stage of a run")
-    last = max(_step(summary) for summary in found.values())
-    newest = [folder for folder, summary in found.items() if _step(summary) == last]
-    if len(newest) > 1:
-        raise UsageError(
-            f"{path} holds {len(newest)} evaluations of its last step: {', '.join(f.name for f in newest)}",
-            hint=f"name one, e.g. {newest[0]}",
-        )
-    return newest[0] / SCORES
-
-
-def _step(summary: Mapping[str, Any]) -> float:
-    step = summary.get("step")
-    return step if isinstance(step, int | float) else -1
-
-
-def _name(path: Path, reference: str) -> str:
-    """The run's name where it was asked for, the run and the evaluation where that was, else what the user typed."""
-    folder = path.parent
-    if path.name != SCORES or folder.parent.name != "eval":
-        return reference
-    run = folder.parent.resolve().parent.name
-    return f"{run}/{folder.name}" if Path(reference).name in (folder.name, SCORES) else run
-
-
-def _read_rows(path: Path) -> list[tuple[int, dict[str, Any]]]:
-    """The lines that hold something, each with its number."""
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}", hint="check the path") from error
-    rows = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UsageError(
-                f"{path}:{number} is not JSON: {error}", hint="give a JSON object on each line, with an id and numbers"
-            ) from error
-        if not isinstance(row, dict):
-            raise UsageError(f"{path}:{number} is not a JSON object", hint='each line is to look like {"id": …, …}')
-        rows.append((number, row))
-    if not rows:
-        raise UsageError(f"{path} has no lines", hint="was the evaluation stopped before its first example?")
-    return rows
-
-
-def _read_summary(path: Path) -> dict[str, Any]:
-    """The summary beside a scores file; empty for any other file."""
-    summary = path.with_name(SUMMARY)
-    if path.name != SCORES or not summary.exists():
-        return {}
-    try:
-        content = json.loads(summary.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {summary}: {error}", hint="restore it, or evaluate again") from error
-    if not isinstance(content, dict):
-        raise UsageError(f"{summary} is not a JSON object", hint="restore it, or evaluate again")
-    return content
-
-
-def _frame(rows: Sequence[tuple[int, dict[str, Any]]], path: Path) -> pl.DataFrame:
-    lines: dict[str, int] = {}
-    for number, row in rows:
-        key = row.get("id")
-        if not isinstance(key, str | int) or isinstance(key, bool):
-            what = "has no id" if key is None else f"has an id that is neither text nor a whole number: {key!r}"
-            raise UsageError(f"{path}:{number} {what}", hint="give each line its own id, the same in all files")
-        if str(key) in lines:
-            raise UsageError(
-                f"{path}:{number} has the id {str(key)!r} again, first seen in line {lines[str(key)]}",
-                hint="keep one line for each example",
-            )
-        lines[str(key)] = number
-    names = dict.fromkeys(key for _, row in rows for key, value in row.items() if isinstance(value, int | float))
-    names.pop("id", None)
-    if not names:
-        raise UsageError(f"{path} has no numeric field beside the id", hint="give each line numbers to compare")
-    columns = {name: [_number(row.get(name), name, number, path) for number, row in rows] for name in names}
-    return pl.DataFrame({"id": list(lines), **columns}, schema={"id": pl.String, **dict.fromkeys(columns, pl.Float64)})
-
-
-def _number(value: object, name: str, line: int, path: Path) -> float | None:
-    if value is None:
-        return None
-    if not isinstance(value, int | float):
-        raise UsageError(
-            f"{path}:{line} has {json.dumps(value, ensure_ascii=False)[:40]} in {name!r}, which is a number elsewhere",
-            hint="write null for a value that is missing",
-        )
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if abs(value) > LARGEST:
-        raise UsageError(
-            f"{path}:{line} has a number in {name!r} that is too large to compute with",
-            hint=f"write null for a value that is missing; {LARGEST:g} is the most",
-        )
-    return float(value)
-
-
-def _origin(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    origin = {key: summary[key] for key in ORIGIN if summary.get(key) is not None}
-    for key in ORIGIN:
-        stated = sorted({row[key] for row in rows if isinstance(row.get(key), str)})
-        if len(stated) > 1:
-            raise UsageError(
-                f"{path} mixes scores of {len(stated)} kinds of {key}: {', '.join(stated[:3])}",
-                hint=f"give a file for each {key}",
-            )
-        if stated:
-            origin[key] = stated[0]
-    if isinstance(task := origin.get("task"), dict):
-        prompting = summary.get("prompting", [PROMPT])
-        origin["task"] = {key: value for key, value in task.items() if key not in prompting}
-    data = origin.get("data")
-    # a run's summary has the fingerprints of all splits, and its folder is called <what>-<split>
-    split = origin.get("split", path.parent.name.rpartition("-")[2])
-    if isinstance(data, dict) and isinstance(data.get(split), dict):
-        origin |= {"split": split, "data": data[split].get("fingerprint")}
-    return origin
-
-
-ASIDE = {
-    "tokenizer": "count lengths in the tokens of different tokenizers",
-    "max_new_tokens": "cut completions at different lengths",
-    "sampler": "drew completions differently",
-    "meteor": "matched METEOR's synonyms by different means",
-}
-"""what may differ in what is compared, and what it means if it does"""
-_LISTED = 5
-_NAMED = re.compile(r"(?P<name>[^=/\\,]+)=(?P<members>.+)")
-
-
 @dataclass(frozen=True)
 class Arm:
-    """One evaluation, or several of the same examples."""
+    """One evaluation, or several of the same examples whose mean is compared (seeds, the runs of a strategy)."""
 
     name: str
     members: tuple[Scores, ...]
@@ -243,13 +80,36 @@ class Arm:
         return np.array([column.fill_null(float("nan")).to_numpy() for column in columns], dtype=np.float64)
 
 
-def load_side(argument: str) -> Arm:
-    """Returns what `[NAME=]SCORES[,SCORES…]` means; each SCORES as `load_scores` takes it. UsageError as there, and
-    for an evaluation that is listed twice."""
+def load_scores(reference: str, *, finite: bool = False) -> Scores:
+    """Returns the scores of a JSON Lines file, of an evaluation's folder, or of a run (its path, or its name in the
+    runs folder): the evaluation of its last step. UsageError, with the line, for a file that is damaged; with `finite`,
+    also for NaN and infinities, which are missing values otherwise."""
+    path = _find_scores(reference)
+    if path.parent.parent.name == "eval" and Path(reference).name not in (path.name, path.parent.name):
+        console.narrate(f"{reference}: {path.parent.name}, the evaluation of its last step")
+    try:
+        rows = [
+            (number, parse(row, Score, f"{path}:{number}", hint="give each line its own id, the same in all files"))
+            for number, row in numbered_lines(path, growing=False, hint='each line should look like {"id": …, …}')
+        ]
+        summary = read_summary(path.parent) if path.name == SCORES and has_scores(path.parent) else None
+    except SmolsumError as error:
+        raise UsageError(error.message, hint=error.hint) from error
+    if not rows:
+        raise UsageError(f"{path} has no lines", hint="was the evaluation stopped before its first example?")
+    texts = {str(row.id): row.text for _, row in rows if row.text is not None}
+    return Scores(
+        _name(path, reference), path, _frame(rows, path, finite), texts, _origin(rows, summary, path), summary
+    )
+
+
+def load_arm(argument: str) -> Arm:
+    """Returns what `[NAME=]SCORES[,SCORES…]` means; each SCORES as for `load_scores`. UsageError as there, and for an
+    evaluation that is listed twice."""
     if Path(argument).exists():
         scores = load_scores(argument)
         return Arm(scores.name, (scores,))
-    named = _NAMED.fullmatch(argument)
+    named = _NAMED_ARM.fullmatch(argument)
     members = tuple(load_scores(part) for part in (named["members"] if named else argument).split(","))
     paths = [member.path.resolve() for member in members]
     if len(set(paths)) < len(paths):
@@ -257,57 +117,49 @@ def load_side(argument: str) -> Arm:
     return Arm(named["name"] if named else "+".join(member.name for member in members), members)
 
 
-def distinct(sides: Sequence[Arm], *, but: Arm | None = None) -> list[Arm]:
-    """Returns the sides without those that repeat another, or `but`: `runs/*` has `latest` and the baseline in it too.
-
-    What is left out is said on stderr. UsageError if nothing remains.
-    """
-    seen = {_files(but): but.name} if but else {}
+def distinct(arms: Sequence[Arm], *, baseline: Arm | None = None) -> list[Arm]:
+    """Returns the arms without those that repeat another or the baseline: `runs/*` contains `latest` and the baseline
+    too. What is left out is said on stderr. UsageError if nothing remains."""
+    seen = {_files(baseline): baseline.name} if baseline else {}
     kept = []
-    for side in sides:
-        if _files(side) in seen:
-            console.narrate(f"{side.name}: left out, as it is {seen[_files(side)]}")
+    for arm in arms:
+        if _files(arm) in seen:
+            console.narrate(f"{arm.name}: left out, as it is {seen[_files(arm)]}")
             continue
-        seen[_files(side)] = side.name
-        kept.append(side)
+        seen[_files(arm)] = arm.name
+        kept.append(arm)
     if not kept:
         raise UsageError("there is nothing to compare with the baseline but itself", hint="name other runs")
     return kept
 
 
-def _files(side: Arm) -> frozenset[Path]:
-    return frozenset(member.path.resolve() for member in side.members)
+def combine_seeds(arms: Sequence[Arm]) -> list[Arm]:
+    """Returns the arms, with runs whose settings differ only in name and seed made one arm.
 
-
-def combine_seeds(sides: Sequence[Arm]) -> list[Arm]:
-    """Returns the sides, with runs whose settings differ in nothing but name and seed made one side.
-
-    Runs with the same seed stay apart, since the second says nothing new. What was combined is said on stderr.
+    Runs with the same seed stay apart, since the second adds nothing. What was combined is said on stderr.
     """
-    groups: dict[str, list[Arm]] = {}
-    for number, side in enumerate(sides):
-        groups.setdefault(_configuration(side) or f"alone {number}", []).append(side)
+    groups: dict[str, list[tuple[Arm, Any]]] = {}
+    for number, arm in enumerate(arms):
+        settings, seed = _settings_and_seed(arm) or (f"alone {number}", None)
+        groups.setdefault(settings, []).append((arm, seed))
     combined = []
     for group in groups.values():
-        seeds = {_seed(side) for side in group}
-        if len(group) == 1 or len(seeds) < len(group):
-            combined += group
+        alike = [arm for arm, _ in group]
+        if len(group) == 1 or len({seed for _, seed in group}) < len(group):
+            combined += alike
             continue
-        together = Arm(f"{group[0].name} x{len(group)}", tuple(side.members[0] for side in group))
-        console.narrate(f"{together.name}: seeds of one configuration: {', '.join(side.name for side in group)}")
+        together = Arm(f"{alike[0].name} x{len(alike)}", tuple(arm.members[0] for arm in alike))
+        console.narrate(f"{together.name}: seeds of one configuration: {', '.join(arm.name for arm in alike)}")
         combined.append(together)
     return combined
 
 
-def check_comparable(sides: Sequence[Arm]) -> None:
-    """UsageError with every difference unless all evaluations are of the same examples, split, data, judge and task.
-
-    What only some of them state cannot be checked; a warning says so, and another one what else was not the same.
-    """
-    members = [member for side in sides for member in side.members]
-    first = members[0]
+def check_comparable(arms: Sequence[Arm]) -> None:
+    """Raises UsageError with every difference unless all evaluations are of the same examples, split, data, judge and
+    task. Warns about what only some of them state, and about other differences."""
+    first, *others = [member for arm in arms for member in arm.members]
     differences = []
-    for other in members[1:]:
+    for other in others:
         found = _id_differences(first, other)
         for key in ORIGIN:
             one, two = first.origin.get(key), other.origin.get(key)
@@ -318,10 +170,10 @@ def check_comparable(sides: Sequence[Arm]) -> None:
                 console.warn(f"{silent.path} does not state its {key}, so that could not be compared")
         if found:
             differences.append(f"{first.path} and {other.path}: {'; '.join(found)}")
-        for key, meaning in ASIDE.items():
-            ours, theirs = first.details.get(key), other.details.get(key)
-            if first.details and other.details and ours != theirs:
-                console.warn(f"{first.path} and {other.path} {meaning}: {ours} against {theirs}")
+        for key, meaning in _MAY_DIFFER.items():
+            ours, theirs = getattr(first.summary, key, None), getattr(other.summary, key, None)
+            if first.summary and other.summary and ours != theirs:
+                console.warn(f"{first.path} and {other.path} {meaning}: {ours or None} against {theirs or None}")
     if differences:
         raise UsageError(
             "not scores of the same examples and task by the same judge\n  " + "\n  ".join(differences),
@@ -329,21 +181,14 @@ def check_comparable(sides: Sequence[Arm]) -> None:
         )
 
 
-def shared_metrics(sides: Sequence[Arm], wanted: Sequence[str]) -> list[str]:
-    """Returns the metrics that every evaluation has, or those `wanted`; UsageError where one is lacking.
-
-    A warning names metrics that only some have.
-    """
-    members = [member for side in sides for member in side.members]
+def shared_metrics(arms: Sequence[Arm], wanted: Sequence[str]) -> list[str]:
+    """Returns the metrics that every evaluation has, or those `wanted`; UsageError if one is missing. Warns about
+    metrics that only some have."""
+    members = [member for arm in arms for member in arm.members]
     for metric in wanted:
         for member in members:
             if metric not in member.metrics:
-                close = get_close_matches(metric, member.metrics, n=1)
-                known = ", ".join(member.metrics)
-                raise UsageError(
-                    f"{member.path} has no metric {metric!r}",
-                    hint=f"did you mean {close[0]}?" if close else f"choose from {known}",
-                )
+                raise UsageError(f"{member.path} has no metric {metric!r}", hint=nearest(metric, member.metrics))
     if wanted:
         return list(dict.fromkeys(wanted))
     every = dict.fromkeys(metric for member in members for metric in member.metrics)
@@ -358,49 +203,140 @@ def shared_metrics(sides: Sequence[Arm], wanted: Sequence[str]) -> list[str]:
     return shared
 
 
+def _find_scores(reference: str) -> Path:
+    """The scores file that a path or the name of a run means; UsageError if there is none."""
+    runs_dir = Path(os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
+    given = Path(os.path.expanduser(reference))
+    path = next((p for p in (given, runs_dir / reference) if reference and p.exists()), None)
+    if path is None:
+        raise UsageError(
+            f"no scores at {reference!r}: neither a file, a folder nor a run in {runs_dir}",
+            hint="give a .jsonl file, the folder of an evaluation or a run",
+        )
+    if not path.is_dir():
+        return path
+    if (path / SCORES).exists():
+        return path / SCORES
+    evaluations = path if path.name == "eval" else RunPaths(path).evaluations
+    steps = {found.parent: _step(found.parent) for found in sorted(evaluations.glob(f"*/{SCORES}"))}
+    if not steps:
+        raise UsageError(f"{path} holds no {SCORES}", hint="smolsum train makes one for each stage of a run")
+    newest = [folder for folder, step in steps.items() if step == max(steps.values())]
+    if len(newest) > 1:
+        raise UsageError(
+            f"{path} holds {len(newest)} evaluations of its last step: {', '.join(f.name for f in newest)}",
+            hint=f"name one, e.g. {newest[0]}",
+        )
+    return newest[0] / SCORES
+
+
+def _step(folder: Path) -> int:
+    """The step that was evaluated; -1 if the evaluation does not state it."""
+    try:
+        step = read_summary(folder).step if has_scores(folder) else None
+    except SmolsumError as error:
+        raise UsageError(error.message, hint=error.hint) from error
+    return -1 if step is None else step
+
+
+def _name(path: Path, reference: str) -> str:
+    """The run's name if the run was named, run and evaluation if the evaluation was, else what the user typed."""
+    folder = path.parent
+    if path.name != SCORES or folder.parent.name != "eval":
+        return reference
+    run = folder.parent.resolve().parent.name
+    return f"{run}/{folder.name}" if Path(reference).name in (folder.name, SCORES) else run
+
+
+def _frame(rows: Sequence[tuple[int, Score]], path: Path, finite: bool) -> pl.DataFrame:
+    lines: dict[str, int] = {}
+    for number, row in rows:
+        if (first := lines.setdefault(str(row.id), number)) != number:
+            message = f"{path}:{number} has the id {str(row.id)!r} again, first seen in line {first}"
+            raise UsageError(message, hint="keep one line for each example")
+    names = dict.fromkeys(
+        key for _, row in rows for key, value in row.metrics.items() if isinstance(value, int | float)
+    )
+    if not names:
+        raise UsageError(f"{path} has no numeric field besides the id", hint="give each line numbers to compare")
+    columns = {
+        name: [_number(row.metrics.get(name), f"{path}:{number}", name, finite) for number, row in rows]
+        for name in names
+    }
+    return pl.DataFrame({"id": list(lines), **columns}, schema={"id": pl.String, **dict.fromkeys(columns, pl.Float64)})
+
+
+def _number(value: object, where: str, name: str, finite: bool) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, int | float):
+        problem = f"has {json.dumps(value, ensure_ascii=False)[:40]} in {name!r}, which is a number elsewhere"
+    elif isinstance(value, float) and not math.isfinite(value):
+        if not finite:
+            return None
+        problem = f"has {value} in {name!r}, which is not a finite number"
+    elif abs(value) > LARGEST:
+        problem = f"has a number in {name!r} that is too large to compute with (at most {LARGEST:g})"
+    else:
+        return float(value)
+    raise UsageError(f"{where} {problem}", hint="write null for a value that is missing")
+
+
+def _origin(rows: Sequence[tuple[int, Score]], summary: Summary | None, path: Path) -> dict[str, Any]:
+    """Split, data, judge and task: as the lines state them, else the summary."""
+    stated: dict[str, Any] = {}
+    for key in ORIGIN:
+        values = sorted({value for _, row in rows if (value := getattr(row, key)) is not None})
+        if len(values) > 1:
+            raise UsageError(
+                f"{path} mixes scores of {len(values)} kinds of {key}: {', '.join(values[:3])}",
+                hint=f"give a file for each {key}",
+            )
+        if values:
+            stated[key] = values[0]
+    if summary is None:
+        return stated
+    origin = {key: value for key in ("split", "judge") if (value := getattr(summary, key)) is not None}
+    if summary.task is not None:
+        prompting = [PROMPT] if summary.prompting is None else summary.prompting
+        origin["task"] = {key: value for key, value in summary.task.items() if key not in prompting}
+    # the summary of a run has the fingerprints of all splits, and its folder is called <label>-<split>
+    split = stated.get("split") or summary.split or path.parent.name.rpartition("-")[2]
+    if split in summary.data:
+        origin |= {"split": split, "data": summary.data[split].fingerprint}
+    return origin | stated
+
+
 def _id_differences(first: Scores, other: Scores) -> list[str]:
-    lacking = [
-        (lack, one.frame.join(two.frame, on="id", how="anti", maintain_order="left")["id"].to_list())
-        for lack, one, two in (("the second lacks", first, other), ("the first lacks", other, first))
-    ]
-    return [
-        f"{lack} {len(ids)} ids: {', '.join(ids[:_LISTED])}{', …' if len(ids) > _LISTED else ''}"
-        for lack, ids in lacking
-        if ids
-    ]
+    found = []
+    for lack, one, two in (("the second lacks", first, other), ("the first lacks", other, first)):
+        if ids := one.frame.join(two.frame, on="id", how="anti", maintain_order="left")["id"].to_list():
+            found.append(f"{lack} {len(ids)} ids: {', '.join(ids[:_LISTED])}{', …' if len(ids) > _LISTED else ''}")
+    return found
 
 
 def _show(value: Any, other: Any) -> str:
-    """A fact; of a table only what differs."""
+    """A value; of a table only what differs."""
     if isinstance(value, dict) and isinstance(other, dict):
         return ", ".join(f"{key} {part}" for key, part in value.items() if other.get(key) != part) or "{}"
     return str(value)
 
 
-def _run(side: Arm) -> RunPaths | None:
-    """The run that a side's only evaluation lies in."""
-    evaluations = side.members[0].path.resolve().parent.parent
+def _files(arm: Arm) -> frozenset[Path]:
+    return frozenset(member.path.resolve() for member in arm.members)
+
+
+def _settings_and_seed(arm: Arm) -> tuple[str, Any] | None:
+    """Settings without name and seed together with the evaluation's name, equal for seeds of one configuration, and
+    the seed; None if the arm is not the evaluation of a run."""
+    evaluations = arm.members[0].path.resolve().parent.parent
     run = RunPaths(evaluations.parent)
-    return run if len(side.members) == 1 and run.evaluations == evaluations and run.config.exists() else None
-
-
-def _settings(run: RunPaths) -> dict[str, Any]:
-    try:
-        return tomli.loads(run.config.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {run.config}: {error}", hint="restore it from a copy") from error
-
-
-def _configuration(side: Arm) -> str | None:
-    """Settings without name and seed, and the evaluation; equal for seeds of one configuration."""
-    run = _run(side)
-    if run is None:
+    if len(arm.members) > 1 or run.evaluations != evaluations or not run.config.exists():
         return None
-    settings = {key: value for key, value in _settings(run).items() if key != "run"}
-    settings["train"] = {key: value for key, value in settings.get("train", {}).items() if key != "seed"}
-    return f"{side.members[0].path.parent.name} {settings}"
-
-
-def _seed(side: Arm) -> Any:
-    run = _run(side)
-    return _settings(run).get("train", {}).get("seed") if run else None
+    try:
+        settings = {key: value for key, value in read_object(run.config).items() if key != "run"}
+    except SmolsumError as error:
+        raise UsageError(error.message, hint=error.hint) from error
+    train = dict(settings.pop("train", {}))
+    seed = train.pop("seed", None)
+    return f"{arm.members[0].path.parent.name} {settings} {train}", seed

@@ -399,11 +399,11 @@ def test_different_ids_are_refused(call: Call) -> None:
 
 def test_different_origins_are_refused(call: Call) -> None:
     """Another split, data or judge: every difference is listed."""
-    a = evaluation("a", "end", judged(1), judge={"model": "gpt", "rounds": 5, "steps": "x"})
-    b = evaluation("b", "end", judged(1), test="t2", judge={"model": "local", "rounds": 5, "steps": "x"}, split="test")
+    a = evaluation("a", "end", judged(1), judge="gpt, 5 rounds")
+    b = evaluation("b", "end", judged(1), test="t2", judge="local, 5 rounds", split="test")
     code, out, err = call(a, b)
     assert (code, out) == (2, "")
-    assert "data t1 against t2; judge model gpt against model local" in err
+    assert "data t1 against t2; judge gpt, 5 rounds against local, 5 rounds" in err
     rows = [{**row, "split": "validation"} for row in judged(1)]
     assert "split test against validation" in call(b, lines("c.jsonl", rows))[2]
 
@@ -448,10 +448,10 @@ def test_metric_that_one_side_lacks_is_warned_about(call: Call) -> None:
 
 
 BAD_FILES = [
-    ('{"id": 1, "x": 1}\n{"id": 2, "x": }\n', "bad.jsonl:2 is not JSON"),
-    ('{"id": 1, "x": 1}\n[1]\n', "bad.jsonl:2 is not a JSON object"),
-    ('{"id": 1, "x": 1}\n{"x": 2}\n', "bad.jsonl:2 has no id"),
-    ('{"id": 1, "x": 1}\n{"id": true, "x": 2}\n', "bad.jsonl:2 has an id that is neither text nor a whole number"),
+    ('{"id": 1, "x": 1}\n{"id": 2, "x": }\n', "bad.jsonl:2 is damaged: it is not a JSON object"),
+    ('{"id": 1, "x": 1}\n[1]\n', "bad.jsonl:2 is damaged: it is not a JSON object"),
+    ('{"id": 1, "x": 1}\n{"x": 2}\n', "bad.jsonl:2 is damaged: it has no id"),
+    ('{"id": 1, "x": 1}\n{"id": true, "x": 2}\n', "bad.jsonl:2 is damaged: id is 'True': expected int | str"),
     ('{"id": 1, "x": 1}\n{"id": 2, "x": 1}\n{"id": "1", "x": 2}\n', "bad.jsonl:3 has the id '1' again, first seen in "),
     ('{"id": 1, "x": 1}\n{"id": 2, "x": "one"}\n', "bad.jsonl:2 has \"one\" in 'x', which is a number elsewhere"),
     ('{"id": 1, "x": "one"}\n', "bad.jsonl has no numeric field"),
@@ -459,8 +459,8 @@ BAD_FILES = [
     ('{"id": 1, "x": 1, "split": "a"}\n{"id": 2, "x": 1, "split": "b"}\n', "mixes scores of 2 kinds of split: a, b"),
     ('{"id": 1, "x": 1e308}\n', "bad.jsonl:1 has a number in 'x' that is too large"),
     ('{"id": 1, "x": 1' + "0" * 400 + "}\n", "bad.jsonl:1 has a number in 'x' that is too large"),
-    ("\ufeff[", "bad.jsonl:1 is not JSON"),
-    ("[" * 100_000, "bad.jsonl:1 is not JSON"),
+    ("\ufeff[", "bad.jsonl:1 is damaged: it is not a JSON object"),
+    ("[" * 100_000, "bad.jsonl:1 is damaged: it is not a JSON object"),
 ]
 
 

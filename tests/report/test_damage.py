@@ -128,7 +128,7 @@ def test_scores_that_are_no_numbers(runs: Path) -> None:
     path = runs / "odd" / FILES["scores"]
     path.write_text(path.read_text().replace('"composite":', '"composite":NaN,"was":'))
     (out,) = report(runs).left_out
-    assert "scores.jsonl:1 composite is 'nan' and not a finite number" in out.reason
+    assert "scores.jsonl:1 has nan in 'composite', which is not a finite number" in out.reason
 
 
 def test_one_more_judge_costs_no_run(runs: Path) -> None:

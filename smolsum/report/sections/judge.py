@@ -10,7 +10,7 @@ from smolsum.report.collect import ReportInputs
 from smolsum.report.commands import judge_command
 from smolsum.report.document import DASH, Cell, CellSource, Figure, Table, letter, number, plain, words
 from smolsum.report.results import ConfigurationResult
-from smolsum.runs.records import SUMMARY
+from smolsum.runs.records import SUMMARY, Judging
 from smolsum.stats.correlation import correlate
 from smolsum.types import COMPOSITE
 
@@ -24,17 +24,16 @@ def noise_table(inputs: ReportInputs) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for evaluation in inputs.evaluations:
         name = evaluation.folder.parents[1].name if evaluation.step is not None else evaluation.folder.name
-        judging = evaluation.summary.get("judging", {})
+        judging = evaluation.summary.judging or Judging()
         path, command = evaluation.folder / SUMMARY, judge_command(inputs, evaluation)
         cells = [words(name)]
         for key in (*inputs.criteria, COMPOSITE):
             for part in ("round_sd", "icc") if key == COMPOSITE else ("round_sd",):
-                value = judging.get("noise", {}).get(key, {}).get(part)
+                value = getattr(judging.noise.get(key), part, None)
                 source = CellSource(path, f"judging.noise.{key}.{part}")
                 known = value is not None or not evaluation.judge
                 cells.append(number(value, plain(3), source, command=command) if known else DASH)
-        missing = judging.get("missing")
-        failed = None if missing is None else len(missing)
+        failed = None if judging.missing is None else len(judging.missing)
         cells.append(number(failed, plain(0), CellSource(path, "judging.missing"), command=command))
         rows.append(tuple(cells))
     columns = ("Evaluation", *map(str.title, inputs.criteria), "Composite", "Composite ICC", "Failed judgements")

@@ -244,7 +244,7 @@ def _lengths(
 def _target_of(inputs: ReportInputs) -> tuple[int, int]:
     """The target length and its tolerance in tokens; the study's if no run states them."""
     tasks = [run.config["task"] for run in inputs.trained]
-    tasks += [e.summary["task"] for e in inputs.baselines if e.summary.get("task")]
+    tasks += [e.summary.task for e in inputs.baselines if e.summary.task]
     task = tasks[0] if tasks else {}
     return task.get("target_tokens", 64), task.get("tolerance_tokens", 5)
 
@@ -253,7 +253,7 @@ def _length_row(name: str, one: ConfigurationResult) -> tuple[Cell, ...]:
     """The lengths of a configuration's completions, and how many are on target."""
     command = one.first.command
     cells = [one.cell(f"completions/{key}_length", show, command) for _, key, show in LENGTHS]
-    share, n = one.metric(ON_TARGET), int(one.first.summary["n"])
+    share, n = one.metric(ON_TARGET), one.first.summary.n
     if share is None:
         return (words(name), *cells, empty(command))
     count = round(share * n)

@@ -23,13 +23,13 @@ def provenance_table(inputs: ReportInputs) -> Table:
         ("Baselines", words(len(inputs.baselines))),
         ("Models", words(", ".join(inputs.models))),
         ("Test split fingerprint", Cell(str(first.scores.origin.get("data")), source=CellSource(path, "data"))),
-        ("Examples", number(first.summary["n"], plain(0), CellSource(path, "n"))),
+        ("Examples", number(first.summary.n, plain(0), CellSource(path, "n"))),
         ("Judge", judge),
     ]
-    if matchers := sorted({str(e.summary["meteor"]) for e in inputs.evaluations if e.summary.get("meteor")}):
+    if matchers := sorted({e.summary.meteor for e in inputs.evaluations if e.summary.meteor}):
         rows.append(("METEOR", words(", ".join(matchers))))
-    versions = sorted({str(run.info.get("versions", {}).get("smolsum")) for run in inputs.trained})
-    machines = sorted({str(run.info.get("machine", {}).get("system")) for run in inputs.trained})
+    versions = sorted({str(run.info.versions.get("smolsum")) for run in inputs.trained})
+    machines = sorted({str(run.info.machine.get("system")) for run in inputs.trained})
     rows.append(("smolsum", words(", ".join(versions)) if versions else DASH))
     rows.append(("Trained on", words(", ".join(machines)) if machines else DASH))
     return Table("S3", "Provenance", ("What", "Value"), tuple((words(what), value) for what, value in rows))
@@ -54,7 +54,7 @@ def limits(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> list
         found.append("No judge has scored these runs: lengths and overlap say little about quality.")
     else:
         found.append(f"Quality is the opinion of one judge ({inputs.judge}); no human has scored these summaries.")
-    if any("exact+stem" in str(e.summary.get("meteor")) for e in inputs.evaluations):
+    if any("exact+stem" in (e.summary.meteor or "") for e in inputs.evaluations):
         found.append("METEOR matched words and stems without WordNet's synonyms.")
     data = {run.config["data"]["path"] for run in inputs.trained}
     found.append(f"One data set ({', '.join(sorted(data)) or 'that of the baselines'}), one split, greedy decoding.")

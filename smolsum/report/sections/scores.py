@@ -43,10 +43,10 @@ _LONGEST = 420
 
 def headlines_table(inputs: ReportInputs) -> Table:
     """Returns Table S10: the task's headline metrics of every evaluation, formatted as the task does."""
-    titles = {h["metric"]: h["title"] for _, e in inputs.named_evaluations for h in e.summary.get("headlines", ())}
+    titles = {h.metric: h.title for _, e in inputs.named_evaluations for h in e.summary.headlines}
     rows = []
     for name, evaluation in inputs.named_evaluations:
-        texts = {h["metric"]: h["text"] for h in evaluation.summary.get("headlines", ())}
+        texts = {h.metric: h.text for h in evaluation.summary.headlines}
         cells = (
             _shown(evaluation, metric, texts[metric]) if metric in texts else _unknown(evaluation, metric)
             for metric in titles
@@ -71,7 +71,7 @@ def _unknown(evaluation: Evaluation, metric: str) -> Cell:
 
 
 def _has_facts(evaluation: Evaluation) -> bool:
-    return any(key.startswith(FACTS) for key in evaluation.summary["metrics"])
+    return any(key.startswith(FACTS) for key in evaluation.summary.metrics)
 
 
 @dataclass(frozen=True)
@@ -149,14 +149,14 @@ def panels_tables(inputs: ReportInputs) -> list[Table]:
     shown += [(f"{run.name}, {e.folder.name}", e) for run in inputs.trained for e in (*run.evaluations, *run.sampled)]
     panels: dict[str, dict[str, str]] = {}
     for _, evaluation in shown:
-        for panel in evaluation.summary.get("panels", ()):
-            panels.setdefault(panel["title"], {}).update({h["metric"]: h["title"] for h in panel["headlines"]})
+        for panel in evaluation.summary.panels:
+            panels.setdefault(panel.title, {}).update({h.metric: h.title for h in panel.headlines})
     tables = []
     for place, (title, columns) in enumerate(panels.items()):
         rows = []
         for name, evaluation in shown:
-            found = [panel for panel in evaluation.summary.get("panels", ()) if panel["title"] == title]
-            texts = {h["metric"]: h["text"] for panel in found for h in panel["headlines"]}
+            found = [panel for panel in evaluation.summary.panels if panel.title == title]
+            texts = {h.metric: h.text for panel in found for h in panel.headlines}
             if texts:
                 cells = (_shown(evaluation, key, texts[key]) if key in texts else DASH for key in columns)
                 rows.append((words(name), *cells))
@@ -167,7 +167,7 @@ def panels_tables(inputs: ReportInputs) -> list[Table]:
 def errors_table(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> Table:
     """Returns Table S6: the share of the examples with each error; an example may have several."""
     evaluations = [*(one.first for one in results), *inputs.evaluations]
-    keys = dict.fromkeys(key for e in evaluations for key in e.summary["metrics"] if key.startswith(ERRORS))
+    keys = dict.fromkeys(key for e in evaluations for key in e.summary.metrics if key.startswith(ERRORS))
     names = [key.removeprefix(ERRORS) for key in keys]
     shown: list[tuple[str, ConfigurationResult | Evaluation]] = [
         *((one.name, one) for model in inputs.models if (one := baseline_of(inputs, model)) is not None),
@@ -175,7 +175,7 @@ def errors_table(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -
         *((e.folder.name, e) for e in inputs.baselines),
     ]
     rows = [(words(one.model), words(name), *(_share(inputs, one, error) for error in names)) for name, one in shown]
-    meanings = {k: v for e in inputs.evaluations for k, v in e.summary.get("errors", {}).items()}
+    meanings = {k: v for e in inputs.evaluations for k, v in e.summary.errors.items()}
     note = "; ".join(f"{name}: {meanings[name]}" for name in names if name in meanings)
     columns = ("Model", "Configuration", *map(sentence, names))
     return Table("S6", "Error taxonomy", columns, tuple(rows), (f"{sentence(note)}.",) if note else ())
@@ -209,6 +209,6 @@ def samples_tables(inputs: ReportInputs, results: Sequence[ConfigurationResult])
 
 
 def _completion(evaluation: Evaluation, key: str) -> Cell:
-    text = evaluation.texts.get(key, "")
+    text = evaluation.scores.texts.get(key, "")
     cut = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
     return Cell(cut or "(empty)", source=CellSource(evaluation.folder / SCORES, key))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 from smolsum.config.study import SIGNALS
 from smolsum.errors import SmolsumError
-from smolsum.files import read_jsonl
 from smolsum.report.collect import ReportInputs, TrainedRun
 from smolsum.report.commands import judge_command, train_command
 from smolsum.report.document import DASH, Cell, CellSource, Table, empty, number, plain, words
-from smolsum.report.records import asked as is_asked
-from smolsum.runs.records import SUMMARY
+from smolsum.runs.records import SUMMARY, Judging, SampledRollout, read_lines
 
 HYPERPARAMETERS = (
     ("Learning rate", "optimizer.learning_rate"),
@@ -58,14 +57,14 @@ def data_tables(inputs: ReportInputs, *, prompts: str = "Prompt", references: bo
     `prompts` is what the report calls a prompt; `references` says that every prompt of the task has one.
     """
     first = inputs.evaluations[0]
-    corpora = {run.model: run for run in inputs.trained if "corpus" in run.info}
+    corpora = {run.model: run for run in inputs.trained if run.info.corpus is not None}
     some = next(iter(corpora.values()), None)
     sizes: list[tuple[Cell, ...]] = []
     for split in ("train", "validation", "test"):
         if some is not None:
             cell = _corpus_cell(some, split, "examples")
         elif split == "test":
-            cell = number(first.summary["n"], plain(0), CellSource(first.folder / SUMMARY, "n"))
+            cell = number(first.summary.n, plain(0), CellSource(first.folder / SUMMARY, "n"))
         else:
             cell = empty(train_command(inputs, inputs.models[0]))
         sizes.append((words(split.title()), cell))
@@ -78,7 +77,7 @@ def data_tables(inputs: ReportInputs, *, prompts: str = "Prompt", references: bo
         rows: list[tuple[Cell, ...]] = []
         for model in inputs.trainable:
             run = corpora.get(model)
-            if run is not None and run.info["corpus"][split].get(of) is not None:
+            if run is not None and _corpus(run, split, of) is not None:
                 rows.append((words(model), *(_corpus_cell(run, split, of, size) for size in _SIZES)))
             elif run is None and (of != "references" or references):
                 rows.append((words(model), *[empty(train_command(inputs, model))] * len(_SIZES)))
@@ -87,11 +86,13 @@ def data_tables(inputs: ReportInputs, *, prompts: str = "Prompt", references: bo
     return [*tables, _first_prompts(inputs, prompts)]
 
 
+def _corpus(run: TrainedRun, *keys: str) -> Any:
+    return reduce(getattr, keys, run.info.corpus)
+
+
 def _corpus_cell(run: TrainedRun, *keys: str) -> Cell:
     """A number of the corpus in run.json, by its keys."""
-    value = run.info["corpus"]
-    for key in keys:
-        value = value[key]
+    value = _corpus(run, *keys)
     digits = 1 if keys[-1] in ("mean", "std") else 0
     return number(value, plain(digits), CellSource(run.paths.info, f"corpus.{'.'.join(keys)}"))
 
@@ -102,18 +103,18 @@ def _first_prompts(inputs: ReportInputs, called: str) -> Table:
     for run in inputs.trained:
         path = run.paths.completions(1)
         try:
-            asked = [row for row in read_jsonl(path) if is_asked(row)][:_SHOWN_PROMPTS]
+            asked = [row for row in read_lines(path, SampledRollout) if row.messages][:_SHOWN_PROMPTS]
         except SmolsumError:
             continue
         if not asked:
             continue
-        if not any(row["references"] for row in asked):
+        if not any(row.references for row in asked):
             columns, title = columns[:2], f"The first {called.lower()}s"
         rows = tuple(
             (
-                words(row["prompt_id"]),
-                Cell(_excerpt(row["messages"][-1]["content"]), source=CellSource(path, "messages")),
-                words(_excerpt(" / ".join(row["references"]))),
+                words(row.prompt_id),
+                Cell(_excerpt(row.messages[-1].content), source=CellSource(path, "messages")),
+                words(_excerpt(" / ".join(row.references))),
             )[: len(columns)]
             for row in asked
         )
@@ -141,9 +142,9 @@ def judged_metrics_tables(inputs: ReportInputs) -> list[Table]:
         if judged is None:
             rows.append((*head, *[empty(judge_command(inputs, inputs.evaluations[0]))] * 2))
             continue
-        judging, path = judged.summary["judging"], judged.folder / SUMMARY
-        threshold = number(judging["thresholds"].get(name), plain(2), CellSource(path, f"judging.thresholds.{name}"))
-        prompt = str(judging["prompts"].get(name, DASH.text))[:8]
+        judging, path = judged.summary.judging or Judging(), judged.folder / SUMMARY
+        threshold = number(judging.thresholds.get(name), plain(2), CellSource(path, f"judging.thresholds.{name}"))
+        prompt = judging.prompts.get(name, DASH.text)[:8]
         rows.append((*head, threshold, Cell(prompt, source=CellSource(path, f"judging.prompts.{name}"))))
     n = len(inputs.criteria)
     rows.append((words("Composite"), words(f"Sum of all {n}, at most {n}.0"), DASH, DASH))
@@ -156,8 +157,8 @@ def signals_table(inputs: ReportInputs, always: Sequence[str] = ()) -> Table:
     used = dict.fromkeys(
         name for run in inputs.trained for stage in run.config["stages"].values() for name in stage["rewards"]
     )
-    own = {name: one for e in inputs.evaluations for name, one in e.summary.get("signals", {}).items()}
-    known = {name: (name, one["range"], one["meaning"]) for name, one in own.items()} | SIGNALS
+    own = {name: one for e in inputs.evaluations for name, one in e.summary.signals.items()}
+    known = {name: (name, one.range, one.meaning) for name, one in own.items()} | SIGNALS
     rows = []
     for name in dict.fromkeys((*always, *used)):
         described = known.get(name, (name, DASH.text, DASH.text))
@@ -236,7 +237,7 @@ def _stage(run: TrainedRun, name: str, *, mixed: bool) -> tuple[Cell, ...]:
     return (
         words(run.name),
         words(name),
-        number(run.info["steps"][name], plain(0), CellSource(run.paths.info, f"steps.{name}")),
+        number(run.info.steps[name], plain(0), CellSource(run.paths.info, f"steps.{name}")),
         *(cell(DASH.text if value is None else str(value), field) for value, field in own),
         *([cell(_shares(stage.get("mix") or {}), "mix")] if mixed else []),
         cell(_shares(stage["rewards"]), "rewards"),

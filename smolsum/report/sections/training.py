@@ -151,7 +151,7 @@ def stages_tables(inputs: ReportInputs) -> list[Table]:
     errors = dict.fromkeys(
         key
         for _, e in evaluations
-        for key, value in e.summary["metrics"].items()
+        for key, value in e.summary.metrics.items()
         if key.startswith(ERRORS) and value is not None
     )
     rows = []
@@ -190,7 +190,7 @@ def curve_figures(inputs: ReportInputs, watched: Sequence[tuple[str, str]] = ())
 def _watched(runs: Sequence[TrainedRun]) -> list[tuple[str, str]]:
     """The metrics of steps and validations that the task of the runs watches, with their titles."""
     known = {key for run in runs for row in run.metrics for key in row}
-    watched = {name: keys for run in runs for name, keys in run.last.summary.get("watched", {}).items()}
+    watched = {name: keys for run in runs for name, keys in run.last.summary.watched.items()}
     found = []
     for prefix, suffix in (("", ""), ("validation/", ", validation")):
         for name, keys in watched.items():
@@ -258,7 +258,7 @@ def cost_table(inputs: ReportInputs) -> Table:
 
 
 def _judge_usage(inputs: ReportInputs, run: TrainedRun) -> tuple[Cell, ...]:
-    usage = run.last.summary.get("judging", {}).get("usage", {})
+    usage = run.last.summary.judging.usage if run.last.summary.judging else {}
     command, source = judge_command(inputs, run.last), CellSource(run.last.folder / SUMMARY, "judging.usage")
     counts = [
         number(usage.get(key), plain(0), source, command=command) for key in ("calls", "input_tokens", "output_tokens")
