@@ -54,7 +54,8 @@ def watch(
         raise UsageError("--once and --json cannot be combined", hint="leave one out")
 
     from smolsum.runs.paths import open_run
-    from smolsum.watch.launch import document, whole
+    from smolsum.runs.reader import read_run
+    from smolsum.watch.snapshot import as_document
 
     folder = runs_folder(runs_dir)
     interactive = not (once or as_json) and sys.stdout.isatty() and able_to_draw()
@@ -63,7 +64,7 @@ def watch(
         return
     second = open_run(other, folder) if other else None
     if as_json:
-        documents = [document(whole(each)) for each in (paths, second) if each]
+        documents = [as_document(read_run(each)) for each in (paths, second) if each]
         answer = documents[0] if second is None else {"schema_version": 1, "runs": documents}
         console.data(json.dumps(answer, indent=2, allow_nan=False))
         return
@@ -82,14 +83,15 @@ def able_to_draw() -> bool:
 
 def print_page(paths: RunPaths, second: RunPaths | None, *, ascii: bool) -> None:
     """Prints the page to stdout, in the size of the terminal or of $COLUMNS and $LINES."""
-    from smolsum.watch.launch import plain_page, whole
+    from smolsum.runs.reader import read_run
+    from smolsum.watch.layout import plain_page
     from smolsum.watch.snapshot import ViewOptions
 
     size = shutil.get_terminal_size(PAGE_SIZE)
     encoding = sys.stdout.encoding or "ascii"
-    look = ViewOptions(ascii=ascii or not encoding.lower().startswith("utf"))
-    other = whole(second) if second else None
-    for line in plain_page(whole(paths), other, look, size.columns, size.lines):
+    options = ViewOptions(ascii=ascii or not encoding.lower().startswith("utf"))
+    other = read_run(second) if second else None
+    for line in plain_page(read_run(paths), other, options, size.columns, size.lines):
         console.data(line.encode(encoding, "replace").decode(encoding))  # a completion may contain any character
 
 
@@ -105,7 +107,7 @@ def show(paths: RunPaths, second: RunPaths | None, *, ascii: bool, readonly: boo
 
     other = Run(second) if second else None
     _ask_the_terminal_for_its_size()
-    app = WatchApp(Run(paths), other, look=ViewOptions(ascii=ascii), readonly=readonly)
+    app = WatchApp(Run(paths), other, options=ViewOptions(ascii=ascii), readonly=readonly)
     _forget_keys()
     app.run()
     after = Run(paths)
@@ -144,7 +146,7 @@ def _newest(folder: Path, *, ask: bool) -> RunPaths | None:
         hint = "smolsum train --model tiny makes one; if runs are elsewhere, --runs-dir DIR"
         raise UsageError(f"no runs in {folder}", hint=hint)
     if ask:
-        from smolsum.watch.launch import at_work
+        from smolsum.runs.listing import at_work
 
         working = at_work(found)
         if len(working) > 1:

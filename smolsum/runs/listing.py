@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -99,3 +99,14 @@ def _evaluation(folder: Path) -> Listed:
     return Listed(
         folder.name, str(folder), "evaluation", state, None, None, task, model, "", "", hint, *_metrics(summary)
     )
+
+
+def at_work(runs: Sequence[RunPaths]) -> list[RunPaths]:
+    """Returns the runs that are starting, running or paused now, in the same order."""
+    found = []
+    for paths in runs:
+        run = Run(paths)
+        run.poll_status()
+        if run_state(run, datetime.now(UTC)).alive:
+            found.append(paths)
+    return found

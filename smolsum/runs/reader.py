@@ -257,6 +257,14 @@ class Run:
             self.series.setdefault(name, Series()).extend(steps, values)
 
 
+def read_run(paths: RunPaths, timeout_s: float = 60.0) -> Run:
+    """Returns a run read to its end, in at most `timeout_s` seconds."""
+    run, until = Run(paths), time.monotonic() + timeout_s
+    while run.poll(timeout_s) and run.behind() and time.monotonic() < until:
+        pass
+    return run
+
+
 def read_leniently(path: Path) -> Summary:
     """Returns what is right in a summary.json; an empty summary for a file that cannot be read."""
     try:

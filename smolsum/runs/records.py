@@ -501,7 +501,7 @@ def salvage(value: object, kind: type[R], problems: list[str] | None = None) -> 
     return None if found is _WRONG else cast(R, found)
 
 
-def checked(kind: type[Struct], row: dict[str, Any]) -> dict[str, Any]:
+def checked(kind: type[Struct], row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the row; TypeError unless it can be read again as `kind`."""
     try:
         msgspec.convert(_gathered(row, kind), kind)
@@ -510,7 +510,7 @@ def checked(kind: type[Struct], row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def encode(kind: type[Struct], row: dict[str, Any], *, indent: int | None = None) -> bytes:
+def encode(kind: type[Struct], row: Mapping[str, Any], *, indent: int | None = None) -> bytes:
     """Returns a row of `kind` as JSON in UTF-8 with a line end, its keys in their order. TypeError for a row that could
     not be read again, ValueError for NaN and infinities."""
     return to_json(checked(kind, row), indent=indent)

@@ -1,7 +1,7 @@
-"""What an expert would notice in a run, as sentences with advice.
+"""Alerts: what an expert would notice in a run, as sentences with advice.
 
-Each signal is a function from a run to its sentence, or None; SIGNALS lists them, the gravest first. Limits are ours,
-set where the numbers of the study and of the built-in runs part from those of runs that learn nothing.
+Each check is a function from a run to an alert, or None; CHECKS lists them, the most serious first. The limits are
+ours, set between the numbers of the study and the built-in runs and those of runs that learn nothing.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Literal
 from smolsum.runs.reader import Run
 
 WINDOW = 50
-"""Steps that a signal looks back."""
+"""The newest steps that a check looks at."""
 ENOUGH = 20
-"""Steps of a stage before which nothing is said about its course."""
+"""Steps of a stage before its trends are judged."""
 
 
 @dataclass(frozen=True)
 class Alert:
-    """A sentence, what to do about it, and how grave it is."""
+    """A sentence, what to do about it, and how serious it is."""
 
     level: Literal["trouble", "warning", "note"]
     sentence: str
@@ -29,9 +29,9 @@ class Alert:
 
 
 def find_alerts(run: Run) -> list[Alert]:
-    """Returns what there is to say about a run, the gravest first."""
-    found = [signal for check in SIGNALS if (signal := check(run)) is not None]
-    return sorted(found, key=lambda signal: ("trouble", "warning", "note").index(signal.level))
+    """Returns the alerts of a run, the most serious first."""
+    found = [alert for check in CHECKS if (alert := check(run)) is not None]
+    return sorted(found, key=lambda alert: ("trouble", "warning", "note").index(alert.level))
 
 
 def _not_finite(run: Run) -> Alert | None:
@@ -93,7 +93,7 @@ def _clip(run: Run) -> Alert | None:
     if fmean(shares) > 0.2:
         return Alert(
             "warning",
-            f"{fmean(shares):.0%} of what is learnt from was clipped in the last {len(shares)} steps",
+            f"{fmean(shares):.0%} of the policy ratios were clipped in the last {len(shares)} steps",
             "lower optimizer.learning_rate, or sample more often",
         )
     return None
@@ -146,7 +146,7 @@ def _dominated(run: Run) -> Alert | None:
         return None
     return Alert(
         "warning",
-        f"{name} makes {most / total:.0%} of the reward's spread: the other signals are hardly heard",
+        f"{name} makes {most / total:.0%} of the reward's spread: the other signals hardly count",
         f"lower stages.{run.stage}.rewards.{name}, or grpo.advantage_scale=gdpo",
     )
 
@@ -213,7 +213,7 @@ def _off_target(run: Run) -> Alert | None:
     )
 
 
-SIGNALS: tuple[Callable[[Run], Alert | None], ...] = (
+CHECKS: tuple[Callable[[Run], Alert | None], ...] = (
     _not_finite,
     _no_spread,
     _flat_spread,

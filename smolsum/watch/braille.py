@@ -1,6 +1,6 @@
-"""Lines in a terminal: a pure function from points to characters, two by four dots each, or plain ASCII.
+"""Line charts in a terminal: from points to braille characters of two by four dots, or plain ASCII.
 
-Lines stay apart without colour: each can have a letter at its right end, and a pattern of its own.
+Lines can be told apart without colour: each has a pattern, and a letter at its right end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from smolsum.runs.series import Point
 Pattern = Literal["solid", "dotted", "band", "rule"]
 BLANK = 0x2800
 SMALLEST = 1e-300
-"""What a log scale takes for 0."""
+"""Smaller values count as 0 on a log scale."""
 # the bit of each dot of a braille character, by row and column (Unicode 16.0, chapter 21)
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 HEIGHTS = "_.-:=+*#"
@@ -24,7 +24,7 @@ ASCII = {"solid": "*", "dotted": "o", "band": ":", "rule": "-"}
 
 @dataclass(frozen=True)
 class Trace:
-    """What is drawn as one: points in order of step, or a level across the whole width (`rule`)."""
+    """One line of a chart: points in order of step, or a level across the whole width (`rule`)."""
 
     points: tuple[Point, ...] = ()
     pattern: Pattern = "solid"
@@ -33,7 +33,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Lines of equal length, and for each character the number of the trace that it shows, -1 for none."""
+    """Lines of equal length, and for each character the index of the trace that it shows; -1 for none."""
 
     lines: tuple[str, ...]
     owners: tuple[tuple[int, ...], ...]
@@ -51,7 +51,7 @@ def draw(
 ) -> Drawing:
     """Returns `height` lines of `width` characters with the traces between the steps `x` and the values `y`.
 
-    Later traces are on top. What lies outside is cut off at the edge; with `log` so is what is not positive.
+    Later traces are on top. Values outside are cut off at the edge, and with `log` those that are not positive.
     """
     columns, rows = (width, height) if ascii else (2 * width, 4 * height)
     cells = [[0] * width for _ in range(height)]
@@ -73,7 +73,7 @@ def draw(
 
 
 def heights(points: Sequence[Point], width: int, *, x: tuple[float, float], y: tuple[float, float]) -> str:
-    """Returns a course in one line of ASCII, from `_` at the bottom y[0] to `#` at the top y[1]."""
+    """Returns points as one line of ASCII, from `_` at y[0] to `#` at y[1]."""
     means: list[float | None] = [None] * width
     for point in points:
         means[round((point.step - x[0]) / (x[1] - x[0]) * (width - 1)) if x[1] > x[0] else 0] = point.mean
@@ -83,7 +83,7 @@ def heights(points: Sequence[Point], width: int, *, x: tuple[float, float], y: t
 
 
 def row_of(value: float, rows: int, y: tuple[float, float], log: bool = False) -> int:
-    """Returns the row, 0 at the top, in which a value lies between the bottom y[0] and the top y[1]."""
+    """Returns the row of a value, 0 at the top, between y[0] at the bottom and y[1] at the top."""
     if log:
         value, y = math.log10(max(value, y[0])), (math.log10(y[0]), math.log10(y[1]))
     share = (value - y[0]) / (y[1] - y[0]) if y[1] > y[0] else 0.5
@@ -91,10 +91,8 @@ def row_of(value: float, rows: int, y: tuple[float, float], log: bool = False) -
 
 
 def bounds(values: Sequence[float], *, log: bool = False) -> tuple[float, float]:
-    """Returns the least and the greatest value that a chart shows: those given, apart if they are one, positive if log.
-
-    (0, 1) without any; (0.1, 1) on a log scale.
-    """
+    """Returns the ends of a scale: the least and the greatest finite value (positive if `log`), widened if they are
+    equal; (0, 1) without any value, (0.1, 1) on a log scale."""
     kept = [value for value in values if math.isfinite(value) and (value > SMALLEST or not log)]
     if not kept:
         return (0.1, 1.0) if log else (0.0, 1.0)
@@ -108,7 +106,7 @@ def bounds(values: Sequence[float], *, log: bool = False) -> tuple[float, float]
 
 
 def _inked(pattern: Pattern, column: int, row: int, ascii: bool) -> bool:
-    """Whether a dot of a pattern is set."""
+    """Whether the pattern has a dot here."""
     match pattern:
         case "solid":
             return True
@@ -123,7 +121,7 @@ def _inked(pattern: Pattern, column: int, row: int, ascii: bool) -> bool:
 def _spans(
     trace: Trace, columns: int, rows: int, x: tuple[float, float], y: tuple[float, float], log: bool
 ) -> list[tuple[int, int] | None]:
-    """The rows that a trace fills in each column, from the upper to the lower, joined to the column before."""
+    """The rows that a trace fills in each column, from upper to lower, joined to the column before."""
     if trace.pattern == "rule":
         inside = y[0] <= trace.level <= y[1]
         row = row_of(trace.level, rows, y, log) if inside else 0
@@ -155,7 +153,7 @@ def _spans(
 
 
 def _bridge(values: list[float | None]) -> None:
-    """Fills the columns between two known ones along the straight line, in place."""
+    """Fills the columns between two known ones along a straight line, in place."""
     before = -1
     for place, value in enumerate(values):
         if value is None:

@@ -1,10 +1,6 @@
-"""All charts of a small terminal: a line each, and beside it that of a second run.
+"""The charts: which metrics each one shows, drawn as braille with a legend, or as one line each on a small terminal.
 
-Which metrics stand in which chart, as the run has them: what a task rewards and measures is named by the run.
-
-What the letters of a chart mean, with the newest value of each curve.
-
-How a chart of a run, and of a second one beside it, becomes lines of text.
+A second run is drawn beside the first. What a task rewards and measures is read from the run.
 """
 
 from __future__ import annotations
@@ -23,14 +19,14 @@ from smolsum.watch.pane import CURVES, DIM, RED, Pane, number
 from smolsum.watch.snapshot import Snapshot, ViewOptions
 
 RUNS = "AB"
-"""the letters of two runs that are compared; no curve has them, whatever their case"""
+"""Letters of two compared runs; no curve has one of them in either case."""
 HEADLINES = 3
-"""Headline metrics beside the reward in the chart of validations."""
+"""Headline metrics in the chart of validations, besides the reward."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A metric in a chart: its letter stands at the end of its line."""
+    """A metric in a chart; its letter marks the end of its line."""
 
     metric: str
     letter: str
@@ -39,7 +35,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Chart:
-    """A title, its curves as the run has them, a band between two metrics, and levels with what they mean."""
+    """A title, the curves that a run has, a band between two metrics, and named levels."""
 
     title: str
     curves: Callable[[Run], list[Curve]]
@@ -47,7 +43,7 @@ class Chart:
     levels: Callable[[Run], dict[str, float]] = lambda run: {}
     log: bool = False
     least: float | None = None
-    """where the scale begins at the most, and on a log scale at the least"""
+    """the scale begins here or below; a log scale begins here or above"""
 
 
 def _fixed(*curves: tuple[str, str, str]) -> Callable[[Run], list[Curve]]:
@@ -55,7 +51,7 @@ def _fixed(*curves: tuple[str, str, str]) -> Callable[[Run], list[Curve]]:
 
 
 def _rewards(run: Run) -> list[Curve]:
-    """The total, each signal by its name, and the total of the validations."""
+    """The total reward, each signal by its name, and the total of the validations."""
     parts = [name.removeprefix("rewards/").removesuffix("/mean") for name in run.named("rewards/", "/mean")]
     found = _fixed(("reward", "R", "reward"))(run)
     if len(parts) > 1 or not found:
@@ -67,7 +63,7 @@ def _rewards(run: Run) -> list[Curve]:
 
 
 def _validation(run: Run) -> list[Curve]:
-    """The reward, and the first headlines of the run's task that are shares or scores: a count would flatten them."""
+    """The reward and the first headlines that are shares or scores: a count would flatten them."""
     reward = _fixed(("validation/reward", "v", "reward"))(run)
     heads = [(f"validation/{metric}", title) for metric, title in run.headlines.items()]
     fitting = [
@@ -80,7 +76,7 @@ def _validation(run: Run) -> list[Curve]:
 
 
 def letters(names: Iterable[str], *, taken: str = "") -> list[str]:
-    """Returns a letter for each name, one of its own where that is free, else the next in the alphabet."""
+    """Returns a letter for each name: the first free one of the name, else the first free one of the alphabet."""
     used = set(taken + RUNS.lower())
     found = []
     for name in names:
@@ -91,7 +87,7 @@ def letters(names: Iterable[str], *, taken: str = "") -> list[str]:
 
 
 def _length_levels(run: Run) -> dict[str, float]:
-    """The wanted length with its tolerance, in runs that count who keeps to it: other tasks have none."""
+    """The target length with its tolerance, in runs that measure it; other tasks have none."""
     target, tolerance = run.settings.task.target_tokens, run.settings.task.tolerance_tokens
     if not target or "length/within_tol" not in run.series:
         return {}
@@ -130,7 +126,7 @@ CHARTS = (
         ),
         least=0.0,
     ),
-    # below a millionth sampler and trainer agree but for rounding
+    # below a millionth sampler and trainer differ only by rounding
     Chart(
         "KL, mismatch",
         _fixed(("kl", "k", "kl"), ("sampling/mismatch_k3", "m", "sampler mismatch")),
@@ -147,19 +143,19 @@ CHARTS = (
 
 
 LEAST_ROWS = 5
-"""Rows of a drawing that a legend leaves at least."""
+"""Rows that a legend leaves for the drawing."""
 MOST_LINES = 3
 
 
-def legend(board: Snapshot, spec: Chart, *, room: int, width: int, height: int) -> tuple[str, list[Text]]:
-    """Returns the note in the title, of at most `room` characters, and lines below the drawing for what it cannot hold.
+def legend(snapshot: Snapshot, spec: Chart, *, room: int, width: int, height: int) -> tuple[str, list[Text]]:
+    """Returns the note in the title, of at most `room` characters; where that is too short, lines below the drawing.
 
-    Names go before brevity: with lines enough every curve is named, without them the letters have their values alone.
+    With enough lines every curve has its name; otherwise only its letter and value.
     """
-    curves, others, levels = spec.curves(board.run), _others(board, spec), [*spec.levels(board.run)][:1]
-    named = short = [_value(board, spec, curve) for curve in curves]
+    curves, others, levels = spec.curves(snapshot.run), _others(snapshot, spec), [*spec.levels(snapshot.run)][:1]
+    named = short = [_value(snapshot, spec, curve) for curve in curves]
     if len(curves) > 1 or others:
-        marks = _letters(board, curves)
+        marks = _letters(snapshot, curves)
         short = [f"{mark} {value}" for mark, value in zip(marks, named, strict=True)]
     if len(curves) > 1:
         named = [f"{mark} {curve.name} {value}" for mark, curve, value in zip(marks, curves, named, strict=True)]
@@ -174,15 +170,15 @@ def legend(board: Snapshot, spec: Chart, *, room: int, width: int, height: int) 
     return _fitting([*short, *others, *levels], room), []
 
 
-def _letters(board: Snapshot, curves: Sequence[Curve]) -> list[str]:
-    """What stands at the end of each curve: of two runs the letter of the run at its first."""
+def _letters(snapshot: Snapshot, curves: Sequence[Curve]) -> list[str]:
+    """The letter at the end of each curve; of two runs, the first curve has the letter of its run."""
     letters = [curve.letter for curve in curves]
-    return letters if board.other is None else [RUNS[0], *letters[1:]]
+    return letters if snapshot.other is None else [RUNS[0], *letters[1:]]
 
 
-def _value(board: Snapshot, spec: Chart, curve: Curve) -> str:
-    """The newest value, with the band around it; of a stage that is over, how long there were any."""
-    run = board.run
+def _value(snapshot: Snapshot, spec: Chart, curve: Curve) -> str:
+    """The newest value, with the band around it; of an earlier stage, the step of the last value."""
+    run = snapshot.run
     last = run.series[curve.metric].last_step or 0
     if last < run.stage_began.get(run.stage, 0):
         return f"until {last}"
@@ -193,16 +189,16 @@ def _value(board: Snapshot, spec: Chart, curve: Curve) -> str:
     return value
 
 
-def _others(board: Snapshot, spec: Chart) -> list[str]:
+def _others(snapshot: Snapshot, spec: Chart) -> list[str]:
     """The newest value of the second run's first curve."""
-    curves = spec.curves(board.run)[:1]
-    if board.other is None or not curves or curves[0].metric not in board.other.series:
+    curves = spec.curves(snapshot.run)[:1]
+    if snapshot.other is None or not curves or curves[0].metric not in snapshot.other.series:
         return []
-    return [f"{RUNS[1]} {number(board.other.last(curves[0].metric))}"]
+    return [f"{RUNS[1]} {number(snapshot.other.last(curves[0].metric))}"]
 
 
 def _wrapped(parts: Sequence[str], width: int) -> list[str]:
-    """The parts in lines of at most `width` characters, none broken."""
+    """The parts in lines of at most `width` characters, without breaking a part."""
     lines: list[str] = []
     for part in parts:
         if lines and len(lines[-1]) + 2 + len(part) <= width:
@@ -213,7 +209,7 @@ def _wrapped(parts: Sequence[str], width: int) -> list[str]:
 
 
 def _fitting(parts: Sequence[str], room: int) -> str:
-    """As many of the parts, from the first, as have room; at least one."""
+    """As many of the first parts as fit; at least one."""
     shown = list(parts)
     while len(shown) > 1 and len("  ".join(shown)) > room:
         shown.pop()
@@ -234,29 +230,29 @@ class Layer:
     style: str
 
 
-def chart(board: Snapshot, width: int, height: int, spec: Chart) -> Pane:
+def chart(snapshot: Snapshot, width: int, height: int, spec: Chart) -> Pane:
     """Returns a chart of `width` x `height` characters: scale on the left, letters of the curves on the right.
 
-    Below it a line of steps, and what the letters mean, where there is room and the title has none.
+    Below it are the steps, and the legend if the title has no room for it.
     """
-    look = board.look
-    log = spec.log != look.log
+    options = snapshot.options
+    log = spec.log != options.log
     title = f"{spec.title}{' log' if log else ''}"
-    layers = _layers(board, spec)
+    layers = _layers(snapshot, spec)
     points = [point for layer in layers for point in layer.trace.points]
     if not points:
-        return Pane(title, "", (Text(_nothing(board), style=DIM),))
+        return Pane(title, "", (Text(_nothing(snapshot), style=DIM),))
     axis = height >= AXIS_FROM
-    note, below = legend(board, spec, room=width - len(title) - 6, width=width, height=height - axis)
+    note, below = legend(snapshot, spec, room=width - len(title) - 6, width=width, height=height - axis)
     x, values = reach(points), [v for p in points for v in (p.low, p.high)]
     y = scale([*values, *_levels_in_view(layers, values)], log, spec.least)
     rows, room = height - axis - len(below), max(width - GUTTER - 2, 4)
-    drawing = draw([layer.trace for layer in layers], room, rows, x=x, y=y, log=log, ascii=look.ascii)
+    drawing = draw([layer.trace for layer in layers], room, rows, x=x, y=y, log=log, ascii=options.ascii)
     ends = _ends(layers, rows, y, log)
     lines = []
     for row, (line, owners) in enumerate(zip(drawing.lines, drawing.owners, strict=True)):
         label = number(y[1]) if row == 0 else number(y[0]) if row == rows - 1 else ""
-        text = Text(f"{label:>{GUTTER - 1}}{'|' if look.ascii else '│'}", style=DIM)
+        text = Text(f"{label:>{GUTTER - 1}}{'|' if options.ascii else '│'}", style=DIM)
         lines.append(text.append_text(_colored(line, owners, layers)).append_text(ends.get(row, Text())))
     if axis:
         first, last = f"{x[0]:.0f}", f"step {x[1]:.0f}"
@@ -264,43 +260,43 @@ def chart(board: Snapshot, width: int, height: int, spec: Chart) -> Pane:
     return Pane(title, note, (*lines, *below))
 
 
-def _nothing(board: Snapshot) -> str:
+def _nothing(snapshot: Snapshot) -> str:
     """Why a chart is empty."""
-    if not board.run.row:
-        return "waiting for the first step" if board.run_state.hopeful else "no step was finished"
-    return "nothing measured yet" if board.run_state.hopeful else "this run did not measure it"
+    if not snapshot.run.row:
+        return "waiting for the first step" if snapshot.run_state.hopeful else "no step was finished"
+    return "nothing measured yet" if snapshot.run_state.hopeful else "this run did not measure it"
 
 
-def _layers(board: Snapshot, spec: Chart) -> list[Layer]:
-    """What is drawn, from the back to the front; of two runs that are compared, the first curve of the second too."""
-    run, look = board.run, board.look
+def _layers(snapshot: Snapshot, spec: Chart) -> list[Layer]:
+    """The traces from back to front, with the first curve of the second run."""
+    run, options = snapshot.run, snapshot.options
     layers = []
     if spec.band and set(spec.band) <= set(run.series):
-        low, high = (points_of(run, name, look, smooth=False) for name in spec.band)
+        low, high = (points_of(run, name, options, smooth=False) for name in spec.band)
         both = [Point(a.step, a.low, a.mean, b.high) for a, b in zip(low, high, strict=False)]
         layers.append(Layer(Trace(tuple(both), "band"), "", DIM))
     layers += [Layer(Trace(pattern="rule", level=level), "", RED) for level in spec.levels(run).values()]
     curves = spec.curves(run)
     for place, curve in reversed(list(enumerate(curves))):
-        style = CURVES[(place + (board.other is not None and place > 0)) % len(CURVES)]
-        pattern: Pattern = "solid" if place == 0 or board.other is None else "dotted"
-        letter = RUNS[0] if place == 0 and board.other is not None else curve.letter
-        if place == 0 and board.other is not None and curve.metric in board.other.series:
-            theirs = tuple(points_of(board.other, curve.metric, look))
+        style = CURVES[(place + (snapshot.other is not None and place > 0)) % len(CURVES)]
+        pattern: Pattern = "solid" if place == 0 or snapshot.other is None else "dotted"
+        letter = RUNS[0] if place == 0 and snapshot.other is not None else curve.letter
+        if place == 0 and snapshot.other is not None and curve.metric in snapshot.other.series:
+            theirs = tuple(points_of(snapshot.other, curve.metric, options))
             layers.append(Layer(Trace(theirs, "dotted"), RUNS[1], CURVES[1]))
-        layers.append(Layer(Trace(tuple(points_of(run, curve.metric, look)), pattern), letter, style))
+        layers.append(Layer(Trace(tuple(points_of(run, curve.metric, options)), pattern), letter, style))
     return layers
 
 
-def points_of(run: Run, metric: str, look: ViewOptions, *, smooth: bool = True) -> list[Point]:
-    """Returns a metric's points in the window of steps that is looked at, smoothed as the reader wants."""
-    since = run.step - look.window if look.window else -math.inf
+def points_of(run: Run, metric: str, options: ViewOptions, *, smooth: bool = True) -> list[Point]:
+    """Returns the points of a metric in the shown window of steps, smoothed as chosen."""
+    since = run.step - options.window if options.window else -math.inf
     points = run.series[metric].points(since)
-    return smoothed(points, look.smoothing) if smooth else points
+    return smoothed(points, options.smoothing) if smooth else points
 
 
 def scale(values: Sequence[float], log: bool, least: float | None) -> tuple[float, float]:
-    """Returns the ends of the scale; shares begin at 0 even where they are 0 throughout."""
+    """Returns the ends of the scale; `least` as in `Chart`."""
     if least is None or (least == 0 and log):
         return bounds(values, log=log)
     if log:
@@ -311,13 +307,13 @@ def scale(values: Sequence[float], log: bool, least: float | None) -> tuple[floa
 
 
 def reach(points: Sequence[Point]) -> tuple[float, float]:
-    """Returns the first and the last step of some points."""
+    """Returns the first and the last step of the points."""
     steps = [point.step for point in points]
     return min(steps), max(steps)
 
 
 def _levels_in_view(layers: list[Layer], values: list[float]) -> list[float]:
-    """The levels that are near enough to the values to be shown without flattening them."""
+    """The levels near enough to the values to be shown without flattening them."""
     low, high = min(values), max(values)
     distance = 2 * (high - low) or abs(high) or 1.0
     levels = [layer.trace.level for layer in layers if layer.trace.pattern == "rule"]
@@ -325,7 +321,7 @@ def _levels_in_view(layers: list[Layer], values: list[float]) -> list[float]:
 
 
 def _ends(layers: list[Layer], rows: int, y: tuple[float, float], log: bool) -> dict[int, Text]:
-    """The letter of each curve in the line in which it ends; the front one where several end there."""
+    """The letters by the row in which their curves end, the front one first where several end."""
     ends: dict[int, Text] = {}
     for layer in layers:
         if layer.letter and layer.trace.points:
@@ -336,7 +332,7 @@ def _ends(layers: list[Layer], rows: int, y: tuple[float, float], log: bool) -> 
 
 
 def _colored(line: str, owners: tuple[int, ...], layers: list[Layer]) -> Text:
-    """A line of a drawing in the colours of its traces, a span for each stretch of one colour."""
+    """A line of a drawing in the colours of its traces."""
     text, start = Text(), 0
     for place in range(1, len(line) + 1):
         if place == len(line) or owners[place] != owners[start]:
@@ -347,54 +343,54 @@ def _colored(line: str, owners: tuple[int, ...], layers: list[Layer]) -> Text:
 
 NAME, VALUE = 16, 9
 LEAST = 4
-"""Characters below which a course says nothing."""
+"""Characters below which a line of values shows nothing."""
 
 
-def sparklines(board: Snapshot, width: int, height: int) -> Pane:
-    """Returns a line for each chart: its title, the newest value of its first curve, its course; of two runs the
-    values and the courses side by side, on one scale. A head above them where there is room, or two runs to tell."""
-    runs = 1 if board.other is None else 2
-    head = [_head(board, width, runs)] if runs == 2 or height > len(CHARTS) else []
-    lines = [_line(board, width, spec) for spec in CHARTS[: max(height - len(head), 0)]]
+def sparklines(snapshot: Snapshot, width: int, height: int) -> Pane:
+    """Returns a line for each chart: its title, and the newest value and a sparkline of its first curve; those of two
+    runs side by side, on one scale. There is a head above if there is room, or if there are two runs."""
+    runs = 1 if snapshot.other is None else 2
+    head = [_head(snapshot, width, runs)] if runs == 2 or height > len(CHARTS) else []
+    lines = [_line(snapshot, width, spec) for spec in CHARTS[: max(height - len(head), 0)]]
     return Pane("charts", "1-9 enlarges", (*head, *lines))
 
 
-def _head(board: Snapshot, width: int, runs: int) -> Text:
-    """What the columns are: one run's newest value with the steps of its course, or two runs."""
+def _head(snapshot: Snapshot, width: int, runs: int) -> Text:
+    """The head of the columns: the newest value and the steps of one run, or the letters of two."""
     names, room = list(RUNS) if runs == 2 else ["newest"], _room(width, runs)
     line = f"{'':<{NAME}}{''.join(f'{name:>{VALUE}}' for name in names)}"
     if room >= LEAST and runs == 2:
         line += "".join(f" {name:<{room}}" for name in names)
-    elif room >= LEAST and board.run.row:
-        first, last = str(board.run.first_step), f"step {board.run.step}"
+    elif room >= LEAST and snapshot.run.row:
+        first, last = str(snapshot.run.first_step), f"step {snapshot.run.step}"
         line += f" {first}{last:>{max(room - len(first), 1)}}"
     return Text(line, style=DIM)
 
 
 def _room(width: int, runs: int) -> int:
-    """Characters of each run's course."""
+    """Characters of each sparkline."""
     return (width - NAME - VALUE * runs) // runs - 1
 
 
-def _line(board: Snapshot, width: int, spec: Chart) -> Text:
-    curves = spec.curves(board.run)[:1] or (spec.curves(board.other)[:1] if board.other is not None else [])
+def _line(snapshot: Snapshot, width: int, spec: Chart) -> Text:
+    curves = spec.curves(snapshot.run)[:1] or (spec.curves(snapshot.other)[:1] if snapshot.other is not None else [])
     metric = curves[0].metric if curves else ""
-    runs = [run for run in (board.run, board.other) if run is not None]
+    runs = [run for run in (snapshot.run, snapshot.other) if run is not None]
     values = "".join(f"{number(run.last(metric)):>{VALUE}}" for run in runs)
     line = Text(f"{spec.title[:NAME]:<{NAME}}{values}")
-    courses = [points_of(run, metric, board.look) if metric in run.series else [] for run in runs]
-    both = [point for points in courses for point in points]
+    parts = [points_of(run, metric, snapshot.options) if metric in run.series else [] for run in runs]
+    both = [point for points in parts for point in points]
     room = _room(width, len(runs))
     if not both or room < LEAST:
         return line
     y = scale([v for p in both for v in (p.low, p.high)], False, spec.least if not spec.log else None)
-    for place, points in enumerate(courses):
-        line.append(" ").append(_course(points, room, reach(both), y, board.look.ascii), style=CURVES[place])
+    for place, points in enumerate(parts):
+        line.append(" ").append(_sparkline(points, room, reach(both), y, snapshot.options.ascii), style=CURVES[place])
     return line
 
 
-def _course(points: Sequence[Point], room: int, x: tuple[float, float], y: tuple[float, float], ascii: bool) -> str:
-    """A course in one line; where that has one row of characters only, the character says how high."""
+def _sparkline(points: Sequence[Point], room: int, x: tuple[float, float], y: tuple[float, float], ascii: bool) -> str:
+    """A sparkline; in ASCII, the character shows the height."""
     if ascii:
         return heights(points, room, x=x, y=y)
     return draw([Trace(tuple(points))], room, 1, x=x, y=y).lines[0]

@@ -1,4 +1,4 @@
-"""The keys of the view, in one place for bindings, footer and help."""
+"""The keys of the view, once for bindings, footer and help."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from smolsum.watch.pane import DIM
 
 @dataclass(frozen=True)
 class Key:
-    """A key as Textual names it, as people do, the action it takes and what the help says of it.
-
-    One without a help stands in the line before."""
+    """A key: its names for Textual and for people, its action, and its line in the help. A key without a help text
+    shares the line before it."""
 
     names: str
     shown: str
@@ -48,7 +47,7 @@ KEYS = (
     Key("slash", "/", "search", "search in the completions", "find"),
     Key("d", "d", "difference", "what changed since the prompt was first sampled", "diff"),
     Key("c", "c", "copy", "copy the completion"),
-    Key("e", "e", "open('advice')", "signals with advice, workers, events"),
+    Key("e", "e", "open('advice')", "alerts with advice, workers, events"),
     Key("o", "o", "open('config')", "the settings of the run"),
     Key("space", "space", "pause", "pause the run after its step, or resume it", "pause"),
     Key("S", "S", "stop", "stop the run after its step; it can be resumed", "stop"),
@@ -58,7 +57,7 @@ KEYS = (
 
 
 def help_rows() -> list[tuple[str, str]]:
-    """Returns every key with what it does, those of one row together."""
+    """Returns the rows of the help: keys, and what they do."""
     rows: list[tuple[str, str]] = []
     for key in KEYS:
         if key.help:
@@ -70,7 +69,7 @@ def help_rows() -> list[tuple[str, str]]:
 
 SPACE, STOP = "space", "S"
 MUST = ("?", "tab", SPACE, STOP)
-"""Keys that every page tells of; on an enlarged chart the way back stands for the next page."""
+"""Keys that the footer of every page names; an enlarged chart names `esc` instead of `tab`."""
 MORE = {
     "summary": ("1-9", "y", "w", "+"),
     "charts": ("1-9", "y", "w", "+"),
@@ -80,22 +79,22 @@ MORE = {
     "events": ("down, j",),
     "config": ("down, j",),
 }
-"""Those that a page has use for, from the most needed on."""
+"""Further keys for the footer of a page, the most useful first."""
 ELSEWHERE = ("1-9", "[, left", "n", "y", "+")
 MOST = 8
 SHORT = {"[, left": "[ ] step", "down, j": "up down scroll"}
 
 
 def footer(width: int, names: Sequence[str], at: str, *, asks: bool, state: str) -> Text:
-    """Returns the last line of a page: all pages with the open one marked, only that one where there is no room for
-    more; then keys, at most MOST, and the way out. `asks`: whether the run can be paused and stopped from here."""
+    """Returns the last line of a page: all pages, or only the open one if there is no room; then keys, at most MOST,
+    and how to leave. `asks`: whether the user can pause and stop the run."""
     rests = state in ("pausing", "paused")
-    told = {key.shown: f"{key.shown} {key.footer}" for key in KEYS} | SHORT
-    told |= {SPACE: f"{SPACE} {'resume' if rests else 'pause'}"}
+    texts = {key.shown: f"{key.shown} {key.footer}" for key in KEYS} | SHORT
+    texts |= {SPACE: f"{SPACE} {'resume' if rests else 'pause'}"}
     first = [name for name in MUST if asks or name not in (SPACE, STOP)]
     if at == "chart":
         first[1] = "esc"
-    wanted = [told[name] for name in (*first, *MORE.get(at, ELSEWHERE))][:MOST]
+    wanted = [texts[name] for name in (*first, *MORE.get(at, ELSEWHERE))][:MOST]
     least = "  ".join([*wanted[: len(first)], "q quit"])
     for pages in (_all(names, at), _one(names, at), Text()):
         if len(pages) + len(least) + 2 <= width:
@@ -110,7 +109,7 @@ def footer(width: int, names: Sequence[str], at: str, *, asks: bool, state: str)
 
 
 def _all(names: Sequence[str], at: str) -> Text:
-    """Every page."""
+    """All pages, the open one marked."""
     line = Text()
     for name in names if len(names) > 1 else ():
         line.append(f" [{name}]" if name == at else f" {name}", "bold" if name == at else DIM)
@@ -118,6 +117,6 @@ def _all(names: Sequence[str], at: str) -> Text:
 
 
 def _one(names: Sequence[str], at: str) -> Text:
-    """The page that is open, and which of how many it is."""
+    """The open page, with its number."""
     place = f" {names.index(at) + 1}/{len(names)}" if at in names else ""
     return Text.assemble((f" [{at}]", "bold"), (f"{place} ", DIM))

@@ -1,4 +1,4 @@
-"""Which panes stand where: pages of slots that fill a terminal of any size."""
+"""Pages: which panes a terminal of any size shows, and where."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from functools import partial
 
 from rich.text import Text
 
+from smolsum.runs.completions import read_groups
+from smolsum.runs.reader import Run
+from smolsum.watch import rollouts
 from smolsum.watch.charts import CHARTS, chart, sparklines
+from smolsum.watch.header import header, message
 from smolsum.watch.pane import Pane, framed
-from smolsum.watch.panes import rollouts
-from smolsum.watch.panes.advice import advice, events, settings
-from smolsum.watch.panes.header import header, message
-from smolsum.watch.panes.results import results, times
-from smolsum.watch.panes.workers import workers
-from smolsum.watch.snapshot import Snapshot
+from smolsum.watch.panes import alerts, events, results, settings, times, workers
+from smolsum.watch.snapshot import Snapshot, ViewOptions
 
 Draw = Callable[[Snapshot, int, int], Pane]
 WIDE, TALL = 100, 30
-"""The least terminal for several charts side by side; below it each pane has a page of its own."""
+"""The smallest terminal for several charts side by side; on a smaller one each pane has its own page."""
 NARROW, LOW = 80, 24
-"""The least terminal for pages; below it there is a summary only."""
+"""The smallest terminal for pages; a smaller one shows a summary only."""
 HEADER = 2
 
 
@@ -30,8 +30,8 @@ PANES: dict[str, Draw] = {
     "sparklines": sparklines,
     "workers": workers,
     "times": times,
-    "signals": advice,
-    "advice": partial(advice, full=True),
+    "alerts": alerts,
+    "advice": partial(alerts, full=True),
     "results": results,
     "events": events,
     "config": settings,
@@ -42,7 +42,7 @@ PANES: dict[str, Draw] = {
 
 @dataclass(frozen=True)
 class Slot:
-    """A pane's place on the screen, in characters from the upper left, its frame included."""
+    """The place of a pane on the screen, with its frame, in characters from the upper left."""
 
     pane: str
     x: int
@@ -52,7 +52,7 @@ class Slot:
 
 
 def pages(width: int, height: int) -> tuple[str, ...]:
-    """Returns the names of the pages that a terminal of this size has, in the order in which tab goes through them."""
+    """Returns the names of the pages for a terminal of this size, in the order of the tab key."""
     if width < NARROW or height < LOW:
         return ("summary",)
     if width < WIDE or height < TALL:
@@ -61,14 +61,14 @@ def pages(width: int, height: int) -> tuple[str, ...]:
 
 
 def slots(page: str, width: int, height: int, zoomed: int = 0) -> tuple[Slot, ...]:
-    """Returns the places of a page's panes, which fill the terminal between header, message and keys."""
+    """Returns the places of the panes of a page, which fill the terminal between header, message and keys."""
     area = (0, HEADER, width, height - HEADER - 2)
     match page:
         case "chart":
             return (Slot(f"chart{zoomed}", *area),)
         case "summary":
             charts = min(len(CHARTS) + 3, max(area[3] - 4, 3), area[3])
-            return _rows([("sparklines", charts), ("signals", area[3] - charts)], area)
+            return _rows([("sparklines", charts), ("alerts", area[3] - charts)], area)
         case "overview":
             return _overview(area)
         case "charts":
@@ -97,7 +97,7 @@ def slots(page: str, width: int, height: int, zoomed: int = 0) -> tuple[Slot, ..
 
 
 def _overview(area: tuple[int, int, int, int]) -> tuple[Slot, ...]:
-    """Charts on the left, as many as there is room for; the run's work on the right; completions below."""
+    """Charts on the left, as many as fit; workers, times and alerts on the right; completions below."""
     x, y, width, height = area
     lower = max(12, height * 2 // 5) if height < 44 else height // 3
     upper, side = height - lower, max(width // 3, 38)
@@ -106,7 +106,7 @@ def _overview(area: tuple[int, int, int, int]) -> tuple[Slot, ...]:
     times_height = 7
     workers_height = max(4, min(upper // 4, 10))
     right = _rows(
-        [("workers", workers_height), ("times", times_height), ("signals", upper - workers_height - times_height)],
+        [("workers", workers_height), ("times", times_height), ("alerts", upper - workers_height - times_height)],
         (width - side, y, side, upper),
     )
     table = max(46, width * 2 // 5)
@@ -115,7 +115,7 @@ def _overview(area: tuple[int, int, int, int]) -> tuple[Slot, ...]:
 
 
 def _rows(parts: Sequence[tuple[str, int]], area: tuple[int, int, int, int]) -> tuple[Slot, ...]:
-    """Panes below each other, with the height of each."""
+    """Panes below each other, each with its height."""
     x, y, width, _ = area
     found = []
     for pane, height in parts:
@@ -125,7 +125,7 @@ def _rows(parts: Sequence[tuple[str, int]], area: tuple[int, int, int, int]) -> 
 
 
 def _grid(panes: Sequence[str], columns: int, area: tuple[int, int, int, int]) -> tuple[Slot, ...]:
-    """Panes in rows of `columns`, filling the area to its last line."""
+    """Panes in rows of `columns`, which fill the area to its last line."""
     x, y, width, height = area
     rows = -(-len(panes) // columns)
     lefts = [x + width * n // columns for n in range(columns + 1)]
@@ -137,21 +137,27 @@ def _grid(panes: Sequence[str], columns: int, area: tuple[int, int, int, int]) -
     return tuple(found)
 
 
-def pane(board: Snapshot, slot: Slot) -> list[Text]:
+def pane(snapshot: Snapshot, slot: Slot) -> list[Text]:
     """Returns a pane as the lines of its slot."""
-    block = PANES[slot.pane](board, slot.width - 2, slot.height - 2)
-    return framed(block, slot.width, slot.height, ascii=board.look.ascii)
+    drawn = PANES[slot.pane](snapshot, slot.width - 2, slot.height - 2)
+    return framed(drawn, slot.width, slot.height, ascii=snapshot.options.ascii)
 
 
-def page(board: Snapshot, name: str, width: int, height: int) -> list[Text]:
-    """Returns a whole page, without the line of keys: header, panes, message."""
-    placed = slots(name, width, height, board.look.chart)
-    drawn = {slot: pane(board, slot) for slot in placed}
-    lines = header(board, width)
+def page(snapshot: Snapshot, name: str, width: int, height: int) -> list[Text]:
+    """Returns a whole page without the line of keys: header, panes, message."""
+    placed = slots(name, width, height, snapshot.options.chart)
+    drawn = {slot: pane(snapshot, slot) for slot in placed}
+    lines = header(snapshot, width)
     for y in range(HEADER, height - 2):
         line = Text()
         for slot in sorted(placed, key=lambda slot: slot.x):
             if slot.y <= y < slot.y + slot.height:
                 line.append_text(drawn[slot][y - slot.y])
         lines.append(line)
-    return [*lines, message(board, width)]
+    return [*lines, message(snapshot, width)]
+
+
+def plain_page(run: Run, other: Run | None, options: ViewOptions, width: int, height: int) -> list[str]:
+    """Returns the first page of a view of this size as lines of plain text."""
+    snapshot = Snapshot(run, options, other, read_groups(run.paths, run.step))
+    return [line.plain.rstrip() for line in page(snapshot, pages(width, height)[0], width, height)]

@@ -1,22 +1,14 @@
-"""Lines of text at places of a terminal, through Textual's widgets: what did not change is not drawn again.
-
-What a pane shows: a title, a note beside it, and lines of text; and how that looks without an app.
-"""
+"""The content of a pane, and how it becomes framed lines of text, without an app."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.segment import Segment
 from rich.text import Text
-from textual.color import Color
-from textual.filter import LineFilter
-from textual.widget import Widget
-from textual.widgets import Static
 
 CORNERS = {False: tuple("╭─╮│╰╯"), True: tuple("+-+|++")}
-# Okabe and Ito's palette (jfly.uni-koeln.de/color, 2008), told apart by readers who are colour-blind
+# Okabe and Ito's palette (jfly.uni-koeln.de/color, 2008), which colour-blind readers can distinguish
 SKY, ORANGE, GREEN, PURPLE, RED, YELLOW = "#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#f0e442"
 CURVES = (SKY, ORANGE, GREEN, PURPLE, YELLOW)
 DIM = "grey58"
@@ -31,19 +23,19 @@ class Pane:
     lines: tuple[Text, ...]
 
 
-def framed(block: Pane, width: int, height: int, *, ascii: bool = False) -> list[Text]:
-    """Returns exactly `height` lines of `width` cells: the block in a box, cut or filled up."""
+def framed(pane: Pane, width: int, height: int, *, ascii: bool = False) -> list[Text]:
+    """Returns exactly `height` lines of `width` cells: the pane in a frame, cut or padded."""
     left, line, right, side, low_left, low_right = CORNERS[ascii]
     room = max(width - 6, 0)
-    title = cut(Text(f" {block.title} "), room, ascii=ascii)
-    note = cut(Text(block.note), max(room - title.cell_len, 0), ascii=ascii)
+    title = cut(Text(f" {pane.title} "), room, ascii=ascii)
+    note = cut(Text(pane.note), max(room - title.cell_len, 0), ascii=ascii)
     fill = line * max(width - 4 - title.cell_len - note.cell_len - (2 if note.cell_len else 0), 0)
     head = Text(f"{left}{line}").append_text(title).append(fill)
     if note.cell_len:
         head.append(" ").append_text(note).append(" ")
     out = [head.append(f"{line}{right}")]
     for number in range(height - 2):
-        content = block.lines[number].copy() if number < len(block.lines) else Text()
+        content = pane.lines[number].copy() if number < len(pane.lines) else Text()
         content.truncate(width - 2, overflow="crop", pad=True)
         out.append(Text(side).append_text(content).append(side))
     return [*out, Text(f"{low_left}{line * (width - 2)}{low_right}")][:height]
@@ -63,13 +55,13 @@ def wrapped(text: str, width: int, style: str = "", indent: str = "") -> list[Te
 
 
 def _powers(value: float, places: int) -> str:
-    """A number with so many decimal places and its power of ten, which has no more digits than it needs."""
+    """A number with so many decimal places and the shortest power of ten."""
     mantissa, power = f"{value:.{places}e}".split("e")
     return f"{mantissa}e{int(power)}"
 
 
 def cut(text: Text, width: int, *, ascii: bool = False) -> Text:
-    """Returns a line of at most `width` cells; one that was longer ends with what says so."""
+    """Returns a line of at most `width` cells; a longer one is cut and ends with an ellipsis."""
     if text.cell_len <= width:
         return text
     mark = "..." if ascii else "…"
@@ -79,7 +71,7 @@ def cut(text: Text, width: int, *, ascii: bool = False) -> Text:
 
 
 def ending(text: str, width: int, *, ascii: bool = False) -> str:
-    """Returns the end of a name in at most `width` characters: there addresses differ."""
+    """Returns the end of a name in at most `width` characters: addresses differ at their end."""
     if len(text) <= width:
         return text
     mark = ".." if ascii else "…"
@@ -93,7 +85,7 @@ def bar(share: float, width: int, *, ascii: bool = False) -> str:
 
 
 def number(value: float | None) -> str:
-    """Returns a number in at most seven characters: whole ones as they are, else three digits; `-` for none."""
+    """Returns a number in at most seven characters: whole numbers as they are, else three digits; `-` for None."""
     if value is None:
         return "-"
     size = abs(value)
@@ -104,44 +96,3 @@ def number(value: float | None) -> str:
     if size >= 100:
         return f"{value:.0f}"
     return f"{value:.3f}" if size < 10 else f"{value:.1f}"
-
-
-class Colourless(LineFilter):
-    """Leaves bold, underlined and reversed text as it is, in the terminal's own colours."""
-
-    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Textual calls this with every line that it writes."""
-        return [Segment(text, style.without_color if style else style, control) for text, style, control in segments]
-
-
-class Canvas(Widget):
-    """Rectangles over the whole screen, each with a name."""
-
-    DEFAULT_CSS = "Canvas { overflow: hidden; } Canvas > Static { position: absolute; }"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._widgets: dict[str, Static] = {}
-        self._texts: dict[str, Text] = {}
-        self._places: dict[str, tuple[int, int, int, int]] = {}
-
-    def put(self, name: str, x: int, y: int, width: int, lines: Sequence[Text]) -> None:
-        """Puts lines at their place, and touches the screen only where they changed."""
-        widget = self._widgets.get(name)
-        if widget is None:
-            widget = self._widgets[name] = Static(id=name)
-            self.mount(widget)
-        text = Text("\n", no_wrap=True, end="").join(lines)
-        text.no_wrap = True
-        place = (x, y, width, len(lines))
-        if self._places.get(name) != place:
-            self._places[name] = place
-            widget.styles.offset, widget.styles.width, widget.styles.height = (x, y), width, len(lines)
-        if self._texts.get(name) != text or self._texts[name].spans != text.spans:
-            widget.update(text)
-            self._texts[name] = text
-
-    def keep(self, names: Collection[str]) -> None:
-        """Hides every rectangle that is not named."""
-        for name, widget in self._widgets.items():
-            widget.display = name in names

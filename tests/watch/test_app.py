@@ -19,7 +19,7 @@ from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
 from smolsum.watch import layout
 from smolsum.watch.app import Picker, WatchApp
-from smolsum.watch.launch import plain_page
+from smolsum.watch.layout import plain_page
 from smolsum.watch.snapshot import ViewOptions
 
 Script = Callable[[WatchApp, Pilot[None]], Awaitable[None]]

@@ -12,9 +12,9 @@ import pytest
 from support.watching import make_run
 
 from smolsum.cli.main import main
-from smolsum.watch.launch import document, plain_page, whole
-from smolsum.watch.layout import PANES, Slot, pane
-from smolsum.watch.snapshot import Snapshot, ViewOptions
+from smolsum.runs.reader import read_run
+from smolsum.watch.layout import PANES, Slot, pane, plain_page
+from smolsum.watch.snapshot import Snapshot, ViewOptions, as_document
 
 JUNK: tuple[Any, ...] = (None, "é\x1b[31m", "", 5, -1, 1e308, 10**400, math.nan, math.inf, True, [1], {"a": 1})
 SETTINGS = ('"x"', "nan", "inf", "-inf", "true", "-5", "1e308", "0", "[1]", '{ a = "é" }', "1979-05-27", '""')
@@ -53,10 +53,10 @@ def test_junk_is_not_known(tmp_path: Path, seed: int) -> None:
         lines[place] = json.dumps(mutated(json.loads(lines[place]), draw))
         path.write_text("\n".join(lines) + "\n")
         for size in ((120, 40), (80, 24)):
-            lines = plain_page(whole(paths), None, ViewOptions(), *size)
+            lines = plain_page(read_run(paths), None, ViewOptions(), *size)
             assert len(lines) == size[1] - 1
             assert "\x1b" not in "".join(lines)
-        json.dumps(document(whole(paths)), allow_nan=False)
+        json.dumps(as_document(read_run(paths)), allow_nan=False)
 
 
 @pytest.mark.parametrize("value", SETTINGS)
@@ -66,12 +66,12 @@ def test_a_setting_of_another_kind(tmp_path: Path, value: str, capsys: pytest.Ca
     paths.config.write_text(
         "".join(f"[{section}]\n" + "".join(f"{key} = {value}\n" for key in keys) for section, keys in KEYS.items())
     )
-    run = whole(paths)
+    run = read_run(paths)
     for name in PANES:
         assert len(pane(Snapshot(run), Slot(name, 0, 0, 60, 14))) == 14
     for size in ((80, 24), (120, 40)):
         plain_page(run, None, ViewOptions(), *size)
-    json.dumps(document(run), allow_nan=False)
+    json.dumps(as_document(run), allow_nan=False)
     assert main(["runs", "--runs-dir", str(tmp_path)]) == 0
     assert "made" in capsys.readouterr().out
 
@@ -81,6 +81,6 @@ def test_a_table_of_another_kind(tmp_path: Path, content: str) -> None:
     """So are sections that are none, and a file that is no TOML."""
     paths = make_run(tmp_path)
     paths.config.write_text(content)
-    run = whole(paths)
+    run = read_run(paths)
     for name in PANES:
         assert len(pane(Snapshot(run), Slot(name, 0, 0, 60, 14))) == 14

@@ -31,10 +31,10 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def board(folder: Path, look: ViewOptions | None = None, *, state: str = "running", **changes: float) -> Snapshot:
+def snapshot(folder: Path, options: ViewOptions | None = None, *, state: str = "running", **changes: float) -> Snapshot:
     run = Run(make_run(folder, state=state, **changes))
     run.poll(5)
-    return Snapshot(run, look or ViewOptions(), groups=read_groups(run.paths, run.step), now=NOW)
+    return Snapshot(run, options or ViewOptions(), groups=read_groups(run.paths, run.step), now=NOW)
 
 
 def text(found: Snapshot, name: str, width: int = 60, height: int = 14) -> str:
@@ -44,22 +44,22 @@ def text(found: Snapshot, name: str, width: int = 60, height: int = 14) -> str:
 @pytest.mark.parametrize("name", [name for name in PANES if name != "config"])
 def test_pane(tmp_path: Path, name: str) -> None:
     """Each pane as it looks on a terminal with braille."""
-    golden(f"pane-{name}.txt", text(board(tmp_path), name))
+    golden(f"pane-{name}.txt", text(snapshot(tmp_path), name))
 
 
 def test_ascii(tmp_path: Path) -> None:
     """With --ascii no character is outside ASCII but what was sampled."""
-    whole = "\n".join(line.plain for line in page(board(tmp_path, ViewOptions(ascii=True)), "overview", 120, 40))
+    whole = "\n".join(line.plain for line in page(snapshot(tmp_path, ViewOptions(ascii=True)), "overview", 120, 40))
     golden("page-ascii.txt", whole + "\n")
     assert whole.isascii()
 
 
 def test_chart_choices(tmp_path: Path) -> None:
     """A log scale, smoothing and a window of the newest steps."""
-    found = board(tmp_path)
+    found = snapshot(tmp_path)
     parts = [
-        text(replace(found, look=look), "chart3")
-        for look in (ViewOptions(log=True), ViewOptions(smoothing=0.9), ViewOptions(window=32))
+        text(replace(found, options=options), "chart3")
+        for options in (ViewOptions(log=True), ViewOptions(smoothing=0.9), ViewOptions(window=32))
     ]
     golden("chart-choices.txt", "".join(parts))
 
@@ -68,7 +68,7 @@ def test_second_run(tmp_path: Path) -> None:
     """Another run is dotted beside the first, with its own newest value."""
     other = Run(make_run(tmp_path, "other", steps=80, grad_norm=0.7))
     other.poll(5)
-    found = replace(board(tmp_path), other=other)
+    found = replace(snapshot(tmp_path), other=other)
     golden("chart-compared.txt", text(found, "chart3") + text(found, "chart0"))
 
 
@@ -76,13 +76,13 @@ def test_second_run_in_a_small_terminal(tmp_path: Path) -> None:
     """Where charts are a line each, both runs stand in it: names, values and courses."""
     other = Run(make_run(tmp_path, "other", steps=80, grad_norm=0.7))
     other.poll(5)
-    lines = page(replace(board(tmp_path), other=other), "summary", 80, 24)
+    lines = page(replace(snapshot(tmp_path), other=other), "summary", 80, 24)
     golden("page-compared.txt", "".join(f"{line.plain.rstrip()}\n" for line in lines))
 
 
 def test_a_course_that_is_0_lies_at_the_bottom(tmp_path: Path) -> None:
     """What never differed from 0 does not look like a half."""
-    (line,) = [line for line in text(board(tmp_path), "sparklines").splitlines() if "clip fraction" in line]
+    (line,) = [line for line in text(snapshot(tmp_path), "sparklines").splitlines() if "clip fraction" in line]
     assert set(line.split()[-1].strip("│")) == {"⣀"}
 
 
@@ -128,7 +128,7 @@ def test_workers(tmp_path: Path) -> None:
     """Workers with their figures; one that is down, with its last error and the remedy."""
     figures = {"workers/mini-2/tok_s": 2120.0, "workers/mini-2/lag": 1.0, "workers/mini-2/queue": 4.0}
     figures |= {"workers/mini-2/bytes_synced": 1.5e6, "workers/mini-3/tok_s": 0.0, "workers/mini-3/lag": 3.0}
-    found = board(tmp_path, **figures)
+    found = snapshot(tmp_path, **figures)
     trouble = {"worker": "mini-3", "message": "refused the connection for 41 s", "hint": "smolsum serve-worker there"}
     append(found.run.paths.events, [{"time": stamp(100), "kind": "worker_down", **trouble}])
     found.run.poll()
@@ -144,18 +144,18 @@ def test_workers(tmp_path: Path) -> None:
 def test_workers_of_one_machine(tmp_path: Path, width: int, shown: str) -> None:
     """Names are whole as long as a column can give way, and differ where they are not."""
     figures = {f"workers/10.0.0.12:{port}/{key}": 1.0 for port in (8460, 8461) for key in ("tok_s", "lag")}
-    lines = text(board(tmp_path, **figures), "workers", width).splitlines()
+    lines = text(snapshot(tmp_path, **figures), "workers", width).splitlines()
     assert shown in lines[3]
     assert len({line.split()[0] for line in lines[2:4]}) == 2
 
 
 def test_difference_and_search(tmp_path: Path) -> None:
     """Words that went and came are marked without colour too; a search leaves the rollouts that have it."""
-    found = board(tmp_path, ViewOptions(difference=True, row=1))
+    found = snapshot(tmp_path, ViewOptions(difference=True, row=1))
     first = first_group(found.run.paths, found.groups[0], 1)
     parts = [
         text(replace(found, first=first), "texts"),
-        text(replace(found, look=ViewOptions(query="landlord")), "table"),
+        text(replace(found, options=ViewOptions(query="landlord")), "table"),
     ]
     golden("texts-difference.txt", "".join(parts))
 
@@ -164,7 +164,7 @@ def test_difference_and_search(tmp_path: Path) -> None:
 @pytest.mark.parametrize("state", ["running", "waiting"])
 def test_pages_fill_the_terminal(tmp_path: Path, size: tuple[int, int], state: str) -> None:
     """Every page of every size has a line for each row, none too long, and panes without overlap or gap."""
-    found = board(tmp_path)
+    found = snapshot(tmp_path)
     if state == "waiting":
         empty = make_run(tmp_path, "empty", steps=0)
         found = replace(found, run=Run(empty), groups=())
@@ -184,12 +184,12 @@ def test_pages_fill_the_terminal(tmp_path: Path, size: tuple[int, int], state: s
 
 def test_a_signal_has_the_only_line(tmp_path: Path) -> None:
     """Where one line is all there is it tells of the run, and not of a key."""
-    assert "clipping never changed" in text(board(tmp_path), "signals", 60, 3)
+    assert "clipping never changed" in text(snapshot(tmp_path), "alerts", 60, 3)
 
 
 def test_every_reward_has_its_place(tmp_path: Path) -> None:
     """What the table has no column for stands above the text."""
-    found = board(tmp_path)
+    found = snapshot(tmp_path)
     rewards = {f"signal_{n}": n / 8 for n in range(7)}
     samples = tuple(replace(sample, rewards=rewards) for sample in found.groups[0].samples)
     found = replace(found, groups=(replace(found.groups[0], samples=samples),))
@@ -200,7 +200,7 @@ def test_every_reward_has_its_place(tmp_path: Path) -> None:
 
 def test_values_are_those_of_the_file(tmp_path: Path) -> None:
     """The newest numbers on the page are the last line of metrics.jsonl."""
-    found = board(tmp_path)
+    found = snapshot(tmp_path)
     last = row(60, 80)
     charts = text(found, "chart0", 80) + text(found, "chart2", 80) + text(found, "chart3", 80)
     for key in ("reward", "completions/mean_length", "grad_norm"):

@@ -1,4 +1,4 @@
-"""The completions browser: a table of a prompt's rollouts, and the texts of the one that is chosen."""
+"""The completions browser: a table of the rollouts of a prompt, and the texts of the selected one."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ CHANGE_STYLE = {"same": "", "gone": f"strike {RED}", "new": f"underline {GREEN}"
 CHANGE_MARKS = {"same": ("", ""), "gone": ("[-", "-]"), "new": ("{+", "+}")}
 
 
-def group_of(board: Snapshot) -> Group | None:
-    """Returns the group that is looked at."""
-    return board.groups[board.look.group % len(board.groups)] if board.groups else None
+def group_of(snapshot: Snapshot) -> Group | None:
+    """Returns the selected group."""
+    return snapshot.groups[snapshot.options.group % len(snapshot.groups)] if snapshot.groups else None
 
 
-def sample_of(board: Snapshot) -> Sample | None:
-    """Returns the rollout that is looked at, after sorting and search."""
-    group = group_of(board)
-    kept = chosen(group, board.look.sort, board.look.query) if group else []
-    return kept[min(board.look.row, len(kept) - 1)] if kept else None
+def sample_of(snapshot: Snapshot) -> Sample | None:
+    """Returns the selected rollout, after sorting and search."""
+    group = group_of(snapshot)
+    kept = chosen(group, snapshot.options.sort, snapshot.options.query) if group else []
+    return kept[min(snapshot.options.row, len(kept) - 1)] if kept else None
 
 
-def table(board: Snapshot, width: int, height: int) -> Pane:
+def table(snapshot: Snapshot, width: int, height: int) -> Pane:
     """Returns a row for each rollout: tokens, every reward, the total, advantage, worker; then the group's mean."""
-    group, look = group_of(board), board.look
-    title = f"step {board.step}"
+    group, options = group_of(snapshot), snapshot.options
+    title = f"step {snapshot.step}"
     if group is None:
         return Pane(title, "", (Text("no completions of this step", style=DIM),))
-    title += f" prompt {look.group % len(board.groups) + 1}/{len(board.groups)}"
+    title += f" prompt {options.group % len(snapshot.groups) + 1}/{len(snapshot.groups)}"
     names = list(group.samples[0].rewards)
     columns = ["tok", *names, *(["total"] if len(names) != 1 else []), "adv"]
     sizes = [max(len(name[:9]), 6) for name in columns]
-    while columns and 6 + sum(size + 1 for size in sizes) > width:  # the advantage stays, parts of the reward go
+    while columns and 6 + sum(size + 1 for size in sizes) > width:  # drop parts of the reward, keep the advantage
         place = len(columns) - 2 if len(columns) > 2 else 0
         del columns[place], sizes[place]
     head = (
         f"  {'#':>2} " + " ".join(f"{name[:9]:>{size}}" for name, size in zip(columns, sizes, strict=True)) + " worker"
     )
     lines = [Text(head, style=DIM)]
-    kept = chosen(group, look.sort, look.query)
-    here = min(look.row, len(kept) - 1)
+    kept = chosen(group, options.sort, options.query)
+    here = min(options.row, len(kept) - 1)
     room = max(height - 3, 1)
     start = max(0, min(here - room // 2, len(kept) - room))
     for place, sample in list(enumerate(kept))[start : start + room]:
-        cells = {"tok": f"{sample.tokens}{'…' if sample.truncated and not look.ascii else ''}"}
+        cells = {"tok": f"{sample.tokens}{'…' if sample.truncated and not options.ascii else ''}"}
         cells |= {name: number(value) for name, value in sample.rewards.items()}
         cells |= {
             "total": number(sample.reward),
@@ -58,58 +58,62 @@ def table(board: Snapshot, width: int, height: int) -> Pane:
         row = " ".join(f"{cells.get(name, '-'):>{size}}" for name, size in zip(columns, sizes, strict=True))
         mark = ">" if place == here else " "
         start_of_row = f"{mark} {sample.number + 1:>2} {row} "
-        worker = ending(sample.worker, width - len(start_of_row), ascii=look.ascii)
+        worker = ending(sample.worker, width - len(start_of_row), ascii=options.ascii)
         lines.append(Text(f"{start_of_row}{worker}", "reverse" if place == here else ""))
     if not kept:
-        lines.append(Text(f"no rollout has {look.query!r}", style=ORANGE))
+        lines.append(Text(f"no rollout has {options.query!r}", style=ORANGE))
     rewards = [sample.reward for sample in group.samples if sample.reward is not None]
     version = group.samples[0].version
     if rewards:
-        told = f"  mean {number(fmean(rewards))}  std {number(pstdev(rewards))}  by v{version}  {group.prompt_id}"
-        lines += [Text(), Text(told, style=DIM)]
-    note = f"by {look.sort}" + (f"  /{look.query}" if look.query else "")
+        summary = f"  mean {number(fmean(rewards))}  std {number(pstdev(rewards))}  by v{version}  {group.prompt_id}"
+        lines += [Text(), Text(summary, style=DIM)]
+    note = f"by {options.sort}" + (f"  /{options.query}" if options.query else "")
     return Pane(title, note, tuple(lines[:height]))
 
 
-def texts(board: Snapshot, width: int, height: int) -> Pane:
-    """Returns completion, references and prompt of the chosen rollout, from the line that was scrolled to."""
-    group, sample = group_of(board), sample_of(board)
+def texts(snapshot: Snapshot, width: int, height: int) -> Pane:
+    """Returns completion, references and prompt of the selected rollout, from the scrolled line on."""
+    group, sample = group_of(snapshot), sample_of(snapshot)
     if group is None or sample is None:
         return Pane("text", "", ())
-    lines = [*_heading(board, group), *_rewards(sample, width)]
-    lines += _difference(board, sample, width) if board.look.difference else _found(board, sample.text, width)
+    lines = [*_heading(snapshot, group), *_rewards(sample, width)]
+    lines += (
+        _difference(snapshot, sample, width) if snapshot.options.difference else _found(snapshot, sample.text, width)
+    )
     for place, reference in enumerate(group.references):
         more = f" {place + 1}" if len(group.references) > 1 else ""
         lines += [Text(), Text(f"REFERENCE{more}", style=f"bold {SKY}"), *_paragraphs(reference, width)]
     lines += [Text(), Text("PROMPT", style=f"bold {SKY}")]
     lines += _paragraphs(group.post, width) if group.post else [Text(" this run did not keep its prompts", style=DIM)]
-    start = min(board.look.scroll, max(len(lines) - height, 0))
+    start = min(snapshot.options.scroll, max(len(lines) - height, 0))
     note = f"{sample.tokens} tokens{', cut' if sample.truncated else ''}"
     if len(lines) > height:
         note += f"  {start + 1}-{min(start + height, len(lines))} of {len(lines)}"
     return Pane(f"rollout {sample.number + 1}", note, tuple(lines[start : start + height]))
 
 
-def _heading(board: Snapshot, group: Group) -> list[Text]:
-    told = "COMPLETION"
-    if board.look.difference:
-        told += f"  changed since step {board.first.step}" if board.first else "  no earlier rollouts of this prompt"
-    return [Text(told, style=f"bold {SKY}")]
+def _heading(snapshot: Snapshot, group: Group) -> list[Text]:
+    title = "COMPLETION"
+    if snapshot.options.difference:
+        title += (
+            f"  changed since step {snapshot.first.step}" if snapshot.first else "  no earlier rollouts of this prompt"
+        )
+    return [Text(title, style=f"bold {SKY}")]
 
 
 def _rewards(sample: Sample, width: int) -> list[Text]:
-    """Every reward by its whole name, where there are more than a narrow table has room for."""
+    """Every reward with its full name, if there are too many for the table."""
     if len(sample.rewards) < MANY:
         return []
-    told = "  ".join(f"{name} {number(value)}" for name, value in sample.rewards.items())
-    return [*wrapped(f"{told}  total {number(sample.reward)}", width - 1, DIM, " "), Text()]
+    parts = "  ".join(f"{name} {number(value)}" for name, value in sample.rewards.items())
+    return [*wrapped(f"{parts}  total {number(sample.reward)}", width - 1, DIM, " "), Text()]
 
 
-def _difference(board: Snapshot, sample: Sample, width: int) -> list[Text]:
-    """The words that went and came since the prompt was first sampled, by the rollout of the same number."""
-    if board.first is None:
-        return _found(board, sample.text, width)
-    before = board.first.samples[min(sample.number, len(board.first.samples) - 1)]
+def _difference(snapshot: Snapshot, sample: Sample, width: int) -> list[Text]:
+    """The words that were added and removed since the prompt was first sampled, by the rollout of the same number."""
+    if snapshot.first is None:
+        return _found(snapshot, sample.text, width)
+    before = snapshot.first.samples[min(sample.number, len(snapshot.first.samples) - 1)]
     text = Text(" ")
     for kind, words in changes(before.text, sample.text):
         opening, closing = CHANGE_MARKS[kind]
@@ -117,12 +121,12 @@ def _difference(board: Snapshot, sample: Sample, width: int) -> list[Text]:
     return list(_wrap(text, width))
 
 
-def _found(board: Snapshot, text: str, width: int) -> list[Text]:
-    """A text with what is searched for marked."""
+def _found(snapshot: Snapshot, text: str, width: int) -> list[Text]:
+    """A text with the search words highlighted."""
     lines = _paragraphs(text, width)
     for line in lines:
-        if board.look.query:
-            line.highlight_words([board.look.query], f"bold reverse {ORANGE}", case_sensitive=False)
+        if snapshot.options.query:
+            line.highlight_words([snapshot.options.query], f"bold reverse {ORANGE}", case_sensitive=False)
     return lines
 
 
@@ -131,7 +135,7 @@ def _paragraphs(text: str, width: int) -> list[Text]:
 
 
 def _wrap(text: Text, width: int) -> list[Text]:
-    """A styled text in lines; Rich needs a console to measure with."""
+    """A styled text in lines; Rich needs a console to measure it."""
     from rich.console import Console
 
     return list(text.wrap(Console(width=width, color_system=None), width - 1))

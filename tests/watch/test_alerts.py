@@ -35,7 +35,7 @@ def test_a_run_that_learns(tmp_path: Path) -> None:
     [
         ({"frac_reward_zero_std": 0.75}, "75% of the groups of the last 50 steps have the same reward"),
         ({"reward_std": 0.0}, "rewards in a group hardly differ"),
-        ({"clip_ratio/region_mean": 0.4}, "40% of what is learnt from was clipped"),
+        ({"clip_ratio/region_mean": 0.4}, "40% of the policy ratios were clipped"),
         ({"completions/clipped_ratio": 0.3}, "30% of the completions of the last 50 steps were cut"),
         ({"loss": None}, "loss was not finite in 70 steps"),
         ({"update/skipped": 1.0}, "50 of the last 50 updates had a gradient that is not finite"),

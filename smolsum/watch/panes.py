@@ -1,0 +1,238 @@
+"""The panes that are text: alerts, events, settings, results, step times, workers. Each is a function from a snapshot
+and a size in characters to a `Pane`; `layout.PANES` lists them with the charts and the rollouts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from statistics import fmean
+from typing import Any
+
+from rich.text import Text
+
+from smolsum.runs.completions import clean
+from smolsum.runs.reader import Run
+from smolsum.runs.status import TROUBLE
+from smolsum.watch.alerts import Alert, find_alerts
+from smolsum.watch.pane import DIM, ORANGE, RED, SKY, Pane, bar, ending, number, wrapped
+from smolsum.watch.snapshot import Snapshot
+
+LEVELS = {"trouble": ("!!", RED), "warning": ("!", ORANGE), "note": ("i", SKY)}
+LEAST = 3
+"""Lines from which one is used to say that there is more."""
+
+
+def alerts(snapshot: Snapshot, width: int, height: int, *, full: bool = False) -> Pane:
+    """Returns the alerts as sentences, with advice where there is room or if `full`; first what a run failed of."""
+    state = snapshot.run_state
+    found = [Alert("trouble", clean(state.detail), clean(state.hint))] if state.state in TROUBLE else []
+    found += find_alerts(snapshot.run)
+    if not found:
+        nothing = (
+            "nothing unusual" if snapshot.run.row else "nothing to judge yet" if state.hopeful else "nothing to judge"
+        )
+        return Pane("alerts", "0", (Text(nothing, style=DIM),))
+    lines = [line for alert in found for line in _alert(alert, width, full=True)]
+    if len(lines) > height and not full:
+        lines = [line for alert in found for line in _alert(alert, width, full=alert.level == "trouble")]
+    if len(lines) > height >= LEAST:
+        lines = [*lines[: height - 1], Text("e shows all, with advice", style=DIM)]
+    return Pane("alerts", str(len(found)), tuple(lines))
+
+
+def _alert(alert: Alert, width: int, *, full: bool) -> list[Text]:
+    mark, style = LEVELS[alert.level]
+    first, *rest = wrapped(alert.sentence, width - 3)
+    lines = [Text.assemble((f"{mark:<3}", f"bold {style}"), first), *(Text("   ").append_text(line) for line in rest)]
+    return lines + (wrapped(f"-> {alert.advice}", width - 3, DIM, "   ") if full else [])
+
+
+def events(snapshot: Snapshot, width: int, height: int) -> Pane:
+    """Returns the events, the newest last; scrolling shows older ones."""
+    lines: list[Text] = []
+    for event in snapshot.run.events:
+        noted = event.kind in ("warning", "interrupted") or "worker" in event.kind
+        style = RED if event.kind == "failed" else ORANGE if noted else ""
+        hint = f" -> {event.hint}" if event.hint else ""
+        text = wrapped(clean(f"{event.message}{hint}"), width - 10, style)
+        lines += [Text(f"{clock(event.time)}  ", style=DIM).append_text(text[0])]
+        lines += [Text(" " * 10).append_text(line) for line in text[1:]]
+    end = max(len(lines) - snapshot.options.scroll, min(height, len(lines)))
+    shown = lines[max(end - height, 0) : end]
+    return Pane("events", f"{len(snapshot.run.events)}", tuple(shown or [Text("none yet", style=DIM)]))
+
+
+def settings(snapshot: Snapshot, width: int, height: int) -> Pane:
+    """Returns the resolved configuration, from the scrolled line on."""
+    lines = [Text(clean(f"{key} = {value}")) for key, value in _flat(snapshot.run.config)]
+    start = min(snapshot.options.scroll, max(len(lines) - height, 0))
+    return Pane("config", str(snapshot.run.paths.config), tuple(lines[start : start + height]))
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yields every key of nested tables with its value, as --set takes them."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", json.dumps(value, ensure_ascii=False, default=str)
+
+
+def clock(stamp: str) -> str:
+    """Returns the local time of day of a time in the journal; dashes for anything else."""
+    try:
+        return datetime.fromisoformat(stamp).astimezone().strftime("%H:%M:%S")
+    except ValueError:
+        return "--:--:--"
+
+
+NAME, VALUE = 16, 9
+
+
+def results(snapshot: Snapshot, width: int, height: int) -> Pane:
+    """Returns what the stages did to the model: a row for each headline metric; columns for the start, each stage and
+    the newest validation, as many from the right as there is room for."""
+    run = snapshot.run
+    columns = {
+        label if label == "start" else f"after {label}": dict(summary.metrics)
+        for label, summary in run.results.items()
+        if summary.metrics
+    }
+    validated = {metric: run.last(f"validation/{metric}") for metric in ("reward", *run.headlines)}
+    if any(value is not None for value in validated.values()):
+        columns["validation"] = validated
+    if not columns:
+        return Pane("results", "", tuple(wrapped(_nothing(snapshot), width, DIM)))
+    titles = {metric: clean(title) for metric, title in {"reward": "reward", **run.headlines}.items()}
+    known = [metric for metric in titles if any(row.get(metric) is not None for row in columns.values())]
+    sizes = {label: max(len(label), VALUE - 2) + 2 for label in columns}
+    while len(columns) > 1 and NAME + sum(sizes[label] for label in columns) > width:
+        del columns[next(iter(columns))]
+    head = f"{'':<{NAME}}" + "".join(f"{clean(label):>{sizes[label]}}" for label in columns)
+    lines = [Text(head, style=DIM)]
+    for metric in known:
+        cells = "".join(f"{number(row.get(metric)):>{sizes[label]}}" for label, row in columns.items())
+        lines.append(Text(f"{titles[metric][:NAME]:<{NAME}}{cells}"))
+    step = run.series["validation/reward"].last_step if "validation/reward" in run.series else None
+    note = "greedy, test split" + (f"; validation of step {step}" if "validation" in columns and step else "")
+    return Pane("results", note, tuple(lines[:height]))
+
+
+def _nothing(snapshot: Snapshot) -> str:
+    return "the model as it starts is being measured" if snapshot.run_state.hopeful else "this run measured nothing"
+
+
+TIMES = {
+    "rollout_s": "sampling",
+    "rollout_wait_s": "waiting for rollouts",
+    "score_s": "rewards",
+    "fwd_bwd_s": "forward, backward",
+    "optimizer_s": "optimizer",
+    "weight_sync_s": "weight sync",
+    "validate_s": "validation",
+}
+MEAN_OVER = 20
+
+
+def times(snapshot: Snapshot, width: int, height: int) -> Pane:
+    """Returns where the time of a step goes, as the mean of the last steps, the longest part first."""
+    run = snapshot.run
+    steps = run.recent("perf/step_s", MEAN_OVER)
+    if not steps:
+        return Pane("step time", "", (Text("waiting for the first step", style=DIM),))
+    mean = fmean(steps)
+    parts = {}
+    for name in run.named("perf/", "_s"):
+        part = name.removeprefix("perf/")
+        # a part that only some steps have, such as a validation, counts with its share of the steps
+        seconds = sum(run.series[name].recent(len(steps), run.step - len(steps) + 1)) / len(steps)
+        if part != "step_s" and "tok_s" not in part and seconds:
+            parts[TIMES.get(part, part.removesuffix("_s").replace("_", " "))] = seconds
+    rest = mean - sum(parts.values())
+    if rest > 0.01 * mean:
+        parts["other"] = rest
+    lines = []
+    for label, seconds in sorted(parts.items(), key=lambda part: -part[1])[:height]:
+        head = f"{label[:17]:<17} {seconds:>7.2f}s "
+        lines.append(
+            Text(head).append(bar(seconds / mean, max(width - len(head) - 1, 1), ascii=snapshot.options.ascii), SKY)
+        )
+    return Pane("step time", f"{mean:.2f} s, mean of {len(steps)}", tuple(lines))
+
+
+MEAN_OVER = 20
+STATES = {"worker_up": "ok", "worker_down": "DOWN"}
+
+COLUMNS = {"state": 7, "lag": 4, "tok/s": 8, "queue": 6, "synced": 9}
+SPARE = ("queue", "synced")
+"""Columns that are dropped for full names, in this order."""
+
+
+def workers(snapshot: Snapshot, width: int, height: int) -> Pane:
+    """Returns state, version lag, speed, queue and bytes of each worker, and its last error with the remedy.
+
+    A worker is known by its id, which completions have under `worker`. From the newest line of metrics.jsonl:
+        workers/<id>/lag            policy versions that its weights are behind those of the trainer
+        workers/<id>/tok_s          completion tokens a second, while it sampled
+        workers/<id>/queue          prompts that it has and has not answered
+        workers/<id>/bytes_synced   bytes of weights that it received since the attempt began
+    The newest event with `worker: <id>` gives the state (worker_up: ok; worker_down: DOWN; any other worker_<word>: the
+    word) and the last error.
+    """
+    run = snapshot.run
+    names = run.workers()
+    if not names:
+        return Pane("workers", "local", tuple(_local(run, width)))
+    columns = dict(COLUMNS)
+    for spare in SPARE:
+        if max(map(len, names)) + 1 + sum(columns.values()) > width:
+            del columns[spare]
+    room = min(max(max(map(len, names)) + 1, 12), max(width - sum(columns.values()), 2))
+    lines = [Text(f"{'name':<{room}}{_row(columns, {key: key for key in columns})}", style=DIM)]
+    up = 0
+    for name in names:
+        event = run.worker_events.get(name)
+        kind = event.kind if event else "worker_up"
+        state = STATES.get(kind, kind.removeprefix("worker_")[:6])
+        up += state != "DOWN"
+        lag, speed, queue, synced = (
+            run.newest(f"workers/{name}/{key}") for key in ("lag", "tok_s", "queue", "bytes_synced")
+        )
+        cells = {"state": state, "lag": _whole(lag), "tok/s": _whole(speed)}
+        cells |= {"queue": _whole(queue), "synced": _bytes(synced)}
+        shown = ending(clean(name), room - 1, ascii=snapshot.options.ascii)
+        lines.append(Text(f"{shown:<{room}}{_row(columns, cells)}", style=RED if state == "DOWN" else ""))
+        if event and event.message and state != "ok":
+            hint = f" -> {event.hint}" if event.hint else ""
+            lines += wrapped(clean(f"{event.message}{hint}"), width, ORANGE, "  ")
+    return Pane("workers", f"{up}/{len(names)}", tuple(lines[:height]))
+
+
+def _row(columns: Mapping[str, int], cells: Mapping[str, str]) -> str:
+    """The cells in their columns, words to the left and numbers to the right."""
+    return "".join(f"{cells[key]:{'<' if key == 'state' else '>'}{size}}" for key, size in columns.items())
+
+
+def _local(run: Run, width: int) -> list[Text]:
+    """The speed of a trainer that samples by itself, as the mean of the last steps."""
+    tokens, seconds = run.recent("num_tokens", MEAN_OVER), run.recent("perf/rollout_s", MEAN_OVER)
+    if not tokens or not sum(seconds):
+        return [Text("sampled by the trainer itself", style=DIM)]
+    memory = run.last("perf/peak_memory_gb")
+    speed = f"sampled by the trainer: {sum(tokens) / sum(seconds):,.0f} tok/s"
+    return wrapped(speed + ("" if memory is None else f", peak memory {memory:.2f} GB"), width)
+
+
+def _whole(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _bytes(value: float | None) -> str:
+    if value is None:
+        return "-"
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{number(value)} {unit}" if unit != "B" else f"{value:.0f} B"
+        value /= 1000
+    return f"{value:.1f} TB"
