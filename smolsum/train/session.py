@@ -209,13 +209,13 @@ class Session:
         for each rollout."""
         self.stage_step += 1
         metrics = {**metrics, **self.clock.times()}
-        self._validation = validation(metrics, self.setup.task.score)
         self.journal.completions(self.step, rollouts)
         self.journal.metrics({"step": self.step, "stage": self.stage, "stage_step": self.stage_step, **metrics})
         self._status("running", self.stage, phase="training")
         self._mirror.pass_on(self.notify)
         self.progress.step(self.stage, self.step, metrics)
         shown = {key.removeprefix("validation/"): v for key, v in metrics.items() if key.startswith("validation/")}
+        self._validation = validation(metrics, self.setup.task.score) if shown else {}
         if shown:
             self.progress.validation(self.step, shown)
         if metrics.get("update/skipped"):

@@ -1,0 +1,65 @@
+"""The files that a training step runs through are those that `docs/architecture.md` lists."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from support.places import ROOT
+from support.training import arguments, make_data
+
+from smolsum.cli.main import main
+from smolsum.grpo.optimizer import Optimizer
+from smolsum.train.session import Session
+
+PACKAGE = ROOT / "smolsum"
+MOST = 16
+
+
+def section() -> str:
+    """The text under the heading."""
+    return (ROOT / "docs" / "architecture.md").read_text().split("## The way of a prompt\n")[1].split("\n## ")[0]
+
+
+def listed() -> list[str]:
+    """The files of the numbered list, in order."""
+    return re.findall(r"^\d+\. `([\w/]+\.py)`", section(), flags=re.M)
+
+
+def also() -> list[str]:
+    """The files that run at every step besides."""
+    (line,) = [line for line in section().splitlines() if line.startswith("These also run")]
+    return re.findall(r"`([\w/]+\.py)`", line.split(". A validation")[0])
+
+
+def test_way_has_at_most_16_files() -> None:
+    """Each exists, and is listed once."""
+    assert 0 < len(listed()) <= MOST
+    assert len({*listed(), *also()}) == len(listed()) + len(also())
+    assert all((PACKAGE / name).is_file() for name in re.findall(r"`([\w/]+\.py)`", section()))
+
+
+def test_steps_run_through_the_listed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files entered by real steps without validation or checkpoint, and no others."""
+    entered: set[str] = set()
+    steps = Session.steps
+
+    def record(frame: FrameType, event: str, _: object) -> None:
+        file = Path(frame.f_code.co_filename)
+        if event == "call" and file.is_relative_to(PACKAGE):
+            entered.add(file.relative_to(PACKAGE).as_posix())
+
+    def traced(session: Session, optimizer: Optimizer) -> Iterator[int]:
+        for k in steps(session, optimizer):
+            sys.setprofile(record if session.stage == "length" else None)
+            yield k
+            sys.setprofile(None)
+
+    monkeypatch.setattr(Session, "steps", traced)
+    changes = {"train__validate_every": 0, "stages__length__steps": 3, "stages__quality__steps": 1}
+    assert main(arguments(make_data(tmp_path / "data"), tmp_path / "runs", "traced", **changes)) == 0
+    assert sorted(entered | {"train/loop.py"}) == sorted([*listed(), *also()])  # loop.py is entered once for a stage
