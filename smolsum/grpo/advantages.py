@@ -19,8 +19,8 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 def advantages(
     totals_PG: Any, scores: Mapping[str, Any], weights: Mapping[str, float], *, scale: AdvantageScale
 ) -> mx.array:
-    """Advantages of a step's rollouts, float32 (P, G): of their total rewards, or with `gdpo` of the signals that
-    `weights` sums up to them."""
+    """Advantages of a step's rollouts, float32 (P, G): from their total rewards, or with `gdpo` from each signal in
+    `weights`."""
     if scale == "gdpo":
         return gdpo_advantages(scores, weights)
     return group_advantages(totals_PG, scale=scale)
@@ -30,8 +30,9 @@ def group_advantages(rewards_PG: Any, *, scale: Literal["group", "batch", "none"
     """Rewards minus their group's mean, divided by a standard deviation: float32 (P, G).
 
     `group`: the group's own, as in GRPO (arXiv:2402.03300, section 4.1.2); `batch`: that of all rewards of the step;
-    `none`: not divided, as in Dr. GRPO (arXiv:2503.20783, eq. 3). Standard deviations are of the sample (n - 1), plus
-    1e-4. A missing reward (NaN) takes no part and has the advantage 0, as has a group of equal rewards. Raises
+    `none`: not divided, as in Dr. GRPO (arXiv:2503.20783, eq. 3). Standard deviations are those of a sample (n - 1),
+    plus 1e-4. A missing reward (NaN) is left out and has the advantage 0; so has every rollout of a group whose rewards
+    are all equal. Raises
     ValueError for another `scale`.
     """
     rewards = np.asarray(rewards_PG, dtype=np.float64)
@@ -49,8 +50,8 @@ def gdpo_advantages(scores: Mapping[str, Any], weights: Mapping[str, float]) -> 
     """Each signal's advantage within its group, summed by weight, divided by the batch's deviation: float32 (P, G).
 
     GDPO (arXiv:2601.05242): a signal counts by its weight, however widely its values spread. `scores` holds PxG values
-    by signal. A rollout that lacks a signal of non-zero weight (NaN or None) takes no part in any, as in `combine`, and
-    has the advantage 0. The deviations are those of `group_advantages`.
+    by signal. A rollout that lacks a signal of non-zero weight (NaN or None) is left out of all of them, as in `combine`,
+    and has the advantage 0. The deviations are those of `group_advantages`.
     """
     signals = [np.array(scores[name], dtype=np.float64) for name, weight in weights.items() if weight != 0]
     missing = np.isnan(signals).any(axis=0)
@@ -61,7 +62,7 @@ def gdpo_advantages(scores: Mapping[str, Any], weights: Mapping[str, float]) -> 
 
 
 def zero_spread(rewards_PG: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Whether the rewards present in each group are all equal (or none, or one): such a group teaches nothing. Boolean
+    """Whether a group has fewer than two different rewards, missing ones aside, and so teaches nothing: boolean
     (P,)."""
     rewards = np.asarray(rewards_PG, dtype=np.float64)
     top = np.where(np.isnan(rewards), -np.inf, rewards).max(axis=1)
@@ -75,7 +76,7 @@ def _centred(rewards: Floats) -> Floats:
     count = present.sum(axis=1, keepdims=True)
     mean = np.where(present, rewards, 0.0).sum(axis=1, keepdims=True) / np.maximum(count, 1)
     centred = np.where(present, rewards - mean, 0.0)
-    centred[zero_spread(rewards)] = 0.0  # equal rewards leave rounding noise, which a small deviation would blow up
+    centred[zero_spread(rewards)] = 0.0  # equal rewards leave noise, which a small deviation would amplify
     return centred
 
 

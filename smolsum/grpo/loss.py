@@ -19,15 +19,6 @@ Where this departs from TRL 1.16, beyond 2 and 7: KL estimates are not weighted 
 set; truncated weights have no lower bound; clip metrics of sequence losses leave out masked rows.
 
 Axes: G rollouts of a prompt, T completion tokens.
-
-Sums, lows and highs of a batch's parts, which add up to the metrics of the whole whatever the parts are.
-
-Estimates of the divergence from a reference, token by token (Schulman, http://joschu.net/blog/kl-approx.html).
-
-Weights that correct for tokens drawn from another policy than the one the ratio compares with.
-
-`mu` is the sampler's log-prob, `prox` the trainer's own of the same token just before the update. They differ by
-staleness and by kernels. Axes: G rollouts of a prompt, T completion tokens.
 """
 
 from __future__ import annotations
@@ -40,122 +31,17 @@ from smolsum.config.fields import Correction, KlEstimate, LossKind
 from smolsum.config.sections import GrpoConfig
 from smolsum.policy import ranks
 
+SEQUENCE_RATIO = ("gspo", "study")
+"""losses with one ratio for each sequence, of its mean log-probs"""
+MAX_LOG_RATIO = 20.0
+"""log-ratios are held within this before they are exponentiated"""
 Tally = dict[str, dict[str, mx.array]]
-"""`sum`: by metric, an array of the weighted sum and the weights' sum; `min` and `max`: by metric, the extreme so far.
+"""`sum`: by metric, an array of the weighted sum and the sum of weights; `min` and `max`: by metric, the extreme.
 A plain tree of arrays, so that a differentiated function may return it."""
 
 WEIGHT = "sampling/importance_sampling_ratio/mean"
 SQUARE = "sampling/importance_sampling_ratio/square"
-"""mean squared weight, kept only to make the effective sample size"""
-
-
-def weighted(values: mx.array, mask: mx.array) -> mx.array:
-    """The entry of a mean: (2,) sum of the values under the mask and sum of the mask, values broadcast to it."""
-    return mx.stack([(values * mask).sum(), mask.sum()])
-
-
-def lowest(values: mx.array, mask: mx.array) -> mx.array:
-    """The least value under the mask, infinity where there is none."""
-    return mx.where(mask > 0, values, mx.inf).min()
-
-
-def highest(values: mx.array, mask: mx.array) -> mx.array:
-    """The greatest value under the mask, minus infinity where there is none."""
-    return mx.where(mask > 0, values, -mx.inf).max()
-
-
-def merged(a: Tally, b: Tally) -> Tally:
-    """The tally of two parts, which must have the same metrics."""
-    join = {"sum": mx.add, "min": mx.minimum, "max": mx.maximum}
-    return {kind: {name: join[kind](value, b[kind][name]) for name, value in a[kind].items()} for kind in a}
-
-
-def over_ranks(tally: Tally) -> Tally:
-    """The tally of all ranks' parts together."""
-    join = {"sum": ranks.total, "min": ranks.lowest, "max": ranks.highest}
-    return {kind: join[kind](entries) for kind, entries in tally.items()}
-
-
-def means(tally: Tally) -> dict[str, mx.array]:
-    """Every metric as a scalar, 0 where nothing was counted, and `sampling/ess`.
-
-    The effective sample size of weights w, as a share of their number: mean(w)^2 / mean(w^2), 1 for equal weights
-    (Kish, Survey Sampling, 1965).
-    """
-    found = {name: entry[0] / mx.maximum(entry[1], 1.0) for name, entry in tally["sum"].items()}
-    extremes = tally["min"] | tally["max"]
-    found |= {name: mx.where(mx.isinf(value), 0.0, value) for name, value in extremes.items()}
-    square = found.pop(SQUARE)
-    found["sampling/ess"] = mx.where(square > 0, found[WEIGHT] ** 2 / mx.where(square > 0, square, 1.0), 0.0)
-    return found
-
-
-MAX_LOG_RATIO = 20.0
-"""log-ratios are held within this before they are exponentiated"""
-
-
-def kl_estimate(logp: mx.array, ref_logp: mx.array, *, kind: str) -> mx.array:
-    """An estimate of KL(policy || reference) for each sampled token, in nats, of the arguments' shape.
-
-    With d = ref - policy: `k1` -d, unbiased, but its gradient is 0 on average; `k2` d^2 / 2, whose gradient is that of
-    the KL; `k3` exp(d) - d - 1, unbiased, never negative and of low variance (arXiv:2402.03300, eq. 4), d held within
-    20. Raises ValueError for another `kind`.
-    """
-    d = ref_logp - logp
-    match kind:
-        case "k1":
-            return -d
-        case "k2":
-            return 0.5 * d * d
-        case "k3":
-            held = mx.clip(d, -MAX_LOG_RATIO, MAX_LOG_RATIO)
-            return mx.expm1(held) - held
-        case _:
-            raise ValueError(f"unknown KL estimate {kind!r}: choose k1, k2 or k3")
-
-
-def importance_weights(
-    prox_GT: mx.array, mu_GT: mx.array, mask_GT: mx.array, *, kind: str, cap: float, floor: float
-) -> mx.array:
-    """prox / mu without gradient: float32 (G, T) for a token kind, (G, 1), the product of a row, for a sequence kind.
-
-    `token_truncate`, `sequence_truncate`: at most `cap` (truncated importance sampling,
-    fengyao.notion.site/off-policy-rl); `token_mask`, `sequence_mask`: 0 outside [floor, cap], so that what lies there
-    teaches nothing (IcePop, arXiv:2510.18855); `none`: as they are, a token each. Raises ValueError for another `kind`
-    and for a floor that is not below the cap.
-    """
-    level, _, bound = kind.partition("_")
-    if kind != "none" and (level not in ("token", "sequence") or bound not in ("truncate", "mask")):
-        raise ValueError(
-            f"unknown correction {kind!r}: choose none, token_truncate, sequence_truncate, token_mask or sequence_mask"
-        )
-    if bound == "mask" and not floor < cap:
-        raise ValueError(f"the floor {floor} of a mask must be below its cap {cap}")
-    gap = mx.stop_gradient(prox_GT - mu_GT) * mask_GT
-    if level == "sequence":
-        gap = gap.sum(axis=1, keepdims=True)
-    weights = mx.exp(mx.clip(gap, -MAX_LOG_RATIO, MAX_LOG_RATIO))
-    if bound == "truncate":
-        return mx.minimum(weights, cap)
-    if bound == "mask":
-        return mx.where((weights < floor) | (weights > cap), 0.0, weights)
-    return weights
-
-
-def kept_sequences(
-    advantages_G: mx.array, logp_GT: mx.array, mu_GT: mx.array, mask_GT: mx.array, *, delta: float
-) -> mx.array:
-    """1 for each sequence to learn from, 0 for one to drop: float32 (G, 1).
-
-    Dropped is what is punished and has grown unlikely since it was drawn: a negative advantage, and mu - policy above
-    `delta` in the mean over the tokens (DeepSeek-V3.2, arXiv:2512.02556, eq. 9).
-    """
-    drift_G = (mx.stop_gradient(mu_GT - logp_GT) * mask_GT).sum(axis=1) / mx.maximum(mask_GT.sum(axis=1), 1.0)
-    return ((advantages_G >= 0) | (drift_G <= delta)).astype(mx.float32)[:, None]
-
-
-SEQUENCE_RATIO = ("gspo", "study")
-"""losses with one ratio a sequence, that of its mean log-probs"""
+"""mean squared weight, kept only to compute the effective sample size"""
 
 
 @dataclass(frozen=True)
@@ -194,7 +80,7 @@ def policy_loss(
 ) -> tuple[mx.array, dict[str, mx.array]]:
     """The loss (scalar, to be minimised) and its metrics, plain means over this call.
 
-    `GrpoConfig` says what the settings mean, `loss_and_tally` what the arrays are. Without `totals` this call is the
+    `GrpoConfig` documents the settings, `loss_and_tally` the arrays. Without `totals` this call is the
     whole batch. Raises ValueError for an unknown kind, KL estimate or correction, for beta > 0 without `ref_logp_GT`,
     and for a correction without `sampler_logp_GT`.
     """
@@ -241,9 +127,9 @@ def loss_and_tally(
 ) -> tuple[mx.array, Tally]:
     """This call's share of the batch's loss (scalar), and of its metrics.
 
-    `old_logp_GT` is the ratio's denominator. `sampler_logp_GT` is what the sampler reported, where that is something
-    else; then `old_logp_GT` is the trainer's own just before the update. `ref_logp_GT` are the reference's log-probs,
-    `entropy_GT` the entropies of the policy's next-token distributions, only to be logged. Errors: see `policy_loss`.
+    `old_logp_GT` is the ratio's denominator. Where `sampler_logp_GT` is given, it is what the sampler reported, and
+    `old_logp_GT` are the trainer's log-probs just before the update. `ref_logp_GT` are the reference's log-probs;
+    `entropy_GT`, the entropies of the policy's next-token distributions, are only logged. Errors: see `policy_loss`.
     """
     if config.beta > 0 and ref_logp_GT is None:
         raise ValueError("beta > 0 needs ref_logp_GT: the reference's log-probs of the same tokens")
@@ -306,9 +192,9 @@ def _reduced(
         case "grpo" | "gspo" | "study":  # each sequence counts the same: arXiv:2402.03300, eq. 3; 2507.18071, eq. 5
             length_G = mx.maximum(mask_GT.sum(axis=1), 1.0)
             return (objective_GT.sum(axis=1) / length_G).sum() / totals.sequences
-        case "dr_grpo":  # each token the same, whatever the lengths: arXiv:2503.20783, section 3
+        case "dr_grpo":  # each token counts the same, whatever the lengths: arXiv:2503.20783, section 3
             return objective_GT.sum() / (totals.sequences * totals.max_length)
-        case "dapo" | "cispo":  # each token the same: arXiv:2503.14476, eq. 8; arXiv:2506.13585, eq. 4
+        case "dapo" | "cispo":  # each token counts the same: arXiv:2503.14476, eq. 8; arXiv:2506.13585, eq. 4
             return objective_GT.sum() / mx.maximum(totals.tokens, 1.0)
         case _:
             raise ValueError(f"unknown loss {kind!r}: choose grpo, study, dr_grpo, dapo, gspo or cispo")
@@ -347,3 +233,114 @@ def _tally_sampling(tally: Tally, prox_GT: mx.array, mu_GT: mx.array, weights_GT
         "sampling/importance_sampling_ratio/max": highest(weights_GT, unit_GT),
         "sampling/sampling_logp_difference/max": highest(gap_GT, mask_GT),
     }
+
+
+# Terms of the objective
+
+
+def kl_estimate(logp: mx.array, ref_logp: mx.array, *, kind: str) -> mx.array:
+    """An estimate of KL(policy || reference) for each sampled token, in nats, of the arguments' shape (Schulman,
+    http://joschu.net/blog/kl-approx.html).
+
+    With d = ref - policy: `k1` -d, unbiased, but its gradient is 0 on average; `k2` d^2 / 2, whose gradient is that of
+    the KL; `k3` exp(d) - d - 1, unbiased, never negative and of low variance (arXiv:2402.03300, eq. 4), d held within
+    20. Raises ValueError for another `kind`.
+    """
+    d = ref_logp - logp
+    match kind:
+        case "k1":
+            return -d
+        case "k2":
+            return 0.5 * d * d
+        case "k3":
+            held = mx.clip(d, -MAX_LOG_RATIO, MAX_LOG_RATIO)
+            return mx.expm1(held) - held
+        case _:
+            raise ValueError(f"unknown KL estimate {kind!r}: choose k1, k2 or k3")
+
+
+def importance_weights(
+    prox_GT: mx.array, mu_GT: mx.array, mask_GT: mx.array, *, kind: str, cap: float, floor: float
+) -> mx.array:
+    """Weights that correct for tokens drawn from another policy than the one the ratio compares with: prox / mu without
+    gradient, float32 (G, T) for a token kind, (G, 1), the product of a row, for a sequence kind.
+
+    `mu_GT` are the sampler's log-probs, `prox_GT` the trainer's of the same tokens just before the update: staleness
+    and kernels make them differ.
+    `token_truncate`, `sequence_truncate`: at most `cap` (truncated importance sampling,
+    fengyao.notion.site/off-policy-rl); `token_mask`, `sequence_mask`: 0 outside [floor, cap], so that such tokens or
+    sequences teach nothing (IcePop, arXiv:2510.18855); `none`: unchanged, one for each token. Raises ValueError for
+    another `kind` and for a floor that is not below the cap.
+    """
+    level, _, bound = kind.partition("_")
+    if kind != "none" and (level not in ("token", "sequence") or bound not in ("truncate", "mask")):
+        raise ValueError(
+            f"unknown correction {kind!r}: choose none, token_truncate, sequence_truncate, token_mask or sequence_mask"
+        )
+    if bound == "mask" and not floor < cap:
+        raise ValueError(f"the floor {floor} of a mask must be below its cap {cap}")
+    gap = mx.stop_gradient(prox_GT - mu_GT) * mask_GT
+    if level == "sequence":
+        gap = gap.sum(axis=1, keepdims=True)
+    weights = mx.exp(mx.clip(gap, -MAX_LOG_RATIO, MAX_LOG_RATIO))
+    if bound == "truncate":
+        return mx.minimum(weights, cap)
+    if bound == "mask":
+        return mx.where((weights < floor) | (weights > cap), 0.0, weights)
+    return weights
+
+
+def kept_sequences(
+    advantages_G: mx.array, logp_GT: mx.array, mu_GT: mx.array, mask_GT: mx.array, *, delta: float
+) -> mx.array:
+    """1 for each sequence to learn from, 0 for one to drop: float32 (G, 1).
+
+    Dropped are punished sequences that have grown unlikely since they were drawn: their advantage is negative, and the
+    mean of mu - policy over their tokens is above `delta` (DeepSeek-V3.2, arXiv:2512.02556, eq. 9).
+    """
+    drift_G = (mx.stop_gradient(mu_GT - logp_GT) * mask_GT).sum(axis=1) / mx.maximum(mask_GT.sum(axis=1), 1.0)
+    return ((advantages_G >= 0) | (drift_G <= delta)).astype(mx.float32)[:, None]
+
+
+# Metrics: sums, lows and highs of a batch's parts, which add up to the same metrics however the batch was cut
+
+
+def weighted(values: mx.array, mask: mx.array) -> mx.array:
+    """The entry of a mean: (2,) sum of the values under the mask and sum of the mask, values broadcast to it."""
+    return mx.stack([(values * mask).sum(), mask.sum()])
+
+
+def lowest(values: mx.array, mask: mx.array) -> mx.array:
+    """The minimum under the mask, infinity if the mask is empty."""
+    return mx.where(mask > 0, values, mx.inf).min()
+
+
+def highest(values: mx.array, mask: mx.array) -> mx.array:
+    """The maximum under the mask, minus infinity if the mask is empty."""
+    return mx.where(mask > 0, values, -mx.inf).max()
+
+
+def merged(a: Tally, b: Tally) -> Tally:
+    """The tally of two parts, which must have the same metrics."""
+    join = {"sum": mx.add, "min": mx.minimum, "max": mx.maximum}
+    return {kind: {name: join[kind](value, b[kind][name]) for name, value in a[kind].items()} for kind in a}
+
+
+def over_ranks(tally: Tally) -> Tally:
+    """The tally of all ranks' parts together."""
+    join = {"sum": ranks.total, "min": ranks.lowest, "max": ranks.highest}
+    return {kind: join[kind](entries) for kind, entries in tally.items()}
+
+
+def means(tally: Tally) -> dict[str, mx.array]:
+    """Every metric as a scalar, 0 where nothing was counted, and `sampling/ess`.
+
+    The effective sample size of weights w, as a share of their number: mean(w)^2 / mean(w^2), 1 for equal weights
+    (Kish, Survey Sampling, 1965).
+    """
+    found = {name: entry[0] / mx.maximum(entry[1], 1.0) for name, entry in tally["sum"].items()}
+    extremes = tally["min"] | tally["max"]
+    found |= {name: mx.where(mx.isinf(value), 0.0, value) for name, value in extremes.items()}
+    square = found.pop(SQUARE)
+    found["sampling/ess"] = mx.where(square > 0, found[WEIGHT] ** 2 / mx.where(square > 0, square, 1.0), 0.0)
+    return found

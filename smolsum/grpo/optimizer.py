@@ -1,9 +1,4 @@
-"""Adam on float32 masters, on bfloat16 weights with stochastic rounding, or as the study had it.
-
-Stochastic rounding from float32 to bfloat16, from bits that can be drawn again.
-
-One step of Adam for one array, with what it did to the weights: pure array functions.
-"""
+"""Adam on float32 masters, on bfloat16 weights with stochastic rounding, or as the study had it."""
 
 from __future__ import annotations
 
@@ -22,119 +17,10 @@ from smolsum.config.sections import OptimizerConfig, StageConfig
 from smolsum.policy import ranks
 from smolsum.policy.cpu.streams import spread
 
-
-def random_bits(shape: tuple[int, ...], seed: int, *place: int | str) -> mx.array:
-    """Uniform uint32 values of this shape, the same for the same seed and place whatever else was drawn."""
-    digest = hashlib.blake2b(repr((seed, *place)).encode(), digest_size=8).digest()
-    # MLX exposes its raw generator only as the splitting of keys: two words for each
-    words = mx.random.split(mx.random.key(int.from_bytes(digest, "big")), (math.prod(shape) + 1) // 2)
-    return words.reshape(-1)[: math.prod(shape)].reshape(shape)
-
-
-def round_stochastically(values: mx.array, noise: mx.array) -> mx.array:
-    """`values` (float32, finite) as bfloat16: one of the two neighbours, the nearer the likelier, so that the mean is
-    the value itself (arXiv:2010.06192, section 3). `noise` is uint32, uniform on 0 to 65535; a value that bfloat16
-    holds stays as it is.
-    """
-    # bfloat16 is the upper half of float32: noise in the lower half carries over as often as that half is full
-    return ((values.view(mx.uint32) + noise) >> 16).astype(mx.uint16).view(mx.bfloat16)
-
-
 CLIP_FLOOR = 1e-6
 """added to a gradient's norm before it divides, as MLX does"""
-
-
-class Scalars(NamedTuple):
-    """What all arrays of a step share, each a 0-dimensional array."""
-
-    clip: mx.array
-    """what gradients are multiplied by, so that their global norm stays within its limit"""
-    rate: mx.array
-    first: mx.array
-    """rate / (1 - beta1**t), the step size with the first moment's bias corrected; the rate without correction"""
-    second: mx.array
-    """1 / sqrt(1 - beta2**t), what the root of the second moment is multiplied by"""
-
-
-def scalars(config: OptimizerConfig, norm: mx.array, rate: float, count: int, kind: mx.Dtype) -> Scalars:
-    """The scalars of step `count` (from 1), from the global norm of its gradient; `kind` is the moments' type.
-
-    Of their own, not in the fused pass, which would compute each power anew for every element.
-    """
-    clip = mx.minimum(config.max_grad_norm / (norm + CLIP_FLOOR), 1.0)
-    exact = mx.array(rate, mx.float32)
-    first, second = exact.astype(kind), mx.array(1.0, kind)
-    if config.bias_correction:
-        t = mx.array(count, mx.uint64)
-        first = (first / (1 - config.beta1**t)).astype(kind)
-        second = mx.rsqrt(1 - config.beta2**t).astype(kind)
-    return Scalars(clip, exact, first, second)
-
-
-class Stepped(NamedTuple):
-    """An array after the step."""
-
-    new: mx.array
-    """the model's weights, in their type"""
-    weights: mx.array
-    """the masters, in float32 where there are any"""
-    m: mx.array
-    v: mx.array
-    changed: mx.array
-    """how many of the model's weights are another value now"""
-    shown: mx.array
-    """<u, d>: u the update before any rounding, d the change of the model's weights"""
-    intended: mx.array
-    """<u, u>"""
-
-
-def compiled_step(config: OptimizerConfig) -> Callable[..., Stepped]:
-    """`step` under these settings, fused into one pass over the arrays where MLX can compile."""
-    run = mx.compile(partial(_step, config))
-    return lambda *arrays: Stepped(*run(*arrays))
-
-
-def _step(
-    config: OptimizerConfig,
-    old: mx.array,
-    weights: mx.array,
-    m: mx.array,
-    v: mx.array,
-    gradient: mx.array,
-    scalars: Scalars,
-    *noise: mx.array,
-) -> tuple[mx.array, ...]:
-    """Adam (arXiv:1412.6980, algorithm 1) or AdamW (arXiv:1711.05101, algorithm 2).
-
-    `old` are the model's weights, `weights` the masters: the same array where there are none. All is computed in
-    `gradient`'s type. With `noise` (uint32, uniform) weights and first moment are rounded to bfloat16 at random.
-    """
-    kind = gradient.dtype
-    rate = scalars.rate.astype(kind)
-    gradient = (gradient * scalars.clip).astype(kind)
-    m = config.beta1 * m.astype(kind) + (1 - config.beta1) * gradient
-    v = config.beta2 * v + (1 - config.beta2) * mx.square(gradient)
-    move = scalars.first * m / (mx.sqrt(v) * scalars.second + config.eps)
-    decay = config.weight_decay if config.name == "adamw" else 0.0
-    own = weights.astype(kind)
-    meant = -(move.astype(mx.float32) + (scalars.rate * decay) * own.astype(mx.float32))
-    own = own * (1 - rate * decay) - move
-    new = own
-    if noise:
-        (bits,) = noise
-        m, new = round_stochastically(m, bits >> 16), round_stochastically(own, bits & 0xFFFF)
-    new = new.astype(old.dtype)
-    seen = new.astype(mx.float32) - old.astype(mx.float32)
-    return new, own, m, v, mx.sum(new != old), _sum(meant * seen), _sum(meant * meant)
-
-
-def _sum(array: mx.array) -> mx.array:
-    """Row by row first, which MLX's CPU backend does three times as fast."""
-    return mx.sum(mx.sum(array, axis=0))
-
-
 PART = 1 << 23
-"""elements updated at once on a stream"""
+"""elements that a stream updates at once"""
 
 
 def learning_rate(stage: StageConfig, step: int, steps: int) -> float:
@@ -171,17 +57,17 @@ class Optimizer:
         self.masters = {name: p.astype(mx.float32) for name, p in served.items() if config.precision == "masters"}
 
     def step(self, model: nn.Module, gradients: dict[str, Any], rate: float) -> dict[str, float]:
-        """Update the model in place, and empty `gradients`: tensor by tensor, so that the step needs little memory.
+        """Update the model in place and empty `gradients`, tensor by tensor, so that the step needs little memory.
 
         `update/visible_frac` is the share of the model's weights that changed. `update/lost_norm_frac` is the share of
         the intended update, along its own direction, that they do not show: with u the update before any rounding and
-        d the weights' change (float32, over all of them) it is 1 - <u, d> / <u, u>. 0: all of it is seen; 1: nothing.
-        With masters it is what is not seen yet, and negative in a step that shows what earlier ones held back; with
-        stochastic rounding it scatters around 0. A gradient that is not finite changes nothing, and `update/skipped`
-        is 1.
+        d the weights' change (float32, over all of them) it is 1 - <u, d> / <u, u>. 0: the weights show all of it; 1:
+        nothing. With masters it is the part that is not shown yet, and negative in a step that shows what earlier steps
+        held back; with stochastic rounding it scatters around 0. A gradient that is not finite changes nothing, and
+        `update/skipped` is 1.
         """
         flat = dict(tree_flatten(gradients))
-        gradients.clear()  # or the caller would keep every tensor alive until the last one is done
+        gradients.clear()  # so that the caller keeps no tensor alive until the last one is done
         norm = self._norm(flat)
         metrics = {"grad_norm": float(norm), "learning_rate": rate, "update/skipped": 0.0}
         if not math.isfinite(metrics["grad_norm"]):
@@ -190,7 +76,7 @@ class Optimizer:
         shared = scalars(self.config, norm, rate, self.steps, norm.dtype)
         served = dict(tree_flatten(model.trainable_parameters()))
         total = sum(p.size for p in served.values())
-        # by size, so that the streams have as much to do
+        # by size, so that the streams have equal work
         names = sorted(flat, key=lambda name: served[name].size, reverse=True)
         parts = [(name, rows) for name in names for rows in _parts(served[name])]
         changed, shown, intended, fresh = 0.0, 0.0, 0.0, dict[str, mx.array]()
@@ -227,13 +113,13 @@ class Optimizer:
 
         def squares(gradient: mx.array) -> mx.array:
             own = self._own(gradient)
-            # the squares of float16 overflow
+            # squares of float16 overflow
             return (own.astype(mx.float32) if own.dtype == mx.float16 else own).square().sum()
 
         return mx.sqrt(sum(spread(squares, gradients.values())))
 
     def _stepped(self, name: str, rows: slice, served: mx.array, gradient: mx.array, shared: Scalars) -> Stepped:
-        """Some rows of a tensor after the step."""
+        """The step for some rows of a tensor."""
         old = served[rows]
         weights = self.masters[name][rows] if self.masters else old
         noise = []
@@ -250,7 +136,7 @@ class Optimizer:
         mx.save_safetensors(str(path), state | {"step": mx.array(self.steps)})
 
     def load(self, path: Path, model: nn.Module) -> None:
-        """Restore what `save` wrote, and the model's weights from the masters where there are any."""
+        """Restore what `save` wrote, and the model's weights from the masters, if any."""
         flat: Mapping[str, mx.array] = mx.load(str(path))
         self.steps = int(flat["step"].item())
         for kind, arrays in (("m", self.m), ("v", self.v), ("weights", self.masters)):
@@ -262,7 +148,7 @@ class Optimizer:
         mx.eval(self.m, self.v, self.masters, model.parameters())
 
     def follow_first(self) -> None:
-        """Take the first rank's state, where several train together."""
+        """Take the first rank's state, where several ranks train together."""
         self.steps = ranks.gathered(self.steps)[0]
         for arrays in (self.m, self.v, self.masters):
             arrays.update({name: ranks.from_first(array) for name, array in arrays.items()})
@@ -276,7 +162,7 @@ def _parts(array: mx.array) -> Iterator[slice]:
 
 
 def _put(arrays: dict[str, mx.array], name: str, rows: slice, value: mx.array, length: int | None = None) -> None:
-    """Write rows of an array; made `length` rows long where there is none yet. All rows at once replace it."""
+    """Write rows of an array, which is created with `length` rows if missing; all rows at once replace it."""
     length = length or len(arrays[name])
     if len(value) == length:
         arrays[name] = value
@@ -286,3 +172,115 @@ def _put(arrays: dict[str, mx.array], name: str, rows: slice, value: mx.array, l
         mx.eval(arrays[name])
     arrays[name][rows] = value
     mx.eval(arrays[name])  # in place, as nothing else holds it
+
+
+# One step of Adam for one array: pure functions
+
+
+class Scalars(NamedTuple):
+    """The 0-dimensional arrays that all parameters of a step share."""
+
+    clip: mx.array
+    """what gradients are multiplied by, so that their global norm stays within its limit"""
+    rate: mx.array
+    first: mx.array
+    """rate / (1 - beta1**t), the step size with the first moment's bias corrected; the rate without correction"""
+    second: mx.array
+    """1 / sqrt(1 - beta2**t), what the root of the second moment is multiplied by"""
+
+
+def scalars(config: OptimizerConfig, norm: mx.array, rate: float, count: int, kind: mx.Dtype) -> Scalars:
+    """The scalars of step `count` (from 1), from the global norm of its gradient; `kind` is the moments' type.
+
+    Not computed in the fused pass, which would compute each power again for every element.
+    """
+    clip = mx.minimum(config.max_grad_norm / (norm + CLIP_FLOOR), 1.0)
+    exact = mx.array(rate, mx.float32)
+    first, second = exact.astype(kind), mx.array(1.0, kind)
+    if config.bias_correction:
+        t = mx.array(count, mx.uint64)
+        first = (first / (1 - config.beta1**t)).astype(kind)
+        second = mx.rsqrt(1 - config.beta2**t).astype(kind)
+    return Scalars(clip, exact, first, second)
+
+
+class Stepped(NamedTuple):
+    """One parameter after the step."""
+
+    new: mx.array
+    """the model's weights, in their type"""
+    weights: mx.array
+    """the float32 masters; without masters, the updated weights before rounding"""
+    m: mx.array
+    v: mx.array
+    changed: mx.array
+    """how many of the model's weights changed"""
+    shown: mx.array
+    """<u, d>: u the update before any rounding, d the change of the model's weights"""
+    intended: mx.array
+    """<u, u>"""
+
+
+def compiled_step(config: OptimizerConfig) -> Callable[..., Stepped]:
+    """`_step` under these settings, fused into one pass over the arrays where MLX can compile."""
+    run = mx.compile(partial(_step, config))
+    return lambda *arrays: Stepped(*run(*arrays))
+
+
+def _step(
+    config: OptimizerConfig,
+    old: mx.array,
+    weights: mx.array,
+    m: mx.array,
+    v: mx.array,
+    gradient: mx.array,
+    scalars: Scalars,
+    *noise: mx.array,
+) -> tuple[mx.array, ...]:
+    """Adam (arXiv:1412.6980, algorithm 1) or AdamW (arXiv:1711.05101, algorithm 2).
+
+    `old` are the model's weights, `weights` the masters: the same array where there are none. Everything is computed
+    in `gradient`'s type. With `noise` (uint32, uniform) weights and first moment are rounded to bfloat16 at random.
+    """
+    kind = gradient.dtype
+    rate = scalars.rate.astype(kind)
+    gradient = (gradient * scalars.clip).astype(kind)
+    m = config.beta1 * m.astype(kind) + (1 - config.beta1) * gradient
+    v = config.beta2 * v + (1 - config.beta2) * mx.square(gradient)
+    move = scalars.first * m / (mx.sqrt(v) * scalars.second + config.eps)
+    decay = config.weight_decay if config.name == "adamw" else 0.0
+    own = weights.astype(kind)
+    meant = -(move.astype(mx.float32) + (scalars.rate * decay) * own.astype(mx.float32))
+    own = own * (1 - rate * decay) - move
+    new = own
+    if noise:
+        (bits,) = noise
+        m, new = round_stochastically(m, bits >> 16), round_stochastically(own, bits & 0xFFFF)
+    new = new.astype(old.dtype)
+    seen = new.astype(mx.float32) - old.astype(mx.float32)
+    return new, own, m, v, mx.sum(new != old), _sum(meant * seen), _sum(meant * meant)
+
+
+def _sum(array: mx.array) -> mx.array:
+    """The sum, row by row first, which MLX's CPU backend does three times as fast."""
+    return mx.sum(mx.sum(array, axis=0))
+
+
+# Stochastic rounding
+
+
+def random_bits(shape: tuple[int, ...], seed: int, *place: int | str) -> mx.array:
+    """Uniform uint32 values of this shape; seed and place alone decide them, so that they can be drawn again."""
+    digest = hashlib.blake2b(repr((seed, *place)).encode(), digest_size=8).digest()
+    # MLX exposes its raw generator only through the splitting of keys, two words for each key
+    words = mx.random.split(mx.random.key(int.from_bytes(digest, "big")), (math.prod(shape) + 1) // 2)
+    return words.reshape(-1)[: math.prod(shape)].reshape(shape)
+
+
+def round_stochastically(values: mx.array, noise: mx.array) -> mx.array:
+    """`values` (float32, finite) as bfloat16: one of the two neighbours, the nearer one more likely, so that the mean
+    is the value itself (arXiv:2010.06192, section 3). `noise` is uint32, uniform on 0 to 65535; values that bfloat16
+    can hold stay as they are.
+    """
+    # bfloat16 is the upper half of float32: noise in the lower half carries over in proportion to that half
+    return ((values.view(mx.uint32) + noise) >> 16).astype(mx.uint16).view(mx.bfloat16)

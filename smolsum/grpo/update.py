@@ -1,4 +1,4 @@
-"""Gradients of one optimizer step: the loss of every group, spread over the machine's streams and summed."""
+"""The gradient of one optimizer step: the loss of every group, spread over the machine's streams and summed."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ def gradients(
     chunking: Chunking = WHOLE,
     reference: Any = None,
 ) -> tuple[Any, dict[str, float]]:
-    """The gradient tree of the step's loss over all groups, and the loss metrics over all trained tokens.
+    """The gradient tree of the step's loss over all groups, like `model.trainable_parameters()`, and the loss metrics
+    over all trained tokens.
 
-    Where several processes train together each takes its share of the groups, and all return the sums over all.
-
-    A group whose advantages are all 0 counts in the loss's denominators and never reaches the model: it is not held
-    to the reference either. `max_new_tokens` is the sampler's limit; `reference` the trained parameters of the frozen
-    policy, needed where `stage.beta` > 0. Where no token is left to learn from, the gradient is zero.
+    `advantages_PG` is float32 (P, G) in the order of the groups; `max_new_tokens` is the sampler's limit; `reference`,
+    needed where `stage.beta` > 0, is a tree of the frozen policy's trainable parameters. A group whose advantages are
+    all 0 counts in the loss's denominators but never reaches the model: it is not held to the reference either. Where
+    no token is left to learn from, the gradient is zero. Where several ranks train together, each computes its share
+    of the groups, and all return the sums over all groups.
     """
     objective = replace(config, beta=stage.beta)
     totals = batch_totals(groups, config, max_new_tokens)
@@ -45,7 +46,7 @@ def gradients(
     shares = {"batch/skipped_groups_frac": 1 - len(kept) / len(groups)}
     if not kept:
         return tree_map(mx.zeros_like, model.trainable_parameters()), {"loss": 0.0, **shares}
-    idle = len(kept) <= ranks.rank()  # more ranks than groups: this one goes through the motions
+    idle = len(kept) <= ranks.rank()  # more ranks than groups: this one computes a group without counting it
     kept = kept[:1] if idle else ranks.share(kept)
     groups, advantages_PG = [groups[p] for p in kept], advantages_PG[mx.array(kept)]
     ref_logps = _logprobs(model, groups, stage, chunking, reference) if stage.beta > 0 else [None] * len(groups)
@@ -56,7 +57,7 @@ def gradients(
         sampler_logps = sampled
 
     def step(p: int, streams: Sequence[mx.Stream] = ()) -> Any:
-        """Loss, tally and gradient of one group."""
+        """Loss and tally of one group, and its gradient."""
         group = groups[p]
         trained_G = mx.array([float(not (idle or _is_masked(rollout, config))) for rollout in group.rollouts])
 
@@ -94,7 +95,7 @@ def gradients(
         total = grads if total is None else tree_map(mx.add, total, grads)
         value, tally = value + loss_p.item(), tally_p if tally is None else merged(tally, tally_p)
         del grads
-        mx.eval(total, tally)  # free this group's gradient
+        mx.eval(total, tally)  # frees this group's gradient
     assert tally is not None
     total, value, tally = ranks.total(total), ranks.total(mx.array(value)).item(), over_ranks(tally)
     shares["perf/peak_memory_gb"] = mx.get_peak_memory() / 1e9
@@ -102,7 +103,7 @@ def gradients(
 
 
 def batch_totals(groups: Sequence[RolloutGroup], config: GrpoConfig, max_new_tokens: int) -> BatchTotals:
-    """What the loss of a step divides by: a masked rollout is a sequence without tokens, as in TRL."""
+    """The denominators of a step's loss: a masked rollout counts as a sequence without tokens, as in TRL."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     trained = [rollout for rollout in rollouts if not _is_masked(rollout, config)]
     return BatchTotals(len(rollouts), sum(len(rollout.token_ids) for rollout in trained), max_new_tokens)
@@ -110,7 +111,7 @@ def batch_totals(groups: Sequence[RolloutGroup], config: GrpoConfig, max_new_tok
 
 @contextmanager
 def weights(model: nn.Module, parameters: Any) -> Iterator[None]:
-    """The model with other parameters, for as long as the block lasts."""
+    """The model with other parameters inside the block."""
     own = model.parameters()
     model.update(parameters)
     try:
@@ -121,7 +122,9 @@ def weights(model: nn.Module, parameters: Any) -> Iterator[None]:
 
 def _teaches(group: RolloutGroup, advantages_G: Sequence[float], config: GrpoConfig) -> bool:
     """Whether any rollout of the group has an advantage and is trained on."""
-    pairs = zip(group.rollouts, advantages_G, strict=False)  # an advantage for each place of the widest group
+    pairs = zip(
+        group.rollouts, advantages_G, strict=False
+    )  # advantages_G has a place for each rollout of the widest group
     return any(advantage != 0 and not _is_masked(rollout, config) for rollout, advantage in pairs)
 
 
