@@ -50,7 +50,7 @@ def gdpo_advantages(scores: Mapping[str, Any], weights: Mapping[str, float]) -> 
     """Each signal's advantage within its group, summed by weight, divided by the batch's deviation: float32 (P, G).
 
     GDPO (arXiv:2601.05242): a signal counts by its weight, however widely its values spread. `scores` holds PxG values
-    by signal. A rollout that lacks a signal of non-zero weight (NaN or None) is left out of all of them, as in `combine`,
+    by signal. A rollout without a value (NaN or None) for a signal of non-zero weight is left out, as in `combine`,
     and has the advantage 0. The deviations are those of `group_advantages`.
     """
     signals = [np.array(scores[name], dtype=np.float64) for name, weight in weights.items() if weight != 0]
