@@ -108,12 +108,12 @@ def test_a_run_without_a_judge(run: Path, call: Call) -> None:
 
 
 def test_training_and_eval_agree(run: Path, call: Call) -> None:
-    """A checkpoint evaluated anew scores as the training's own evaluation did, and in its own folder."""
+    """A checkpoint evaluated again scores as the training's own evaluation did, and in its own folder."""
     before = read_jsonl(run / "eval" / "quality-test" / "scores.jsonl")
     checkpoint = sorted((run / "checkpoints").glob("step-*"))[-1]
-    code, out, _ = call("eval", checkpoint, "--name", "anew")
+    code, out, _ = call("eval", checkpoint, "--name", "again")
     assert code == 0
-    assert eval_folder(out) == run / "eval" / "anew"
+    assert eval_folder(out) == run / "eval" / "again"
     after = read_jsonl(eval_folder(out) / "scores.jsonl")
     for old, new in zip(before, after, strict=True):
         assert {key: new[key] for key in ("id", "text", "tokens", "meteor")} == {
@@ -137,7 +137,7 @@ def test_judged_and_compared(run: Path, call: Call, server: JudgeServer) -> None
     assert facts["usage"]["calls"] >= 2 * TESTS * len(CRITERIA)  # one whose connection had gone is asked again
     assert facts["second"]["agreement"]["composite"]["n"] == TESTS
     server.asked.clear()
-    # what a second judge said stays, whoever is asked later
+    # the second judge's scores stay, whichever judge is asked later
     assert call("eval", run, "--judge", "judge-a", "--rounds", 2)[0] == 0
     assert not server.asked
     assert summary(folder)["judging"]["second"]["agreement"] == facts["second"]["agreement"]
@@ -163,7 +163,7 @@ def _settings(run: Path) -> list[str]:
 
 
 def test_baseline_prompts(run: Path, call: Call) -> None:
-    """Each prompt variant has its folder; a text is a prompt too, a typing error is none."""
+    """Each prompt variant has its folder; a text is a prompt too, a typing error an error."""
     code, out, err = call("baseline", *_settings(run))
     assert code == 0, err
     assert out.splitlines() == ["runs/baseline-tiny-50-words-test", "runs/baseline-tiny-64-tokens-test"]
@@ -193,7 +193,7 @@ def test_a_prompt_is_shown_as_the_model_gets_it(tmp_path: Path, call: Call) -> N
 
 
 def test_prompts_that_begin_alike(run: Path, call: Call) -> None:
-    """Each instruction has a folder of its own, the same one every time; both are evaluated."""
+    """Each instruction has its folder, the same one every time; both are evaluated."""
     texts = [f"Summarise the post for somebody who has never met its author, in {n} sentences." for n in (2, 3)]
     prompts = [flag for text in texts for flag in ("--prompt", text)]
     code, out, err = call("baseline", *prompts, *_settings(run))
@@ -247,9 +247,9 @@ def test_a_post_without_facts(run: Path, tmp_path: Path, call: Call) -> None:
     code, out, err = call("eval", "tiny", "--set=data.path=data", "--set=sampling.max_new_tokens=46")
     assert code == 0, err
     metrics = summary(eval_folder(out))["metrics"]
-    told = [row for row in read_jsonl(eval_folder(out) / "scores.jsonl") if "facts_right" in row]
-    assert len(told) == TESTS - 1
-    assert metrics["facts/right"] == pytest.approx(sum(row["facts_right"] for row in told) / len(told))
+    rows = [row for row in read_jsonl(eval_folder(out) / "scores.jsonl") if "facts_right" in row]
+    assert len(rows) == TESTS - 1
+    assert metrics["facts/right"] == pytest.approx(sum(row["facts_right"] for row in rows) / len(rows))
     assert metrics["facts/posts_without"] == 1
     assert "posts without facts" in err
 
@@ -300,8 +300,8 @@ def test_some_judgements_fail(run: Path, call: Call, server: JudgeServer) -> Non
     assert all(row["composite"] is not None for row in read_jsonl(eval_folder(out) / "scores.jsonl"))
 
 
-def test_a_second_judge_is_asked_whatever_the_first_refused(run: Path, call: Call, server: JudgeServer) -> None:
-    """The first one goes before it is done; what it scored stands beside all of the second's."""
+def test_a_second_judge_is_asked_though_the_first_fails(run: Path, call: Call, server: JudgeServer) -> None:
+    """The first one fails on the way; its scores are kept with all of the second's."""
     broke = failure(429, "no credit", "insufficient_quota")
     server.mischief = lambda prompt, before: (
         broke if server.asked[-1][0] == "judge-a" and len(server.asked) > 9 else None
@@ -333,8 +333,8 @@ def test_a_judge_that_answers_prose(run: Path, call: Call, server: JudgeServer) 
     assert "composite" not in rows[0]
 
 
-def test_a_judge_that_fails_takes_no_scores_of_another(run: Path, call: Call, server: JudgeServer) -> None:
-    """What one judge said stays where the next one says nothing."""
+def test_a_judge_that_fails_keeps_the_scores_of_another(run: Path, call: Call, server: JudgeServer) -> None:
+    """The scores of one judge stay if the next one gives none."""
     command = ["eval", run, "--rounds", 1, "--attempts", 1, "--name", "kept", "--judge"]
     assert call(*command, "judge-a")[0] == 0
     before = (run / "eval" / "kept" / "scores.jsonl").read_bytes()
@@ -356,8 +356,8 @@ def test_other_settings_are_another_evaluation(change: str, run: Path, call: Cal
     assert Path("runs/eval-tiny-test/scores.jsonl").read_bytes() == before
 
 
-def test_a_damaged_summary_is_said(run: Path, call: Call) -> None:
-    """A summary that is no JSON is an error with a remedy."""
+def test_a_damaged_summary_is_an_error(run: Path, call: Call) -> None:
+    """With a remedy."""
     assert call("eval", run, "--name", "torn")[0] == 0
     (run / "eval" / "torn" / "summary.json").write_text("{")
     code, _, err = call("eval", run, "--name", "torn")
@@ -406,9 +406,9 @@ def test_unknown_judge(run: Path, call: Call, server: JudgeServer) -> None:
     assert "hint: did you mean judge-" in err
 
 
-@pytest.mark.parametrize("reference", ["runs/nothing", "/nowhere/at/all", "nobody"])
-def test_unknown_subject(reference: str, call: Call) -> None:
-    """What is neither run, checkpoint nor model is said, without a download."""
+@pytest.mark.parametrize("reference", ["runs/nothing", "/nowhere/at/all", "missing"])
+def test_unknown_target(reference: str, call: Call) -> None:
+    """What is neither run, checkpoint nor model is an error, without a download."""
     code, _, err = call("eval", reference)
     assert code == 2
     assert "hint: " in err
@@ -440,7 +440,7 @@ def test_one_split_and_no_facts(tmp_path: Path, call: Call) -> None:
 
 
 def test_another_task(run: Path, call: Call, server: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is measured, shown and judged is the task's own: another one needs no change to the evaluation."""
+    """Metrics, tables and criteria are the task's: another task needs no change to the evaluation."""
     criterion = Criterion("answers", ("Say whether the Actual Output answers the Input.",), ("source", "completion"))
     other = replace(
         TASKS["tldr"],
@@ -464,8 +464,8 @@ def test_another_task(run: Path, call: Call, server: JudgeServer, monkeypatch: p
 
 
 @pytest.mark.slow
-def test_the_user_is_asked_on_a_terminal(run: Path, call: Call, server: JudgeServer) -> None:
-    """Before the first call a person may say no; nothing was asked then, and what needs no judge is there."""
+def test_the_user_may_decline_on_a_terminal(run: Path, call: Call, server: JudgeServer) -> None:
+    """Before the first call; nothing is asked then, and all other metrics are saved."""
     command = [sys.executable, "-m", "smolsum", "eval", str(run), "--judge", "judge-a", "--name", "declined"]
     ours, theirs = pty.openpty()
     process = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=dict(os.environ))

@@ -94,7 +94,7 @@ def test_every_score_arrives(tmp_path: Path) -> None:
 
 
 def test_each_criterion_shows_its_texts_alone(tmp_path: Path) -> None:
-    """Clarity is judged on the summary alone, the others on post and summary; nobody shows the reference."""
+    """Clarity is judged on the summary alone, the others on post and summary, none on the reference."""
     with serving() as server:
         judge(server, tmp_path, rounds=1)
     for prompt in server.prompts():
@@ -243,18 +243,18 @@ def test_a_line_for_each_judgement(tmp_path: Path) -> None:
 
 def test_the_user_approves_the_cost_first(tmp_path: Path) -> None:
     """Calls, tokens and cost are known before the first call; without consent none is made."""
-    told: list[Estimate] = []
+    estimates: list[Estimate] = []
 
     def refuse(estimate: Estimate) -> bool:
-        told.append(estimate)
+        estimates.append(estimate)
         return False
 
     with serving() as server:
         judged, _ = judge(server, tmp_path, approve=refuse)
         assert not server.asked
-    assert len(judged.missing) == 2 * ALL == told[0].calls
-    assert told[0].input_tokens > 100 * told[0].calls
-    assert told[0].dollars is None
+    assert len(judged.missing) == 2 * ALL == estimates[0].calls
+    assert estimates[0].input_tokens > 100 * estimates[0].calls
+    assert estimates[0].dollars is None
 
 
 def test_a_refused_key_ends_it_before_the_first_question(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_a_judge_that_fails_on_the_way_leaves_its_scores(tmp_path: Path) -> None
 
 
 def test_two_judges_are_compared(tmp_path: Path) -> None:
-    """A second judge has judgements of its own; the summary says how far the two agree, and how much each wavers."""
+    """The summary has the agreement of the two, and the noise of each."""
     with serving() as server:
         first, _ = judge(server, tmp_path)
         second, _ = judge(server, tmp_path, model="judge-b")
@@ -290,7 +290,7 @@ def test_two_judges_are_compared(tmp_path: Path) -> None:
 
 
 def test_judges_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    """What another server's model of the same name said is neither taken nor mixed in; each line says who was asked."""
+    """Scores of another server's model of the same name are neither taken nor mixed in; each line has its endpoint."""
     with serving() as one, serving() as two:
         first, _ = judge(one, tmp_path / "a", rounds=1)
         second, _ = judge(two, tmp_path / "a", rounds=1)
@@ -303,7 +303,7 @@ def test_judges_of_one_name_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_fresh_asks_again_once(tmp_path: Path) -> None:
-    """Without the cache the judge is asked again, once; what this evaluation itself was told is kept."""
+    """Scores of other evaluations are ignored, those of this one kept."""
     with serving() as server:
         judge(server, tmp_path / "a", rounds=1)
         judge(server, tmp_path / "b", rounds=1)
