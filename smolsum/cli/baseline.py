@@ -67,8 +67,8 @@ def baseline(
         endpoints = [find_endpoint(one, os.environ, role="model", option="--api") for one in api or []]
         policy = RetryPolicy(flags.attempts, flags.deadline)
         apis = [ApiModel(endpoint, policy, flags.concurrency) for endpoint in endpoints]
-        options = flags.for_targets(sampler) | {"task": task, "variants": prompt or [], "apis": apis}
-        targets = [target for one in models for target in baseline_targets(one, **options)]
+        options = flags.for_targets(sampler, task)
+        targets = [t for one in models for t in baseline_targets(one, options, variants=prompt or [], apis=apis)]
         return {f"{target.label}: {_prompt(target.config)}": partial(_ready, target) for target in targets}
 
     skip = len(models) > 1 and not (flags.sets or flags.config)

@@ -82,11 +82,11 @@ def evaluate(
         from smolsum.cli.grid import select
         from smolsum.evaluate.target import find_target
 
-        options = flags.for_targets(sampler) | {"best": best, "task": task}
+        options = flags.for_targets(sampler, task)
         if subject is not None:
-            return {subject: partial(find_target, subject, **options)}
+            return {subject: partial(find_target, subject, options, best=best)}
         runs = _finished_runs(select(model, strategy, reward, task), runs_folder(flags.runs_dir))
-        return {run.name: partial(find_target, str(run.root), **options) for run in runs}
+        return {run.name: partial(find_target, str(run.root), options, best=best) for run in runs}
 
     measure(find, flags, output, invocation, judging=judging, skip=selected and not flags.sets)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -20,7 +20,7 @@ from smolsum.errors import InterruptedRun, SmolsumError, UnreachableError, Usage
 if TYPE_CHECKING:
     from smolsum.evaluate.judging import Estimate, JudgeOptions
     from smolsum.evaluate.sampling import Sampler
-    from smolsum.evaluate.target import Target
+    from smolsum.evaluate.target import Target, TargetOptions
 
 ModelFlag = Annotated[
     list[str] | None,
@@ -74,17 +74,20 @@ class MeasureFlags:
     runs_dir: RunsFlag = None
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the judge is paid.")] = False
 
-    def for_targets(self, sampler: Sampler) -> dict[str, Any]:
-        """The arguments that `find_target` and `baseline_targets` share."""
-        return {
-            "split": self.split,
-            "sampler": sampler,
-            "name": self.name,
-            "runs_dir": runs_folder(self.runs_dir),
-            "config_file": self.config,
-            "sets": self.sets or [],
-            "workers": ",".join(self.worker) if self.worker else os.environ.get("SMOLSUM_WORKERS", ""),
-        }
+    def for_targets(self, sampler: Sampler, task: str | None) -> TargetOptions:
+        """Returns the options of the targets."""
+        from smolsum.evaluate.target import TargetOptions
+
+        return TargetOptions(
+            split=self.split,
+            sampler=sampler,
+            runs_dir=runs_folder(self.runs_dir),
+            task=task,
+            name=self.name,
+            config_file=self.config,
+            sets=self.sets or [],
+            workers=",".join(self.worker) if self.worker else os.environ.get("SMOLSUM_WORKERS", ""),
+        )
 
 
 def judge_options(flags: MeasureFlags, *, quiet: bool, environ: Mapping[str, str]) -> JudgeOptions | None:

@@ -63,40 +63,46 @@ class Target:
         return {"path": self.config.model.path, "dtype": policy.dtype, "weights": f"step {self.checkpoint.step}"}
 
 
-def find_target(
-    reference: str,
-    *,
-    task: str | None = None,
-    split: str,
-    sampler: Sampler,
-    name: str | None,
-    runs_dir: Path,
-    config_file: Path | None,
-    sets: Sequence[str],
-    workers: str = "",
-    best: bool = False,
-) -> Target:
+@dataclass(frozen=True)
+class TargetOptions:
+    """How to evaluate a target, whatever it is."""
+
+    split: str
+    sampler: Sampler
+    runs_dir: Path
+    task: str | None = None
+    name: str | None = None
+    """of the folder"""
+    config_file: Path | None = None
+    sets: Sequence[str] = ()
+    """KEY=VALUE"""
+    workers: str = ""
+    """URLs, by comma, of the workers that sample"""
+
+
+def find_target(reference: str, options: TargetOptions, *, best: bool = False) -> Target:
     """The target that `reference` names: a run (its last checkpoint, or the `best` by validation), the path of a
-    checkpoint, or a model as for `smolsum train --model`; `workers` are comma-separated URLs that sample for it.
-    UsageError for any other reference."""
-    run, checkpoint = _find_checkpoint(reference, runs_dir)
+    checkpoint, or a model as for `smolsum train --model`. UsageError for any other reference."""
+    split, sampler, name = options.split, options.sampler, options.name
+    run, checkpoint = _find_checkpoint(reference, options.runs_dir)
     if best and run is None:
         raise _no_best(reference)
     if run is None or checkpoint is None:
-        config = _settings(_model(reference, runs_dir), config_file, sets, runs_dir, workers, task)
-        folder = _folder(runs_dir, name or f"eval-{_of(config)}{plain(reference)}-{split}{_suffix(sampler)}")
+        config = _settings(options, _model(reference, options.runs_dir), options.config_file)
+        own = f"eval-{_of(config)}{plain(reference)}-{split}{_suffix(sampler)}"
+        folder = _folder(options.runs_dir, name or own)
         return Target(config, folder, folder.name)
-    if config_file is not None or task is not None:
-        flag = "--config" if task is None else "--task"
+    if options.config_file is not None or options.task is not None:
+        flag = "--config" if options.task is None else "--task"
         raise UsageError(
             f"{reference} has its own settings, so it takes no {flag}", hint="change single ones with --set"
         )
-    if trained := next((key for key in sets if key.strip().startswith(("model.", "lora."))), None):
+    if trained := next((key for key in options.sets if key.strip().startswith(("model.", "lora."))), None):
         raise UsageError(
             f"{reference} was trained with its own model and adapter, so it takes no --set {trained}",
             hint="leave it out, or evaluate another model by its name or path",
         )
-    config = _settings(None, run.config, sets, runs_dir, workers)
+    config = _settings(options, None, run.config)
     checkpoint, chosen = _best(run, config, reference) if best else (checkpoint, "")
     folder, label = _evaluation(run, checkpoint.step, split, sampler)
     folder = _folder(run.evaluations, name) if name else folder
@@ -104,26 +110,15 @@ def find_target(
 
 
 def baseline_targets(
-    model: str | None,
-    *,
-    task: str | None = None,
-    variants: Sequence[str],
-    split: str,
-    sampler: Sampler,
-    name: str | None,
-    runs_dir: Path,
-    config_file: Path | None,
-    sets: Sequence[str],
-    workers: str = "",
-    apis: Sequence[ApiModel] = (),
+    model: str | None, options: TargetOptions, *, variants: Sequence[str], apis: Sequence[ApiModel] = ()
 ) -> list[Target]:
     """An untrained model, or the `apis`, once for each prompt variant (default: the task's own). UsageError for a
     variant that the task does not know, and for one name for several."""
-    config = _settings(model, config_file, sets, runs_dir, workers, task)
-    found = TASKS[config.task.name]
-    chosen = list(dict.fromkeys(variants or found.baselines))
+    config = _settings(options, model, options.config_file)
+    task = TASKS[config.task.name]
+    chosen = list(dict.fromkeys(variants or task.baselines))
     models: Sequence[ApiModel | None] = apis or (None,)
-    if name and len(chosen) * len(models) > 1:
+    if options.name and len(chosen) * len(models) > 1:
         raise UsageError(
             f"--name is for one prompt and one model, and there are {len(chosen) * len(models)}",
             hint="give one --prompt" if len(chosen) > 1 else "give one --api",
@@ -132,9 +127,9 @@ def baseline_targets(
     for api in models:
         label = plain(api.endpoint.model if api else model or config.model.path)
         for variant in chosen:
-            own = f"baseline-{_of(config)}{label}-{_prompt(variant)}-{split}{_suffix(sampler)}"
-            folder = _folder(runs_dir, name or own)
-            varied = replace(config, task=found.variant(config.task, variant))
+            own = f"baseline-{_of(config)}{label}-{_prompt(variant)}-{options.split}{_suffix(options.sampler)}"
+            folder = _folder(options.runs_dir, options.name or own)
+            varied = replace(config, task=task.variant(config.task, variant))
             targets.append(Target(varied, folder, folder.name, api=api))
     return targets
 
@@ -214,23 +209,11 @@ def _model(reference: str, runs_dir: Path) -> str:
     return reference
 
 
-def _settings(
-    model: str | None,
-    config_file: Path | None,
-    sets: Sequence[str],
-    runs_dir: Path,
-    workers: str,
-    task: str | None = None,
-) -> Config:
+def _settings(options: TargetOptions, model: str | None, config_file: Path | None) -> Config:
     """The settings, with the workers of this evaluation: those that trained a run may be gone."""
+    flags = {"run.dir": str(options.runs_dir), "workers.urls": options.workers, "task.name": options.task}
     try:
-        return resolve(
-            TASKS,
-            model=model,
-            config_file=config_file,
-            sets=sets,
-            flags={"run.dir": str(runs_dir), "workers.urls": workers, "task.name": task},
-        ).config
+        return resolve(TASKS, model=model, config_file=config_file, sets=options.sets, flags=flags).config
     except UsageError as error:
         if model is not None and error.message.startswith("flag --model"):
             raise UsageError(f"no run, checkpoint or model {model!r}", hint=error.hint) from error

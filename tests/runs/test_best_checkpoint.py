@@ -13,7 +13,7 @@ from smolsum.config.resolve import resolve
 from smolsum.config.sections import to_toml
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.evaluate.sampling import GREEDY
-from smolsum.evaluate.target import Target, find_target
+from smolsum.evaluate.target import Target, TargetOptions, find_target
 from smolsum.runs import checkpoints
 from smolsum.runs.paths import RunPaths, create_run
 from smolsum.tasks import TASKS
@@ -39,9 +39,7 @@ def of(stage: str, **validation: float) -> dict[str, Any]:
 
 def chosen(runs: Path, *, best: bool = True) -> Target:
     """What is evaluated."""
-    return find_target(
-        "mine", split="test", sampler=GREEDY, name=None, runs_dir=runs, config_file=None, sets=[], best=best
-    )
+    return find_target("mine", TargetOptions("test", GREEDY, runs), best=best)
 
 
 def step_of(subject: Target) -> int:
@@ -110,6 +108,4 @@ def test_nothing_was_validated(tmp_path: Path) -> None:
         chosen(tmp_path, best=True)
     assert "validate_every" in str(refused.value.hint)
     with pytest.raises(UsageError, match="tiny has no best checkpoint"):
-        find_target(
-            "tiny", split="test", sampler=GREEDY, name=None, runs_dir=tmp_path, config_file=None, sets=[], best=True
-        )
+        find_target("tiny", TargetOptions("test", GREEDY, tmp_path), best=True)
