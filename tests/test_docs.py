@@ -99,8 +99,11 @@ def test_links_and_paths_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     links = [link for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text) if "://" not in link]
     assert [link for link in links if not (page.parent / link).exists()] == []
-    paths = re.findall(rf"(?<![\w./-])((?:{FOLDERS})/[\w/.-]*\w)(?=[`\s:),])", text)
+    paths = re.findall(rf"(?<![\w./-])((?:{FOLDERS})/[\w/.-]*\w/?)(?=[`\s:),;])", text)
     assert [path for path in paths if not (ROOT / path).exists()] == []
+    modules = re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.py)`", text)
+    places = (ROOT, ROOT / "smolsum", page.parent)
+    assert [module for module in modules if not any((place / module).exists() for place in places)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
