@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -234,7 +235,11 @@ def duration(seconds: float) -> str:
 @contextmanager
 def stop_signals(request_stop: Callable[[], bool]) -> Iterator[None]:
     """Makes the first Ctrl-C (or SIGTERM) call `request_stop`, which returns whether a step is to be finished. If not,
-    and at the second Ctrl-C, KeyboardInterrupt is raised at once."""
+    and at the second Ctrl-C, KeyboardInterrupt is raised at once. Outside of the main thread, which alone may handle
+    signals, nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def ask(_number: int, _frame: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)

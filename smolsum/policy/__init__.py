@@ -1,10 +1,10 @@
 """The policy: loading, log-probs, gradients, sampling, saving.
 
-The first import prepares this process for MLX on a Linux CPU, which has to come before MLX itself.
+Importing this package prepares the process for MLX on a Linux CPU, which must happen before MLX is imported.
 """
 
 from __future__ import annotations
 
-from smolsum.policy.cpu import prepare
+from smolsum.policy.cpu import prepare_cpu
 
-prepare()
+prepare_cpu()

@@ -75,15 +75,9 @@ class LocalSource:
     def sample(self, request: GroupRequest) -> list[RolloutGroup]:
         places = [request.first_place + place for place in range(len(request.prompts))]
         groups = sample_groups(
-            self.policy,
-            ranks.share(request.prompts),
-            ranks.share(places),
-            self.config.sampling,
-            temperature=request.temperature,
-            run_seed=self.config.train.seed,
-            step=request.step,
-            version=request.step - 1,
-        )
+            self.policy, ranks.share(request.prompts), self.config.sampling, temperature=request.temperature,
+            seed=self.config.train.seed, step=request.step, places=ranks.share(places),
+        )  # fmt: skip
         return exchanged(groups, request.prompts)
 
     def metrics(self) -> dict[str, float]:
@@ -119,22 +113,21 @@ class Receiver:
 def sample_groups(
     policy: Policy,
     prompts: Sequence[Prompt],
-    places: Sequence[int],
     config: SamplingConfig,
     *,
-    temperature: float,
-    run_seed: int,
-    step: int,
-    version: int,
+    temperature: float = 1.0,
+    seed: int = 0,
+    step: int = 1,
+    places: Sequence[int] | None = None,
 ) -> list[RolloutGroup]:
-    """One group of `config.rollouts` completions for each prompt.
+    """One group of `config.rollouts` completions for each prompt, in the order of the prompts.
 
-    The seed of a rollout follows from the run's seed, the step, the prompt's place in the step (`places`) and id, and
-    the number of the sample.
+    The seed of a rollout follows from the run's `seed`, the step (from 1), the prompt's place in the step (`places`, 0
+    onward by default) and id, and the number of the sample. The policy version is `step - 1`.
     """
     seeds = [
-        [rollout_seed(run_seed, step, place, prompt.id, g) for g in range(config.rollouts)]
-        for place, prompt in zip(places, prompts, strict=True)
+        [rollout_seed(seed, step, place, prompt.id, g) for g in range(config.rollouts)]
+        for place, prompt in zip(range(len(prompts)) if places is None else places, prompts, strict=True)
     ]
     sampled = generate(
         policy.model,
@@ -147,8 +140,8 @@ def sample_groups(
     groups = []
     for prompt, completions, row in zip(prompts, sampled, seeds, strict=True):
         rollouts = [
-            Rollout(c.token_ids, c.logprobs, c.finish_reason, version, WORKER, seed, decode(policy, c.token_ids))
-            for c, seed in zip(completions, row, strict=True)
+            Rollout(c.token_ids, c.logprobs, c.finish_reason, step - 1, WORKER, drawn, decode(policy, c.token_ids))
+            for c, drawn in zip(completions, row, strict=True)
         ]
         groups.append(RolloutGroup(prompt, tuple(rollouts)))
     return groups

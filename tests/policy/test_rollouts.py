@@ -24,20 +24,20 @@ def test_groups_are_whole_and_say_where_they_come_from(policy: Policy) -> None:
     """G rollouts for each prompt, in its order, with version, worker, text and a seed of their own."""
     prompts = [prompt("a", 5, 9, 33), prompt("b", 7), prompt("b", 7)]
     config = SamplingConfig(rollouts=3, max_new_tokens=6)
-    groups = sample_groups(policy, prompts, range(3), config, temperature=1.0, run_seed=1, step=4, version=17)
+    groups = sample_groups(policy, prompts, config, temperature=1.0, seed=1, step=4)
     assert [group.prompt for group in groups] == prompts
     rollouts = [r for group in groups for r in group.rollouts]
     assert len(rollouts) == len({r.seed for r in rollouts}) == 9
-    assert {(r.policy_version, r.worker) for r in rollouts} == {(17, "local")}
+    assert {(r.policy_version, r.worker) for r in rollouts} == {(3, "local")}
     assert all(r.text == decode(policy, r.token_ids) for r in rollouts)
-    assert groups == sample_groups(policy, prompts, range(3), config, temperature=1.0, run_seed=1, step=4, version=17)
+    assert groups == sample_groups(policy, prompts, config, temperature=1.0, seed=1, step=4)
 
 
 def test_another_step_or_run_draws_anew(policy: Policy) -> None:
     """The same prompt has other rollouts at another step, and under another run's seed."""
     config = SamplingConfig(rollouts=2, max_new_tokens=8)
     drawn = [
-        sample_groups(policy, [prompt("a", 5, 9)], [0], config, temperature=1.0, run_seed=run, step=step, version=0)[0]
+        sample_groups(policy, [prompt("a", 5, 9)], config, seed=run, step=step)[0]
         for run, step in ((1, 0), (1, 1), (2, 0))
     ]
     assert len({tuple(r.token_ids for r in group.rollouts) for group in drawn}) == 3

@@ -1,6 +1,6 @@
-"""What makes MLX fast on a Linux CPU: a real BLAS, memory that stays, one stream a core, vectorised kernels.
+"""What makes MLX fast on a Linux CPU: a real BLAS, memory that is kept, one stream for each core, vectorised kernels.
 
-`prepare` has to run before MLX is imported; importing `smolsum.policy` calls it.
+`prepare_cpu` must run before MLX is imported; importing `smolsum.policy` calls it.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ KEEP_ALL, PAD = -1, 64 << 20
 """bytes: free memory kept at the end of the heap, without limit, and memory taken from the kernel at a time"""
 
 
-def prepare() -> None:
-    """Load a BLAS and set up memory and evaluation order for this process."""
+def prepare_cpu() -> None:
+    """Load a fast BLAS for MLX and set up memory and evaluation order for this process. Warns where MLX was imported
+    before, on a Linux CPU: it then keeps its slow BLAS."""
     preload()
     keep_freed_memory()
-    # evaluate breadth-first, so that graphs on different streams are under way at the same time
+    # evaluate breadth-first, so that graphs on different streams run at the same time
     os.environ.setdefault("MLX_BFS_MAX_WIDTH", "10000")
 
 
 def keep_freed_memory() -> bool:
-    """Let the C library keep freed memory for the next array; returns whether it can (glibc alone does).
+    """Make the C library keep freed memory for the next array; returns whether it can (only glibc can).
 
-    MLX takes every CPU array from the C library and gives it back at once. glibc returns large blocks to the kernel,
-    which clears each page again for the next array: that costs more than the arithmetic of an elementwise operation.
+    MLX takes every CPU array from the C library and frees it at once. glibc returns large blocks to the kernel, which
+    clears each page again for the next array: that costs more than the arithmetic of an elementwise operation.
     """
     if sys.platform != "linux":
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    # one heap for all threads: the arrays of MLX's streams would else be mappings of their own, unmapped when freed
+    # one heap for all threads: otherwise the arrays of MLX's streams are separate mappings, unmapped when freed
     options = ((MMAP_MAX, 0), (ARENA_MAX, 1), (TRIM_THRESHOLD, KEEP_ALL), (TOP_PAD, PAD))
     done = [mallopt(option, value) for option, value in options]
     return all(done)

@@ -17,7 +17,9 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import warnings
 from pathlib import Path
+from typing import Any
 
 GEMM = ("cblas_sgemm", "cblas_dgemm", "cblas_cgemm")
 SYSTEM = (
@@ -30,16 +32,24 @@ _loaded: str | None = None
 
 
 def preload() -> str:
-    """Load the best BLAS there is, once, and return its path; "" where MLX keeps its own (macOS, CUDA only, none
-    found).
+    """Load the best BLAS that is found, once, and return its path; "" where MLX keeps its own (macOS, CUDA only, none
+    found). `SMOLSUM_BLAS` names a library to use instead, or is `none`.
 
-    `SMOLSUM_BLAS` names a library to use instead, or is `none`.
+    Warns where MLX was imported before and computes on the CPU: it then keeps its slow BLAS.
     """
     global _loaded
     if _loaded is None:
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the cores are shared out by stream (policy/streams.py)
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the cores are shared out by stream (policy/cpu/streams.py)
         _loaded = _load() if sys.platform == "linux" and "mlx.core" not in sys.modules else ""
+        if sys.platform == "linux" and "mlx.core" in sys.modules and os.environ.get("SMOLSUM_BLAS") != "none":
+            _warn_late(sys.modules["mlx.core"])
     return _loaded
+
+
+def _warn_late(mlx: Any) -> None:
+    if mlx.default_device().type == mlx.DeviceType.cpu:
+        message = "MLX was imported before smolsum.policy and keeps its BLAS, up to 100 times slower on this CPU"
+        warnings.warn(f"{message}: import smolsum.policy first", RuntimeWarning, stacklevel=2)
 
 
 def _load() -> str:
