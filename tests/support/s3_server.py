@@ -18,6 +18,7 @@ CREDENTIALS = {
     "AWS_SECRET_ACCESS_KEY": "secret",
     "AWS_DEFAULT_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_MAX_ATTEMPTS": "1",  # outages are part of the tests
 }
 """moto takes any"""
 

@@ -1,2 +1,2 @@
-"""Run directories kept elsewhere too, at any fsspec URL: store.py talks to it, upload.py fills it while a run trains,
-fetch.py brings a run back."""
+"""Copies of run directories at any fsspec URL: `store` reads and writes the URL and brings runs back, `upload` copies a
+run while it trains."""

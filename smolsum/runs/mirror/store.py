@@ -1,8 +1,5 @@
-"""A run brought back from where it is mirrored, to go on with it here.
-
-What a URL has to be for runs to be kept there: known without asking anybody.
-
-A folder at an fsspec URL (`s3://bucket/runs`, `sftp://…`, a mounted disk), and one error for one that refuses.
+"""A folder at an fsspec URL (`s3://bucket/runs`, `sftp://…`, a mounted disk) that mirrors runs: its checks, its files,
+and fetching a run from it. Whatever library is used, errors are SmolsumErrors.
 """
 
 from __future__ import annotations
@@ -27,16 +24,16 @@ from smolsum.runs.paths import LATEST, RunPaths
 SEPARATOR = "://"
 LOCAL = ("file", "local")
 READ_ONLY = ("http", "https", "github", "gist", "git", "data", "zip", "tar", "libarchive", "reference")
-"""protocols that fsspec only reads from"""
+"""Protocols that fsspec can only read."""
 MIRROR = "--mirror s3://BUCKET/FOLDER, or file:///FOLDER for a disk"
 
 
 def protocol_of(url: str) -> str:
-    """The protocol of a URL of a folder. UsageError for what is none, or holds a password, and for a protocol that
-    nothing here speaks."""
+    """Returns the protocol of a folder's URL. UsageError for text that is not such a URL, a URL with a password, and a
+    protocol without an installed library."""
     protocol, found, place = url.rstrip("/").partition(SEPARATOR)
     if not found or not place or (protocol in LOCAL and not place.startswith("/")):
-        raise UsageError(f"no URL to mirror runs at: {url!r}", hint=MIRROR)
+        raise UsageError(f"not a URL of a folder: {url!r}", hint=MIRROR)
     if urlsplit(url).password:
         raise UsageError(
             "--mirror holds a password, which would be written into the run's settings",
@@ -56,31 +53,31 @@ def protocol_of(url: str) -> str:
 
 
 def check_mirror(url: str) -> None:
-    """UsageError where nothing can be kept at such a URL, so that a mistake is known before anything is loaded."""
+    """Raises UsageError for a URL that cannot keep files, before anything is loaded."""
     protocol_of(url)
     for name in _protocols(url):
         if name == "memory":
-            raise UsageError(f"{url} is gone when this process ends: nobody could go on from there", hint=MIRROR)
+            raise UsageError(f"{url} is gone when this process ends, so no run could be resumed from it", hint=MIRROR)
         if name in READ_ONLY:
-            raise UsageError(f"{url} is of a kind that cannot be written to: {name} is only read from", hint=MIRROR)
+            raise UsageError(f"{url} cannot be written to: fsspec only reads {name}", hint=MIRROR)
 
 
 def _protocols(url: str) -> list[str]:
-    """All of a chain's: `simplecache::s3://BUCKET` is two."""
+    """The protocols of a chained URL: `simplecache::s3://BUCKET` has two."""
     return [part.partition(SEPARATOR)[0] for part in url.split("::")]
 
 
 RENAMING = ("file", "local", "sftp", "ssh", "ftp", "smb", "hdfs", "webhdfs")
-"""protocols whose files are seen while they are written, and which can rename; object stores show whole objects"""
+"""Protocols that show files while they are written, and can rename; object stores show only whole objects."""
 SHOWN = 200
-"""characters of a foreign error that ours quotes"""
+"""Characters quoted from the error of a library."""
 
 
 class Store:
-    """Files below a URL, by names relative to it. Each call raises SmolsumError, whatever library lies beneath."""
+    """Files below a URL, by relative name. Every call raises SmolsumError, whichever library does the work."""
 
     def __init__(self, url: str) -> None:
-        """UsageError for what is no URL, or one whose library is not installed. Nothing is asked of the store yet."""
+        """UsageError as of `protocol_of`; does not contact the store yet."""
         self.url = url.rstrip("/")
         self._protocol = protocol_of(url)
         from fsspec.core import url_to_fs
@@ -91,24 +88,24 @@ class Store:
             raise UsageError(f"cannot mirror to {url}: {error}", hint=MIRROR) from error
         except OSError as error:  # some connect at once
             raise UnreachableError(f"cannot reach {url}: {error}", hint="check the network and the URL") from error
-        # its retries are told as ours
+        # the mirror reports retries itself
         logging.getLogger("s3fs").setLevel(logging.CRITICAL)
         self._renames = self._protocol in RENAMING
 
     def child(self, name: str) -> Store:
-        """The folder `name` below this one."""
+        """Returns the folder `name` below this one."""
         return Store(f"{self.url}/{name}")
 
     def prove(self) -> None:
-        """Writes a file, reads it back and removes it. Raises what keeps a run from being mirrored here."""
+        """Writes a file, reads it back and removes it, to raise early whatever would keep a run from being mirrored."""
         name, content = f".smolsum-{secrets.token_hex(8)}", secrets.token_bytes(16)
         self.write(name, content)
         if self.read(name) != content:
-            raise SmolsumError(f"{self.url} gives back another file than it was given", hint="--mirror another URL")
+            raise SmolsumError(f"{self.url} returns a different file than was written", hint="--mirror another URL")
         self.remove(name)
 
     def sizes(self) -> dict[str, int]:
-        """Every file below, with its bytes; empty where there is none."""
+        """Returns the size of every file below, in bytes."""
         with self._asking("list"):
             self._fs.invalidate_cache()
             found: dict[str, Any] = self._fs.find(self._root, detail=True)
@@ -116,7 +113,7 @@ class Store:
             return {path.removeprefix(prefix): int(info["size"]) for path, info in found.items()}
 
     def folders(self) -> list[str]:
-        """The names of the folders right below."""
+        """Returns the names of the folders directly below."""
         with self._asking("list"), suppress(FileNotFoundError):
             self._fs.invalidate_cache()
             found = self._fs.ls(self._root, detail=True)
@@ -124,18 +121,18 @@ class Store:
         return []
 
     def has(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
         with self._asking("read"):
             self._fs.invalidate_cache()
             return bool(self._fs.isfile(self._path(name)))
 
     def read(self, name: str) -> bytes:
-        """A file's content."""
+        """Returns the content of a file."""
         with self._asking("read"):
             return bytes(self._fs.cat_file(self._path(name)))
 
     def fetch(self, name: str, target: Path) -> None:
-        """Copies a file to this machine; OSError where that is what refuses it."""
+        """Copies a file to this machine; OSError if the disk here refuses it."""
         try:
             with self._asking("read"):
                 self._fs.get_file(self._path(name), str(target))
@@ -146,12 +143,12 @@ class Store:
             raise
 
     def write(self, name: str, content: bytes) -> None:
-        """Puts `content` in the place of the file: a reader sees it before or after, never a part of it."""
+        """Replaces a file: readers see the old or the new content, never a part."""
         with self._asking("write"), self._target(name) as path:
             self._fs.pipe_file(path, content)
 
     def put(self, source: Path, name: str) -> None:
-        """As `write`, from a file that does not change meanwhile. FileNotFoundError where that is gone."""
+        """Like `write`, from a file that does not change meanwhile; FileNotFoundError if it is gone."""
         try:
             with self._asking("write"), self._target(name) as path:
                 self._fs.put_file(str(source), path)
@@ -160,14 +157,14 @@ class Store:
             raise
 
     def remove(self, name: str) -> None:
-        """Takes a file away, if it is there."""
+        """Removes a file if it exists."""
         with self._asking("remove files"), suppress(FileNotFoundError):
             self._fs.rm_file(self._path(name))
 
     def remove_folder(self, name: str) -> None:
-        """Takes an empty folder away, where the store has folders; object stores have none."""
+        """Removes an empty folder; object stores have no folders."""
         if self._renames:
-            with suppress(Exception):  # not empty, or gone: it costs nobody anything
+            with suppress(Exception):  # not empty, or gone: harmless
                 self._fs.rmdir(self._path(name))
 
     def _path(self, name: str) -> str:
@@ -175,7 +172,7 @@ class Store:
 
     @contextmanager
     def _target(self, name: str) -> Iterator[str]:
-        """Where to write so that the file appears as a whole."""
+        """Yields the path to write to, so that the file appears whole."""
         path = self._path(name)
         if not self._renames:
             yield path
@@ -187,13 +184,13 @@ class Store:
             yield temporary
             self._fs.mv(temporary, path)
         except BaseException:
-            with suppress(Exception):  # half a file on a full disk is in the way of the next try
+            with suppress(Exception):  # half a file on a full disk would block the next attempt
                 self._fs.rm_file(temporary)
             raise
 
     @contextmanager
     def _asking(self, deed: str) -> Iterator[None]:
-        """Turns what the store's library raises, which may be anything, into one of our errors."""
+        """Turns any error of the library into a SmolsumError; `deed` says what was tried."""
         try:
             yield
         except Exception as error:
@@ -203,8 +200,7 @@ class Store:
 
 
 def _refusal(error: OSError, url: str, deed: str) -> SmolsumError:
-    """What is wrong with a disk of this machine: nothing that goes by itself, and nothing that a network has to do
-    with."""
+    """The error for a disk of this machine."""
     said = f"{error.strerror} ({error.filename})" if error.filename else error.strerror or str(error)
     if error.errno in FULL:
         return SmolsumError(f"the disk is full at {url}", hint="free space there, or choose another URL")
@@ -223,6 +219,7 @@ def _refusal(error: OSError, url: str, deed: str) -> SmolsumError:
 
 
 def _failure(error: Exception, url: str, deed: str) -> SmolsumError:
+    """The error for a store on the network."""
     said = " ".join(str(error).split())[:SHOWN] or type(error).__name__
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if kinds & {"PermissionError", "NoCredentialsError", "PartialCredentialsError", "NoAuthTokenError"}:
@@ -241,10 +238,8 @@ def _failure(error: Exception, url: str, deed: str) -> SmolsumError:
 
 
 def fetch_run(url: str, runs_dir: Path, tell: Callable[[str], None]) -> RunPaths:
-    """Copies the run at `url` into `runs_dir`, as a whole or not at all; checkpoints that are not complete stay behind.
-
-    `tell` gets what a person should know. UsageError where there is no run, or one of its name is here already.
-    """
+    """Copies the run at `url` into `runs_dir`, whole or not at all, without incomplete checkpoints; `tell` gets notes
+    for the user. UsageError if there is no run at `url`, or one with its name in `runs_dir`."""
     store = Store(url)
     name = store.url.rsplit("/", 1)[-1]
     paths = RunPaths(runs_dir / name)
@@ -284,7 +279,7 @@ def fetch_run(url: str, runs_dir: Path, tell: Callable[[str], None]) -> RunPaths
 
 
 def _complete(files: list[str], checkpoints: str) -> list[str]:
-    """The files of a run but for those of checkpoints that have no meta.json yet, or no more."""
+    """The files of a run, without checkpoints that have no meta.json."""
     folders = {file.rsplit("/", 1)[0] for file in files if file.endswith(f"/{META}")}
 
     def belongs(file: str) -> bool:
@@ -295,7 +290,7 @@ def _complete(files: list[str], checkpoints: str) -> list[str]:
 
 
 def _no_run(store: Store) -> SmolsumError:
-    """The error for a URL without a run, with the runs that are below or beside it."""
+    """The error for a URL without a run, with the runs below it or next to it."""
     parent, name = store.url.rsplit("/", 1)
     if below := [folder for folder in store.folders() if store.has(f"{folder}/run.json")]:
         hint = f"it holds {', '.join(below[-8:])}: --resume {store.url}/{below[-1]}"

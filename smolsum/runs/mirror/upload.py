@@ -1,9 +1,10 @@
-"""A run directory on its way to a store while the run trains: a thread of its own, which the training never waits for.
+"""Copies a run directory to a store while the run trains, in a thread that training never waits for.
 
-    URL/<run>/…   the run directory but for its lock, `control/` and links
+    URL/<run>/…   the run directory without its lock, `control/` and links
 
-A checkpoint is there once its meta.json is, which goes last, after all that leads to it (metrics, completions); where
-one is replaced or removed, its meta.json goes first. So what a store holds can be resumed from at any moment.
+A checkpoint is complete once its meta.json is there, which goes last, after everything that leads to it (metrics,
+completions); when a checkpoint is replaced or removed, its meta.json goes first. So the store can be resumed from at
+any moment.
 """
 
 from __future__ import annotations
@@ -23,28 +24,28 @@ from smolsum.runs.mirror.store import Store, check_mirror
 from smolsum.runs.paths import RunPaths
 
 ROUND_S = 10.0
-"""between two looks at the run directory"""
+"""Between two checks of the run directory."""
 LONGEST_WAIT_S = 60.0
-"""between two tries while the store refuses; the first comes after `ROUND_S`, then twice as long each time"""
+"""The longest wait between attempts while the store fails: they begin at `ROUND_S` and double."""
 SETTLE_S = 30.0
-"""of refusals after which the end of a run no longer waits for its mirror"""
+"""The end of a run stops waiting for a store that has failed for so long."""
 SMALL, GROWN = 256 * 1024, 1.05
-"""a file above so many bytes is copied anew once it has grown by such a factor, and with every checkpoint: metrics of a
-long run are megabytes, of which a step adds a line"""
+"""A file above so many bytes is copied again once it has grown by this factor, and with every checkpoint: a step
+adds only a line to megabytes of metrics."""
 ONCE = "completions"
-"""folder whose files are written once"""
+"""Folder whose files never change."""
 
 Signature = tuple[int, int]
 
 
 class Mirror:
-    """Where the runs of one trainer are kept too; with no URL, nowhere. Only the trainer's thread calls it.
+    """The mirror of a trainer's runs; does nothing without a URL. Only the trainer's thread may call it.
 
-    What happens on the way is told by `pass_on`, for the journal; failures are tried again while the run lasts.
+    `pass_on` reports what happened, for the journal; failed copies are tried again while the run lasts.
     """
 
     def __init__(self, url: str, *, round_s: float = ROUND_S, settle_s: float = SETTLE_S) -> None:
-        """Raises SmolsumError where the store does not take, give back and remove a file."""
+        """SmolsumError unless the store writes, reads and removes a file."""
         if url:
             check_mirror(url)
         self._folder = Store(url) if url else None
@@ -57,12 +58,12 @@ class Mirror:
         self._until = 0.0
         self._trouble = False
         self.busy: set[int] = set()
-        """the step of the checkpoint that is being copied, which must stay meanwhile"""
+        """the step of the checkpoint that is being copied and must stay meanwhile"""
         if self._folder is not None:
             self._folder.prove()
 
     def expect_none(self, name: str) -> None:
-        """UsageError where a run of this name is mirrored already."""
+        """UsageError if a run of this name is mirrored already."""
         if self._folder is not None and (store := self._folder.child(name)).sizes():
             raise UsageError(
                 f"there is a run at {store.url} already",
@@ -70,8 +71,8 @@ class Mirror:
             )
 
     def begin(self, paths: RunPaths) -> None:
-        """Start copying. UsageError where the store holds another run of this name, or more of this run than the
-        directory: going on would lose that."""
+        """Starts copying. UsageError if the store holds another run of this name, or more of this run than the
+        directory, which would be lost."""
         if self._folder is None:
             return
         self._paths, self._store = paths, self._folder.child(paths.name)
@@ -81,18 +82,18 @@ class Mirror:
         self._thread.start()
 
     def wake(self) -> None:
-        """Copy what is new now, rather than at the next look."""
+        """Copies what is new now, instead of at the next check."""
         self._wakened.set()
 
     def pass_on(self, tell: Callable[[str, str], None]) -> None:
-        """Tell what happened since the last call, by kind and sentence."""
+        """Reports the events since the last call, by kind and sentence."""
         with suppress(Empty):
             while True:
                 tell(*self._events.get_nowait())
 
     def settle(self, tell: Callable[[str, str], None], say: Callable[[str], None]) -> None:
-        """Wait until all is there, or until the store has refused for `settle_s`, and tell what is missing then; `say`
-        is told where this takes a while."""
+        """Waits until everything is copied, or the store has failed for `settle_s`, and reports what is missing; `say`
+        gets a note if this takes a while."""
         if self._thread is None:
             return
         if self._trouble or any(map(self._is_new, list_checkpoints(self._paths))):
@@ -105,7 +106,7 @@ class Mirror:
         self.pass_on(tell)
 
     def _take_stock(self, sizes: dict[str, int]) -> None:
-        """Learn what the store has of this run."""
+        """Finds out what the store has of this run."""
         info = self._paths.info.name
         if info in sizes and _identity(self._store.read(info)) != _identity(self._paths.info.read_bytes()):
             raise UsageError(
@@ -137,7 +138,7 @@ class Mirror:
             closing = self._closing.is_set()
             try:
                 self._round()
-            except Exception as error:  # whatever it is, the training goes on
+            except Exception as error:  # training goes on whatever happens here
                 if not self._trouble:
                     self._events.put(("mirror_failed", f"the mirror is behind: {error}; it is tried again"))
                 self._trouble, wait = True, min(2 * wait, LONGEST_WAIT_S)
@@ -147,7 +148,7 @@ class Mirror:
                         self._give_up(error)
                         return
                 else:
-                    self._closing.wait(wait)  # a checkpoint in between is no reason to ask earlier
+                    self._closing.wait(wait)  # a checkpoint in between does not shorten the wait
             else:
                 if self._trouble:
                     self._events.put(("mirror_back", f"{self._store.url} takes files again, and has all"))
@@ -160,8 +161,7 @@ class Mirror:
         self._events.put(("mirror_behind", f"{self._store.url} lacks the end of the run ({error}); {again} copies it"))
 
     def _round(self) -> None:
-        """Copy what is new or has changed. A checkpoint that is listed here has its metrics in the files that follow,
-        so these go first."""
+        """Copies what is new or has changed. The metrics of a listed checkpoint are in the files copied first."""
         checkpoints = {c.path.name: c for c in list_checkpoints(self._paths)}
         every = self._closing.is_set() or any(self._is_new(c) for c in checkpoints.values())
         for path in _files(self._paths):
@@ -170,7 +170,7 @@ class Mirror:
         for name, checkpoint in sorted(checkpoints.items(), key=lambda item: -item[1].step):
             self.busy = {checkpoint.step}
             try:
-                with suppress(FileNotFoundError):  # removed before we had it
+                with suppress(FileNotFoundError):  # removed before it was copied
                     if self._is_new(checkpoint):
                         self._copy_checkpoint(name, checkpoint)
             finally:
@@ -179,7 +179,7 @@ class Mirror:
             self._remove_checkpoint(name)
 
     def _is_new(self, checkpoint: Checkpoint) -> bool:
-        """Whether the store lacks it, or has another one of its step."""
+        """Whether the store lacks this checkpoint, or has a different one of its step."""
         with suppress(FileNotFoundError):
             return self._there.get(self._name(checkpoint.path)) != _signature(checkpoint.path / META)
         return False
@@ -219,8 +219,7 @@ class Mirror:
 
 
 def _files(paths: RunPaths) -> Iterator[Path]:
-    """What a run directory holds but for checkpoints and what belongs to the process that trains; what names the run
-    comes first."""
+    """The files of a run directory without checkpoints, lock and requests; those that identify the run come first."""
     yield from (path for path in (paths.config, paths.info) if path.exists())
     for folder, folders, names in os.walk(paths.root):
         here = Path(folder)
@@ -233,7 +232,7 @@ def _files(paths: RunPaths) -> Iterator[Path]:
 
 
 def _identity(info: bytes) -> object:
-    """What tells a run's run.json from another run's: when it was made, whatever was noted there since."""
+    """Identifies the run of a run.json by the time it was made; other fields may change."""
     with suppress(ValueError, TypeError, KeyError):
         return json.loads(info)["created"]
     return info

@@ -51,9 +51,9 @@ def test_files_go_in_and_out(s3: S3Server, tmp_path: Path, kind: str) -> None:
 def test_what_is_no_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each mistake is one sentence with a remedy: no URL, unknown or missing library, no bucket, no server, no key."""
     for url, words in {
-        "bucket/runs": "no URL to mirror runs at",
-        "s3://": "no URL to mirror runs at",
-        "file://runs": "no URL to mirror runs at",
+        "bucket/runs": "not a URL of a folder",
+        "s3://": "not a URL of a folder",
+        "file://runs": "not a URL of a folder",
         "s4://bucket": "Protocol not known",
         "gs://bucket": "nothing installed can reach",
     }.items():
@@ -77,12 +77,12 @@ def test_what_is_no_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("foo", "no URL to mirror runs at"),
+        ("foo", "not a URL of a folder"),
         ("bar://x/y", "Protocol not known: bar"),
         ("s3://u:SECRET@b/x", "holds a password"),
         ("memory://m", "is gone when this process ends"),
         ("simplecache::memory://m", "is gone when this process ends"),
-        ("http://127.0.0.1:9/runs", "of a kind that cannot be written to: http is only read from"),
+        ("http://127.0.0.1:9/runs", "cannot be written to: fsspec only reads http"),
     ],
 )
 def test_where_no_run_can_be_kept_is_known_at_once(url: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
