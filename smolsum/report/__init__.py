@@ -1,1 +1,1 @@
-"""From run directories to a publishable page: tables, figures and the files that every number comes from."""
+"""Reports: the tables and figures of runs as one page, where every number links to the file that it comes from."""

@@ -93,6 +93,11 @@ class Section:
     items: tuple[Item, ...]
     text: tuple[str, ...] = ()
 
+    @property
+    def anchor(self) -> str:
+        """The section's id in HTML."""
+        return self.title.lower().replace(" ", "-").replace(",", "")
+
 
 @dataclass(frozen=True)
 class Page:

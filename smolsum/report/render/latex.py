@@ -1,13 +1,14 @@
-"""The tables of a report as LaTeX, for \\input; they need the packages booktabs and longtable."""
+"""The tables of a report as LaTeX for \\input; they need the packages booktabs and longtable."""
 
 from __future__ import annotations
 
 import unicodedata
+from pathlib import Path
 
 from smolsum.report.document import MINUS, Cell, Page, Table
 
 BROKEN = 36
-"""letters above which a column of words is set in lines"""
+"""letters above which a column of words breaks its lines"""
 _ESCAPES = {
     "\\": r"\textbackslash{}",
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
@@ -33,12 +34,12 @@ _PRINTED = frozenset(
     "¡£§©ª«°²³¶¹º»¿Ææ÷ØøÐðÞþßŒœŁłıĐđ—“”„•€™†‡\u00d7\N{EN DASH}\N{LEFT SINGLE QUOTATION MARK}"
     "\N{SINGLE LOW-9 QUOTATION MARK}"
 )
-"""what the encoding T1 prints beside ASCII and accented letters"""
+"""what the encoding T1 prints besides ASCII and accented letters"""
 _ACCENTS = frozenset("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327\u0328")
 
 
-def to_latex(page: Page) -> str:
-    """Returns every table; what no run fills is a dash, and a comment above the table has the commands."""
+def to_latex(page: Page, _folder: Path) -> str:
+    """Returns every table, without links; empty cells are dashes, with their commands in a comment above the table."""
     parts = [
         "% needs \\usepackage[T1]{fontenc} and \\usepackage{booktabs,longtable}; pdflatex, xelatex, lualatex set it\n"
         "% a character that pdflatex has no letter for stands as its code point, such as [U+1F600]"
@@ -62,7 +63,7 @@ def _table(table: Table) -> str:
 
 
 def _columns(table: Table) -> list[str]:
-    """Numbers to the right, words to the left; columns of long texts share most of the line and break it."""
+    """Column types: numbers right, words left; columns of long texts share three quarters of the line."""
     longest = [max((len(row[n].text) for row in table.rows), default=0) for n in range(len(table.columns))]
     share = 0.75 / max(1, sum(size > BROKEN for size in longest))
     return [
@@ -78,7 +79,7 @@ def _cell(cell: Cell) -> str:
 
 
 def escape(text: str) -> str:
-    """Text on one line that LaTeX reads as text."""
+    """Returns a text on one line with its special characters escaped."""
     return "".join(map(_letter, " ".join(text.split())))
 
 

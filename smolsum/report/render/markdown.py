@@ -1,4 +1,4 @@
-"""A report as Markdown, its figures as SVG files beside it."""
+"""A report as Markdown, with its figures as SVG files next to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from smolsum.report.render.html import style
 
 
 def to_markdown(page: Page, folder: Path) -> str:
-    """Returns the page as it lies in `folder`, with links relative to that."""
+    """Returns the page for a file in `folder`, with links relative to it."""
     lines = [f"# {page.title}", "", _plain(page.verdict), ""]
     for section in page.sections:
         lines += [f"## {section.title}", ""]
@@ -20,20 +20,19 @@ def to_markdown(page: Page, folder: Path) -> str:
     return "\n".join(lines)
 
 
-def figure_file(figure: Figure) -> str:
-    """The name of a figure's file."""
-    return f"figure-{figure.number}.svg"
-
-
 def figures(page: Page) -> dict[str, str]:
-    """Returns the content of each figure's file, which brings its own colours."""
+    """Returns the SVG files of a page by name; each has its own colours."""
     found = {}
     for section in page.sections:
         for item in section.items:
             if isinstance(item, Figure):
                 opening, _, rest = item.svg.partition(">")
-                found[figure_file(item)] = f"{opening}><style>{style()}</style>{rest}\n"
+                found[_file(item)] = f"{opening}><style>{style()}</style>{rest}\n"
     return found
+
+
+def _file(figure: Figure) -> str:
+    return f"figure-{figure.number}.svg"
 
 
 def _item(item: Item, folder: Path) -> list[str]:
@@ -42,7 +41,7 @@ def _item(item: Item, folder: Path) -> list[str]:
         return [
             f"**Figure {item.number}: {_plain(item.title)}**",
             "",
-            f"![{_plain(item.alt)}]({figure_file(item)})",
+            f"![{_plain(item.alt)}]({_file(item)})",
             *notes,
         ]
     return [f"**Table {item.number}: {_plain(item.title)}**", "", *_table(item, folder), *notes]
@@ -55,7 +54,7 @@ def _table(table: Table, folder: Path) -> list[str]:
 
 
 def _row(row: Sequence[Cell], folder: Path) -> Iterator[str]:
-    """The cells of a row; neighbours that the same command fills name it once."""
+    """The cells of a row; a command that fills several neighbours is named once."""
     command = ""
     for cell in row:
         if cell.command:
@@ -73,7 +72,7 @@ def _cell(cell: Cell, folder: Path) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text on one line that Markdown reads as text."""
+    """A text on one line with its special characters escaped."""
     line = " ".join(text.split())
     for mark in ("\\", "`", "*", "_", "[", "]", "<", ">", "|"):
         line = line.replace(mark, f"\\{mark}")

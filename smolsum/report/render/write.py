@@ -1,26 +1,47 @@
-"""A report on disk, in one of its forms.
-
-A report as one JSON document: every cell with its unrounded value, its source and, if empty, its command.
-"""
+"""A report on disk, in one of its formats. The JSON document has every cell with its unrounded value, its source and,
+if it is empty, its command."""
 
 from __future__ import annotations
 
-from dataclasses import replace as but
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from dataclasses import replace as with_fields
 from pathlib import Path
 from typing import Any, Literal
 
 from smolsum.console import visible
 from smolsum.files import replace, to_json
-from smolsum.report.document import Cell, Figure, Item, Page, Section
+from smolsum.report.document import Cell, Figure, Item, Page
 from smolsum.report.render.html import to_html
 from smolsum.report.render.latex import to_latex
 from smolsum.report.render.markdown import figures, to_markdown
 
 SCHEMA_VERSION = 1
+Format = Literal["html", "md", "json", "latex"]
+NAMES: dict[Format, str] = {"html": "report.html", "md": "report.md", "json": "report.json", "latex": "report.tex"}
+
+
+def write(page: Page, folder: Path, form: Format) -> Path:
+    """Writes the report into `folder`, with the figures of Markdown as files; returns its path. SmolsumError if a file
+    cannot be written."""
+    path = folder / NAMES[form]
+    if form == "json":
+        files = {path: to_json(to_document(page, folder), indent=1)}
+    else:
+        page = _visible(page)
+        render: Callable[[Page, Path], str] = {"html": to_html, "md": to_markdown, "latex": to_latex}[form]
+        texts = {path: render(page, folder)}
+        if form == "md":
+            texts |= {folder / name: svg for name, svg in figures(page).items()}
+        # half a surrogate pair in a completion has no UTF-8
+        files = {file: text.encode("utf-8", "backslashreplace") for file, text in texts.items()}
+    for file, content in files.items():
+        replace(file, content, "smolsum report again, or with --out DIR")
+    return path
 
 
 def to_document(page: Page, folder: Path) -> dict[str, Any]:
-    """Returns the page; paths are relative to `folder`. A figure is told by its alternative text."""
+    """Returns the page for JSON; paths are relative to `folder`, and a figure has its alternative text."""
     return {
         "schema_version": SCHEMA_VERSION,
         "title": page.title,
@@ -29,26 +50,26 @@ def to_document(page: Page, folder: Path) -> dict[str, Any]:
             {
                 "title": section.title,
                 "text": list(section.text),
-                "items": [_item_document(item, folder) for item in section.items],
+                "items": [_item(item, folder) for item in section.items],
             }
             for section in page.sections
         ],
     }
 
 
-def _item_document(item: Item, folder: Path) -> dict[str, Any]:
+def _item(item: Item, folder: Path) -> dict[str, Any]:
     if isinstance(item, Figure):
         return {"figure": item.number, "title": item.title, "alt": item.alt, "notes": list(item.notes)}
     return {
         "table": item.number,
         "title": item.title,
         "columns": list(item.columns),
-        "rows": [[_cell_document(cell, folder) for cell in row] for row in item.rows],
+        "rows": [[_cell(cell, folder) for cell in row] for row in item.rows],
         "notes": list(item.notes),
     }
 
 
-def _cell_document(cell: Cell, folder: Path) -> dict[str, Any]:
+def _cell(cell: Cell, folder: Path) -> dict[str, Any]:
     if cell.command:
         return {"text": None, "command": cell.command}
     found: dict[str, Any] = {"text": cell.text}
@@ -59,56 +80,13 @@ def _cell_document(cell: Cell, folder: Path) -> dict[str, Any]:
     return found
 
 
-Form = Literal["html", "md", "json", "latex"]
-NAMES: dict[Form, str] = {"html": "report.html", "md": "report.md", "json": "report.json", "latex": "report.tex"}
-
-
-def write(page: Page, folder: Path, form: Form) -> Path:
-    """Writes the report into `folder`, with Markdown its figures too; returns its file. Errors as of `disk.writing`."""
-    remedy = "smolsum report again, or with --out DIR"
-    if form != "json":  # which has escapes of its own
-        page = _visible(page)
-    files = {NAMES[form]: _content(page, folder, form)}
-    if form == "md":
-        files |= {name: svg.encode("utf-8", "backslashreplace") for name, svg in figures(page).items()}
-    for name, content in files.items():
-        replace(folder / name, content, remedy)
-    return folder / NAMES[form]
-
-
-def _content(page: Page, folder: Path, form: Form) -> bytes:
-    if form == "json":
-        return to_json(to_document(page, folder), indent=1)
-    text = {
-        "html": lambda: to_html(page, folder),
-        "md": lambda: to_markdown(page, folder),
-        "latex": lambda: to_latex(page),
-    }
-    # half a surrogate pair in a completion is no text in UTF-8
-    return text[form]().encode("utf-8", "backslashreplace")
-
-
-def _visible(page: Page) -> Page:
-    """The page with control characters as signs, before a form's own escapes: a completion may hold any."""
-    sections = tuple(
-        Section(_shown(one.title), tuple(map(_item, one.items)), tuple(map(_shown, one.text))) for one in page.sections
-    )
-    return Page(_shown(page.title), _shown(page.verdict), sections)
-
-
-def _item(item: Item) -> Item:
-    notes = tuple(map(_shown, item.notes))
-    if isinstance(item, Figure):
-        parts = tuple(map(_shown, item.parts))
-        return but(item, title=_shown(item.title), svg=_shown(item.svg), alt=_shown(item.alt), notes=notes, parts=parts)
-    rows = tuple(tuple(map(_cell, row)) for row in item.rows)
-    return but(item, title=_shown(item.title), columns=tuple(map(_shown, item.columns)), rows=rows, notes=notes)
-
-
-def _cell(cell: Cell) -> Cell:
-    source = cell.source and but(cell.source, field=_shown(cell.source.field))
-    return but(cell, text=_shown(cell.text), command=_shown(cell.command), source=source)
-
-
-def _shown(text: str) -> str:
-    return visible(text.replace("\r\n", "\n"))
+def _visible(part: Any) -> Any:
+    """A part of a report with control characters as visible escapes: a completion may contain any. JSON has escapes of
+    its own."""
+    if isinstance(part, str):
+        return visible(part.replace("\r\n", "\n"))
+    if isinstance(part, tuple):
+        return tuple(map(_visible, part))
+    if is_dataclass(part) and not isinstance(part, type):
+        return with_fields(part, **{field.name: _visible(getattr(part, field.name)) for field in fields(part)})
+    return part
