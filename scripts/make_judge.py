@@ -118,7 +118,7 @@ def answer(pair: Pair, rng: random.Random) -> tuple[str, str, str]:
 
 def instruction() -> str:
     """Return the judge's own prompt."""
-    return TASK.messages(Example("", "", (), {}), CONFIG)[0]["content"]
+    return TASK.prompts.messages(Example("", "", (), {}), CONFIG)[0]["content"]
 
 
 def judgement(notes: str, letter: str) -> str:

@@ -25,7 +25,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from smolsum.policy.cpu import kernels
 from smolsum.policy.cpu.streams import spread
 from smolsum.policy.logprobs import group_hidden, group_logprobs, token_logprobs  # loads a fast BLAS before MLX
-from smolsum.tasks.tldr import SUMMARISE, exactly
+from smolsum.tasks.tldr import TldrConfig, variant
 
 # isort: split
 import mlx.core as mx
@@ -42,7 +42,8 @@ CHAT_TEMPLATE = (
 )
 PIECES = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+"
 SEED = 7
-SYSTEMS = (SUMMARISE, exactly(50, "words"), exactly(64, "tokens"))
+SUMMARISE = TldrConfig().system_prompt
+SYSTEMS = (SUMMARISE, *(variant(TldrConfig(), name).system_prompt for name in ("50-words", "64-tokens")))
 """prompts that the models should know; the lengths mean nothing to them"""
 STEPS = {
     "tiny": {"copy": 400, "summarise": 2400, "count": 1500},

@@ -84,5 +84,5 @@ def _prompt(config: Config) -> str:
     from smolsum.tasks import TASKS
     from smolsum.tasks.data import Example
 
-    messages = TASKS[config.task.name].messages(Example("", "", (), {}), config)
+    messages = TASKS[config.task.name].prompts.messages(Example("", "", (), {}), config)
     return next((message["content"] for message in messages if message["role"] == "system"), "")

@@ -48,7 +48,7 @@ def data(
         flags={"task.name": task},
     )
     chosen = TASKS[task]
-    splits = {name: chosen.load(resolved.config, name) for name in SPLITS}
+    splits = {name: chosen.prompts.load(resolved.config, name) for name in SPLITS}
     if output is None:
         for split in splits.values():
             for example in split.examples[:preview]:
@@ -57,8 +57,8 @@ def data(
         _write(output, {name: "".join(f"{_line(e)}\n" for e in split.examples) for name, split in splits.items()})
     rows = [[name, str(len(split.examples)), split.fingerprint] for name, split in splits.items()]
     console.table(["split", "examples", "fingerprint"], rows)
-    if chosen.kind:
-        _show_kinds({name: chosen.kinds(split.examples) for name, split in splits.items()})
+    if chosen.prompts.category:
+        _show_kinds({name: chosen.prompts.categories(split.examples) for name, split in splits.items()})
     if output is not None:
         console.data(str(output))
 

@@ -66,7 +66,8 @@ def _expand(flag: str, values: Sequence[str] | None, every: Sequence[str], task:
     if not values:
         return (None,)
     if ALL in values and not every:
-        hint = f"leave {flag} out, or name {'signals, such as ' + next(iter(task.signals)) if task.signals else 'one'}"
+        signals = task.rewards.signals
+        hint = f"leave {flag} out, or name {'signals, such as ' + next(iter(signals)) if signals else 'one'}"
         raise UsageError(f"flag {flag}: the task {task.name} has no list that 'all' stands for", hint=hint)
     return tuple(dict.fromkeys(one for value in values for one in (every if value == ALL else (value,))))
 
@@ -238,7 +239,7 @@ def steps_of(planned: Sequence[Planned]) -> list[dict[str, int] | None]:
             continue
         if key not in prompts:
             try:
-                prompts[key] = task.kinds(task.load(one.config, "train").examples)
+                prompts[key] = task.prompts.categories(task.prompts.load(one.config, "train").examples)
             except SmolsumError:
                 prompts[key] = None
         kinds = prompts[key]

@@ -247,7 +247,7 @@ def is_done(target: Target, judging: JudgeOptions | None) -> bool:
     if judging is None:
         return True
     summary = read_summary(target.folder)
-    criteria = TASKS[target.config.task.name].criteria
+    criteria = TASKS[target.config.task.name].evaluation.criteria
     if summary.judge != judge_spec(judging.endpoint, judging.rounds, criteria).name:
         return False
     if summary.judging is not None and summary.judging.missing:

@@ -190,7 +190,7 @@ def _forecast(config: Config) -> tuple[dict[str, int], dict[str, float] | None]:
     from smolsum.train.setup import forecast
 
     task = TASKS[config.task.name]
-    kinds = task.kinds(task.load(config, "train").examples) if needs_data(config) else ()
+    kinds = task.prompts.categories(task.prompts.load(config, "train").examples) if needs_data(config) else ()
     return planned_steps(config, kinds), forecast(config)
 
 

@@ -30,10 +30,6 @@ Table = Mapping[str, Any]
 """nested tables, as a TOML file has them"""
 
 
-def _shared_strategies() -> Mapping[str, Table]:
-    return {name: read_table("strategies", name) for name in preset_names("strategies")}
-
-
 @dataclass(frozen=True, kw_only=True)
 class TaskPresets:
     """What is meant where a run of a task names no model, strategy or reward, and the presets that the task adds."""
@@ -48,7 +44,7 @@ class TaskPresets:
     """settings that override those of the model's shared preset"""
     models: Mapping[str, Table] = field(default_factory=dict)
     """presets for --model; one with the name of a shared preset adds to it"""
-    strategies: Mapping[str, Table] = field(default_factory=_shared_strategies)
+    strategies: Mapping[str, Table] = field(default_factory=dict)
     """presets for --strategy: tables with `stages`"""
     profiles: Mapping[str, Table] = field(default_factory=dict)
     """presets for --preset"""
@@ -56,7 +52,7 @@ class TaskPresets:
     """what `all` means for `models`, `strategies` and `rewards`; by default all models and strategies above"""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "strategy", self.strategy or next(iter(self.strategies)))
+        object.__setattr__(self, "strategy", self.strategy or next(iter(self.strategies), ""))
 
     def everything(self, option: str) -> tuple[str, ...]:
         """What `all` means for one of `models`, `strategies` and `rewards`."""
@@ -65,11 +61,31 @@ class TaskPresets:
 
 
 def task_presets(task: str) -> TaskPresets:
-    """Returns what `presets/tasks/TASK.toml` holds."""
-    return TaskPresets(**read_table("tasks", task))
+    """Returns what `presets/tasks/TASK.toml` holds, with the shared strategies if it has none."""
+    own = read_table("tasks", task)
+    shared = (
+        {} if "strategies" in own else {name: read_table("strategies", name) for name in preset_names("strategies")}
+    )
+    return TaskPresets(**{"strategies": shared, **own})
 
 
-class TaskSettings(Protocol):
+class ConfigurablePrompts(Protocol):
+    """As `smolsum.tasks.base.TaskPrompts`."""
+
+    @property
+    def category(self) -> str: ...
+
+
+class ConfigurableRewards(Protocol):
+    """As `smolsum.tasks.base.TaskRewards`."""
+
+    @property
+    def signals(self) -> Mapping[str, Any]: ...
+    @property
+    def adjust_weights(self) -> Callable[[Mapping[str, float], TaskConfig], Mapping[str, float]]: ...
+
+
+class ConfigurableTask(Protocol):
     """What a configuration needs to know of a task; `smolsum.tasks.base.Task` explains each field."""
 
     @property
@@ -77,11 +93,9 @@ class TaskSettings(Protocol):
     @property
     def settings(self) -> type[TaskConfig]: ...
     @property
-    def signals(self) -> Mapping[str, Any]: ...
+    def prompts(self) -> ConfigurablePrompts: ...
     @property
-    def kind(self) -> str: ...
-    @property
-    def weigh(self) -> Callable[[Mapping[str, float], TaskConfig], Mapping[str, float]]: ...
+    def rewards(self) -> ConfigurableRewards: ...
     @property
     def check(self) -> Callable[[Config], Sequence[str]]: ...
     @property
@@ -184,13 +198,13 @@ def _folder(kind: str) -> Traversable:
     return root / kind
 
 
-def names_for(task: TaskSettings, kind: str) -> tuple[str, ...]:
+def names_for(task: ConfigurableTask, kind: str) -> tuple[str, ...]:
     """Returns the sorted names of one of `KINDS`; strategies are the task's alone."""
     shipped = () if kind == "strategies" else preset_names(kind)
     return tuple(sorted({*shipped, *_own(task, kind)}))
 
 
-def find_preset(task: TaskSettings, name: str) -> tuple[str, str]:
+def find_preset(task: ConfigurableTask, name: str) -> tuple[str, str]:
     """Returns kind and name of a preset; UsageError with the nearest name where there is none."""
     for kind in KINDS:
         if name in names_for(task, kind):
@@ -200,7 +214,7 @@ def find_preset(task: TaskSettings, name: str) -> tuple[str, str]:
     raise UsageError(f"unknown preset {name!r}", hint=hint or nearest(name, known))
 
 
-def read_for(task: TaskSettings, kind: str, name: str) -> list[Entry]:
+def read_for(task: ConfigurableTask, kind: str, name: str) -> list[Entry]:
     """Returns the entries of a preset, each with the source `preset KIND/NAME`: what is shipped for all tasks, over it
     (for a model) the task's defaults, over those what the task has under this name."""
     shipped = read_preset(kind, name) if kind != "strategies" and name in preset_names(kind) else []
@@ -208,11 +222,11 @@ def read_for(task: TaskSettings, kind: str, name: str) -> list[Entry]:
     return shipped + (task_defaults(task) if kind == "models" else []) + entries(own, f"preset {kind}/{name}")
 
 
-def task_defaults(task: TaskSettings) -> list[Entry]:
+def task_defaults(task: ConfigurableTask) -> list[Entry]:
     """Returns what the task sets for every model."""
     return entries(task.presets.defaults, f"task {task.name}")
 
 
-def _own(task: TaskSettings, kind: str) -> Mapping[str, Table]:
+def _own(task: ConfigurableTask, kind: str) -> Mapping[str, Table]:
     own = task.presets
     return {"models": own.models, "strategies": own.strategies, "profiles": own.profiles}[kind]

@@ -21,8 +21,8 @@ import tomli
 
 from smolsum.config.fields import Share, StageName, base_type, check_value
 from smolsum.config.presets import (
+    ConfigurableTask,
     Entry,
-    TaskSettings,
     find_preset,
     line_numbers,
     names_for,
@@ -58,7 +58,7 @@ _GENERAL = {key: hint for name, record in SECTIONS.items() for key, hint in _hin
 class Schema:
     """The keys that a configuration of one task may have: those of the sections, and those of the task."""
 
-    task: TaskSettings
+    task: ConfigurableTask
     tasks: tuple[str, ...]
     """Names of all tasks."""
 
@@ -80,9 +80,9 @@ class Schema:
             case [section]:
                 return dict if section in self.sections else None
             case ["stages", _, "rewards", signal]:
-                return float if signal in self.task.signals else None
+                return float if signal in self.task.rewards.signals else None
             case ["stages", _, "mix", _]:
-                return Share if self.task.kind else None
+                return Share if self.task.prompts.category else None
             case ["stages" | "stage_defaults", _, name]:
                 return STAGE_FIELDS.get(name)
             case _:
@@ -92,7 +92,7 @@ class Schema:
         """Returns the error for an unknown key, with the nearest known one."""
         section, _, name = key.rpartition(".")
         if section.endswith(".rewards"):
-            hint = nearest(name, self.task.signals)
+            hint = nearest(name, self.task.rewards.signals)
             return UsageError(f"{source}: unknown signal {name!r} in {section}", hint=hint)
         stage_keys = [f"{section}.{field}" for field in STAGE_FIELDS] if section.startswith("stages.") else []
         known = [*self.sections, "stages", *self.fields, *stage_keys]
@@ -124,7 +124,7 @@ class Given:
 
 
 def resolve(
-    tasks: Mapping[str, TaskSettings],
+    tasks: Mapping[str, ConfigurableTask],
     *,
     model: str | None = None,
     strategy: str | None = None,
@@ -182,13 +182,13 @@ def render_with_sources(resolved: Resolved) -> str:
     return "\n".join(lines)
 
 
-def model_path(model: str, tasks: Mapping[str, TaskSettings]) -> str:
+def model_path(model: str, tasks: Mapping[str, ConfigurableTask]) -> str:
     """Returns what `load_policy` takes for a value of --model: a preset's model, a directory or a hub id."""
     task = next((task for task in tasks.values() if model in task.presets.models), next(iter(tasks.values())))
     return _model_layer(model, task)[0]
 
 
-def _find_task(given: Sequence[Entry], tasks: Mapping[str, TaskSettings]) -> TaskSettings:
+def _find_task(given: Sequence[Entry], tasks: Mapping[str, ConfigurableTask]) -> ConfigurableTask:
     """Returns the task of the strongest entry that names one (`given` has the strongest first), or the default."""
     entry = next((entry for entry in given if entry.key == "task.name"), None)
     if entry is None:
@@ -196,7 +196,7 @@ def _find_task(given: Sequence[Entry], tasks: Mapping[str, TaskSettings]) -> Tas
     return tasks[check_value("task.name", Literal[tuple(tasks)], entry.value, entry.source)]
 
 
-def _model_layer(model: str, task: TaskSettings) -> tuple[str, list[Entry]]:
+def _model_layer(model: str, task: ConfigurableTask) -> tuple[str, list[Entry]]:
     """Returns the model path that --model stands for, and the entries of its preset, or of the task where it has
     none."""
     names = names_for(task, "models")
@@ -209,13 +209,13 @@ def _model_layer(model: str, task: TaskSettings) -> tuple[str, list[Entry]]:
     raise UsageError(f"flag --model: unknown model {model!r}", hint=nearest(model, options))
 
 
-def strategy_layer(strategy: str, reward: str | None, task: TaskSettings) -> list[Entry]:
+def strategy_layer(strategy: str, reward: str | None, task: ConfigurableTask) -> list[Entry]:
     """Returns a strategy's stages with the signals of --reward in them, without stages that have no signal left."""
     if strategy not in task.presets.strategies:
         hint = nearest(strategy, task.presets.strategies)
         raise UsageError(f"flag --strategy: unknown strategy {strategy!r}", hint=hint)
     chosen = task.presets.reward if reward is None else reward
-    signals = parse_reward(chosen, task.signals) if chosen else ()
+    signals = parse_reward(chosen, task.rewards.signals) if chosen else ()
     quality = () if signals == ("length",) else signals
     quality_source = f"default reward {task.presets.reward}" if reward is None else "flag --reward"
     entries, empty, takes_reward = [], set(), False
@@ -325,7 +325,7 @@ def _build(given: dict[str, Given], schema: Schema) -> Resolved:
         sections[name] = record(**values)
     stages = {name: _stage(name, given, sources, schema) for name in _stage_names(given)}
     for name, stage in stages.items():
-        weights = dict(schema.task.weigh(stage.rewards, sections["task"]))
+        weights = dict(schema.task.rewards.adjust_weights(stage.rewards, sections["task"]))
         if weights != stage.rewards:
             for signal in stage.rewards:
                 del sources[f"stages.{name}.rewards.{signal}"]
@@ -354,7 +354,7 @@ def _stage(name: str, given: Mapping[str, Given], sources: dict[str, str], schem
     prefix = f"stages.{name}"
     weights = {key: item for key, item in given.items() if key.startswith(f"{prefix}.rewards.")}
     if not any(item.value for item in weights.values()):
-        hint = f"add `rewards = {{ {next(iter(schema.task.signals))} = 1.0 }}` below [{prefix}]"
+        hint = f"add `rewards = {{ {next(iter(schema.task.rewards.signals))} = 1.0 }}` below [{prefix}]"
         source = next(iter(weights.values()), given[prefix]).source
         raise UsageError(f"{source}: stage {name} has no reward of any weight", hint=hint)
     chosen = {"steps": Given(0, "default", "preset"), "epochs": Given(1.0, "default", "preset")}

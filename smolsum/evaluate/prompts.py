@@ -21,7 +21,7 @@ def encode_prompts(policy: Policy, task: Task, split: Split, config: Config) -> 
     `max_input_tokens` and may not be dropped, or if none is left."""
     every, limit = [], config.data.max_input_tokens
     for example in split.examples:
-        messages = task.messages(example, config)
+        messages = task.prompts.messages(example, config)
         ids = tuple(encode_chat(policy, list(messages)))
         every.append(Prompt(example.id, messages, ids, example.references, example.metadata))
     prompts = [prompt for prompt in every if len(prompt.token_ids) <= limit]
@@ -43,7 +43,7 @@ def encode_prompts(policy: Policy, task: Task, split: Split, config: Config) -> 
 def meteor_matching(task: Task, config: Config, warn: Callable[[str], None]) -> str:
     """How METEOR matches words on this machine, with a warning if WordNet is missing; empty for a task without
     METEOR."""
-    if "meteor" not in task.signals:
+    if "meteor" not in task.rewards.signals:
         return ""
     matcher = ensure_meteor(config.rewards.require_wordnet)
     if problem := wordnet_problem():

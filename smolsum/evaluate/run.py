@@ -62,7 +62,7 @@ class Evaluation:
     @cached_property
     def measures(self) -> Mapping[str, Any]:
         """The settings that the task's measures depend on."""
-        return self.task.measures(self.config)
+        return self.task.evaluation.measures(self.config)
 
     @property
     def made_from(self) -> dict[str, Any]:
@@ -124,18 +124,18 @@ def score(evaluation: Evaluation, completer: Completer, *, quiet: bool = True) -
             report=meter.to,
             samples=sampler.samples,
         )
-    task.ask_ahead([(g.prompt, rollout) for g in groups for rollout in g.rollouts], evaluation.config)
+    task.evaluation.ask_ahead([(g.prompt, rollout) for g in groups for rollout in g.rollouts], evaluation.config)
     measured = [[evaluation.measure(g.prompt, rollout) for rollout in g.rollouts] for g in groups]
     split = {"split": evaluation.split, "data": evaluation.provenance["data"][evaluation.split]["fingerprint"]}
     rows = [
         {"id": g.prompt.id, **split, "text": g.rollouts[0].text, **samples[0]}
         for g, samples in zip(groups, measured, strict=True)
     ]
-    if sampler.samples > 1 and task.over_samples:
+    if sampler.samples > 1 and task.evaluation.aggregate_samples:
         every = [sample for samples in measured for sample in samples]
-        metrics = task.over_samples(measured) | error_shares(task.errors, every)
+        metrics = task.evaluation.aggregate_samples(measured) | error_shares(task.evaluation.errors, every)
     else:
-        metrics = task.summarise(rows) | error_shares(task.errors, rows)
+        metrics = task.evaluation.summarise(rows) | error_shares(task.evaluation.errors, rows)
     command = {} if evaluation.step is not None else {"command": evaluation.remedy}
     summary = evaluation.summary | describe_task(task, metrics) | command
     if not has_scores(folder):
@@ -163,22 +163,22 @@ def evaluate(
         rows, metrics, summary = found.rows, found.metrics, found.summary
         show_measured(task, metrics, len(rows), of=split, how=_means(task, sampler), remedy=remedy, quiet=quiet)
         failure = None
-        if task.criteria:
+        if task.evaluation.criteria:
             from smolsum.evaluate.judging import Item, JudgeJob, judge
 
             items = [Item(g.prompt.id, g.prompt.source, g.rollouts[0].text, g.prompt.references) for g in found.groups]
-            result = judge(JudgeJob(target.folder, items, task.criteria, remedy, quiet), judging)
+            result = judge(JudgeJob(target.folder, items, task.evaluation.criteria, remedy, quiet), judging)
             judged, failure = result.judged, result.failure
             if judged is not None:
-                columns, name = judged.columns(task.criteria), judged.spec.name
+                columns, name = judged.columns(task.evaluation.criteria), judged.spec.name
                 rows = [{**row, "judge": name, **columns[row["id"]]} for row in rows]
-                metrics |= judged_summary(task.criteria, rows) | error_shares(task.errors, rows)
+                metrics |= judged_summary(task.evaluation.criteria, rows) | error_shares(task.evaluation.errors, rows)
                 summary |= {"judge": name, "judging": result.facts}
                 again = remedy if judging else f"{remedy} --judge {judged.spec.model}"
-                show_judged(task.criteria, metrics, result.facts, judged.missing, again, quiet=quiet)
+                show_judged(task.evaluation.criteria, metrics, result.facts, judged.missing, again, quiet=quiet)
         write_scores(target.folder, rows, metrics, summary, remedy)
-        if task.criteria and "judge" not in summary and failure is None:
-            show_unjudged(task.criteria, remedy, quiet=quiet)
+        if task.evaluation.criteria and "judge" not in summary and failure is None:
+            show_unjudged(task.evaluation.criteria, remedy, quiet=quiet)
     if failure is not None:
         raise failure
     return target.folder
@@ -210,7 +210,7 @@ def _prepare(target: Target, split: str, sampler: Sampler, remedy: str) -> tuple
         sample = complete_by_workers if config.workers.urls else complete
         return sample(policy, missing, config, version=step or 0, sampler=sampler)
 
-    measure = task.measurer([chosen, *others], config)
+    measure = task.evaluation.measurer([chosen, *others], config)
     evaluation = Evaluation(
         target.folder, target.label, config, task, split, prompts, measure, provenance, remedy, sampler, step
     )
@@ -219,11 +219,11 @@ def _prepare(target: Target, split: str, sampler: Sampler, remedy: str) -> tuple
 
 def _splits(config: Config, task: Task, split: str) -> tuple[Split, list[Split]]:
     """The split, and the others if the task needs them and the data has them."""
-    chosen, others = task.load(config, split), []
+    chosen, others = task.prompts.load(config, split), []
     for name in SPLITS:
-        if name != split and task.needs_all_splits:
+        if name != split and task.evaluation.needs_all_splits:
             with suppress(UsageError):  # data with one split is enough to evaluate
-                others.append(task.load(config, name))
+                others.append(task.prompts.load(config, name))
     return chosen, others
 
 
@@ -231,7 +231,7 @@ def _means(task: Task, sampler: Sampler) -> str:
     """The sampler, and what the means are over."""
     if sampler.samples == 1:
         return sampler.name
-    if task.over_samples:
+    if task.evaluation.aggregate_samples:
         return f"{sampler.name}; means over all samples, intervals over examples"
     return f"{sampler.name}; means over the first sample of each"
 

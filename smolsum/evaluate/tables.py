@@ -11,7 +11,7 @@ from smolsum import console
 from smolsum.llm.client import DEFAULT_JUDGE
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.records import Judgement
-from smolsum.tasks.base import ErrorKind, Headline, Row, Task
+from smolsum.tasks.base import ErrorKind, Metric, MetricRow, Task
 from smolsum.types import COMPOSITE, PASS_RATE, Criterion
 
 LISTED = 5
@@ -23,28 +23,28 @@ def describe_task(task: Task, metrics: Metrics) -> dict[str, Any]:
     """Returns the part of a summary that explains the task: the column that configurations are compared by, the judge's
     criteria, headlines and tables with their titles and shown values, the metrics to watch in training, the meaning of
     each error, and the task's own signals."""
-    panels = [{"title": panel.title, "headlines": _shown(panel.headlines, metrics)} for panel in task.panels]
+    panels = [{"title": panel.title, "headlines": _shown(panel.metrics, metrics)} for panel in task.evaluation.tables]
     return {
-        "score": task.score,
-        "prompting": list(task.prompting),
-        "criteria": [criterion.name for criterion in task.criteria],
-        "headlines": _shown((*task.headlines, *filter(None, [task.missing])), metrics),
+        "score": task.evaluation.score,
+        "prompting": list(task.prompts.prompt_settings),
+        "criteria": [criterion.name for criterion in task.evaluation.criteria],
+        "headlines": _shown((*task.evaluation.headlines, *filter(None, [task.evaluation.missing])), metrics),
         "panels": [panel for panel in panels if panel["headlines"]],
-        "watched": {name: list(chosen) for name, chosen in task.watched.items()},
-        "errors": {kind.name: kind.meaning for kind in task.errors},
-        "signals": {name: {"range": span, "meaning": words} for name, (span, words) in task.meanings.items()},
+        "watched": {name: list(chosen) for name, chosen in task.evaluation.watched.items()},
+        "errors": {kind.name: kind.meaning for kind in task.evaluation.errors},
+        "signals": {name: {"range": span, "meaning": words} for name, (span, words) in task.rewards.meanings.items()},
     }
 
 
-def _shown(headlines: Sequence[Headline], metrics: Metrics) -> list[dict[str, str]]:
+def _shown(shown: Sequence[Metric], metrics: Metrics) -> list[dict[str, str]]:
     return [
-        {"metric": h.metric, "title": h.title, "text": h.show(value)}
-        for h in headlines
-        if (value := metrics.get(h.metric)) is not None
+        {"metric": metric.name, "title": metric.title, "text": metric.show(value)}
+        for metric in shown
+        if (value := metrics.get(metric.name)) is not None
     ]
 
 
-def error_shares(kinds: Sequence[ErrorKind], rows: Sequence[Row]) -> dict[str, float | None]:
+def error_shares(kinds: Sequence[ErrorKind], rows: Sequence[MetricRow]) -> dict[str, float | None]:
     """Returns `errors/<name>` for each kind: the share of rows that have it among those with a known answer; None
     without any."""
     shares: dict[str, float | None] = {}
@@ -54,14 +54,14 @@ def error_shares(kinds: Sequence[ErrorKind], rows: Sequence[Row]) -> dict[str, f
     return shares
 
 
-def headline_table(headlines: Sequence[Headline], results: Mapping[str, Metrics]) -> tuple[list[str], list[list[str]]]:
+def headline_table(headlines: Sequence[Metric], results: Mapping[str, Metrics]) -> tuple[list[str], list[list[str]]]:
     """Column titles, and a row for the model at the start and after each stage; metrics without any value are left
     out."""
     known = [name for metrics in results.values() for name, value in metrics.items() if value is not None]
-    shown = [h for h in headlines if h.metric in known]
+    shown = [h for h in headlines if h.name in known]
     rows = []
     for label, metrics in results.items():
-        cells = [h.show(v) if (v := metrics.get(h.metric)) is not None else "-" for h in shown]
+        cells = [h.show(v) if (v := metrics.get(h.name)) is not None else "-" for h in shown]
         rows.append([label if label == "start" else f"after {label}", *cells])
     return ["model", *(h.title for h in shown)], rows
 
@@ -70,7 +70,7 @@ def missing_warnings(task: Task, results: Mapping[str, Metrics], examples: int, 
     """Yields a warning for each label whose means are not over all examples; the last also names the command that asks
     again."""
     for label, metrics in results.items():
-        if lacks := task.lacks(metrics, examples):
+        if lacks := task.evaluation.lacks(metrics, examples):
             yield f"{label}: {lacks}" + (f"; {run.evaluate_command} asks again" if label == list(results)[-1] else "")
 
 
@@ -80,21 +80,21 @@ def show_measured(task: Task, metrics: Metrics, examples: int, *, of: str, how: 
     if not quiet:
         console.narrate(f"{of} split, {examples} examples, {how}")
         _show_panels(task, metrics)
-    if lacks := task.lacks(metrics, examples):
+    if lacks := task.evaluation.lacks(metrics, examples):
         console.warn(f"{lacks}; {remedy} asks again")
 
 
 def _show_panels(task: Task, metrics: Metrics) -> None:
-    for panel in task.panels:
-        if all(metrics.get(h.metric) is None for h in panel.headlines):
+    for panel in task.evaluation.tables:
+        if all(metrics.get(h.name) is None for h in panel.metrics):
             if not panel.remedy:
                 continue
-            names = ", ".join(h.title for h in panel.headlines)
+            names = ", ".join(h.title for h in panel.metrics)
             console.narrate(f"missing: {names}; to fill them: {panel.remedy}")
             continue
-        values = [(h, metrics.get(h.metric)) for h in panel.headlines]
+        values = [(h, metrics.get(h.name)) for h in panel.metrics]
         row = ["-" if value is None else h.show(value) for h, value in values]
-        console.table([h.title for h in panel.headlines], [row], title=panel.title)
+        console.table([h.title for h in panel.metrics], [row], title=panel.title)
 
 
 def show_judged(

@@ -116,7 +116,7 @@ def baseline_targets(
     variant that the task does not know, and for one name for several."""
     config = _settings(options, model, options.config_file)
     task = TASKS[config.task.name]
-    chosen = list(dict.fromkeys(variants or task.baselines))
+    chosen = list(dict.fromkeys(variants or task.prompts.baselines))
     models: Sequence[ApiModel | None] = apis or (None,)
     if options.name and len(chosen) * len(models) > 1:
         raise UsageError(
@@ -129,7 +129,7 @@ def baseline_targets(
         for variant in chosen:
             own = f"baseline-{_of(config)}{label}-{_prompt(variant)}-{options.split}{_suffix(options.sampler)}"
             folder = _folder(options.runs_dir, options.name or own)
-            varied = replace(config, task=task.variant(config.task, variant))
+            varied = replace(config, task=task.prompts.variant(config.task, variant))
             targets.append(Target(varied, folder, folder.name, api=api))
     return targets
 
@@ -173,7 +173,7 @@ def _best(run: RunPaths, config: Config, reference: str) -> tuple[Checkpoint, st
     if best is None:
         raise _no_best(reference)
     found, stage = of_checkpoint(best), best.meta.stage
-    score = TASKS[config.task.name].score
+    score = TASKS[config.task.name].evaluation.score
     scores = ", ".join(
         f"{name} {found[key]:.3f}" for key, name in (("score", score), ("reward", "reward")) if key in found
     )

@@ -1,22 +1,14 @@
-"""From signals to one reward for each rollout.
-
-What a reward signal is: a function that scores a whole step at once.
-"""
+"""What a reward signal is, a function that scores a whole step at once; and one reward from several signals."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from smolsum.config.sections import Config
 from smolsum.types import RolloutGroup
-
-if TYPE_CHECKING:
-    from smolsum.config.sections import Config
-    from smolsum.types import RolloutGroup
-
 
 Values: TypeAlias = list[list[float | None]]
 """PxG: a list of G for each of the P groups, None for what could not be computed"""
@@ -35,6 +27,15 @@ class Dependent:
 
 
 Signal: TypeAlias = Scorer | Dependent
+
+
+def score_each(score: Callable[[str], float | None]) -> Scorer:
+    """The signal that scores each completion's text by itself."""
+
+    def score_texts(groups: Sequence[RolloutGroup], config: Config) -> Values:
+        return [[score(rollout.text) for rollout in group.rollouts] for group in groups]
+
+    return score_texts
 
 
 def score_all(

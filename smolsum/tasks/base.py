@@ -1,179 +1,234 @@
-"""What a task is. Loop, workers, statistics, view and report know a task only by the record `Task` below.
+"""What a task is: prompts, rewards, an evaluation and presets. All other rooms know a task only by the record `Task`.
 
-To add one: write `tasks/<name>.py` with a `TASK`, and add its name to `NAMES` in `tasks/__init__.py`. A task brings
-
-  prompts      `load` gives the examples of a split: rows of `[data]` (`data.load_split`), or made from a seed
-               (`data.generated_split`, for the path `generated`); either way they are fingerprinted, and what is
-               checked or scored later travels in an example's metadata. `messages` makes the chat of one example.
-  settings     a frozen dataclass over `TaskConfig`: the section [task] of its runs. Its keys work with --set and
-               --config, and --dry-run shows them; a key of another task is refused.
-  signals      what completions are rewarded for, by name: functions that score a whole step at once (they may ask a
-               server; None is a value that could not be computed, never 0), a `Dependent` one where it needs others'
-               values. The general ones are in `smolsum.rewards.REWARDS`; a task lists those that make sense for it.
-  presets      the model, strategy and reward that are meant when none is given, its stages with their weights, and
-               presets of its own: `task_presets(NAME)` for `presets/tasks/NAME.toml`, or a `TaskPresets`.
-  evaluation   `measurer` (one completion to its metrics), `summarise` (the rows of a split to their summary), what is
-               shown of it (`headlines`, `panels`; `watched` in the lines of a training), what configurations are
-               compared by (`score`), what goes wrong (`errors`), what a judge is asked (`criteria`, perhaps none), and
-               metrics over several samples of a prompt (`over_samples`, such as pass@k).
-
-What a judge is asked about a completion.
+To add one, write `tasks/<name>.py` with a `TASK`, and add its name to `NAMES` in `tasks/__init__.py`. The page "A task"
+of CONTRIBUTING.md is a complete one; what it leaves out has the defaults below.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Any
 
-from smolsum.config.presets import TaskPresets
+from smolsum.config.presets import TaskPresets as TaskPresets
 from smolsum.config.sections import Config, TaskConfig
+from smolsum.errors import UsageError
+from smolsum.rewards.combine import Signal, score_all
 from smolsum.tasks.data import Example, Split, load_split
 from smolsum.types import COMPOSITE, Criterion, Prompt, Rollout, RolloutGroup
 
-if TYPE_CHECKING:
-    from smolsum.rewards.combine import Signal
-
-
 Messages = tuple[dict[str, str], ...]
-Row = Mapping[str, Any]
+MetricRow = Mapping[str, Any]
+"""the metrics of one example, by name"""
+Summary = dict[str, float | None]
+"""the metrics of a split, by name; None for one without a value"""
+Measure = Callable[[Prompt, Rollout], dict[str, Any]]
+"""a prompt and its completion to the metrics of that example"""
+
+
+def chat(system: str, source: str) -> Messages:
+    """The system message, if any, and the user's turn."""
+    return (*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": source})
+
+
+def load_rows(config: Config, split: str) -> Split:
+    """The rows of [data] with their references; errors as of `load_split`."""
+    return load_split(config.data, split)
+
+
+def own_instruction(task: TaskConfig, text: str) -> TaskConfig:
+    """The settings for a prompt variant: `plain` is the task's own prompt, several words are the system prompt itself.
+    UsageError for another single word."""
+    if text == "plain":
+        return replace(task, system_prompt=type(task)().system_prompt)
+    return with_instruction(task, text, "plain")
+
+
+def with_instruction(task: TaskConfig, text: str, known: str) -> TaskConfig:
+    """The settings with `text` as the system prompt. UsageError for a single word, which is none of the `known`
+    variants."""
+    if len(text.split()) < 2:
+        raise UsageError(f"no prompt {text!r}", hint=f"give {known}, or a whole instruction")
+    return replace(task, system_prompt=text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskPrompts:
+    """What is asked."""
+
+    messages: Callable[[Example, Config], Messages] = lambda example, config: chat(
+        config.task.system_prompt, example.source
+    )
+    """the chat that asks for one example"""
+    load: Callable[[Config, str], Split] = load_rows
+    """the split `train`, `validation` or `test`, read from [data] or made from a seed (`generated_split`, for the path
+    `generated`); what is checked or scored later belongs in an example's metadata. UsageError for wrong input"""
+    category: str = ""
+    """the metadata column by whose values a stage may mix prompts; empty: no mixes"""
+    variant: Callable[[TaskConfig, str], TaskConfig] = own_instruction
+    """settings for a baseline's prompt variant (or text): UsageError for an unknown one"""
+    baselines: tuple[str, ...] = ("plain",)
+    """the prompt variants of `smolsum baseline` without `--prompt`"""
+    prompt_settings: tuple[str, ...] = ("system_prompt",)
+    """settings that change how the policy is asked and not what is measured: evaluations that differ in them compare"""
+
+    def categories(self, examples: Sequence[Example] | Sequence[Prompt]) -> tuple[str, ...]:
+        """The category of each example or prompt, empty where it has none."""
+        return tuple(str(example.metadata.get(self.category) or "") for example in examples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRewards:
+    """What completions are rewarded for."""
+
+    signals: Mapping[str, Signal]
+    """by name: functions that score a whole step at once (they may ask a server; None is a value that could not be
+    computed, never 0), or a `Dependent` that needs others' values. `smolsum.rewards.REWARDS` has the general ones"""
+    meanings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """range and meaning, in words, of the task's own signals, for reports"""
+    adjust_weights: Callable[[Mapping[str, float], TaskConfig], Mapping[str, float]] = lambda weights, task: weights
+    """the weights of a stage's signals under these settings"""
 
 
 @dataclass(frozen=True)
-class Headline:
-    """A summary metric that people look at first: its key, its column's title and how a value is shown."""
+class Metric:
+    """A metric of an evaluation: its key in a summary, its column's title, and the format in which a value is shown."""
 
-    metric: str
+    name: str
     title: str
-    show: Callable[[float], str]
+    form: str = ".1%"
+
+    def show(self, value: float) -> str:
+        """A value as text."""
+        return format(value, self.form)
+
+    def titled(self, title: str) -> Metric:
+        """The same metric under another title."""
+        return replace(self, title=title)
 
 
 @dataclass(frozen=True)
 class MetricTable:
-    """One table of an evaluation: its title, its columns, and how to get them where an evaluation lacks them all;
-    without a remedy it is the data that lack them."""
+    """One table of an evaluation: its title, its columns, and how to get their values where an evaluation has none of
+    them; without a remedy such a table is left out."""
 
     title: str
-    headlines: tuple[Headline, ...]
+    metrics: tuple[Metric, ...]
     remedy: str = ""
 
 
 @dataclass(frozen=True)
 class ErrorKind:
-    """Something that goes wrong with a completion: its name, what counts as that in words, and how a row shows it."""
+    """Something that goes wrong with a completion: its name, its meaning in words, and how a row shows it."""
 
     name: str
     meaning: str
-    shown: Callable[[Row], bool | None]
-    """a row with its metrics, and the judge's where there was one; None where the row cannot tell"""
+    shown: Callable[[MetricRow], bool | None]
+    """a row with its metrics, and the judge's if there was one; None where the row cannot tell"""
 
 
-def load_rows(config: Config, split: str) -> Split:
-    """The examples of a task whose data have prompts and references; errors as of `load_split`."""
-    return load_split(config.data, split)
+def mean(rows: Sequence[MetricRow], name: str) -> float | None:
+    """The mean of a column over the rows that have a value; None where no row has one."""
+    values = [value for row in rows if (value := row.get(name)) is not None]
+    return fmean(values) if values else None
 
 
-def no_metrics(groups: Sequence[RolloutGroup], config: Config) -> dict[str, float]:
-    """Of a step nothing beside what is measured for every task."""
-    return {}
+def means(rows: Sequence[MetricRow]) -> Summary:
+    """The mean of each column that holds numbers (or None) only."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    numbers = [name for name in names if all(isinstance(row.get(name), int | float | None) for row in rows)]
+    return {name: mean(rows, name) for name in numbers}
 
 
-def no_questions(completions: Sequence[tuple[Prompt, Rollout]], config: Config) -> None:
-    """Nobody is asked about completions."""
+def measure_signals(splits: Sequence[Split], config: Config) -> Measure:
+    """Measures a completion by the signals of the task, each computed on this completion alone."""
+    from smolsum.tasks import TASKS  # a task is not among them before this module is loaded
 
+    signals = TASKS[config.task.name].rewards.signals
 
-def by_settings(config: Config) -> dict[str, Any]:
-    """Measures depend on the task's settings and on nothing else."""
-    return config.task.measures
+    def measure(prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
+        found = score_all([RolloutGroup(prompt, (rollout,))], dict.fromkeys(signals, 1.0), config, signals)
+        values = {name: found[name][0][0] for name in signals}
+        return {name: None if value is None else float(value) for name, value in values.items()}
 
-
-def as_given(weights: Mapping[str, float], settings: TaskConfig) -> Mapping[str, float]:
-    """Weights do not depend on settings."""
-    return weights
-
-
-def no_warnings(config: Config) -> Sequence[str]:
-    """No setting is wrong with another."""
-    return ()
+    return measure
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
-    """A kind of prompt with its signals and its evaluation."""
+class TaskEvaluation:
+    """How completions are measured, and how the results are shown."""
 
-    name: str
-    settings: type[TaskConfig]
-    """of its section [task]"""
-    messages: Callable[[Example, Config], Messages]
-    """the chat that asks for one example"""
-    signals: Mapping[str, Signal]
-    """what can be rewarded, by name"""
-    meanings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """range and meaning, in words, of the signals that are the task's own: a report shows them"""
-
-    presets: TaskPresets
-    """models, strategies and settings where none are given, and presets of the task's own"""
-
-    kind: str = ""
-    """the column by whose values a stage may mix prompts; empty: there is none"""
-    weigh: Callable[[Mapping[str, float], TaskConfig], Mapping[str, float]] = as_given
-    """the weights that a stage's signals have with these settings"""
-    load: Callable[[Config, str], Split] = load_rows
-    """the split `train`, `validation` or `test`; UsageError where the user has to mend something"""
-    check: Callable[[Config], Sequence[str]] = no_warnings
-    """warnings about settings that do not go together; UsageError for those that mean nothing together"""
-
-    measurer: Callable[[Sequence[Split], Config], Callable[[Prompt, Rollout], dict[str, Any]]]
-    """given the split, and the others where `needs_all_splits`, a function from a prompt and its completion to the
-    metrics of that example; a column `passed`, 1 where an example is right and else 0, tells rescued and regressed ones
-    apart"""
+    measurer: Callable[[Sequence[Split], Config], Measure] = measure_signals
+    """makes the function that measures one example, from its split, and from all splits where `needs_all_splits`; by
+    default the values of the signals. A column `passed`, 1 where an example is right and else 0, tells rescued from
+    regressed examples"""
     needs_all_splits: bool = False
-    """whether measuring one split needs the others, as what any post states is known from all of them"""
-    measures: Callable[[Config], dict[str, Any]] = by_settings
+    """whether measuring one split needs the others, to know all that any post states"""
+    measures: Callable[[Config], dict[str, Any]] = lambda config: config.task.measures
     """what measures depend on: evaluations that differ in it do not compare"""
-    ask_ahead: Callable[[Sequence[tuple[Prompt, Rollout]], Config], None] = no_questions
-    """called with all completions that are measured next, for a task that asks a server about them: many at a time"""
-    summarise: Callable[[Sequence[Row]], dict[str, float | None]]
-    """the rows of a split to its summary"""
-    over_samples: Callable[[Sequence[Sequence[Row]]], dict[str, float | None]] | None = None
-    """the rows of every prompt's samples, as many for each, to the summary of all of them, with what only several tell
-    (pass@k); its intervals are over prompts, as samples of one prompt are alike"""
-    step_metrics: Callable[[Sequence[RolloutGroup], Config], dict[str, float]] = no_metrics
-    """of a training step's rollouts, for metrics.jsonl and the view"""
+    ask_ahead: Callable[[Sequence[tuple[Prompt, Rollout]], Config], None] = lambda completions, config: None
+    """called with all completions before they are measured, so that a task can ask a server about many at a time"""
+    summarise: Callable[[Sequence[MetricRow]], Summary] = means
+    """the rows of a split to its summary; by default the mean of each column that holds numbers"""
+    aggregate_samples: Callable[[Sequence[Sequence[MetricRow]]], Summary] | None = None
+    """the rows of every prompt's samples, equally many for each, to one summary with what only several samples show
+    (pass@k); its intervals are over prompts, since samples of one prompt are alike"""
+    step_metrics: Callable[[Sequence[RolloutGroup], Config], dict[str, float]] = lambda groups, config: {}
+    """metrics of a training step's rollouts, for metrics.jsonl and the view"""
     watched: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """what the lines of a training show of a step and of a validation beside its reward: a short name, and the metrics
-    of the two, of which the first that is there is shown"""
-    headlines: tuple[Headline, ...]
+    """what the progress lines show of a step and of a validation besides the reward: a short name, and the metrics to
+    look for, of which the first found is shown"""
+    headlines: tuple[Metric, ...]
     """the columns of the closing table, the most important first"""
-    missing: Headline | None = None
-    """the count of examples that have no score for want of an answer, shown where there are any; a validation with some
-    chooses no checkpoint"""
-    panels: tuple[MetricTable, ...]
-    """the tables of an evaluation, but for what a judge says"""
+    missing: Metric | None = None
+    """the number of examples that have no score because an answer is missing, shown where it is not 0; a validation
+    with missing scores chooses no checkpoint"""
+    tables: tuple[MetricTable, ...] = ()
+    """all tables of an evaluation except the judge's; by default one of the headlines"""
     errors: tuple[ErrorKind, ...] = ()
-    """the error taxonomy; a completion may have several, or none"""
-    score: str = COMPOSITE
-    """the column that a report compares configurations by, higher is better"""
+    """the error taxonomy; a completion may have several errors, or none"""
     criteria: tuple[Criterion, ...] = ()
     """what a judge is asked; the composite is the sum of their scores"""
+    score: str = ""
+    """the column that a report compares configurations by, higher is better; empty: the judge's composite, or the first
+    headline without a judge"""
 
-    variant: Callable[[TaskConfig, str], TaskConfig]
-    """settings for a baseline's prompt variant (or text): UsageError where there is none such"""
-    prompting: tuple[str, ...] = ("system_prompt",)
-    """settings that say how the policy is asked and not what is measured: evaluations that differ in them compare"""
-    baselines: tuple[str, ...]
-    """the prompt variants that a baseline is made of unless it is told otherwise"""
+    def __post_init__(self) -> None:
+        score = self.score or (COMPOSITE if self.criteria else self.headlines[0].name)
+        object.__setattr__(self, "score", score)
+        object.__setattr__(self, "tables", self.tables or (MetricTable("metrics", self.headlines),))
 
-    def columns(self, *summaries: Mapping[str, float | None]) -> tuple[Headline, ...]:
-        """The headlines, and what is missing, where something is."""
-        lacking = self.missing is not None and any(summary.get(self.missing.metric) for summary in summaries)
+    def columns(self, *summaries: Mapping[str, float | None]) -> tuple[Metric, ...]:
+        """The headlines, and the missing examples where there are any."""
+        lacking = self.missing is not None and any(summary.get(self.missing.name) for summary in summaries)
         return (*self.headlines, self.missing) if self.missing and lacking else self.headlines
 
     def lacks(self, summary: Mapping[str, float | None], examples: int) -> str:
         """In words how many examples are in no mean of a summary; empty where all are."""
-        count = summary.get(self.missing.metric) if self.missing else None
+        count = summary.get(self.missing.name) if self.missing else None
         return f"{count:.0f} of {examples} {self.missing.title}, and in no mean" if count and self.missing else ""
 
-    def kinds(self, examples: Sequence[Example] | Sequence[Prompt]) -> tuple[str, ...]:
-        """The kind of each example or prompt, empty where it has none."""
-        return tuple(str(example.metadata.get(self.kind) or "") for example in examples)
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A kind of prompt with its rewards, its evaluation and its presets."""
+
+    name: str
+    settings: type[TaskConfig] = TaskConfig
+    """the record of the section [task]: its keys work with --set and --config, and --dry-run shows them"""
+    prompts: TaskPrompts = field(default_factory=TaskPrompts)
+    rewards: TaskRewards
+    evaluation: TaskEvaluation
+    presets: TaskPresets
+    """the model, strategy and settings of a run that names none, and presets of the task's own: `task_presets(NAME)`
+    for `presets/tasks/NAME.toml`, or a `TaskPresets`. Without strategies there is one of one stage, both with the name
+    of the task, in which each signal has the weight 1"""
+    check: Callable[[Config], Sequence[str]] = lambda config: ()
+    """warnings about settings that do not go together; UsageError for those that mean nothing together"""
+
+    def __post_init__(self) -> None:
+        if not self.presets.strategies:
+            stage = {"rewards": dict.fromkeys(self.rewards.signals, 1.0)}
+            strategies = {self.name: {"stages": {self.name: stage}}}
+            object.__setattr__(self, "presets", replace(self.presets, strategies=strategies))

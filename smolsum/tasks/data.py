@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import xxhash
@@ -24,12 +24,12 @@ ID_COLUMN = "id"
 
 @dataclass(frozen=True)
 class Example:
-    """One post to summarise, or what else a task asks; its references, if any, and the row's other columns."""
+    """What a task asks once, such as a post to summarise; its references, if any, and the row's other columns."""
 
     id: str
     source: str
-    references: tuple[str, ...]
-    metadata: Mapping[str, Any]
+    references: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,7 @@
 """Summaries of a set length: the study's task.
 
-The settings of a summary of a set length.
-
-What the policy is told before a post.
-
-What a judge is asked about a summary: the four metrics of the study (its Table 3), in our words.
-
-Neither the reference nor the target length is shown: length is measured, not judged.
+The judge's criteria are the four metrics of the study (Table 3), in our words. The judge sees neither the reference nor
+the target length: length is measured, not judged.
 """
 
 from __future__ import annotations
@@ -15,17 +10,29 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from smolsum.config.fields import Count, PositiveCount
 from smolsum.config.presets import task_presets
 from smolsum.config.sections import Config, TaskConfig
-from smolsum.errors import UsageError
 from smolsum.rewards import REWARDS
 from smolsum.rewards.meteor import find_lexicon, meteor
 from smolsum.rewards.overlap import bleu, rouge_l
-from smolsum.tasks.base import ErrorKind, Headline, Messages, MetricTable, Row, Task
-from smolsum.tasks.data import Example, Split
+from smolsum.tasks.base import (
+    ErrorKind,
+    Measure,
+    Metric,
+    MetricRow,
+    MetricTable,
+    Summary,
+    Task,
+    TaskEvaluation,
+    TaskPrompts,
+    TaskRewards,
+    mean,
+    with_instruction,
+)
+from smolsum.tasks.data import Split
 from smolsum.tasks.facts import count_facts, vocabulary
 from smolsum.tasks.text_metrics import (
     PERCENTILES,
@@ -55,25 +62,13 @@ def settings(config: Config) -> TldrConfig:
     return cast(TldrConfig, config.task)
 
 
-SUMMARISE = TldrConfig().system_prompt
-"""the prompt that training uses: it states no length (the study's did not)"""
-
-
-def exactly(count: int, unit: Literal["words", "tokens"]) -> str:
-    """The prompt of a zero-shot baseline: the same, with the length asked for."""
-    return f"{SUMMARISE} Use exactly {count} {unit}."
-
-
-def variant(settings: TaskConfig, text: str) -> TaskConfig:
-    """The settings with the system prompt that a baseline's `--prompt` means: `<N>-words` or `<N>-tokens` asks for that
-    length, anything of several words is the prompt itself. UsageError for another single word."""
+def variant(task: TaskConfig, text: str) -> TaskConfig:
+    """The settings with the system prompt that a baseline's `--prompt` means: `<N>-words` or `<N>-tokens` adds that
+    length to the usual prompt, several words are the prompt itself. UsageError for another single word."""
     if match := re.fullmatch(r"([1-9]\d*)-(words|tokens)", text):
-        return replace(settings, system_prompt=exactly(int(match[1]), cast(Literal["words", "tokens"], match[2])))
-    if len(text.split()) < 2:
-        raise UsageError(
-            f"no prompt {text!r}", hint="give 50-words, 64-tokens (or another number), or a whole instruction"
-        )
-    return replace(settings, system_prompt=text)
+        asked = f"{TldrConfig().system_prompt} Use exactly {match[1]} {match[2]}."
+        return replace(task, system_prompt=asked)
+    return with_instruction(task, text, "50-words, 64-tokens (or another number)")
 
 
 FAITHFULNESS = Criterion(
@@ -124,27 +119,20 @@ CLARITY = Criterion(
 CRITERIA = (FAITHFULNESS, COVERAGE, CONCISENESS, CLARITY)
 
 
-MEANS = ("within_tol", "over_budget", "off_target")
-"""what the summary has the mean of below `length/`"""
-SHARES = (
+LENGTHS = ("within_tol", "over_budget", "off_target")
+"""columns whose means the summary has below `length/`"""
+TEXT = (
     "rouge", "meteor", "bleu", "copied", "novel_bigrams", "novel_trigrams", "repeated_trigrams", "empty", "truncated",
 )  # fmt: skip
-"""and under their own names"""
+"""columns whose means it has under their own names"""
 FACTS = ("right", "wrong", "missing")
 COPIED, REPETITIVE, UNFAITHFUL = 0.5, 0.2, 0.5
-"""shares of words copied in runs and of repeated trigrams above which, and a faithfulness below which, a summary counts
-as such"""
+"""error thresholds: shares of copied words and of repeated trigrams, upper bounds; the judge's faithfulness, a lower"""
 
 
-def messages(example: Example, config: Config) -> Messages:
-    """The system prompt, which states no length, and the post as the user's turn."""
-    system = ({"role": "system", "content": config.task.system_prompt},) if config.task.system_prompt else ()
-    return (*system, {"role": "user", "content": example.source})
-
-
-def measurer(splits: Sequence[Split], config: Config) -> Callable[[Prompt, Rollout], dict[str, Any]]:
-    """Metrics of one summary: length, overlap with the reference, what needs no judge (copying, repetition, …), and
-    facts where the data has them."""
+def measurer(splits: Sequence[Split], config: Config) -> Measure:
+    """Measures a summary: its length, its overlap with the reference, copying and repetition, and facts where the data
+    have them."""
     facts = [
         example.metadata["facts"] for split in splits for example in split.examples if example.metadata.get("facts")
     ]
@@ -172,35 +160,30 @@ def measurer(splits: Sequence[Split], config: Config) -> Callable[[Prompt, Rollo
     return measure
 
 
-def summarise(rows: Sequence[Row]) -> dict[str, float | None]:
-    """Lengths, and means over the examples that have a value; `facts/wrong_share` is wrongly stated facts over all
-    stated facts of the split, `facts/covered_share` rightly stated ones over all that the posts have. Posts without
-    facts are in none of these, and `facts/posts_without` is their number."""
-    summary: dict[str, float | None] = {
+def summarise(rows: Sequence[MetricRow]) -> Summary:
+    """Lengths, and means over the examples that have a value. `facts/wrong_share` is the split's wrongly stated facts
+    over all stated ones, `facts/covered_share` the rightly stated ones over all that the posts have. Posts without
+    facts count in neither; `facts/posts_without` is their number."""
+    summary: Summary = {
         **length_table([row["tokens"] for row in rows]),
-        **{f"length/{key}": _mean(rows, key) for key in MEANS},
-        **{key: _mean(rows, key) for key in SHARES},
+        **{f"length/{key}": mean(rows, key) for key in LENGTHS},
+        **{key: mean(rows, key) for key in TEXT},
     }
-    if told := [row for row in rows if row.get("facts_right") is not None]:
-        right, wrong, missing = (sum(row[f"facts_{key}"] for row in told) for key in FACTS)
-        summary |= {f"facts/{key}": _mean(told, f"facts_{key}") for key in FACTS}
-        summary["facts/posts_without"] = len(rows) - len(told)
+    if stated := [row for row in rows if row.get("facts_right") is not None]:
+        right, wrong, missing = (sum(row[f"facts_{key}"] for row in stated) for key in FACTS)
+        summary |= {f"facts/{key}": mean(stated, f"facts_{key}") for key in FACTS}
+        summary["facts/posts_without"] = len(rows) - len(stated)
         summary["facts/wrong_share"] = wrong / (right + wrong) if right + wrong else None
         summary["facts/covered_share"] = right / (right + missing) if right + missing else None
     return summary
 
 
-def _mean(rows: Sequence[Row], key: str) -> float | None:
-    values = [row[key] for row in rows if row[key] is not None]
-    return fmean(values) if values else None
-
-
-def _beyond(column: str, limit: float) -> Callable[[Row], bool | None]:
+def _beyond(column: str, limit: float) -> Callable[[MetricRow], bool | None]:
     """Whether a metric is over a limit."""
     return lambda row: None if row.get(column) is None else row[column] > limit
 
 
-def _unfaithful(row: Row) -> bool | None:
+def _unfaithful(row: MetricRow) -> bool | None:
     return None if row.get("faithfulness") is None else row["faithfulness"] < UNFAITHFUL
 
 
@@ -224,69 +207,69 @@ def step_metrics(groups: Sequence[RolloutGroup], config: Config) -> dict[str, fl
     return {"length/within_tol": fmean(miss <= task.tolerance_tokens for miss in misses)}
 
 
-LENGTH = Headline("completions/mean_length", "tokens", "{:.1f}".format)
-ON_TARGET = Headline("length/within_tol", "on target", "{:.0%}".format)
+LENGTH = Metric("completions/mean_length", "tokens", ".1f")
+ON_TARGET = Metric("length/within_tol", "on target", ".0%")
 OVERLAP = (
-    Headline("rouge", "ROUGE-L", "{:.3f}".format),
-    Headline("meteor", "METEOR", "{:.3f}".format),
-    Headline("bleu", "BLEU", "{:.3f}".format),
+    Metric("rouge", "ROUGE-L", ".3f"),
+    Metric("meteor", "METEOR", ".3f"),
+    Metric("bleu", "BLEU", ".3f"),
 )
-WRONG = Headline("facts/wrong_share", "wrong facts", "{:.1%}".format)
-REPEATED = Headline("repeated_trigrams", "repeated", "{:.1%}".format)
+WRONG = Metric("facts/wrong_share", "wrong facts")
+REPEATED = Metric("repeated_trigrams", "repeated")
 
 TASK = Task(
     name="tldr",
     settings=TldrConfig,
-    messages=messages,
-    signals=REWARDS,
-    presets=task_presets("tldr"),
-    measurer=measurer,
-    needs_all_splits=True,
-    summarise=summarise,
-    step_metrics=step_metrics,
-    watched={"within_tol": ("length/within_tol",)},
-    headlines=(LENGTH, ON_TARGET, *OVERLAP, WRONG, REPEATED),
-    panels=(
-        MetricTable(
-            "length in tokens",
-            (
-                Headline("completions/mean_length", "mean", "{:.1f}".format),
-                Headline("completions/std_length", "std", "{:.1f}".format),
-                Headline("completions/min_length", "min", "{:.0f}".format),
-                *(Headline(f"completions/p{p}_length", f"P{p}", "{:.0f}".format) for p in PERCENTILES),
-                Headline("completions/max_length", "max", "{:.0f}".format),
-                ON_TARGET,
-                Headline("length/over_budget", "over budget", "{:.0%}".format),
-                Headline("length/off_target", "mean error", "{:.1f}".format),
+    prompts=TaskPrompts(variant=variant, baselines=("50-words", "64-tokens")),
+    rewards=TaskRewards(signals=REWARDS),
+    evaluation=TaskEvaluation(
+        measurer=measurer,
+        needs_all_splits=True,
+        summarise=summarise,
+        step_metrics=step_metrics,
+        watched={"within_tol": ("length/within_tol",)},
+        headlines=(LENGTH, ON_TARGET, *OVERLAP, WRONG, REPEATED),
+        tables=(
+            MetricTable(
+                "length in tokens",
+                (
+                    LENGTH.titled("mean"),
+                    Metric("completions/std_length", "std", ".1f"),
+                    Metric("completions/min_length", "min", ".0f"),
+                    *(Metric(f"completions/p{p}_length", f"P{p}", ".0f") for p in PERCENTILES),
+                    Metric("completions/max_length", "max", ".0f"),
+                    ON_TARGET,
+                    Metric("length/over_budget", "over budget", ".0%"),
+                    Metric("length/off_target", "mean error", ".1f"),
+                ),
+            ),
+            MetricTable("overlap with the reference", OVERLAP),
+            MetricTable(
+                "without a judge",
+                (
+                    Metric("copied", "copied"),
+                    Metric("novel_bigrams", "new bigrams"),
+                    Metric("novel_trigrams", "new trigrams"),
+                    REPEATED,
+                    Metric("empty", "empty"),
+                    Metric("truncated", "truncated"),
+                ),
+            ),
+            MetricTable(
+                "facts a summary",
+                (
+                    Metric("facts/right", "right", ".2f"),
+                    Metric("facts/wrong", "wrong", ".2f"),
+                    Metric("facts/missing", "not stated", ".2f"),
+                    WRONG,
+                    Metric("facts/covered_share", "covered"),
+                    Metric("facts/posts_without", "posts without facts", ".0f"),
+                ),
+                remedy="give the data a column `facts` (smolsum/tasks/facts.py says what is in it)",
             ),
         ),
-        MetricTable("overlap with the reference", OVERLAP),
-        MetricTable(
-            "without a judge",
-            (
-                Headline("copied", "copied", "{:.1%}".format),
-                Headline("novel_bigrams", "new bigrams", "{:.1%}".format),
-                Headline("novel_trigrams", "new trigrams", "{:.1%}".format),
-                REPEATED,
-                Headline("empty", "empty", "{:.1%}".format),
-                Headline("truncated", "truncated", "{:.1%}".format),
-            ),
-        ),
-        MetricTable(
-            "facts a summary",
-            (
-                Headline("facts/right", "right", "{:.2f}".format),
-                Headline("facts/wrong", "wrong", "{:.2f}".format),
-                Headline("facts/missing", "not stated", "{:.2f}".format),
-                WRONG,
-                Headline("facts/covered_share", "covered", "{:.1%}".format),
-                Headline("facts/posts_without", "posts without facts", "{:.0f}".format),
-            ),
-            remedy="give the data a column `facts` (smolsum/tasks/facts.py says what is in it)",
-        ),
+        errors=ERRORS,
+        criteria=CRITERIA,
     ),
-    criteria=CRITERIA,
-    variant=variant,
-    baselines=("50-words", "64-tokens"),
-    errors=ERRORS,
+    presets=task_presets("tldr"),
 )

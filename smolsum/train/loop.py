@@ -40,7 +40,7 @@ def train(
         with use_hook(WaitHook(notify=lambda kind, message: progress.warn(message), progress=progress.phase)):
             setup = prepare(config)
         with closing(open_source(setup, config, notify=session.notify, stopping=session.should_stop)) as source:
-            session.begin(setup, planned_steps(config, setup.task.kinds(setup.prompts["train"])), begun)
+            session.begin(setup, planned_steps(config, setup.task.prompts.categories(setup.prompts["train"])), begun)
             with use_hook(WaitHook(session.should_stop, session.notify, progress=lambda text: None)):
                 session.evaluate("start")
                 for stage in config.stages:
@@ -57,10 +57,10 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
     optimizer = Optimizer(policy.model, config.optimizer, seed=config.train.seed)
     session.load_optimizer(optimizer)
     prompts = setup.prompts["train"]
-    order = PromptOrder(prompts, config, session.stage, setup.task.kinds(prompts))
+    order = PromptOrder(prompts, config, session.stage, setup.task.prompts.categories(prompts))
     steps, first_step = session.plan[session.stage], session.step - session.stage_step + 1
     sampler = BatchSampler(
-        source, order, config, stage, setup.task.signals, first_step=first_step, steps=steps, lap=lap
+        source, order, config, stage, setup.task.rewards.signals, first_step=first_step, steps=steps, lap=lap
     )
     source.publish(session.step, always=True)
     for k in session.steps(optimizer):  # saves checkpoints, pauses and stops
@@ -79,7 +79,7 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
         source.publish(session.step)
         lap("publish_s")
         metrics |= step_metrics(sampled, advantages_PG) | source.metrics()
-        metrics |= setup.task.step_metrics(sampled.groups, config)
+        metrics |= setup.task.evaluation.step_metrics(sampled.groups, config)
         if session.validates(k):
             metrics |= validate(session, setup, stage)
             lap("validate_s")

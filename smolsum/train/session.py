@@ -127,7 +127,7 @@ class Session:
             self.notify("checkpoint_damaged", message, point)
         for warning in setup.warnings:
             self.notify("warning", warning, point)
-        self.progress.plan(list(self.plan.items()), setup.task.watched)
+        self.progress.plan(list(self.plan.items()), setup.task.evaluation.watched)
         self.journal.status("starting", step=point, phase="loaded", stage=next(iter(self.plan)))
         begun(self.paths.root)
 
@@ -215,7 +215,7 @@ class Session:
         self._mirror.pass_on(self.notify)
         self.progress.step(self.stage, self.step, metrics)
         shown = {key.removeprefix("validation/"): v for key, v in metrics.items() if key.startswith("validation/")}
-        self._validation = validation(metrics, self.setup.task.score) if shown else {}
+        self._validation = validation(metrics, self.setup.task.evaluation.score) if shown else {}
         if shown:
             self.progress.validation(self.step, shown)
         if metrics.get("update/skipped"):
@@ -249,7 +249,7 @@ class Session:
     def finish(self) -> None:
         """Mark the run as finished and show the evaluations side by side."""
         task, n = self.setup.task, len(self.setup.prompts["test"])
-        head, rows = headline_table(task.columns(*self.results.values()), self.results)
+        head, rows = headline_table(task.evaluation.columns(*self.results.values()), self.results)
         warnings = missing_warnings(task, self.results, n, self.paths)
         self.progress.results(f"test split, {n} prompts, greedy", head, rows, warnings)
         self.journal.status("finished", step=self.step, phase="finished", stage=next(reversed(self.plan)))

@@ -56,7 +56,7 @@ def prepare(config: Config) -> Setup:
     `max_input_tokens`."""
     policy = _policy(config)
     task = TASKS[config.task.name]
-    splits = {name: task.load(config, name) for name in SPLITS}
+    splits = {name: task.prompts.load(config, name) for name in SPLITS}
     warnings = [*task.check(config), *(split.left_out for split in splits.values() if split.left_out)]
     if not can_share_prefix(policy.model):
         warnings.append(
@@ -81,7 +81,7 @@ def prepare(config: Config) -> Setup:
         | {"quantize": config.model.quantize},
         "tokenizer": tokenizer_digest(policy.tokenizer),
         "data": {name: split_fingerprints(split, prompts[name]) for name, split in splits.items()},
-        "headlines": {headline.metric: headline.title for headline in task.headlines},
+        "headlines": {headline.name: headline.title for headline in task.evaluation.headlines},
         "corpus": {name: corpus_facts(split, policy.tokenizer) for name, split in splits.items()},
         "meteor": matcher,
         "settings": deciding(config),
@@ -94,7 +94,7 @@ def prepare(config: Config) -> Setup:
         },
     }
     chunking = choose_chunking(shape_of(policy.model, policy.config), config, _widest(prompts["train"], config))
-    measure = task.measurer(list(splits.values()), config)
+    measure = task.evaluation.measurer(list(splits.values()), config)
     return Setup(policy, task, prompts, measure, provenance, chunking, tuple(warnings))
 
 
@@ -116,7 +116,7 @@ def forecast(config: Config) -> dict[str, float] | None:
     if not is_here(config.model.path):
         return None
     policy, task = _policy(config, shapes_only=True), TASKS[config.task.name]
-    splits = {name: task.load(config, name) for name in SPLITS}
+    splits = {name: task.prompts.load(config, name) for name in SPLITS}
     prompts, _ = encode_prompts(policy, task, splits["train"], config)
     shape, widest = shape_of(policy.model, policy.config), _widest(prompts, config)
     parts = estimate(shape, config, choose_chunking(shape, config, widest), widest)

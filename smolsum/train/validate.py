@@ -23,20 +23,20 @@ def validate(session: Session, setup: Setup, stage: StageConfig) -> dict[str, fl
     prompts = setup.prompts["validation"][: config.train.validation_prompts]
     groups = greedy(setup.policy, prompts, config, version=session.step)
     try:
-        scores = score_all(groups, stage.rewards, config, task.signals)
-        task.ask_ahead([(g.prompt, g.rollouts[0]) for g in groups], config)
+        scores = score_all(groups, stage.rewards, config, task.rewards.signals)
+        task.evaluation.ask_ahead([(g.prompt, g.rollouts[0]) for g in groups], config)
         rows = [setup.measure(g.prompt, g.rollouts[0]) for g in groups]
     except SmolsumError as error:  # this step is learned already; the next one waits, or stops with a checkpoint
         session.notify("not_validated", f"no validation after step {session.step}: {error.message}")
         return {}
     totals = combine(groups, scores, stage.rewards)
     rewards = [row[0] for row in totals if row[0] is not None]
-    column = [row[task.score] for row in rows if row.get(task.score) is not None]
-    summary = {task.score: fmean(column) if column else None} | task.summarise(rows)
-    summary |= error_shares(task.errors, rows)
+    column = [row[task.evaluation.score] for row in rows if row.get(task.evaluation.score) is not None]
+    summary = {task.evaluation.score: fmean(column) if column else None} | task.evaluation.summarise(rows)
+    summary |= error_shares(task.evaluation.errors, rows)
     # a prompt without references lacks its overlap in every validation, so its absence changes no comparison
     lost = sum(row[0] is None and bool(g.prompt.references) for row, g in zip(totals, groups, strict=True))
-    lacks = task.lacks(summary, len(rows)) or (f"{lost} of {len(rows)} without a value" if lost else "")
+    lacks = task.evaluation.lacks(summary, len(rows)) or (f"{lost} of {len(rows)} without a value" if lost else "")
     if lacks:
         message = f"validation after step {session.step} has no reward and chooses no checkpoint: {lacks}"
         session.notify("partly_validated", message)

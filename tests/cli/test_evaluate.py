@@ -24,7 +24,7 @@ from smolsum import console
 from smolsum.cli import main
 from smolsum.files import read_jsonl
 from smolsum.tasks import TASKS
-from smolsum.tasks.base import Headline, MetricTable
+from smolsum.tasks.base import Metric, MetricTable, TaskEvaluation, TaskPrompts
 from smolsum.types import Criterion
 
 Call = Callable[..., tuple[int, str, str]]
@@ -444,14 +444,16 @@ def test_another_task(run: Path, call: Call, server: JudgeServer, monkeypatch: p
     criterion = Criterion("answers", ("Say whether the Actual Output answers the Input.",), ("source", "completion"))
     other = replace(
         TASKS["tldr"],
-        measurer=lambda splits, config: lambda prompt, rollout: {"valid": float("{" in rollout.text)},
-        summarise=lambda rows: {"valid": sum(row["valid"] for row in rows) / len(rows)},
-        headlines=(),
-        panels=(MetricTable("JSON", (Headline("valid", "valid", "{:.0%}".format),)),),
-        criteria=(criterion,),
-        errors=(),
-        variant=lambda settings, text: replace(settings, system_prompt=f"Answer in JSON: {text}"),
-        baselines=("plain",),
+        evaluation=TaskEvaluation(
+            measurer=lambda splits, config: lambda prompt, rollout: {"valid": float("{" in rollout.text)},
+            headlines=(),
+            tables=(MetricTable("JSON", (Metric("valid", "valid", ".0%"),)),),
+            criteria=(criterion,),
+        ),
+        prompts=TaskPrompts(
+            variant=lambda settings, text: replace(settings, system_prompt=f"Answer in JSON: {text}"),
+            baselines=("plain",),
+        ),
     )
     monkeypatch.setitem(TASKS, "tldr", other)
     code, out, err = call("baseline", *_settings(run), "--judge", "judge-a", "--rounds", 1)

@@ -22,6 +22,7 @@ def test_the_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     """With the page's module as one more of TASKS the task trains; its data, signals and metrics are its own."""
     found = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert found
+    assert len(found[1].splitlines()) <= 40
     path = tmp_path / "capitals.py"
     path.write_text(found[1], encoding="utf-8")
     spec = importlib.util.spec_from_file_location("capitals", path)

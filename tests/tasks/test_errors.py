@@ -11,7 +11,7 @@ from smolsum.tasks import TASKS
 from smolsum.tasks.text_metrics import length_row
 
 FINE = {"copied": 0.1, "repeated_trigrams": 0.0, "empty": 0.0, "facts_wrong": 0, "faithfulness": 0.9}
-NAMES = [kind.name for kind in TASKS["tldr"].errors]
+NAMES = [kind.name for kind in TASKS["tldr"].evaluation.errors]
 
 
 def row(tokens: int = 64, **changes: Any) -> dict[str, Any]:
@@ -36,17 +36,17 @@ def row(tokens: int = 64, **changes: Any) -> dict[str, Any]:
 )
 def test_kinds(wrong: dict[str, Any], kinds: list[str]) -> None:
     """A row has exactly these errors."""
-    assert [kind.name for kind in TASKS["tldr"].errors if kind.shown(wrong)] == kinds
+    assert [kind.name for kind in TASKS["tldr"].evaluation.errors if kind.shown(wrong)] == kinds
 
 
 def test_shares_are_of_those_that_can_tell() -> None:
     """What no row can tell has no share, and a row that cannot tell is in no share."""
     unjudged = [{k: v for k, v in row(tokens).items() if k != "faithfulness"} for tokens in (64, 90)]
-    shares = error_shares(TASKS["tldr"].errors, [*unjudged, row(30, copied=None)])
+    shares = error_shares(TASKS["tldr"].evaluation.errors, [*unjudged, row(30, copied=None)])
     assert list(shares) == [f"errors/{name}" for name in NAMES]
     assert shares["errors/too long"] == pytest.approx(1 / 3)
     assert shares["errors/unfaithful"] == 0.0
-    assert error_shares(TASKS["tldr"].errors, unjudged)["errors/unfaithful"] is None
+    assert error_shares(TASKS["tldr"].evaluation.errors, unjudged)["errors/unfaithful"] is None
 
 
 def test_a_summary_explains_itself() -> None:

@@ -5,19 +5,37 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import fmean
+from statistics import fmean, pstdev
+from typing import Any
 
 from smolsum.config.presets import task_presets
 from smolsum.config.sections import Config, TaskConfig
 from smolsum.errors import UsageError
 from smolsum.rewards import REWARDS
-from smolsum.tasks.ab_judge.corruption import MIN_WORDS
-from smolsum.tasks.ab_judge.measures import ERRORS, HEADLINES, PANELS, measurer, summarise
+from smolsum.tasks.ab_judge.corruption import BY_MODEL, FAULTS, MIN_WORDS
 from smolsum.tasks.ab_judge.pairs import NOTES_TOKENS, AbJudgeConfig, make_pairs, rules, settings
-from smolsum.tasks.ab_judge.signals import MEANINGS, SIGNALS, is_right, read
-from smolsum.tasks.base import Messages, Task
+from smolsum.tasks.ab_judge.signals import MEANINGS, SIGNALS, decoder, is_right, notes_tokens, read
+from smolsum.tasks.base import (
+    ErrorKind,
+    Measure,
+    Messages,
+    Metric,
+    MetricRow,
+    MetricTable,
+    Summary,
+    Task,
+    TaskEvaluation,
+    TaskPrompts,
+    TaskRewards,
+    chat,
+    mean,
+    with_instruction,
+)
 from smolsum.tasks.data import Example, Split, generated_split, load_split
-from smolsum.types import RolloutGroup
+from smolsum.tasks.text_metrics import PERCENTILES, length_table
+from smolsum.types import Prompt, Rollout, RolloutGroup
+
+KINDS = (*FAULTS, BY_MODEL)
 
 
 def load(config: Config, split: str) -> Split:
@@ -57,8 +75,7 @@ def _no_pairs(what: str, task: AbJudgeConfig) -> UsageError:
 def messages(example: Example, config: Config) -> Messages:
     """The instruction with the number of tokens in it, and both samples."""
     task = settings(config)
-    system = task.system_prompt.replace(NOTES_TOKENS, str(task.notes_tokens))
-    return (*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": example.source})
+    return chat(task.system_prompt.replace(NOTES_TOKENS, str(task.notes_tokens)), example.source)
 
 
 def check(config: Config) -> Sequence[str]:
@@ -74,41 +91,129 @@ def check(config: Config) -> Sequence[str]:
     )
 
 
+def variant(task: TaskConfig, text: str) -> TaskConfig:
+    """The settings for a baseline's `--prompt`: `<N>-tokens` asks for notes of that length, several words are the
+    instruction itself. UsageError for another single word."""
+    if match := re.fullmatch(r"(\d+)-tokens", text):
+        return replace(task, notes_tokens=int(match[1]))  # type: ignore[call-arg]
+    return with_instruction(task, text, "128-tokens (or another number)")
+
+
 def step_metrics(groups: Sequence[RolloutGroup], config: Config) -> dict[str, float]:
     """The share of a step's judgements that are right, and of those that say A."""
     readings = [(read(rollout.text), group.prompt) for group in groups for rollout in group.rollouts]
-    said = [reading.letter == "A" for reading, _ in readings if reading.letter]
+    says_a = [reading.letter == "A" for reading, _ in readings if reading.letter]
     accuracy = {"accuracy": fmean(is_right(reading, prompt) for reading, prompt in readings)}
-    return accuracy | ({"position/said_a": fmean(said)} if said else {})
+    return accuracy | ({"position/said_a": fmean(says_a)} if says_a else {})
 
 
-def variant(task: TaskConfig, text: str) -> TaskConfig:
-    """The settings that a baseline's `--prompt` means: `<N>-tokens` asks for notes of that length, anything of several
-    words is the instruction itself. UsageError for another single word."""
-    if match := re.fullmatch(r"(\d+)-tokens", text):
-        return replace(task, notes_tokens=int(match[1]))  # type: ignore[call-arg]
-    if len(text.split()) < 2:
-        raise UsageError(f"no prompt {text!r}", hint="give 128-tokens (or another number), or a whole instruction")
-    return replace(task, system_prompt=text)
+def measurer(splits: Sequence[Split], config: Config) -> Measure:
+    """Measures a judgement. `right` (and `passed`), `judged`, `well_formed` and `truncated` are 0 or 1; so is `said_a`,
+    None without a judgement; `a_is_original` gives the right letter; `notes_tokens` is None without notes."""
+    decode = decoder(config.model.path)
 
+    def measure(prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
+        reading = read(rollout.text)
+        return {
+            "tokens": rollout.length,
+            "right": float(is_right(reading, prompt)),
+            "passed": float(is_right(reading, prompt)),
+            "judged": float(reading.letter is not None),
+            "well_formed": float(reading.well_formed),
+            "said_a": None if reading.letter is None else float(reading.letter == "A"),
+            "a_is_original": float(prompt.references[0] == "A"),
+            "notes_tokens": notes_tokens(rollout, reading, decode),
+            "truncated": float(rollout.truncated),
+            "kind": prompt.metadata["kind"],
+        }
+
+    return measure
+
+
+def summarise(rows: Sequence[MetricRow]) -> Summary:
+    """Accuracy, which counts a missing judgement as wrong, with its 95 % interval (Wilson's); `p_chance`, the two-sided
+    exact probability that coin tosses give an accuracy as far from 1/2; the share of judgements that say A with its p
+    against 1/2; the accuracy where A, and where B, is the original; accuracy by kind of fault."""
+    from scipy.stats import binomtest
+
+    n, right = len(rows), sum(row["right"] == 1 for row in rows)
+    said = [row["said_a"] for row in rows if row["said_a"] is not None]
+    notes = [row["notes_tokens"] for row in rows if row["notes_tokens"] is not None]
+    test = binomtest(right, n) if n else None
+    interval = test.proportion_ci(method="wilson") if test else None
+    return {
+        **length_table([row["tokens"] for row in rows]),
+        "accuracy": mean(rows, "right"),
+        "accuracy_low": float(interval.low) if interval else None,
+        "accuracy_high": float(interval.high) if interval else None,
+        "p_chance": float(test.pvalue) if test else None,
+        "judged": mean(rows, "judged"),
+        "well_formed": mean(rows, "well_formed"),
+        "truncated": mean(rows, "truncated"),
+        "position/said_a": fmean(said) if said else None,
+        "position/p": float(binomtest(round(sum(said)), len(said)).pvalue) if said else None,
+        "position/accuracy_a": mean([row for row in rows if row["a_is_original"] == 1], "right"),
+        "position/accuracy_b": mean([row for row in rows if row["a_is_original"] == 0], "right"),
+        "notes/mean": fmean(notes) if notes else None,
+        "notes/std": pstdev(notes) if notes else None,
+        **{f"kind/{kind}": mean([row for row in rows if row["kind"] == kind], "right") for kind in KINDS},
+        **{f"kind_n/{kind}": float(sum(row["kind"] == kind for row in rows)) for kind in KINDS},
+    }
+
+
+ERRORS = (
+    ErrorKind("wrong", "took the corrupted sample for the original", lambda row: row["judged"] == 1 > row["right"]),
+    ErrorKind("no judgement", "not one A or B in <judgement> tags", lambda row: row["judged"] == 0),
+    ErrorKind("form", "other than notes and judgement in their tags", lambda row: not row["well_formed"]),
+    ErrorKind("truncated", "cut at sampling.max_new_tokens", lambda row: row["truncated"] == 1),
+)
+
+ACCURACY = Metric("accuracy", "accuracy")
+LOW, HIGH = Metric("accuracy_low", "95 % from"), Metric("accuracy_high", "to")
+CHANCE = Metric("p_chance", "p (chance)", ".1g")
+SAID_A = Metric("position/said_a", "said A", ".0%")
+FORMED = Metric("well_formed", "well formed", ".0%")
+NOTES = Metric("notes/mean", "notes", ".1f")
+TABLES = (
+    MetricTable("judgements", (ACCURACY, LOW, HIGH, CHANCE, Metric("judged", "judged", ".0%"), FORMED)),
+    MetricTable(
+        "position",
+        (
+            SAID_A,
+            Metric("position/p", "p (chance)", ".1g"),
+            Metric("position/accuracy_a", "right where A is"),
+            Metric("position/accuracy_b", "right where B is"),
+        ),
+    ),
+    MetricTable(
+        "length in tokens",
+        (
+            NOTES.titled("notes: mean"),
+            Metric("notes/std", "std", ".1f"),
+            Metric("completions/mean_length", "all: mean", ".1f"),
+            *(Metric(f"completions/p{p}_length", f"P{p}", ".0f") for p in PERCENTILES),
+            Metric("truncated", "truncated"),
+        ),
+    ),
+    MetricTable("accuracy by fault", tuple(Metric(f"kind/{kind}", kind, ".0%") for kind in KINDS)),
+    MetricTable("pairs by fault", tuple(Metric(f"kind_n/{kind}", kind, ".0f") for kind in KINDS)),
+)
 
 TASK = Task(
     name="ab-judge",
     settings=AbJudgeConfig,
-    messages=messages,
-    meanings=MEANINGS,
-    signals={**SIGNALS, "overlong": REWARDS["overlong"]},
+    prompts=TaskPrompts(messages=messages, load=load, variant=variant, baselines=("128-tokens",)),
+    rewards=TaskRewards(signals={**SIGNALS, "overlong": REWARDS["overlong"]}, meanings=MEANINGS),
+    evaluation=TaskEvaluation(
+        measurer=measurer,
+        summarise=summarise,
+        step_metrics=step_metrics,
+        watched={"accuracy": ("accuracy",)},
+        headlines=(ACCURACY, LOW, HIGH, CHANCE, SAID_A, FORMED, NOTES),
+        tables=TABLES,
+        errors=ERRORS,
+        score="right",
+    ),
     presets=task_presets("ab-judge"),
-    load=load,
     check=check,
-    measurer=measurer,
-    summarise=summarise,
-    step_metrics=step_metrics,
-    watched={"accuracy": ("accuracy",)},
-    headlines=HEADLINES,
-    panels=PANELS,
-    errors=ERRORS,
-    score="right",
-    variant=variant,
-    baselines=("128-tokens",),
 )

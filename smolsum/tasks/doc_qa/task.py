@@ -1,22 +1,35 @@
-"""Document QA: a summary within a word limit that answers questions about its document, which the policy never sees.
+"""Document QA: a summary within a word limit that answers questions about its document; the policy never sees them.
 
-What a summary is rewarded for: the questions that it answers, or its rank among its group, and the words that it
-takes.
+A summary is rewarded for the questions that it answers, or for its rank in its group, and for keeping to the limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 from smolsum.config.presets import task_presets
 from smolsum.config.sections import Config, TaskConfig
-from smolsum.errors import UsageError
 from smolsum.rewards import REWARDS
 from smolsum.rewards.combine import Values
-from smolsum.tasks.base import ErrorKind, Headline, Messages, MetricTable, Row, Task
+from smolsum.tasks.base import (
+    ErrorKind,
+    Measure,
+    Messages,
+    Metric,
+    MetricRow,
+    MetricTable,
+    Summary,
+    Task,
+    TaskEvaluation,
+    TaskPrompts,
+    TaskRewards,
+    chat,
+    mean,
+    with_instruction,
+)
 from smolsum.tasks.data import Example, Split
 from smolsum.tasks.doc_qa.documents import asked_of, load
 from smolsum.tasks.doc_qa.reader import ComparedSummaries, answered, check_reader, measures, ranked, reading, share
@@ -59,13 +72,12 @@ MEANS = (
 def messages(example: Example, config: Config) -> Messages:
     """The system prompt with the limit, and the document as the user's turn."""
     task = settings(config)
-    told = task.system_prompt.replace("{max_words}", str(task.max_words))
-    return (*([{"role": "system", "content": told}] if told else []), {"role": "user", "content": example.source})
+    return chat(task.system_prompt.replace("{max_words}", str(task.max_words)), example.source)
 
 
-def measurer(splits: Sequence[Split], config: Config) -> Callable[[Prompt, Rollout], dict[str, Any]]:
-    """Metrics of one summary: the questions that are answered from it, from its first `max_words` words, and from the
-    whole document; its words, what is copied and repeated. UsageError for a reader that cannot read these data."""
+def measurer(splits: Sequence[Split], config: Config) -> Measure:
+    """Measures a summary: the shares of questions answered from it, from its first `max_words` words, and from the
+    whole document; its words; what it copies and repeats. UsageError for a reader that cannot read these data."""
     limit = settings(config).max_words
     check_reader(splits[0].examples[0].metadata, settings(config))
 
@@ -93,21 +105,21 @@ def measurer(splits: Sequence[Split], config: Config) -> Callable[[Prompt, Rollo
 
 
 def ask_ahead(completions: Sequence[tuple[Prompt, Rollout]], config: Config) -> None:
-    """All that the measures will want to know, asked many at a time and kept; rules need no such thing."""
+    """Asks a model about all completions at once; the answers are kept for the measures. Rules need no request."""
     limit = settings(config).max_words
     if settings(config).reader != RULES:
         answered([reading(t, p.source, p.metadata) for p, r in completions for t in texts(p, r, limit)], config)
 
 
 def texts(prompt: Prompt, rollout: Rollout, limit: int) -> tuple[str, str, str]:
-    """What is read of a completion: all of it, what the limit leaves of it, and the document."""
+    """The texts that are read: the completion, what the limit leaves of it, and the document."""
     return rollout.text, first_words(rollout.text, limit), prompt.source
 
 
-def summarise(rows: Sequence[Row]) -> dict[str, float | None]:
-    """Means over the examples that have a value, and how many have no score for want of an answer."""
-    summary: dict[str, float | None] = {key: _mean(rows, key) for key in MEANS}
-    summary["completions/mean_length"] = _mean(rows, "tokens")
+def summarise(rows: Sequence[MetricRow]) -> Summary:
+    """Means over the examples that have a value, and the number of examples without a score."""
+    summary: Summary = {key: mean(rows, key) for key in MEANS}
+    summary["completions/mean_length"] = mean(rows, "tokens")
     return summary | {"unread": float(sum(row["answered_within"] is None for row in rows))}
 
 
@@ -119,69 +131,59 @@ def step_metrics(groups: Sequence[RolloutGroup], config: Config) -> dict[str, fl
 
 
 def variant(task: TaskConfig, text: str) -> TaskConfig:
-    """The settings for a baseline's prompt: `limit` is the task's own, anything of several words the prompt itself."""
+    """The settings for a baseline's prompt: `limit` is the task's own prompt, several words are the prompt itself."""
     if text == "limit":
         return replace(task, system_prompt=DocQaConfig().system_prompt)
-    if len(text.split()) < 2:
-        raise UsageError(f"no prompt {text!r}", hint="give limit, or a whole instruction")
-    return replace(task, system_prompt=text)
+    return with_instruction(task, text, "limit")
 
 
-def _mean(rows: Sequence[Row], key: str) -> float | None:
-    values = [row[key] for row in rows if row[key] is not None]
-    return fmean(values) if values else None
-
-
-WITHIN = Headline("answered_within", "answered within the limit", "{:.1%}".format)
-WHOLE = Headline("answered", "answered", "{:.1%}".format)
-CEILING = Headline("ceiling", "from the document", "{:.1%}".format)
-WORDS = Headline("words", "words", "{:.1f}".format)
-OVER = Headline("over_limit", "over the limit", "{:.0%}".format)
-REPEATED = Headline("repeated_trigrams", "repeated", "{:.1%}".format)
-UNREAD = Headline("unread", "not read", "{:.0f}".format)
+WITHIN = Metric("answered_within", "answered within the limit")
+WHOLE = Metric("answered", "answered")
+CEILING = Metric("ceiling", "from the document")
+WORDS = Metric("words", "words", ".1f")
+OVER = Metric("over_limit", "over the limit", ".0%")
+REPEATED = Metric("repeated_trigrams", "repeated")
 
 TASK = Task(
     name="doc-qa",
     settings=DocQaConfig,
-    messages=messages,
-    signals={
-        "answered": score_answered,
-        "ranking": score_ranking,
-        "word_limit": score_word_limit,
-        "overlong": REWARDS["overlong"],
-    },
-    meanings={
-        "answered": ("[0, 1]", "share of the questions that a reader answers rightly from the summary alone"),
-        "ranking": ("[0, 1]", "the reader's score of a summary, compared with the others of its group"),
-        "word_limit": ("[-1, 0]", "words over the limit, in limits, negative"),
-    },
+    prompts=TaskPrompts(messages=messages, load=load, variant=variant, baselines=("limit",)),
+    rewards=TaskRewards(
+        signals={
+            "answered": score_answered,
+            "ranking": score_ranking,
+            "word_limit": score_word_limit,
+            "overlong": REWARDS["overlong"],
+        },
+        meanings={
+            "answered": ("[0, 1]", "share of the questions that a reader answers rightly from the summary alone"),
+            "ranking": ("[0, 1]", "the reader's score of a summary, compared with the others of its group"),
+            "word_limit": ("[-1, 0]", "words over the limit, in limits, negative"),
+        },
+    ),
+    evaluation=TaskEvaluation(
+        measurer=measurer,
+        measures=measures,
+        ask_ahead=ask_ahead,
+        summarise=summarise,
+        step_metrics=step_metrics,
+        watched={"answered": ("rewards/answered/mean", "answered")},
+        headlines=(WITHIN, WHOLE, CEILING, WORDS, OVER, REPEATED),
+        missing=Metric("unread", "not read", ".0f"),
+        tables=(
+            MetricTable("questions answered", (WITHIN, WHOLE, CEILING, Metric("passed", "all of them", ".0%"))),
+            MetricTable("words", (WORDS, OVER, Metric("completions/mean_length", "tokens", ".1f"))),
+            MetricTable("the text", (Metric("copied", "copied"), REPEATED, Metric("empty", "empty"))),
+        ),
+        errors=(
+            ErrorKind("over_limit", "more words than the limit", lambda row: row["over_limit"] == 1.0),
+            ErrorKind("empty", "no text", lambda row: row["empty"] == 1.0),
+            ErrorKind(
+                "nothing", "answers no question", lambda row: None if (v := row["answered_within"]) is None else v == 0
+            ),
+            ErrorKind("repetition", "a fifth of its trigrams stood before", lambda row: row["repeated_trigrams"] > 0.2),
+        ),
+        score="answered_within",
+    ),
     presets=task_presets("doc-qa"),
-    load=load,
-    measurer=measurer,
-    ask_ahead=ask_ahead,
-    measures=measures,
-    summarise=summarise,
-    step_metrics=step_metrics,
-    watched={"answered": ("rewards/answered/mean", "answered")},
-    headlines=(WITHIN, WHOLE, CEILING, WORDS, OVER, REPEATED),
-    missing=UNREAD,
-    panels=(
-        MetricTable("questions answered", (WITHIN, WHOLE, CEILING, Headline("passed", "all of them", "{:.0%}".format))),
-        MetricTable("words", (WORDS, OVER, Headline("completions/mean_length", "tokens", "{:.1f}".format))),
-        MetricTable(
-            "the text",
-            (Headline("copied", "copied", "{:.1%}".format), REPEATED, Headline("empty", "empty", "{:.1%}".format)),
-        ),
-    ),
-    errors=(
-        ErrorKind("over_limit", "more words than the limit", lambda row: row["over_limit"] == 1.0),
-        ErrorKind("empty", "no text", lambda row: row["empty"] == 1.0),
-        ErrorKind(
-            "nothing", "answers no question", lambda row: None if (v := row["answered_within"]) is None else v == 0
-        ),
-        ErrorKind("repetition", "a fifth of its trigrams stood before", lambda row: row["repeated_trigrams"] > 0.2),
-    ),
-    score="answered_within",
-    variant=variant,
-    baselines=("limit",),
 )

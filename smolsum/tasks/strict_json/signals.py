@@ -7,11 +7,11 @@ function.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from smolsum.config.sections import Config, TaskConfig
 from smolsum.rewards import REWARDS
-from smolsum.rewards.combine import Scorer, Values
+from smolsum.rewards.combine import Scorer, Values, score_each
 from smolsum.tasks.strict_json.answer import FENCE, blocks, take_apart
 from smolsum.tasks.strict_json.schema import conformance
 from smolsum.tasks.strict_json.settings import StrictJsonConfig, settings
@@ -111,28 +111,19 @@ def strictness_reward(text: str) -> float:
     return 0.0 if share < 0.2 else -0.5 if share < 0.5 else -1.0
 
 
-def _each(score: Callable[[str], float]) -> Scorer:
-    """The signal that scores each text by itself."""
-
-    def score_texts(groups: Sequence[RolloutGroup], config: Config) -> Values:
-        return [[score(rollout.text) for rollout in group.rollouts] for group in groups]
-
-    return score_texts
-
-
 def score_schema(groups: Sequence[RolloutGroup], config: Config) -> Values:
     """PxG means of the checks of each prompt's schema."""
     return [[schema_reward(rollout.text, group.prompt) for rollout in group.rollouts] for group in groups]
 
 
 SIGNALS: dict[str, Scorer] = {
-    "format": _each(format_reward),
-    "validity": _each(validity_reward),
+    "format": score_each(format_reward),
+    "validity": score_each(validity_reward),
     "schema": score_schema,
-    "reasoning": _each(reasoning_reward),
-    "truncation": _each(truncation_reward),
-    "repetition": _each(repetition_reward),
-    "strictness": _each(strictness_reward),
+    "reasoning": score_each(reasoning_reward),
+    "truncation": score_each(truncation_reward),
+    "repetition": score_each(repetition_reward),
+    "strictness": score_each(strictness_reward),
     "overlong": REWARDS["overlong"],
 }
 MEANINGS = {

@@ -52,7 +52,7 @@ def same(prompt: str, before: int) -> Reply:
 def load(config: Config, url: str, monkeypatch: pytest.MonkeyPatch) -> Split:
     """The pairs, by the model at this address."""
     monkeypatch.setenv("OPENAI_BASE_URL", url)
-    return TASK.load(config, "train")
+    return TASK.prompts.load(config, "train")
 
 
 def test_a_model_corrupts_what_is_long_enough_once(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def test_a_model_corrupts_what_is_long_enough_once(config: Config, monkeypatch: 
         assert len(server.asked) == 31  # each once, the unchanged one twice
         assert load(config, server.url, monkeypatch) == split
         assert len(server.asked) == 31
-    assert TASK.load(config, "train") == split
+    assert TASK.prompts.load(config, "train") == split
     assert len(split.examples) == 29
     assert split.left_out.startswith("2 of 31 texts")
     for example in split.examples:

@@ -19,9 +19,9 @@ from smolsum.grpo.advantages import group_advantages
 from smolsum.policy.load import load_policy
 from smolsum.rewards.combine import combine, score_all
 from smolsum.tasks import TASKS
-from smolsum.tasks.ab_judge.measures import measurer, summarise
 from smolsum.tasks.ab_judge.pairs import AbJudgeConfig
 from smolsum.tasks.ab_judge.signals import notes_tokens, read
+from smolsum.tasks.ab_judge.task import measurer, summarise
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
 TASK = TASKS["ab-judge"]
@@ -54,7 +54,7 @@ def test_a_pair_holds_the_text_and_its_corruption_in_either_order(tmp_path: Path
     """The reference is the letter of the text as it was; about half are A; the same seed makes the same pairs."""
     texts = [f"My sister Edith broke {n} cups in March and she has not paid." for n in range(200)]
     config = data(tmp_path, [{"text": text} for text in texts])
-    pairs = TASK.load(config, "train")
+    pairs = TASK.prompts.load(config, "train")
     letters = []
     for text, example in zip(texts, pairs.examples, strict=True):
         a, b = example.source.removeprefix("[Sample A]:\n").split("\n\n[Sample B]:\n")
@@ -62,25 +62,23 @@ def test_a_pair_holds_the_text_and_its_corruption_in_either_order(tmp_path: Path
         assert a != b
         letters.append(example.references[0])
     assert 70 < letters.count("A") < 130
-    assert TASK.load(config, "train") == pairs
+    assert TASK.prompts.load(config, "train") == pairs
     other = replace(config, task=AbJudgeConfig(name="ab-judge", pairs_seed=1))
-    assert TASK.load(other, "train").fingerprint != pairs.fingerprint
-    assert TASK.load(config, "test").examples[0].source == pairs.examples[0].source  # so that leaks are seen
+    assert TASK.prompts.load(other, "train").fingerprint != pairs.fingerprint
+    assert TASK.prompts.load(config, "test").examples[0].source == pairs.examples[0].source  # so that leaks are seen
 
 
 def test_the_prompt_says_how_long_notes_should_be(tmp_path: Path) -> None:
     """The number of tokens stands in the instruction; an empty instruction leaves the samples alone."""
     config = data(tmp_path, [{"text": "We saw two cats in March."}])
-    example = TASK.load(config, "train").examples[0]
-    system, user = TASK.messages(example, config)
+    example = TASK.prompts.load(config, "train").examples[0]
+    system, user = TASK.prompts.messages(example, config)
     assert "notes of 128 tokens" in system["content"]
     assert user == {"role": "user", "content": example.source}
     bare = replace(config, task=AbJudgeConfig(name="ab-judge", system_prompt=""))
-    assert TASK.messages(example, bare) == (user,)
-    assert (
-        "notes of 64 tokens"
-        in TASK.messages(example, replace(config, task=TASK.variant(config.task, "64-tokens")))[0]["content"]
-    )
+    assert TASK.prompts.messages(example, bare) == (user,)
+    short = replace(config, task=TASK.prompts.variant(config.task, "64-tokens"))
+    assert "notes of 64 tokens" in TASK.prompts.messages(example, short)[0]["content"]
 
 
 @pytest.mark.parametrize(
@@ -98,13 +96,13 @@ def test_data_that_make_no_pairs_are_one_error(
     """A missing column, texts too short, faults that no text can have, an unknown fault: each with its remedy."""
     config = replace(data(tmp_path, rows), task=AbJudgeConfig(name="ab-judge", **task))
     with pytest.raises(UsageError, match=message) as caught:
-        TASK.load(config, "train")
+        TASK.prompts.load(config, "train")
     assert hint in (caught.value.hint or "")
 
 
 def test_texts_that_are_too_short_are_counted(tmp_path: Path) -> None:
     """They are left out, and a warning says how many."""
-    split = TASK.load(
+    split = TASK.prompts.load(
         data(tmp_path, [{"text": "We saw two cats."}, {"text": "Too short."}, {"text": "Me too."}]), "test"
     )
     assert [example.id for example in split.examples] == ["test-1"]
@@ -118,7 +116,7 @@ def test_signals_are_those_computed_by_hand() -> None:
     tokens = notes_tokens(groups[0].rollouts[0], read(SHORT), POLICY.tokenizer.decode)
     assert tokens == len(POLICY.tokenizer.encode("B repeats a word.", add_special_tokens=False))
     config = replace(CONFIG, task=AbJudgeConfig(name="ab-judge", notes_tokens=tokens))
-    scores = score_all(groups, WEIGHTS, config, TASK.signals)
+    scores = score_all(groups, WEIGHTS, config, TASK.rewards.signals)
     assert scores["right"] == [[1.0, 0.0, 0.0], [1.0, 0.0]]
     assert scores["judgement"] == [[pytest.approx(0.0256), 0.0, 0.0], [pytest.approx(0.0256), 0.0]]
     assert scores["judgement_format"] == [[1.0, 0.0, 0.0], [0.0, 0.0]]
@@ -133,7 +131,8 @@ def test_standardised_advantages_undo_the_power_of_the_accuracy() -> None:
     groups = [group(*[right] * 3, *[wrong] * 5), group(*[right] * 4, *[wrong] * 4)]
     plain = replace(CONFIG, task=AbJudgeConfig(name="ab-judge", accuracy_power=0.0))
     scaled, unscaled = (
-        np.array(score_all(groups, {"judgement": 1.0}, config, TASK.signals)["judgement"]) for config in (CONFIG, plain)
+        np.array(score_all(groups, {"judgement": 1.0}, config, TASK.rewards.signals)["judgement"])
+        for config in (CONFIG, plain)
     )
     for scale in ("group", "batch"):
         np.testing.assert_allclose(
@@ -189,7 +188,7 @@ def test_a_summary_has_the_figures_of_a_count_by_hand() -> None:
     assert (found["kind/swapped"], found["kind/name"], found["kind/number"]) == (1.0, pytest.approx(10 / 15), 0.0)
     assert (found["kind_n/name"], found["kind/article"]) == (15, None)
     assert found["notes/std"] == 0
-    shown = {error.name: sum(bool(error.shown(row)) for row in rows) for error in TASK.errors}
+    shown = {error.name: sum(bool(error.shown(row)) for row in rows) for error in TASK.evaluation.errors}
     assert shown == {"wrong": 8, "no judgement": 2, "form": 2, "truncated": 40}
 
 
@@ -211,7 +210,7 @@ def test_any_text_is_scored_within_its_range(text: str, better: str) -> None:
     """No exception; 0 to 1 each, nothing where it is not right, 1.4 in all at most."""
     prompt = Prompt("p", (), (1,), (better,), {"kind": "swapped"})
     groups = [RolloutGroup(prompt, (rollout(text), *GOOD.rollouts))]
-    scores = score_all(groups, WEIGHTS, CONFIG, TASK.signals)
+    scores = score_all(groups, WEIGHTS, CONFIG, TASK.rewards.signals)
     for name in WEIGHTS:
         value = scores[name][0][0]
         assert value is not None

@@ -126,9 +126,9 @@ def test_measures_ask_ahead(served: tuple[JudgeServer, Config]) -> None:
     rollouts = [
         Rollout((1, 0), (0.0, 0.0), "stop", 0, "local", 0, t) for t in ("The car is red. The hat is green.", "No.")
     ]
-    task.ask_ahead([(prompt, rollout) for rollout in rollouts], short)
+    task.evaluation.ask_ahead([(prompt, rollout) for rollout in rollouts], short)
     before = len(server.asked)
-    measure = task.measurer([generated_split("test", [EXAMPLE])], short)
+    measure = task.evaluation.measurer([generated_split("test", [EXAMPLE])], short)
     first, second = (measure(prompt, rollout) for rollout in rollouts)
     assert len(server.asked) == before
     assert (first["answered"], first["answered_within"], first["ceiling"]) == (
@@ -138,9 +138,9 @@ def test_measures_ask_ahead(served: tuple[JudgeServer, Config]) -> None:
     )
     assert (first["words"], first["over_limit"], second["over_limit"]) == (8, 1.0, 0.0)
     assert second["answered"] == 0.0
-    summary = task.summarise([first, second])
+    summary = task.evaluation.summarise([first, second])
     assert summary["answered_within"] == pytest.approx(1 / 6)
     assert summary["unread"] == 0.0
-    unread = task.summarise([first, second | {"answered": None, "answered_within": None}])
+    unread = task.evaluation.summarise([first, second | {"answered": None, "answered_within": None}])
     assert unread["answered"] == pytest.approx(2 / 3)
     assert unread["unread"] == 1.0

@@ -95,7 +95,7 @@ def test_rules_need_facts() -> None:
         score_answered([group(bare, ["Noah"])], CONFIG)
     assert "task.reader=MODEL" in str(refused.value.hint)
     with pytest.raises(UsageError, match="only questions that were made from facts"):  # before anything is sampled
-        TASKS["doc-qa"].measurer([generated_split("test", [bare])], CONFIG)
+        TASKS["doc-qa"].evaluation.measurer([generated_split("test", [bare])], CONFIG)
 
 
 def test_posts_answer_their_own_questions() -> None:

@@ -64,7 +64,7 @@ def test_a_contradiction_is_found(schema: Any, says: str, tmp_path: Path) -> Non
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = Config(task=StrictJsonConfig(name="strict-json"), data=DataConfig(path=str(tmp_path)))
     with pytest.raises(UsageError, match=says) as caught:
-        TASKS["strict-json"].load(config, "train")
+        TASKS["strict-json"].prompts.load(config, "train")
     assert "example '0'" in caught.value.message
 
 
@@ -117,7 +117,7 @@ def test_a_depth_that_is_none(depth: Any, tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(row | {"depth": depth}) + "\n")
     config = Config(task=StrictJsonConfig(name="strict-json"), data=DataConfig(path=str(tmp_path)))
     with pytest.raises(UsageError, match="the depth of example 'train-2'"):
-        TASKS["strict-json"].load(config, "train")
+        TASKS["strict-json"].prompts.load(config, "train")
 
 
 LEAVES = [None, True, False, 0, 1, 2, 3, 0.5, 2.5, "", "a", "bb"]

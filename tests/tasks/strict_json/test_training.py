@@ -55,7 +55,7 @@ def test_each_stage_has_its_mix(runs: Path) -> None:
     config = resolve(
         TASKS, config_file=runs / "whole" / "config.toml", ).config  # fmt: skip
     level_of = {
-        example.id: example.metadata["level"] for example in TASKS["strict-json"].load(config, "train").examples
+        example.id: example.metadata["level"] for example in TASKS["strict-json"].prompts.load(config, "train").examples
     }
     assert len(set(level_of.values())) == 3
     for steps, level in (((1, 2), "simple"), ((5, 6), "hard")):
