@@ -37,7 +37,7 @@ def load_prompts(policy: Policy, config: Config, split: str = "train") -> tuple[
     """The prompts of a split (`train`, `validation` or `test`) of the configuration's task and data, in file order,
     encoded for the policy. UsageError for data that cannot be read, and for prompts over `data.max_input_tokens`."""
     task = TASKS[config.task.name]
-    return encode_prompts(policy, task, task.load(config, split), config)[0]
+    return encode_prompts(policy, task, task.prompts.load(config, split), config)[0]
 
 
 def make_prompt(policy: Policy, text: str, *, system: str = "", references: Sequence[str] = (), id: str = "") -> Prompt:
