@@ -11,17 +11,16 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
 
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.rollout.member import Member
 from smolsum.rollout.protocol import (
     FailedRollout,
     OtherVersionError,
-    SampledRollout,
+    RolloutAnswer,
     SampleRequest,
     SamplingTerms,
     Serving,
@@ -49,11 +48,11 @@ class Ticket:
     """Rollouts that were requested together; `result` has each by its id, with the name of the worker."""
 
     def __init__(self, ids: Sequence[str]) -> None:
-        self.result: Future[dict[str, tuple[SampledRollout, str]]] = Future()
+        self.result: Future[dict[str, tuple[RolloutAnswer, str]]] = Future()
         self._open = set(ids)
-        self._found: dict[str, tuple[SampledRollout, str]] = {}
+        self._found: dict[str, tuple[RolloutAnswer, str]] = {}
 
-    def fill(self, rollout: SampledRollout, worker: str) -> None:
+    def fill(self, rollout: RolloutAnswer, worker: str) -> None:
         """Take one rollout."""
         self._open.discard(rollout.id)
         self._found[rollout.id] = (rollout, worker)
@@ -294,10 +293,7 @@ class Pool:
             async with self._changed:
                 self._changed.notify_all()
 
-        self._spawn(notify())
-
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(coroutine)
+        task = self._loop.create_task(notify())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -60,7 +60,7 @@ class RolloutsBody(Serving, frozen=True, kw_only=True):
         return SamplingTerms(self.temperature, self.max_new_tokens)
 
 
-class SampledRollout(Struct, frozen=True):
+class RolloutAnswer(Struct, frozen=True):
     """One line of the answer to POST /v1/rollouts; other fields as in `smolsum.types.Rollout`."""
 
     id: str
@@ -237,7 +237,7 @@ class WorkerClient:
         *,
         vocab_size: int,
         eos_ids: frozenset[int],
-    ) -> AsyncIterator[SampledRollout | FailedRollout]:
+    ) -> AsyncIterator[RolloutAnswer | FailedRollout]:
         """Yield each rollout as it ends.
 
         The stream ends once each id has come exactly once. Anything else raises WorkerError.
@@ -265,7 +265,7 @@ class WorkerClient:
                     rollout = self._rollout(fields)
                     if rollout.id not in open_ids:
                         raise self._nonsense(f"it sent a rollout {rollout.id[:40]!r} that was not requested")
-                    if isinstance(rollout, SampledRollout):
+                    if isinstance(rollout, RolloutAnswer):
                         self._check(rollout, terms, serving, vocab_size, eos_ids)
                     open_ids.discard(rollout.id)
                     deadline.reschedule(asyncio.get_running_loop().time() + self._timeout_s)
@@ -277,16 +277,16 @@ class WorkerClient:
         if open_ids:
             raise self._nonsense(f"{len(open_ids)} of {len(requests)} rollouts are missing from its answer")
 
-    def _rollout(self, fields: dict[str, Any]) -> SampledRollout | FailedRollout:
+    def _rollout(self, fields: dict[str, Any]) -> RolloutAnswer | FailedRollout:
         try:
             if "error" in fields:
                 return msgspec.convert(fields, FailedRollout)
-            return msgspec.convert(fields, SampledRollout)
+            return msgspec.convert(fields, RolloutAnswer)
         except (msgspec.ValidationError, UnicodeEncodeError) as error:
             raise self._nonsense(f"a rollout: {error}") from error
 
     def _check(
-        self, rollout: SampledRollout, terms: SamplingTerms, serving: Serving, vocab_size: int, eos_ids: frozenset[int]
+        self, rollout: RolloutAnswer, terms: SamplingTerms, serving: Serving, vocab_size: int, eos_ids: frozenset[int]
     ) -> None:
         ids, most = rollout.token_ids, terms.max_new_tokens
         if len(ids) > most:

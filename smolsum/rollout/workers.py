@@ -28,7 +28,7 @@ from smolsum.policy.sampling import rollout_seed
 from smolsum.policy.weights import identity, probe_scores, probe_sequences, served_arrays
 from smolsum.rollout.member import Expected, Member, preflight
 from smolsum.rollout.pool import Pool, Ticket
-from smolsum.rollout.protocol import SampledRollout, SampleRequest, SamplingTerms, WorkerClient, WorkerError
+from smolsum.rollout.protocol import RolloutAnswer, SampleRequest, SamplingTerms, WorkerClient, WorkerError
 from smolsum.rollout.sampler import GroupRequest, decode, from_first
 from smolsum.types import Prompt, Rollout, RolloutGroup
 from smolsum.weights.publish import Publisher, Version
@@ -106,7 +106,7 @@ class WorkerSampler:
         terms = SamplingTerms(temperature, self.max_new_tokens)
         return self.pool.submit(requests, terms, least_version=least_version)
 
-    def collect(self, ticket: Ticket) -> dict[str, tuple[SampledRollout, str]]:
+    def collect(self, ticket: Ticket) -> dict[str, tuple[RolloutAnswer, str]]:
         """The rollouts of a ticket by id, each with the name of its worker.
 
         If no worker is up, waits `wait_s` seconds for one, then raises WorkerError.
@@ -121,7 +121,7 @@ class WorkerSampler:
             with suppress(NotYetError):
                 return ticket.result.result(timeout=POLL_S)
 
-    def rollout(self, found: tuple[SampledRollout, str], seed: int) -> Rollout:
+    def rollout(self, found: tuple[RolloutAnswer, str], seed: int) -> Rollout:
         """A worker's rollout, with its text."""
         r, worker = found
         text = decode(self.policy, r.token_ids)

@@ -26,8 +26,8 @@ from smolsum.rollout.protocol import (
     Health,
     LogprobsAnswer,
     LogprobsBody,
+    RolloutAnswer,
     RolloutsBody,
-    SampledRollout,
     SampleRequest,
     SamplingTerms,
     Serving,
@@ -109,7 +109,7 @@ class Service:
                 hint="give each run its own workers",
             )
 
-    async def rollouts(self, body: RolloutsBody) -> AsyncIterator[SampledRollout | FailedRollout | EndOfRollouts]:
+    async def rollouts(self, body: RolloutsBody) -> AsyncIterator[RolloutAnswer | FailedRollout | EndOfRollouts]:
         """A line for each rollout as it ends, then their number. Leaving the loop early ends the sampling."""
         tasks = [asyncio.create_task(self._rollout(request, body)) for request in body.requests]
         try:
@@ -121,13 +121,13 @@ class Service:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _rollout(self, request: SampleRequest, body: RolloutsBody) -> SampledRollout | FailedRollout:
+    async def _rollout(self, request: SampleRequest, body: RolloutsBody) -> RolloutAnswer | FailedRollout:
         try:
             done, version = await self.sample(request, body.terms, body)
         except Exception as error:  # any error: the other rollouts go on
             self.metrics.failed += 1
             return FailedRollout(request.id, error.message if isinstance(error, SmolsumError) else repr(error))
-        return SampledRollout(request.id, done.token_ids, done.logprobs, done.finish_reason, version)
+        return RolloutAnswer(request.id, done.token_ids, done.logprobs, done.finish_reason, version)
 
     async def sample(
         self,

@@ -1,4 +1,4 @@
-"""What a worker is sent by mistake, in malice, or by somebody who does not wait: over real HTTP."""
+"""Wrong, hostile and abandoned requests over real HTTP: each gets one clear error, and the worker lives."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def worker(folder: Path) -> Iterator[httpx.Client]:
-    """A worker that serves it, whatever it is sent."""
+    """A worker that serves it."""
     with serving(folder) as client:
         yield client
 
@@ -43,14 +43,14 @@ def serving(folder: Path) -> Any:
 
 
 def refused(answer: httpx.Response, status: int, about: str) -> bool:
-    """Whether this is an error with that status, about that, with a remedy."""
-    told = answer.json()
-    assert (answer.status_code, told.keys() >= {"error", "hint"}) == (status, True), answer.text
-    return about in told["error"] and bool(told["hint"])
+    """Whether this is an error with that status and a hint that mentions `about`."""
+    error = answer.json()
+    assert (answer.status_code, error.keys() >= {"error", "hint"}) == (status, True), answer.text
+    return about in error["error"] and bool(error["hint"])
 
 
 def sealed(header: Any) -> bytes:
-    """A patch without tensors whose header is this, or these bytes, sealed as it should be."""
+    """A patch without tensors with this header, or these bytes as header, and a correct checksum."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     packed = zstandard.ZstdCompressor().compress(text)
     body = struct.pack("<8sII", delta.MAGIC, delta.FORMAT, len(packed)) + packed
@@ -75,28 +75,28 @@ HEADER = {"kind": "anchor", "base_version": None, "version": 1, "changed": 0, "e
         [], None, b"[" * 100_000, b'"\\ud800', b"\xff",
     ],
 )  # fmt: skip
-def test_headers(worker: httpx.Client, header: Any) -> None:
-    """A patch whose seal is right and whose header is nonsense."""
+def test_nonsense_in_a_patch_header_is_refused(worker: httpx.Client, header: Any) -> None:
+    """Also if the checksum of the patch is right."""
     assert refused(worker.put("/v1/weights", content=sealed(header)), 422, "header")
     assert worker.get("/health").is_success
 
 
 @pytest.mark.parametrize("kind", ["9999999999f4", "i4,", "O", "U4", "V4", "no type at all"])
-def test_types(kind: str) -> None:
-    """A type that the sender made up is bits without a meaning."""
+def test_unknown_types_in_a_patch_are_read_as_bits(kind: str) -> None:
+    """A type that numpy does not know becomes an unsigned integer."""
     body = delta.anchor({"w": np.arange(3, dtype=np.float32)}, version=1)
     (length,) = struct.unpack_from("<12xI", body)
     header = json.loads(zstandard.ZstdDecompressor().decompress(body[16 : 16 + length]))
     header["entries"][0]["dtype"] = kind
     packed = zstandard.ZstdCompressor().compress(json.dumps(header).encode())
-    told = body[:12] + struct.pack("<I", len(packed)) + packed + body[16 + length : -16]
-    got = delta.apply(None, told + xxhash.xxh3_128_digest(told))["w"]
+    changed = body[:12] + struct.pack("<I", len(packed)) + packed + body[16 + length : -16]
+    got = delta.apply(None, changed + xxhash.xxh3_128_digest(changed))["w"]
     assert got.dtype == np.uint32
     assert got.tobytes() == np.arange(3, dtype=np.float32).tobytes()
 
 
-def test_metadata(worker: httpx.Client, folder: Path) -> None:
-    """Metadata of other types than a trainer sends."""
+def test_metadata_of_wrong_types_is_refused(worker: httpx.Client, folder: Path) -> None:
+    """The run and the adapters; the served version stays."""
     lora = LoraConfig(rank=2)
     arrays = served_arrays(load_policy(str(folder), dtype="float32", lora=lora))
     right = {"rank": 2, "scale": lora.scale, "layers": 0, "keys": ""}
@@ -117,14 +117,14 @@ def ask(worker: httpx.Client, **changes: Any) -> httpx.Response:
 
 @pytest.mark.parametrize("path", ["/v1/rollouts", "/v1/logprobs", "/v1/completions", "/v1/chat/completions"])
 @pytest.mark.parametrize("body", [b"[" * 60_000, b'{"a":' * 10_000, b'{"temperature": NaN}', b"\xff\xfe", b""])
-def test_bodies(worker: httpx.Client, path: str, body: bytes) -> None:
-    """Bodies that are no JSON."""
+def test_bodies_that_are_not_json_are_refused(worker: httpx.Client, path: str, body: bytes) -> None:
+    """On every path."""
     assert refused(worker.post(path, content=body), 422, "not JSON")
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 9e-4, -1, 1e999, True, "1", None])
-def test_temperatures(worker: httpx.Client, temperature: Any) -> None:
-    """Those that nothing can be sampled at; 0 and 0.001 can be."""
+def test_unusable_temperatures_are_refused(worker: httpx.Client, temperature: Any) -> None:
+    """0 and 0.001 are usable."""
     about = "not JSON" if temperature == 1e999 else "temperature"
     assert refused(ask(worker, temperature=temperature), 422, about)
     assert ask(worker, temperature=0).is_success
@@ -132,8 +132,8 @@ def test_temperatures(worker: httpx.Client, temperature: Any) -> None:
     assert "error" not in lines[0]
 
 
-def test_texts(worker: httpx.Client) -> None:
-    """Half a character, and more text than the model reads."""
+def test_texts_are_checked_before_they_are_tokenised(worker: httpx.Client) -> None:
+    """Half a surrogate pair, and more text than the model can read."""
     for path, body in (
         ("/v1/completions", {"prompt": "a\ud800"}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "\udfff"}]}),
@@ -151,8 +151,8 @@ def test_texts(worker: httpx.Client) -> None:
     assert refused(worker.post("/v1/chat/completions", json={"messages": many}), 422, "messages")
 
 
-def test_no_numbers(folder: Path) -> None:
-    """Weights that have diverged give errors one by one, in whole answers."""
+def test_diverged_weights_give_errors(folder: Path) -> None:
+    """An error for each rollout; the stream is complete."""
     with serving(folder) as worker:
         new = served_arrays(load_policy(str(folder), dtype="float32"))
         new = {name: np.full_like(array, np.nan) for name, array in new.items()}
@@ -165,8 +165,8 @@ def test_no_numbers(folder: Path) -> None:
         assert refused(worker.post("/v1/completions", json={"prompt": "a"}), 503, "not finite")
 
 
-def test_web_pages(worker: httpx.Client, folder: Path) -> None:
-    """Without a token neither names that lead here nor pages from elsewhere are answered; with one it decides."""
+def test_foreign_web_pages_are_refused(worker: httpx.Client, folder: Path) -> None:
+    """Without a token only loopback names and the worker's own origin are answered; with one the token decides."""
     port = worker.base_url.port
     for host in ("evil.example", f"evil.example:{port}", "localhost.evil.example", "0.0.0.0", "10.0.0.1", "", "[::1"):
         assert refused(worker.get("/health", headers={"host": host}), 403, "name")
@@ -189,8 +189,8 @@ def test_web_pages(worker: httpx.Client, folder: Path) -> None:
         ("/v1/logprobs", {"sequences": [{"prompt_ids": [5] * 100, "completion_ids": [6] * 150}] * 4000}),
     ],
 )
-def test_who_hangs_up(worker: httpx.Client, path: str, body: dict[str, Any]) -> None:
-    """Nothing is done for a client that does not wait for the whole of its answer."""
+def test_work_ends_when_the_client_hangs_up(worker: httpx.Client, path: str, body: dict[str, Any]) -> None:
+    """Nothing is computed for a client that is gone."""
     content = json.dumps(body).encode()
     with socket.create_connection((worker.base_url.host, worker.base_url.port or 0)) as client:
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
@@ -200,9 +200,9 @@ def test_who_hangs_up(worker: httpx.Client, path: str, body: dict[str, Any]) -> 
 
 
 def wait_for(condition: Any) -> None:
-    """Wait until it holds, a minute at most."""
+    """Wait until it holds, at most a minute."""
     for _ in range(600):
         if condition():
             return
         time.sleep(0.1)
-    pytest.fail("it does not happen")
+    pytest.fail("the condition did not become true")

@@ -1,4 +1,4 @@
-"""Any OpenAI client can talk to the policy."""
+"""OpenAI's completions and chat completions from a worker."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def chat(worker: httpx.Client, **changes: Any) -> httpx.Response:
     return worker.post("/v1/chat/completions", json={"messages": MESSAGES, "seed": 3, "max_tokens": 20} | changes)
 
 
-def test_chat(worker: httpx.Client, folder: Path) -> None:
+def test_chat_answers_with_the_policys_text(worker: httpx.Client, folder: Path) -> None:
     """The answer is the text of what the policy samples, with its usage."""
     policy = load_policy(str(folder), dtype="float32")
     prompt = encode_chat(policy, MESSAGES)
@@ -52,8 +52,8 @@ def test_chat(worker: httpx.Client, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-def test_stream(worker: httpx.Client, path: str) -> None:
-    """The pieces of a stream together are the whole answer."""
+def test_stream_adds_up_to_the_whole_answer(worker: httpx.Client, path: str) -> None:
+    """Its pieces, its finish reason and its usage."""
     chatting = "chat" in path
     body = {"messages": MESSAGES} if chatting else {"prompt": "a short text"}
     body |= {"seed": 5, "max_tokens": 30}
@@ -93,8 +93,8 @@ def test_stream(worker: httpx.Client, path: str) -> None:
         ({"messages": [{"role": "user", "content": "a" * 5000}]}, "prompt"),
     ],
 )
-def test_what_cannot_be_done(worker: httpx.Client, changes: dict[str, Any], about: str) -> None:
-    """What would change the policy, or cannot be, is refused and named."""
+def test_unsupported_fields_are_refused(worker: httpx.Client, changes: dict[str, Any], about: str) -> None:
+    """A field that would change the distribution, or cannot be honoured, is named."""
     answer = chat(worker, **changes)
     assert answer.status_code == 422
     assert about in answer.json()["error"]

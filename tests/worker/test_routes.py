@@ -1,4 +1,4 @@
-"""The HTTP face of a worker, over real HTTP, in front of the engine `mlx`."""
+"""The HTTP API of a worker, over real HTTP, with the engine `mlx`."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def put(client: httpx.Client, body: bytes) -> httpx.Response:
 
 
 def refused(answer: httpx.Response, status: int, about: str) -> bool:
-    """Whether this is an error with that status, about that, with a remedy."""
-    told = answer.json()
-    return answer.status_code == status and about in told["error"] and bool(told["hint"])
+    """Whether this is an error with that status and a hint that mentions `about`."""
+    error = answer.json()
+    return answer.status_code == status and about in error["error"] and bool(error["hint"])
 
 
 def test_rollouts_are_the_policys(worker: httpx.Client, folder: Path) -> None:
@@ -83,8 +83,8 @@ def test_rollouts_are_the_policys(worker: httpx.Client, folder: Path) -> None:
         assert (got[id_]["finish_reason"], got[id_]["version"]) == (expected.finish_reason, 0)
 
 
-def test_rollouts_stream(worker: httpx.Client) -> None:
-    """A short rollout arrives while a long one is still sampled: requests of two bodies share a batch."""
+def test_requests_of_two_bodies_share_a_batch(worker: httpx.Client) -> None:
+    """A short rollout arrives while a long one is still being sampled."""
     order: list[str] = []
 
     def one(name: str, tokens: int) -> None:
@@ -96,7 +96,7 @@ def test_rollouts_stream(worker: httpx.Client) -> None:
     assert order[0] == "short"
 
 
-def test_logprobs(worker: httpx.Client, folder: Path) -> None:
+def test_logprobs_are_the_policys(worker: httpx.Client, folder: Path) -> None:
     """Scores are those of the policy, at the temperature."""
     policy = load_policy(str(folder), dtype="float32")
     body = {"sequences": [{"prompt_ids": PROMPT, "completion_ids": [4, 8, 2]}], "temperature": 0.7}
@@ -106,7 +106,7 @@ def test_logprobs(worker: httpx.Client, folder: Path) -> None:
     assert told["logprobs"][0] == pytest.approx(expected, abs=1e-4)
 
 
-def test_health(worker: httpx.Client, folder: Path) -> None:
+def test_health_describes_the_worker(worker: httpx.Client, folder: Path) -> None:
     """Who the worker is and what it serves."""
     told = worker.get("/health").json()
     policy = load_policy(str(folder), dtype="float32")
@@ -117,8 +117,8 @@ def test_health(worker: httpx.Client, folder: Path) -> None:
     assert told["sampling"]["top_p"] == 1
 
 
-def test_weights(worker: httpx.Client, folder: Path) -> None:
-    """Patches and anchors are served bit for bit; whatever does not fit changes nothing."""
+def test_weights_are_served_bit_for_bit(worker: httpx.Client, folder: Path) -> None:
+    """From patches and anchors; an update that does not fit changes nothing."""
     base = served_arrays(load_policy(str(folder), dtype="float32"))
     one, two, other = shifted(base, 1), shifted(base, 2), shifted(base, 3)
     first = delta.encode(base, one, base_version=0, version=1)
@@ -178,8 +178,8 @@ def test_another_runs_weights_are_told_apart(worker: httpx.Client, folder: Path)
         assert refused(worker.post(path, json=asked), 409, "that of another run (other)")
 
 
-def test_sync_under_way(worker: httpx.Client, folder: Path) -> None:
-    """Weights that arrive while rollouts are sampled: each rollout is whole and from one version, by its own word."""
+def test_weights_arrive_during_sampling(worker: httpx.Client, folder: Path) -> None:
+    """Each rollout is complete, and from the one version that it names."""
     base = served_arrays(load_policy(str(folder), dtype="float32"))
     with ThreadPoolExecutor() as pool:
         many = pool.submit(ask, worker, {str(n): n for n in range(150)}, tokens=60)
@@ -199,8 +199,8 @@ def adapters(policy: Policy, seed: int) -> dict[str, Any]:
     return shifted(served_arrays(policy), seed)
 
 
-def test_adapters(folder: Path) -> None:
-    """Of adapters only these travel; a worker goes from the whole model to adapters, to others, and back."""
+def test_adapters_replace_the_model_and_back(folder: Path) -> None:
+    """Only adapters are sent; a worker goes from the whole model to adapters, to others, and back."""
     lora = LoraConfig(rank=2)
     trained = load_policy(str(folder), dtype="float32", lora=lora)
     told = {"rank": 2, "scale": lora.scale, "layers": lora.layers, "keys": lora.keys}
@@ -241,16 +241,16 @@ def test_adapters(folder: Path) -> None:
         ({"requests": [{"id": str(n), "prompt_ids": [5], "seed": n} for n in range(5000)]}, "5000"),
     ],
 )
-def test_bad_requests(worker: httpx.Client, body: Any, about: str) -> None:
-    """Whatever is wrong with a body is named."""
+def test_bad_fields_are_named(worker: httpx.Client, body: Any, about: str) -> None:
+    """The error says which field is wrong."""
     good = {"version": None, "temperature": 1, "max_new_tokens": 3}
     good["requests"] = [{"id": "a", "prompt_ids": PROMPT, "seed": 1}]
     content = body if isinstance(body, bytes) else json.dumps(good | body).encode()
     assert refused(worker.post("/v1/rollouts", content=content), 422, about)
 
 
-def test_sizes_are_limited(worker: httpx.Client) -> None:
-    """Bodies that are too long are refused, announced or not."""
+def test_long_bodies_are_refused(worker: httpx.Client) -> None:
+    """With or without a Content-Length."""
     long = b"x" * (33 << 20)
     assert refused(worker.post("/v1/rollouts", content=long), 413, "bytes")
     assert refused(worker.put("/v1/weights", content=iter([long])), 413, "bytes")
@@ -258,8 +258,8 @@ def test_sizes_are_limited(worker: httpx.Client) -> None:
     assert refused(worker.delete("/health"), 405, "not allowed")
 
 
-def test_token(folder: Path) -> None:
-    """Without the right token nothing is told."""
+def test_wrong_token_is_refused(folder: Path) -> None:
+    """On every path."""
     with face(engine(folder), token="secret") as worker:
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "secret"}):
             for path in ("/health", "/metrics", "/v1/models"):
@@ -268,8 +268,8 @@ def test_token(folder: Path) -> None:
         assert worker.get("/health", headers={"authorization": "Bearer secret"}).is_success
 
 
-def test_metrics(worker: httpx.Client) -> None:
-    """Prometheus' text format; the counts are of what was done."""
+def test_metrics_count_rollouts(worker: httpx.Client) -> None:
+    """In Prometheus' text format."""
     _, (*lines, _) = ask(worker, {"a": 1, "b": 2})
     text = worker.get("/metrics").text
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
@@ -279,8 +279,8 @@ def test_metrics(worker: httpx.Client) -> None:
     assert "# TYPE smolsum_worker_rollouts_total counter" in text
 
 
-def test_who_leaves_is_not_sampled_for(worker: httpx.Client) -> None:
-    """A client that hangs up frees its places."""
+def test_sampling_ends_when_the_client_leaves(worker: httpx.Client) -> None:
+    """A client that hangs up frees its places in the batch."""
     body = {"version": None, "temperature": 1, "max_new_tokens": 250}
     body["requests"] = [{"id": str(n), "prompt_ids": [5], "seed": n} for n in range(200)]
     with worker.stream("POST", "/v1/rollouts", json=body) as answer:

@@ -1,4 +1,4 @@
-"""What vLLM is given: files, and new weights in the model that vllm-metal holds."""
+"""The files for vLLM, and new weights in the model of vllm-metal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from smolsum_vllm import WeightsExtension  # as vLLM finds it
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_file(tmp_path: Path, dtype: Any) -> None:
+def test_weights_file_has_every_bit(tmp_path: Path, dtype: Any) -> None:
     """Every bit is in the file, under safetensors' own name of the type."""
     arrays = served_arrays(load_policy(str(write(tmp_path / "m", "lfm2")), dtype=dtype))
     write_weights(arrays, tmp_path / "w.safetensors")
@@ -44,7 +44,7 @@ def test_file(tmp_path: Path, dtype: Any) -> None:
         assert np.array(read[name].view(mx.uint8)).tobytes() == array.tobytes()
 
 
-def test_adapters_as_peft_has_them(tmp_path: Path) -> None:
+def test_adapters_are_written_as_peft(tmp_path: Path) -> None:
     """PEFT's alpha / r * B A is mlx-lm's scale * (A B)."""
     lora = LoraConfig(rank=2, keys="self_attn.q_proj")
     policy = load_policy(str(write(tmp_path / "m", "qwen2")), dtype="float32", lora=lora, seed=1)
@@ -60,8 +60,8 @@ def test_adapters_as_peft_has_them(tmp_path: Path) -> None:
     assert facts["lora_alpha"] / facts["r"] * (b @ a).T == pytest.approx(expected, rel=1e-5)
 
 
-def test_full_disk(tmp_path: Path) -> None:
-    """A disk that is full is one error, and nothing is left on it."""
+def test_full_disk_is_one_error(tmp_path: Path) -> None:
+    """And no file is left."""
     arrays = {"w": np.zeros(1_000_000, np.float32)}
     with mounted(tmp_path / "disk", 1000) as disk:
         with pytest.raises(SmolsumError, match="full") as error:
@@ -71,7 +71,7 @@ def test_full_disk(tmp_path: Path) -> None:
 
 
 class Worker(WeightsExtension):
-    """What vllm-metal's worker is to the extension: it holds a model of mlx-lm."""
+    """Stands for vllm-metal's worker, which has a model of mlx-lm."""
 
     def __init__(self, folder: Path) -> None:
         self.model, _ = load_model(folder)
@@ -80,8 +80,8 @@ class Worker(WeightsExtension):
 
 @pytest.mark.parametrize("family", ["qwen2", "lfm2", "gemma2"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_weights_of_a_model_in_mlx(tmp_path: Path, family: str, dtype: Any) -> None:
-    """The model that vllm-metal holds computes with the new weights, bit for bit; a check sees a single other bit."""
+def test_plugin_loads_and_checks_an_mlx_model(tmp_path: Path, family: str, dtype: Any) -> None:
+    """It computes with the new weights, bit for bit; the check finds a single wrong bit."""
     worker = Worker(write(tmp_path / "old", family, seed=1))
     worker.model.set_dtype(getattr(mx, dtype))
     new = load_policy(str(write(tmp_path / "new", family, seed=2)), dtype=dtype)
@@ -98,8 +98,8 @@ def test_weights_of_a_model_in_mlx(tmp_path: Path, family: str, dtype: Any) -> N
     assert worker.smolsum_check(path) == {"wrong": [name], "unseen": []}
 
 
-def test_no_vllm() -> None:
-    """A Python without vLLM, and what is no Python, are one error with what helps."""
+def test_python_without_vllm_is_one_error() -> None:
+    """So is a path that is not a Python."""
     for python in (sys.executable, "/nowhere/python", "/bin/true"):
         with pytest.raises(MachineError) as error:
             installed(python)

@@ -1,4 +1,4 @@
-"""The child process: what becomes of it, whatever becomes of its owner."""
+"""The child process ends with its owner, however that ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from smolsum.worker.engines.vllm_process import VllmProcess, environment
 GRANDCHILD = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
 
 
-def gone(pid: int) -> bool:
+def ended(pid: int) -> bool:
     """Whether a process has ended, within some seconds."""
     for _ in range(100):
         try:
@@ -53,12 +53,12 @@ def test_nothing_is_left_running(how: str) -> None:
         else:
             server = Path(f"/proc/{pids[0]}/task/{pids[0]}/children").read_text().split()[0]
             os.kill(int(server), signal.SIGKILL)
-        assert all(gone(pid) for pid in pids)
+        assert all(ended(pid) for pid in pids)
         process.kill()
 
 
-def test_what_does_not_start() -> None:
-    """A server that ends at once is an error with the end of its log and a remedy."""
+def test_server_that_does_not_start_is_one_error() -> None:
+    """With the end of its log and a remedy."""
     heard: list[str] = []
 
     async def run(folder: Path) -> None:
@@ -95,12 +95,12 @@ def test_server_ends_when_its_watchdog_is_killed() -> None:
 
     with TemporaryDirectory() as folder:
         said, pids = asyncio.run(run(Path(folder)))
-    assert all(gone(pid) for pid in pids)
+    assert all(ended(pid) for pid in pids)
     assert int(said) == pids[1]
 
 
-def test_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The child sees neither the token nor our packages, and keeps its files in the worker's folder."""
+def test_child_is_isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child gets neither the token nor our packages; its files stay in the worker's folder."""
     monkeypatch.setenv("SMOLSUM_WORKER_TOKEN", "secret")
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "3")
