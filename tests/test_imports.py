@@ -21,6 +21,7 @@ HEAVY = (
     "rouge_score",
     "sacrebleu",
     "scipy",
+    "smolsum.evaluate.judging",
     "textual",
     "torch",
     "transformers",
@@ -107,8 +108,8 @@ def test_training_needs_no_view() -> None:
 
 @pytest.mark.parametrize("module", ["train.loop", "evaluate.run"])
 def test_deepeval_is_for_the_judge(module: str) -> None:
-    """Training, and evaluating without a judge, never wait for DeepEval."""
-    assert "deepeval" not in loaded(f"import smolsum.{module}")
+    """Training, and evaluating without a judge, load neither the judge nor DeepEval."""
+    assert not {"deepeval", "smolsum.evaluate.judging"} & loaded(f"import smolsum.{module}")
 
 
 def test_judge_is_quiet() -> None:

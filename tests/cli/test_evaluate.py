@@ -254,17 +254,19 @@ def test_a_post_without_facts(run: Path, tmp_path: Path, call: Call) -> None:
     assert "posts without facts" in err
 
 
-@pytest.mark.parametrize("damage", ['{"finish_reason": "eos"}', '{"id": 3}', '{"text": null}', '{"token_ids": ["a"]}'])
-def test_damaged_generations(damage: str, run: Path, call: Call) -> None:
-    """A line that is no completion is named; without it only its example is made again."""
-    folder = Path("runs/eval-tiny-test")
+def test_damaged_generations_are_an_error_with_file_and_line(run: Path, call: Call) -> None:
+    """Without that line only its example is completed again."""
+    path = Path("runs/eval-tiny-test/generations.jsonl")
     assert call("eval", "tiny", *_settings(run))[0] == 0
-    lines = (folder / "generations.jsonl").read_text().splitlines()
-    whole = json.loads(lines[1]) | json.loads(damage)
-    (folder / "generations.jsonl").write_text("\n".join([lines[0], json.dumps(whole), *lines[2:]]) + "\n")
-    code, _, err = call("eval", "tiny", *_settings(run))
-    assert code == 1
-    assert "generations.jsonl:2 is damaged" in err
+    lines = path.read_text().splitlines(keepends=True)
+    for damage in ({"finish_reason": "eos"}, {"id": 3}, {"text": None}, {"token_ids": ["a"]}):
+        path.write_text("".join([lines[0], json.dumps(json.loads(lines[1]) | damage) + "\n", *lines[2:]]))
+        code, _, err = call("eval", "tiny", *_settings(run))
+        assert code == 1
+        assert "generations.jsonl:2 is damaged" in err
+    path.write_text("".join([lines[0], *lines[2:]]))
+    assert call("eval", "tiny", *_settings(run))[0] == 0
+    assert path.read_text().splitlines(keepends=True) == [lines[0], *lines[2:], lines[1]]
 
 
 def test_seeded_sampling(run: Path, call: Call) -> None:
@@ -345,14 +347,14 @@ def test_a_judge_that_fails_keeps_the_scores_of_another(run: Path, call: Call, s
     assert (run / "eval" / "kept" / "scores.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("change", ["sampling.max_new_tokens=9", "model.dtype=bfloat16", "task.system_prompt=Say it."])
-def test_other_settings_are_another_evaluation(change: str, run: Path, call: Call) -> None:
+def test_other_settings_are_another_evaluation(run: Path, call: Call) -> None:
     """Completions of other settings are never taken for those that were asked for."""
     assert call("eval", "tiny", *_settings(run))[0] == 0
     before = Path("runs/eval-tiny-test/scores.jsonl").read_bytes()
-    code, _, err = call("eval", "tiny", *_settings(run), "--set", change)
-    assert code == 2
-    assert "holds the evaluation of something else" in err
+    for change in ("sampling.max_new_tokens=9", "model.dtype=bfloat16", "task.system_prompt=Say it."):
+        code, _, err = call("eval", "tiny", *_settings(run), "--set", change)
+        assert code == 2
+        assert "holds the evaluation of something else" in err
     assert Path("runs/eval-tiny-test/scores.jsonl").read_bytes() == before
 
 
@@ -406,12 +408,12 @@ def test_unknown_judge(run: Path, call: Call, server: JudgeServer) -> None:
     assert "hint: did you mean judge-" in err
 
 
-@pytest.mark.parametrize("reference", ["runs/nothing", "/nowhere/at/all", "missing"])
-def test_unknown_target(reference: str, call: Call) -> None:
+def test_unknown_target(call: Call) -> None:
     """What is neither run, checkpoint nor model is an error, without a download."""
-    code, _, err = call("eval", reference)
-    assert code == 2
-    assert "hint: " in err
+    for reference in ("runs/nothing", "/nowhere/at/all", "missing"):
+        code, _, err = call("eval", reference)
+        assert code == 2
+        assert "hint: " in err
 
 
 @pytest.mark.parametrize(
