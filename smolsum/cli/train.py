@@ -58,7 +58,7 @@ def train(
         typer.Option(
             metavar="NAME",
             help="Shipped settings: study: as the study ran, flaws included; kalomaze: constant rate after a warm-up, "
-            "tight clipping; a task's own (README.md); repeatable.",
+            "tight clipping; a task's own (docs/); repeatable.",
         ),
     ] = None,
     config: Annotated[
