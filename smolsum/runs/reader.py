@@ -82,7 +82,7 @@ class Run:
         self._forget_events()
 
     def poll(self, budget_s: float = 0.2) -> bool:
-        """Reads what is new, for about `budget_s` seconds at most; whether anything changed. `behind` then says whether
+        """Reads what is new, for about `budget_s` seconds at most; whether anything changed. `behind` is True if
         there is more."""
         until = time.monotonic() + budget_s
         gone = not self.paths.root.is_dir()

@@ -248,7 +248,7 @@ class Judgement(Struct, frozen=True):
     input_tokens: int = 0
     output_tokens: int = 0
     endpoint: str = ""
-    """where it was asked, without credentials"""
+    """URL of the judge, without credentials"""
 
 
 class Score(Record, frozen=True):

@@ -1,4 +1,4 @@
-"""A metric over the steps in a memory that does not grow with them."""
+"""The values of a metric over all steps, in memory that does not grow with their number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECENT = 512
 
 @dataclass(frozen=True)
 class Point:
-    """One step, or several next to each other: where they lie in the mean, and what they show."""
+    """One step, or several neighbouring ones: their mean step, and the least, mean and greatest value."""
 
     step: float
     low: float
@@ -26,7 +26,7 @@ class Point:
 
 
 class Bucket:
-    """What is kept of some steps; made from them with the sums and extremes of the C library, as they may be many."""
+    """Sums and extremes of some neighbouring steps."""
 
     __slots__ = ("count", "high", "low", "steps", "total")
 
@@ -35,7 +35,7 @@ class Bucket:
         self.low, self.high = min(values), max(values)
 
     def join(self, other: Bucket) -> None:
-        """Takes another bucket in."""
+        """Adds another bucket to this one."""
         self.count, self.steps, self.total = (
             self.count + other.count,
             self.steps + other.steps,
@@ -63,7 +63,7 @@ class Series:
         self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT)
 
     def extend(self, steps: Sequence[int], values: Sequence[float | None]) -> None:
-        """Takes the values of the next steps, in order; None, for one that was not finite, only counts as missing."""
+        """Adds the values of the next steps, in order; None (not finite) only counts as missing."""
         places, numbers = _known(steps, values)
         self.missing += len(steps) - len(places)
         if not places:
@@ -108,7 +108,7 @@ class Series:
         return [value for _, value in takewhile(lambda pair: pair[0] >= since, newest)][::-1]
 
     def at(self, step: int) -> float | None:
-        """The value of a step while it is recent, else the mean of its neighbourhood; None before the first."""
+        """The value of a recent step, or the mean around an older one; None before the first."""
         for known, value in reversed(self._recent):
             if known <= step:
                 return value if known == step else None
@@ -118,14 +118,14 @@ class Series:
         return None
 
     def points(self, since: float = -math.inf) -> list[Point]:
-        """The whole run, or what comes after `since`: each step where all are recent, else buckets."""
+        """The points after the step `since`: each step if all of them are recent, else buckets."""
         if self._recent and (self._recent[0][0] <= since or self.count == len(self._recent)):
             return [Point(step, value, value, value) for step, value in self._recent if step > since]
         return [point for bucket in self._buckets if (point := bucket.point()).step > since]
 
 
 def _known(steps: Sequence[int], values: Sequence[float | None]) -> tuple[Sequence[int], Sequence[float]]:
-    """The values that are finite numbers, with their steps; both as they are if all are."""
+    """The finite values with their steps; the arguments themselves if all are finite."""
     if None not in values and abs(sum(cast(Sequence[float], values))) < LARGEST:
         return steps, cast(Sequence[float], values)
     known = [(step, value) for step, value in zip(steps, values, strict=True) if value is not None]
@@ -134,7 +134,7 @@ def _known(steps: Sequence[int], values: Sequence[float | None]) -> tuple[Sequen
 
 
 def smoothed(points: list[Point], weight: float) -> list[Point]:
-    """Returns the points with their means averaged exponentially over the earlier ones, corrected for the start.
+    """Returns the points with an exponential moving average of their means, corrected for the start.
 
     `weight` in [0, 1) is that of what came before: 0 changes nothing. Lows and highs stay on the mean, as a smoothed
     line has no band.

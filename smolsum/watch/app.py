@@ -243,7 +243,7 @@ class WatchApp(App[None]):
         """Copies the completion to the clipboard, if the terminal allows it."""
         if sample := sample_of(self.snapshot()):
             self.copy_to_clipboard(sample.text)
-            self.say("the terminal was asked to copy the completion")
+            self.say("sent the completion to the clipboard of the terminal")
 
     def action_help(self) -> None:
         """Shows all keys."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.text import Text
@@ -39,11 +38,6 @@ def framed(pane: Pane, width: int, height: int, *, ascii: bool = False) -> list[
         content.truncate(width - 2, overflow="crop", pad=True)
         out.append(Text(side).append_text(content).append(side))
     return [*out, Text(f"{low_left}{line * (width - 2)}{low_right}")][:height]
-
-
-def beside(columns: Sequence[Sequence[Text]]) -> list[Text]:
-    """Returns columns of equally many lines next to each other."""
-    return [Text().join(parts) for parts in zip(*columns, strict=True)]
 
 
 def wrapped(text: str, width: int, style: str = "", indent: str = "") -> list[Text]:

@@ -237,8 +237,8 @@ def _failure(error: Exception, url: str, deed: str) -> SmolsumError:
     return SmolsumError(f"{url} cannot {deed}: {type(error).__name__}: {said}", hint="--mirror another URL")
 
 
-def fetch_run(url: str, runs_dir: Path, tell: Callable[[str], None]) -> RunPaths:
-    """Copies the run at `url` into `runs_dir`, whole or not at all, without incomplete checkpoints; `tell` gets notes
+def fetch_run(url: str, runs_dir: Path, report: Callable[[str], None]) -> RunPaths:
+    """Copies the run at `url` into `runs_dir`, whole or not at all, without incomplete checkpoints; `report` gets notes
     for the user. UsageError if there is no run at `url`, or one with its name in `runs_dir`."""
     store = Store(url)
     name = store.url.rsplit("/", 1)[-1]
@@ -253,7 +253,7 @@ def fetch_run(url: str, runs_dir: Path, tell: Callable[[str], None]) -> RunPaths
     temporary = runs_dir / f".{name}.fetching"
     sizes = store.sizes()
     wanted = _complete(list(sizes), paths.checkpoints.name)
-    tell(f"fetching {len(wanted)} files, {sum(sizes[file] for file in wanted) / 1e6:.1f} MB, from {store.url}")
+    report(f"fetching {len(wanted)} files, {sum(sizes[file] for file in wanted) / 1e6:.1f} MB, from {store.url}")
     with writing(paths.root, f"smolsum train --resume {url}"):
         shutil.rmtree(temporary, ignore_errors=True)
         fetched = RunPaths(temporary)
@@ -266,7 +266,7 @@ def fetch_run(url: str, runs_dir: Path, tell: Callable[[str], None]) -> RunPaths
                 folder.mkdir(exist_ok=True)
             for checkpoint in list_checkpoints(fetched):
                 if problems := verify(checkpoint.path):
-                    tell(f"checkpoint {checkpoint.path.name} of {store.url} is left out: {'; '.join(problems)}")
+                    report(f"checkpoint {checkpoint.path.name} of {store.url} is left out: {'; '.join(problems)}")
                     shutil.rmtree(checkpoint.path)
             if whole := list_checkpoints(fetched):
                 point(fetched.checkpoints / LATEST, whole[-1].path.name)

@@ -85,13 +85,13 @@ class Mirror:
         """Copies what is new now, instead of at the next check."""
         self._wakened.set()
 
-    def pass_on(self, tell: Callable[[str, str], None]) -> None:
+    def pass_on(self, report: Callable[[str, str], None]) -> None:
         """Reports the events since the last call, by kind and sentence."""
         with suppress(Empty):
             while True:
-                tell(*self._events.get_nowait())
+                report(*self._events.get_nowait())
 
-    def settle(self, tell: Callable[[str, str], None], say: Callable[[str], None]) -> None:
+    def settle(self, report: Callable[[str, str], None], say: Callable[[str], None]) -> None:
         """Waits until everything is copied, or the store has failed for `settle_s`, and reports what is missing; `say`
         gets a note if this takes a while."""
         if self._thread is None:
@@ -103,7 +103,7 @@ class Mirror:
         self.wake()
         self._thread.join()
         self._thread = None
-        self.pass_on(tell)
+        self.pass_on(report)
 
     def _take_stock(self, sizes: dict[str, int]) -> None:
         """Finds out what the store has of this run."""
