@@ -24,7 +24,7 @@ SECTION_FIELDS = {name: set(record.__dataclass_fields__) for name, record in SEC
 SECTION_FIELDS["task"] = {field for task in TASKS.values() for field in task.settings.__dataclass_fields__} | {
     "letters"
 }
-UNCLEAR = "told|mends?|mended|whoever|somebody|nobody|lies|bears?|beside|but for|is none|are none|asked of"
+UNCLEAR = "told|mends?|mended|whoever|somebody|nobody|lies|bears?|beside|but for|of its own|is none|are none|asked of"
 FOLDERS = "smolsum|presets|scripts|benchmarks|tests|docs"
 
 
