@@ -13,6 +13,7 @@ from support.places import ROOT
 
 from smolsum.cli.main import app
 from smolsum.config.sections import SECTIONS, STAGE_FIELDS
+from smolsum.rollout.protocol import Health
 from smolsum.tasks import TASKS
 
 CARDS = ROOT.glob("smolsum/policy/builtin/*/README.md")
@@ -104,6 +105,13 @@ def test_links_and_paths_exist(page: Path) -> None:
     modules = re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.py)`", text)
     places = (ROOT, ROOT / "smolsum", page.parent)
     assert [module for module in modules if not any((place / module).exists() for place in places)] == []
+
+
+def test_worker_page_lists_health() -> None:
+    """The page of workers names every field of the answer to GET /health."""
+    page = (ROOT / "docs" / "workers.md").read_text(encoding="utf-8")
+    row = next(line for line in page.splitlines() if "`GET /health`" in line)
+    assert [field for field in Health.__struct_fields__ if f"`{field}`" not in row] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
