@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tomli
 import typer
 from support.places import ROOT
 
@@ -105,6 +106,21 @@ def test_links_and_paths_exist(page: Path) -> None:
     modules = re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.py)`", text)
     places = (ROOT, ROOT / "smolsum", page.parent)
     assert [module for module in modules if not any((place / module).exists() for place in places)] == []
+
+
+def test_architecture_shows_the_floors() -> None:
+    """The table of rooms has each room on the floor that the import contract gives it."""
+    contracts = tomli.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
+    floors = {
+        (floor, name.rpartition(".")[2].strip())
+        for floor, layer in enumerate(reversed(layers), start=1)
+        for name in re.split("[|:]", layer)
+    }
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d) \| ([^|]*) \|", page, re.MULTILINE)
+    shown = {(int(floor), name) for floor, names in rows for name in re.findall(r"`(\w+)(?:/|\.py)`", names)}
+    assert shown == floors
 
 
 def test_worker_page_lists_health() -> None:
