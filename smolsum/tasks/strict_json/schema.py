@@ -15,17 +15,19 @@ schema makes, each in [0, 1]:
 The same below the top, for each key that is an object or an array, where it is there or required, and, as a mean over
 them, for the items of an array.
 
-The library's validator of a JSON Schema (draft 2020-12), which never fetches anything.
+`contradiction` finds schemas that no value satisfies, before a model is asked for one. References to other files are
+never fetched. Draft 2020-12.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from smolsum.tasks.strict_json.answer import depth as depth_of
 
@@ -207,3 +209,177 @@ def _is(value: Any, kind: str | Sequence[str] | None) -> bool:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         return number and (kind == "number" or isinstance(value, int) or value.is_integer())
     return isinstance(value, TYPES[kind])
+
+
+SPEAKS_OF = {
+    "object": ("properties", "required", "minProperties", "maxProperties", "additionalProperties", "propertyNames"),
+    "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"),
+    "string": ("minLength", "maxLength", "pattern"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+}
+"""the type that a schema without `type` means, by its keywords"""
+COMBINING = frozenset({"allOf", "anyOf", "oneOf", "$ref"})
+
+
+class SchemaPart(NamedTuple):
+    """One of the schemas that a place has to satisfy together, and the references that led to it: one that comes again
+    never ends."""
+
+    schema: Any
+    passed: frozenset[str] = frozenset()
+
+
+Parts = Sequence[SchemaPart]
+
+
+def contradiction(schema: Any) -> str:
+    """Why something is no JSON Schema, or why no value can satisfy it, and where; empty for a good schema.
+
+    A schema without `type` means what its keywords are about: with `minLength` a string. Found are impossible types,
+    values, ranges, counts, required keys and items, through `$ref`, `allOf`, `anyOf` and `oneOf`, at places that must
+    exist. Contradictions by other keywords are not looked for.
+    """
+    from referencing import Registry
+    from referencing.jsonschema import DRAFT202012
+
+    if problem := unreadable(schema):
+        return problem
+    registry = Registry().with_resource("", DRAFT202012.create_resource(schema))
+    return _ContradictionSearch(validator_of(schema), registry.resolver()).problem([SchemaPart(schema)], "")
+
+
+@dataclass(frozen=True)
+class _ContradictionSearch:
+    validator: Any
+    resolver: Any
+
+    def problem(self, parts: Parts, path: str) -> str:
+        """Why no value can stand at a place; empty where one may."""
+        held, why = self._collect(parts, path)
+        if why:
+            return why
+        listed = [p.schema.get("enum", [p.schema.get("const")]) for p in held if p.schema.keys() & {"enum", "const"}]
+        if listed:
+            validators = [self.validator.evolve(schema=part.schema) for part in held]
+            good = any(all(one.is_valid(value) for one in validators) for value in listed[0])
+            return "" if good else f"{_at(path)}none of the allowed values {listed[0]} satisfies the rest"
+        types, named = _types(held)
+        if named and not types:
+            return f"{_at(path)}it is to be {' and '.join(named)} at once"
+        checks: dict[str, Callable[[Parts, str], str]] = {
+            "object": self._object, "array": self._array, "number": _number,
+            "string": lambda held, path: _range(held, path, "minLength", "maxLength"),
+        }  # fmt: skip
+        found = [checks[kind](held, path) if kind in checks else "" for kind in sorted(types)]
+        return found[0] if found and all(found) else self._branches(held, path)
+
+    def _collect(self, parts: Parts, path: str) -> tuple[list[SchemaPart], str]:
+        """All parts, with those behind references and `allOf`; or why nothing satisfies them."""
+        held, queue = list[SchemaPart](), list(parts)
+        while queue:
+            schema, passed = queue.pop(0)
+            if schema is False:
+                return [], f"{_at(path)}nothing is allowed"
+            if schema is True:
+                continue
+            held.append(SchemaPart(schema, passed))
+            if reference := schema.get("$ref"):
+                if reference in passed:
+                    return [], f"{_at(path)}{reference!r} asks for itself without end"
+                queue.append(SchemaPart(self.resolver.lookup(reference).contents, passed | {reference}))
+            queue += [SchemaPart(part, passed) for part in schema.get("allOf", ())]
+        return held, ""
+
+    def _branches(self, held: Parts, path: str) -> str:
+        bare = [SchemaPart({k: v for k, v in p.schema.items() if k not in COMBINING}, p.passed) for p in held]
+        for schema, passed in held:
+            for keyword in ("anyOf", "oneOf"):
+                found = [self.problem([*bare, SchemaPart(one, passed)], path) for one in schema.get(keyword, ())]
+                if found and all(found):
+                    return f"{found[0]} (and so with every other branch of {keyword})" if found[1:] else found[0]
+        return ""
+
+    def _object(self, held: Parts, path: str) -> str:
+        required = dict.fromkeys(key for p in held for key in p.schema.get("required", ()))
+        least, most = _limits(held, "minProperties", "maxProperties")
+        if len(required) > most:
+            return f"{_at(path)}{len(required)} keys are required, and {most} allowed"
+        for part in held:
+            known = part.schema.get("properties", {})
+            if part.schema.get("additionalProperties") is not False or part.schema.get("patternProperties"):
+                continue
+            if unknown := [key for key in required if key not in known]:
+                return f"{_at(path)}the required key {unknown[0]!r} is not among the only ones allowed"
+            if least > len(known):
+                return f"{_at(path)}{least} keys are asked for, and {len(known)} allowed"
+        for key in required:
+            values = [p.schema.get("properties", {}).get(key, True) for p in held]
+            inner = [SchemaPart(value, p.passed) for value, p in zip(values, held, strict=True)]
+            if why := self.problem(inner, f"{path}.{key}".strip(".")):
+                return why
+        return _range(held, path, "minProperties", "maxProperties")
+
+    def _array(self, held: Parts, path: str) -> str:
+        least, _ = _limits(held, "minItems", "maxItems")
+        if least and not any("prefixItems" in p.schema for p in held):
+            items = [SchemaPart(p.schema.get("items", True), p.passed) for p in held]
+            if why := self.problem(items, f"{path}[]"):
+                return why
+        return _range(held, path, "minItems", "maxItems")
+
+
+def _number(held: Parts, path: str) -> str:
+    low, high = _bound(held, "minimum", "exclusiveMinimum", 1), _bound(held, "maximum", "exclusiveMaximum", -1)
+    if low is None or high is None:
+        return ""
+    (least, above, says_low), (most, below, says_high) = low, high
+    if least > most or (least == most and (above or below)):
+        return f"{_at(path)}no number is between {says_low} and {says_high}"
+    whole = any("integer" in names and "number" not in names for names in map(_type_names, held))
+    first = math.floor(least) + 1 if above else math.ceil(least)
+    if whole and (first > most or (below and first == most)):
+        return f"{_at(path)}no whole number is between {says_low} and {says_high}"
+    return ""
+
+
+def _bound(held: Parts, closed: str, exclusive: str, sign: int) -> tuple[float, bool, str] | None:
+    """The narrowest bound on one side, whether it is itself excluded, and the keyword with its value."""
+    found = [
+        (sign * p.schema[name], name == exclusive, f"{name} {p.schema[name]}")
+        for p in held
+        for name in (closed, exclusive)
+        if name in p.schema
+    ]
+    value, excluded, says = max(found, default=(None, False, ""))
+    return None if value is None else (sign * value, excluded, says)
+
+
+def _limits(held: Parts, low: str, high: str) -> tuple[float, float]:
+    return (
+        max((p.schema[low] for p in held if low in p.schema), default=0),
+        min((p.schema[high] for p in held if high in p.schema), default=math.inf),
+    )
+
+
+def _range(held: Parts, path: str, low: str, high: str) -> str:
+    least, most = _limits(held, low, high)
+    return f"{_at(path)}{low} {least} is above {high} {most}" if least > most else ""
+
+
+def _type_names(part: SchemaPart) -> list[str]:
+    names = part.schema.get("type", [])
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _types(held: Parts) -> tuple[set[str], list[str]]:
+    """The types that all parts allow, whole numbers counting as numbers, and the types as they are named; without any
+    `type` those that the keywords are about."""
+    named = [names for part in held if (names := _type_names(part))]
+    if not named:
+        return {kind for kind, words in SPEAKS_OF.items() if any(p.schema.keys() & set(words) for p in held)}, []
+    sets = [{"number" if name == "integer" else name for name in names} for names in named]
+    return set.intersection(*sets), [" or ".join(names) for names in named]
+
+
+def _at(path: str) -> str:
+    return f"at {path}: " if path else ""

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from smolsum.config.sections import Config, DataConfig
 from smolsum.errors import UsageError
 from smolsum.tasks import TASKS
-from smolsum.tasks.strict_json.contradiction import contradiction
-from smolsum.tasks.strict_json.schema import conformance, satisfies
+from smolsum.tasks.strict_json.schema import conformance, contradiction, satisfies
 from smolsum.tasks.strict_json.settings import StrictJsonConfig
 
 
@@ -35,19 +34,10 @@ from smolsum.tasks.strict_json.settings import StrictJsonConfig
         ({"type": "string", "const": 3}, r"none of the allowed values \[3\]"),
         ({"type": "integer", "exclusiveMinimum": 3, "exclusiveMaximum": 4}, "no whole number is between"),
         ({"type": "number", "exclusiveMinimum": 3, "maximum": 3}, "no number is between"),
-        ({"type": "integer", "minimum": 1, "maximum": 9, "multipleOf": 10}, "no multiple of 10"),
-        ({"multipleOf": 0.1, "minimum": 0.01, "maximum": 0.09}, "no multiple of 1/10"),
         ({"allOf": [{"type": "string"}, {"type": ["integer", "null"]}]}, "string and integer or null at once"),
         ({"type": "string", "minLength": 5, "allOf": [{"maxLength": 4}]}, "minLength 5 is above maxLength 4"),
         ({"maximum": 3, "anyOf": [{"minimum": 4}, False]}, "every other branch of anyOf"),
-        ({"type": "array", "minItems": 3, "uniqueItems": True, "items": {"type": "boolean"}}, "3 different items"),
-        ({"type": "array", "minItems": 3, "uniqueItems": True, "items": {"enum": [1, 2]}}, "there are 2 to choose"),
-        ({"type": "array", "minItems": 1, "prefixItems": [False]}, r"at \[0\]: nothing is allowed"),
-        ({"contains": {"type": "string"}, "items": {"type": "integer"}}, "integer and string at once"),
         ({"required": ["a"], "properties": {"a": False}}, "at a: nothing is allowed"),
-        ({"required": ["abc"], "propertyNames": {"maxLength": 2}}, "not what propertyNames allows"),
-        ({"required": ["a"], "patternProperties": {"^a": {"enum": []}}}, "at a: none of the allowed values"),
-        ({"required": ["a"], "dependentRequired": {"a": ["b"]}, "properties": {"b": False}}, "at b: nothing"),
         ({"$ref": "#/$defs/n", "$defs": {"n": {"minimum": 2, "maximum": 1}}}, "no number is between"),
         ({"required": ["n"], "properties": {"n": {"$ref": "#"}}}, "'#' asks for itself without end"),
         ({"properties": {"n": {"$ref": "#/$defs/n"}}, "$defs": {"n": {"$ref": "#/$defs/n"}}}, "without end"),
