@@ -1,9 +1,7 @@
-"""How many words a text has, counted so that writing words together saves none where case, digits, hyphens or
-apostrophes show it; 20 letters in a row end one.
+"""Measures of a text: its words, its length, what it repeats and what it copies from its source.
 
-What goes wrong with a text, measured on the text and its source alone.
-
-How long completions are: the study's table of output lengths, with how far they are from the target.
+Words are counted so that writing them together saves none where case, digits, hyphens or apostrophes show it; 20
+letters in a row end a word.
 """
 
 from __future__ import annotations
@@ -11,8 +9,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from statistics import fmean, pstdev
+
+import regex
 
 WORD = re.compile(r"\w+|[^\w\s]")
 COPIED_RUN = 5
@@ -91,76 +90,61 @@ def length_row(tokens: int, target: int, tolerance: int) -> dict[str, float]:
 
 LONGEST = 20
 """letters of a word; a longer run counts as several"""
-_UNPARTED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer: letters, but no blanks
-_SIGNS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003fffd"  # Chinese and Japanese, which have none either
-_JAMO = "\u1100-\u11ff"  # what a Korean syllable is made of
-_PART = re.compile(
+_LETTER = r"(?:[\p{L}\p{Nl}\p{No}](?:\p{M}|(?<=\p{ccc=9})[\u200c\u200d])*+)"  # with its marks; joiners after a virama
+_NO_BLANKS = r"\p{Thai}\p{Lao}\p{Myanmar}\p{Khmer}"  # scripts of letters that write no blanks
+_PART = regex.compile(
     r"\d{1,2}\.\d{1,2}\.\d{4}(?!\d)"  # 31.12.2024
     r"|\d{1,2}:\d{2}(?!\d)(?::\d{2}(?!\d))?"  # 12:30
     r"|\d{1,3}(?:,\d{3}(?!\d))+(?:\.\d+)?"  # 1,500.50
     r"|\d+(?:\.\d+)?"  # 3.50
-    r"|[\u1100-\u115f][\u1160-\u11a7][\u11a8-\u11ff]?"
-    rf"|(?=\w)[{_SIGNS}{_JAMO}]"
-    rf"|(?:(?=[{_UNPARTED}])[^\W\d_]){{1,5}}"
-    rf"|(?P<letters>(?:(?![{_UNPARTED}{_SIGNS}{_JAMO}\u02bc])[^\W\d_])+)"
+    # a sign of Korean, composed or not, or of Chinese or Japanese
+    r"|(?:\p{hst=LV}|\p{hst=L}\p{hst=V})\p{hst=T}?+\p{M}*+|[\p{Hangul}\p{Han}\p{Hiragana}\p{Katakana}\u30fc]\p{M}*+"
+    rf"|(?:(?=[{_NO_BLANKS}]){_LETTER}){{1,5}}"
+    rf"|(?P<letters>(?:(?![{_NO_BLANKS}\p{{Hangul}}\p{{Han}}\p{{Hiragana}}\p{{Katakana}}\u30fc\u02bc]){_LETTER})+)"
 )
+_UNIT = regex.compile(_LETTER)
 _APOSTROPHES = "'\u2019\u02bc"
-_BEFORE = re.compile(r"[^\W\d_ai]|[^\W\d_]*qu", re.IGNORECASE)  # l'heure, qu'il, O'Brien
-_AFTER = re.compile(r"s|t|d|m|n|re|ve|ll", re.IGNORECASE)  # don't, we'll
+_BEFORE = regex.compile(r"[^\W\d_ai]|[^\W\d_]*qu", regex.IGNORECASE)  # l'heure, qu'il, O'Brien
+_AFTER = regex.compile(r"s|t|d|m|n|re|ve|ll", regex.IGNORECASE)  # don't, we'll
 
 
 def words(text: str) -> list[tuple[int, int]]:
-    """Start and end of each word: letters with their marks, a number with the separators that numbers have, one sign of
-    Chinese, Japanese or Korean, or five letters of another script without blanks. A change from lower to upper case,
-    hyphens, underscores, a digit beside a letter and apostrophes part words, but for the one of a contraction."""
-    bare, places = _without_marks(text)
+    """Start and end of each word: letters with their marks; a number with its separators; one sign of Chinese, Japanese
+    or Korean; or five letters of another script without blanks. A change from lower to upper case, a hyphen, an
+    underscore, a digit next to a letter and an apostrophe end a word, except for the apostrophe of a contraction."""
     found: list[tuple[int, int]] = []
     whole = True  # whether the last word takes no apostrophe
-    for start, end, lettered in _parts(bare):
-        if not whole and lettered and found[-1][1] + 1 == start and bare[start - 1] in _APOSTROPHES:
+    for start, end, lettered in _parts(text):
+        if not whole and lettered and found[-1][1] + 1 == start and text[start - 1] in _APOSTROPHES:
             before = found[-1][0]
-            if whole := _contracted(bare[before : start - 1], bare[start:end]):
+            if whole := _contracted(text[before : start - 1], text[start:end]):
                 found[-1] = (before, end)
                 continue
         found.append((start, end))
         whole = not lettered
-    return [(places[start], places[end]) for start, end in found]
+    return found
 
 
-def _without_marks(text: str) -> tuple[str, list[int]]:
-    """The text decomposed and without its marks, so that each way to write a letter is the same one; the place of each
-    of its signs in the text, and the text's end."""
-    if text.isascii():
-        return text, list(range(len(text) + 1))
-    bare, places, joins = [], [], False
-    for place, sign in enumerate(text):
-        for part in _decomposed(sign):
-            if unicodedata.category(part)[0] == "M":
-                joins = joins or unicodedata.combining(part) == 9
-            elif not (joins and part in "\u200c\u200d"):  # they shape what a virama joins, and part nothing there
-                bare.append(part)
-                places.append(place)
-                joins = False
-    return "".join(bare), [*places, len(text)]
-
-
-@lru_cache(maxsize=4096)
-def _decomposed(sign: str) -> str:
-    return unicodedata.normalize("NFD", sign)
-
-
-def _parts(bare: str) -> Iterator[tuple[int, int, bool]]:
-    """Start and end of all that letters and digits make before contractions are one, and whether it is letters."""
-    for match in _PART.finditer(bare):
+def _parts(text: str) -> Iterator[tuple[int, int, bool]]:
+    """Start and end of each run of letters or digits, before contractions are joined, and whether it is letters."""
+    for match in _PART.finditer(text):
         start, end = match.span()
-        turns = [n for n in range(start + 1, end) if bare[n].isupper() and bare[n - 1].islower()]
-        for first, last in zip((start, *turns), (*turns, end), strict=True):
-            for n in range(first, last, LONGEST):
-                yield n, min(n + LONGEST, last), match["letters"] is not None
+        if match["letters"] is None:
+            yield start, end, False
+            continue
+        units = [unit.start() for unit in _UNIT.finditer(text, start, end)]
+        since = 0
+        for n, place in enumerate(units):
+            turns = n > 0 and text[place].isupper() and text[units[n - 1]].islower()
+            if turns or n - since == LONGEST:
+                yield start, place, True
+                start, since = place, n
+        yield start, end, True
 
 
 def _contracted(one: str, two: str) -> bool:
-    """Whether what stands on both sides of an apostrophe is one word; outside of Latin script it always is."""
+    """Whether the texts on both sides of an apostrophe are one word; outside of Latin script they always are."""
+    one, two = (regex.sub(r"\p{M}", "", unicodedata.normalize("NFD", part)) for part in (one, two))
     latin = max(one + two) < "\u0250"
     return not latin or bool(_BEFORE.fullmatch(one) or _AFTER.fullmatch(two))
 
