@@ -112,7 +112,8 @@ class Measured:
 
 
 def score(evaluation: Evaluation, completer: Completer, *, quiet: bool = True) -> Measured:
-    """Complete the prompts, measure the completions and save both; scores that are there are left for `evaluate`."""
+    """Complete the prompts, measure the completions, and save both; existing scores, which may have a judge's, are
+    kept."""
     folder, task, sampler = evaluation.folder, evaluation.task, evaluation.sampler
     with Meter("generating", len(evaluation.prompts), quiet=quiet) as meter:
         groups = obtain(

@@ -91,10 +91,10 @@ def complete(
                     Rollout(
                         c.token_ids, c.logprobs, c.finish_reason, version, WORKER, seed, decode(policy, c.token_ids)
                     )
-                    for seed, c in zip(drawn, said, strict=True)
+                    for seed, c in zip(own_seeds, samples, strict=True)
                 ),
             )
-            for prompt, drawn, said in zip(chosen, seeds, completions, strict=True)
+            for prompt, own_seeds, samples in zip(chosen, seeds, completions, strict=True)
         ]
 
 
@@ -120,30 +120,30 @@ def complete_by_workers(
 ) -> Iterator[list[RolloutGroup]]:
     """As `complete`, by the workers of `workers.urls`. Raises WorkerError after `workers.wait_s` seconds without a
     worker, and what `WorkerSampler` raises."""
-    fleet = WorkerSampler(
+    workers = WorkerSampler(
         policy, prompts, config.workers, max_new_tokens=config.sampling.max_new_tokens, on_event=_warn
     )
-    with closing(fleet):
-        fleet.publish(version)
+    with closing(workers):
+        workers.publish(version)
         under_way: deque[tuple[Sequence[Prompt], Ticket]] = deque()
         for batch in in_batches(prompts, config, sampler.samples):
-            if len(under_way) == AHEAD * len(fleet.pool.members):
-                yield _collected(fleet, *under_way.popleft(), sampler)
-            wanted = [
+            if len(under_way) == AHEAD * len(workers.pool.members):
+                yield _collected(workers, *under_way.popleft(), sampler)
+            requests = [
                 SampleRequest(_name(p, n), p.token_ids, seed)
                 for p in batch
                 for n, seed in enumerate(completion_seeds(sampler, p))
             ]
-            under_way.append((batch, fleet.submit(wanted, sampler.temperature, least_version=version)))
+            under_way.append((batch, workers.submit(requests, sampler.temperature, least_version=version)))
         while under_way:
-            yield _collected(fleet, *under_way.popleft(), sampler)
+            yield _collected(workers, *under_way.popleft(), sampler)
 
 
-def _collected(fleet: WorkerSampler, batch: Sequence[Prompt], ticket: Ticket, sampler: Sampler) -> list[RolloutGroup]:
-    found = fleet.collect(ticket)
+def _collected(workers: WorkerSampler, batch: Sequence[Prompt], ticket: Ticket, sampler: Sampler) -> list[RolloutGroup]:
+    found = workers.collect(ticket)
     return [
         RolloutGroup(
-            p, tuple(fleet.rollout(found[_name(p, n)], seed) for n, seed in enumerate(completion_seeds(sampler, p)))
+            p, tuple(workers.rollout(found[_name(p, n)], seed) for n, seed in enumerate(completion_seeds(sampler, p)))
         )
         for p in batch
     ]
