@@ -20,7 +20,8 @@ from smolsum.config.study import FINETUNED, LENGTH_ONLY, label_of, reward_of, st
 from smolsum.errors import SmolsumError, UsageError, nearest
 from smolsum.files import digest
 from smolsum.runs.paths import RunPaths, list_runs, plain
-from smolsum.runs.records import Status, read
+from smolsum.runs.record_io import read
+from smolsum.runs.records import Status
 from smolsum.tasks import DEFAULT_TASK, TASKS
 from smolsum.tasks.base import Task
 

@@ -239,7 +239,7 @@ def evaluate_all(
 def is_done(target: Target, judging: JudgeOptions | None) -> bool:
     """Whether the folder has all scores, and with `judging` all judgements of that judge."""
     from smolsum.evaluate.judging import judge_spec
-    from smolsum.runs.records import has_scores, read_summary
+    from smolsum.runs.record_io import has_scores, read_summary
     from smolsum.tasks import TASKS
 
     if not has_scores(target.folder):

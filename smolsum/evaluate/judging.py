@@ -25,7 +25,8 @@ from smolsum.files import Lines, to_json
 from smolsum.llm.cache import AnswerCache, content_key
 from smolsum.llm.client import ChatClient, Endpoint, name_with_address, unknown_model
 from smolsum.llm.retry import Requester, RequestOutcome, RetryPolicy, ask_all
-from smolsum.runs.records import SUMMARY, Judgement, has_scores, read_lines, read_object, to_row
+from smolsum.runs.record_io import has_scores, read_lines, read_object, to_row
+from smolsum.runs.records import SUMMARY, Judgement
 from smolsum.types import COMPOSITE, Criterion, Seen
 
 if TYPE_CHECKING:

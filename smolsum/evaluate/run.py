@@ -26,7 +26,7 @@ from smolsum.files import digest, writing
 from smolsum.policy.load import Policy
 from smolsum.policy.weights import tokenizer_digest
 from smolsum.runs.manifest import FIXED
-from smolsum.runs.records import has_scores
+from smolsum.runs.record_io import has_scores
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Task
 from smolsum.tasks.data import Split

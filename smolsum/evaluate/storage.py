@@ -39,19 +39,8 @@ from typing import Any
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import Lines, replace, to_json
 from smolsum.runs.paths import list_runs
-from smolsum.runs.records import (
-    SCHEMA_VERSION,
-    SCORES,
-    SUMMARY,
-    Generation,
-    Score,
-    Summary,
-    encode,
-    has_scores,
-    read_lines,
-    read_summary,
-    to_row,
-)
+from smolsum.runs.record_io import encode, has_scores, read_lines, read_summary, to_row
+from smolsum.runs.records import SCHEMA_VERSION, SCORES, SUMMARY, Generation, Score, Summary
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
 GENERATIONS = "generations.jsonl"

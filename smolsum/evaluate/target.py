@@ -19,7 +19,8 @@ from smolsum.policy.weights import load_trained
 from smolsum.runs import checkpoints
 from smolsum.runs.checkpoints import Checkpoint, best_of, comparable, of_checkpoint
 from smolsum.runs.paths import RunPaths, open_run, plain
-from smolsum.runs.records import BEHIND, has_scores, read_summary
+from smolsum.runs.record_io import has_scores, read_summary
+from smolsum.runs.records import BEHIND
 from smolsum.tasks import DEFAULT_TASK, TASKS
 
 

@@ -17,21 +17,8 @@ from smolsum.config.study import CRITERIA, model_name, reward_of, strategy_of
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.report.document import Cell, CellSource, number
 from smolsum.runs.paths import LATEST, RunPaths
-from smolsum.runs.records import (
-    BEHIND,
-    SCORES,
-    SUMMARY,
-    RunInfo,
-    RunSettings,
-    Status,
-    Summary,
-    has_scores,
-    numbered_lines,
-    parse,
-    read,
-    read_object,
-    read_summary,
-)
+from smolsum.runs.record_io import has_scores, numbered_lines, parse, read, read_object, read_summary
+from smolsum.runs.records import BEHIND, SCORES, SUMMARY, RunInfo, RunSettings, Status, Summary
 from smolsum.stats.loading import Scores, load_scores
 from smolsum.types import COMPOSITE
 

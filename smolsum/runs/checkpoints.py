@@ -25,7 +25,8 @@ from smolsum.config.sections import StageConfig
 from smolsum.errors import SmolsumError
 from smolsum.files import point, sync, to_json, writing
 from smolsum.runs.paths import LATEST, RunPaths, list_runs
-from smolsum.runs.records import SCHEMA_VERSION, CheckpointMeta, encode, parse
+from smolsum.runs.record_io import encode, parse
+from smolsum.runs.records import SCHEMA_VERSION, CheckpointMeta
 
 META = "meta.json"
 _STEP = re.compile(r"step-(\d+)")

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.records import SampledRollout, salvage
+from smolsum.runs.record_io import salvage
+from smolsum.runs.records import SampledRollout
 
 EARLY_STEPS = 2000
 """Steps that are searched for a prompt's first rollouts."""

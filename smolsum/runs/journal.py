@@ -14,7 +14,8 @@ from typing import Any, Self
 from smolsum.errors import SmolsumError
 from smolsum.files import Lines, end_of_lines, finite, read_bytes, replace, rows_with_starts, to_json, writing
 from smolsum.runs.paths import RunPaths, last_attempt
-from smolsum.runs.records import SCHEMA_VERSION, Event, State, Status, StepRow, encode, parse
+from smolsum.runs.record_io import encode, parse
+from smolsum.runs.records import SCHEMA_VERSION, Event, State, Status, StepRow
 
 ALIVE: tuple[State, ...] = ("starting", "running", "pausing", "paused")
 """States of a run that a process works on."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from smolsum.errors import SmolsumError
 from smolsum.runs.paths import LATEST, RunPaths, list_runs
 from smolsum.runs.reader import Run, read_leniently
-from smolsum.runs.records import SUMMARY, Summary, has_scores
+from smolsum.runs.record_io import has_scores
+from smolsum.runs.records import SUMMARY, Summary
 from smolsum.runs.status import process_lives, run_state
 
 SHOWN = ("length/within_tol", "rouge", "meteor", "bleu", "composite")

@@ -14,7 +14,8 @@ from smolsum.errors import UsageError
 from smolsum.files import read_jsonl, replace
 from smolsum.runs.checkpoints import list_checkpoints
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.records import SCHEMA_VERSION, RunInfo, StepRow, checked, parse, read_object
+from smolsum.runs.record_io import checked, parse, read_object
+from smolsum.runs.records import SCHEMA_VERSION, RunInfo, StepRow
 
 FIXED = ("model", "tokenizer", "data", "meteor")
 """Facts that must be the same when a run is resumed."""

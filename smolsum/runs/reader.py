@@ -21,18 +21,8 @@ from smolsum.errors import SmolsumError
 from smolsum.runs.checkpoints import Checkpoint, list_checkpoints
 from smolsum.runs.control import Request, is_requested
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.records import (
-    LARGEST,
-    SUMMARY,
-    Event,
-    RunInfo,
-    RunSettings,
-    Status,
-    StepRow,
-    Summary,
-    read_object,
-    salvage,
-)
+from smolsum.runs.record_io import read_object, salvage
+from smolsum.runs.records import LARGEST, SUMMARY, Event, RunInfo, RunSettings, Status, StepRow, Summary
 from smolsum.runs.series import Series
 
 R = TypeVar("R", bound=msgspec.Struct)

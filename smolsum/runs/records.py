@@ -7,25 +7,15 @@
     completions/*.jsonl      SampledRollout    config.toml                     RunSettings (what readers of runs use)
     metrics.jsonl            StepRow (its other keys are metrics, with a number or null)
 
-Two ways to read: `read`, `read_lines` and `parse` are strict, and a damaged file is one SmolsumError with file, line
-and field; `salvage` is for views of a run that may be half written: a field that is wrong is as if it were missing.
-Keys that a record does not know are accepted. `encode` checks a row against its record before it is written.
+Unknown keys are accepted; fields that older runs lack have defaults. `record_io` reads and writes records.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal
 
 import msgspec
-import tomli
 from msgspec import Meta, Struct
-
-from smolsum.errors import SmolsumError
-from smolsum.files import end_of_lines, to_json
 
 SCHEMA_VERSION = 1
 SUMMARY = "summary.json"
@@ -44,7 +34,7 @@ State = Literal["starting", "running", "pausing", "paused", "finished", "failed"
 
 
 class Record(Struct, frozen=True, omit_defaults=True):
-    """A JSON object of a file; fields that older runs lack have defaults."""
+    """A JSON object in a file of a run."""
 
 
 class ModelInfo(Record, frozen=True):
@@ -423,171 +413,3 @@ class RunSettings(Record, frozen=True):
     workers: WorkerSettings = WorkerSettings()
     grpo: GrpoSettings = GrpoSettings()
     stages: dict[str, StageSettings] = {}
-
-
-R = TypeVar("R", bound=Struct)
-
-
-def read(path: Path, kind: type[R], *, needs: Sequence[str] = (), hint: str = "") -> R:
-    """Returns a JSON or TOML file as a record. SmolsumError for a file that cannot be read, or lacks a key of `needs`;
-    `hint` says what helps."""
-    return parse(read_object(path, hint=hint), kind, str(path), needs=needs, hint=hint)
-
-
-def read_object(path: Path, *, hint: str = "") -> dict[str, Any]:
-    """Returns the keys of a JSON or TOML file as they are. SmolsumError for a file that holds nothing of the kind."""
-    try:
-        content = path.read_bytes()
-        value = tomli.loads(content.decode()) if path.suffix == ".toml" else json.loads(content)
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror or error}"
-        raise SmolsumError(message, hint=hint or "check that it is a file and that you may read it") from error
-    except (ValueError, RecursionError) as error:
-        raise _damaged(str(path), str(error), hint) from error
-    if not isinstance(value, dict):
-        raise _damaged(str(path), "it is not a JSON object", hint)
-    return value
-
-
-def read_lines(path: Path, kind: type[R], *, hint: str = "") -> list[R]:
-    """Returns the whole lines of a JSON Lines file that may still be growing; none if it does not exist yet.
-    SmolsumError, with the line, for a file that is damaged."""
-    return [parse(row, kind, f"{path}:{number}", hint=hint) for number, row in numbered_lines(path, hint=hint)]
-
-
-def numbered_lines(path: Path, *, growing: bool = True, hint: str = "") -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the objects of a JSON Lines file, each with its line number; none if it does not exist yet.
-
-    In a `growing` file a last line without its line end is not there yet; otherwise it counts, and empty lines are
-    passed over. SmolsumError, with the line, for one that is not an object.
-    """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror or error}"
-        raise SmolsumError(message, hint="check that it is a file and that you may read it") from error
-    lines = content[: end_of_lines(content)].split(b"\n")[:-1] if growing else content.split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        if not growing and not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        if not isinstance(row, dict):
-            raise _damaged(f"{path}:{number}", "it is not a JSON object", hint or "restore it, or remove that line")
-        yield number, row
-
-
-def parse(value: Mapping[str, Any], kind: type[R], where: str, *, needs: Sequence[str] = (), hint: str = "") -> R:
-    """Returns an object of a file as a record; `where` is the file, with the line if it has several. SmolsumError, with
-    the field, for one that is damaged or lacks a key of `needs`."""
-    if lacking := [key for key in needs if key not in value]:
-        raise _damaged(where, f"it has no {lacking[0]}", hint)
-    try:
-        return msgspec.convert(_gathered(value, kind), kind)
-    except (msgspec.ValidationError, RecursionError) as error:
-        problems: list[str] = []
-        salvage(value, kind, problems)
-        raise _damaged(where, problems[0] if problems else str(error), hint) from error
-
-
-def salvage(value: object, kind: type[R], problems: list[str] | None = None) -> R | None:
-    """Returns what is right of an object, with defaults for the rest, as a record: a part that is wrong is left out,
-    which `problems` gets a line about. None where a field without a default is missing or wrong."""
-    found = _right(_gathered(value, kind), kind, "", [] if problems is None else problems)
-    return None if found is _WRONG else cast(R, found)
-
-
-def checked(kind: type[Struct], row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the row; TypeError unless it can be read again as `kind`."""
-    try:
-        msgspec.convert(_gathered(row, kind), kind)
-    except msgspec.ValidationError as error:
-        raise TypeError(f"not a {kind.__name__}: {error}") from error
-    return row
-
-
-def encode(kind: type[Struct], row: Mapping[str, Any], *, indent: int | None = None) -> bytes:
-    """Returns a row of `kind` as JSON in UTF-8 with a line end, its keys in their order. TypeError for a row that could
-    not be read again, ValueError for NaN and infinities."""
-    return to_json(checked(kind, row), indent=indent)
-
-
-def to_row(record: Struct) -> dict[str, Any]:
-    """Returns a record as the keys and values of its line."""
-    return cast(dict[str, Any], msgspec.to_builtins(record))
-
-
-def has_scores(folder: Path) -> bool:
-    """Whether the folder holds a finished evaluation."""
-    return (folder / SUMMARY).exists()
-
-
-def read_summary(folder: Path, needs: Sequence[str] = ()) -> Summary:
-    """Returns the summary of an evaluation; errors as of `read`."""
-    path = folder / SUMMARY
-    return read(path, Summary, needs=needs, hint=f"remove {path} and evaluate again")
-
-
-def _damaged(where: str, problem: str, hint: str) -> SmolsumError:
-    return SmolsumError(f"{where} is damaged: {problem}", hint=hint or "restore it from a copy")
-
-
-def _gathered(value: Any, kind: type[Struct]) -> Any:
-    """The object of a line of scores with its free keys together, under `metrics`; any other as it is. A number is a
-    metric, whatever its name: files of users may have a `judge` or a `task` that is one."""
-    if kind is not Score or not isinstance(value, Mapping):
-        return value
-    fixed = {k: v for k, v in value.items() if k in SCORE_KEYS and (k == "id" or not isinstance(v, int | float))}
-    return {**fixed, "metrics": {key: free for key, free in value.items() if key not in fixed}}
-
-
-_WRONG = object()
-
-
-def _right(value: Any, kind: Any, where: str, problems: list[str]) -> Any:
-    """What is right of a value, as `kind`; `_WRONG` if that is nothing."""
-    try:
-        return msgspec.convert(value, kind)
-    except RecursionError:
-        problems.append(f"{where} is nested too deeply")
-        return _WRONG
-    except msgspec.ValidationError as error:
-        reason = str(error)
-    known = len(problems)
-    if get_origin(kind) in (Union, UnionType):
-        options = [option for option in get_args(kind) if option is not type(None)]
-        kind = options[0] if len(options) == 1 else kind
-    if isinstance(kind, type) and issubclass(kind, Struct) and isinstance(value, Mapping):
-        found, complete = dict[str, Any](), True
-        for one in msgspec.structs.fields(kind):
-            part = _WRONG
-            if one.encode_name in value:
-                part = _right(value[one.encode_name], one.type, _join(where, one.encode_name), problems)
-            elif one.required:
-                problems.append(f"{where or 'it'} has no {one.encode_name}")
-            if part is not _WRONG:
-                found[one.name] = part
-            complete &= part is not _WRONG or not one.required
-        if complete and len(problems) > known:
-            try:
-                return kind(**found)
-            except (TypeError, ValueError) as error:
-                reason = str(error)
-        elif not complete:
-            return _WRONG
-    elif get_origin(kind) is dict and isinstance(value, Mapping):
-        parts = {k: _right(part, get_args(kind)[1], _join(where, k), problems) for k, part in value.items()}
-        return {k: part for k, part in parts.items() if part is not _WRONG}
-    elif get_origin(kind) is list and isinstance(value, list):
-        items = [_right(item, get_args(kind)[0], f"{where}[{place}]", problems) for place, item in enumerate(value)]
-        return [item for item in items if item is not _WRONG]
-    problems.append(f"{where or 'it'} is {str(value)[:40]!r}: {reason[:1].lower()}{reason[1:]}".replace("`", ""))
-    return _WRONG
-
-
-def _join(where: str, key: str) -> str:
-    return f"{where}.{key}" if where else key

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from smolsum import console
 from smolsum.errors import SmolsumError, UsageError, nearest
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.records import SCORES, Score, Summary, has_scores, numbered_lines, parse, read_object, read_summary
+from smolsum.runs.record_io import has_scores, numbered_lines, parse, read_object, read_summary
+from smolsum.runs.records import SCORES, Score, Summary
 from smolsum.stats.paired import LARGEST
 
 ORIGIN = ("split", "data", "judge", "task")

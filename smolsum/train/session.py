@@ -23,7 +23,8 @@ from smolsum.runs.control import Heartbeat, is_requested, take_request, wait_whi
 from smolsum.runs.journal import Journal, discard_after
 from smolsum.runs.mirror.upload import Mirror
 from smolsum.runs.paths import RunPaths, acquire, create_run, last_attempt, open_run, planned_name
-from smolsum.runs.records import State, has_scores, read_summary
+from smolsum.runs.record_io import has_scores, read_summary
+from smolsum.runs.records import State
 from smolsum.train.progress import Progress, StepClock
 from smolsum.train.resume import OPTIMIZER, StageCheckpoints, fingerprints, span
 from smolsum.train.setup import Setup

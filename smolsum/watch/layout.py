@@ -12,9 +12,8 @@ from smolsum.runs.completions import read_groups
 from smolsum.runs.reader import Run
 from smolsum.watch import rollouts
 from smolsum.watch.charts import CHARTS, chart, sparklines
-from smolsum.watch.header import header, message
 from smolsum.watch.pane import Pane, framed
-from smolsum.watch.panes import alerts, events, results, settings, times, workers
+from smolsum.watch.panes import alerts, events, header, message, results, settings, times, workers
 from smolsum.watch.snapshot import Snapshot, ViewOptions
 
 Draw = Callable[[Snapshot, int, int], Pane]

@@ -12,7 +12,7 @@ from support.judge_server import Reply, answer, serving
 from support.training import make_data
 
 from smolsum.cli.main import main
-from smolsum.runs.records import read_summary
+from smolsum.runs.record_io import read_summary
 from smolsum.tasks.doc_qa.reader_model import panels_of
 
 

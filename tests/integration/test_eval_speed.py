@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from smolsum.runs.records import read_summary
+from smolsum.runs.record_io import read_summary
 
 pytestmark = pytest.mark.slow
 

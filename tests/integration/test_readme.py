@@ -11,7 +11,7 @@ from support.places import ROOT
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
-from smolsum.runs.records import read_summary
+from smolsum.runs.record_io import read_summary
 from smolsum.stats.paired import mcnemar
 
 pytestmark = pytest.mark.slow

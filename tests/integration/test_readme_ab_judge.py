@@ -10,7 +10,7 @@ from support.places import ROOT
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
-from smolsum.runs.records import read_summary
+from smolsum.runs.record_io import read_summary
 
 pytestmark = pytest.mark.slow
 

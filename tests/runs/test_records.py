@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from smolsum.errors import SmolsumError
-from smolsum.runs import records
+from smolsum.runs import record_io, records
 from smolsum.runs.records import Event, Generation, Judgement, RunInfo, RunSettings, Score, Status, Summary
 
 SUMMARY: dict[str, Any] = {
@@ -51,7 +51,7 @@ def test_reads_a_summary(tmp_path: Path) -> None:
     """Known fields are typed, unknown ones are accepted, and the keys of a task's settings stay."""
     path = tmp_path / "summary.json"
     path.write_text(json.dumps(SUMMARY | {"from_a_later_version": [1]}))
-    summary = records.read_summary(tmp_path, needs=["n", "metrics"])
+    summary = record_io.read_summary(tmp_path, needs=["n", "metrics"])
     assert summary.metrics == {"rouge": 0.5, "meteor": None, "tokens": 3.0}
     assert (summary.n, summary.model.path, summary.data["test"].fingerprint) == (2, "builtin:tiny", "d1")
     assert summary.task == SUMMARY["task"]
@@ -81,7 +81,7 @@ def test_a_damaged_summary_names_its_field(tmp_path: Path, path: str, put: Any, 
     """One error with file and field, and what helps."""
     (tmp_path / "summary.json").write_text(json.dumps(at(SUMMARY, path, put)))
     with pytest.raises(SmolsumError) as caught:
-        records.read_summary(tmp_path)
+        record_io.read_summary(tmp_path)
     assert caught.value.message.startswith(f"{tmp_path / 'summary.json'} is damaged: {told}")
     assert caught.value.hint == f"remove {tmp_path / 'summary.json'} and evaluate again"
 
@@ -91,74 +91,74 @@ def test_a_file_that_is_no_object(tmp_path: Path, content: bytes) -> None:
     """One error with the file."""
     (tmp_path / "run.json").write_bytes(content)
     with pytest.raises(SmolsumError, match=r"run\.json is damaged: "):
-        records.read(tmp_path / "run.json", RunInfo)
+        record_io.read(tmp_path / "run.json", RunInfo)
     (tmp_path / "config.toml").write_bytes(b"a = ")
     with pytest.raises(SmolsumError, match=r"config\.toml is damaged: "):
-        records.read(tmp_path / "config.toml", RunSettings)
+        record_io.read(tmp_path / "config.toml", RunSettings)
 
 
 def test_a_missing_file_and_a_missing_key(tmp_path: Path) -> None:
     """Both are errors of the same kind."""
     with pytest.raises(SmolsumError, match=r"cannot read .*status\.json: No such file"):
-        records.read(tmp_path / "status.json", Status)
+        record_io.read(tmp_path / "status.json", Status)
     (tmp_path / "status.json").write_text("{}")
-    assert records.read(tmp_path / "status.json", Status) == Status()
+    assert record_io.read(tmp_path / "status.json", Status) == Status()
     with pytest.raises(SmolsumError, match=r"status\.json is damaged: it has no state"):
-        records.read(tmp_path / "status.json", Status, needs=["state"])
+        record_io.read(tmp_path / "status.json", Status, needs=["state"])
 
 
 def test_lines_name_the_damaged_one(tmp_path: Path) -> None:
     """Line and field, counted from 1; a last line without its end is not there yet."""
     path = tmp_path / "generations.jsonl"
-    assert records.read_lines(path, Generation) == []
-    path.write_bytes(records.encode(Generation, GENERATION) * 2 + b'{"id"')
-    assert [one.token_ids for one in records.read_lines(path, Generation)] == [[1, 2]] * 2
+    assert record_io.read_lines(path, Generation) == []
+    path.write_bytes(record_io.encode(Generation, GENERATION) * 2 + b'{"id"')
+    assert [one.token_ids for one in record_io.read_lines(path, Generation)] == [[1, 2]] * 2
     for put, told in ((-1, "token_ids[1] is '-1': expected int >= 0"), ("x", "token_ids[1] is 'x': expected int")):
-        damaged = records.encode(Generation, GENERATION) + json.dumps(at(GENERATION, "token_ids.1", put)).encode()
+        damaged = record_io.encode(Generation, GENERATION) + json.dumps(at(GENERATION, "token_ids.1", put)).encode()
         path.write_bytes(damaged + b"\n")
         with pytest.raises(SmolsumError) as caught:
-            records.read_lines(path, Generation, hint="remove that line")
+            record_io.read_lines(path, Generation, hint="remove that line")
         assert caught.value.message.startswith(f"{path}:2 is damaged: {told}")
         assert caught.value.hint == "remove that line"
     path.write_bytes(b"{}\n[]\n")
     with pytest.raises(SmolsumError, match=r"generations\.jsonl:1 is damaged: it has no id"):
-        records.read_lines(path, Generation)
+        record_io.read_lines(path, Generation)
 
 
 def test_lines_of_a_file_that_does_not_grow(tmp_path: Path) -> None:
     """Empty lines are passed over and counted, and the last one needs no end."""
     path = tmp_path / "scores.jsonl"
     path.write_bytes(b'\n{"id": 1}\n \n{"id": 2}')
-    assert list(records.numbered_lines(path, growing=False)) == [(2, {"id": 1}), (4, {"id": 2})]
-    assert list(records.numbered_lines(tmp_path / "none.jsonl")) == []
+    assert list(record_io.numbered_lines(path, growing=False)) == [(2, {"id": 1}), (4, {"id": 2})]
+    assert list(record_io.numbered_lines(tmp_path / "none.jsonl")) == []
 
 
 def test_the_free_keys_of_a_score_are_its_metrics() -> None:
     """Also one that has the name of a fixed key, if it is a number."""
     row = {"id": 7, "split": "test", "text": "t", "rouge": 0.5, "passed": 1, "judge": 0.25, "rounds": {"a": [1.0]}}
-    score = records.parse(row, Score, "scores.jsonl:1")
+    score = record_io.parse(row, Score, "scores.jsonl:1")
     assert (score.id, score.split, score.judge, score.rounds) == (7, "test", None, {"a": [1.0]})
     assert score.metrics == {"rouge": 0.5, "passed": 1, "judge": 0.25}
-    assert records.encode(Score, row) == json.dumps(row).encode() + b"\n"
+    assert record_io.encode(Score, row) == json.dumps(row).encode() + b"\n"
 
 
 def test_a_judgement_has_a_score_between_0_and_1() -> None:
     """Null where the judge failed; a line without the key is damaged."""
     row = {"id": "a", "round": 1, "metric": "m", "judge": "j", "key": "k", "score": None}
-    judgement = records.parse(row, Judgement, "")
+    judgement = record_io.parse(row, Judgement, "")
     assert (judgement.score, judgement.attempts) == (None, 0)
-    assert list(records.to_row(judgement)) == list(Judgement.__struct_fields__)
-    assert records.parse(row | {"score": 1}, Judgement, "").score == 1.0
+    assert list(record_io.to_row(judgement)) == list(Judgement.__struct_fields__)
+    assert record_io.parse(row | {"score": 1}, Judgement, "").score == 1.0
     for wrong in (row | {"score": 1.5}, {k: v for k, v in row.items() if k != "score"}, row | {"round": "1"}):
         with pytest.raises(SmolsumError):
-            records.parse(wrong, Judgement, "")
+            record_io.parse(wrong, Judgement, "")
 
 
 def test_salvage_leaves_out_what_is_wrong() -> None:
     """At any depth, and says so; a record without a field that it needs is None."""
     problems: list[str] = []
     wrong = at(at(SUMMARY, "metrics.rouge", "x"), "judging.noise.clarity.round_sd", "x") | {"n": [], "model": 5}
-    summary = records.salvage(wrong | {"headlines": [{"metric": 1}, SUMMARY["headlines"][0]]}, Summary, problems)
+    summary = record_io.salvage(wrong | {"headlines": [{"metric": 1}, SUMMARY["headlines"][0]]}, Summary, problems)
     assert summary is not None
     assert summary.metrics == {"meteor": None, "tokens": 3.0}
     assert summary.judging is not None
@@ -169,18 +169,18 @@ def test_salvage_leaves_out_what_is_wrong() -> None:
         "n", "model", "headlines[0].metric", "headlines[0]", "headlines[0]", "judging.noise.clarity.round_sd",
         "metrics.rouge",
     ]  # fmt: skip
-    assert records.salvage({"stages": {"a": {"rewards": {"x": 1, "y": "z"}}, "b": 5}}, RunSettings) == RunSettings(
+    assert record_io.salvage({"stages": {"a": {"rewards": {"x": 1, "y": "z"}}, "b": 5}}, RunSettings) == RunSettings(
         stages={"a": records.StageSettings(rewards={"x": 1.0})}
     )
-    assert records.salvage(GENERATION | {"finish_reason": "x"}, Generation) is None
-    assert records.salvage([1], Status) is None
+    assert record_io.salvage(GENERATION | {"finish_reason": "x"}, Generation) is None
+    assert record_io.salvage([1], Status) is None
 
 
 def test_encode_keeps_the_keys_as_they_are() -> None:
     """The bytes are those of the row; what could not be read again is an error of the caller."""
     row = {"time": "t", "attempt": 1, "kind": "warning", "message": "é", "more": [1], "hint": None}
-    assert records.encode(Event, row) == json.dumps(row, ensure_ascii=False).encode() + b"\n"
+    assert record_io.encode(Event, row) == json.dumps(row, ensure_ascii=False).encode() + b"\n"
     with pytest.raises(TypeError, match="Event"):
-        records.encode(Event, row | {"attempt": "x"})
+        record_io.encode(Event, row | {"attempt": "x"})
     with pytest.raises(ValueError, match="JSON"):
-        records.encode(Event, row | {"more": float("nan")})
+        record_io.encode(Event, row | {"more": float("nan")})

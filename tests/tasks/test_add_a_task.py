@@ -12,7 +12,7 @@ from support.places import ROOT
 
 from smolsum.cli import main
 from smolsum.files import read_jsonl
-from smolsum.runs.records import read_summary
+from smolsum.runs.record_io import read_summary
 from smolsum.tasks import TASKS
 
 PAGE = ROOT / "CONTRIBUTING.md"

@@ -11,7 +11,8 @@ from smolsum.errors import SmolsumError
 from smolsum.report.collect import ReportInputs, TrainedRun
 from smolsum.report.commands import judge_command, train_command
 from smolsum.report.document import DASH, Cell, CellSource, Table, empty, number, plain, words
-from smolsum.runs.records import SUMMARY, Judging, SampledRollout, read_lines
+from smolsum.runs.record_io import read_lines
+from smolsum.runs.records import SUMMARY, Judging, SampledRollout
 
 HYPERPARAMETERS = (
     ("Learning rate", "optimizer.learning_rate"),
