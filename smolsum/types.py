@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    pass
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -22,7 +19,7 @@ class Prompt:
 
     @property
     def source(self) -> str:
-        """What the policy is given to work on: the last turn, without the instruction before it."""
+        """The text that the policy works on: the last turn, without the instruction before it."""
         return self.messages[-1]["content"]
 
 
@@ -30,7 +27,7 @@ class Prompt:
 class Rollout:
     """One sampled completion.
 
-    `token_ids` ends with EOS when EOS was sampled; `logprobs` are the sampler's, natural log, one a token.
+    `token_ids` ends with EOS if EOS was sampled; `logprobs` are the sampler's, natural logarithms, one for each token.
     """
 
     token_ids: tuple[int, ...]

@@ -239,7 +239,7 @@ def _step(
 ) -> tuple[mx.array, ...]:
     """Adam (arXiv:1412.6980, algorithm 1) or AdamW (arXiv:1711.05101, algorithm 2).
 
-    `old` are the model's weights, `weights` the masters: the same array where there are none. Everything is computed
+    `old` are the model's weights, `weights` the masters: the same array without masters. Everything is computed
     in `gradient`'s type. With `noise` (uint32, uniform) weights and first moment are rounded to bfloat16 at random.
     """
     kind = gradient.dtype

@@ -167,6 +167,6 @@ def probe_sequences(
 
 
 def probe_scores(policy: Policy, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
-    """Log-probs of each probe's text after its prompt, at temperature 1: they tell whether two processes hold the same
+    """Log-probs of each probe's text after its prompt, at temperature 1: they show whether two processes hold the same
     weights."""
     return [group_logprobs(policy.model, prompt, [ids])[0][0].tolist() for prompt, ids in rows]

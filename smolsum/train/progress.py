@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 Figures = Mapping[str, tuple[Sequence[str], str]]
-"""by the name in a line: the metrics of which the first that is there is shown, and its format"""
+"""by the name in a line: metrics, of which the first one present is shown, and its format"""
 _FIGURES: Figures = {
     "reward": (("reward",), ".3f"),
     "std_in_group": (("reward_std",), ".3f"),
     "zero_std": (("frac_reward_zero_std",), ".2f"),
     "tokens": (("completions/mean_length",), ".1f"),
 }
-"""With what the task adds, s/step, step and eta they are eight, enough to read."""
+"""With the task's figures, s/step, step and eta a line has eight figures, enough to read."""
 _SPEED: Figures = {"s/step": (("perf/step_s",), ".2f")}
 _GRADIENT: Figures = {"grad_norm": (("grad_norm",), ".2g")}
 _VALIDATION = "validation"
 _STAGE_WIDTH = 12
-# what the bar itself, the spinner and the gaps take at least
+# least width of the bar, the spinner and the gaps
 _BAR_WIDTH = 16
 _ETA_STEPS = 20
 
@@ -62,7 +62,7 @@ class StepClock:
 
 
 class Progress:
-    """The display of one run, from entering it to `close`. Steps count from 1 over all stages of the run."""
+    """The display of one run, from entering it to `close`. Steps count from 1, over all stages."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Progress:
         heartbeat_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Reports every `report_every` steps; `quiet` leaves the warnings only. `clock` counts seconds."""
+        """Reports every `report_every` steps; with `quiet`, only warnings. `clock` returns seconds."""
         self._report_every = report_every
         self._quiet = quiet
         self._heartbeat_s = heartbeat_s
@@ -88,7 +88,7 @@ class Progress:
         self._step_seconds: deque[float] = deque(maxlen=_ETA_STEPS)
         self._where = ""
         self._began = self._spoke = clock()
-        # reentrant, as a signal handler may speak while its own thread does
+        # reentrant: a signal handler may print while its thread does
         self._lock = threading.RLock()
         self._closed = threading.Event()
         self._heart = threading.Thread(target=self._keep_beating, name="heartbeat", daemon=True)
@@ -104,7 +104,7 @@ class Progress:
         self.close()
 
     def close(self) -> None:
-        """Takes the bar away and ends the sign of life; closing again does nothing."""
+        """Removes the bar and ends the heartbeat; closing again does nothing."""
         self._closed.set()
         if self._heart.is_alive():
             self._heart.join()
@@ -112,7 +112,7 @@ class Progress:
             self._drop_bar()
 
     def phase(self, text: str) -> None:
-        """Says at once what is being done from now on, e.g. `loading builtin:tiny …`."""
+        """Prints what starts now, e.g. `loading builtin:tiny …`; heartbeats repeat it."""
         with self._lock:
             self._where = f'doing="{text}"'
             self.note(text)
@@ -129,8 +129,8 @@ class Progress:
             console.warn(text)
 
     def plan(self, stages: Sequence[tuple[str, int]], watched: Mapping[str, Sequence[str]] | None = None) -> None:
-        """Takes the names and step counts of all stages of the run, and what the task shows of a step or a validation
-        (by the name in a line, the metrics of which one is there); to be called before the first step."""
+        """Sets the names and step counts of all stages, and the task's figures of a step or a validation (by name, the
+        metrics of which the first one present is shown). Call it before the first step."""
         own: Figures = {name: (metrics, ".2f") for name, metrics in (watched or {}).items()}
         with self._lock:
             self._figures = {**_FIGURES, **own, **_SPEED}
@@ -148,7 +148,7 @@ class Progress:
                 self._bar = console.bar(first, self._total, f"0/{self._total}", spinner=True)
 
     def step(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Takes the metrics of a finished step, by the names in metrics.jsonl; missing ones are left out."""
+        """Shows a finished step, whose metrics have the names of metrics.jsonl; missing ones are left out."""
         if "perf/step_s" in metrics:
             self._step_seconds.append(metrics["perf/step_s"])
         position, eta = f"{step}/{self._total}", self._eta(step)
@@ -181,8 +181,7 @@ class Progress:
     def results(
         self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], warnings: Iterable[str] = ()
     ) -> None:
-        """Prints the closing table and, also when quiet, what to know of it; the bar, if there is one, has done its
-        work and goes."""
+        """Removes the bar and prints the closing table, then its warnings, also when quiet."""
         if not self._quiet:
             with self._lock:
                 self._drop_bar()
@@ -192,7 +191,7 @@ class Progress:
             self.warn(text)
 
     def beat(self) -> float:
-        """Prints a sign of life after `heartbeat_s` of silence; returns the seconds until one is due."""
+        """Prints a heartbeat line after `heartbeat_s` of silence; returns the seconds until the next one is due."""
         with self._lock:
             now = self._clock()
             if now - self._spoke >= self._heartbeat_s:
@@ -205,14 +204,14 @@ class Progress:
             wait_s = self.beat()
 
     def _eta(self, step: int) -> dict[str, str]:
-        """Returns the time for the steps after this one, at the mean of the last few; nothing if untimed."""
+        """Returns the time for the remaining steps, at the mean of the last few; empty if no step was timed."""
         if not self._step_seconds:
             return {}
         mean = sum(self._step_seconds) / len(self._step_seconds)
         return {"eta": duration(mean * (self._total - step))}
 
     def _print_row(self, cells: Mapping[str, str]) -> None:
-        """Prints a row of the table above the bar, without the columns that the terminal cannot hold."""
+        """Prints a row of the table above the bar, without the columns that do not fit the terminal."""
         rows = [cells] if self._headed else [{name: name for name in self._widths}, cells]
         self._headed = True
         room = console.console().width
@@ -230,7 +229,7 @@ class Progress:
 
     @contextmanager
     def _speaking(self) -> Iterator[None]:
-        """Holds the stream, with the bar off the screen while something is printed."""
+        """Holds the stream, and takes the bar off the screen while something is printed."""
         with self._lock:
             if self._bar is not None:
                 self._bar.stop()
@@ -241,7 +240,7 @@ class Progress:
 
 
 def _formatted(figures: Figures, metrics: Mapping[str, float]) -> dict[str, str]:
-    """Returns name and text of the figures that the metrics have."""
+    """Returns the figures present in the metrics as texts, by name."""
     found = {name: next((key for key in keys if key in metrics), None) for name, (keys, _) in figures.items()}
     return {name: format(metrics[key], figures[name][1]) for name, key in found.items() if key is not None}
 
@@ -251,6 +250,6 @@ def _pairs(values: Mapping[str, str]) -> str:
 
 
 def _fit(texts: Sequence[str], room: int) -> str:
-    """Returns as many of the texts, from the first, as fit into `room` cells with two between them."""
+    """Returns as many of the texts, from the first, as fit into `room` cells with two spaces between them."""
     ends = accumulate(len(text) + 2 for text in texts)
     return "  ".join(text for text, end in zip(texts, ends, strict=True) if end - 2 <= room)

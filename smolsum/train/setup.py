@@ -192,7 +192,7 @@ def _check_trainable(policy: Policy, config: Config) -> None:
     """Refuse settings that would train nothing, or that contradict the weights' type."""
     if policy.quantised and policy.lora is None:
         raise UsageError(
-            "quantised weights cannot be trained, and there is no adapter to train in their place",
+            "quantised weights cannot be trained without an adapter",
             hint="--set model.adapter=lora, or a model that is not quantised",
         )
     if config.optimizer.precision == "stochastic" and policy.dtype != "bfloat16":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from contextlib import nullcontext
 from dataclasses import replace
 
 import smolsum.policy  # noqa: F401  loads a fast BLAS before MLX
@@ -42,6 +43,13 @@ def needed(chunking: Chunking, widest: Widest) -> float:
     return sum(estimate(SHAPE, config(), chunking, widest).values()) / GB
 
 
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matrix products keep to one thread: more of them would spin while other tests use the cores."""
+    monkeypatch.setattr("smolsum.policy.cpu.streams.blas_threads", lambda count: nullcontext())
+
+
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(
     ("chunking", "prompts", "widest"),
     [

@@ -93,7 +93,7 @@ def test_resume_with_adapters_is_bitwise(finished: Path, data: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model__quantize": 4}, "there is no adapter to train"),
+        ({"model__quantize": 4}, "cannot be trained without an adapter"),
         ({"model__quantize": 3}, "4 or 8 bits"),
         ({"lora__rank": 0}, "must be 1 or more"),
         ({"lora__rank": 4000}, "takes 1 to"),
@@ -113,7 +113,7 @@ def test_what_cannot_be_trained_is_refused(
 
 
 def test_a_setting_of_the_adapter_asks_for_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--set lora.rank=4` is enough, and `model.adapter = none` beside it still says no."""
+    """`--set lora.rank=4` is enough, and `model.adapter = none` next to it still wins."""
     assert main(["train", "--dry-run", "--quiet", "--set=lora.rank=4"]) == 0
     assert 'adapter = "lora"' in capsys.readouterr().out
     assert main(["train", "--dry-run", "--quiet", "--set=lora.rank=4", "--set=model.adapter=none"]) == 0
