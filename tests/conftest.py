@@ -1,6 +1,5 @@
-"""Makes the scripts importable: tests ask the generator of the built-in data for texts. Sets MLX up as the package
-does, before any test imports it: else a run in this process would round otherwise than one in a process of its own.
-Examples of property-based tests have no deadline: what else the machine does is nobody's fault.
+"""Sets MLX up as the package does before any test imports it, so that runs in this process round as runs in a process
+of their own. Property-based tests have no deadline, as other processes may slow the machine down.
 """
 
 from __future__ import annotations

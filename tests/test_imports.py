@@ -1,7 +1,8 @@
-"""What an import brings along, each seen from a process of its own."""
+"""What imports load, each seen from a new process."""
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 
@@ -29,11 +30,12 @@ HEAVY = (
 HELP_BUDGET_MS = 250
 
 
-def loaded(code: str) -> set[str]:
-    """Returns which of the heavy libraries a new process has loaded after running the code."""
+@functools.cache
+def loaded(code: str) -> frozenset[str]:
+    """Returns the heavy libraries that a new process has loaded after running the code."""
     probe = f"{code}\nimport sys\nprint('\\n'.join(sys.modules), file=sys.stderr)"
     run = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
-    return set(HEAVY) & set(run.stderr.splitlines())
+    return frozenset(HEAVY) & frozenset(run.stderr.splitlines())
 
 
 @pytest.mark.parametrize(
@@ -56,16 +58,15 @@ def test_command_line_is_light(line: list[str]) -> None:
 
 @pytest.mark.parametrize("command", ["train", "eval", "baseline", "data"])
 def test_help_lists_tasks(command: str) -> None:
-    """A task that is added appears in the help by itself, which waits for no task."""
+    """A new task appears in the help, which loads no task."""
     code = "import smolsum.tasks\nsmolsum.tasks.NAMES += ('capitals',)\nfrom smolsum.cli.main import main\n"
     probe = f"{code}main(['{command}', '--help'])\nassert 'TASKS' not in vars(smolsum.tasks)"
     run = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
-    told = " ".join(run.stdout.split())
-    assert "tldr, ab-judge, doc-qa, strict-json, capitals." in told
+    assert "tldr, ab-judge, doc-qa, strict-json, capitals." in " ".join(run.stdout.split())
 
 
 def test_dry_run_needs_no_mlx() -> None:
-    """A quiet dry run reads settings at most: it loads nothing that computes."""
+    """A quiet dry run loads nothing that computes."""
     # the data are read with polars
     assert loaded("from smolsum.cli.main import main\nmain(['train', '--dry-run', '--quiet'])") <= {"polars"}
 
@@ -78,7 +79,7 @@ def test_progress_is_light() -> None:
 
 @pytest.mark.parametrize("module", ["runs.paths", "runs.journal", "runs.checkpoints", "runs.reader"])
 def test_run_directory_needs_no_mlx(module: str) -> None:
-    """What reads a run directory works on a machine without MLX."""
+    """Run directories can be read on a machine without MLX."""
     assert not {"mlx", "mlx_lm", "transformers", "datasets"} & loaded(f"import smolsum.{module}")
 
 
@@ -108,12 +109,12 @@ def test_training_needs_no_view() -> None:
 
 @pytest.mark.parametrize("module", ["train.loop", "evaluate.run"])
 def test_deepeval_is_for_the_judge(module: str) -> None:
-    """Training, and evaluating without a judge, load neither the judge nor DeepEval."""
+    """Training, and evaluation without a judge, load neither the judge nor DeepEval."""
     assert not {"deepeval", "smolsum.evaluate.judging"} & loaded(f"import smolsum.{module}")
 
 
 def test_judge_is_quiet() -> None:
-    """DeepEval sends nothing home, prints nothing, and does not read the .env of the working directory, neither when it
+    """DeepEval connects to no server, prints nothing, and does not read .env in the working directory, neither when it
     is imported nor when it measures."""
     code = (
         "import asyncio, os, pathlib, sys, tempfile\n"
@@ -138,8 +139,8 @@ def test_rewards_load_their_library_on_use() -> None:
 
 
 def test_help_is_fast() -> None:
-    """All the work of `smolsum --help` after Python's start stays within its budget, at best of five."""
-    # CPU time, as on a busy machine the clock on the wall measures the neighbours
+    """`smolsum --help` stays within its budget after Python's start, at best of five."""
+    # CPU time, as wall time on a busy machine measures other processes
     code = (
         "import sys, time\nbegan = time.process_time()\nfrom smolsum.cli.main import main\nmain(['--help'])\n"
         "print(1000 * (time.process_time() - began), file=sys.stderr)"

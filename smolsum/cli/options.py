@@ -106,11 +106,10 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         else:
             own.append(_parameter(parameter.name, parameter.annotation, parameter.default))
     takes_invocation = records.pop("invocation", None) is not None
-    shared = [
-        _parameter(field.name, get_type_hints(record, include_extras=True)[field.name], field.default)
-        for record in records.values()
-        for field in fields(record)
-    ]
+    shared = []
+    for record in records.values():
+        hints = get_type_hints(record, include_extras=True)
+        shared += [_parameter(field.name, hints[field.name], field.default) for field in fields(record)]
     parameters = [_parameter("context", typer.Context), *own, *shared, _parameter("debug", DebugFlag, False)]
 
     @wraps(function)
