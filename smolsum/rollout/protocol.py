@@ -25,7 +25,7 @@ T = TypeVar("T")
 class Serving(Struct, frozen=True):
     """The weights that the sender expects a worker to serve; the worker refuses if it serves others. None matches any.
 
-    Every run counts its versions from 0; the checksum tells the weights of two runs apart.
+    Every run counts its versions from 0, so only the checksum distinguishes the weights of two runs.
     """
 
     version: int | None = None
@@ -128,7 +128,7 @@ class Health(Struct, frozen=True, kw_only=True):
     """digest of the vocabulary and the chat template"""
     dtype: str
     instance: str = ""
-    """a random id, which tells this worker from others whatever its URL"""
+    """a random id; the same worker may have several URLs"""
     run: str | None = None
     """the run whose weights it serves"""
     version: int
@@ -177,7 +177,7 @@ CONNECT_S, HEALTH_S = 10.0, 15.0
 
 
 class WorkerError(UnreachableError):
-    """A worker did not do what it was asked to do. Another worker may, or the same one later."""
+    """A worker failed or answered wrongly. Another worker may succeed, or the same one later."""
 
 
 class OtherVersionError(WorkerError):

@@ -67,25 +67,25 @@ class Chat:
         """The longest valid body: a text that fits, with each byte written as an escape."""
         return (1 << 16) + 6 * BYTES_PER_TOKEN * self.service.engine.max_model_len
 
-    async def read(self, asked: dict[str, Any], *, chatting: bool) -> Job:
+    async def read(self, fields: dict[str, Any], *, chatting: bool) -> Job:
         """Check the fields of a body. Raises UsageError for what is not supported."""
-        for name, value in asked.items():
+        for name, value in fields.items():
             if name not in ACCEPTED and not any(_same(value, neutral) for neutral in NEUTRAL.get(name, ())):
                 what = f"{reprlib.repr(name)[1:-1]} = {reprlib.repr(value)}"
                 raise UsageError(f"{what} is not supported: the policy is sampled as it is", hint="leave it out")
-        asked = {k: v for k, v in asked.items() if v is not None}
-        stream, options = asked.get("stream", False), asked.get("stream_options", {})
+        fields = {k: v for k, v in fields.items() if v is not None}
+        stream, options = fields.get("stream", False), fields.get("stream_options", {})
         if not isinstance(stream, bool) or not isinstance(options, dict):
             raise UsageError("stream is not a boolean, or stream_options not an object", hint="leave them out")
-        prompt = await (self._chat(asked.get("messages")) if chatting else self._text(asked.get("prompt")))
+        prompt = await (self._chat(fields.get("messages")) if chatting else self._text(fields.get("prompt")))
         room = self.service.engine.max_model_len - len(prompt)
         if room < 1 or not prompt:
             raise UsageError(f"the prompt has {len(prompt)} tokens", hint=self._fitting())
-        limit = "max_completion_tokens" if "max_completion_tokens" in asked else "max_tokens"
-        most = requests.whole(asked.get(limit, min(room, DEFAULT_TOKENS)), limit, 1, room)
-        terms = SamplingTerms(requests.temperature(asked.get("temperature", 1.0)), most)
-        choices = requests.whole(asked.get("n", 1), "n", 1, MOST_CHOICES)
-        first = requests.whole(asked.get("seed", secrets.randbits(62)), "seed", -(2**63), 2**63 - 1) % 2**62
+        limit = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
+        most = requests.whole(fields.get(limit, min(room, DEFAULT_TOKENS)), limit, 1, room)
+        terms = SamplingTerms(requests.temperature(fields.get("temperature", 1.0)), most)
+        choices = requests.whole(fields.get("n", 1), "n", 1, MOST_CHOICES)
+        first = requests.whole(fields.get("seed", secrets.randbits(62)), "seed", -(2**63), 2**63 - 1) % 2**62
         each = tuple(SampleRequest(str(n), prompt, first + n) for n in range(choices))
         return Job(chatting, stream, bool(options.get("include_usage")), terms, each)
 

@@ -30,31 +30,31 @@ def read(body: bytes, kind: type[T]) -> T:
 
 def rollouts(body: bytes, *, vocabulary: int, max_model_len: int) -> RolloutsBody:
     """Body of POST /v1/rollouts. Raises UsageError with the field that is wrong."""
-    asked = read(body, RolloutsBody)
-    temperature(asked.temperature)
-    most = whole(asked.max_new_tokens, "max_new_tokens", 1, max_model_len)
-    _limit_count("requests", asked.requests)
-    for place, request in enumerate(asked.requests):
+    parsed = read(body, RolloutsBody)
+    temperature(parsed.temperature)
+    most = whole(parsed.max_new_tokens, "max_new_tokens", 1, max_model_len)
+    _limit_count("requests", parsed.requests)
+    for place, request in enumerate(parsed.requests):
         where = f"requests[{place}]"
         prompt = tokens(request.prompt_ids, f"{where}.prompt_ids", vocabulary, least=1)
         _limit_length(where, f"{len(prompt)} tokens and {most} new ones", len(prompt) + most, max_model_len)
-    if len({request.id for request in asked.requests}) < len(asked.requests):
+    if len({request.id for request in parsed.requests}) < len(parsed.requests):
         raise UsageError("two requests have the same id", hint="give each rollout its own id")
-    return asked
+    return parsed
 
 
 def logprobs(body: bytes, *, vocabulary: int, max_model_len: int) -> LogprobsBody:
     """Body of POST /v1/logprobs. Raises UsageError with the field that is wrong."""
-    asked = read(body, LogprobsBody)
-    temperature(asked.temperature)
-    _limit_count("sequences", asked.sequences)
-    for place, sequence in enumerate(asked.sequences):
+    parsed = read(body, LogprobsBody)
+    temperature(parsed.temperature)
+    _limit_count("sequences", parsed.sequences)
+    for place, sequence in enumerate(parsed.sequences):
         where = f"sequences[{place}]"
         prompt = tokens(sequence.prompt_ids, f"{where}.prompt_ids", vocabulary, least=1)
         completion = tokens(sequence.completion_ids, f"{where}.completion_ids", vocabulary, least=1)
         length = len(prompt) + len(completion)
         _limit_length(where, f"{length} tokens", length, max_model_len)
-    return asked
+    return parsed
 
 
 def tokens(value: Any, where: str, vocabulary: int, *, least: int = 0) -> tuple[int, ...]:

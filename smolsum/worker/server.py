@@ -103,7 +103,7 @@ async def _serve(settings: Settings, folder: Path, listener: socket.socket, read
 
 async def _until_failure(server: _Server, engine: Engine, listener: socket.socket) -> None:
     """Serve until `server.stopping`, which cancels open requests. Raises EngineError if the engine cannot be restarted,
-    so that the exit code tells a supervisor."""
+    so that the exit code shows it."""
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     failure, stopping = asyncio.create_task(engine.failed()), asyncio.create_task(server.stopping.wait())
     try:

@@ -57,7 +57,7 @@ class Service:
         self.run: str | None = None
         """the run whose weights are served: `metadata["run"]` of the last update"""
         self.instance = secrets.token_hex(8)
-        """tells this worker from others, whatever its URL"""
+        """a random id; the same worker may have several URLs"""
         self.metrics = WorkerMetrics()
         self.lock = RWLock(engine.most_running)
         self.most_bytes = 0
@@ -230,10 +230,9 @@ def _lora(metadata: Mapping[str, Any], arrays: Mapping[str, Any]) -> LoraConfig 
 
 
 class RWLock:
-    """Lets up to `most` enter together, or one alone: the one who wants to be alone stops the others from entering and
-    waits until those inside have left.
+    """Lets up to `most` tasks hold it together, or one alone.
 
-    For one event loop.
+    A task that wants it alone stops further entries and waits until those inside have left. For one event loop.
     """
 
     def __init__(self, most: int) -> None:

@@ -102,7 +102,7 @@ def until_step(run: Path, step: int, training: subprocess.Popen[str]) -> None:
         time.sleep(0.1)
 
 
-def until_told(run: Path, kind: str, worker: Worker) -> None:
+def until_event(run: Path, kind: str, worker: Worker) -> None:
     """Wait until the run has an event about a worker."""
     deadline = time.monotonic() + 120
     name = worker.url.removeprefix("http://")
@@ -119,7 +119,7 @@ def test_workers_that_die_cost_nothing(workers: list[Worker], tmp_path: Path) ->
     for worker, step in zip(workers, (6, 14), strict=True):
         until_step(run, step, training)
         worker.kill()
-        until_told(run, "worker_down", worker)
+        until_event(run, "worker_down", worker)
         training.send_signal(signal.SIGSTOP)  # or the thirty steps would be over before vLLM is back
         worker.start()
         training.send_signal(signal.SIGCONT)
@@ -139,10 +139,10 @@ def test_workers_that_die_cost_nothing(workers: list[Worker], tmp_path: Path) ->
     ]
     names = {worker.url.removeprefix("http://") for worker in workers}
     assert set(by) == names
-    told = [(event["kind"], event.get("worker")) for event in read_jsonl(run / "events.jsonl")]
+    events = [(event["kind"], event.get("worker")) for event in read_jsonl(run / "events.jsonl")]
     for name in names:
-        assert ("worker_down", name) in told
-        assert told.count(("worker_up", name)) >= 2, told
+        assert ("worker_down", name) in events
+        assert events.count(("worker_up", name)) >= 2, events
         assert by[-STEPS:].count(name) > 0
     for health in served:
         policy = load_policy(str(run / "checkpoints" / f"step-{health['version']:06d}"))

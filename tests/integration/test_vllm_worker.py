@@ -169,8 +169,8 @@ def test_worker(tmp_path: Path) -> None:
             answer = client.post("/v1/rollouts", json={"version": None, "temperature": 1, "max_new_tokens": 2,
                                  "requests": [{"id": "a", "prompt_ids": [5], "seed": 1}]})  # fmt: skip
             assert answer.status_code == 503
-            told = client.get("/health").json()
-            assert "vLLM died" in told["last_error"]
+            health = client.get("/health").json()
+            assert "vLLM died" in health["last_error"]
             pair.ready()
             assert client.get("/health").json()["version"] == pair.version
             assert pair.agrees()
@@ -263,14 +263,14 @@ def test_adapters(tmp_path: Path) -> None:
     lora = LoraConfig(rank=4, keys="self_attn.q_proj,self_attn.v_proj,mlp.down_proj")
     policy = load_policy("builtin:tiny", dtype="float32", lora=lora, seed=3)
     rng = np.random.default_rng(0)
-    told = {"rank": lora.rank, "scale": lora.scale, "layers": lora.layers, "keys": lora.keys}
+    described = {"rank": lora.rank, "scale": lora.scale, "layers": lora.layers, "keys": lora.keys}
     with engine("builtin:tiny", tmp_path / "w", lora_rank=4) as server, face(server) as client:
         pair = Pair(client, policy)
         for version in (1, 2):
             base = served_arrays(policy)
             new = {name: a + 0.02 * rng.standard_normal(a.shape, np.float32) for name, a in base.items()}
             if version == 1:
-                body = delta.anchor(new, version=1, metadata={"lora": told})
+                body = delta.anchor(new, version=1, metadata={"lora": described})
             else:
                 body = delta.encode(base, new, base_version=1, version=2)
             assert client.put("/v1/weights", content=body).json()["weights"] == delta.checksum(new)

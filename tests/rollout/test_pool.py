@@ -1,4 +1,4 @@
-"""Workers that fail, come back and catch up: no rollout is lost, and none is paired with another's prompt."""
+"""Workers that fail, return and catch up: no rollout is lost, and none is paired with the wrong prompt."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ PROBE = [([1, 2], [3, 4])]
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before a worker is tried again."""
+    """Before a failed worker is tried again."""
     monkeypatch.setattr(pool_module, "FIRST_PAUSE_S", 0.05)
 
 
 def version(number: int) -> Version:
-    """Weights of which the scripted worker's log-probs are one value."""
+    """Weights whose first value is the scripted worker's log-prob."""
     weights = np.full(1000, -1.0, np.float32)
     weights[:3] -= number / 64
     return Version(number, {"w": weights}, PROBE, [[float(weights[0])] * 2])
@@ -81,7 +81,7 @@ def workers() -> Iterator[Callable[..., ScriptedWorker]]:
 def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.01)
 
 
@@ -97,7 +97,7 @@ def kinds(pool: Pool) -> list[str]:
 
 
 def test_each_takes_a_share_by_its_speed(workers: Callable[..., ScriptedWorker]) -> None:
-    """Equal shares at first, then as many as its speed says."""
+    """Equal shares at first, then in proportion to speed."""
     slow, fast = workers(delay_s=0.06), workers(delay_s=0.01)
     with pool_of(slow, fast) as pool:
         pool.publish(version(0)).result(timeout=10)
@@ -112,8 +112,8 @@ def test_each_takes_a_share_by_its_speed(workers: Callable[..., ScriptedWorker])
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_work_of_one_that_fails_is_done_by_the_other(fault: str, workers: Callable[..., ScriptedWorker]) -> None:
-    """Whatever it answers; what it had done rightly before counts, and it is told of with a remedy."""
+def test_work_of_a_failing_worker_goes_to_the_other(fault: str, workers: Callable[..., ScriptedWorker]) -> None:
+    """Whatever it answers; its earlier rollouts count, and its error has a hint."""
     bad, good = workers(), workers()
     with pool_of(bad, good, timeout_s=0.5) as pool:
         pool.publish(version(0)).result(timeout=10)
@@ -131,8 +131,8 @@ def test_the_work_of_one_that_fails_is_done_by_the_other(fault: str, workers: Ca
         assert len(set(checked(pool.submit(asked, TERMS, least_version=0), asked).values())) == 2
 
 
-def test_a_worker_that_dies_is_replaced_and_taken_back(workers: Callable[..., ScriptedWorker]) -> None:
-    """Its work goes on elsewhere; back without any weights, it is given all of them."""
+def test_worker_that_dies_is_replaced_and_taken_back(workers: Callable[..., ScriptedWorker]) -> None:
+    """Another worker does its work; when it returns without weights, it gets all of them."""
     doomed, other = workers(delay_s=0.05), workers(delay_s=0.05)
     with pool_of(doomed, other) as pool:
         pool.publish(version(0)).result(timeout=10)
@@ -154,8 +154,8 @@ def test_a_worker_that_dies_is_replaced_and_taken_back(workers: Callable[..., Sc
             back.close()
 
 
-def test_versions_travel_as_patches_and_now_and_then_as_anchors(workers: Callable[..., ScriptedWorker]) -> None:
-    """Both are proven, by checksum and log-probs; what is served is bit for bit what was published."""
+def test_versions_are_sent_as_patches_and_regularly_as_anchors(workers: Callable[..., ScriptedWorker]) -> None:
+    """Both are proven by checksum and log-probs; the served weights are bit for bit the published ones."""
     worker = workers()
     with pool_of(worker, anchor_every=4) as pool:
         for number in range(6):
@@ -166,8 +166,8 @@ def test_versions_travel_as_patches_and_now_and_then_as_anchors(workers: Callabl
         assert [kind for kind, _ in worker.bodies] == ["anchor", "patch", "patch", "anchor", "patch", "patch"]
 
 
-def test_no_rollout_is_sampled_with_weights_that_are_too_old(workers: Callable[..., ScriptedWorker]) -> None:
-    """Work waits for the version that it needs."""
+def test_rollouts_wait_for_the_version_they_need(workers: Callable[..., ScriptedWorker]) -> None:
+    """No rollout is sampled with weights that are too old."""
     worker = workers()
     with pool_of(worker) as pool:
         pool.publish(version(0)).result(timeout=10)
@@ -184,8 +184,8 @@ def test_no_rollout_is_sampled_with_weights_that_are_too_old(workers: Callable[.
 
 
 @pytest.mark.parametrize("fault", ["wrong weights", "wrong log-probs"])
-def test_a_sync_that_cannot_be_proven_takes_the_worker_out(fault: str, workers: Callable[..., ScriptedWorker]) -> None:
-    """The other one goes on alone, until the first one serves what it should."""
+def test_unproven_sync_takes_the_worker_out(fault: str, workers: Callable[..., ScriptedWorker]) -> None:
+    """The other goes on alone until the first serves the right weights."""
     bad, good = workers(), workers()
     with pool_of(bad, good) as pool:
         pool.publish(version(0)).result(timeout=10)
@@ -199,8 +199,8 @@ def test_a_sync_that_cannot_be_proven_takes_the_worker_out(fault: str, workers: 
         until(all_up(pool))
 
 
-def test_one_that_comes_back_as_another_model_is_left_out(workers: Callable[..., ScriptedWorker]) -> None:
-    """With both values and the remedy."""
+def test_worker_that_returns_with_another_model_is_left_out(workers: Callable[..., ScriptedWorker]) -> None:
+    """The error has both values."""
     worker, other = workers(), workers()
     with pool_of(worker, other, timeout_s=0.5) as pool:
         pool.publish(version(0)).result(timeout=10)
@@ -216,8 +216,8 @@ def test_one_that_comes_back_as_another_model_is_left_out(workers: Callable[...,
 @pytest.mark.parametrize(
     "change", [{"max_model_len": "many"}, {"sampling": [1]}, {"version": [1]}, {"state": 3}, {"vocab_size": [50]}]
 )
-def test_nonsense_about_itself_costs_no_run(change: dict[str, object], workers: Callable[..., ScriptedWorker]) -> None:
-    """The other one does all the work; the pool lives."""
+def test_nonsense_in_health_ends_no_run(change: dict[str, object], workers: Callable[..., ScriptedWorker]) -> None:
+    """The other worker does all the work."""
     worker, other = workers(), workers()
     worker.health_changes = change
     with pool_of(worker, other) as pool:
@@ -229,8 +229,8 @@ def test_nonsense_about_itself_costs_no_run(change: dict[str, object], workers: 
         assert f"`$.{next(iter(change))}`" in str(pool.members[0].trouble)
 
 
-def test_a_sick_worker_spends_no_retries_while_another_is_well(workers: Callable[..., ScriptedWorker]) -> None:
-    """It comes back again and again, is tried with one rollout at a time, and never with one that it failed at."""
+def test_failing_worker_uses_up_no_retries_while_another_works(workers: Callable[..., ScriptedWorker]) -> None:
+    """It joins again and again, gets one rollout at a time, and never one that it failed at."""
     sick, slow = workers(), workers(delay_s=0.3)
     with pool_of(sick, slow, retries=2) as pool:
         pool.publish(version(0)).result(timeout=10)
@@ -241,8 +241,8 @@ def test_a_sick_worker_spends_no_retries_while_another_is_well(workers: Callable
         assert sick.asked <= len(asked)
 
 
-def test_workers_that_hang_one_after_the_other(workers: Callable[..., ScriptedWorker]) -> None:
-    """One is tried again while the other is given up: no worker is there all the same, and the clock runs."""
+def test_waiting_time_runs_while_all_workers_hang(workers: Callable[..., ScriptedWorker]) -> None:
+    """Also while one of them is joining again."""
     first, second = workers(), workers()
     with pool_of(first, second, timeout_s=0.6) as pool:
         pool.publish(version(0)).result(timeout=10)
@@ -256,9 +256,9 @@ def test_workers_that_hang_one_after_the_other(workers: Callable[..., ScriptedWo
         assert "workers_lost" in kinds(pool)
 
 
-def test_two_runs_at_one_worker_never_take_each_others_rollouts(workers: Callable[..., ScriptedWorker]) -> None:
-    """Each has a version of the same number there: every rollout is sampled with the weights of the run that it is for,
-    though the two take the worker from each other."""
+def test_two_runs_at_one_worker_get_their_own_rollouts(workers: Callable[..., ScriptedWorker]) -> None:
+    """Their versions have the same number, and they replace each other's weights; every rollout is sampled with the
+    weights of its own run."""
     worker = workers(delay_s=0.002)
     mine, other = version(1), replace(version(2), number=1)
     with pool_of(worker) as a, pool_of(worker) as b:
@@ -277,8 +277,8 @@ def test_two_runs_at_one_worker_never_take_each_others_rollouts(workers: Callabl
             assert set(mark) == {checksum(other.arrays)}
 
 
-def test_without_any_worker_the_pool_waits_and_says_so(workers: Callable[..., ScriptedWorker]) -> None:
-    """The clock runs until one is back."""
+def test_pool_without_workers_waits_and_reports_it(workers: Callable[..., ScriptedWorker]) -> None:
+    """The waiting time runs until one is back."""
     worker = workers()
     with pool_of(worker) as pool:
         pool.publish(version(0)).result(timeout=10)
@@ -297,8 +297,8 @@ def test_without_any_worker_the_pool_waits_and_says_so(workers: Callable[..., Sc
             back.close()
 
 
-def test_a_rollout_that_always_fails_ends_in_an_error(workers: Callable[..., ScriptedWorker]) -> None:
-    """After its retries, with the last reason; it does not go round for ever."""
+def test_rollout_that_always_fails_ends_in_an_error(workers: Callable[..., ScriptedWorker]) -> None:
+    """After its retries, with the last reason."""
     worker = workers()
     with pool_of(worker, retries=2) as pool:
         pool.publish(version(0)).result(timeout=10)
@@ -309,8 +309,8 @@ def test_a_rollout_that_always_fails_ends_in_an_error(workers: Callable[..., Scr
             ticket.result.result(timeout=10)
 
 
-def test_a_wrong_token_is_refused_by_name(workers: Callable[..., ScriptedWorker]) -> None:
-    """An address where nobody listens, as well."""
+def test_unreachable_worker_is_named(workers: Callable[..., ScriptedWorker]) -> None:
+    """With its URL, a hint and exit code 3."""
     worker = workers()
     worker.close()
     with pool_of(worker) as pool:

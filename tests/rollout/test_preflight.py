@@ -1,4 +1,4 @@
-"""What must be the same at both ends, and how it is said when it is not."""
+"""What must be equal at both ends, and the errors if it is not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEALTH: dict[str, Any] = FACTS | {
 EXPECTED = Expected(FACTS, 500)
 
 
-def test_the_same_policy_passes() -> None:
+def test_same_policy_passes() -> None:
     """Further facts do not matter."""
     check("http://w", Health(**HEALTH | {"engine": "vllm"}), EXPECTED)
     check("http://w", Health(**HEALTH | {"sampling": {"top_k": -1}}), EXPECTED)
@@ -38,8 +38,8 @@ def test_the_same_policy_passes() -> None:
         ({"max_model_len": 499}, "takes 499 tokens .* up to 500 are needed"),
     ],
 )
-def test_what_differs_is_named_with_both_values(change: dict[str, Any], words: str) -> None:
-    """And with the remedy."""
+def test_difference_is_named_with_both_values(change: dict[str, Any], words: str) -> None:
+    """And with a hint."""
     with pytest.raises(UsageError, match=words) as caught:
         check("http://w", Health(**HEALTH | change), EXPECTED)
     assert caught.value.hint
@@ -55,8 +55,8 @@ def test_what_differs_is_named_with_both_values(change: dict[str, Any], words: s
         (float("nan"), "bfloat16", False),
     ],
 )
-def test_log_probs_prove_the_weights(off: float, dtype: str, passes: bool) -> None:
-    """Up to what rounding explains."""
+def test_logprobs_prove_the_weights(off: float, dtype: str, passes: bool) -> None:
+    """Up to the tolerance of the type."""
     ours = [[-1.0, -2.0], [-3.0]]
     theirs = [[value + off for value in row] for row in ours]
     if passes:

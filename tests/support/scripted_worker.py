@@ -1,5 +1,5 @@
-"""A worker over real HTTP that samples nothing: tokens follow from prompt and seed, so that a wrong pairing shows, and
-it can be told to misbehave."""
+"""A worker over real HTTP without a model: tokens follow from prompt and seed, so that a wrong pairing shows; it can
+misbehave in many ways."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ FACTS = {"architecture": "qwen2", "vocab_size": VOCABULARY, "tokenizer": "abc", 
 
 
 def completion(prompt_ids: list[int] | tuple[int, ...], seed: int, most: int) -> list[int]:
-    """What every such worker samples: tokens that tell the prompt and the seed, then EOS."""
+    """What every such worker samples: a token from the prompt, one from the seed, then EOS."""
     ids = [1 + prompt_ids[0] % (VOCABULARY - 1), 1 + seed % (VOCABULARY - 1)]
     return ([*ids, EOS])[:most]
 
 
 class ScriptedWorker:
-    """Serves on a port of its own until closed. `fault` says how it misbehaves from now on; `asked` counts rollouts."""
+    """Serves on its own port until closed. `fault` says how it misbehaves from now on; `asked` counts requests."""
 
     def __init__(self, *, port: int = 0, delay_s: float = 0.0) -> None:
         self.fault: str | None = None
         self.delay_s, self.asked, self.sampled = delay_s, 0, 0
         self.version, self.weights, self.arrays = 0, "", dict[str, Any]()
         self.health_changes: dict[str, Any] = {}
-        self.hangs = False  # in whatever it is asked
-        self.weights_asked: list[str] = []  # that were served when rollouts were sampled
+        self.hangs = False  # in every request
+        self.weights_asked: list[str] = []  # checksums served when rollouts were sampled
         self.bodies: list[tuple[str, int]] = []
         self._socket = socket.create_server(("127.0.0.1", port))
         self.port = self._socket.getsockname()[1]
@@ -57,13 +57,13 @@ class ScriptedWorker:
         self._thread.start()
 
     def close(self) -> None:
-        """Go away, with whatever is under way."""
+        """Stop at once; open requests fail."""
         self._server.should_exit = self._server.force_exit = True
         self._thread.join()
         self._socket.close()
 
     def restart(self) -> ScriptedWorker:
-        """A new one at the same port, that knows nothing."""
+        """A new one at the same port, without weights."""
         self.close()
         return ScriptedWorker(port=self.port, delay_s=self.delay_s)
 
@@ -163,4 +163,4 @@ FAULTS = (
     "refuses", "hangs", "trickles", "truncates", "fewer", "prose", "other id", "twice", "outside", "no numbers",
     "other length", "no end", "other version", "errors", "deep", "strange id", "huge log-probs",
 )  # fmt: skip
-"""ways to answer rollouts wrongly"""
+"""wrong answers to a request for rollouts"""

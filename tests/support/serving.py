@@ -1,4 +1,4 @@
-"""Workers that really serve: in a thread of this process, or in a process of their own."""
+"""Real workers: in a thread of this process, or in their own process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from smolsum.worker.service import Service
 
 @contextmanager
 def face(engine: Engine, *, token: str | None = None) -> Iterator[httpx.Client]:
-    """The HTTP face of an engine on a free port, and a client of it that bears no token."""
+    """The HTTP API of an engine on a free port; yields a client without a token."""
     started: list[Any] = []
     ready = threading.Event()
 
@@ -50,7 +50,7 @@ def face(engine: Engine, *, token: str | None = None) -> Iterator[httpx.Client]:
     thread = threading.Thread(target=lambda: asyncio.run(run()))
     thread.start()
     try:
-        ready.wait()  # an engine has a deadline of its own
+        ready.wait()  # the engine has its own deadline
         assert started, "the engine did not start"
         with httpx.Client(base_url=f"http://127.0.0.1:{started[1]}", timeout=60) as client:
             yield client
@@ -62,7 +62,7 @@ def face(engine: Engine, *, token: str | None = None) -> Iterator[httpx.Client]:
 
 @contextmanager
 def process(*arguments: str, log: Path, **environment: str) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
-    """`smolsum serve-worker` with these arguments on a free port, once it has told its URL; stderr goes to `log`."""
+    """`smolsum serve-worker` with these arguments on a free port, once it has printed its URL; stderr goes to `log`."""
     command = [sys.executable, "-m", "smolsum", "serve-worker", "--port", "0", *arguments]
     with log.open("w") as stderr:
         worker = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Patches give back every bit, and refuse what they were not made for."""
+"""Patches restore every bit, and refuse other bases."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def versions(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @given(versions())
-def test_round_trip(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    """Any bits of any type arrive as they were, in a patch and in an anchor."""
+def test_patch_and_anchor_restore_every_bit(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    """Of any type."""
     base, new = pair
     before = {k: v.tobytes() for k, v in base.items()}
     patch = delta.encode(base, new, base_version=3, version=4)
@@ -64,8 +64,8 @@ def test_round_trip(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("spread", [1, 50])
-def test_special_values(kind: Any, spread: int) -> None:
-    """NaN, infinities and -0.0 turn into each other and back, among few and among many changes."""
+def test_special_floats_are_restored(kind: Any, spread: int) -> None:
+    """NaN, infinities and -0.0 change into each other, among few and among many changes."""
     a = np.repeat(np.array(SPECIAL).astype(kind), len(SPECIAL) * spread)
     b = a.copy()
     b[::spread] = np.tile(np.array(SPECIAL).astype(kind), len(SPECIAL))
@@ -73,7 +73,7 @@ def test_special_values(kind: Any, spread: int) -> None:
     assert same_bits(delta.apply({"w": a}, patch), {"w": b})
 
 
-def test_long_gaps() -> None:
+def test_distant_changes_are_restored() -> None:
     """Changes far apart, at both ends, and 255 and 510 values apart."""
     base = np.zeros(2_000_000, np.uint16)
     new = base.copy()
@@ -85,7 +85,7 @@ def test_long_gaps() -> None:
 
 def test_neighbours_are_one_step_apart() -> None:
     """The next float up is one step away, across powers of two and across zero too: all steps look alike, so they
-    take no room."""
+    compress to almost nothing."""
     rng = np.random.default_rng(0)
     base = rng.standard_normal(100_000, dtype=np.float32)
     base[:1000] = np.float32(-1e-45)
@@ -95,7 +95,7 @@ def test_neighbours_are_one_step_apart() -> None:
     assert len(delta.encode({"w": base}, {"w": up}, base_version=0, version=1)) < 2000
 
 
-def test_update_is_small() -> None:
+def test_patch_of_an_update_is_small() -> None:
     """bfloat16 weights after one update of 2e-6 on float32 masters: at most 5 % of the weights' bytes."""
     rng = np.random.default_rng(0)
     masters = rng.standard_normal((1000, 2000), dtype=np.float32) * np.float32(0.02)
@@ -120,8 +120,8 @@ def small() -> tuple[dict[str, Any], dict[str, Any]]:
 @pytest.mark.parametrize("whole", [False, True])
 @settings(max_examples=300)
 @given(data=st.data())
-def test_damage_is_seen(whole: bool, data: st.DataObject) -> None:
-    """Whichever byte is changed, whatever is cut off or added: nothing is applied."""
+def test_damaged_patch_is_refused(whole: bool, data: st.DataObject) -> None:
+    """With any byte changed, cut off or added."""
     base, new = small()
     patch = delta.anchor(new, version=1) if whole else delta.encode(base, new, base_version=0, version=1)
     place, flip = data.draw(st.integers(0, len(patch) - 1)), data.draw(st.integers(1, 255))
@@ -134,7 +134,7 @@ def test_damage_is_seen(whole: bool, data: st.DataObject) -> None:
 
 @given(st.integers(0, 239), st.sampled_from(["all", "none", "some"]))
 def test_other_base_is_refused(place: int, name: str) -> None:
-    """A base that differs in a single value, in whichever tensor, is refused."""
+    """Even if it differs in a single value."""
     base, new = small()
     patch = delta.encode(base, new, base_version=0, version=1)
     base[name].reshape(-1)[place] += 1
@@ -143,7 +143,7 @@ def test_other_base_is_refused(place: int, name: str) -> None:
 
 
 def test_other_tensors_are_refused() -> None:
-    """Other names, shapes or types: no patch is made, and none is applied."""
+    """Other names, shapes or types: no patch is encoded, and none applied."""
     base, new = small()
     patch = delta.encode(base, new, base_version=0, version=1)
     others = [
@@ -162,14 +162,13 @@ def test_other_tensors_are_refused() -> None:
 
 
 def test_unknown_types_are_refused() -> None:
-    """Objects are never written, and so never read."""
+    """Objects are never encoded."""
     with pytest.raises(delta.PatchError):
         delta.anchor({"w": np.array([object()])}, version=1)
 
 
-def test_metadata_and_checksum() -> None:
-    """What goes with the weights arrives; the checksum does not depend on the order of names, but on every bit, shape
-    and name."""
+def test_header_has_metadata_and_checksum() -> None:
+    """The checksum depends on every bit, shape and name, but not on the order of names."""
     _, new = small()
     header = delta.read(delta.anchor(new, version=9, metadata={"adapter": {"rank": 8}}))
     assert (header.kind, header.base_version, header.version) == ("anchor", None, 9)

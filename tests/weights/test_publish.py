@@ -1,4 +1,4 @@
-"""From the version that a worker has to the newest."""
+"""The patches from a worker's version to the newest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from smolsum.weights.publish import Published, Publisher, Version
 
 
 def version(number: int, changed: int) -> Version:
-    """Of 10,000 values `changed` a version have moved by one step of float32."""
+    """10,000 values, of which each version moves `changed` by one step of float32."""
     weights = np.linspace(0.5, 1.0, 10_000, dtype=np.float32)
     for n in range(number):
         part = np.random.default_rng(n).choice(10_000, changed, replace=False)
@@ -32,8 +32,8 @@ def applied(base: Any, bodies: list[bytes]) -> Any:
     return base
 
 
-def test_who_missed_some_is_given_what_it_missed() -> None:
-    """Patch after patch, in order, bit for bit; who has nothing, or something unknown, is given all."""
+def test_missed_patches_are_sent_in_order() -> None:
+    """They lead to the newest bit for bit; a worker with an unknown version gets an anchor."""
     publisher = Publisher(anchor_every=50, metadata={"run": "a"})
     *_, newest = history(publisher, 5, changed=20)
     target = version(4, 20).arrays["w"].tobytes()
@@ -47,7 +47,7 @@ def test_who_missed_some_is_given_what_it_missed() -> None:
 
 
 def test_patches_are_kept_while_they_are_smaller_than_the_weights() -> None:
-    """So that their memory is bounded, and catching up never costs more than starting anew."""
+    """This bounds their memory, and catching up never costs more than an anchor."""
     publisher = Publisher(anchor_every=500, metadata={})
     *_, newest = history(publisher, 60, changed=2_000)
     assert 1 <= len(newest.patches) < 59
@@ -55,16 +55,16 @@ def test_patches_are_kept_while_they_are_smaller_than_the_weights() -> None:
     assert [delta.read(body).kind for body in publisher.bodies(newest, 0)] == ["anchor"]
 
 
-def test_now_and_then_everybody_is_given_all() -> None:
-    """Every so many versions no patch leads to the newest."""
+def test_anchors_are_sent_regularly() -> None:
+    """Every `anchor_every` versions no patch leads to the newest."""
     publisher = Publisher(anchor_every=3, metadata={})
     found = history(publisher, 7, changed=5)
     assert [bool(published.patches) for published in found] == [False, True, False, True, True, False, True]
     assert set(found[4].patches) == {2, 3}
 
 
-def test_a_version_is_known_by_its_weights() -> None:
-    """The number alone proves nothing: another run counts as well."""
+def test_version_is_recognised_by_its_checksum() -> None:
+    """The number alone does not: other runs use the same numbers."""
     publisher = Publisher(anchor_every=50, metadata={})
     first, _ = history(publisher, 2, changed=5)
     assert publisher.knows(0, first.weights)

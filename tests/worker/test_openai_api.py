@@ -41,12 +41,12 @@ def test_chat_answers_with_the_policys_text(worker: httpx.Client, folder: Path) 
     policy = load_policy(str(folder), dtype="float32")
     prompt = encode_chat(policy, MESSAGES)
     (here,) = generate(policy.model, [prompt], [[3, 4]], eos_ids=policy.eos_ids, temperature=1, max_new_tokens=20)
-    told = chat(worker, n=2).json()
+    found = chat(worker, n=2).json()
     expected = [policy.tokenizer.decode(list(c.token_ids), skip_special_tokens=True) for c in here]
-    assert [choice["message"]["content"] for choice in told["choices"]] == expected
-    assert [choice["finish_reason"] for choice in told["choices"]] == [c.finish_reason for c in here]
-    assert told["usage"]["prompt_tokens"] == len(prompt)
-    assert told["usage"]["completion_tokens"] == sum(len(c.token_ids) for c in here)
+    assert [choice["message"]["content"] for choice in found["choices"]] == expected
+    assert [choice["finish_reason"] for choice in found["choices"]] == [c.finish_reason for c in here]
+    assert found["usage"]["prompt_tokens"] == len(prompt)
+    assert found["usage"]["completion_tokens"] == sum(len(c.token_ids) for c in here)
     (model,) = worker.get("/v1/models").json()["data"]
     assert (model["id"], model["owned_by"], model["created"] > 10**9) == ("m", "smolsum", True)
 

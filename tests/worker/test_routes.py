@@ -100,21 +100,21 @@ def test_logprobs_are_the_policys(worker: httpx.Client, folder: Path) -> None:
     """Scores are those of the policy, at the temperature."""
     policy = load_policy(str(folder), dtype="float32")
     body = {"sequences": [{"prompt_ids": PROMPT, "completion_ids": [4, 8, 2]}], "temperature": 0.7}
-    told = worker.post("/v1/logprobs", json=body).json()
+    found = worker.post("/v1/logprobs", json=body).json()
     expected = group_logprobs(policy.model, PROMPT, [[4, 8, 2]], temperature=0.7)[0][0].tolist()
-    assert told["version"] == 0
-    assert told["logprobs"][0] == pytest.approx(expected, abs=1e-4)
+    assert found["version"] == 0
+    assert found["logprobs"][0] == pytest.approx(expected, abs=1e-4)
 
 
 def test_health_describes_the_worker(worker: httpx.Client, folder: Path) -> None:
     """Who the worker is and what it serves."""
-    told = worker.get("/health").json()
+    found = worker.get("/health").json()
     policy = load_policy(str(folder), dtype="float32")
-    assert told["weights"] == delta.checksum(served_arrays(policy))
+    assert found["weights"] == delta.checksum(served_arrays(policy))
     facts = {"state": "ready", "engine": "mlx", "architecture": "qwen2", "vocab_size": VOCABULARY, "dtype": "float32"}
     facts |= {"version": 0, "run": None, "max_model_len": 256, "max_new_tokens": 255, "queue": 0, "last_error": None}
-    assert {key: told[key] for key in facts} == facts
-    assert told["sampling"]["top_p"] == 1
+    assert {key: found[key] for key in facts} == facts
+    assert found["sampling"]["top_p"] == 1
 
 
 def test_weights_are_served_bit_for_bit(worker: httpx.Client, folder: Path) -> None:
@@ -122,9 +122,9 @@ def test_weights_are_served_bit_for_bit(worker: httpx.Client, folder: Path) -> N
     base = served_arrays(load_policy(str(folder), dtype="float32"))
     one, two, other = shifted(base, 1), shifted(base, 2), shifted(base, 3)
     first = delta.encode(base, one, base_version=0, version=1)
-    told = put(worker, first).json()
-    assert (told["version"], told["weights"]) == (1, delta.checksum(one))
-    assert told["seconds"] > 0
+    found = put(worker, first).json()
+    assert (found["version"], found["weights"]) == (1, delta.checksum(one))
+    assert found["seconds"] > 0
     served = worker.get("/health").json()["weights"]
     assert served == delta.checksum(one)
 
@@ -138,14 +138,14 @@ def test_weights_are_served_bit_for_bit(worker: httpx.Client, folder: Path) -> N
     foreign = delta.anchor({"w": np.zeros(3, np.float32)}, version=9)
     assert refused(put(worker, foreign), 422, "not in")
     assert refused(put(worker, delta.anchor(two, version=0)), 409, "version 0")
-    told = worker.get("/health").json()
-    assert (told["version"], told["weights"]) == (1, served)
+    found = worker.get("/health").json()
+    assert (found["version"], found["weights"]) == (1, served)
 
     answer = put(worker, delta.anchor(two, version=5))
     assert (answer.status_code, answer.json()["version"]) == (200, 5)
     assert put(worker, delta.anchor(other, version=0, metadata={"run": "another"})).json()["version"] == 0
-    told = worker.get("/health").json()
-    assert (told["run"], told["version"], told["weights"]) == ("another", 0, delta.checksum(other))
+    found = worker.get("/health").json()
+    assert (found["run"], found["version"], found["weights"]) == ("another", 0, delta.checksum(other))
 
 
 def test_rollouts_name_their_version(worker: httpx.Client, folder: Path) -> None:
@@ -203,12 +203,12 @@ def test_adapters_replace_the_model_and_back(folder: Path) -> None:
     """Only adapters are sent; a worker goes from the whole model to adapters, to others, and back."""
     lora = LoraConfig(rank=2)
     trained = load_policy(str(folder), dtype="float32", lora=lora)
-    told = {"rank": 2, "scale": lora.scale, "layers": lora.layers, "keys": lora.keys}
+    found = {"rank": 2, "scale": lora.scale, "layers": lora.layers, "keys": lora.keys}
     one, two = adapters(trained, 1), adapters(trained, 2)
     with face(engine(folder)) as worker:
         whole = shifted(served_arrays(load_policy(str(folder), dtype="float32")))
         assert put(worker, delta.anchor(whole, version=1)).is_success
-        assert put(worker, delta.anchor(one, version=2, metadata={"lora": told})).json()["weights"] == delta.checksum(
+        assert put(worker, delta.anchor(one, version=2, metadata={"lora": found})).json()["weights"] == delta.checksum(
             one
         )
         assert put(worker, delta.encode(one, two, base_version=2, version=3)).json()["weights"] == delta.checksum(two)
@@ -219,7 +219,7 @@ def test_adapters_replace_the_model_and_back(folder: Path) -> None:
         expected = group_logprobs(trained.model, PROMPT, [[4, 8, 2]])[0][0].tolist()
         assert worker.post("/v1/logprobs", json=body).json()["logprobs"][0] == pytest.approx(expected, abs=1e-4)
         assert refused(put(worker, delta.anchor(one, version=4, metadata={"lora": {"rank": 2}})), 422, "adapters")
-        assert refused(put(worker, delta.anchor(one, version=4, metadata={"lora": told | {"rank": 999}})), 422, "rank")
+        assert refused(put(worker, delta.anchor(one, version=4, metadata={"lora": found | {"rank": 999}})), 422, "rank")
         assert put(worker, delta.anchor(whole, version=4)).json()["weights"] == delta.checksum(whole)
 
 
