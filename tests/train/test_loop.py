@@ -31,6 +31,16 @@ def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs / "whole"
 
 
+@pytest.fixture(scope="module")
+def seeded(finished: Path, data: Path) -> Path:
+    """A short run of another seed next to the finished one, on a copy of its data."""
+    runs = finished.parent
+    shutil.copytree(data, runs / "posts")
+    steps = {"stages__length__steps": 1, "stages__quality__steps": 1}
+    assert main([*arguments(runs / "posts", runs, "seeded", **steps), "--seed=7"]) == 0
+    return runs / "seeded"
+
+
 def wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
     """Wait until the run has written this step's metrics."""
     deadline = time.monotonic() + 120
@@ -76,18 +86,6 @@ def test_run_directory_holds_everything(finished: Path) -> None:
     assert json.loads((finished / "run.json").read_text())["steps"] == {"length": 5, "quality": 3}
 
 
-def test_last_line_on_stdout_is_the_run_directory(
-    finished: Path, capsys: pytest.CaptureFixture[str], data: Path
-) -> None:
-    """`RUN=$(smolsum train ...)` works, and the closing table is narration."""
-    runs = finished.parent
-    assert main([*arguments(data, runs, "again"), "--plain"]) == 0
-    out, err = capsys.readouterr()
-    assert out == f"{runs / 'again'}\n"
-    assert "after quality" in err
-    assert "on target" in err
-
-
 def test_stages_of_an_equal_run_are_reused(finished: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Another quality signal starts from the length stage that is there, and says so."""
     runs = finished.parent
@@ -99,17 +97,20 @@ def test_stages_of_an_equal_run_are_reused(finished: Path, data: Path, capsys: p
     assert [row["step"] for row in read_jsonl(run / "metrics.jsonl")] == [6, 7, 8]
 
 
-def test_another_seed_reuses_nothing(finished: Path, data: Path) -> None:
+def test_another_seed_reuses_nothing(seeded: Path) -> None:
     """A stage is only the same if everything that decides its weights is the same."""
-    runs = finished.parent
-    assert main([*arguments(data, runs, "seeded", stages__length__steps=1, stages__quality__steps=1), "--seed=7"]) == 0
-    assert "stage_reused" not in events(runs / "seeded")
+    assert "stage_reused" not in events(seeded)
 
 
-def test_config_of_a_run_repeats_it(finished: Path, tmp_path: Path) -> None:
-    """`--config` on a run's own config.toml gives the same weights and metrics in another place."""
+def test_config_of_a_run_repeats_it(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--config` on a run's config.toml gives the same weights and metrics in another place. `RUN=$(smolsum train ...)`
+    works, and the closing table is narration."""
     config = str(finished / "config.toml")
-    assert main(["train", "--config", config, "--runs-dir", str(tmp_path), "--name", "twin"]) == 0
+    assert main(["train", "--config", config, "--runs-dir", str(tmp_path), "--name", "twin", "--plain"]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{tmp_path / 'twin'}\n"
+    assert "after quality" in err
+    assert "on target" in err
     assert learned(tmp_path / "twin") == learned(finished)
     assert weights(tmp_path / "twin", 8) == weights(finished, 8)
 
@@ -193,14 +194,11 @@ def test_damaged_checkpoint_is_passed_over(finished: Path, tmp_path: Path, capsy
     assert weights(run, 8) == weights(finished, 8)
 
 
-def test_changed_data_refuses_to_resume(
-    finished: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_changed_data_refuses_to_resume(seeded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Resume is exact or refuses: other posts are another run."""
-    moved = tmp_path / "posts"
-    shutil.copytree(data, moved)
-    assert main(arguments(moved, tmp_path, "moved", stages__length__steps=1, stages__quality__steps=1)) == 0
-    shutil.copyfile(moved / "validation.parquet", moved / "train.parquet")
+    shutil.copytree(seeded, tmp_path / "moved", symlinks=True)
+    posts = seeded.parent / "posts"
+    shutil.copyfile(posts / "validation.parquet", posts / "train.parquet")
     assert main(["train", "--resume", "moved", "--runs-dir", str(tmp_path)]) == 2
     assert "began with another data" in capsys.readouterr().err
 
