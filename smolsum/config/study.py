@@ -1,4 +1,4 @@
-"""What a run is in the study's words: its model, its strategy and its reward configuration."""
+"""The study's words for a run: its model, its strategy and its reward configuration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NAMED = 3
 
 
 def model_name(path: str) -> str:
-    """The last part of a model's path or hub id."""
+    """Returns the last part of a model's path or hub id."""
     return PurePosixPath(path.rstrip("/")).name.rpartition(":")[2] or path
 
 
@@ -50,8 +50,8 @@ def strategy_of(config: Mapping[str, Any]) -> str:
 
 
 def reward_of(config: Mapping[str, Any]) -> str:
-    """Returns the reward configuration of a run's last stage: `meteor-rouge`; weights other than 1 are in the name.
-    More signals than a name has room for are counted."""
+    """Returns the reward configuration of a run's last stage, such as `meteor-rouge`, with weights other than 1. If a
+    name has no room for the signals, it has their number."""
     rewards = dict(list(config["stages"].values())[-1]["rewards"])
     quality = {name: weight for name, weight in rewards.items() if name != "length"}
     if not quality:
@@ -64,5 +64,5 @@ def reward_of(config: Mapping[str, Any]) -> str:
 
 
 def label_of(signals: Sequence[str]) -> str:
-    """The study's name for quality signals in whatever order, or their names joined."""
+    """Returns the study's name for quality signals in any order, or else their names joined."""
     return next((label for label, known in REWARDS.items() if set(known) == set(signals)), "-".join(signals))

@@ -1,7 +1,7 @@
-"""Charts as SVG text: pure functions of numbers. Colours are CSS classes, so that a page decides light and dark.
+"""Charts as SVG text: pure functions of numbers. Colours are CSS classes, so that the page decides light and dark.
 
-A drawing is as wide as its place, up to a width at which its text is that of the page. Text is 11 units high in a
-drawing of 310 or 400, so that it can be read on a phone.
+A drawing fills its place, up to the width at which its text is as large as the page's. Text is 11 units high in a
+drawing of 310 or 400 units, so that it can be read on a phone.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from html import escape
 from typing import TypeAlias
 
 WIDTH, PANEL = 400.0, 310.0
-"""of a drawing, and of one of several that stand beside or below one another"""
+"""widths of a drawing, and of one of several that are placed next to or below each other"""
 REM = 13.0
 """units in 1 rem at a drawing's full width"""
 COLOURS = 8
-"""series that are told apart by colour; later ones repeat them with other strokes"""
+"""series with a colour of their own; later ones repeat the colours with other strokes"""
 STROKES = ("", " dashed", " dotted", " mixed")
 LETTER = 6.1
 """mean width of a letter of text"""
@@ -43,12 +43,12 @@ class Plot:
 
 
 def panels(panels: Sequence[Plot], names: Sequence[str], *, x_title: str = "step") -> tuple[str, ...]:
-    """A drawing for each panel, each with its own y axis, and one of their legend. `names` fixes the colours."""
+    """Returns a drawing for each panel, with its own y axis, and one of their legend. `names` fixes the colours."""
     return tuple(_svg(content, height, alt, PANEL) for content, height, alt in _pieces(panels, names, x_title))
 
 
 def lines(panels: Sequence[Plot], names: Sequence[str], *, alt: str, x_title: str = "step") -> str:
-    """The same in one drawing, two beside each other, for where a page cannot set them itself."""
+    """Returns the same in one drawing, two panels a row, for pages that cannot place them."""
     parts, y, row = [], 0.0, 0.0
     for place, (content, height, _) in enumerate(_pieces(panels, names, x_title)):
         if place % 2 == 0:
@@ -70,8 +70,8 @@ def _pieces(panels: Sequence[Plot], names: Sequence[str], x_title: str) -> list[
 def scatter(
     series: Sequence[PlotSeries], *, alt: str, x_title: str, y_title: str, front: Sequence[tuple[float, float]] = ()
 ) -> str:
-    """Points by series; `front` is joined by steps, from the left. Series of one point each are numbered, as there
-    may be more of them than colours."""
+    """Returns points by series; steps join `front` from the left. Series of one point each are numbered, as there may
+    be more of them than colours."""
     if all(len(one.values) == 1 for one in series):
         series = [replace(one, name=f"{place} {one.name}") for place, one in enumerate(series, start=1)]
     names = [one.name for one in series]
@@ -82,7 +82,7 @@ def scatter(
 
 
 def heat(names: Sequence[str], values: Sequence[Sequence[float]], *, alt: str) -> str:
-    """A square of numbers in [-1, 1]: green above 0, red below, grey where there is none (NaN)."""
+    """Returns a square of numbers in [-1, 1]: green above 0, red below, grey for NaN."""
     label, size = 78.0, 74.0
     parts = []
     for row, name in enumerate(names):
@@ -100,7 +100,7 @@ def heat(names: Sequence[str], values: Sequence[Sequence[float]], *, alt: str) -
 
 
 def bars(names: Sequence[str], parts: Sequence[str], shares: Sequence[Sequence[float]], *, alt: str) -> str:
-    """A name with a bar below it, cut into `parts` by their shares in [0, 1]; what is missing to 1 stays blank."""
+    """Returns a bar below each name, cut into `parts` by their shares in [0, 1]; the rest up to 1 stays blank."""
     drawn = []
     for row, name in enumerate(names):
         y, x = row * 36.0, 0.0
@@ -120,7 +120,8 @@ def bars(names: Sequence[str], parts: Sequence[str], shares: Sequence[Sequence[f
 
 
 def spans(names: Sequence[str], values: Sequence[tuple[float, float, float]], *, alt: str) -> str:
-    """A dot a name with a line from low to high, on one axis; `values` are (middle, low, high), all finite."""
+    """Returns a dot for each name with a line from low to high, on one axis; `values` are (middle, low, high), all
+    finite."""
     label = min(270.0, max((len(name) for name in names), default=0) * LETTER + 10)
     axis = ticks(min(low for _, low, _ in values), max(high for _, _, high in values))
     left, bottom = label + 8, 22.0 * len(names)
@@ -187,8 +188,8 @@ def _plot(
         if dots:
             circles = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2"/>' for x, y in inside)
             parts.append(f'<g class="dot {colour}"><title>{escape(one.name)}</title>{circles}</g>')
-            if len(inside) == 1 and (told := one.name.split()[0]).isdigit():
-                labels.append((told, inside[0]))
+            if len(inside) == 1 and (name := one.name.split()[0]).isdigit():
+                labels.append((name, inside[0]))
         elif inside:
             path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in inside)
             parts.append(f'<path class="line {colour}" d="{path}"><title>{escape(one.name)}</title></path>')
@@ -196,12 +197,12 @@ def _plot(
 
 
 def _labels(labels: Sequence[tuple[str, tuple[float, float]]], frame: Box) -> str:
-    """Short texts beside their points: each at the nearest place that is off the points and the other texts, with a
-    thin line to its point where that is not beside it."""
+    """Short texts near their points: each at the nearest place that covers neither points nor other texts, with a thin
+    line to its point if that is far."""
     dots = [(x - 3.2, y - 3.2, x + 3.2, y + 3.2) for _, (x, y) in labels]
     taken, parts = list(dots), []
-    for told, (x, y) in labels:
-        wide, tall = len(told) * LETTER + 1, 9.0
+    for name, (x, y) in labels:
+        wide, tall = len(name) * LETTER + 1, 9.0
         places = [
             (x + reach * math.cos(turn * math.pi / 8), y - reach * math.sin(turn * math.pi / 8))
             for reach in range(11, 111, 5)
@@ -214,7 +215,7 @@ def _labels(labels: Sequence[tuple[str, tuple[float, float]]], frame: Box) -> st
         a, b = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
         if math.dist((a, b), (x, y)) > 16:
             parts.append(f'<path class="grid" d="M{x:.1f} {y:.1f}L{a:.1f} {b:.1f}"/>')
-        parts.append(_text(a, b + 4, told, "middle"))
+        parts.append(_text(a, b + 4, name, "middle"))
     return "".join(parts)
 
 
@@ -227,7 +228,7 @@ def _meet(one: Box, other: Box) -> bool:
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers from at or below `low` to at or above `high`, two at least."""
+    """Returns at least two round numbers from at or below `low` to at or above `high`."""
     if high - low < 1e-12 * max(1.0, abs(high)):
         pad = abs(high) * 0.1
         low, high = (low - pad, high + pad) if pad else (0.0, 1.0)
@@ -243,7 +244,7 @@ def _tick(value: float) -> str:
 
 
 def _legend(names: Sequence[str], top: float, width: float, left: float = 8.0) -> tuple[str, float]:
-    """The names with their colours, as many a row as fit, and the height of it."""
+    """The names with their colours, in rows, and the height of them all."""
     x, y, parts = left, top + 10, []
     for place, name in enumerate(names):
         wide = len(name) * LETTER + 30

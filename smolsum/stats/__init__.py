@@ -1,7 +1,5 @@
-"""From two or more evaluations to what may be said about their difference.
-
-Every difference here is b - a: the treatment (b, given second) minus the baseline (a, given first), as in the study.
-"""
+"""Tests between the scores of evaluations. Every difference is b - a: the treatment (given second) minus the baseline
+(given first), as in the study."""
 
 from smolsum.stats.paired import Alternative, PairedResult, paired_ttest
 

@@ -1,4 +1,4 @@
-"""The comparisons that `smolsum stats` makes, each as a report of rows."""
+"""The comparisons of `smolsum stats`, each as a report of rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from smolsum.stats.paired import (
 from smolsum.stats.render import Report, ResultSection, Row, figure
 from smolsum.stats.seeds import MixedResult, compare_runs
 
-_ASIDE = {
+_NOTE_TEXTS = {
     "identical": "a and b are equal in every pair",
     "constant": "every pair differs by the same amount",
     "too few": "fewer than two pairs are complete",
@@ -31,10 +31,10 @@ _ASIDE = {
 
 @dataclass(frozen=True)
 class Options:
-    """What holds for every test of a report."""
+    """Options of every test of a report."""
 
     metrics: tuple[str, ...] = ()
-    """none: all that every file has"""
+    """empty for all metrics that every file has"""
     alternative: Alternative = "two-sided"
     matched: bool = False
     seed: int = 0
@@ -42,7 +42,7 @@ class Options:
 
 
 def paired(a: Arm, b: Arm, options: Options) -> Report:
-    """Returns b - a in every metric, with the checks beside the t-test."""
+    """Returns b - a in every metric: the t-test and its checks."""
     check_comparable([a, b])
     results, rows = [], []
     for metric in shared_metrics([a, b], options.metrics):
@@ -91,7 +91,7 @@ def paired(a: Arm, b: Arm, options: Options) -> Report:
 
 
 def against_baseline(baseline: Arm, sides: Sequence[Arm], options: Options) -> Report:
-    """Returns each side minus the baseline in every metric, p values adjusted over all of them together."""
+    """Returns each arm minus the baseline in every metric, p values adjusted over all of them."""
     everyone = [baseline, *sides]
     check_comparable(everyone)
     metrics = shared_metrics(everyone, options.metrics)
@@ -108,7 +108,7 @@ def against_baseline(baseline: Arm, sides: Sequence[Arm], options: Options) -> R
     sections = []
     for metric in metrics:
         of_metric = [row for row in rows if row["metric"] == metric]
-        # pairs that are left out change the baseline's mean from row to row
+        # left-out pairs change the baseline's mean from row to row
         gaps = any(row["missing"] for row in of_metric)
         columns = ("run", *(("mean_a",) if gaps else ()), "mean_b", "delta", "t", "p", "p_holm", "p_bh", "d_z")
         title = metric if gaps else f"{metric}, baseline {figure(of_metric[0]['mean_a'])}"
@@ -238,4 +238,4 @@ def _notes(options: Options, rows: Sequence[Row], several: bool) -> list[str]:
 
 
 def _asides(rows: Sequence[Row], *keys: str) -> list[str]:
-    return [f"{', '.join(row[key] for key in keys)}: {_ASIDE[row['note']]}" for row in rows if row["note"]]
+    return [f"{', '.join(row[key] for key in keys)}: {_NOTE_TEXTS[row['note']]}" for row in rows if row["note"]]

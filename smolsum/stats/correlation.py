@@ -1,4 +1,4 @@
-"""How metrics go together over examples."""
+"""Correlations of metrics over examples."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from smolsum.stats.paired import constant
 
 @dataclass(frozen=True)
 class Correlation:
-    """Two metrics over all examples of all evaluations; r is NaN where one of them does not vary."""
+    """Two metrics over all examples of all evaluations; r is NaN if one of them does not vary."""
 
     x: str
     y: str
     n: int
     missing: int
     r: float
-    """Pearson's r of all rows pooled"""
+    """Pearson's r of all rows together"""
     r_within: float
-    """the same of deviations from each evaluation's mean"""
+    """Pearson's r of the deviations from each evaluation's mean"""
 
 
 def correlate(frames: Sequence[pl.DataFrame], metrics: Sequence[str]) -> list[Correlation]:

@@ -11,17 +11,17 @@ from scipy import stats
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Returns p values adjusted by Holm's step-down method (Holm 1979): the chance of one false find or more is held.
+    """Returns p values adjusted by Holm's step-down method (Holm 1979), which controls the family-wise error rate.
 
-    The k-th smallest of m is multiplied by m - k + 1, and none is smaller than the one before it. NaN is no test: it
-    stays NaN and does not count in m.
+    The k-th smallest of m is multiplied by m - k + 1, and each is at least the one before it. NaN stays NaN and does
+    not count in m.
     """
     return _over_tests(p_values, _holm)
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
-    """Returns p values adjusted by Benjamini and Hochberg (`scipy.stats.false_discovery_control`): the share of false
-    finds among the finds is held. NaN as in `holm`."""
+    """Returns p values adjusted by Benjamini and Hochberg (`scipy.stats.false_discovery_control`), which controls the
+    false discovery rate. NaN as in `holm`."""
     return _over_tests(p_values, lambda p: np.asarray(stats.false_discovery_control(p, method="bh")))
 
 

@@ -1,7 +1,5 @@
-"""Tests of one metric on paired examples; every difference is b - a.
-
-A pair of which a side is None, NaN or infinite is left out of the metric (pairwise deletion) and counted.
-"""
+"""Tests of one metric on paired examples; every difference is b - a. A pair with None, NaN or infinity is left out
+(pairwise deletion) and counted."""
 
 from __future__ import annotations
 
@@ -29,17 +27,17 @@ _BATCH_NUMBERS = 2_000_000
 # differences that vary by no more than the rounding of their own values (in units of their size) do not vary
 _ROUNDING = 64 * float(np.finfo(np.float64).eps)
 LARGEST = 1e70
-"""in size: what is done to differences takes their fourth power"""
+"""the largest absolute value: the tests take fourth powers of differences"""
 
 
 @dataclass(frozen=True)
 class PairedResult:
-    """A paired t-test. What cannot be had is NaN, and `note` says why."""
+    """A paired t-test. Undefined values are NaN, and `note` says why."""
 
     n: int
     """complete pairs"""
     missing: int
-    """pairs left out, as a side was None, NaN or infinite"""
+    """pairs left out: a value is None, NaN or infinite"""
     mean_a: float
     mean_b: float
     delta: float
@@ -64,7 +62,7 @@ class PairedResult:
 
 @dataclass(frozen=True)
 class CrossChecks:
-    """The same question asked with weaker assumptions; NaN where it has no answer."""
+    """Tests of the same question with weaker assumptions; NaN where they are undefined."""
 
     wilcoxon_p: float
     """signed ranks, zero differences dropped; exact for small n without ties or zeros, else normal approximation"""
@@ -98,7 +96,7 @@ def paired_ttest(a: Values, b: Values, *, alternative: Alternative = "two-sided"
 
 
 def ttest_of(x: NDArray[np.float64], y: NDArray[np.float64], missing: int, alternative: Alternative) -> PairedResult:
-    """Returns `paired_ttest` of pairs that are known to be complete; `missing` is passed on."""
+    """Returns `paired_ttest` of complete pairs; `missing` is passed on to the result."""
     n = len(x)
     nan = math.nan
     mean_a, mean_b = (float(v.mean()) if n else nan for v in (x, y))
@@ -185,7 +183,7 @@ def smallest_detectable(standard_error: float, df: float, *, alternative: Altern
     """Returns the true difference that the t-test at 5 % would find with a probability of 80 % (noncentral t).
 
     `standard_error` is that of the mean difference, `df` its degrees of freedom. A distance, so never negative. NaN
-    where there is no spread to judge by.
+    without spread.
     """
     if not (standard_error > 0 and df > 0):
         return math.nan
@@ -204,7 +202,7 @@ def smallest_detectable(standard_error: float, df: float, *, alternative: Altern
 
 
 def complete_pairs(a: Values, b: Values) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
-    """Returns the pairs of which both sides are finite, and how many are not; UsageError for unequal lengths, and for
+    """Returns the pairs with two finite values, and the number of the others; UsageError for unequal lengths, and for
     numbers above `LARGEST`."""
     x, y = (np.array(list(values), dtype=np.float64) for values in (a, b))
     if x.ndim != 1 or x.shape != y.shape:
@@ -221,7 +219,7 @@ def complete_pairs(a: Values, b: Values) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def constant(values: NDArray[np.float64], scale: float) -> bool:
-    """Whether the values are equal but for the rounding of numbers as large as `scale`."""
+    """Whether the values are equal up to the rounding of numbers as large as `scale`."""
     return bool(np.ptp(values) <= _ROUNDING * scale)
 
 
@@ -237,14 +235,13 @@ def _note(x: NDArray[np.float64], y: NDArray[np.float64]) -> Note:
 
 
 def _rounding(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What rounding of its own two values can have made of each difference: one huge pair blurs no other."""
+    """The rounding error of each difference, from its own two values: one huge pair does not affect the others."""
     size: NDArray[np.float64] = np.maximum(np.abs(x), np.abs(y))
     return _ROUNDING * size
 
 
 def _tied(d: NDArray[np.float64], rounding: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The differences, those of a size made equal that differ by their rounding alone, and 0 where it is all they
-    are."""
+    """The differences, with sizes made equal that differ only by rounding, and 0 for rounding alone."""
     nothing = np.abs(d) <= rounding
     size, rounding = np.where(nothing, 0.0, np.abs(d)), np.where(nothing, 0.0, rounding)
     order = np.argsort(size, kind="stable")

@@ -31,7 +31,7 @@ class ResultSection:
 
 @dataclass(frozen=True)
 class Report:
-    """Rows of unrounded numbers, and how a person wants to see them."""
+    """Rows of unrounded numbers, with the sections that show them."""
 
     kind: str
     head: dict[str, Any]
@@ -42,12 +42,12 @@ class Report:
 
 
 def show(report: Report, form: Format) -> None:
-    """Prints a report to stdout. CSV has no room for notes: they go to stderr."""
+    """Prints a report to stdout; the notes of CSV go to stderr."""
     {"table": _table, "md": _markdown, "csv": _csv, "json": _json}[form](report)
 
 
 def figure(value: float | int | None) -> str:
-    """Returns a number as short as it stays useful, at most four decimals; `-` for None and NaN."""
+    """Returns a number with at most four decimals; `-` for None and NaN."""
     if value is None or math.isnan(value):
         return "-"
     if isinstance(value, int) or math.isinf(value):
@@ -59,7 +59,7 @@ def figure(value: float | int | None) -> str:
 
 
 def signed(value: float | None) -> str:
-    """Returns `figure` with its sign, but for 0."""
+    """Returns `figure` with a plus sign for positive numbers."""
     text = figure(value)
     return f"+{text}" if value is not None and value > 0 else text
 
@@ -116,7 +116,7 @@ _INTERVALS = {
 
 
 def _cells(section: ResultSection) -> tuple[list[str], list[list[str]]]:
-    """A section's column titles and rows of text; columns that are empty throughout are left out."""
+    """A section's column titles and rows of text, without optional columns that are empty."""
     titles, columns = [], []
     for key in section.columns:
         if key in _INTERVALS:
@@ -192,5 +192,5 @@ def _json(report: Report) -> None:
 
 
 def _finite(row: Row) -> Row:
-    """The row with null for what JSON has no number for: NaN, and the open end of a one-sided interval."""
+    """The row with null for NaN and infinities, which JSON cannot hold."""
     return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in row.items()}

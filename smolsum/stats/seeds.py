@@ -1,14 +1,14 @@
-"""Several runs on a side, such as seeds of one configuration: what holds for these runs, and for their like.
+"""Tests between arms of several runs, such as seeds of one configuration.
 
-A mean over seeds alone treats the trained models as all there are. Here examples and runs are both samples, in a
-crossed design (every run answers every example), and the variance of the difference has a part from each:
+A test of the means over seeds says nothing about other seeds. Here examples and runs are both samples, in a crossed
+design (every run answers every example), and the variance of the difference has a part from each:
 
-    V = var(d) / n + sum over sides of max(0, MS_run - MS_rest) / (n S)
+    V = var(d) / n + sum over arms of max(0, MS_run - MS_rest) / (n S)
 
-with d the differences of the per-example means, n examples, S runs on a side, and the mean squares of the two-way
-table runs x examples without replication. With one side that is the quasi-F test of Clark (1973, "The language-as-
-fixed-effect fallacy"), and of reader studies (Dorfman, Berbaum and Metz 1992). Degrees of freedom: Satterthwaite
-(1946). A part that comes out negative counts as 0, which errs on the side of caution.
+with d the differences of the per-example means, n examples, S runs in an arm, and the mean squares of the two-way
+table runs x examples without replication. With one arm of several runs that is the quasi-F test of Clark (1973, "The
+language-as-fixed-effect fallacy"), and of reader studies (Dorfman, Berbaum and Metz 1992). Degrees of freedom:
+Satterthwaite (1946). A negative part counts as 0, which is conservative.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from smolsum.stats.paired import CONFIDENCE, Alternative, PairedResult, constant
 
 @dataclass(frozen=True)
 class MixedResult:
-    """A comparison of two sides of one run or more."""
+    """A comparison of two arms of one run or more."""
 
     result: PairedResult
-    """t, p and interval for runs like these; with one run a side, or runs that do not differ, the plain t-test"""
+    """t, p and interval for runs like these; the plain t-test for single runs and for runs that do not differ"""
     these_runs: PairedResult
-    """the t-test of the per-example means: these very runs, on other examples"""
+    """the t-test of the per-example means: these runs, on other examples"""
     run_sd_a: float
     """standard deviation between the runs' means, divisor S - 1; NaN for one run"""
     run_sd_b: float
@@ -44,13 +44,13 @@ def compare_runs(
 ) -> MixedResult:
     """Returns the comparison of runs `b_SN` with runs `a_SN` (runs x examples, examples in the same order).
 
-    An example that any run lacks (NaN, infinite) is left out and counted. `matched`: the k-th runs of both sides belong
-    together (same rewards, another strategy), and what they share cancels; UsageError unless there are as many of each.
+    An example without a finite value in each run is left out and counted. `matched`: the k-th runs of both arms belong
+    together (same rewards, another strategy), and what they share cancels; UsageError unless both have as many runs.
     """
     if matched and len(a_SN) != len(b_SN):
         raise UsageError(
             f"matched runs come in pairs, not {len(a_SN)} against {len(b_SN)}",
-            hint="give both sides as many runs, in the same order",
+            hint="give both sides the same number of runs, in the same order",
         )
     kept = np.isfinite(a_SN).all(axis=0) & np.isfinite(b_SN).all(axis=0)
     a, b = a_SN[:, kept], b_SN[:, kept]
@@ -66,7 +66,7 @@ def _run_sd(x_SN: NDArray[np.float64]) -> float:
 
 
 def _run_variance(x_SN: NDArray[np.float64]) -> list[tuple[float, float]]:
-    """What a side's choice of runs adds to the variance of its mean: (variance, degrees of freedom) of each term."""
+    """What the choice of runs adds to the variance of an arm's mean: (variance, degrees of freedom) of each term."""
     runs, n = x_SN.shape
     if runs < 2 or n < 2:
         return []
