@@ -4,7 +4,7 @@ models/       a model with the data and the step sizes that suit it; `[stage_def
               of that name, whichever strategy has them
 strategies/   the stages of a run, for tasks without strategies of their own; in `rewards` the word "quality" stands for
               the signals of --reward
-profiles/     everything else; `default` lies under every run
+profiles/     everything else; every run starts from `default`
 tasks/        what a task adds to these: the keys are the fields of `TaskPresets`
 
 To add a preset, add a file, or a table to the file of a task. It opens with a comment that names the table of the study
@@ -192,7 +192,7 @@ def _lower(sentence: str) -> str:
 
 
 def _folder(kind: str) -> Traversable:
-    """In the package where it was built into a wheel, else beside it, at the top of the repository."""
+    """Inside the package in a wheel, otherwise next to it, at the top of the repository."""
     packed = resources.files("smolsum") / "presets"
     root = packed if packed.is_dir() else Path(str(packed)).parents[1] / "presets"
     return root / kind
@@ -205,7 +205,7 @@ def names_for(task: ConfigurableTask, kind: str) -> tuple[str, ...]:
 
 
 def find_preset(task: ConfigurableTask, name: str) -> tuple[str, str]:
-    """Returns kind and name of a preset; UsageError with the nearest name where there is none."""
+    """Returns kind and name of a preset; UsageError with the nearest name for an unknown one."""
     for kind in KINDS:
         if name in names_for(task, kind):
             return kind, name
@@ -215,8 +215,8 @@ def find_preset(task: ConfigurableTask, name: str) -> tuple[str, str]:
 
 
 def read_for(task: ConfigurableTask, kind: str, name: str) -> list[Entry]:
-    """Returns the entries of a preset, each with the source `preset KIND/NAME`: what is shipped for all tasks, over it
-    (for a model) the task's defaults, over those what the task has under this name."""
+    """Returns the entries of a preset, each with the source `preset KIND/NAME`, later ones override earlier ones: the
+    shared preset, for a model the task's defaults, and the task's own preset of this name."""
     shipped = read_preset(kind, name) if kind != "strategies" and name in preset_names(kind) else []
     own = _own(task, kind).get(name, {})
     return shipped + (task_defaults(task) if kind == "models" else []) + entries(own, f"preset {kind}/{name}")

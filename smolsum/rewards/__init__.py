@@ -1,10 +1,9 @@
-"""The reward signals that any task can offer, by name; a task adds its own (`Task.signals`).
+"""The reward signals that any task can offer, by name; a task adds its own (`TaskRewards.signals`).
 
-To add one: write `rewards/<name>.py` with a pure function on plain values (the evaluation calls it too) and a
-scorer of the `Scorer` type (`signal.py`) beside it, then add one line to `REWARDS`. A scorer sees the whole step at
-once, so that it may call a judge or depend on the batch; it returns P lists of G values, in the order of the groups and
-their rollouts, and `None` for a value that could not be computed (never 0, which would be a judgement). Importing this
-package loads none of the metric libraries: a scorer imports its own on first use.
+To add one, write `rewards/<name>.py` with a pure function on plain values, which evaluation calls too, and a `Scorer`
+(`combine.py`) next to it, and add a line to `REWARDS`. A scorer gets the whole step at once, so that it can call a
+judge or depend on the batch. It returns P lists of G values in the order of the groups and their rollouts, None for a
+value that could not be computed: missing is never 0. Import metric libraries inside the functions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A soft punishment for coming close to the token limit.
-
-How far a completion is from the target length, in tokens as they were sampled.
-"""
+"""Rewards of length in sampled tokens: distance from a target, and a soft punishment close to the token limit."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ an abbreviation ("Mr." here is two tokens).
 nltk looks up synonyms of words that are already stemmed, so "auto" finds "car" but "automobile" (stem
 "automobil") does not. That is kept: the score is nltk's.
 
-Finding a WordNet database that nltk can read; never downloads one.
+WordNet is found among nltk's own data and the system's databases; it is never downloaded.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ LEXICOGRAPHER_FILES = (
 
 @dataclass(frozen=True)
 class Lexicon:
-    """What METEOR asks for synonyms, passed to nltk in place of its corpus reader."""
+    """Where METEOR looks up synonyms, passed to nltk instead of its corpus reader."""
 
     kind: Literal["wordnet", "exact+stem"]
     source: str
-    """"nltk data", the database's directory, or "" when there is none."""
+    """"nltk data", the database's directory, or "" without one."""
     refused: tuple[str, ...]
     """One clause for each database that was there but could not be used."""
     synsets: Callable[[str], Sequence[Any]]
@@ -82,7 +82,7 @@ def find_lexicon() -> Lexicon:
             return Lexicon("wordnet", source, tuple(refused), _cached_synsets(load()))
         except _NotInstalled:
             continue
-        # whatever a damaged or forbidden database makes nltk raise is a reason to name it and look further
+        # nltk raises many things for a damaged or forbidden database: name it and look further
         except Exception as error:
             refused.append(f"{source}: {str(error) or type(error).__name__}")
     return Lexicon("exact+stem", "", tuple(refused), lambda word: ())
@@ -98,7 +98,7 @@ def lexnames() -> str:
 
 
 class _NotInstalled(Exception):
-    """There is nothing at this place, which is no fault."""
+    """There is no database at this place, which is not an error."""
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Callable[[], Any]]]:

@@ -1,6 +1,5 @@
-"""Sentence BLEU (Papineni et al. 2002), as `sacrebleu` computes it.
-
-ROUGE-L: the longest common subsequence of words (Lin 2004), as `rouge_score` computes it.
+"""Overlap with the reference: ROUGE-L, the longest common subsequence of words (Lin 2004), as `rouge_score` computes
+it, and sentence BLEU (Papineni et al. 2002), as `sacrebleu` does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The tasks by name. To add one: write `tasks/<name>.py` with a `TASK` (`task.py` says what is in it); add its name.
+"""The tasks by name. To add one, write `tasks/<name>.py` with a `TASK` (see `base.py`) and add its name to `NAMES`.
 
-`TASKS` is made when it is first asked for: `--help` lists the names, and waits for none of what tasks import.
+`TASKS` is made on first use, so that `--help` lists the names without importing the tasks.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     TASKS: dict[str, Task]
 
 NAMES = ("tldr", "ab-judge", "doc-qa", "strict-json")
-"""of all tasks; `strict-json` is the module `strict_json`"""
+"""the names of all tasks; `strict-json` is the module `strict_json`"""
 DEFAULT_TASK = "tldr"
-"""meant where no task is named"""
+"""the task of a command that names none"""
 
 
 def __getattr__(name: str) -> dict[str, Task]:

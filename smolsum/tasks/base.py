@@ -46,8 +46,8 @@ def own_instruction(task: TaskConfig, text: str) -> TaskConfig:
 
 
 def with_instruction(task: TaskConfig, text: str, known: str) -> TaskConfig:
-    """The settings with `text` as the system prompt. UsageError for a single word, which is none of the `known`
-    variants."""
+    """The settings with `text` as the system prompt. UsageError for a single word, since the variants
+    that are `known` are handled before."""
     if len(text.split()) < 2:
         raise UsageError(f"no prompt {text!r}", hint=f"give {known}, or a whole instruction")
     return replace(task, system_prompt=text)
@@ -125,7 +125,7 @@ class ErrorKind:
     name: str
     meaning: str
     shown: Callable[[MetricRow], bool | None]
-    """a row with its metrics, and the judge's if there was one; None where the row cannot tell"""
+    """a row with its metrics, and the judge's if there was one; None where the row does not show it"""
 
 
 def mean(rows: Sequence[MetricRow], name: str) -> float | None:
@@ -161,8 +161,8 @@ class TaskEvaluation:
 
     measurer: Callable[[Sequence[Split], Config], Measure] = measure_signals
     """makes the function that measures one example, from its split, and from all splits where `needs_all_splits`; by
-    default the values of the signals. A column `passed`, 1 where an example is right and else 0, tells rescued from
-    regressed examples"""
+    default the values of the signals. A column `passed`, 1 where an example is right and else 0, separates
+    rescued from regressed examples"""
     needs_all_splits: bool = False
     """whether measuring one split needs the others, to know all that any post states"""
     measures: Callable[[Config], dict[str, Any]] = lambda config: config.task.measures

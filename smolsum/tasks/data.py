@@ -1,6 +1,6 @@
 """Prompts and their references, from the package, a local directory, the hub or a generator, checked row by row.
 
-A split is one file (or the shards of one) wherever it comes from: `builtin:NAME`, a directory that holds
+A split is one file (or its shards): of `builtin:NAME`, a directory that holds
 `<split>.jsonl`, `<split>.json` (one object a line), `<split>.parquet` or, as a hub snapshot does,
 `data/<split>-00000-of-00001.parquet`, or a hub id `owner/name`.
 """
@@ -17,7 +17,7 @@ import xxhash
 
 from smolsum.config.sections import DataConfig
 from smolsum.errors import UsageError
-from smolsum.tasks.readers import Row, kind_of, nearest_name, read_rows
+from smolsum.tasks.readers import PlacedRow, kind_of, nearest_name, read_rows
 
 ID_COLUMN = "id"
 
@@ -40,15 +40,15 @@ class Split:
     examples: tuple[Example, ...]
     fingerprint: str
     left_out: str = ""
-    """what the task could not use of the data, and why, in the words of a warning"""
+    """which data the task could not use, and why, as a warning"""
 
 
 def load_split(data: DataConfig, split: str, *, references: bool = True) -> Split:
     """Returns the split `train`, `validation` or `test`, read under the name that `data` gives it.
 
     Without `references` the column of completions is not read. Ids come from an `id` column if there is one, else they
-    are `<split>-<row>`, rows counted from 1. UsageError for input the user has to mend, UnreachableError for a hub that
-    does not answer.
+    are `<split>-<row>`, rows counted from 1. UsageError for wrong input, UnreachableError for a hub that does not
+    answer.
     """
     names = {"train": data.train_split, "validation": data.validation_split, "test": data.test_split}
     if split not in names:
@@ -59,20 +59,20 @@ def load_split(data: DataConfig, split: str, *, references: bool = True) -> Spli
 
 
 def generated_split(name: str, examples: Iterable[Example], left_out: str = "") -> Split:
-    """A split of examples that a task made, from its seed or from data of which some may be `left_out`, fingerprinted
-    as one that was read. Ids must be unique."""
+    """A split of examples that a task made from a seed, or from data of which some may be `left_out`, with a
+    fingerprint like one that was read. Ids must be unique."""
     made = tuple(examples)
     return Split(name, made, _fingerprint(made), left_out)
 
 
 def overlap(a: Split, b: Split) -> list[str]:
-    """Returns the posts that stand in both splits, word for word, each once and in the order of `a`."""
+    """Returns the posts that are in both splits, word for word, each once and in the order of `a`."""
     known = {example.source for example in b.examples}
     return list(dict.fromkeys(example.source for example in a.examples if example.source in known))
 
 
-def _examples(rows: Sequence[Row], data: DataConfig, split: str, has_references: bool) -> Iterator[Example]:
-    """The rows as examples; the first that breaks a rule ends the reading with its place."""
+def _examples(rows: Sequence[PlacedRow], data: DataConfig, split: str, has_references: bool) -> Iterator[Example]:
+    """The rows as examples. UsageError with the place of the first row that breaks a rule."""
     has_ids = any(ID_COLUMN in row for _, row in rows)
     used = {data.prompt_column, *([data.completion_column] if has_references else []), ID_COLUMN}
     seen: dict[str, str] = {}
@@ -112,7 +112,7 @@ def _column(row: Mapping[str, Any], where: str, column: str, setting: str, taken
 
 
 def _texts(values: Sequence[Any], what: str) -> tuple[str, ...]:
-    """Returns `values` as they are, once each is known to be text that a tokenizer can take."""
+    """Returns `values` unchanged. UsageError unless each is text that a tokenizer accepts."""
     problem = "" if values else "is an empty list"
     for value in values:
         if not isinstance(value, str):
@@ -145,7 +145,7 @@ def _fingerprint(examples: Iterable[Example]) -> str:
 
 
 def _canonical(value: Any) -> Any:
-    """Returns `value` without what Parquet's columns add: nulls for absent keys, 3.0 for a 3 among floats."""
+    """Returns `value` without what Parquet's columns add: nulls for absent keys, and 3.0 for a 3 among floats."""
     if isinstance(value, dict):
         return {key: _canonical(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):

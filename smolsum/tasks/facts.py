@@ -4,7 +4,7 @@ A data set may carry, for each post, the facts it states, as mappings with three
 
     kind    what sort of fact ("name", "relation", "place", "amount", "event" …)
     forms   the words that state it ("Noah"; "last Friday"; "denied" or "denies")
-    who     for a fact about somebody: the words for that person ("Noah", "brother", "he"), else empty
+    who     for a fact about a person: the words for that person ("Noah", "brother", "he"), else empty
 
 The counting knows no template and no grammar. It reads a text from left to right, and these are its rules:
 
@@ -12,11 +12,11 @@ The counting knows no template and no grammar. It reads a text from left to righ
    places), or a number or sum of money, whether known or not.
 2. A mention is right if its form is one of the post's own, else wrong. A form that several facts share is
    right if any of them fits.
-3. For a fact about somebody, the nearest person before the mention (a known name or relation, I, she, he)
-   must be in `who`, else the statement is wrong: the post tells of somebody else who did that.
+3. For a fact about a person, the nearest person before the mention (a known name or relation, I, she, he)
+   must be in `who`, else the statement is wrong: in the post another person did that.
 4. A capitalised word inside a sentence that is neither a mention nor part of a form of the post's is wrong:
-   a garbled name. (At the start of a sentence it cannot be told from any other word.)
-5. What is said twice counts once, right or wrong: repetition is counted by `proxies`.
+   a garbled name. (At the start of a sentence any word is capitalised.)
+5. What is said twice counts once, right or wrong: `text_metrics` counts repetition.
 
 So a paraphrase states nothing, and an exchange of two sums that the post names both goes unseen.
 """
@@ -61,15 +61,15 @@ class FactVocabulary:
 
     @cached_property
     def people(self) -> frozenset[str]:
-        """The forms that name a person, as `_key` writes them."""
-        return frozenset(_key(form) for kind in PERSON_KINDS for form in self.forms.get(kind, ()))
+        """The forms that name a person, as `spelling` writes them."""
+        return frozenset(spelling(form) for kind in PERSON_KINDS for form in self.forms.get(kind, ()))
 
     @cached_property
     def kinds(self) -> dict[str, frozenset[str]]:
-        """The kinds of each form, as `_key` writes it."""
+        """The kinds of each form, as `spelling` writes it."""
         found: dict[str, frozenset[str]] = {}
         for kind, forms in self.forms.items():
-            for form in map(_key, forms):
+            for form in map(spelling, forms):
                 found[form] = found.get(form, frozenset()) | {kind}
         return found
 
@@ -89,7 +89,7 @@ class _Fact:
     kind: str
     forms: frozenset[str]
     keys: frozenset[str]
-    """the forms as `_key` writes them"""
+    """the forms as `spelling` writes them"""
     who: frozenset[str]
     """likewise"""
 
@@ -97,7 +97,7 @@ class _Fact:
 def vocabulary(facts: Iterable[Sequence[Mapping[str, Any]]]) -> FactVocabulary:
     """Returns the forms of all facts, of which `facts` holds one list a post.
 
-    Give the posts of every split, so that a form is known wherever it stands. UsageError for what is no fact.
+    Give the posts of every split, so that a form is known wherever it stands. UsageError for anything but facts.
     """
     forms: dict[str, set[str]] = {}
     for post in facts:
@@ -110,7 +110,7 @@ def count_facts(text: str, facts: Sequence[Mapping[str, Any]], vocabulary: FactV
     """Returns how much of `facts`, the post's own, `text` states rightly, states wrongly and leaves out.
 
     `right` and `missing` add up to the number of facts; `wrong` counts distinct statements, by the rules of
-    the module. UsageError for what is no fact.
+    the module. UsageError for anything but facts.
     """
     post = _read(facts)
     parts = {part for fact in post for key in fact.keys for part in key.split()}
@@ -147,21 +147,16 @@ def statements(text: str, vocabulary: FactVocabulary) -> list[Statement]:
     return found
 
 
-def spelling(form: str) -> str:
-    """A form as `Statement` spells it."""
-    return _key(form)
-
-
 def _mentions(
     text: str, parts: set[str], vocabulary: FactVocabulary, *, names: bool = True
 ) -> Iterator[tuple[str, str]]:
     """What the text states, each with the nearest person before it ("" for none).
 
-    `parts` are the words of the post's own forms: capitals make no other name of those; without `names`, of none.
+    `parts` are the words of the post's own forms, which are never other names; without `names` no word is.
     """
     person = ""
     for match in vocabulary.scanner.finditer(text):
-        said = _key(match[0])
+        said = spelling(match[0])
         if match.lastgroup != "word":
             yield said, person
             if said in vocabulary.people:
@@ -179,7 +174,7 @@ def _is_name(word: re.Match[str]) -> bool:
 
 
 def _read(column: Sequence[Mapping[str, Any]]) -> list[_Fact]:
-    """A post's facts, once they are known to be some; data sets of a user's own may hold anything."""
+    """A post's facts. UsageError for anything else, since users' data may hold anything."""
     facts = []
     for fact in column if isinstance(column, list | tuple) else [column]:
         if not (
@@ -192,8 +187,8 @@ def _read(column: Sequence[Mapping[str, Any]]) -> list[_Fact]:
                 f"not a fact: {fact!r}",
                 hint='write {"kind": "name", "forms": ["Noah"], "who": []}, or rename the column "facts"',
             )
-        forms, who = frozenset(fact["forms"]), frozenset(map(_key, fact["who"]))
-        facts.append(_Fact(fact["kind"], forms, frozenset(map(_key, forms)), who))
+        forms, who = frozenset(fact["forms"]), frozenset(map(spelling, fact["who"]))
+        facts.append(_Fact(fact["kind"], forms, frozenset(map(spelling, forms)), who))
     return facts
 
 
@@ -202,8 +197,8 @@ def _are_texts(values: object) -> bool:
     return isinstance(values, list) and bool(values) and all(isinstance(v, str) and v.strip() for v in values)
 
 
-def _key(form: str) -> str:
-    """One spelling for a form: case folded, single blanks, no commas in numbers."""
+def spelling(form: str) -> str:
+    """The one spelling of a form: case folded, single blanks, no commas in numbers."""
     return re.sub(r"(?<=\d),(?=\d)", "", " ".join(form.casefold().split()))
 
 

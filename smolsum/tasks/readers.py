@@ -19,18 +19,18 @@ from smolsum.errors import SmolsumError, UnreachableError, UsageError
 BUILTIN, BUILTIN_NAMES = "builtin:", ("tldr-mini",)
 SUFFIXES = (".jsonl", ".json", ".parquet")
 OTHERS = (".csv", ".tsv", ".xlsx", ".arrow", ".gz", ".zst")
-"""of files of data that are not read"""
+"""suffixes of data files that are not read"""
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 LAYOUT = "a directory with train.jsonl, validation.jsonl and test.jsonl (or .parquet)"
 
-Row = tuple[str, Mapping[str, Any]]
-"""where it stands, in the words of an error message, and its columns"""
+PlacedRow = tuple[str, Mapping[str, Any]]
+"""its place, for error messages, and its columns"""
 
 
-def read_rows(path: str, name: str, setting: str) -> list[Row]:
+def read_rows(path: str, name: str, setting: str) -> list[PlacedRow]:
     """The rows of split `name` at `path` (`builtin:NAME`, a directory or a hub id); `setting` is the key that named it.
 
-    UsageError for input the user has to mend, UnreachableError for a hub that does not answer.
+    UsageError for wrong input, UnreachableError for a hub that does not answer.
     """
     if path.startswith(BUILTIN):
         return _read_builtin(path.removeprefix(BUILTIN), name, setting)
@@ -40,7 +40,7 @@ def read_rows(path: str, name: str, setting: str) -> list[Row]:
 
 
 def _is_local(path: str) -> bool:
-    """Whether `path` is on this machine: what exists here, or looks like a path, is never asked of a hub."""
+    """Whether `path` is on this machine: one that exists, or looks like a path, is never looked up on a hub."""
     if path.startswith(("./", "../", "/", "~")) or path.endswith(SUFFIXES) or Path(path).exists():
         return True
     if not HUB_ID.fullmatch(path):
@@ -51,7 +51,7 @@ def _is_local(path: str) -> bool:
     return False
 
 
-def _read_builtin(builtin: str, name: str, setting: str) -> list[Row]:
+def _read_builtin(builtin: str, name: str, setting: str) -> list[PlacedRow]:
     if builtin not in BUILTIN_NAMES:
         near = nearest_name(builtin, BUILTIN_NAMES) or BUILTIN_NAMES[0]
         raise UsageError(f"no built-in data set {builtin!r}", hint=f"--set data.path={BUILTIN}{near}")
@@ -59,7 +59,7 @@ def _read_builtin(builtin: str, name: str, setting: str) -> list[Row]:
         return _read_directory(directory, name, setting)
 
 
-def _read_directory(directory: Path, name: str, setting: str) -> list[Row]:
+def _read_directory(directory: Path, name: str, setting: str) -> list[PlacedRow]:
     if directory.is_file():
         raise UsageError(
             f"{directory} is one file, but training needs three splits that share no post",
@@ -77,7 +77,7 @@ def _read_directory(directory: Path, name: str, setting: str) -> list[Row]:
 
 
 def _split_files(directory: Path, name: str, setting: str) -> list[Path]:
-    """The one file, or the complete shards, of split `name`; never a guess between two candidates."""
+    """The one file, or the complete shards, of split `name`. UsageError for several candidates."""
     files = [path for suffix in SUFFIXES if (path := directory / (name + suffix)).exists()]
     pattern = re.compile(re.escape(name) + r"-\d+-of-(\d+)(-\w+)?\.parquet")
     nested = sorted(directory.glob("data/*.parquet"))
@@ -111,14 +111,14 @@ def _split_files(directory: Path, name: str, setting: str) -> list[Path]:
     return files or list(shards)
 
 
-def _read_file(path: Path) -> list[Row]:
+def _read_file(path: Path) -> list[PlacedRow]:
     rows = list(_parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path))
     if not rows:
         raise UsageError(f"{path} is empty", hint="write one row for each post")
     return rows
 
 
-def _parquet_rows(path: Path) -> Iterator[Row]:
+def _parquet_rows(path: Path) -> Iterator[PlacedRow]:
     if not (content := path.read_bytes()):
         return
     try:
@@ -130,7 +130,7 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
         yield f"{path}, row {number}", row
 
 
-def _json_rows(path: Path) -> Iterator[Row]:
+def _json_rows(path: Path) -> Iterator[PlacedRow]:
     """The objects of a JSON Lines file; blank lines hold none."""
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
@@ -158,12 +158,12 @@ def _json_hint(line: str) -> str:
     return array if line.startswith("[") else "write one JSON object a line, or remove the line"
 
 
-def _read_hub(path: str, name: str, setting: str) -> list[Row]:
+def _read_hub(path: str, name: str, setting: str) -> list[PlacedRow]:
     import datasets  # takes seconds, and only hub ids need it
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined] # root of its HTTP client's
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    # a user who has set the variables decides; the libraries would only warn about the attempt
+    # where a user has set the variables, the libraries would only warn about this
     if not sys.stderr.isatty() and "HF_DATASETS_DISABLE_PROGRESS_BARS" not in os.environ:
         datasets.disable_progress_bars()
     if not sys.stderr.isatty() and "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ:
@@ -179,7 +179,7 @@ def _read_hub(path: str, name: str, setting: str) -> list[Row]:
 
 
 def _hub_error(error: Exception, path: str, setting: str) -> SmolsumError:
-    """What loading from the hub raised, sorted by who can mend it: the request, this disk or the hub."""
+    """The error of loading from the hub, by its cause: the request, this disk or the hub."""
     from datasets import config, data_files, exceptions
 
     what = f"hub data set {path!r}"

@@ -1,4 +1,4 @@
-"""How often a model succeeds: a share with its interval, and the chance of success in several tries."""
+"""How often a model succeeds: a share with its interval, and the chance of success in k samples (pass@k)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import regex
 
 WORD = re.compile(r"\w+|[^\w\s]")
 COPIED_RUN = 5
-"""words in a row that nobody chooses alike by chance"""
+"""words in a row that two writers hardly choose by chance"""
 
 
 def repeated_trigrams(text: str) -> float:

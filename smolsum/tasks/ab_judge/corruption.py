@@ -1,4 +1,4 @@
-"""Texts made subtly worse by rule, for pairs of which one is to be found out.
+"""Makes texts subtly worse by rules, for pairs in which the original has to be found.
 
 Each kind of fault is a function from a text to the edits that would cause it; one is drawn. Rules that know words know
 English ones; `swapped`, `repeated`, `dropped`, `spelling`, `number` and `name` work in every language that puts spaces
@@ -16,14 +16,14 @@ WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
 DIGITS = re.compile(r"\d+")
 SENTENCE_START = re.compile(r"(?:^|[.!?:\n])[\s\"'\u201c\u201d\u2018(\[]*$")
 BY_MODEL = "model"
-"""the kind of what a model did to a text: which fault it is, nobody knows"""
+"""the kind of a change that a model made: which fault it is, is not known"""
 MIN_WORDS = 4
-"""a shorter text is not corrupted: hardly any fault in it would be subtle"""
+"""shorter texts are not corrupted, as hardly any fault in them would be subtle"""
 
 
 @dataclass(frozen=True)
 class Corruption:
-    """A text with one fault, its kind, and what stands there in the place of what."""
+    """A text with one fault: its kind, and the words before and after the change."""
 
     text: str
     kind: str
@@ -49,13 +49,13 @@ class Passage:
     names: Sequence[str]
 
     def inner(self) -> Iterator[tuple[int, re.Match[str]]]:
-        """Its words with their places, but for those that open a sentence: their capital would give them away."""
+        """Its words with their places, without those that open a sentence: their capital would reveal the change."""
         for place, word in enumerate(self.words):
             if not SENTENCE_START.search(self.text, max(0, word.start() - 8), word.start()):
                 yield place, word
 
     def gap(self, place: int) -> str:
-        """What stands between a word and the next."""
+        """The text between a word and the next."""
         return self.text[self.words[place].end() : self.words[place + 1].start()]
 
 
@@ -109,7 +109,7 @@ def _repeated(passage: Passage, rng: random.Random) -> Iterator[Edit]:
 
 
 def _dropped(passage: Passage, rng: random.Random) -> Iterator[Edit]:
-    """A word is gone, one of grammar's where there is any."""
+    """A word is left out, a function word if there is one."""
     inner = [place for place, _ in passage.inner() if place > 0 and not passage.gap(place - 1).strip()]
     grammar = [place for place in inner if passage.words[place][0].lower() in FUNCTION_WORDS]
     for place in grammar or inner:
@@ -136,7 +136,7 @@ def _number(passage: Passage, rng: random.Random) -> Iterator[Edit]:
 
 
 def _another_number(digits: str, rng: random.Random) -> str:
-    """Another number of as many digits that ends in as many zeros, so that its shape does not tell."""
+    """Another number with as many digits and as many zeros at its end, so that its shape reveals nothing."""
     head = digits.rstrip("0") or digits[0]
     new = head
     while new == head:
@@ -154,7 +154,7 @@ def _name(passage: Passage, rng: random.Random) -> Iterator[Edit]:
 
 
 def _negation(passage: Passage, rng: random.Random) -> Iterator[Edit]:
-    """A `not` too many, or one that is gone."""
+    """A `not` added or removed."""
     for place, word in enumerate(passage.words):
         lower = word[0].lower()
         if lower in ("not", "never") and place > 0 and not passage.gap(place - 1).strip():
@@ -199,7 +199,7 @@ def _preposition(passage: Passage, rng: random.Random) -> Iterator[Edit]:
 
 
 def _instead(word: re.Match[str], new: str) -> Edit:
-    """`new` in the place of a word, with a capital where that had one, unless it was `I`."""
+    """Replaces a word with `new`, capitalised if the word was, unless it was `I`."""
     capital = word[0][0].isupper() and word[0] != "I"
     return Edit(word.start(), word.end(), "I" if new == "i" else new.capitalize() if capital else new)
 
@@ -218,15 +218,15 @@ FAULTS: dict[str, Fault] = {
     "number": _number,
     "name": _name,
 }
-"""kinds; `number`, `name`, `opposite` and `negation` often leave a text that reads well and says another thing"""
+"""by kind; `number`, `name`, `opposite` and `negation` often leave a fluent text with another meaning"""
 
 
 def corrupt(
     text: str, rng: random.Random, *, kinds: Sequence[str] = tuple(FAULTS), names: Sequence[str] = ()
 ) -> Corruption | None:
-    """The text with one fault, of a kind drawn from those of `kinds` that it can have; never as it was.
+    """The text with one fault, of a kind drawn from those of `kinds` that are possible; never unchanged.
 
-    None for a text of fewer than `MIN_WORDS` words, or one that no kind fits. `names` may take the place of names.
+    None for a text of fewer than `MIN_WORDS` words, or one that no kind fits. `names` may replace names.
     """
     words = tuple(WORD.finditer(text))
     if len(words) < MIN_WORDS:
@@ -247,7 +247,7 @@ def looks_like_name(word: str) -> bool:
 
 
 def names_in(texts: Iterable[str]) -> tuple[str, ...]:
-    """What is written like a name inside the sentences of `texts` and nowhere in lower case, in order of appearance."""
+    """The words that look like names inside the sentences of `texts` and are nowhere in lower case, in order."""
     found, common = dict[str, None](), set[str]()
     for text in texts:
         passage = Passage(text, tuple(WORD.finditer(text)), ())

@@ -14,12 +14,12 @@ from smolsum.tasks.ab_judge.corruption import FAULTS, Corruption, corrupt, names
 from smolsum.tasks.data import Example, Split
 
 Corruptor = Callable[[Example, random.Random], Corruption | None]
-"""a text and what it may draw from, to the corrupted text; None where it cannot be corrupted"""
+"""takes a text and a random generator; returns the corrupted text, None where it cannot be corrupted"""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Examples whose source is a text, with both samples in their metadata, and how many texts made none."""
+    """Examples that show both samples, and the number of texts that made none."""
 
     examples: tuple[Example, ...]
     skipped: int
@@ -28,7 +28,7 @@ class Pairs:
 def make_pairs(texts: Sequence[Example], corrupt: Corruptor, *, seed: int) -> Pairs:
     """A pair of each text that can be corrupted; its reference is the letter of the original.
 
-    What is drawn for a text follows from the seed and the text alone, so that a text in two splits is seen to be.
+    The draws for a text depend on the seed and the text alone, so that a text in two splits makes the same pair.
     """
     made = []
     for text in texts:
@@ -54,7 +54,7 @@ NOTES_TOKENS = "{notes_tokens}"
 
 @dataclass(frozen=True)
 class AbJudgeConfig(TaskConfig):
-    """What a judgement has to be, and what is judged."""
+    """What a judgement has to be, and how the pairs are made."""
 
     system_prompt: str = (
         "You are shown two samples of a text, A and B. One is the original; in the other something was changed for the "

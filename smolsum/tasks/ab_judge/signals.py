@@ -1,8 +1,6 @@
-"""What a judgement is rewarded for, over a whole step.
+"""Reads a judgement between two samples, A and B, and rewards it, the more the better the whole step judges.
 
-A judgement between two samples, A and B, in tags: read strictly, worth more the better the whole batch judges.
-
-After kalomaze's judge experiments; whatever is wrong gets nothing, so that
+After kalomaze's judge experiments. A wrong judgement gets nothing, so that
 
     right and well formed > right > wrong, however it is formed
 
@@ -32,8 +30,8 @@ TAG = re.compile(r"</?(?:notes|judgement)>")
 
 @dataclass(frozen=True)
 class ParsedJudgement:
-    """What a completion says: the letter and the notes with their place in the text, None where it cannot be told, and
-    whether the whole is formed as it was asked for."""
+    """A completion taken apart: the letter, and the place of the notes in the text, None where unclear; and whether the
+    whole has the form that was asked for."""
 
     letter: str | None
     notes: tuple[int, int] | None
@@ -43,9 +41,9 @@ class ParsedJudgement:
 def read(text: str) -> ParsedJudgement:
     """The reading of a completion.
 
-    The letter counts where `<judgement>` opens and closes exactly once, around A or B and white space; two judgements
-    are none. Well formed is `<notes>`, notes that are not blank, `</notes>`, `<judgement>`, the letter, `</judgement>`,
-    each tag once, with white space between and around the two and nothing else.
+    The letter counts if `<judgement>` opens and closes exactly once, around A or B and white space; two judgements do
+    not count. Well formed is `<notes>`, notes that are not blank, `</notes>`, `<judgement>`, the letter,
+    `</judgement>`, each tag once, with white space between and around the two and nothing else.
     """
     tags = TAG.findall(text)
     once = tags.count("<judgement>") == tags.count("</judgement>") == 1
@@ -60,7 +58,7 @@ def read(text: str) -> ParsedJudgement:
 
 
 def scaled_by_accuracy(right: Sequence[Sequence[bool]], power: float) -> list[list[float]]:
-    """For each right one the share of all that is right, to `power`; 0 for each wrong one. Of the same shape."""
+    """PxG rewards: the share of right judgements to `power` for a right one, 0 for a wrong one."""
     flat = [one for row in right for one in row]
     worth = (sum(flat) / len(flat)) ** power if flat else 0.0
     return [[worth if one else 0.0 for one in row] for row in right]
@@ -77,8 +75,8 @@ Decode = Callable[[Sequence[int]], str]
 
 @cache
 def decoder(model: str) -> Decode:
-    """What turns the ids that a model sampled into text."""
-    from smolsum.policy.load import load_decoder  # takes a second, and settings alone need none of it
+    """The function that turns token ids of a model into text."""
+    from smolsum.policy.load import load_decoder  # takes a second
 
     return load_decoder(model)
 

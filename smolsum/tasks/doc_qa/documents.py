@@ -1,8 +1,6 @@
-"""Documents with their questions: one row a question, grouped by document, or posts with facts, one row a post.
+"""Documents with their questions: rows of a data set, one a question, or made from the facts of posts, one row a post.
 
-The questions of a document: rows of a data set that has them, or made from the facts of the built-in posts.
-
-A fact (`smolsum.tasks.facts`) says what a post states; its key `slot` says as what, and that is what is asked here.
+A fact (`smolsum.tasks.facts`) is something that a post states; its key `slot` names what a question can ask.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from smolsum.errors import UsageError
 from smolsum.tasks.data import Example, Split, generated_split, load_split
 from smolsum.tasks.doc_qa.settings import DocQaConfig, settings
 from smolsum.tasks.facts import FactVocabulary, vocabulary
-from smolsum.tasks.readers import Row, kind_of, nearest_name, read_rows
+from smolsum.tasks.readers import PlacedRow, kind_of, nearest_name, read_rows
 
 ASKED = {
     "N": "What is the name of the person whom the writer is upset about?",
@@ -32,15 +30,15 @@ ASKED = {
     "job": "What does the writer work as?",
     "L": "In which town does the writer live, or did it happen?",
 }
-"""what is asked about a fact of this slot: who the people of a post are. What happened is asked by nobody, which the
-policy has to find out"""
+"""the question about a fact of each slot: who the people of a post are. Nothing asks what happened, which the policy
+has to find out"""
 EACH = 5
-"""questions a document, as many as in Repliqa"""
+"""questions for each document, as in Repliqa"""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked about a document, and the answer that it has there.
+    """A question about a document, and its answer there.
 
     `kind`, `forms` and `who` are those of the fact that a built-in question was made from; else they are empty.
     """
@@ -54,7 +52,7 @@ class Question:
 
 @dataclass(frozen=True)
 class QuestionSet:
-    """The questions of one document, with what the rule-based reader knows of it: its facts, if it has any."""
+    """The questions of one document, and the facts that the rule-based reader needs, if it has any."""
 
     questions: tuple[Question, ...]
     facts: tuple[Mapping[str, Any], ...] = field(default=())
@@ -73,7 +71,7 @@ def asked_of(metadata: Mapping[str, Any]) -> QuestionSet:
 
 
 def from_facts(name: str, facts: Sequence[Mapping[str, Any]]) -> tuple[Question, ...]:
-    """Five questions about a post's facts, fewer where it has fewer; which ones follows from its id alone."""
+    """Up to five questions about a post's facts, chosen by its id alone."""
     open_to_question = [fact for fact in facts if fact.get("slot") in ASKED]
 
     def lot(fact: Mapping[str, Any]) -> bytes:
@@ -92,10 +90,10 @@ SPLITS = ("train", "validation", "test")
 
 
 def load(config: Config, split: str) -> Split:
-    """The documents of a split, in file order; each example's metadata has its questions (`questions.asked_of`).
+    """The documents of a split, in file order; each example's metadata has its questions (`asked_of`).
 
     Where train, validation and test are one split of the data, its documents are divided by `task.split_seed`.
-    UsageError for data without questions, a document without any, and whatever else has to be mended.
+    UsageError for data or a document without questions, and for other wrong input.
     """
     data, task = config.data, settings(config)
     names = {"train": data.train_split, "validation": data.validation_split, "test": data.test_split}
@@ -108,8 +106,8 @@ def load(config: Config, split: str) -> Split:
 
 
 def divide(examples: Sequence[Example], task: DocQaConfig) -> dict[str, tuple[Example, ...]]:
-    """One split's documents as three, by seed alone: shuffled, then validation, test, and the rest to train on.
-    UsageError where nothing would be left."""
+    """Divides one split's documents into three, by the seed alone: shuffled, then validation, test, and the rest to
+    train on. UsageError if none would be left."""
     held = task.validation_documents + task.test_documents
     if len(examples) <= held:
         raise UsageError(
@@ -117,7 +115,7 @@ def divide(examples: Sequence[Example], task: DocQaConfig) -> dict[str, tuple[Ex
             f"{task.test_documents} to test on and some to train on",
             hint="--set task.test_documents=N, --set task.validation_documents=N",
         )
-    import numpy as np  # takes a moment, and most data are divided already
+    import numpy as np  # slow to import, and rarely needed
 
     shuffled = [examples[i] for i in np.random.default_rng(task.split_seed).permutation(len(examples))]
     bounds = (0, task.validation_documents, held, len(examples))
@@ -127,7 +125,7 @@ def divide(examples: Sequence[Example], task: DocQaConfig) -> dict[str, tuple[Ex
 
 @lru_cache(maxsize=2)
 def known_forms(data: DataConfig) -> FactVocabulary:
-    """What the posts of all splits can state, for the rule-based reader."""
+    """The forms of the facts of all splits, for the rule-based reader."""
     posts = [example.metadata[FACTS] for name in SPLITS for example in load_split(data, name).examples]
     return vocabulary(posts)
 
@@ -156,7 +154,7 @@ def _with_questions(example: Example) -> Example:
     return replace(example, metadata={**example.metadata, **QuestionSet(questions, tuple(facts)).as_metadata()})
 
 
-def _grouped(rows: Sequence[Row], task: DocQaConfig) -> tuple[Example, ...]:
+def _grouped(rows: Sequence[PlacedRow], task: DocQaConfig) -> tuple[Example, ...]:
     """The documents in the order in which they first appear."""
     texts: dict[str, str] = {}
     asked: dict[str, list[Question]] = {}
@@ -166,7 +164,7 @@ def _grouped(rows: Sequence[Row], task: DocQaConfig) -> tuple[Example, ...]:
         if texts.setdefault(name, text) != text:
             raise UsageError(
                 f"{where}: document {name!r} has another text than in its first row",
-                hint="give every document an id of its own",
+                hint="give every document its own id",
             )
         question = _text(row, where, task.question_column, "task.question_column")
         answer = _text(row, where, task.answer_column, "task.answer_column")

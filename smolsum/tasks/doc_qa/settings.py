@@ -32,7 +32,7 @@ class DocQaConfig(TaskConfig):
     deadline_s: Positive = 60.0
     """Seconds that one answer of theirs may take."""
     attempts: PositiveCount = 4
-    """Times that a question is asked before its answer is missing."""
+    """Times that a question is asked before its answer counts as missing."""
     wait_s: Positive = 600.0
     """Seconds to wait for a reader that does not answer at all; then the run stops, saved."""
     max_calls: Count = 0
@@ -46,17 +46,17 @@ class DocQaConfig(TaskConfig):
     answer_column: Text = "answer"
     """Column with its answer."""
     unanswerable: Literal["drop", "keep"] = "drop"
-    """What to do with questions that the document does not answer, as a fifth of Repliqa's."""
+    """What to do with questions that the document does not answer (a fifth of Repliqa's)."""
     validation_documents: PositiveCount = 91
-    """Documents to validate on, where one split of the data is all there is."""
+    """Documents to validate on, if the data have one split only."""
     test_documents: PositiveCount = 250
-    """Documents to report results on, likewise; the others are trained on."""
+    """Documents to report results on, likewise; the rest are trained on."""
     split_seed: Seed = 80
     """Seed of that division."""
 
     @property
     def work(self) -> tuple[str, ...]:
-        """Nothing that is measured depends on how reader and grader are asked."""
+        """How reader and grader are asked, on which no measure depends."""
         return ("concurrency", "deadline_s", "attempts", "wait_s", "max_calls")
 
 

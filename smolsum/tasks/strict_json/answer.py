@@ -13,30 +13,30 @@ FENCE = "```"
 LABEL = re.compile(r"```(\w*)")
 JSON_LABEL = re.compile(r"```json\b", re.IGNORECASE)
 DEEPEST = 100
-"""lists and objects inside one another; no template asks for a tenth of it"""
+"""levels of nested lists and objects; no template asks for a tenth of it"""
 
 
 @dataclass(frozen=True)
 class ParsedAnswer:
-    """A completion taken apart. Thoughts count as thoughts alone: a block inside of them is no answer."""
+    """A completion taken apart. A block inside the thoughts is not an answer."""
 
     thought: str | None
-    """what stands in the first pair of think tags, stripped; None without one"""
+    """the text in the first pair of think tags, stripped; None without one"""
     said: str
     """the completion without its thoughts, stripped"""
     fence: Literal["json", "other", "none"]
-    """the first closed block: marked as JSON, as something else or not at all, or there is none"""
+    """how the first closed block is marked: as JSON, or otherwise; or no closed block"""
     block: str | None
-    """the JSON to be: what is in the block; where none is closed, what follows the fence, or the bare text, where that
-    is what the completion starts with; else None"""
+    """the text to parse: the content of the block; without a closed one what follows an opening fence, or the bare text
+    if the completion starts with it; else None"""
     outside: str
-    """what is said beside the first closed block, stripped; all of it where there is none"""
+    """the text outside the first closed block, stripped; all of it without one"""
     value: Any
     """the parsed block; None where it does not parse"""
     error: str
-    """why it does not parse; empty where it does, and where there is no block"""
+    """why it does not parse; empty if it does, and without a block"""
     error_at: float | None
-    """where in the block parsing failed, in [0, 1]; None where that cannot be said"""
+    """where in the block parsing failed, in [0, 1]; None if unknown"""
 
     @property
     def parses(self) -> bool:
@@ -45,17 +45,17 @@ class ParsedAnswer:
 
     @property
     def answers(self) -> bool:
-        """Whether what was asked for is there: a block marked as JSON that parses."""
+        """Whether there is a block marked as JSON, and it parses."""
         return self.fence == "json" and self.parses
 
 
 class _Refused(ValueError):
-    """JSON to a parser that is not strict."""
+    """JSON that only a lenient parser accepts."""
 
 
 @lru_cache(maxsize=4096)
 def take_apart(text: str) -> ParsedAnswer:
-    """Returns what a completion consists of, for any text whatever."""
+    """Returns the parts of a completion, for any text."""
     thought, said = _split_thoughts(text)
     block, fence, outside = None, "none", said
     if found := _first_block(said):
@@ -71,8 +71,8 @@ def take_apart(text: str) -> ParsedAnswer:
 
 
 def _split_thoughts(text: str) -> tuple[str | None, str]:
-    """The first thoughts, stripped, or None; and the text without any, stripped. Each look goes on where the last one
-    ended, here and below: a pattern would begin anew at every tag or fence of a text that never closes one."""
+    """The first thoughts, stripped, or None; and the text without any, stripped. Each search continues
+    where the last one ended, here and below: a pattern would start again at every tag or fence that is never closed."""
     thought, kept, place = None, [], 0
     while (start := text.find(OPEN, place)) >= 0 and (end := text.find(CLOSE, start + len(OPEN))) >= 0:
         thought = text[start + len(OPEN) : end].strip() if thought is None else thought
@@ -99,8 +99,8 @@ def blocks(text: str) -> int:
 
 
 def _parse(block: str) -> tuple[Any, str, float | None]:
-    """The value, or what is wrong and where. NaN, Infinity and a key given twice are refused, which Python's own parser
-    lets pass."""
+    """The value, or what is wrong and where. Refuses NaN, Infinity and a key given twice, which Python's own parser
+    accepts."""
     try:
         value = json.loads(block, parse_constant=_no_constant, object_pairs_hook=_unique)
         return (None, "too deep", None) if _too_deep(value) else (value, "", None)
@@ -113,7 +113,7 @@ def _parse(block: str) -> tuple[Any, str, float | None]:
 
 
 def _too_deep(value: Any) -> bool:
-    """Whether lists and objects stand inside one another beyond what any reader of JSON can be asked to bear."""
+    """Whether lists and objects are nested deeper than `DEEPEST`."""
     level = [value]
     for _ in range(DEEPEST):
         level = [
@@ -139,7 +139,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def depth(value: Any) -> int:
-    """Returns how many objects that hold something stand inside one another; lists do not count."""
+    """Returns the nesting depth of objects that are not empty; lists do not count."""
     if isinstance(value, dict):
         return 1 + max(map(depth, value.values())) if value else 0
     return max(map(depth, value), default=0) if isinstance(value, list) else 0

@@ -1,10 +1,7 @@
 """Prompts from a seed: as many of each level as asked for, no two alike, none in two splits.
 
-Twenty-four templates of prompts that ask for JSON, eight of each level, each with the JSON Schema that the answer
-has to satisfy.
-
-A template draws its words and numbers from a seeded generator: two drawings of one template differ in keys, types,
-counts and allowed values. What the text asks is what the schema says, no more and no less.
+Twenty-four templates, eight of each level, make a prompt and the JSON Schema that its answer has to satisfy. A template
+draws keys, types, counts and allowed values at random. The text asks for exactly what the schema demands.
 """
 
 from __future__ import annotations
@@ -282,13 +279,13 @@ TEMPLATES = (
     Template("full-records", "hard", _full_records),
 )
 HELD_OUT = ("flags", "at-least-numbers", "nested-enum", "mixed", "nested-table", "full-records")
-"""two of each level: those of the evaluation splits where templates are to be disjoint"""
+"""two of each level, for the evaluation splits only, if templates are held out"""
 
 
 SPLITS = ("test", "validation", "train")
-"""in the order in which they are drawn: a larger training split leaves the others as they are"""
+"""in the order of drawing, so that a larger training split leaves the others unchanged"""
 PATIENCE = 60
-"""drawings in a row that bring nothing new, of each of its templates, before a level counts as exhausted"""
+"""drawings in a row without a new prompt, for each template, before a level counts as exhausted"""
 
 
 def check_mix(task: StrictJsonConfig) -> dict[str, float]:
@@ -304,8 +301,8 @@ def check_mix(task: StrictJsonConfig) -> dict[str, float]:
 
 
 def split_of(task: StrictJsonConfig, split: str) -> Split:
-    """The split of prompts that these settings make. UsageError for shares that do not make 1, and where a level has
-    not as many different prompts."""
+    """The split of prompts that these settings make. UsageError for shares that do not make 1, and for a level with
+    too few different prompts."""
     sizes = tuple(getattr(task, f"{name}_prompts") for name in SPLITS)
     shares = tuple(check_mix(task).values())
     return _splits(task.data_seed, sizes, shares, task.held_out_templates)[split]
@@ -330,7 +327,7 @@ def _splits(seed: int, sizes: tuple[int, ...], shares: tuple[float, ...], disjoi
 
 
 def _draw(own: list[Template], rng: Random, known: set[str], level: str, made: int) -> tuple[str, dict[str, Any]]:
-    """A prompt that there was not yet, its templates taking turns."""
+    """A new prompt; the templates take turns."""
     for attempt in range(PATIENCE * len(own)):
         template = own[(made + attempt) % len(own)]
         asked = template.draw(rng)

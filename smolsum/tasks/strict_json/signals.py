@@ -1,7 +1,6 @@
-"""The seven signals of strict JSON, each a pure function of a completion (the schema's also of what was asked).
+"""The seven signals of strict JSON, each a pure function of a completion (`schema` also of the prompt).
 
-Their formulas are those of grpo-strict-generation; where its texts leave one open, the choice is said with the
-function.
+The formulas are those of grpo-strict-generation; where its texts leave one open, the function documents the choice.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ PLACEHOLDER = frozenset({"your", "reasoning", "here", "think", "thinking", "thou
 OPEN_QUOTE = '"'
 BRACKET = re.compile(r"[{\[]")
 QUOTED = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|(?P<open>\\?\Z))', re.DOTALL)
-"""a text in quotes, or what an open quote leaves to the end: never tried twice, so that the time is that of one look"""
+"""a text in quotes, or everything after an open quote; possessive, so that the time is linear"""
 LOOP = re.compile(r"(?=\S)(.{2,30}?)\1{4,}", re.DOTALL)
-"""a unit of 2 to 30 characters five times in a row; spaces that indent are none"""
+"""a unit of 2 to 30 characters five times in a row; indentation does not count"""
 
 
 def format_reward(text: str) -> float:
@@ -46,7 +45,7 @@ def validity_reward(text: str) -> float:
 
 
 def schema_reward(text: str, prompt: Prompt) -> float:
-    """The mean of the checks that the prompt's schema makes (`conformance.py`), in [0, 1]; 0 for what does not
+    """The mean of the checks that the prompt's schema makes (`conformance`), in [0, 1]; 0 for what does not
     parse."""
     answer = take_apart(text)
     if not answer.parses:
@@ -99,8 +98,8 @@ def repetition_reward(text: str) -> float:
 
 
 def strictness_reward(text: str) -> float:
-    """By the characters said beside block and thoughts: none 1, up to 10 0.5, under 20 % of what is said 0, under 50 %
-    -0.5, else -1. Without a closed block 0: the format's signal tells of that."""
+    """By the characters outside block and thoughts: none 1, up to 10 0.5, under 20 % of the text 0, under 50 % -0.5,
+    else -1. Without a closed block 0: signal `format` covers that."""
     answer = take_apart(text)
     if answer.fence == "none":
         return 0.0
@@ -155,12 +154,12 @@ def check(config: Config) -> Sequence[str]:
     if task.think and (silent := [name for name, stage in stages if not stage.rewards.get("reasoning")]):
         found.append(
             f"task.think = true, and no weight on the signal reasoning in {_named(silent)}: thoughts are "
-            f"not paid for; --set stages.{silent[0]}.rewards.reasoning=0.25, or --strategy think-standard"
+            f"not rewarded; --set stages.{silent[0]}.rewards.reasoning=0.25, or --strategy think-standard"
         )
     if not task.think and (moved := [name for name, stage in stages if "reasoning" in stage.rewards]):
         found.append(
-            f"the signal reasoning is in {_named(moved)}, and task.think = false: nobody asks for thoughts, and its "
-            "weight goes to the other signals in proportion; --set task.think=true"
+            f"the signal reasoning is in {_named(moved)}, and task.think = false: the prompt asks for no thoughts, "
+            "and its weight goes to the other signals in proportion; --set task.think=true"
         )
     if task.think and task.system_prompt and "<think>" not in task.system_prompt:
         found.append(

@@ -43,13 +43,13 @@ from smolsum.types import Prompt, Rollout, RolloutGroup
 GENERATED = "generated"
 PASSES = ("parses", "passed")
 CHECKED = ("type", "count", "min count", "keys", "types", "enums", "depth", "other")
-"""what a schema can be missed by, in the words of `conformance.py`"""
+"""the checks that can fail, as `schema.checks` names them"""
 
 
 def load(config: Config, split: str) -> Split:
-    """Prompts from the generator or, with a `schema` column (a JSON Schema, as an object or as text), from data of
-    one's own; `depth` (a whole number from 1) and `level` are optional columns. UsageError for a depth that is none and
-    for a schema that nothing can satisfy."""
+    """Prompts from the generator, or from the user's data with a column `schema` (a JSON Schema, as an object or as
+    text) and the optional columns `depth` (a whole number from 1) and `level`. UsageError for a wrong depth and for a
+    schema that nothing can satisfy."""
     if config.data.path == GENERATED:
         return split_of(settings(config), split)
     found = load_split(config.data, split, references=False)
@@ -57,7 +57,7 @@ def load(config: Config, split: str) -> Split:
 
 
 def _with_schema(example: Example) -> Example:
-    """The example with its schema read and found possible."""
+    """The example with its schema parsed and checked."""
     schema, depth = example.metadata.get("schema"), example.metadata.get("depth")
     try:
         schema = json.loads(schema) if isinstance(schema, str) else schema
@@ -69,12 +69,12 @@ def _with_schema(example: Example) -> Example:
     if problem:
         raise UsageError(
             f"the schema of example {example.id!r} cannot be satisfied: {problem}",
-            hint="mend it in column `schema`, or remove the row",
+            hint="correct it in column `schema`, or remove the row",
         )
     if depth is not None and (isinstance(depth, bool) or not isinstance(depth, int) or depth < 1):
         raise UsageError(
             f"the depth of example {example.id!r} is {depth!r}, not a whole number from 1",
-            hint="mend it in column `depth`, or leave it empty",
+            hint="correct it in column `depth`, or leave it empty",
         )
     return Example(example.id, example.source, (), {**example.metadata, "schema": schema})
 

@@ -15,9 +15,8 @@ from jsonschema import Draft202012Validator
 
 from smolsum.cli import main
 from smolsum.errors import UsageError
-from smolsum.tasks.strict_json.contradiction import contradiction
 from smolsum.tasks.strict_json.generator import HELD_OUT, LEVELS, TEMPLATES, split_of
-from smolsum.tasks.strict_json.schema import conformance, satisfies
+from smolsum.tasks.strict_json.schema import conformance, contradiction, satisfies
 from smolsum.tasks.strict_json.settings import StrictJsonConfig
 
 
