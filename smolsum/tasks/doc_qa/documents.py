@@ -62,6 +62,28 @@ class QuestionSet:
         return {"questions": [asdict(question) for question in self.questions], "facts": list(self.facts)}
 
 
+Verdicts = tuple[bool | None, ...]
+"""whether each question of a document is answered rightly; None where that could not be found out"""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A text to answer a document's questions from."""
+
+    text: str
+    document: str
+    asked: QuestionSet
+
+
+@dataclass(frozen=True)
+class ComparedSummaries:
+    """The summaries of one document, to be compared with each other."""
+
+    document: str
+    asked: QuestionSet
+    texts: tuple[str, ...]
+
+
 def asked_of(metadata: Mapping[str, Any]) -> QuestionSet:
     """The reverse of `as_metadata`."""
     questions = tuple(

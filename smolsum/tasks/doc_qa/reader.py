@@ -9,35 +9,20 @@ does not state. So guessing gains nothing, and a paraphrase answers nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError
-from smolsum.tasks.doc_qa.documents import Question, QuestionSet, asked_of, known_forms
+from smolsum.tasks.doc_qa.documents import (
+    ComparedSummaries,
+    Question,
+    Reading,
+    Verdicts,
+    asked_of,
+    known_forms,
+)
 from smolsum.tasks.doc_qa.settings import RULES, DocQaConfig, settings
 from smolsum.tasks.facts import FactVocabulary, Statement, spelling, statements
-
-Verdicts = tuple[bool | None, ...]
-"""whether each question of a document is answered rightly; None where that could not be found out"""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A text to answer a document's questions from."""
-
-    text: str
-    document: str
-    asked: QuestionSet
-
-
-@dataclass(frozen=True)
-class ComparedSummaries:
-    """The summaries of one document, to be compared with each other."""
-
-    document: str
-    asked: QuestionSet
-    texts: tuple[str, ...]
 
 
 def reading(text: str, document: str, metadata: Mapping[str, Any]) -> Reading:

@@ -13,8 +13,7 @@ import numpy as np
 from smolsum.llm.batch import BatchClient, Call
 from smolsum.llm.client import BadAnswer, find_endpoint
 from smolsum.llm.retry import RequestBudget, RetryPolicy
-from smolsum.tasks.doc_qa.documents import UNANSWERABLE
-from smolsum.tasks.doc_qa.reader import ComparedSummaries, Reading, Verdicts
+from smolsum.tasks.doc_qa.documents import UNANSWERABLE, ComparedSummaries, Reading, Verdicts
 from smolsum.tasks.doc_qa.settings import DocQaConfig
 
 READ = """Answer a question from the text below and from nothing else: neither from what you know nor by guessing.

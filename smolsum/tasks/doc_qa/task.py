@@ -31,8 +31,8 @@ from smolsum.tasks.base import (
     with_instruction,
 )
 from smolsum.tasks.data import Example, Split
-from smolsum.tasks.doc_qa.documents import asked_of, load
-from smolsum.tasks.doc_qa.reader import ComparedSummaries, answered, check_reader, measures, ranked, reading, share
+from smolsum.tasks.doc_qa.documents import ComparedSummaries, asked_of, load
+from smolsum.tasks.doc_qa.reader import answered, check_reader, measures, ranked, reading, share
 from smolsum.tasks.doc_qa.settings import RULES, DocQaConfig, settings
 from smolsum.tasks.text_metrics import copied_share, count_words, first_words, repeated_trigrams, word_limit_reward
 from smolsum.types import Prompt, Rollout, RolloutGroup
