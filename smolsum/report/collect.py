@@ -27,7 +27,7 @@ SPLIT, SAMPLER = "test", "greedy"
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationResult:
     """A finished evaluation: its summary and its scores, one row an example."""
 
     folder: Path
@@ -102,8 +102,8 @@ class TrainedRun:
     info: RunInfo
     metrics: Sequence[Mapping[str, Any]]
     """the rows of its steps; empty if some are missing"""
-    evaluations: tuple[Evaluation, ...]
-    sampled: tuple[Evaluation, ...] = ()
+    evaluations: tuple[EvaluationResult, ...]
+    sampled: tuple[EvaluationResult, ...] = ()
     """evaluations of the same examples that are not greedy"""
     gap: str = ""
     """a sentence on missing steps; empty if `metrics` has all"""
@@ -129,17 +129,17 @@ class TrainedRun:
         return reward_of(self.config)
 
     @property
-    def first(self) -> Evaluation | None:
+    def first(self) -> EvaluationResult | None:
         """The evaluation of the model before training."""
         return self.evaluations[0] if self.evaluations[0].step == 0 else None
 
     @property
-    def last(self) -> Evaluation:
+    def last(self) -> EvaluationResult:
         """The evaluation of the trained model."""
         return self.evaluations[-1]
 
     @property
-    def after_length(self) -> Evaluation | None:
+    def after_length(self) -> EvaluationResult | None:
         """The evaluation of a run of several stages after its length stage."""
         first, *others = self.config["stages"]
         if not others or set(self.config["stages"][first]["rewards"]) != {"length"}:
@@ -163,7 +163,7 @@ class ReportInputs:
     """All that a report is made from."""
 
     trained: tuple[TrainedRun, ...]
-    baselines: tuple[Evaluation, ...]
+    baselines: tuple[EvaluationResult, ...]
     left_out: tuple[LeftOut, ...]
     notices: tuple[str, ...] = ()
     """what readers should know about runs that are in the report"""
@@ -180,12 +180,12 @@ class ReportInputs:
         return [model for model in self.models if model in own]
 
     @property
-    def evaluations(self) -> list[Evaluation]:
+    def evaluations(self) -> list[EvaluationResult]:
         """The last evaluation of each run, then the baselines."""
         return [run.last for run in self.trained] + list(self.baselines)
 
     @property
-    def named_evaluations(self) -> list[tuple[str, Evaluation]]:
+    def named_evaluations(self) -> list[tuple[str, EvaluationResult]]:
         """The last evaluation of each run under the run's name, then the baselines under their folders' names."""
         return [*((run.name, run.last) for run in self.trained), *((e.folder.name, e) for e in self.baselines)]
 
@@ -224,7 +224,7 @@ def gather(references: Sequence[str], runs_dir: Path) -> ReportInputs:
     """Reads what each reference names: a run or an evaluation, by its path or its name in `runs_dir`. UsageError if
     a reference does not exist."""
     trained: list[TrainedRun] = []
-    baselines: list[Evaluation] = []
+    baselines: list[EvaluationResult] = []
     left_out: list[LeftOut] = []
     for root in _roots(references, runs_dir):
         try:
@@ -304,7 +304,7 @@ def _read_config(paths: RunPaths) -> Mapping[str, Any]:
     return config
 
 
-def _read_evaluation(folder: Path) -> Evaluation:
+def _read_evaluation(folder: Path) -> EvaluationResult:
     path = folder / SUMMARY
     summary = read_summary(folder, needs=("n", "model", "tokenizer", "metrics"))
     scores = load_scores(str(folder), finite=True)
@@ -316,7 +316,7 @@ def _read_evaluation(folder: Path) -> Evaluation:
     }.items():
         if is_so:
             raise SmolsumError(f"{path} is damaged: {wrong}")
-    return Evaluation(folder, summary, replace(scores, name=folder.name))
+    return EvaluationResult(folder, summary, replace(scores, name=folder.name))
 
 
 def _finite(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from smolsum.config.presets import preset_names, read_preset
 from smolsum.config.sections import TaskConfig
 from smolsum.config.study import FINETUNED, LENGTH_ONLY, REWARDS, STAGES
-from smolsum.report.collect import Evaluation, ReportInputs
+from smolsum.report.collect import EvaluationResult, ReportInputs
 from smolsum.runs.records import Judging
 
 KEPT = ("--task", "--preset", "--config", "--set", "--seed", "--runs-dir")
@@ -33,7 +33,7 @@ def train_command(inputs: ReportInputs, model: str, strategy: str = FINETUNED, r
     return shlex.join(["smolsum", "train", *named, "--strategy", strategy, "--reward", signals, *kept])
 
 
-def judge_command(inputs: ReportInputs, evaluation: Evaluation) -> str:
+def judge_command(inputs: ReportInputs, evaluation: EvaluationResult) -> str:
     """Returns the command that judges an evaluation as the others are judged."""
     if not inputs.criteria:
         return evaluation.command

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from smolsum.errors import UsageError
-from smolsum.report.collect import Evaluation, LeftOut, ReportInputs, TrainedRun
+from smolsum.report.collect import EvaluationResult, LeftOut, ReportInputs, TrainedRun
 from smolsum.stats.loading import PROMPT
 
-Entry: TypeAlias = TrainedRun | Evaluation
+Entry: TypeAlias = TrainedRun | EvaluationResult
 Settings: TypeAlias = tuple[tuple[str, str], ...]
 """settings of a task by name, as text; equal settings measure the same"""
 Kind: TypeAlias = tuple[str, Hashable]
@@ -35,7 +35,7 @@ def comparable(inputs: ReportInputs) -> ReportInputs:
             run = entry if isinstance(entry, TrainedRun) else None
             left_out.append(LeftOut(_name(entry), reason, run=run))
     trained = tuple(entry for entry in entries if isinstance(entry, TrainedRun))
-    baselines = tuple(entry for entry in entries if isinstance(entry, Evaluation))
+    baselines = tuple(entry for entry in entries if isinstance(entry, EvaluationResult))
     if not entries:
         reasons = "; ".join(f"{one.name}: {one.reason}" for one in left_out)
         raise UsageError(f"nothing to report: {reasons}", hint="smolsum runs lists what there is")
@@ -123,7 +123,7 @@ def _differences_aside(inputs: ReportInputs) -> list[str]:
 
 
 def _names_by(
-    entries: Sequence[tuple[str, Evaluation]], of: Callable[[Evaluation], Hashable]
+    entries: Sequence[tuple[str, EvaluationResult]], of: Callable[[EvaluationResult], Hashable]
 ) -> dict[Hashable, list[str]]:
     """Names of the evaluations with each value, the rarest value first."""
     found: dict[Hashable, list[str]] = {}
@@ -137,11 +137,11 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= _LISTED else f"{len(names)} others"
 
 
-def _field(name: str) -> Callable[[Evaluation], Hashable]:
+def _field(name: str) -> Callable[[EvaluationResult], Hashable]:
     return lambda evaluation: getattr(evaluation.summary, name)
 
 
-def _prompts(evaluation: Evaluation) -> Hashable:
+def _prompts(evaluation: EvaluationResult) -> Hashable:
     test = evaluation.summary.data.get("test")
     return test and (test.prompts or None)
 
@@ -150,7 +150,7 @@ def _name(entry: Entry) -> str:
     return entry.name if isinstance(entry, TrainedRun) else entry.folder.name
 
 
-def _last(entry: Entry) -> Evaluation:
+def _last(entry: Entry) -> EvaluationResult:
     return entry.last if isinstance(entry, TrainedRun) else entry
 
 
@@ -159,7 +159,7 @@ def _task_settings(entry: Entry) -> Mapping[str, Any] | None:
     return entry.config["task"] if isinstance(entry, TrainedRun) else entry.summary.task
 
 
-def _settings(evaluation: Evaluation, default: Mapping[str, Any] | None = None) -> Settings | None:
+def _settings(evaluation: EvaluationResult, default: Mapping[str, Any] | None = None) -> Settings | None:
     """What an evaluation's measures depend on: all settings of its task except those of the prompt; from `default` if
     it states none."""
     task = evaluation.summary.task or default

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from smolsum.config.study import LENGTH_ONLY, PREFIX, REWARDS
 from smolsum.files import digest
-from smolsum.report.collect import Evaluation, ReportInputs, TrainedRun
+from smolsum.report.collect import EvaluationResult, ReportInputs, TrainedRun
 from smolsum.report.document import Cell, number
 from smolsum.stats.loading import Arm
 from smolsum.stats.multiple_testing import holm
@@ -32,7 +32,7 @@ class ConfigurationResult:
     reward: str
     name: str
     """as in the study's tables"""
-    evaluations: tuple[Evaluation, ...]
+    evaluations: tuple[EvaluationResult, ...]
     runs: tuple[TrainedRun, ...]
     test: MixedResult | None = None
     """against the baseline, in the composite; None unless both were judged"""
@@ -42,7 +42,7 @@ class ConfigurationResult:
     """examples that pass now and did not in the baseline, and the reverse"""
 
     @property
-    def first(self) -> Evaluation:
+    def first(self) -> EvaluationResult:
         """The evaluation of the first seed."""
         return self.evaluations[0]
 
@@ -61,7 +61,9 @@ class ConfigurationResult:
         return number(self.metric(name), show, self.first.source(name), command=command)
 
 
-def paired_values(column: str, a: Sequence[Evaluation], b: Sequence[Evaluation]) -> tuple[Values, Values] | None:
+def paired_values(
+    column: str, a: Sequence[EvaluationResult], b: Sequence[EvaluationResult]
+) -> tuple[Values, Values] | None:
     """Returns a column of the scores of both sides (evaluations x examples), in the order of the examples of `a`; None
     if an evaluation lacks it."""
     if not all(column in e.scores.metrics for e in (*a, *b)):
@@ -75,7 +77,7 @@ def baseline_of(inputs: ReportInputs, model: str) -> ConfigurationResult | None:
     """Returns the length-only checkpoint that a model's configurations are compared with: a run (with all its seeds),
     or else the evaluation of a fine-tuned run between its stages. Of several, the first that was judged."""
     runs = [run for run in inputs.trained if run.model == model]
-    found: list[tuple[tuple[Evaluation, ...], tuple[TrainedRun, ...]]] = [
+    found: list[tuple[tuple[EvaluationResult, ...], tuple[TrainedRun, ...]]] = [
         (tuple(run.last for run in group), tuple(group))
         for group in _by_seeds([run for run in runs if run.strategy == LENGTH_ONLY])
     ]

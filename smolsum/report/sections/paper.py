@@ -17,7 +17,7 @@ from smolsum.config.study import (
     STRATEGIES,
 )
 from smolsum.report import charts
-from smolsum.report.collect import Evaluation, ReportInputs
+from smolsum.report.collect import EvaluationResult, ReportInputs
 from smolsum.report.commands import baseline_command, judge_all_command, judge_command, train_command
 from smolsum.report.document import (
     DASH,
@@ -119,7 +119,7 @@ def baseline_tables(inputs: ReportInputs) -> list[Table]:
 
 
 def _prompts_table(
-    label: str, model: str, inputs: ReportInputs, one: Evaluation | None, two: Evaluation | None
+    label: str, model: str, inputs: ReportInputs, one: EvaluationResult | None, two: EvaluationResult | None
 ) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for key in (*CRITERIA, COMPOSITE):
@@ -260,9 +260,9 @@ def _length_row(name: str, one: ConfigurationResult) -> tuple[Cell, ...]:
     return (words(name), *cells, Cell(f"{count}/{n} ({100 * count // n}%)", share, one.first.source(ON_TARGET)))
 
 
-def _judged(inputs: ReportInputs, one: ConfigurationResult | Evaluation) -> tuple[Cell, ...]:
+def _judged(inputs: ReportInputs, one: ConfigurationResult | EvaluationResult) -> tuple[Cell, ...]:
     """The composite, the metrics and the pass rate."""
-    command = judge_command(inputs, one if isinstance(one, Evaluation) else one.first)
+    command = judge_command(inputs, one if isinstance(one, EvaluationResult) else one.first)
     cells = [one.cell(key, plain(3), command) for key in (COMPOSITE, *CRITERIA)]
     return (*cells, one.cell(PASS_RATE, percent, command))
 

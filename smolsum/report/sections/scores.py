@@ -11,7 +11,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from smolsum.report import charts
-from smolsum.report.collect import Evaluation, ReportInputs
+from smolsum.report.collect import EvaluationResult, ReportInputs
 from smolsum.report.commands import judge_command
 from smolsum.report.document import (
     DASH,
@@ -56,21 +56,21 @@ def headlines_table(inputs: ReportInputs) -> Table:
     return Table("S10", "Headline metrics", ("Evaluation", *titles.values()), tuple(rows), (note,))
 
 
-def _shown(evaluation: Evaluation, metric: str, text: str) -> Cell:
+def _shown(evaluation: EvaluationResult, metric: str, text: str) -> Cell:
     """A metric as the task formats it; a percentage with one decimal, as everywhere in a report."""
     value = evaluation.metric(metric)
     shown = text if value is None or not text.endswith("%") else percent(value)
     return Cell(shown, value, evaluation.source(metric))
 
 
-def _unknown(evaluation: Evaluation, metric: str) -> Cell:
+def _unknown(evaluation: EvaluationResult, metric: str) -> Cell:
     """A headline metric that an evaluation lacks."""
     if metric.startswith(FACTS) and not _has_facts(evaluation):
         return words(NO_FACTS)
     return empty(evaluation.command, "not known")
 
 
-def _has_facts(evaluation: Evaluation) -> bool:
+def _has_facts(evaluation: EvaluationResult) -> bool:
     return any(key.startswith(FACTS) for key in evaluation.summary.metrics)
 
 
@@ -127,7 +127,7 @@ def side_by_side(inputs: ReportInputs) -> list[Table | Figure]:
     return [table, Figure("S13", f"{inputs.score} with 95 % intervals", svg, alt)]
 
 
-def _intervals(inputs: ReportInputs) -> list[tuple[str, Evaluation, Interval | None]]:
+def _intervals(inputs: ReportInputs) -> list[tuple[str, EvaluationResult, Interval | None]]:
     """The score of every evaluation, also before training; the best first, those without a score last."""
     evaluations = []
     for run in inputs.trained:
@@ -169,7 +169,7 @@ def errors_table(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -
     evaluations = [*(one.first for one in results), *inputs.evaluations]
     keys = dict.fromkeys(key for e in evaluations for key in e.summary.metrics if key.startswith(ERRORS))
     names = [key.removeprefix(ERRORS) for key in keys]
-    shown: list[tuple[str, ConfigurationResult | Evaluation]] = [
+    shown: list[tuple[str, ConfigurationResult | EvaluationResult]] = [
         *((one.name, one) for model in inputs.models if (one := baseline_of(inputs, model)) is not None),
         *((one.name, one) for one in results),
         *((e.folder.name, e) for e in inputs.baselines),
@@ -181,7 +181,7 @@ def errors_table(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -
     return Table("S6", "Error taxonomy", columns, tuple(rows), (f"{sentence(note)}.",) if note else ())
 
 
-def _share(inputs: ReportInputs, one: ConfigurationResult | Evaluation, error: str) -> Cell:
+def _share(inputs: ReportInputs, one: ConfigurationResult | EvaluationResult, error: str) -> Cell:
     """The share of an error; if it is not known, the command that may find it, with a judge if there was none."""
     evaluation = one.first if isinstance(one, ConfigurationResult) else one
     key = ERRORS + error
@@ -208,7 +208,7 @@ def samples_tables(inputs: ReportInputs, results: Sequence[ConfigurationResult])
     return tables
 
 
-def _completion(evaluation: Evaluation, key: str) -> Cell:
+def _completion(evaluation: EvaluationResult, key: str) -> Cell:
     text = evaluation.scores.texts.get(key, "")
     cut = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
     return Cell(cut or "(empty)", source=CellSource(evaluation.folder / SCORES, key))

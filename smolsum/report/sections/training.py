@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from smolsum.report import charts
-from smolsum.report.collect import Evaluation, ReportInputs, TrainedRun
+from smolsum.report.collect import EvaluationResult, ReportInputs, TrainedRun
 from smolsum.report.commands import judge_command
 from smolsum.report.document import (
     DASH,
@@ -132,7 +132,7 @@ def _test_name(test: MixedResult) -> str:
     return "McNemar's exact test" if math.isnan(test.result.t) and not test.result.note else "paired t-test"
 
 
-def _flips(before: Evaluation, after: Evaluation) -> McNemar | None:
+def _flips(before: EvaluationResult, after: EvaluationResult) -> McNemar | None:
     pair = paired_values(PASSED, [before], [after])
     return mcnemar(pair[0][0], pair[1][0], alternative="two-sided") if pair else None
 
