@@ -102,20 +102,21 @@ def test_another_seed_reuses_nothing(seeded: Path) -> None:
     assert "stage_reused" not in events(seeded)
 
 
-def test_config_of_a_run_repeats_it(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_of_a_run_repeats_it(seeded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`--config` on a run's config.toml gives the same weights and metrics in another place. `RUN=$(smolsum train ...)`
     works, and the closing table is narration."""
-    config = str(finished / "config.toml")
+    config = str(seeded / "config.toml")
     assert main(["train", "--config", config, "--runs-dir", str(tmp_path), "--name", "twin", "--plain"]) == 0
     out, err = capsys.readouterr()
     assert out == f"{tmp_path / 'twin'}\n"
     assert "after quality" in err
     assert "on target" in err
-    assert learned(tmp_path / "twin") == learned(finished)
-    assert weights(tmp_path / "twin", 8) == weights(finished, 8)
+    assert learned(tmp_path / "twin") == learned(seeded)
+    assert weights(tmp_path / "twin", 2) == weights(seeded, 2) != {}
 
 
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 4, pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [1, 4, 7])
 def test_resume_after_kill_is_bitwise(data: Path, finished: Path, tmp_path: Path, step: int) -> None:
     """kill -9 before any checkpoint, inside a stage, in the second stage: the end is that of the whole run."""
     process = start(arguments(data, tmp_path, "killed"))

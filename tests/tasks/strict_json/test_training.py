@@ -63,13 +63,18 @@ def test_each_stage_has_its_mix(runs: Path) -> None:
         assert {level_of[row["prompt_id"]] for row in rows} == {level}
 
 
-def test_stages_keep_their_optimizer(runs: Path, tmp_path: Path) -> None:
-    """Each stage goes on with the moments of the one before; by default they are fresh."""
+def test_stages_keep_their_optimizer(runs: Path) -> None:
+    """Asked to, each stage goes on with the moments of the one before."""
     run = runs / "whole"
     assert [optimizer_steps(run, step) for step in (2, 4, 6)] == [2, 4, 6]
     assert [row["stage"] for row in read_jsonl(run / "metrics.jsonl")] == [name for name in STAGES for _ in range(2)]
     assert all({"json/passed", "validation/passed", "validation/errors/no block"} <= set(row) for row in
                read_jsonl(run / "metrics.jsonl"))  # fmt: skip
+
+
+@pytest.mark.slow
+def test_stages_begin_with_a_fresh_optimizer(tmp_path: Path) -> None:
+    """By default."""
     fresh = ["train", "--task=strict-json", "--name=fresh", f"--runs-dir={tmp_path}", *SMALL]
     assert main.main(fresh) == 0
     assert [optimizer_steps(tmp_path / "fresh", step) for step in (2, 4, 6)] == [2, 2, 2]
@@ -96,6 +101,7 @@ def test_the_best_checkpoint_is_that_of_all_stages(
     }
 
 
+@pytest.mark.slow
 def test_a_stage_is_resumed_bit_for_bit(runs: Path, tmp_path: Path) -> None:
     """A run that is set back into its second stage, or to the end of its first, ends with the same weights."""
     last = mx.load(str(RunPaths(runs / "whole").checkpoint(6) / "model.safetensors"))
