@@ -26,7 +26,7 @@ STAGE = StageConfig(
     rewards={"length": 1.0}, steps=1, epochs=1.0, temperature=1.0, learning_rate=1e-6, schedule="constant",
     warmup_steps=0, beta=0.0,
 )  # fmt: skip
-SIZES = {"hidden_size": 192, "num_hidden_layers": 6, "intermediate_size": 640, "vocab_size": 3000}
+SIZES = {"hidden_size": 192, "num_hidden_layers": 4, "intermediate_size": 640, "vocab_size": 3000}
 SHAPE = Shape(
     parameters=500_000_000, trained=500_000_000, largest=136_000_000, weight_bytes=2_000_000_000, itemsize=4,
     layers=24, features=17_000, width=896, heads=14, vocabulary=151_936, shares=True, recomputes=True,
@@ -53,12 +53,12 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("chunking", "prompts", "widest"),
     [
-        (WHOLE, 1, Widest(200, 64)),
-        (WHOLE, 3, Widest(200, 64)),
-        (WHOLE, 1, Widest(60, 96)),
-        (replace(WHOLE, shared_prefix=False), 1, Widest(200, 64)),
-        (Chunking(rows=2), 1, Widest(200, 64)),
-        (Chunking(rows=2, checkpointing=True), 2, Widest(200, 64)),
+        (WHOLE, 1, Widest(120, 40)),
+        (WHOLE, 2, Widest(120, 40)),
+        (WHOLE, 1, Widest(40, 60)),
+        (replace(WHOLE, shared_prefix=False), 1, Widest(120, 40)),
+        (Chunking(rows=2), 1, Widest(120, 40)),
+        (Chunking(rows=2, checkpointing=True), 2, Widest(120, 40)),
     ],
     ids=["whole", "groups", "long completions", "repeated", "chunks", "checkpointing"],
 )

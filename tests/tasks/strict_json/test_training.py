@@ -187,6 +187,7 @@ def test_a_run_of_before_settings_were_noted(runs: Path, tmp_path: Path, capsys:
     )
 
 
+@pytest.mark.slow
 def test_a_stage_to_come_may_be_edited(runs: Path, tmp_path: Path) -> None:
     """The run ends as one that had these settings from the start, and says so in run.json, also where it is
     mirrored."""
