@@ -19,7 +19,7 @@ from smolsum.files import read_jsonl
 SCRIPT = ROOT / "scripts" / "rule_judge.py"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """Where the judge answers."""
     process = subprocess.Popen([sys.executable, str(SCRIPT), "--port", "0"], stdout=subprocess.PIPE, text=True)

@@ -6,6 +6,7 @@ import gc
 import importlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -66,14 +67,13 @@ def no_wordnet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(meteor, "SYSTEM_DIRECTORIES", ())
     for name in ("WNHOME", "WNSEARCHDIR", "NLTK_DATA"):
         monkeypatch.delenv(name, raising=False)
-    _forget_lexicon()
+    found = cache(meteor.find_lexicon.__wrapped__)
+    monkeypatch.setattr(meteor, "find_lexicon", found)  # the lexicon of this machine takes seconds to load anew
+    gc.freeze()  # so that the collection looks only at what the test makes
     yield
-    _forget_lexicon()
-
-
-def _forget_lexicon() -> None:
-    meteor.find_lexicon.cache_clear()
+    found.cache_clear()
     with warnings.catch_warnings():
         # nltk's reader keeps its data files open until it is collected
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
+    gc.unfreeze()

@@ -12,11 +12,11 @@ from nltk.translate.meteor_score import meteor_score
 
 from smolsum.config.sections import Config, RewardsConfig
 from smolsum.errors import MachineError
+from smolsum.rewards import meteor as module
 from smolsum.rewards.meteor import (
     Lexicon,
     describe_meteor,
     ensure_meteor,
-    find_lexicon,
     meteor,
     meteor_tokens,
     score_meteor,
@@ -71,14 +71,14 @@ def test_any_text_gives_what_the_library_gives(text: str, references: list[str])
 def test_synonyms_count_where_there_is_a_wordnet(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With it three of three words in one run, 1 - 0.5 / 3^3; without it two apart, 2/3 (1 - 0.5) = 1/3."""
     monkeypatch.setenv("WNSEARCHDIR", str(database))
-    with_synonyms = meteor("the auto stopped", ["the car stopped"], matcher=find_lexicon())
+    with_synonyms = meteor("the auto stopped", ["the car stopped"], matcher=module.find_lexicon())
     assert with_synonyms == pytest.approx(1 - 0.5 / 27)
     assert meteor("the auto stopped", ["the car stopped"], matcher=PLAIN) == pytest.approx(1 / 3)
 
 
 def test_the_wordnet_of_this_machine_counts_synonyms() -> None:
     """The real database scores real synonyms above plain matching."""
-    lexicon = find_lexicon()
+    lexicon = module.find_lexicon()
     if lexicon.kind != "wordnet":
         pytest.skip("no WordNet on this machine")
     text, reference = "the auto halted near a small shop", "the car stopped near a little store"

@@ -11,13 +11,13 @@ import nltk.data
 import pytest
 
 from smolsum.rewards import meteor
-from smolsum.rewards.meteor import find_lexicon, lexnames
+from smolsum.rewards.meteor import lexnames
 
 pytestmark = pytest.mark.usefixtures("no_wordnet")
 
 
 def _words(word: str) -> set[str]:
-    return {lemma.name() for synset in find_lexicon().synsets(word) for lemma in synset.lemmas()}
+    return {lemma.name() for synset in meteor.find_lexicon().synsets(word) for lemma in synset.lemmas()}
 
 
 def test_lexnames_has_the_45_files_in_the_format_of_the_manual() -> None:
@@ -35,7 +35,7 @@ def test_lexnames_has_the_45_files_in_the_format_of_the_manual() -> None:
 
 def test_without_a_database_no_word_has_synonyms() -> None:
     """The lexicon of a machine without WordNet is a plain empty one."""
-    lexicon = find_lexicon()
+    lexicon = meteor.find_lexicon()
     assert (lexicon.kind, lexicon.description, lexicon.refused) == ("exact+stem", "exact+stem", ())
     assert lexicon.synsets("car") == ()
 
@@ -43,7 +43,7 @@ def test_without_a_database_no_word_has_synonyms() -> None:
 def test_a_system_database_without_lexnames_is_read(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plain database directory, as Debian's package ships it, gives synonyms and is named."""
     monkeypatch.setattr(meteor, "SYSTEM_DIRECTORIES", ("/nowhere", str(database)))
-    assert find_lexicon().description == f"wordnet ({database})"
+    assert meteor.find_lexicon().description == f"wordnet ({database})"
     assert _words("auto") == {"auto", "car"}
 
 
@@ -53,7 +53,7 @@ def test_wordnets_own_variables_are_honoured(
 ) -> None:
     """WNSEARCHDIR names the database directory, WNHOME the one that holds `dict`."""
     monkeypatch.setenv(variable, str(database.parent / below))
-    assert find_lexicon().source == str(database)
+    assert meteor.find_lexicon().source == str(database)
 
 
 def test_an_unset_variable_does_not_look_in_the_current_directory(
@@ -61,7 +61,7 @@ def test_an_unset_variable_does_not_look_in_the_current_directory(
 ) -> None:
     """A folder that happens to be called `dict` is no database."""
     monkeypatch.chdir(database.parent)
-    assert find_lexicon().kind == "exact+stem"
+    assert meteor.find_lexicon().kind == "exact+stem"
 
 
 def test_nltks_own_data_comes_first(
@@ -78,7 +78,7 @@ def test_nltks_own_data_comes_first(
     monkeypatch.setattr(nltk.data, "path", [str(tmp_path / "nltk_data")])
     monkeypatch.setenv("WNSEARCHDIR", str(database))
     request.addfinalizer(lambda: nltk.corpus.wordnet._unload())
-    assert find_lexicon().description == "wordnet (nltk data)"
+    assert meteor.find_lexicon().description == "wordnet (nltk data)"
     assert _words("auto") == {"auto", "car"}
 
 
@@ -88,7 +88,7 @@ def test_a_broken_database_is_named_and_passed_over(database: Path, monkeypatch:
     shutil.copytree(database, half)
     (half / "data.verb").unlink()
     monkeypatch.setattr(meteor, "SYSTEM_DIRECTORIES", (str(half), str(database)))
-    lexicon = find_lexicon()
+    lexicon = meteor.find_lexicon()
     assert lexicon.source == str(database)
     assert lexicon.refused == (f"{half}: no data.verb",)
 
@@ -99,7 +99,7 @@ def test_a_refused_database_is_found_out_at_once_and_leaves_no_trace(
     """nltk will not read a data file that others may write: that must show before training, not during it."""
     os.chmod(database / "data.verb", 0o666)
     monkeypatch.setattr(meteor, "SYSTEM_DIRECTORIES", (str(database),))
-    lexicon = find_lexicon()
+    lexicon = meteor.find_lexicon()
     assert lexicon.kind == "exact+stem"
     assert "data.verb" in lexicon.refused[0]
     assert nltk.data.path == []
@@ -108,5 +108,5 @@ def test_a_refused_database_is_found_out_at_once_and_leaves_no_trace(
 def test_a_look_up_is_done_once(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The words of a data set recur: their synsets are remembered."""
     monkeypatch.setenv("WNSEARCHDIR", str(database))
-    lexicon = find_lexicon()
+    lexicon = meteor.find_lexicon()
     assert lexicon.synsets("auto") is lexicon.synsets("auto")
