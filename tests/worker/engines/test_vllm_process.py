@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -99,14 +101,21 @@ def test_server_ends_when_its_watchdog_is_killed() -> None:
     assert int(said) == pids[1]
 
 
-def test_child_is_isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose path is short enough for sockets; pytest's own may be too deep."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_child_is_isolated(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child gets neither the token nor our packages; its files stay in the worker's folder."""
     monkeypatch.setenv("SMOLSUM_WORKER_TOKEN", "secret")
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "3")
-    got = environment(tmp_path)
+    got = environment(short_path)
     assert "secret" not in got.values()
     assert (Path(got["PYTHONPATH"]) / "smolsum_vllm.py").exists()
     assert not (Path(got["PYTHONPATH"]) / "smolsum").exists()
     assert got["VLLM_CPU_KVCACHE_SPACE"] == "3"
-    assert all(got[name].startswith(str(tmp_path)) for name in ("TMPDIR", "VLLM_CACHE_ROOT", "XDG_CACHE_HOME"))
+    assert all(got[name].startswith(str(short_path)) for name in ("TMPDIR", "VLLM_CACHE_ROOT", "XDG_CACHE_HOME"))
