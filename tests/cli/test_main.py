@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import tomli
+from support.training import make_data
 
 from smolsum import console, errors
 from smolsum.cli import main
@@ -159,7 +160,8 @@ def test_resume_changes_nothing(options: str, trainer: Trainer, capsys: pytest.C
 
 def test_dry_run_prints_what_would_run(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
     """A dry run prints a configuration that repeats it, the source of its values, the steps, and the memory."""
-    options = ["--model", "tiny", "--set", "stages.length.steps=120", "--set", "stages.quality.steps=30"]
+    settings = ("stages.length.steps=120", "stages.quality.steps=30", f"data.path={make_data(Path('posts'))}")
+    options = ["--model", "tiny", *(f"--set={setting}" for setting in settings)]
     assert main.main(["train", *options, "--dry-run"]) == 0
     out, err = capsys.readouterr()
     assert trainer.calls == []
@@ -193,7 +195,8 @@ def test_dry_run_downloads_nothing(trainer: Trainer, capsys: pytest.CaptureFixtu
 
 def test_dry_run_refuses_a_budget_that_is_too_small(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
     """One error, with the budget that would do."""
-    assert main.main(["train", "--dry-run", "--set", "engine.memory_budget_gb=0.001"]) == 4
+    posts = f"--set=data.path={make_data(Path('posts'))}"
+    assert main.main(["train", "--dry-run", posts, "--set", "engine.memory_budget_gb=0.001"]) == 4
     assert "hint: --set engine.memory_budget_gb=0." in capsys.readouterr().err
 
 
