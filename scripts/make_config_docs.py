@@ -9,11 +9,12 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from smolsum.config.fields import base_type
+from smolsum.config.presets import read_preset
 from smolsum.config.sections import SECTIONS, StageConfig, TaskConfig
 from smolsum.tasks import TASKS
 
@@ -24,11 +25,15 @@ INTRODUCTION = """\
 All settings, by section of a configuration file. `scripts/make_config_docs.py` makes this page from the records in
 `smolsum/config/sections.py` and from those of the tasks.
 
-A setting comes from the strongest layer that has it: defaults, the shipped profile `default`, the model's preset, the
-task, `--preset`, `--config FILE`, the environment (folders and workers only), and last the flags and
-`--set SECTION.SETTING=VALUE`. `smolsum train --dry-run` prints every setting with its source. Presets may have other
-defaults than those below.
+A setting comes from the strongest layer that has it: defaults, the profile `default`, the model's preset, the task,
+`--preset`, `--config FILE`, the environment (folders and workers only), `--strategy` and `--reward`, and last the other
+flags and `--set SECTION.SETTING=VALUE`. `smolsum train --dry-run` prints every setting with its source.
+
+Every run starts from `presets/profiles/default.toml`, which overrides the defaults of the records: where the two
+differ, the table shows both. The presets of models and tasks override both.
 """
+PROFILE = {entry.key: entry.value for entry in read_preset("profiles", "default")}
+"""What the profile `default` sets, by dotted key."""
 LONGEST = 48
 """Characters of a default that are shown."""
 TYPES = {str: "text", int: "whole number", float: "number", bool: "true or false", dict: "table"}
@@ -55,8 +60,9 @@ def section(title: str, record: type[Any], *, but: type[Any] | None = None) -> s
     """Returns heading, meaning and table of one record, without the unchanged settings of `but`."""
     inherited = {} if but is None else {field.name: field.default for field in fields(but)}
     hints, meanings = get_type_hints(record, include_extras=True), docstrings(record)
+    name = title.strip("[]")
     rows = [
-        f"| `{field.name}` | {_default(field.default)} | {_values(hints[field.name])} | {meanings[field.name]} |"
+        f"| `{field.name}` | {_defaults(name, field)} | {_values(hints[field.name])} | {meanings[field.name]} |"
         for field in fields(record)
         if field.name not in inherited or (field.name != "name" and field.default != inherited[field.name])
     ]
@@ -83,6 +89,12 @@ def _field_docstrings(record: type[Any]) -> Iterator[tuple[str, str]]:
 
 def _one_line(text: str) -> str:
     return re.sub(r"\s+", " ", text).replace("|", "\\|").strip()
+
+
+def _defaults(section: str, field: Field[Any]) -> str:
+    """The record's default, and that of the profile `default` where it differs."""
+    changed = PROFILE.get(f"{section}.{field.name}", field.default)
+    return _default(field.default) + (f"; profile: {_default(changed)}" if changed != field.default else "")
 
 
 def _default(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -135,6 +136,23 @@ def test_words_are_plain(page: Path) -> None:
     """The pages keep clear of the words that made earlier ones hard to read."""
     prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert re.findall(rf"\b(?:{UNCLEAR})\b", prose, re.IGNORECASE) == []
+
+
+def said(tree: ast.Module) -> Iterator[str]:
+    """Yields the docstrings of a module, of all in it and of its values, and the texts of `help`."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield text
+            case ast.keyword(arg="help", value=value):
+                yield from (part.value for part in ast.walk(value) if isinstance(part, ast.Constant))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "smolsum").glob("*/")), ids=lambda path: path.name)
+def test_words_of_a_room_are_plain(path: Path) -> None:
+    """So do the docstrings and help texts of the package."""
+    texts = [text for file in path.rglob("*.py") for text in said(ast.parse(file.read_text(encoding="utf-8")))]
+    assert re.findall(rf"\b(?:{UNCLEAR})\b", " ".join(texts).replace("None", ""), re.IGNORECASE) == []
 
 
 def test_readme_is_one_page() -> None:

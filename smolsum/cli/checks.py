@@ -111,7 +111,7 @@ def _packages() -> list[Finding]:
 
 
 def _arrays() -> list[Finding]:
-    """Checks MLX's device, its BLAS and its speed, in a process of its own, as a broken library may crash it."""
+    """Checks MLX's device, its BLAS and its speed, in a separate process, as a broken library may crash it."""
     try:
         probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=PROBE_S)
         result: dict[str, Any] = json.loads(probe.stdout.splitlines()[-1])
@@ -175,9 +175,7 @@ def _worker(url: str, client: httpx.Client) -> Finding:
         return Finding("workers", url, "fail", "refuses the token", "export SMOLSUM_WORKER_TOKEN=… as on the worker")
     if not isinstance(health, dict):
         return Finding("workers", url, "fail", f"answers {answer.status_code}, not as a worker", start)
-    parts = [
-        f"{key} {health[key]}" for key in ("state", "engine", "model", "version", "policy_version") if key in health
-    ]
+    parts = [f"{key} {health[key]}" for key in ("state", "engine", "model", "version") if key in health]
     return Finding("workers", url, "ok", f"{', '.join(parts)}, {1000 * (time.perf_counter() - began):.0f} ms")
 
 

@@ -25,7 +25,7 @@ TaskFlag = Annotated[
     typer.Option(
         "--task",
         metavar="TASK",
-        help=f"What is asked of the model: {', '.join(NAMES)}.  [default: {DEFAULT_TASK}]",
+        help=f"What the model has to do: {', '.join(NAMES)}.  [default: {DEFAULT_TASK}]",
     ),
 ]
 RunsFlag = Annotated[

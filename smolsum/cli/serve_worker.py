@@ -22,7 +22,7 @@ def serve_worker(
         str, typer.Option(metavar="MODEL", help="Preset (tiny, tiny-lfm, qwen, lfm), local directory or hub id.")
     ] = "tiny",
     engine: Annotated[
-        str, typer.Option(metavar="ENGINE", help="mlx: in this process; vllm: a vLLM server in a process of its own.")
+        str, typer.Option(metavar="ENGINE", help="mlx: in this process; vllm: a vLLM server in a separate process.")
     ] = "mlx",
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen on; any but loopback needs a token.")

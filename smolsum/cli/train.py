@@ -85,7 +85,7 @@ def train(
         typer.Option(metavar="RUN", help="Go on with a stopped run, exactly where it was; a mirrored one by its URL."),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Train in a process of its own, and open the live view on it.")
+        bool, typer.Option("--watch", help="Train in a separate process, and open the live view on it.")
     ] = False,
     ascii: Annotated[bool, typer.Option("--ascii", help="With --watch: draw with ASCII characters only.")] = False,
     readonly: Annotated[bool, typer.Option("--readonly", help="With --watch: without pause and stop.")] = False,
@@ -238,7 +238,7 @@ def _fetched(url: str, runs_dir: str, mirror: str | None, note: Callable[[str], 
 
 
 def _train_and_watch(arguments: Sequence[str], runs_dir: Path, *, ascii: bool, readonly: bool) -> int:
-    """Starts the training in a process of its own and opens the view on it; prints the run's directory after the view.
+    """Starts the training in a separate process and opens the view on it; prints the run's directory after the view.
     Returns the training's exit code, 0 while it continues."""
     from smolsum.cli.watch import able_to_draw, show
     from smolsum.watch.launch import launch

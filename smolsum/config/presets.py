@@ -8,7 +8,7 @@ profiles/     everything else; every run starts from `default`
 tasks/        what a task adds to these: the keys are the fields of `TaskPresets`
 
 To add a preset, add a file, or a table to the file of a task. It opens with a comment that names the table of the study
-that it reproduces, or says that there is none. `read_file` reads a user's own configuration in the same way.
+that it reproduces, or says that it reproduces no table. `read_file` reads a user's own configuration in the same way.
 """
 
 from __future__ import annotations

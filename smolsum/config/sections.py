@@ -263,7 +263,7 @@ class WorkersConfig:
     max_staleness: Count = 1
     """Updates by which the sampling weights may be older than the trained weights; 0: nothing is sampled ahead."""
     anchor_every: PositiveCount = 50
-    """Every so many transfers, all weights are sent; other transfers send only what changed."""
+    """Send all weights once in this many transfers; the others send only what changed."""
     timeout_s: Positive = 300.0
     """Seconds without an answer after which the work of a worker goes to the others."""
     retries: Count = 4

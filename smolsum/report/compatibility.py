@@ -173,8 +173,9 @@ def _difference(own: Hashable, theirs: Hashable) -> str:
     assert isinstance(theirs, tuple)
     ours, others = dict(own), dict(theirs)
     names = sorted(name for name in ours.keys() | others.keys() if ours.get(name) != others.get(name))
-    told = ", ".join(f"task.{name} {ours.get(name, 'not set')}, theirs {others.get(name, 'not set')}" for name in names)
-    return f": {told}" if told else ""
+    unset = "not set"
+    differences = ", ".join(f"task.{name} {ours.get(name, unset)}, theirs {others.get(name, unset)}" for name in names)
+    return f": {differences}" if differences else ""
 
 
 def _task(entry: Entry) -> Kind | None:

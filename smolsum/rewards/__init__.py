@@ -2,8 +2,9 @@
 
 To add one, write `rewards/<name>.py` with a pure function on plain values, which evaluation calls too, and a `Scorer`
 (`combine.py`) next to it, and add a line to `REWARDS`. A scorer gets the whole step at once, so that it can call a
-judge or depend on the batch. It returns P lists of G values in the order of the groups and their rollouts, None for a
-value that could not be computed: missing is never 0. Import metric libraries inside the functions.
+judge or depend on the batch; that of a `Dependent` also gets other signals' values. It returns P lists of G values in
+the order of the groups and their rollouts, None for a value that could not be computed: missing is never 0. Import
+metric libraries inside the functions.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from smolsum.rewards.meteor import score_meteor
 from smolsum.rewards.overlap import score_bleu, score_rouge
 
 if TYPE_CHECKING:
-    from smolsum.rewards.combine import Scorer
+    from smolsum.rewards.combine import Signal
 
-REWARDS: dict[str, Scorer] = {
+REWARDS: dict[str, Signal] = {
     "length": score_length,
     "rouge": score_rouge,
     "meteor": score_meteor,

@@ -69,7 +69,8 @@ def combine(
 ) -> list[list[float | None]]:
     """PxG totals, the sum over signals of weight x value; None where a signal of non-zero weight is None.
 
-    A rollout whose total is None leaves its group. Raises ValueError for a signal that is not PxG.
+    A rollout whose total is None has no part in the advantages and gets the advantage 0; it still counts in the loss's
+    denominators and the KL term. Raises ValueError for a signal that is not PxG.
     """
     for name in weights:
         if [len(row) for row in scores[name]] != [len(group.rollouts) for group in groups]:

@@ -17,7 +17,7 @@ from smolsum.runs.paths import RunPaths, last_attempt
 from smolsum.runs.record_io import encode, parse
 from smolsum.runs.records import SCHEMA_VERSION, Event, State, Status, StepRow
 
-ALIVE: tuple[State, ...] = ("starting", "running", "pausing", "paused")
+AT_WORK_STATES: tuple[State, ...] = ("starting", "running", "pausing", "paused")
 """States of a run that a process works on."""
 
 
@@ -93,7 +93,7 @@ class Journal:
         """Renews the heartbeat of the last status, from any thread; does nothing before the first status and after the
         end of the run. `pausing`: the run pauses after the step under way."""
         with self._lock:
-            if self._status.get("state") in ALIVE:
+            if self._status.get("state") in AT_WORK_STATES:
                 if self._status["state"] in ("running", "pausing"):
                     self._status["state"] = "pausing" if pausing else "running"
                 self._write_status(self._status)

@@ -179,7 +179,7 @@ class Run:
 
     @property
     def results(self) -> dict[str, Summary]:
-        """The run's own evaluations, of the start and after each stage; empty summaries where there is none yet."""
+        """The run's own evaluations, of the start and after each stage; empty summaries for those still missing."""
         return {label: document.value for label, document in self._results.items()}
 
     def evaluations(self) -> dict[str, Summary]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from smolsum.console import duration
-from smolsum.runs.journal import ALIVE as AT_WORK
+from smolsum.runs.journal import AT_WORK_STATES
 from smolsum.runs.reader import Run
 
 STALE_S = 600.0
@@ -35,7 +35,7 @@ MARKS = {
 }
 TROUBLE = ("failed", "STALE", "GONE")
 MOVING = ("starting", "running")
-ALIVE = (*AT_WORK, "stopping")
+ALIVE_STATES = (*AT_WORK_STATES, "stopping")
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ class RunState:
     @property
     def answers(self) -> bool:
         """Whether it still answers requests."""
-        return self.state in AT_WORK
+        return self.state in AT_WORK_STATES
 
     @property
     def alive(self) -> bool:
         """Whether a process works on the run."""
-        return self.state in ALIVE
+        return self.state in ALIVE_STATES
 
 
 def run_state(
@@ -79,7 +79,7 @@ def run_state(
         return RunState("GONE", f"{run.paths.root} was removed; this is what was read before")
     status = run.status
     state = status.state or "waiting"
-    if state in AT_WORK:
+    if state in AT_WORK_STATES:
         silent = seconds_since(status.heartbeat, now) or 0.0
         here = status.host == platform.node()
         limit = max(STALE_S, STALE_STEPS * median(run.recent("perf/step_s", 50) or [0.0]))

@@ -205,7 +205,7 @@ def shared_metrics(arms: Sequence[Arm], wanted: Sequence[str]) -> list[str]:
 
 
 def _find_scores(reference: str) -> Path:
-    """The scores file that a path or the name of a run means; UsageError if there is none."""
+    """The scores file that a path or the name of a run means; UsageError if it does not exist."""
     runs_dir = Path(os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
     given = Path(os.path.expanduser(reference))
     path = next((p for p in (given, runs_dir / reference) if reference and p.exists()), None)

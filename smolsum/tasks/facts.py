@@ -8,7 +8,7 @@ A data set may carry, for each post, the facts it states, as mappings with three
 
 The counting knows no template and no grammar. It reads a text from left to right, and these are its rules:
 
-1. A mention is a form of any post's fact (whole words, the longest first, in any case but for names and
+1. A mention is a form of any post's fact (whole words, the longest first, in any case except for names and
    places), or a number or sum of money, whether known or not.
 2. A mention is right if its form is one of the post's own, else wrong. A form that several facts share is
    right if any of them fits.

@@ -65,7 +65,7 @@ class Batch:
 
 
 class PromptOrder:
-    """The order in which a stage takes its prompts: shuffled anew in every epoch by the run's seed.
+    """The order in which a stage takes its prompts: reshuffled every epoch from the run's seed.
 
     Where the stage mixes kinds of prompts, every epoch draws its own prompts of each kind, as many as the mix allows.
     """

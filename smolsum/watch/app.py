@@ -42,7 +42,7 @@ SAY_S = 4.0
 
 
 class WatchApp(App[None]):
-    """Shows a run, and the curves of a second one beside its own. Leaving the view does not affect the run."""
+    """Shows a run, and the curves of a second one next to its own. Leaving the view does not affect the run."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = "App.-ascii InputDialog > Vertical, App.-ascii Help > Static { border: ascii $foreground; }"

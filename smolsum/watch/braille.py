@@ -1,6 +1,6 @@
 """Line charts in a terminal: from points to braille characters of two by four dots, or plain ASCII.
 
-Lines can be told apart without colour: each has a pattern, and a letter at its right end.
+Lines differ without colour: each has a pattern, and a letter at its right end.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The charts: which metrics each one shows, drawn as braille with a legend, or as one line each on a small terminal.
 
-A second run is drawn beside the first. What a task rewards and measures is read from the run.
+A second run is drawn next to the first. What a task rewards and measures is read from the run.
 """
 
 from __future__ import annotations

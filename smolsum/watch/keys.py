@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from smolsum.runs.status import ALIVE
+from smolsum.runs.status import ALIVE_STATES
 from smolsum.watch.pane import DIM
 
 
@@ -99,7 +99,7 @@ def footer(width: int, names: Sequence[str], at: str, *, asks: bool, state: str)
     for pages in (_all(names, at), _one(names, at), Text()):
         if len(pages) + len(least) + 2 <= width:
             break
-    out = "q quit (the run goes on)" if state in ALIVE else "q quit"
+    out = "q quit (the run goes on)" if state in ALIVE_STATES else "q quit"
     room = width - len(pages) - 2
     if len("  ".join([*wanted[: len(first)], out])) > room:
         out = "q quit"

@@ -211,10 +211,11 @@ def _nothing(snapshot: Snapshot) -> str:
 
 TIMES = {
     "rollout_s": "sampling",
-    "rollout_wait_s": "waiting for rollouts",
     "score_s": "rewards",
     "fwd_bwd_s": "forward, backward",
     "optimizer_s": "optimizer",
+    "publish_s": "publishing",
+    "weight_encode_s": "weight encoding",
     "weight_sync_s": "weight sync",
     "validate_s": "validation",
 }

@@ -25,7 +25,7 @@ def read(body: bytes, kind: type[T]) -> T:
     try:
         return parse(body, kind)
     except ValueError as error:
-        raise UsageError(f"the body is wrong: {error}", hint=HINT) from error
+        raise UsageError(f"invalid body: {error}", hint=HINT) from error
 
 
 def rollouts(body: bytes, *, vocabulary: int, max_model_len: int) -> RolloutsBody:
@@ -37,7 +37,7 @@ def rollouts(body: bytes, *, vocabulary: int, max_model_len: int) -> RolloutsBod
     for place, request in enumerate(parsed.requests):
         where = f"requests[{place}]"
         prompt = tokens(request.prompt_ids, f"{where}.prompt_ids", vocabulary, least=1)
-        _limit_length(where, f"{len(prompt)} tokens and {most} new ones", len(prompt) + most, max_model_len)
+        _limit_length(where, f"{len(prompt)} prompt tokens plus {most} new tokens", len(prompt) + most, max_model_len)
     if len({request.id for request in parsed.requests}) < len(parsed.requests):
         raise UsageError("two requests have the same id", hint="give each rollout its own id")
     return parsed
@@ -89,5 +89,6 @@ def _limit_count(name: str, value: Sequence[Any]) -> None:
 def _limit_length(where: str, what: str, length: int, most: int) -> None:
     if length > most:
         raise UsageError(
-            f"{where}: {what} are more than the worker's {most}", hint="start the worker with a larger --max-model-len"
+            f"{where}: {what} exceed the worker's limit of {most}",
+            hint="start the worker with a larger --max-model-len",
         )

@@ -1,4 +1,5 @@
-"""The HTTP API of a worker. Bodies are JSON, as in `smolsum/rollout/protocol.py`, unless stated below.
+"""The HTTP API of a worker. Bodies are JSON, as in `smolsum/rollout/protocol.py`, unless stated below;
+`smolsum/worker/requests.py` checks them.
 
 GET  /health               what is served, and the engine's state
 GET  /metrics              Prometheus text

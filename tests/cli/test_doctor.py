@@ -52,7 +52,7 @@ def test_a_broken_mlx_is_told(examine: Examine, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_slow_blas_is_told(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MLX's own products are slow on a Linux CPU, and that can be mended."""
+    """MLX's own products are slow on a Linux CPU, and that can be fixed."""
     monkeypatch.setattr(checks.sys, "platform", "linux")
     monkeypatch.delenv("SMOLSUM_BLAS", raising=False)
     monkeypatch.setattr(checks, "PROBE", 'print(\'{"device": "Device(cpu, 0)", "blas": "", "gflops": 4}\')')

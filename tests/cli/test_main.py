@@ -118,7 +118,7 @@ def stopped(trainer: Trainer) -> Config:
     ],
 )
 def test_resume_takes_the_run_as_it_was(run: str, more: list[str], trainer: Trainer, stopped: Config) -> None:
-    """A run found by name, by directory or as the latest goes on where it lies, with its own settings."""
+    """A run found by name, by directory or as the latest goes on where it is, with its own settings."""
     assert main.main(["train", "--resume", run, *more]) == 0
     as_it_was = replace(stopped, run=replace(stopped.run, dir="elsewhere"))
     assert trainer.calls == [{"config": as_it_was, "resume": run}]
@@ -127,7 +127,7 @@ def test_resume_takes_the_run_as_it_was(run: str, more: list[str], trainer: Trai
 def test_resume_looks_where_runs_are_kept(
     trainer: Trainer, stopped: Config, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A name is looked for where the environment has the runs; one that is not there is told."""
+    """A name is looked for where the environment has the runs; a missing one is an error with the nearest name."""
     monkeypatch.setenv("SMOLSUM_RUNS_DIR", "elsewhere")
     assert main.main(["train", "--resume", "first"]) == 0
     assert main.main(["train", "--resume", "frist"]) == 2

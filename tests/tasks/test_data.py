@@ -317,7 +317,7 @@ def test_a_json_array_is_answered_with_the_conversion(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("column", "setting"), [("prompt", "post"), ("completion", "completions")])
 def test_a_missing_column_is_answered_with_the_nearest(tmp_path: Path, column: str, setting: str) -> None:
-    """The hint is the setting that mends it."""
+    """The hint is the setting that fixes it."""
     one = row()
     write_parquet(tmp_path / "train.parquet", [{key if key != column else setting: one[key] for key in one}])
     error = refusal(tmp_path)

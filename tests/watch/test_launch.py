@@ -32,7 +32,7 @@ def gone(folder: Path) -> bool:
 
 @pytest.mark.parametrize("after", ["", "starting"])
 def test_ctrl_c_while_it_starts(tmp_path: Path, after: str) -> None:
-    """Whoever leaves before there is a view leaves no trainer behind, and is told so."""
+    """Ctrl-C before the view opens leaves no trainer behind, and the output says so."""
     with Terminal(["train", "--watch", "--model", "tiny", "--runs-dir", str(tmp_path)]) as terminal:
         while not trainers(tmp_path):
             time.sleep(0.05)

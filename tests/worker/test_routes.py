@@ -231,7 +231,7 @@ def test_adapters_replace_the_model_and_back(folder: Path) -> None:
         ({"requests": []}, "requests"),
         ({"temperature": -1}, "temperature"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
-        ({"max_new_tokens": 255}, "255 new ones"),
+        ({"max_new_tokens": 255}, "255 new tokens"),
         ({"version": "new"}, "version"),
         ({"requests": [{"prompt_ids": PROMPT, "seed": 1}]}, "id"),
         ({"requests": [{"id": "a", "prompt_ids": [], "seed": 1}]}, "empty"),

@@ -268,7 +268,7 @@ def _judged(inputs: ReportInputs, one: ConfigurationResult | EvaluationResult) -
 
 
 def _tested(inputs: ReportInputs, one: ConfigurationResult, baseline: ConfigurationResult | None) -> tuple[Cell, ...]:
-    """The test against the baseline; the command for what it lacks if there is none."""
+    """The test against the baseline; without one, the command for what it lacks."""
     if one.test is None:
         unjudged = baseline if baseline and baseline.metric(COMPOSITE) is None else one
         judge = judge_command(inputs, unjudged.first)

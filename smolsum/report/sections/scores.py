@@ -20,13 +20,13 @@ from smolsum.report.document import (
     Figure,
     Table,
     empty,
+    letter,
     number,
     percent,
     plain,
     sentence,
     words,
 )
-from smolsum.report.document import letter as suffix
 from smolsum.report.results import ConfigurationResult, baseline_of
 from smolsum.runs.records import SCORES
 from smolsum.stats.paired import CONFIDENCE
@@ -160,7 +160,7 @@ def panels_tables(inputs: ReportInputs) -> list[Table]:
             if texts:
                 cells = (_shown(evaluation, key, texts[key]) if key in texts else DASH for key in columns)
                 rows.append((words(name), *cells))
-        tables.append(Table(f"S15{suffix(place)}", sentence(title), ("Evaluation", *columns.values()), tuple(rows)))
+        tables.append(Table(f"S15{letter(place)}", sentence(title), ("Evaluation", *columns.values()), tuple(rows)))
     return tables
 
 
@@ -195,7 +195,7 @@ def samples_tables(inputs: ReportInputs, results: Sequence[ConfigurationResult])
     split."""
     tables = []
     for place, model in enumerate(inputs.models):
-        label = f"S9{suffix(place)}" if len(inputs.models) > 1 else "S9"
+        label = f"S9{letter(place)}" if len(inputs.models) > 1 else "S9"
         own = [*filter(None, [baseline_of(inputs, model)]), *(one for one in results if one.model == model)]
         shown = [(one.name, one.first) for one in own]
         shown = shown or [(e.folder.name, e) for e in inputs.baselines if e.model == model]

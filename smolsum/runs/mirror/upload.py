@@ -28,10 +28,10 @@ ROUND_S = 10.0
 LONGEST_WAIT_S = 60.0
 """The longest wait between attempts while the store fails: they begin at `ROUND_S` and double."""
 SETTLE_S = 30.0
-"""The end of a run stops waiting for a store that has failed for so long."""
+"""How long the end of a run waits for a store that keeps failing."""
 SMALL, GROWN = 256 * 1024, 1.05
-"""A file above so many bytes is copied again once it has grown by this factor, and with every checkpoint: a step
-adds only a line to megabytes of metrics."""
+"""A file of more than SMALL bytes is copied again once it has grown by the factor GROWN, and with every checkpoint: a
+step adds only a line to megabytes of metrics."""
 ONCE = "completions"
 """Folder whose files never change."""
 

@@ -50,7 +50,7 @@ class DocQaConfig(TaskConfig):
     validation_documents: PositiveCount = 91
     """Documents to validate on, if the data have one split only."""
     test_documents: PositiveCount = 250
-    """Documents to report results on, likewise; the rest are trained on."""
+    """Documents to report results on, if the data have one split only; the rest are trained on."""
     split_seed: Seed = 80
     """Seed of that division."""
 

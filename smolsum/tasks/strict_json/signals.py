@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from smolsum.config.sections import Config, TaskConfig
 from smolsum.rewards import REWARDS
-from smolsum.rewards.combine import Scorer, Values, score_each
+from smolsum.rewards.combine import Signal, Values, score_each
 from smolsum.tasks.strict_json.answer import FENCE, blocks, take_apart
 from smolsum.tasks.strict_json.schema import conformance
 from smolsum.tasks.strict_json.settings import StrictJsonConfig, settings
@@ -115,7 +115,7 @@ def score_schema(groups: Sequence[RolloutGroup], config: Config) -> Values:
     return [[schema_reward(rollout.text, group.prompt) for rollout in group.rollouts] for group in groups]
 
 
-SIGNALS: dict[str, Scorer] = {
+SIGNALS: dict[str, Signal] = {
     "format": score_each(format_reward),
     "validity": score_each(validity_reward),
     "schema": score_schema,
@@ -132,7 +132,7 @@ MEANINGS = {
     "reasoning": ("[-0.5, 1]", "thoughts of at least 80 characters before the answer"),
     "truncation": ("{-1, 0, 1}", "not cut off"),
     "repetition": ("{-1, 0, 1}", "lines and trigrams that are not said again"),
-    "strictness": ("[-1, 1]", "nothing said beside the block"),
+    "strictness": ("[-1, 1]", "no text outside the block"),
 }
 
 

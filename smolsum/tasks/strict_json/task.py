@@ -181,7 +181,7 @@ ERRORS = (
     ErrorKind("wrong choice", "a value that is not among those allowed", _missed("enums")),
     ErrorKind("too shallow", "fewer objects inside one another than asked", _missed("depth")),
     ErrorKind("other", "another limit of the schema is broken", _missed("other")),
-    ErrorKind("talk", "text beside block and thoughts", lambda row: row["fence"] != "none" and row["strictness"] < 1),
+    ErrorKind("talk", "text outside block and thoughts", lambda row: row["fence"] != "none" and row["strictness"] < 1),
     ErrorKind("repetitive", "the same over and over", lambda row: row["repetition"] < 0),
 )
 

@@ -215,7 +215,7 @@ def test_repetition(text: str, value: float) -> None:
     ],
 )
 def test_strictness(text: str, value: float) -> None:
-    """By the share of what is said beside the block."""
+    """By the share of the text outside the block."""
     assert signals.strictness_reward(text) == value
 
 
