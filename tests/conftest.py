@@ -1,15 +1,20 @@
 """Sets MLX up as the package does before any test imports it, so that runs in this process round as runs in a process
 of their own. Property-based tests have no deadline, as other processes may slow the machine down. Bytecode is kept.
+Ctrl-C works: a shell starts a background job with SIGINT ignored, and what the tests start would inherit that.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 
 # Some machines turn bytecode off, and each process that a test starts would then compile a thousand modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from hypothesis import settings  # noqa: E402
 

@@ -178,9 +178,7 @@ def test_one_ctrl_c_stops_all(tmp_path: Path) -> None:
     """A signal to any rank ends the step for all, saved, with the code of an interruption."""
     processes = start(tmp_path / "runs", 2, "stages.included.steps=500")
     metrics = tmp_path / "runs/run/metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while not (metrics.exists() and metrics.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: metrics.exists() and bool(metrics.read_text()))
     processes[1].send_signal(signal.SIGINT)
     finish(processes, code=130)
     assert json.loads((tmp_path / "runs/run/status.json").read_text())["state"] == "interrupted"
