@@ -222,13 +222,7 @@ def counting_loss(counting: Counting, lesson: tuple[list[int], list[list[int]], 
 
 
 def fit(
-    model: nn.Module,
-    batches: Iterator[list[Any]],
-    loss: Callable[..., mx.array],
-    *,
-    name: str,
-    steps: int,
-    rate: float,
+    model: nn.Module, batches: Iterator[list[Any]], loss: Callable[..., mx.array], *, name: str, steps: int, rate: float
 ) -> None:
     """Minimise the mean loss of each batch with AdamW: a warm-up of 50 steps, then cosine to a hundredth."""
     schedule = optim.join_schedules(

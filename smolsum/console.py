@@ -54,12 +54,7 @@ def console() -> Console:
 
     # color_system stays automatic: a forced one would write escape codes into pipes and log files
     return Console(
-        stderr=True,
-        force_terminal=colored(),
-        no_color=not colored(),
-        markup=False,
-        emoji=False,
-        highlight=False,
+        stderr=True, force_terminal=colored(), no_color=not colored(), markup=False, emoji=False, highlight=False
     )
 
 
@@ -103,10 +98,7 @@ def agree(question: str) -> bool:
 def visible(text: str) -> str:
     """Returns the text with control characters escaped, except line ends and tabs: a server's answer or a file's name
     cannot control the terminal."""
-    return _CONTROL.sub(
-        lambda found: f"\\x{code:02x}" if (code := ord(found[0])) < 256 else f"\\u{code:04x}",
-        text,
-    )
+    return _CONTROL.sub(lambda found: f"\\x{code:02x}" if (code := ord(found[0])) < 256 else f"\\u{code:04x}", text)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:

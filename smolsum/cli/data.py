@@ -41,12 +41,7 @@ def data(
     from smolsum.evaluate.prompts import SPLITS
     from smolsum.tasks import TASKS
 
-    resolved = resolve(
-        TASKS,
-        config_file=config,
-        sets=sets or [],
-        flags={"task.name": task},
-    )
+    resolved = resolve(TASKS, config_file=config, sets=sets or [], flags={"task.name": task})
     chosen = TASKS[task]
     splits = {name: chosen.prompts.load(resolved.config, name) for name in SPLITS}
     if output is None:

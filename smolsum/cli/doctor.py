@@ -28,10 +28,7 @@ def doctor(
     from smolsum.cli.checks import examine
 
     findings = examine(
-        os.environ,
-        runs_dir=runs_folder(runs_dir),
-        vllm_python=vllm_python or sys.executable,
-        online=online,
+        os.environ, runs_dir=runs_folder(runs_dir), vllm_python=vllm_python or sys.executable, online=online
     )
     if as_json:
         console.data(json.dumps({"schema_version": 1, "findings": [asdict(one) for one in findings]}, indent=2))

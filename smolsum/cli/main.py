@@ -92,8 +92,7 @@ def _print_version(wanted: bool) -> None:
 def _app(
     context: typer.Context,
     version: Annotated[
-        bool,
-        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit."),
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Train tiny language models to obey a hard output constraint with GRPO.

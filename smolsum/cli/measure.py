@@ -62,8 +62,7 @@ class MeasureFlags:
     temperature: Annotated[float, typer.Option(metavar="T", min=0.0, help="Sampling temperature; 0 is greedy.")] = 0.0
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of sampling above temperature 0.")] = 0
     samples: Annotated[
-        int,
-        typer.Option(metavar="N", min=1, help="Completions of each prompt, for pass@k; above temperature 0."),
+        int, typer.Option(metavar="N", min=1, help="Completions of each prompt, for pass@k; above temperature 0.")
     ] = 1
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Folder of the results.")] = None
     config: Annotated[

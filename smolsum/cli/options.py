@@ -23,9 +23,7 @@ from smolsum.tasks import DEFAULT_TASK, NAMES
 TaskFlag = Annotated[
     str | None,
     typer.Option(
-        "--task",
-        metavar="TASK",
-        help=f"What the model has to do: {', '.join(NAMES)}.  [default: {DEFAULT_TASK}]",
+        "--task", metavar="TASK", help=f"What the model has to do: {', '.join(NAMES)}.  [default: {DEFAULT_TASK}]"
     ),
 ]
 RunsFlag = Annotated[

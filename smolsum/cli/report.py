@@ -14,11 +14,7 @@ from smolsum.cli.options import RunsFlag, runs_folder
 def report(
     runs: Annotated[
         list[str],
-        typer.Argument(
-            metavar="RUNS",
-            help="Runs and baselines, by name or path; runs/* for all.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="RUNS", help="Runs and baselines, by name or path; runs/* for all.", show_default=False),
     ],
     form: Annotated[
         Literal["html", "md", "json", "latex"], typer.Option("--format", help="How the report is written.")

@@ -41,8 +41,7 @@ def serve_worker(
         int, typer.Option(metavar="BITS", help="As the trainer's model.quantize: 0, 4 or 8; engine mlx only.")
     ] = 0,
     lora_rank: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, max=512, help="As the trainer's lora.rank, 0: none; engine vllm only."),
+        int, typer.Option(metavar="N", min=0, max=512, help="As the trainer's lora.rank, 0: none; engine vllm only.")
     ] = 0,
     max_model_len: Annotated[
         int | None,
@@ -51,8 +50,7 @@ def serve_worker(
         ),
     ] = None,
     work_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The only folder that is written to.  [default: a temporary one]"),
+        Path | None, typer.Option(metavar="DIR", help="The only folder that is written to.  [default: a temporary one]")
     ] = None,
 ) -> None:
     """Sample rollouts for a trainer on another machine; print the URL once ready.

@@ -62,13 +62,11 @@ def train(
         ),
     ] = None,
     config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Settings in TOML; a run's config.toml repeats that run."),
+        Path | None, typer.Option(metavar="FILE", help="Settings in TOML; a run's config.toml repeats that run.")
     ] = None,
     sets: Annotated[list[str] | None, set_option("grpo.beta=0.1 or stages.length.steps=50")] = None,
     name: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Name of the run.  [default: model, strategy, rewards and time]"),
+        str | None, typer.Option(metavar="NAME", help="Name of the run.  [default: model, strategy, rewards and time]")
     ] = None,
     runs_dir: RunsFlag = None,
     worker: WorkerFlag = None,

@@ -36,8 +36,7 @@ def watch(
         ),
     ] = None,
     other: Annotated[
-        str | None,
-        typer.Argument(metavar="RUN2", help="A second run, drawn next to the first.", show_default=False),
+        str | None, typer.Argument(metavar="RUN2", help="A second run, drawn next to the first.", show_default=False)
     ] = None,
     runs_dir: RunsFlag = None,
     readonly: Annotated[bool, typer.Option("--readonly", help="Without pause and stop.")] = False,

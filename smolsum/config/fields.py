@@ -47,13 +47,7 @@ LossKind = Literal["grpo", "study", "dr_grpo", "dapo", "gspo", "cispo"]
 KlEstimate = Literal["k1", "k2", "k3"]
 AdvantageScale = Literal["group", "batch", "none", "gdpo"]
 Correction = Literal["none", "token_truncate", "sequence_truncate", "token_mask", "sequence_mask"]
-_NAMES = {
-    str: "a text in quotes",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    dict: "a table",
-}
+_NAMES = {str: "a text in quotes", int: "a whole number", float: "a number", bool: "true or false", dict: "a table"}
 
 
 def base_type(hint: Any) -> Any:

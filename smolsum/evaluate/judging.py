@@ -302,10 +302,7 @@ def ask_judge(job: JudgeJob, endpoint: Endpoint, options: JudgeOptions) -> tuple
 
 
 async def _estimate(
-    todo: Sequence[JudgeQuestion],
-    criteria: Sequence[Criterion],
-    endpoint: Endpoint,
-    prices: tuple[float, float] | None,
+    todo: Sequence[JudgeQuestion], criteria: Sequence[Criterion], endpoint: Endpoint, prices: tuple[float, float] | None
 ) -> tuple[Estimate, list[str]]:
     """The cost of the questions, and the models that the endpoint lists; a check that it answers and takes the key."""
     from smolsum.evaluate import geval

@@ -34,8 +34,7 @@ def encode_prompts(policy: Policy, task: Task, split: Split, config: Config) -> 
         )
     if not prompts:
         raise UsageError(
-            f"no prompt of the {split.name} split has {limit} tokens or fewer",
-            hint="--set data.max_input_tokens=N",
+            f"no prompt of the {split.name} split has {limit} tokens or fewer", hint="--set data.max_input_tokens=N"
         )
     return tuple(prompts), len(split.examples) - len(prompts)
 

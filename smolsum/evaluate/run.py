@@ -145,13 +145,7 @@ def score(evaluation: Evaluation, completer: Completer, *, quiet: bool = True) -
 
 
 def evaluate(
-    target: Target,
-    *,
-    split: str,
-    sampler: Sampler,
-    judging: JudgeOptions | None,
-    quiet: bool,
-    remedy: str,
+    target: Target, *, split: str, sampler: Sampler, judging: JudgeOptions | None, quiet: bool, remedy: str
 ) -> Path:
     """Evaluate a target on a split; returns the folder with `scores.jsonl` and `summary.json`.
 

@@ -66,12 +66,7 @@ def greedy(policy: Policy, prompts: Sequence[Prompt], config: Config, *, version
 
 
 def complete(
-    policy: Policy,
-    prompts: Sequence[Prompt],
-    config: Config,
-    *,
-    version: int,
-    sampler: Sampler = GREEDY,
+    policy: Policy, prompts: Sequence[Prompt], config: Config, *, version: int, sampler: Sampler = GREEDY
 ) -> Iterator[list[RolloutGroup]]:
     """Yields the prompts with their completions, in the batches of `in_batches`."""
     for chosen in in_batches(prompts, config, sampler.samples):

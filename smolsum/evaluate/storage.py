@@ -122,8 +122,7 @@ def check_origin(folder: Path, origin: Mapping[str, Any], remedy: str) -> None:
         keys = [key for key in {**one, **two} if one.get(key) != two.get(key)]
         differences = "; ".join(f"{key} {one.get(key)} then, {two.get(key)} now" for key in keys)
         raise UsageError(
-            f"{folder} holds the evaluation of something else: {differences}",
-            hint="--name OTHER keeps both",
+            f"{folder} holds the evaluation of something else: {differences}", hint="--name OTHER keeps both"
         )
 
 

@@ -180,12 +180,7 @@ def loss_and_tally(
     return -_reduced(objective_GT, mask_GT, config.loss, totals), tally
 
 
-def _reduced(
-    objective_GT: mx.array,
-    mask_GT: mx.array,
-    kind: str,
-    totals: BatchTotals,
-) -> mx.array:
+def _reduced(objective_GT: mx.array, mask_GT: mx.array, kind: str, totals: BatchTotals) -> mx.array:
     """This call's share of the batch's mean objective."""
     objective_GT = objective_GT * mask_GT
     match kind:

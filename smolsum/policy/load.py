@@ -90,13 +90,11 @@ def load_policy(
         tokenizer = load_tokenizer(path, eos_token_ids=eos_ids)
     except (ValueError, RuntimeError, KeyError, OSError, TypeError) as error:
         raise UsageError(
-            f"{path} cannot be loaded: {_first_line(error)}",
-            hint="check the files or download the model again",
+            f"{path} cannot be loaded: {_first_line(error)}", hint="check the files or download the model again"
         ) from error
     if tokenizer.chat_template is None:
         raise UsageError(
-            f"the tokenizer in {path} has no chat template",
-            hint="use an instruction-tuned model (…-Instruct)",
+            f"the tokenizer in {path} has no chat template", hint="use an instruction-tuned model (…-Instruct)"
         )
     if dtype in (None, "auto") and mx.default_device().type == mx.DeviceType.cpu:
         dtype = "float32"

@@ -106,11 +106,7 @@ def prefix_state(model: nn.Module, prompt_ids: Sequence[int], embeddings: mx.arr
 
 
 def branch_hidden(
-    model: nn.Module,
-    state: State,
-    last_prompt_token: int,
-    completion_GT: mx.array,
-    embeddings: mx.array | None = None,
+    model: nn.Module, state: State, last_prompt_token: int, completion_GT: mx.array, embeddings: mx.array | None = None
 ) -> mx.array:
     """The trunk's outputs (G, T, D) from which the completions' tokens are predicted, after the prompt of `state`."""
     group = len(completion_GT)

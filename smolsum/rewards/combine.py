@@ -39,10 +39,7 @@ def score_each(score: Callable[[str], float | None]) -> Scorer:
 
 
 def score_all(
-    groups: Sequence[RolloutGroup],
-    weights: Mapping[str, float],
-    config: Config,
-    signals: Mapping[str, Signal],
+    groups: Sequence[RolloutGroup], weights: Mapping[str, float], config: Config, signals: Mapping[str, Signal]
 ) -> dict[str, Values]:
     """PxG values of each signal in `weights` and of those they need, by name, looked up in the task's `signals`; a
     signal of weight 0 is computed too, to be logged."""
@@ -63,9 +60,7 @@ def score_all(
 
 
 def combine(
-    groups: Sequence[RolloutGroup],
-    scores: Mapping[str, Sequence[Sequence[float | None]]],
-    weights: Mapping[str, float],
+    groups: Sequence[RolloutGroup], scores: Mapping[str, Sequence[Sequence[float | None]]], weights: Mapping[str, float]
 ) -> list[list[float | None]]:
     """PxG totals, the sum over signals of weight x value; None where a signal of non-zero weight is None.
 

@@ -212,10 +212,7 @@ class WorkerClient:
         return await self._call("PUT", "/v1/weights", WeightsAnswer, content=body)
 
     async def logprobs(
-        self,
-        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
-        serving: Serving,
-        temperature: float = 1.0,
+        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], serving: Serving, temperature: float = 1.0
     ) -> list[list[float]]:
         """Log-probs, at a temperature, of the completion in each pair of prompt and completion token ids."""
         body = LogprobsBody(

@@ -67,11 +67,7 @@ def paired(a: Arm, b: Arm, options: Options) -> Report:
     several = len(a.members) + len(b.members) > 2
     sections = [
         ResultSection("difference", ("metric", "mean_a", "mean_b", "delta", "interval", "t", "p"), rows),
-        ResultSection(
-            "strength",
-            ("metric", "d_z", "p_holm", "p_bh", "wilcoxon_p", "sign_flip_p", "detectable"),
-            rows,
-        ),
+        ResultSection("strength", ("metric", "d_z", "p_holm", "p_bh", "wilcoxon_p", "sign_flip_p", "detectable"), rows),
         ResultSection("pairs", ("metric", "n", "missing", "bootstrap", "gained", "lost", "mcnemar_p"), rows),
     ]
     if several:

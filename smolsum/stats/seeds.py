@@ -90,11 +90,9 @@ def _with_variance(these: PairedResult, parts: list[tuple[float, float]]) -> Pai
     t = these.delta / error
     tails = {"two-sided": (1 + CONFIDENCE) / 2}.get(these.alternative, CONFIDENCE)
     reach = float(stats.t.ppf(tails, df)) * error
-    p = {
-        "two-sided": 2 * stats.t.sf(abs(t), df),
-        "greater": stats.t.sf(t, df),
-        "less": stats.t.cdf(t, df),
-    }[these.alternative]
+    p = {"two-sided": 2 * stats.t.sf(abs(t), df), "greater": stats.t.sf(t, df), "less": stats.t.cdf(t, df)}[
+        these.alternative
+    ]
     low = -math.inf if these.alternative == "less" else these.delta - reach
     high = math.inf if these.alternative == "greater" else these.delta + reach
     return replace(these, se=error, t=t, df=df, p=float(p), ci_low=low, ci_high=high, note="")

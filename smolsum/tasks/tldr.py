@@ -209,11 +209,7 @@ def step_metrics(groups: Sequence[RolloutGroup], config: Config) -> dict[str, fl
 
 LENGTH = Metric("completions/mean_length", "tokens", ".1f")
 ON_TARGET = Metric("length/within_tol", "on target", ".0%")
-OVERLAP = (
-    Metric("rouge", "ROUGE-L", ".3f"),
-    Metric("meteor", "METEOR", ".3f"),
-    Metric("bleu", "BLEU", ".3f"),
-)
+OVERLAP = (Metric("rouge", "ROUGE-L", ".3f"), Metric("meteor", "METEOR", ".3f"), Metric("bleu", "BLEU", ".3f"))
 WRONG = Metric("facts/wrong_share", "wrong facts")
 REPEATED = Metric("repeated_trigrams", "repeated")
 

@@ -409,8 +409,7 @@ def test_unknown_target(call: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
-    [("", "test"), ('{"id": 1, "prompt": "a", "completion": "b"}\n' * 2, "id")],
+    ("content", "says"), [("", "test"), ('{"id": 1, "prompt": "a", "completion": "b"}\n' * 2, "id")]
 )
 def test_bad_splits(content: str, says: str, tmp_path: Path, call: Call) -> None:
     """An empty split and ids that occur twice are errors before anything is generated."""

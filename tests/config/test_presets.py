@@ -164,12 +164,7 @@ def test_presets_are_found_inside_an_archive(tmp_path: Path) -> None:
     code = f"from smolsum.config import presets as p; print({shown})"
     environment = {**os.environ, "PYTHONPATH": str(archive)}
     run = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert run.stdout.startswith(str(archive))
     assert "LiquidAI/LFM2.5-350M" in run.stdout

@@ -282,11 +282,7 @@ def test_parse_reward() -> None:
 
 def test_config_repeats_itself(tmp_path: Path) -> None:
     """A resolved configuration given back as a file repeats it, whatever odd values it holds."""
-    sets = [
-        "train.seed=123456789",
-        'task.system_prompt="a\\n\\"b\\" = # [x] \\u2028 ü"',
-        "grpo.beta=0.1234567890123",
-    ]
+    sets = ["train.seed=123456789", 'task.system_prompt="a\\n\\"b\\" = # [x] \\u2028 ü"', "grpo.beta=0.1234567890123"]
     first = resolved(strategy="included", reward="meteor-rouge", sets=sets).config
     again = resolved(config_file=config_file(tmp_path, to_toml(first))).config
     assert first == again
@@ -347,11 +343,7 @@ def test_records_are_frozen() -> None:
             "--set: grpo.loss must be one of grpo, study, dr_grpo, dapo, gspo, cispo, got 'grop'",
             "did you mean grpo?",
         ),
-        (
-            {"sets": ["grpo.kl=k33"]},
-            "--set: grpo.kl must be one of k1, k2, k3, got 'k33'",
-            "did you mean k3?",
-        ),
+        ({"sets": ["grpo.kl=k33"]}, "--set: grpo.kl must be one of k1, k2, k3, got 'k33'", "did you mean k3?"),
         (
             {"sets": ["grpo.correction=token_clip"]},
             "--set: grpo.correction must be one of none, token_truncate, sequence_truncate, token_mask, sequence_mask, "

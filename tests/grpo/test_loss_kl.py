@@ -15,11 +15,7 @@ def test_by_hand() -> None:
     """The policy twice as likely as the reference, and half: d = -ln 2 and ln 2."""
     logp, ref = mx.log(mx.array([0.4, 0.2])), mx.log(mx.array([0.2, 0.4]))
     ln2 = np.log(2)
-    for kind, expected in (
-        ("k1", [ln2, -ln2]),
-        ("k2", [ln2**2 / 2, ln2**2 / 2]),
-        ("k3", [0.5 + ln2 - 1, 2 - ln2 - 1]),
-    ):
+    for kind, expected in (("k1", [ln2, -ln2]), ("k2", [ln2**2 / 2, ln2**2 / 2]), ("k3", [0.5 + ln2 - 1, 2 - ln2 - 1])):
         np.testing.assert_allclose(np.array(kl_estimate(logp, ref, kind=kind)), expected, rtol=1e-5)
 
 

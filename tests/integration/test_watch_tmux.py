@@ -19,10 +19,7 @@ import pytest
 from smolsum.files import read_jsonl
 from smolsum.watch.pane import number
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")]
 PATIENCE_S = 1800.0
 
 

@@ -105,13 +105,7 @@ def test_one_group_on_several_streams(count: int, shared: bool) -> None:
     model = build("lfm2")
     own = [mx.new_stream(mx.default_device()) for _ in range(count)]
     (value, metrics), gradient = group_value_and_grad(
-        model,
-        PROMPT,
-        COMPLETIONS,
-        weighted,
-        temperature=0.8,
-        chunking=Chunking(shared_prefix=shared),
-        streams=own,
+        model, PROMPT, COMPLETIONS, weighted, temperature=0.8, chunking=Chunking(shared_prefix=shared), streams=own
     )
     whole, tree = expected(model, PROMPT)
     assert value.item() == pytest.approx(whole, rel=1e-5)

@@ -72,11 +72,7 @@ def launch(count: int, command: list[str], folder: Path) -> list[subprocess.Pope
     ranked = [{"MLX_HOSTFILE": str(hosts), "MLX_RANK": str(n)} for n in range(count)] if count > 1 else [{}]
     return [
         subprocess.Popen(
-            [sys.executable, *command],
-            env=os.environ | ring,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            [sys.executable, *command], env=os.environ | ring, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         for ring in ranked
     ]

@@ -57,10 +57,7 @@ def test_an_unknown_shape_names_the_known_ones() -> None:
 
 
 @given(
-    length=st.integers(0, 10_000),
-    target=st.integers(1, 1000),
-    floor=st.floats(-5.0, 0.0),
-    tolerance=st.integers(0, 50),
+    length=st.integers(0, 10_000), target=st.integers(1, 1000), floor=st.floats(-5.0, 0.0), tolerance=st.integers(0, 50)
 )
 def test_the_bounded_shapes_stay_between_floor_and_zero(length: int, target: int, floor: float, tolerance: int) -> None:
     """clipped and dead_band lie in [floor, 0] for every length."""
@@ -69,9 +66,7 @@ def test_the_bounded_shapes_stay_between_floor_and_zero(length: int, target: int
         assert floor <= value <= 0
 
 
-def test_the_scorer_counts_sampled_tokens_without_eos_under_the_config(
-    group: Callable[..., RolloutGroup],
-) -> None:
+def test_the_scorer_counts_sampled_tokens_without_eos_under_the_config(group: Callable[..., RolloutGroup]) -> None:
     """P lists of G values by the config; a truncated rollout has no EOS to drop."""
     config = Config(
         task=TldrConfig(target_tokens=4, tolerance_tokens=1),

@@ -361,8 +361,7 @@ def test_what_is_no_text_is_refused(tmp_path: Path, column: str, case: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("value", "problem"),
-    [([], "is an empty list"), (["", "B."], "is empty"), ([1], "is a number, not text")],
+    ("value", "problem"), [([], "is an empty list"), (["", "B."], "is empty"), ([1], "is a number, not text")]
 )
 def test_a_bad_list_of_references_is_refused(tmp_path: Path, value: list[Any], problem: str) -> None:
     """Each of several references obeys the rule of a single one."""

@@ -84,8 +84,7 @@ def test_the_longest_form_wins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "right"),
-    [("$340", 1), ("$340.", 1), ("$34", 0), ("$3400", 0), ("340", 0), ("$340.50", 0), ("$75", 0)],
+    ("text", "right"), [("$340", 1), ("$340.", 1), ("$34", 0), ("$3400", 0), ("340", 0), ("$340.50", 0), ("$75", 0)]
 )
 def test_numbers_count_whether_known_or_not(text: str, right: int) -> None:
     """A sum or number that the post does not name is wrong, even one that no post names."""

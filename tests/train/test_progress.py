@@ -232,15 +232,7 @@ def test_plain_lines_on_a_terminal(monkeypatch: pytest.MonkeyPatch, variable: tu
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [
-        (0, "0s"),
-        (59.4, "59s"),
-        (59.6, "1m00s"),
-        (302, "5m02s"),
-        (3599.7, "1h00m"),
-        (10980, "3h03m"),
-        (187200, "2d04h"),
-    ],
+    [(0, "0s"), (59.4, "59s"), (59.6, "1m00s"), (302, "5m02s"), (3599.7, "1h00m"), (10980, "3h03m"), (187200, "2d04h")],
 )
 def test_duration(seconds: float, text: str) -> None:
     """A time shows its two largest units."""
@@ -272,11 +264,7 @@ def on_terminal(columns: int) -> list[list[str]]:
     termios.tcsetwinsize(follower, (24, columns))
     # the environment is given, as readline in this process may have set COLUMNS unseen by os.environ
     session = subprocess.Popen(
-        [sys.executable, "-c", SESSION],
-        stdin=follower,
-        stdout=follower,
-        stderr=follower,
-        env=dict(os.environ),
+        [sys.executable, "-c", SESSION], stdin=follower, stdout=follower, stderr=follower, env=dict(os.environ)
     )
     os.close(follower)
     sent = b""

@@ -22,11 +22,7 @@ from pathlib import Path
 from typing import Any
 
 GEMM = ("cblas_sgemm", "cblas_dgemm", "cblas_cgemm")
-SYSTEM = (
-    "/usr/lib/*/openblas-pthread/libopenblas.so.0",
-    "/usr/lib/*/libopenblas.so.0",
-    "/usr/lib64/libopenblas*.so.0",
-)
+SYSTEM = ("/usr/lib/*/openblas-pthread/libopenblas.so.0", "/usr/lib/*/libopenblas.so.0", "/usr/lib64/libopenblas*.so.0")
 
 _loaded: str | None = None
 
@@ -96,14 +92,7 @@ def _scipy_copy() -> Path | None:
                 made, names = Path(work) / copy.name, Path(work) / "names"
                 shutil.copyfile(originals[0], made)
                 names.write_text("".join(f"scipy_{name} {name}\n" for name in GEMM))
-                command = [
-                    patchelf,
-                    "--rename-dynamic-symbols",
-                    str(names),
-                    "--set-soname",
-                    copy.name,
-                    str(made),
-                ]
+                command = [patchelf, "--rename-dynamic-symbols", str(names), "--set-soname", copy.name, str(made)]
                 subprocess.run(command, check=True, capture_output=True)
                 made.rename(copy)
     except (OSError, subprocess.CalledProcessError):

@@ -38,12 +38,7 @@ def _file(figure: Figure) -> str:
 def _item(item: Item, folder: Path) -> list[str]:
     notes = [line for note in item.notes for line in ("", _plain(note))]
     if isinstance(item, Figure):
-        return [
-            f"**Figure {item.number}: {_plain(item.title)}**",
-            "",
-            f"![{_plain(item.alt)}]({_file(item)})",
-            *notes,
-        ]
+        return [f"**Figure {item.number}: {_plain(item.title)}**", "", f"![{_plain(item.alt)}]({_file(item)})", *notes]
     return [f"**Table {item.number}: {_plain(item.title)}**", "", *_table(item, folder), *notes]
 
 

@@ -6,16 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from smolsum.config.study import (
-    CRITERIA,
-    FINETUNED,
-    INCLUDED,
-    LENGTH_ONLY,
-    PREFIX,
-    REWARDS,
-    SIGNALS,
-    STRATEGIES,
-)
+from smolsum.config.study import CRITERIA, FINETUNED, INCLUDED, LENGTH_ONLY, PREFIX, REWARDS, SIGNALS, STRATEGIES
 from smolsum.report import charts
 from smolsum.report.collect import EvaluationResult, ReportInputs
 from smolsum.report.commands import baseline_command, judge_all_command, judge_command, train_command

@@ -34,11 +34,7 @@ HYPERPARAMETERS = (
     ("Adapter", "model.adapter"),
     ("Seed", "train.seed"),
 )
-OF_STAGES = {
-    "sampling.temperature": "temperature",
-    "optimizer.learning_rate": "learning_rate",
-    "grpo.beta": "beta",
-}
+OF_STAGES = {"sampling.temperature": "temperature", "optimizer.learning_rate": "learning_rate", "grpo.beta": "beta"}
 """settings that a stage may override, with their names there"""
 SHOWN = 12
 """rows of the table of stages that a report shows unfolded"""

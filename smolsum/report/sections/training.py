@@ -48,10 +48,7 @@ DYNAMICS = (
     ("completions/min_length", "tokens, shortest"),
     ("completions/max_length", "tokens, longest"),
 )
-SPREAD = (
-    ("frac_reward_zero_std", "groups without spread"),
-    ("entropy", "entropy"),
-)
+SPREAD = (("frac_reward_zero_std", "groups without spread"), ("entropy", "entropy"))
 _VALIDATION = f"validation/{ERRORS}"
 
 

@@ -19,11 +19,7 @@ PROMPT = (
     "coherent or no longer true, while it still looks like the original at a glance. Keep its length, its language and "
     'everything else. Answer with JSON: {{"text": "the changed text"}}\n\nText:\n{text}'
 )
-SCHEMA: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {"text": {"type": "string"}},
-    "required": ["text"],
-}
+SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 BUDGET, CONCURRENCY = RetryPolicy(bad_answers=3), 8
 
 

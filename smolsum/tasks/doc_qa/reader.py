@@ -13,14 +13,7 @@ from typing import Any
 
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError
-from smolsum.tasks.doc_qa.documents import (
-    ComparedSummaries,
-    Question,
-    Reading,
-    Verdicts,
-    asked_of,
-    known_forms,
-)
+from smolsum.tasks.doc_qa.documents import ComparedSummaries, Question, Reading, Verdicts, asked_of, known_forms
 from smolsum.tasks.doc_qa.settings import RULES, DocQaConfig, settings
 from smolsum.tasks.facts import FactVocabulary, Statement, spelling, statements
 

@@ -194,11 +194,7 @@ def variant(task: TaskConfig, text: str) -> TaskConfig:
 
 
 def _interval(name: str, title: str) -> tuple[Metric, ...]:
-    return (
-        Metric(name, title),
-        Metric(f"{name}/low", "from"),
-        Metric(f"{name}/high", "to"),
-    )
+    return (Metric(name, title), Metric(f"{name}/low", "from"), Metric(f"{name}/high", "to"))
 
 
 def _in_samples(name: str, title: str) -> tuple[Metric, ...]:
@@ -221,9 +217,7 @@ TABLES = (
     ),
     MetricTable("parses in k samples", _in_samples("parses", "pass")),
     MetricTable(
-        "satisfies the schema in k samples",
-        _in_samples("passed", "pass"),
-        remedy="--temperature 0.7 --samples 8",
+        "satisfies the schema in k samples", _in_samples("passed", "pass"), remedy="--temperature 0.7 --samples 8"
     ),
     *(
         MetricTable(
@@ -232,10 +226,7 @@ TABLES = (
         )
         for level in LEVELS
     ),
-    MetricTable(
-        "signals",
-        tuple(Metric(name, name, ".3f") for name in signals.SIGNALS if name != "overlong"),
-    ),
+    MetricTable("signals", tuple(Metric(name, name, ".3f") for name in signals.SIGNALS if name != "overlong")),
     MetricTable("length", (TOKENS, Metric("truncated", "cut off"))),
 )
 

@@ -49,10 +49,7 @@ def test_tags_are_read_strictly(text: str, letter: str | None, notes: str | None
 def test_a_right_judgement_is_worth_the_accuracy_of_the_batch_to_the_fourth() -> None:
     """The study's example: 0.4 of the batch right makes each 0.4**4 = 0.0256; all right makes each 1."""
     two_of_five = [[True, False], [False, True, False]]
-    assert scaled_by_accuracy(two_of_five, 4) == [
-        [pytest.approx(0.0256), 0.0],
-        [0.0, pytest.approx(0.0256), 0.0],
-    ]
+    assert scaled_by_accuracy(two_of_five, 4) == [[pytest.approx(0.0256), 0.0], [0.0, pytest.approx(0.0256), 0.0]]
     assert scaled_by_accuracy([[True, True], [True]], 4) == [[1.0, 1.0], [1.0]]
     assert scaled_by_accuracy([[True, False]], 4) == [[0.0625, 0.0]]  # half right: 1/16
     assert scaled_by_accuracy([[True, False]], 0) == [[1.0, 0.0]]  # without scaling

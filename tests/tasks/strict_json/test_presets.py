@@ -12,13 +12,7 @@ from smolsum.tasks import TASKS
 
 
 def resolved(*sets: str, model: str | None = None, strategy: str | None = None) -> Config:
-    found = resolve(
-        TASKS,
-        model=model,
-        strategy=strategy,
-        sets=sets,
-        flags={"task.name": "strict-json"},
-    )
+    found = resolve(TASKS, model=model, strategy=strategy, sets=sets, flags={"task.name": "strict-json"})
     return found.config
 
 
