@@ -1,7 +1,5 @@
 """`python -m smolsum`, the same as the command `smolsum`."""
 
-from __future__ import annotations
-
 import sys
 
 from smolsum.cli.main import main

@@ -7,8 +7,6 @@ SmolsumError            1    the work failed; partial results are kept
 └── InterruptedRun    130    stopped by the user; a checkpoint is saved
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from difflib import get_close_matches
 

@@ -4,8 +4,6 @@ A line of JSON Lines counts once its line end is written. Readers skip what a ki
 end, and the next writer removes it before it appends.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

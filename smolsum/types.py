@@ -1,7 +1,5 @@
 """The nouns that travel between sampling, rewards and the update."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -3,8 +3,6 @@
 No check loads a model or makes a paid request.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """`smolsum doctor`."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

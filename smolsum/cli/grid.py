@@ -4,8 +4,6 @@ each of them is in a runs directory.
 A run is identified by its settings, not by its name: a run that was trained by hand, or by an earlier grid, counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace

@@ -1,7 +1,5 @@
 """Trains the runs of a grid one after another. A failed run does not stop the others."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ Typer's markup is off for the same reason (its help would load Rich), and so is 
 errors are printed alike.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated

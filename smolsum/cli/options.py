@@ -4,8 +4,6 @@ A flag is an alias such as `TaskFlag`; flags that always come together are a rec
 command takes as one parameter. `command` spreads such records over the signature that Typer reads.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import shlex

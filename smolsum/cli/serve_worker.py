@@ -1,7 +1,5 @@
 """`smolsum serve-worker`."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

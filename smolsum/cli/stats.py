@@ -1,7 +1,5 @@
 """`smolsum stats`."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import typer

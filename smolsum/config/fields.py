@@ -3,8 +3,6 @@
 A kind is a type with its range: `Annotated[type, Rule]`.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

@@ -11,8 +11,6 @@ To add a preset, add a file, or a table to the file of a task. It opens with a c
 that it reproduces, or says that it reproduces no table. `read_file` reads a user's own configuration in the same way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources

@@ -7,8 +7,6 @@ value typed for the whole run (`--set grpo.beta=0.1`) also replaces the values o
 have no effect otherwise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches

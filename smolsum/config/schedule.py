@@ -1,7 +1,5 @@
 """The optimizer steps of each stage, and the prompts of each kind in an epoch: all, or as many as a mix allows."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ The records hold meaning, type, range and default of every setting; `smolsum/con
 files and flags. `docs/configuration.md` is made from the docstrings here (`scripts/make_config_docs.py`).
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_type_hints
 

@@ -1,7 +1,5 @@
 """The study's words for a run: its model, its strategy and its reward configuration."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any

@@ -5,8 +5,6 @@ Requests, deadlines, retries and counting are ours. The only module that imports
 it late.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """From judgements to numbers: an example's columns, the means of a split, the noise between rounds, and the agreement
 of two judges."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev

@@ -1,7 +1,5 @@
 """A split of the data as prompts for one model: training and evaluation encode, check and fingerprint it alike."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from smolsum.config.sections import Config

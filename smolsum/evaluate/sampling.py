@@ -1,8 +1,6 @@
 """Completions of a split: by the policy here, by workers, which first get and confirm its weights, or by a model behind
 an OpenAI-compatible endpoint."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing

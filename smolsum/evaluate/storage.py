@@ -28,8 +28,6 @@ summary.json:
                        second (the same of a second judge, with `agreement`: {metric: n, pearson, spearman, …})
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress

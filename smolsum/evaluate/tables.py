@@ -1,8 +1,6 @@
 """How results are shown: the tables of an evaluation on stderr, a training's table of its stages, and the task's titles
 and explanations in a summary, so that its readers need not know the task."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What is evaluated: a run, one of its checkpoints, or a model, with its settings and the folder of its results."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Advantages of a group's rollouts relative to each other. Axes: P prompts, G rollouts of a prompt."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

@@ -21,8 +21,6 @@ set; truncated weights have no lower bound; clip metrics of sequence losses leav
 Axes: G rollouts of a prompt, T completion tokens.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import mlx.core as mx

@@ -1,7 +1,5 @@
 """The gradient of one optimizer step: the loss of every group, spread over the machine's streams and summed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

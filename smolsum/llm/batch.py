@@ -1,8 +1,6 @@
 """Many questions at once to a model behind an endpoint, while something else is under way: each paid for once, with
 outages waited for and progress shown."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

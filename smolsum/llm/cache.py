@@ -3,8 +3,6 @@
 One file for each model below `$XDG_CACHE_HOME/smolsum/<kind>`, one JSON line for each answer, only ever appended to.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 """HTTP to a model behind an OpenAI-compatible endpoint: where it is, the proxies and certificates on the way, one
 client for all questions, and the meaning of its answers and failures."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

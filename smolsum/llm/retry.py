@@ -1,8 +1,6 @@
 """Many questions to one model: so many at a time, each with a deadline and a number of attempts; a limit on requests;
 and waits that the user can interrupt."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence

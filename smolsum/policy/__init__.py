@@ -3,8 +3,6 @@
 Importing this package prepares the process for MLX on a Linux CPU, which must happen before MLX is imported.
 """
 
-from __future__ import annotations
-
 from smolsum.policy.cpu import prepare_cpu
 
 prepare_cpu()

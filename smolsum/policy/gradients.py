@@ -3,8 +3,6 @@
 To hold less, layers may keep only their inputs and compute the rest again in backward (activation checkpointing).
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence

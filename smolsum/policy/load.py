@@ -1,7 +1,5 @@
 """A policy from a built-in model, a local directory or the hub."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence

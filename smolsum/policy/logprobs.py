@@ -6,8 +6,6 @@ by mlx-lm's own caches); the trunk's outputs for each completion; the head, a fe
 Axes: G rollouts of a prompt, T completion tokens, D width of the model, N positions, V vocabulary.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 y = W x + scale * B A x with A random and B zero at the start: the policy begins as its base, which stays frozen.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

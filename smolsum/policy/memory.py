@@ -4,8 +4,6 @@ Counts arrays: weights, what the optimizer and the KL term keep, and what forwar
 and completion. Does not count the Python process, about 0.4 GB.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any

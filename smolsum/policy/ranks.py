@@ -4,8 +4,6 @@ here is the identity.
 Every rank must make the same calls in the same order. Arrays travel through `mx.distributed`.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ On disk: the Hugging Face layout, or mlx-lm's adapter format. On their way: nump
 a policy with adapters the adapters alone; bfloat16, which numpy lacks, is seen as uint16.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping, Sequence

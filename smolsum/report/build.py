@@ -1,8 +1,6 @@
 """The order of a report: verdict and provenance, then its sections. To add a table, write a function that returns it in
 `sections/` and list it here."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from smolsum.config.study import SIGNALS

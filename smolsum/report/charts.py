@@ -4,8 +4,6 @@ A drawing fills its place, up to the width at which its text is as large as the 
 drawing of 310 or 400 units, so that it can be read on a phone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

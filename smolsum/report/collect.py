@@ -1,8 +1,6 @@
 """What a report is made from: finished evaluations and runs, read from their folders. What cannot be read is left out
 with the reason."""
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

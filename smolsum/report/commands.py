@@ -1,8 +1,6 @@
 """The commands that would fill empty cells, with the settings of the runs in the report, so that the results can be
 compared."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 

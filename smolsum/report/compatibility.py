@@ -1,8 +1,6 @@
 """What has to agree before runs and evaluations are compared. What disagrees with most of them is left out with the
 reason; what may differ is said in a notice."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The parts of a report in every format: cells that know their source, tables, figures and sections."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Sequence

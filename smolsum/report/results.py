@@ -1,7 +1,5 @@
 """What each configuration scored, and whether it differs from its model's length-only baseline."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

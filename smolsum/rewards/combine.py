@@ -1,7 +1,5 @@
 """What a reward signal is, a function that scores a whole step at once; and one reward from several signals."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The checks run before anything is trained (`preflight`) and again whenever a wor
 and the remedy.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 The pool runs in an event loop in its own thread; the trainer hands in tickets and waits for them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import queue

@@ -5,8 +5,6 @@ not requested, token ids outside the vocabulary, log-probs that are not numbers,
 WorkerError, and the caller decides what to do.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence

@@ -4,8 +4,6 @@ With several ranks each samples its share of the prompts and they exchange the r
 (`workers.py`) lives on the first rank alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol

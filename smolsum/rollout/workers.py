@@ -5,8 +5,6 @@ from: a worker that is behind gets newer weights first. With max_staleness above
 requested before the update begins, and sampled while it runs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import secrets

@@ -5,8 +5,6 @@
 A name that starts with a dot belongs to a save or a removal that has not ended.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

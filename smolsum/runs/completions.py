@@ -1,7 +1,5 @@
 """The rollouts of a training step, read for people: grouped by prompt, sorted, searched, compared."""
 
-from __future__ import annotations
-
 import difflib
 import json
 from collections.abc import Mapping, Sequence

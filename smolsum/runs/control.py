@@ -5,8 +5,6 @@ Requests are files in the run's `control/` directory, made by any number of view
     stop    the trainer finishes its step, saves and ends as after Ctrl-C; it removes the file
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

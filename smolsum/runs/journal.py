@@ -1,7 +1,5 @@
 """The journal of a run: the only writer of its metrics, events, status, completions and log."""
 
-from __future__ import annotations
-
 import os
 import platform
 import threading

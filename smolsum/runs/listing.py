@@ -1,7 +1,5 @@
 """`smolsum runs`: each run with its state and newest evaluation, then the evaluations outside of runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime

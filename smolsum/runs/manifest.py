@@ -1,7 +1,5 @@
 """Write what a run is made from, config.toml and run.json, and check it when the run is resumed."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

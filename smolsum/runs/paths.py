@@ -6,8 +6,6 @@ runs/<name>/
 runs/latest -> <name>
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -5,8 +5,6 @@ what the directory gained since the last call. A run may be damaged, half writte
 missing. For errors that name file, line and field see `records`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

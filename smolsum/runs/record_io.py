@@ -4,8 +4,6 @@
 for views of a run that may be half written: a field that is wrong counts as missing. Unknown keys are accepted.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -10,8 +10,6 @@
 Unknown keys are accepted; fields that older runs lack have defaults. `record_io` reads and writes records.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 import msgspec

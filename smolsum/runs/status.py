@@ -1,7 +1,5 @@
 """The state of a run for people: a word and a mark, what went wrong and what helps, time elapsed and time left."""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The comparisons of `smolsum stats`, each as a report of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Correlations of metrics over examples."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The scores that are compared: files and evaluations as columns of numbers, and arms of one evaluation or several."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """p values of many comparisons, adjusted over all of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -1,8 +1,6 @@
 """Tests of one metric on paired examples; every difference is b - a. A pair with None, NaN or infinity is left out
 (pairwise deletion) and counted."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

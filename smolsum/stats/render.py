@@ -1,7 +1,5 @@
 """A report of comparisons as a table, Markdown, CSV or JSON."""
 
-from __future__ import annotations
-
 import json
 import math
 import textwrap

@@ -11,8 +11,6 @@ language-as-fixed-effect fallacy"), and of reader studies (Dorfman, Berbaum and 
 Satterthwaite (1946). A negative part counts as 0, which is conservative.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

@@ -5,8 +5,6 @@ A split is one file (or its shards): of `builtin:NAME`, a directory that holds
 `data/<split>-00000-of-00001.parquet`, or a hub id `owner/name`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -21,8 +21,6 @@ The counting knows no template and no grammar. It reads a text from left to righ
 So a paraphrase states nothing, and an exchange of two sums that the post names both goes unseen.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The rows of a split, from the package, a local directory or the hub, each with its place for error messages."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import os

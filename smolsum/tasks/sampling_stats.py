@@ -1,7 +1,5 @@
 """How often a model succeeds: a share with its interval, and the chance of success in k samples (pass@k)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from statistics import fmean, stdev

@@ -4,8 +4,6 @@ Words are counted so that writing them together saves none where case, digits, h
 letters in a row end a word.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence

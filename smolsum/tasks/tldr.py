@@ -4,8 +4,6 @@ The judge's criteria are the four metrics of the study (Table 3), in our words. 
 the target length: length is measured, not judged.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

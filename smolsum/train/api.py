@@ -1,7 +1,5 @@
 """Training from Python, as `import smolsum` offers it: settings, prompts and whole runs without the command line."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ seed and the step's number alone decide which prompts and which random numbers a
 uninterrupted one bit for bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path

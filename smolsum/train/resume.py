@@ -1,7 +1,5 @@
 """Where a run goes on: the fingerprints and steps of its stages, and the checkpoints that they save and restore."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any

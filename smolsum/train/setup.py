@@ -1,7 +1,5 @@
 """What a run is made from: the policy, the prompts of each split, their fingerprints, and the source of rollouts."""
 
-from __future__ import annotations
-
 import dataclasses
 import platform
 from collections.abc import Callable, Mapping, Sequence

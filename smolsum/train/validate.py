@@ -1,7 +1,5 @@
 """Validation between steps: greedy completions of the same prompts of the validation split every time."""
 
-from __future__ import annotations
-
 from statistics import fmean
 
 from smolsum.config.sections import StageConfig

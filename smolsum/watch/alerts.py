@@ -4,8 +4,6 @@ Each check is a function from a run to an alert, or None; CHECKS lists them, the
 ours, set between the numbers of the study and the built-in runs and those of runs that learn nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean

@@ -1,7 +1,5 @@
 """The live view: a Textual app that reads its runs twice a second and draws what changed; and its dialogs."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Collection, Sequence

@@ -3,8 +3,6 @@
 Lines differ without colour: each has a pattern, and a letter at its right end.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

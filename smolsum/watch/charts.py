@@ -3,8 +3,6 @@
 A second run is drawn next to the first. What a task rewards and measures is read from the run.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

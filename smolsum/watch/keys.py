@@ -1,7 +1,5 @@
 """The keys of the view, once for bindings, footer and help."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

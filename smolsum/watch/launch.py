@@ -1,7 +1,5 @@
 """`train --watch`: starts a trainer that outlives the view, and finds its run by the lock that it takes."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Pages: which panes a terminal of any size shows, and where."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

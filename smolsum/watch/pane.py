@@ -1,7 +1,5 @@
 """The content of a pane, and how it becomes framed lines of text, without an app."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rich.text import Text

@@ -3,8 +3,6 @@
 A pane is a function from a snapshot and a size in characters to a `Pane`; `layout.PANES` lists them all.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime

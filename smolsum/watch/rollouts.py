@@ -1,7 +1,5 @@
 """The completions browser: a table of the rollouts of a prompt, and the texts of the selected one."""
 
-from __future__ import annotations
-
 from statistics import fmean, pstdev
 
 from rich.text import Text

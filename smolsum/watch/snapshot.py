@@ -1,7 +1,5 @@
 """One moment of the view, from which every pane is drawn; and the same as JSON for `--json`."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any

@@ -11,8 +11,6 @@ If a few percent of the values move by one step of their type, as an update of 2
 less than a fiftieth of the bytes of the weights.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The published versions of the weights, and the patches that bring a worker from its version to the newest."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Mapping, Sequence

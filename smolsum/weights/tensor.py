@@ -5,8 +5,6 @@ their size, and the smallest update that the served type can show is a step of +
 bijection on the bits, also for NaNs, infinities and -0.0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal
 

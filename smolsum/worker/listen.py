@@ -1,7 +1,5 @@
 """The address that a worker listens on; without a token only loopback is allowed."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import socket

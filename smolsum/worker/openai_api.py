@@ -4,8 +4,6 @@ The policy's own distribution is sampled. A request for top_p, penalties, tools 
 ignored.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import reprlib

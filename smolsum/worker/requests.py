@@ -3,8 +3,6 @@
 The types are in `smolsum/rollout/protocol.py`; here are the limits that depend on the model served.
 """
 
-from __future__ import annotations
-
 import reprlib
 from collections.abc import Sequence
 from typing import Any, TypeVar

@@ -9,8 +9,6 @@ PUT  /v1/weights           a patch or an anchor (application/octet-stream)
 POST /v1/completions, /v1/chat/completions, GET /v1/models     as OpenAI's clients expect
 """
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 from collections.abc import Callable, Coroutine

@@ -4,8 +4,6 @@ No rollout mixes two versions. When weights arrive, running rollouts finish firs
 they then carry the new version, or, if the trainer asked for the old one, come back as errors.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import time

@@ -3,8 +3,6 @@
 `prepare_cpu` must run before MLX is imported; importing `smolsum.policy` calls it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -6,8 +6,6 @@ OpenBLAS, but under prefixed names (`scipy_cblas_sgemm`); a copy with the plain 
 user's cache.
 """
 
-from __future__ import annotations
-
 import ctypes
 import glob
 import importlib.metadata

@@ -6,8 +6,6 @@ values (relative error under 4e-6, as MLX's own) at 4 ns where `mx.compile` find
 elsewhere. `install` replaces a model's SwiGLU and attention with them; on a GPU nothing changes.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -3,8 +3,6 @@
 On the CPU, MLX runs a stream's elementwise work on one thread, so each core gets a stream; a GPU has its default one.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """A report as one HTML file: no script, no network, light and dark, for a phone, a screen and paper."""
 
-from __future__ import annotations
-
 from functools import cache
 from html import escape
 from pathlib import Path

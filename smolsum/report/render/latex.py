@@ -1,7 +1,5 @@
 """The tables of a report as LaTeX for \\input; they need the packages booktabs and longtable."""
 
-from __future__ import annotations
-
 import unicodedata
 from pathlib import Path
 

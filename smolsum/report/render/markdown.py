@@ -1,7 +1,5 @@
 """A report as Markdown, with its figures as SVG files next to it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """A report on disk, in one of its formats. The JSON document has every cell with its unrounded value, its source and,
 if it is empty, its command."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from dataclasses import replace as with_fields

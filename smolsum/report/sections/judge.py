@@ -1,7 +1,5 @@
 """How far the judge can be trusted: whether it agrees with itself, and with the overlap with the references."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

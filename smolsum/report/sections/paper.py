@@ -1,8 +1,6 @@
 """What only the study has: its baselines (Tables 4-6), its grid of configurations (8, 10-14, S1), its correlations
 (Figure 1), and what they add up to. Only reports of runs that follow the study have it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

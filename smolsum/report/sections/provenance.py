@@ -1,7 +1,5 @@
 """What a report rests on: its runs, its data and its judge; what was left out; and the limits of what it shows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from smolsum.report.collect import LeftOut, ReportInputs

@@ -1,8 +1,6 @@
 """What the evaluations of any task say: headline metrics, scores with intervals, the task's own tables, errors and
 samples of completions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

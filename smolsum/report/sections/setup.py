@@ -1,7 +1,5 @@
 """What was done: data, judged metrics, signals and settings of the runs (Tables 1-3, 7, 9 and S8)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any

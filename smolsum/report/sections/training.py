@@ -1,7 +1,5 @@
 """What training did: the score before and after it, examples rescued and regressed, curves by step, and the cost."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -7,8 +7,6 @@ completions); when a checkpoint is replaced or removed, its meta.json goes first
 any moment.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import threading

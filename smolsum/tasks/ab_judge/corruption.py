@@ -5,8 +5,6 @@ English ones; `swapped`, `repeated`, `dropped`, `spelling`, `number` and `name` 
 between words.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

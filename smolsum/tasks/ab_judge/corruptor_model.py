@@ -1,7 +1,5 @@
 """The corruptor that asks a model behind an OpenAI-compatible endpoint for a worse text, once for each text ever."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Mapping, Sequence

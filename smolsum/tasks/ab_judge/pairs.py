@@ -1,7 +1,5 @@
 """Pairs of a text and a corrupted one, in random order; the settings of the task; the corruptor by rule."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

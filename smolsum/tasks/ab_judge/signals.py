@@ -9,8 +9,6 @@ all of it right 1). The bonus for notes is 1 at their wanted length and falls of
 not published, here it is a Gaussian.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Judging which of two samples is the original, the other having been corrupted: notes first, then a letter."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

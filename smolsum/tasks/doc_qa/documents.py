@@ -3,8 +3,6 @@
 A fact (`smolsum.tasks.facts`) is something that a post states; its key `slot` names what a question can ask.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

@@ -6,8 +6,6 @@ nothing of the kind gives no answer. An answer is right if it contains the expec
 does not state. So guessing gains nothing, and a paraphrase answers nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The reader as a model behind an endpoint: what reader, grader and ranker are asked, and how answers are read."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The settings of document QA."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, cast
 

@@ -3,8 +3,6 @@
 A summary is rewarded for the questions that it answers, or for its rank in its group, and for keeping to the limit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean

@@ -1,7 +1,5 @@
 """What a completion says: its thoughts, its block of JSON, and what is in the block."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Twenty-four templates, eight of each level, make a prompt and the JSON Schema th
 draws keys, types, counts and allowed values at random. The text asks for exactly what the schema demands.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

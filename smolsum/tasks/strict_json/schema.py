@@ -19,8 +19,6 @@ them, for the items of an array.
 never fetched. Draft 2020-12.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The settings of strict JSON."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import cast
 

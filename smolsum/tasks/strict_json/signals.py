@@ -3,8 +3,6 @@
 The formulas are those of grpo-strict-generation; where its texts leave one open, the function documents the choice.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

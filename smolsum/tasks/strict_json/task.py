@@ -4,8 +4,6 @@
 with its schema, `signals.py` rewards it, and this file evaluates it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

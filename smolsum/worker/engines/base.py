@@ -1,7 +1,5 @@
 """The interface of the engines that sample behind a worker."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol

@@ -4,8 +4,6 @@ Only that thread uses MLX: it loads the policy, decodes the rollouts of all requ
 between two tokens, and replaces the weights.
 """
 
-from __future__ import annotations
-
 import asyncio
 import queue
 import threading

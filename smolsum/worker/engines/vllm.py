@@ -4,8 +4,6 @@ The worker keeps the weights, checks them and passes them to vLLM as files: safe
 `vllm_plugin/smolsum_vllm.py` loads them inside vLLM. A server that dies is started again with the weights it served.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

@@ -3,8 +3,6 @@
 vLLM itself is never imported; it lives in its own environment.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -5,8 +5,6 @@ of the session. On Linux the command also ends when this process is killed. A sc
 that it starts fast.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -5,8 +5,6 @@ The model is vLLM's own (torch: CUDA and CPU) or mlx-lm's (vllm-metal). Files ar
 layout.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
