@@ -17,6 +17,7 @@ from smolsum.cli import main
 from smolsum.report.build import build
 from smolsum.report.collect import ReportInputs, gather
 from smolsum.report.compatibility import comparable
+from smolsum.report.document import Table
 from smolsum.report.render.html import to_html
 
 SWAPS = (None, 7, -1, 1e300, math.nan, "x", [1], [], {"x": 1}, True)
@@ -261,3 +262,37 @@ def test_control_characters_are_signs(runs: Path, form: str, name: str, signs: s
     found = json.loads(Path("report/report.json").read_text())
     cells = [cell for s in found["sections"] for i in s["items"] for row in i.get("rows", []) for cell in row]
     assert text in [cell["text"] for cell in cells]
+
+
+def test_strategies_without_a_common_example_are_not_tested(runs: Path) -> None:
+    """The best of both strategies were judged, but on different examples: no test, and the cells say why."""
+    trained(runs, "joint", 0.2, {"included": ["length", "meteor"]})
+    for name, judged_half in (("odd/eval/quality-test", 0), ("joint/eval/included-test", 1)):
+        path = runs / name / "scores.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows = [row if place % 2 == judged_half else {**row, "composite": None} for place, row in enumerate(rows)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shutil.rmtree(runs / "other")
+    (table,) = [item for section in build(read(runs)).sections for item in section.items if item.number == "14"]
+    ((model, staged, joint, *tested),) = table.rows  # type: ignore[union-attr]
+    assert (model.text, staged.text, joint.text) == (
+        "LFM2.5-350M",
+        "2.590 (quality-meteor)",
+        "2.960 (length-quality-meteor)",
+    )
+    assert {cell.text for cell in tested} == {"no example has both scores"}
+    assert all("smolsum eval" in cell.command and "--judge judge-a" in cell.command for cell in tested)
+    report(runs)
+
+
+def test_every_table_has_its_own_number(runs: Path) -> None:
+    """Also those of a third model; S1 to S15 are other tables, some of them only in reports of other tasks."""
+    for name in ("b", "c"):
+        run(runs, name, f"models/{name}", {"length": ["length"]}, judged(columns(0.0)), metrics(0.0))
+    tables = [i.number for s in build(read(runs)).sections for i in s.items if isinstance(i, Table)]
+    assert len(tables) == len(set(tables))
+    assert [number for number in tables if number[:2] in ("10", "11", "12", "13")] == [
+        f"{number}{kind}" for number in range(10, 14) for kind in ("", "a")
+    ]
+    assert {"S16", "S16a", "S17", "S17a"} <= set(tables)
+    assert not {"S14", "S14a", "S15", "S15a"} & set(tables)

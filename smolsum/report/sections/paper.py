@@ -150,11 +150,11 @@ def configurations_table(inputs: ReportInputs) -> Table:
 
 
 def result_tables(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> list[Table]:
-    """Returns Tables 10-13 and 10a-13a, results and output lengths for each model and strategy; Table 14, the best of
-    each strategy; and S1, the configurations that the study lacks."""
+    """Returns Tables 10-13 and 10a-13a, results and output lengths for each model and strategy (S16 and S16a, S17 … for
+    a third model); Table 14, the best of each strategy; and S1, the configurations that the study lacks."""
     tables: list[Table] = []
     for place, (model, strategy) in enumerate((m, s) for m in inputs.models for s in STRATEGIES):
-        label = str(10 + place) if place < 4 else f"S{10 + place}"
+        label = str(10 + place) if place < 4 else f"S{12 + place}"  # S1 to S15 are other tables
         found = [one for one in results if (one.model, one.strategy) == (model, strategy)]
         baseline = baseline_of(inputs, model)
         tables += [
@@ -302,27 +302,23 @@ def _strategies_table(inputs: ReportInputs, results: Sequence[ConfigurationResul
         best, cells = {}, []
         for strategy in STRATEGIES:
             mine = [one for one in results if (one.model, one.strategy) == (model, strategy)]
-            judged = [one for one in mine if one.metric(COMPOSITE)]
+            judged = [one for one in mine if one.metric(COMPOSITE) is not None]
             best[strategy] = max(judged, key=_average, default=None)
             fill = judge_all_command if mine else train_command
             cells.append(_best_cell(best[strategy], fill(inputs, model, strategy)))
         staged, joint = best[FINETUNED], best[INCLUDED]
         if staged is None or joint is None:
-            blank = next(cell for cell in cells if cell.command)
-            rows.append((words(model), *cells, *[blank] * 5))
-            continue
-        test = compare(staged, joint)
-        assert test is not None
-        result = test.result
-        rows.append(
-            (
-                words(model),
-                *cells,
+            tested = [next(cell for cell in cells if cell.command)] * 5
+        elif (test := compare(staged, joint)) is None:
+            tested = [empty(judge_command(inputs, joint.first), "no example has both scores")] * 5
+        else:
+            result = test.result
+            tested = [
                 Cell(signed(3)(round(_average(joint), 3) - round(_average(staged), 3)), result.delta),
                 *test_cells(result.t, result.p, None),
                 interval(result.ci_low, result.ci_high),
-            )
-        )
+            ]
+        rows.append((words(model), *cells, *tested))
     return Table(
         "14",
         "Best configuration per model and strategy",
