@@ -30,7 +30,7 @@ from smolsum.grpo.update import gradients
 from smolsum.policy.load import load_policy
 from smolsum.policy.weights import identity
 from smolsum.rollout import workers
-from smolsum.rollout.sampler import GroupRequest
+from smolsum.rollout.source import GroupRequest
 from smolsum.types import Prompt
 
 # isort: split

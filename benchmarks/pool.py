@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from smolsum.rollout.member import Expected, Member
 from smolsum.rollout.pool import Pool
+from smolsum.rollout.pool_worker import ExpectedModel, PoolWorker
 from smolsum.rollout.protocol import SampleRequest, SamplingTerms, WorkerClient
-from smolsum.weights.publish import Publisher, Version
+from smolsum.weights.publish import Publisher, WeightsVersion
 
 SIMULATED = Path(__file__).parent / "cases" / "simulated_worker.py"
 FACTS = {"architecture": "qwen2", "vocab_size": 1000, "tokenizer": "", "dtype": "float32", "eos": 0}
@@ -34,18 +34,17 @@ def measure(workers: int, *, per_worker: int, tokens: int, prompt: int, seconds:
     assert process.stdout is not None
     urls = json.loads(process.stdout.readline())
 
-    def members() -> list[Member]:
-        return [
-            Member(url, WorkerClient(url, None, timeout_s=60.0), Expected(FACTS, 10, frozenset([0]))) for url in urls
-        ]
+    def make_workers() -> list[PoolWorker]:
+        expected = ExpectedModel(FACTS, 10, frozenset([0]))
+        return [PoolWorker(url, WorkerClient(url, None, timeout_s=60.0), expected) for url in urls]
 
-    pool = Pool(members, Publisher(anchor_every=50, metadata={}), retries=4)
+    pool = Pool(make_workers, Publisher(anchor_every=50, metadata={}), retries=4)
     pool.open()
     weights = np.zeros(1000, np.float32)
     terms = SamplingTerms(1.0, tokens)
     try:
-        pool.publish(Version(0, {"w": weights}, [], [])).result()
-        while not all(member.state == "up" for member in pool.members):
+        pool.publish(WeightsVersion(0, {"w": weights}, [], [])).result()
+        while not all(worker.state == "up" for worker in pool.workers):
             time.sleep(0.01)
         count, cpu, wall = workers * per_worker, 0.0, 0.0
         for step in range(steps + 1):

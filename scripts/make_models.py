@@ -23,7 +23,7 @@ from tldr_mini.compose import Story, reference, summary
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from smolsum.policy.cpu import kernels
-from smolsum.policy.cpu.streams import spread
+from smolsum.policy.cpu.streams import map_over_streams
 from smolsum.policy.logprobs import group_hidden, group_logprobs, token_logprobs  # loads a fast BLAS before MLX
 from smolsum.tasks.tldr import TldrConfig, variant
 
@@ -232,7 +232,7 @@ def fit(
     step, started, running = nn.value_and_grad(model, loss), time.time(), 0.0
     for n, batch in zip(range(1, steps + 1), batches, strict=False):
         grads: Any = None
-        for value, g in spread(lambda item: step(model, item), batch):
+        for value, g in map_over_streams(lambda item: step(model, item), batch):
             running += value.item() / len(batch)
             grads = g if grads is None else tree_map(mx.add, grads, g)
         grads, _ = optim.clip_grad_norm(tree_map(lambda g: g / len(batch), grads), 1.0)  # noqa: B023

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from smolsum.rewards import REWARDS as REWARDS
     from smolsum.rewards.combine import combine as combine
     from smolsum.rewards.combine import score_all as score_all
-    from smolsum.rollout.sampler import sample_groups as sample_groups
+    from smolsum.rollout.source import sample_groups as sample_groups
     from smolsum.runs.paths import open_run as open_run
     from smolsum.runs.reader import read_run as read_run
     from smolsum.stats.loading import load_scores as load_scores
@@ -78,7 +78,7 @@ _MODULES = {
     "policy_loss": "grpo.loss",
     "prepare_cpu": "policy.cpu",
     "read_run": "runs.reader",
-    "sample_groups": "rollout.sampler",
+    "sample_groups": "rollout.source",
     "save_trained": "policy.weights",
     "score_all": "rewards.combine",
     "snapshot": "policy.load",

@@ -12,7 +12,7 @@ from smolsum.grpo.optimizer import Optimizer
 from smolsum.grpo.update import gradients
 from smolsum.policy.cpu import kernels
 from smolsum.policy.gradients import Chunking
-from smolsum.policy.memory import Widest, estimate, shape_of
+from smolsum.policy.memory import MaxLengths, estimate, shape_of
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
 # isort: split
@@ -67,7 +67,7 @@ def main() -> None:
         stages={"length": STAGE},
     )
     sizes = {"hidden_size": shape.width, "num_attention_heads": shape.heads, "vocab_size": shape.vocabulary}
-    expected = estimate(shape_of(model, sizes), config, CHUNKINGS[told.mode], Widest(told.prompt, told.tokens))
+    expected = estimate(shape_of(model, sizes), config, CHUNKINGS[told.mode], MaxLengths(told.prompt, told.tokens))
     report(
         seconds=clock.laps[-1],
         first_s=clock.laps[0],

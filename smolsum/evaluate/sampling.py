@@ -14,10 +14,10 @@ from smolsum.llm.batch import BatchClient, Call
 from smolsum.llm.client import Endpoint
 from smolsum.llm.retry import RetryPolicy
 from smolsum.policy.load import Policy
-from smolsum.policy.sampling import generate, rollout_seed
-from smolsum.rollout.pool import Ticket
+from smolsum.policy.sampling import rollout_seed
+from smolsum.rollout.pool import RolloutBatch
 from smolsum.rollout.protocol import SampleRequest
-from smolsum.rollout.sampler import WORKER, decode
+from smolsum.rollout.source import sample_seeded
 from smolsum.rollout.workers import WorkerSampler
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
@@ -68,27 +68,14 @@ def complete(
 ) -> Iterator[list[RolloutGroup]]:
     """Yields the prompts with their completions, in the batches of `in_batches`."""
     for chosen in in_batches(prompts, config, sampler.samples):
-        seeds = [completion_seeds(sampler, prompt) for prompt in chosen]
-        completions = generate(
-            policy.model,
-            [prompt.token_ids for prompt in chosen],
-            seeds,
-            eos_ids=policy.eos_ids,
+        yield sample_seeded(
+            policy,
+            chosen,
+            [completion_seeds(sampler, prompt) for prompt in chosen],
             temperature=sampler.temperature,
             max_new_tokens=config.sampling.max_new_tokens,
+            version=version,
         )
-        yield [
-            RolloutGroup(
-                prompt,
-                tuple(
-                    Rollout(
-                        c.token_ids, c.logprobs, c.finish_reason, version, WORKER, seed, decode(policy, c.token_ids)
-                    )
-                    for seed, c in zip(own_seeds, samples, strict=True)
-                ),
-            )
-            for prompt, own_seeds, samples in zip(chosen, seeds, completions, strict=True)
-        ]
 
 
 def in_batches(prompts: Sequence[Prompt], config: Config, samples: int = 1) -> Iterator[Sequence[Prompt]]:
@@ -118,9 +105,9 @@ def complete_by_workers(
     )
     with closing(workers):
         workers.publish(version)
-        under_way: deque[tuple[Sequence[Prompt], Ticket]] = deque()
+        under_way: deque[tuple[Sequence[Prompt], RolloutBatch]] = deque()
         for batch in in_batches(prompts, config, sampler.samples):
-            if len(under_way) == AHEAD * len(workers.pool.members):
+            if len(under_way) == AHEAD * len(workers.pool.workers):
                 yield _collected(workers, *under_way.popleft(), sampler)
             requests = [
                 SampleRequest(_name(p, n), p.token_ids, seed)
@@ -132,8 +119,10 @@ def complete_by_workers(
             yield _collected(workers, *under_way.popleft(), sampler)
 
 
-def _collected(workers: WorkerSampler, batch: Sequence[Prompt], ticket: Ticket, sampler: Sampler) -> list[RolloutGroup]:
-    found = workers.collect(ticket)
+def _collected(
+    workers: WorkerSampler, batch: Sequence[Prompt], pending: RolloutBatch, sampler: Sampler
+) -> list[RolloutGroup]:
+    found = workers.collect(pending)
     return [
         RolloutGroup(
             p, tuple(workers.rollout(found[_name(p, n)], seed) for n, seed in enumerate(completion_seeds(sampler, p)))

@@ -15,7 +15,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from smolsum.config.sections import OptimizerConfig, StageConfig
 from smolsum.policy import ranks
-from smolsum.policy.cpu.streams import spread
+from smolsum.policy.cpu.streams import map_over_streams
 
 CLIP_FLOOR = 1e-6
 """added to a gradient's norm before it divides, as MLX does"""
@@ -81,11 +81,11 @@ class Optimizer:
         parts = [(name, rows) for name in names for rows in _parts(served[name])]
         changed, shown, intended, fresh = 0.0, 0.0, 0.0, dict[str, mx.array]()
 
-        def work(part: tuple[str, slice]) -> Stepped:
+        def work(part: tuple[str, slice]) -> UpdatedParameter:
             name, rows = part
             return self._stepped(name, rows, served[name], flat[name], shared)
 
-        for (name, rows), done in zip(parts, spread(work, parts), strict=True):
+        for (name, rows), done in zip(parts, map_over_streams(work, parts), strict=True):
             changed, shown, intended = (
                 a + b.item() for a, b in zip((changed, shown, intended), done[-3:], strict=True)
             )
@@ -116,9 +116,11 @@ class Optimizer:
             # squares of float16 overflow
             return (own.astype(mx.float32) if own.dtype == mx.float16 else own).square().sum()
 
-        return mx.sqrt(sum(spread(squares, gradients.values())))
+        return mx.sqrt(sum(map_over_streams(squares, gradients.values())))
 
-    def _stepped(self, name: str, rows: slice, served: mx.array, gradient: mx.array, shared: Scalars) -> Stepped:
+    def _stepped(
+        self, name: str, rows: slice, served: mx.array, gradient: mx.array, shared: StepScalars
+    ) -> UpdatedParameter:
         """The step for some rows of a tensor."""
         old = served[rows]
         weights = self.masters[name][rows] if self.masters else old
@@ -177,7 +179,7 @@ def _put(arrays: dict[str, mx.array], name: str, rows: slice, value: mx.array, l
 # One step of Adam for one array: pure functions
 
 
-class Scalars(NamedTuple):
+class StepScalars(NamedTuple):
     """The 0-dimensional arrays that all parameters of a step share."""
 
     clip: mx.array
@@ -189,7 +191,7 @@ class Scalars(NamedTuple):
     """1 / sqrt(1 - beta2**t), what the root of the second moment is multiplied by"""
 
 
-def scalars(config: OptimizerConfig, norm: mx.array, rate: float, count: int, kind: mx.Dtype) -> Scalars:
+def scalars(config: OptimizerConfig, norm: mx.array, rate: float, count: int, kind: mx.Dtype) -> StepScalars:
     """The scalars of step `count` (from 1), from the global norm of its gradient; `kind` is the moments' type.
 
     Not computed in the fused pass, which would compute each power again for every element.
@@ -201,10 +203,10 @@ def scalars(config: OptimizerConfig, norm: mx.array, rate: float, count: int, ki
         t = mx.array(count, mx.uint64)
         first = (first / (1 - config.beta1**t)).astype(kind)
         second = mx.rsqrt(1 - config.beta2**t).astype(kind)
-    return Scalars(clip, exact, first, second)
+    return StepScalars(clip, exact, first, second)
 
 
-class Stepped(NamedTuple):
+class UpdatedParameter(NamedTuple):
     """One parameter after the step."""
 
     new: mx.array
@@ -221,10 +223,10 @@ class Stepped(NamedTuple):
     """<u, u>"""
 
 
-def compiled_step(config: OptimizerConfig) -> Callable[..., Stepped]:
+def compiled_step(config: OptimizerConfig) -> Callable[..., UpdatedParameter]:
     """`_step` under these settings, fused into one pass over the arrays where MLX can compile."""
     run = mx.compile(partial(_step, config))
-    return lambda *arrays: Stepped(*run(*arrays))
+    return lambda *arrays: UpdatedParameter(*run(*arrays))
 
 
 def _step(
@@ -234,7 +236,7 @@ def _step(
     m: mx.array,
     v: mx.array,
     gradient: mx.array,
-    scalars: Scalars,
+    scalars: StepScalars,
     *noise: mx.array,
 ) -> tuple[mx.array, ...]:
     """Adam (arXiv:1412.6980, algorithm 1) or AdamW (arXiv:1711.05101, algorithm 2).

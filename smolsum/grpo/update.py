@@ -12,7 +12,7 @@ from mlx.utils import tree_map
 from smolsum.config.sections import GrpoConfig, StageConfig
 from smolsum.grpo.loss import BatchTotals, Tally, loss_and_tally, means, merged, over_ranks
 from smolsum.policy import ranks
-from smolsum.policy.cpu.streams import one_by_one, spread, spread_wide
+from smolsum.policy.cpu.streams import map_one_by_one, map_over_streams, map_with_streams
 from smolsum.policy.gradients import WHOLE, Chunking, group_value_and_grad
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.types import Rollout, RolloutGroup
@@ -89,7 +89,7 @@ def gradients(
 
     total, value, tally = None, 0.0, None
     bounded = chunking.rows is not None
-    for (loss_p, tally_p), grads in (one_by_one if bounded else spread_wide)(step, range(len(groups))):
+    for (loss_p, tally_p), grads in (map_one_by_one if bounded else map_with_streams)(step, range(len(groups))):
         total = grads if total is None else tree_map(mx.add, total, grads)
         value, tally = value + loss_p.item(), tally_p if tally is None else merged(tally, tally_p)
         del grads
@@ -147,7 +147,7 @@ def _logprobs(
         )[0]
 
     with weights(model, parameters):
-        return list((spread if chunking.rows is None else one_by_one)(one, groups))
+        return list((map_over_streams if chunking.rows is None else map_one_by_one)(one, groups))
 
 
 def _sampled(group: RolloutGroup) -> mx.array:

@@ -1,7 +1,7 @@
 """The peak memory of an update, estimated before anything is loaded, and the chunking that keeps it within a budget.
 
-Counts arrays: weights, what the optimizer and the KL term keep, and what forward and backward hold at the widest prompt
-and completion. Does not count the Python process, about 0.4 GB.
+Counts arrays: weights, what the optimizer and the KL term keep, and what forward and backward hold for the longest
+prompt and completion. Does not count the Python process, about 0.4 GB.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ LOGITS = 3.2
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """The numbers of a model that memory depends on."""
 
     parameters: int
@@ -50,20 +50,20 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Widest:
+class MaxLengths:
     """Tokens of the longest prompt and of the longest completion of any update."""
 
     prompt: int
-    tokens: int
+    completion: int
 
 
-def shape_of(model: nn.Module, config: Mapping[str, Any]) -> Shape:
+def shape_of(model: nn.Module, config: Mapping[str, Any]) -> ModelShape:
     """The shape of a model, whose weights need not be evaluated. `config` is its config.json."""
     trained = [p for _, p in tree_flatten(model.trainable_parameters())]
     held = [p for _, p in tree_flatten(model.parameters())]
     outputs = [len(m.weight) for layer in model.layers for m in layer.modules() if "weight" in m and m.weight.ndim == 2]
     config = config.get("text_config", config)
-    return Shape(
+    return ModelShape(
         parameters=sum(p.size for p in held),
         trained=sum(p.size for p in trained),
         largest=max(p.size for p in trained),
@@ -79,9 +79,9 @@ def shape_of(model: nn.Module, config: Mapping[str, Any]) -> Shape:
     )
 
 
-def estimate(shape: Shape, config: Config, chunking: Chunking, widest: Widest) -> dict[str, float]:
-    """Bytes that an update holds at its widest, by purpose; their sum is the peak."""
-    prompt, tokens = widest.prompt, widest.tokens
+def estimate(shape: ModelShape, config: Config, chunking: Chunking, lengths: MaxLengths) -> dict[str, float]:
+    """Bytes that an update of these lengths holds at most, by purpose; their sum is the peak."""
+    prompt, tokens = lengths.prompt, lengths.completion
     kept = {"masters": (8, 0 if shape.itemsize == 4 else 4), "stochastic": (6, 0), "study": (2 * shape.itemsize, 0)}
     moments, copy = kept[config.optimizer.precision]
     group = config.sampling.rollouts
@@ -112,7 +112,7 @@ def estimate(shape: Shape, config: Config, chunking: Chunking, widest: Widest) -
     }
 
 
-def choose_chunking(shape: Shape, config: Config, widest: Widest) -> Chunking:
+def choose_chunking(shape: ModelShape, config: Config, lengths: MaxLengths) -> Chunking:
     """The fastest chunking within `engine.memory_budget_gb`; 0 is no budget.
 
     Raises MachineError where not even one rollout at a time fits, with the budget that would.
@@ -123,7 +123,7 @@ def choose_chunking(shape: Shape, config: Config, widest: Widest) -> Chunking:
         return whole
     least = float("inf")
     for chunking in _ways(whole, shape, config.sampling.rollouts):
-        needed = sum(estimate(shape, config, chunking, widest).values())
+        needed = sum(estimate(shape, config, chunking, lengths).values())
         if needed <= budget:
             return chunking
         least = min(least, needed)
@@ -135,7 +135,7 @@ def choose_chunking(shape: Shape, config: Config, widest: Widest) -> Chunking:
     )
 
 
-def _ways(whole: Chunking, shape: Shape, group: int) -> Iterator[Chunking]:
+def _ways(whole: Chunking, shape: ModelShape, group: int) -> Iterator[Chunking]:
     """All chunkings, from the fastest to the one that needs the least memory."""
     sizes = [rows for rows in (group, group // 2, group // 4, 1) if rows]
     yield whole

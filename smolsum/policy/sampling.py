@@ -55,26 +55,21 @@ def generate(
     Log-probs are float32 natural logs at the sampling temperature (at 1 when greedy), of the full distribution:
     nothing is truncated or penalised.
     """
-    drafts = [
-        Draft(tuple(prompt), seed, temperature, max_new_tokens)
+    sequences = [
+        ActiveSequence(tuple(prompt), seed, temperature, max_new_tokens)
         for prompt, row in zip(prompts, seeds, strict=True)
         for seed in row
     ]
     batch = DecodeBatch(model, eos_ids)
-    batch.add(drafts)
+    batch.add(sequences)
     while batch.rows:
         batch.step()
-    done = iter(completion(draft) for draft in drafts)
+    done = iter(sequence.completion for sequence in sequences)
     return [[next(done) for _ in row] for row in seeds]
 
 
-def completion(draft: Draft) -> Completion:
-    """The result of a draft that has ended."""
-    return Completion(tuple(draft.ids), tuple(draft.logprobs), "stop" if draft.stopped else "length")
-
-
 @dataclass
-class Draft:
+class ActiveSequence:
     """A rollout that is being decoded."""
 
     prompt_ids: tuple[int, ...]
@@ -101,6 +96,11 @@ class Draft:
         """Whether it takes no further token."""
         return self.stopped or self.abandoned or len(self.ids) >= self.max_new_tokens
 
+    @property
+    def completion(self) -> Completion:
+        """The result, once it has ended."""
+        return Completion(tuple(self.ids), tuple(self.logprobs), "stop" if self.stopped else "length")
+
     def accept(self, token: int, logprob: float, eos_ids: frozenset[int]) -> None:
         """Append a sampled token, unless the rollout has ended."""
         if not self.ended:
@@ -116,7 +116,7 @@ class DecodeBatch:
 
     def __init__(self, model: nn.Module, eos_ids: frozenset[int]) -> None:
         self.model, self.eos_ids = model, eos_ids
-        self.rows: list[Draft] = []
+        self.rows: list[ActiveSequence] = []
         self._cache: list[Any] = []
         self._logits = mx.array(0.0)
 
@@ -124,9 +124,9 @@ class DecodeBatch:
         """Whether rollouts may be added now: always to an empty batch, later only where the model's caches allow it."""
         return not self.rows or all(hasattr(layer, "extend") for layer in self._cache)
 
-    def add(self, drafts: Sequence[Draft]) -> None:
+    def add(self, sequences: Sequence[ActiveSequence]) -> None:
         """Add rollouts; a prompt that several share is prefilled once."""
-        cache, logits = prefill(self.model, [draft.prompt_ids for draft in drafts])
+        cache, logits = prefill(self.model, [sequence.prompt_ids for sequence in sequences])
         if self.rows:
             for layer, other in zip(self._cache, cache, strict=True):
                 layer.extend(other)
@@ -134,18 +134,18 @@ class DecodeBatch:
         else:
             self._cache = cache
         self._logits = logits
-        self.rows += drafts
+        self.rows += sequences
 
     def step(self) -> None:
         """Sample a token for every row. Rows that have ended leave, at once or with others a little later; `rows` is
         empty when all have ended."""
-        uniforms = [draft.uniforms[min(len(draft.ids), draft.max_new_tokens - 1)] for draft in self.rows]
-        temperatures = [draft.temperature for draft in self.rows]
+        uniforms = [sequence.uniforms[min(len(sequence.ids), sequence.max_new_tokens - 1)] for sequence in self.rows]
+        temperatures = [sequence.temperature for sequence in self.rows]
         token, logp = sample(self._logits, temperatures, mx.array(np.array(uniforms)))
         mx.eval(token, logp)  # the host must see every token to know which rows have ended
-        for draft, i, lp in zip(self.rows, token.tolist(), logp.tolist(), strict=True):
-            draft.accept(i, lp, self.eos_ids)
-        alive = [row for row, draft in enumerate(self.rows) if not draft.ended]
+        for sequence, i, lp in zip(self.rows, token.tolist(), logp.tolist(), strict=True):
+            sequence.accept(i, lp, self.eos_ids)
+        alive = [row for row, sequence in enumerate(self.rows) if not sequence.ended]
         if not alive:
             self.clear()
             return

@@ -23,7 +23,7 @@ from smolsum.policy.load import COMPANIONS, DTYPES, FUSED, Policy
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.lora import add_adapters, fused_weights, load_adapters, save_adapters
 
-LONGEST = 32
+MAX_PROBE_TOKENS = 32
 """tokens of each probe that are scored"""
 
 
@@ -159,8 +159,8 @@ def probe_sequences(
     """Probes: each prompt with the first tokens of its text."""
     rows = []
     for prompt, text in zip(prompts, texts, strict=True):
-        ids = policy.tokenizer.encode(text, add_special_tokens=False)[:LONGEST]
-        rows.append((list(prompt), ids or list(prompt[-LONGEST:])))
+        ids = policy.tokenizer.encode(text, add_special_tokens=False)[:MAX_PROBE_TOKENS]
+        rows.append((list(prompt), ids or list(prompt[-MAX_PROBE_TOKENS:])))
     return rows
 
 

@@ -1,6 +1,6 @@
 """The pool of workers: which worker samples what, and what happens to the work of one that fails.
 
-The pool runs in an event loop in its own thread; the trainer hands in tickets and waits for them.
+The pool runs in an event loop in its own thread; the trainer hands in batches and waits for them.
 """
 
 import asyncio
@@ -14,19 +14,19 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from smolsum.errors import SmolsumError, UsageError
-from smolsum.rollout.member import Member
+from smolsum.rollout.pool_worker import PoolWorker
 from smolsum.rollout.protocol import (
+    ExpectedWeights,
     FailedRollout,
     OtherVersionError,
     RolloutAnswer,
     SampleRequest,
     SamplingTerms,
-    Serving,
     WorkerError,
 )
-from smolsum.weights.publish import Published, Publisher, Version
+from smolsum.weights.publish import Published, Publisher, WeightsVersion
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
 """before a worker that failed is tried again; doubled each time"""
 SMOOTHING = 0.5
 """weight of the last request in the measured speed"""
@@ -34,7 +34,7 @@ SMOOTHING = 0.5
 
 @dataclass(frozen=True)
 class WorkerEvent:
-    """An event for the user; `worker` is a member's name."""
+    """An event for the user, with the name of the worker that it is about, if it is about one."""
 
     kind: str
     message: str
@@ -42,7 +42,7 @@ class WorkerEvent:
     worker: str | None
 
 
-class Ticket:
+class RolloutBatch:
     """Rollouts that were requested together; `result` has each by its id, with the name of the worker."""
 
     def __init__(self, ids: Sequence[str]) -> None:
@@ -64,38 +64,38 @@ class Ticket:
 
 
 @dataclass
-class Work:
+class PendingRollout:
     """A rollout that is not sampled yet."""
 
     request: SampleRequest
     terms: SamplingTerms
     least_version: int
     """the oldest version that it may be sampled with"""
-    ticket: Ticket
+    batch: RolloutBatch
     failed_by: list[str] = field(default_factory=list)
-    """names of the members that failed at it, one for each time"""
+    """names of the workers that failed at it, one for each time"""
 
 
 class Pool:
     """Workers that sample for one trainer, from `open` to `close`.
 
-    `members` makes them in the pool's event loop. A rollout that fails more than `retries` times fails its ticket.
+    `make_workers` is called in the pool's event loop. A rollout that fails more than `retries` times fails its batch.
     """
 
-    def __init__(self, members: Callable[[], list[Member]], publisher: Publisher, *, retries: int) -> None:
-        self.publisher, self.members = publisher, list[Member]()
+    def __init__(self, make_workers: Callable[[], list[PoolWorker]], publisher: Publisher, *, retries: int) -> None:
+        self.publisher, self.workers = publisher, list[PoolWorker]()
         self.events: queue.SimpleQueue[WorkerEvent] = queue.SimpleQueue()
         self.newest: Published | None = None
         self.failure: BaseException | None = None
-        self._make, self._retries = members, retries
-        self._waiting: deque[Work] = deque()
+        self._make_workers, self._retries = make_workers, retries
+        self._waiting: deque[PendingRollout] = deque()
         self._begun = False
         self._stranded_since: float | None = None
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="worker pool", daemon=True)
 
     def open(self) -> None:
-        """Start the event loop; members join once something is published."""
+        """Start the event loop; workers join once something is published."""
         self._thread.start()
         self._ready.wait()
 
@@ -105,16 +105,16 @@ class Pool:
             self._loop.call_soon_threadsafe(self._closing.set)
             self._thread.join()
 
-    def publish(self, version: Version) -> Future[None]:
+    def publish(self, version: WeightsVersion) -> Future[None]:
         """Bring all workers to this version, each as soon as it is idle; versions keep their order."""
         return asyncio.run_coroutine_threadsafe(self._publish(version), self._loop)
 
-    def submit(self, requests: Sequence[SampleRequest], terms: SamplingTerms, *, least_version: int) -> Ticket:
+    def submit(self, requests: Sequence[SampleRequest], terms: SamplingTerms, *, least_version: int) -> RolloutBatch:
         """Request rollouts, each sampled with `least_version` or a later one; earlier requests come first."""
-        ticket = Ticket([request.id for request in requests])
-        works = [Work(request, terms, least_version, ticket) for request in requests]
-        self._loop.call_soon_threadsafe(self._enqueue, works)
-        return ticket
+        batch = RolloutBatch([request.id for request in requests])
+        added = [PendingRollout(request, terms, least_version, batch) for request in requests]
+        self._loop.call_soon_threadsafe(self._enqueue, added)
+        return batch
 
     def check(self) -> None:
         """Raise the error that broke the pool itself, if any."""
@@ -132,141 +132,141 @@ class Pool:
         self._loop = asyncio.get_running_loop()
         self._changed, self._publishing, self._closing = asyncio.Condition(), asyncio.Lock(), asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.members = self._make()
-        runs = [asyncio.create_task(self._run(member)) for member in self.members]
+        self.workers = self._make_workers()
+        runs = [asyncio.create_task(self._run(worker)) for worker in self.workers]
         self._ready.set()
         closing = asyncio.create_task(self._closing.wait())
-        # a member's task ends only by an error of the pool itself
+        # a worker's task ends only by an error of the pool itself
         await asyncio.wait([closing, *runs], return_when=asyncio.FIRST_COMPLETED)
         self.failure = next((run.exception() for run in runs if run.done()), None)
         for task in [*runs, *self._tasks]:
             task.cancel()
         await asyncio.gather(*runs, *self._tasks, return_exceptions=True)
         with contextlib.suppress(Exception):
-            await asyncio.gather(*(member.client.close() for member in self.members))
+            await asyncio.gather(*(worker.client.close() for worker in self.workers))
 
-    async def _run(self, member: Member) -> None:
-        """Keep one member at work as long as the pool is open; after an error it joins again."""
+    async def _run(self, worker: PoolWorker) -> None:
+        """Keep one worker at work as long as the pool is open; after an error it joins again."""
         while True:
             try:
-                await member.join(self.publisher, await self._published())
+                await worker.join(self.publisher, await self._published())
                 while True:
-                    await self._catch_up(member)
-                    if member.state != "up":
-                        self._joined(member)
-                    if works := await self._take(member):
-                        await self._sample(member, works)
+                    await self._catch_up(worker)
+                    if worker.state != "up":
+                        self._joined(worker)
+                    if taken := await self._take(worker):
+                        await self._sample(worker, taken)
             except Exception as error:
-                self._lost(member, _trouble(member, error))
-                member.failures += 1
-                await asyncio.sleep(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (member.failures - 1)))
+                self._lost(worker, _trouble(worker, error))
+                worker.failures += 1
+                await asyncio.sleep(min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** (worker.failures - 1)))
 
-    async def _catch_up(self, member: Member) -> None:
-        """Bring a member to the newest version."""
+    async def _catch_up(self, worker: PoolWorker) -> None:
+        """Bring a worker to the newest version."""
         newest = await self._published()
-        if member.version == newest.number:
+        if worker.version == newest.number:
             return
         began = time.monotonic()
         try:
-            await member.push(self.publisher, newest, member.version)
+            await worker.push(self.publisher, newest, worker.version)
         except OtherVersionError as error:
-            if member.version is None:
+            if worker.version is None:
                 raise
-            self._emit("worker_resynced", f"{error.message}; it is sent all weights", member)
-            await member.push(self.publisher, newest, None)
-        member.sync_s = time.monotonic() - began
+            self._emit("worker_resynced", f"{error.message}; it is sent all weights", worker)
+            await worker.push(self.publisher, newest, None)
+        worker.sync_s = time.monotonic() - began
 
-    async def _take(self, member: Member) -> list[Work]:
-        """Work for a member, as soon as there is any for its version; none once there is a newer version."""
+    async def _take(self, worker: PoolWorker) -> list[PendingRollout]:
+        """Rollouts for a worker, as soon as there are any for its version; none once there is a newer version."""
         async with self._changed:
             while True:
                 assert self.newest is not None
-                if member.version != self.newest.number:
+                if worker.version != self.newest.number:
                     return []
-                fit = [w for w in self._waiting if w.least_version <= self.newest.number and self._may(member, w)]
+                fit = [p for p in self._waiting if p.least_version <= self.newest.number and self._may(worker, p)]
                 if fit:
-                    alike = [w for w in fit if w.terms == fit[0].terms]
-                    taken = alike[: share(member, self.members, len(alike))]
-                    gone = {id(w) for w in taken}
-                    self._waiting = deque(w for w in self._waiting if id(w) not in gone)
+                    alike = [p for p in fit if p.terms == fit[0].terms]
+                    taken = alike[: share(worker, self.workers, len(alike))]
+                    gone = {id(p) for p in taken}
+                    self._waiting = deque(p for p in self._waiting if id(p) not in gone)
                     return taken
                 await self._changed.wait()
 
-    def _may(self, member: Member, work: Work) -> bool:
-        """Whether a member may do a work: one that failed at it leaves it to the others, if any are up."""
-        failed = work.failed_by
-        return member.name not in failed or not any(m.state == "up" and m.name not in failed for m in self.members)
+    def _may(self, worker: PoolWorker, pending: PendingRollout) -> bool:
+        """Whether a worker may sample a rollout: one that failed at it leaves it to the others, if any are up."""
+        failed = pending.failed_by
+        return worker.name not in failed or not any(w.state == "up" and w.name not in failed for w in self.workers)
 
-    async def _sample(self, member: Member, works: list[Work]) -> None:
-        """Have a member sample; what it leaves undone goes back to the queue."""
-        open_works = {work.request.id: work for work in works}
-        member.under_way, tokens, began = len(works), 0, time.monotonic()
+    async def _sample(self, worker: PoolWorker, taken: list[PendingRollout]) -> None:
+        """Have a worker sample; what it leaves undone goes back to the queue."""
+        still_open = {pending.request.id: pending for pending in taken}
+        worker.under_way, tokens, began = len(taken), 0, time.monotonic()
         failed: WorkerError | None = None
         try:
-            stream = member.client.rollouts(
-                [work.request for work in works],
-                works[0].terms,
-                Serving(member.version, member.weights),
-                vocab_size=member.expected.facts["vocab_size"],
-                eos_ids=member.expected.eos_ids,
+            stream = worker.client.rollouts(
+                [pending.request for pending in taken],
+                taken[0].terms,
+                ExpectedWeights(worker.version, worker.weights),
+                vocab_size=worker.expected.facts["vocab_size"],
+                eos_ids=worker.expected.eos_ids,
             )
             async for rollout in stream:
-                work = open_works.pop(rollout.id)
-                member.under_way -= 1
+                pending = still_open.pop(rollout.id)
+                worker.under_way -= 1
                 if isinstance(rollout, FailedRollout):
-                    reason = f"{member.url} could not sample {rollout.id}: {rollout.error}"
+                    reason = f"{worker.url} could not sample {rollout.id}: {rollout.error}"
                     failed = WorkerError(reason, hint="see its log")
-                    self._return([work], member, failed)
+                    self._return([pending], worker, failed)
                     continue
                 tokens += len(rollout.token_ids)
-                work.ticket.fill(rollout, member.name)
+                pending.batch.fill(rollout, worker.name)
         except Exception as error:
-            self._return(list(open_works.values()), member, _trouble(member, error))
+            self._return(list(still_open.values()), worker, _trouble(worker, error))
             raise
         finally:
-            member.under_way = 0
+            worker.under_way = 0
         if failed is not None:
-            raise failed  # without a pause it would take the same work again and again
-        member.failures = 0
+            raise failed  # without a pause it would take the same rollouts again and again
+        worker.failures = 0
         rate = tokens / max(1e-6, time.monotonic() - began)
-        member.tok_s = rate if not member.tok_s else SMOOTHING * rate + (1 - SMOOTHING) * member.tok_s
+        worker.tok_s = rate if not worker.tok_s else SMOOTHING * rate + (1 - SMOOTHING) * worker.tok_s
 
-    def _return(self, works: Sequence[Work], member: Member, error: SmolsumError) -> None:
-        """Queue work that a member failed at again, before later work; after too many failures, fail its ticket."""
+    def _return(self, failed: Sequence[PendingRollout], worker: PoolWorker, error: SmolsumError) -> None:
+        """Queue again what a worker failed at, before later rollouts; after too many failures, fail its batch."""
         again = []
-        for work in works:
-            work.failed_by.append(member.name)
-            if len(work.failed_by) > self._retries:
-                times = f"rollout {work.request.id} failed {len(work.failed_by)} times"
-                work.ticket.fail(WorkerError(f"{times}; the last error: {error.message}", hint=error.hint))
+        for pending in failed:
+            pending.failed_by.append(worker.name)
+            if len(pending.failed_by) > self._retries:
+                times = f"rollout {pending.request.id} failed {len(pending.failed_by)} times"
+                pending.batch.fail(WorkerError(f"{times}; the last error: {error.message}", hint=error.hint))
             else:
-                again.append(work)
+                again.append(pending)
         self._waiting.extendleft(reversed(again))
         self._wake()
 
-    def _joined(self, member: Member) -> None:
-        """Note that a member is up, for the first time or again."""
-        member.state, member.trouble = "up", None
+    def _joined(self, worker: PoolWorker) -> None:
+        """Note that a worker is up, for the first time or again."""
+        worker.state, worker.trouble = "up", None
         self._begun = True
-        self._emit("worker_up", f"{member.url} samples, with version {member.version}", member)
+        self._emit("worker_up", f"{worker.url} samples, with version {worker.version}", worker)
         if self._stranded_since is not None:
             self._stranded_since = None
-            self._emit("workers_back", "sampling goes on", member)
+            self._emit("workers_back", "sampling goes on", worker)
         self._wake()
 
-    def _lost(self, member: Member, error: SmolsumError) -> None:
-        """Note that a member has failed."""
-        if str(member.trouble) != str(error):  # each trouble is reported once
-            self._emit("worker_down", error.message, member, error.hint)
-        member.state, member.trouble = "down", error
-        # members that are joining do not count as up; before the first has joined no worker can be lost
-        if self._begun and self._stranded_since is None and not any(m.state == "up" for m in self.members):
+    def _lost(self, worker: PoolWorker, error: SmolsumError) -> None:
+        """Note that a worker has failed."""
+        if str(worker.trouble) != str(error):  # each trouble is reported once
+            self._emit("worker_down", error.message, worker, error.hint)
+        worker.state, worker.trouble = "down", error
+        # workers that are joining do not count as up; before the first has joined no worker can be lost
+        if self._begun and self._stranded_since is None and not any(w.state == "up" for w in self.workers):
             self._stranded_since = time.monotonic()
             self._emit("workers_lost", "no worker is left; the run waits for one to come back", None, error.hint)
         self._wake()
 
-    def _emit(self, kind: str, message: str, member: Member | None, hint: str | None = None) -> None:
-        self.events.put(WorkerEvent(kind, message, hint, member.name if member else None))
+    def _emit(self, kind: str, message: str, worker: PoolWorker | None, hint: str | None = None) -> None:
+        self.events.put(WorkerEvent(kind, message, hint, worker.name if worker else None))
 
     async def _published(self) -> Published:
         """The newest version; waits for the first."""
@@ -275,15 +275,15 @@ class Pool:
         assert self.newest is not None
         return self.newest
 
-    async def _publish(self, version: Version) -> None:
+    async def _publish(self, version: WeightsVersion) -> None:
         async with self._publishing:
             published = await asyncio.to_thread(self.publisher.publish, self.newest, version)
             async with self._changed:
                 self.newest = published
                 self._changed.notify_all()
 
-    def _enqueue(self, works: list[Work]) -> None:
-        self._waiting.extend(works)
+    def _enqueue(self, added: list[PendingRollout]) -> None:
+        self._waiting.extend(added)
         self._wake()
 
     def _wake(self) -> None:
@@ -296,26 +296,26 @@ class Pool:
         task.add_done_callback(self._tasks.discard)
 
 
-def share(member: Member, members: Sequence[Member], waiting: int) -> int:
+def share(worker: PoolWorker, workers: Sequence[PoolWorker], waiting: int) -> int:
     """How many of the waiting rollouts a worker takes: its part, by speed, of all open ones, so that all workers finish
     together. One that failed last time is tried with a single rollout."""
-    if member.failures:
+    if worker.failures:
         return 1
-    up = [m for m in members if m.state == "up"]
-    known = [m.tok_s for m in up if m.tok_s]
+    up = [w for w in workers if w.state == "up"]
+    known = [w.tok_s for w in up if w.tok_s]
     usual = sum(known) / len(known) if known else 1.0
-    speeds = {m.name: m.tok_s or usual for m in up}
-    every = waiting + sum(m.under_way for m in up)
-    part = round(every * speeds.get(member.name, usual) / max(1e-9, sum(speeds.values())))
+    speeds = {w.name: w.tok_s or usual for w in up}
+    every = waiting + sum(w.under_way for w in up)
+    part = round(every * speeds.get(worker.name, usual) / max(1e-9, sum(speeds.values())))
     return max(1, min(waiting, part))
 
 
-def _trouble(member: Member, error: Exception) -> SmolsumError:
+def _trouble(worker: PoolWorker, error: Exception) -> SmolsumError:
     """The error to report: an answer that breaks our own code must not end the run."""
     if isinstance(error, WorkerError | UsageError):
         return error
     trouble = WorkerError(
-        f"{member.url} sent an answer that cannot be understood: {type(error).__name__}: {str(error)[:80]}",
+        f"{worker.url} sent an answer that cannot be understood: {type(error).__name__}: {str(error)[:80]}",
         hint="run the same version of smolsum on both machines",
     )
     trouble.__cause__ = error

@@ -20,7 +20,7 @@ Logprob = Annotated[float, Meta(ge=-1e6, le=1e-4)]
 T = TypeVar("T")
 
 
-class Serving(Struct, frozen=True):
+class ExpectedWeights(Struct, frozen=True):
     """The weights that the sender expects a worker to serve; the worker refuses if it serves others. None matches any.
 
     Every run counts its versions from 0, so only the checksum distinguishes the weights of two runs.
@@ -45,7 +45,7 @@ class SamplingTerms(Struct, frozen=True):
     max_new_tokens: int
 
 
-class RolloutsBody(Serving, frozen=True, kw_only=True):
+class RolloutsBody(ExpectedWeights, frozen=True, kw_only=True):
     """Body of POST /v1/rollouts."""
 
     temperature: float
@@ -89,7 +89,7 @@ class ScoredSequence(Struct, frozen=True):
     completion_ids: tuple[int, ...]
 
 
-class LogprobsBody(Serving, frozen=True, kw_only=True):
+class LogprobsBody(ExpectedWeights, frozen=True, kw_only=True):
     """Body of POST /v1/logprobs."""
 
     sequences: Annotated[tuple[ScoredSequence, ...], Meta(min_length=1)]
@@ -210,15 +210,11 @@ class WorkerClient:
         return await self._call("PUT", "/v1/weights", WeightsAnswer, content=body)
 
     async def logprobs(
-        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], serving: Serving, temperature: float = 1.0
+        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], expected: ExpectedWeights
     ) -> list[list[float]]:
-        """Log-probs, at a temperature, of the completion in each pair of prompt and completion token ids."""
-        body = LogprobsBody(
-            version=serving.version,
-            weights=serving.weights,
-            sequences=tuple(ScoredSequence(tuple(p), tuple(c)) for p, c in sequences),
-            temperature=temperature,
-        )
+        """Log-probs, at temperature 1, of the completion in each pair of prompt and completion token ids."""
+        scored = tuple(ScoredSequence(tuple(prompt), tuple(completion)) for prompt, completion in sequences)
+        body = LogprobsBody(version=expected.version, weights=expected.weights, sequences=scored)
         answer = await self._call("POST", "/v1/logprobs", LogprobsAnswer, content=msgspec.json.encode(body))
         if [len(row) for row in answer.logprobs] != [len(completion) for _, completion in sequences]:
             raise self._nonsense("its log-probs do not match the tokens of the sequences")
@@ -228,7 +224,7 @@ class WorkerClient:
         self,
         requests: Sequence[SampleRequest],
         terms: SamplingTerms,
-        serving: Serving,
+        expected: ExpectedWeights,
         *,
         vocab_size: int,
         eos_ids: frozenset[int],
@@ -238,8 +234,8 @@ class WorkerClient:
         The stream ends once each id has come exactly once. Anything else raises WorkerError.
         """
         body = RolloutsBody(
-            version=serving.version,
-            weights=serving.weights,
+            version=expected.version,
+            weights=expected.weights,
             temperature=terms.temperature,
             max_new_tokens=terms.max_new_tokens,
             requests=tuple(requests),
@@ -261,7 +257,7 @@ class WorkerClient:
                     if rollout.id not in open_ids:
                         raise self._nonsense(f"it sent a rollout {rollout.id[:40]!r} that was not requested")
                     if isinstance(rollout, RolloutAnswer):
-                        self._check(rollout, terms, serving, vocab_size, eos_ids)
+                        self._check(rollout, terms, expected, vocab_size, eos_ids)
                     open_ids.discard(rollout.id)
                     deadline.reschedule(asyncio.get_running_loop().time() + self._timeout_s)
                     yield rollout
@@ -281,7 +277,12 @@ class WorkerClient:
             raise self._nonsense(f"a rollout: {error}") from error
 
     def _check(
-        self, rollout: RolloutAnswer, terms: SamplingTerms, serving: Serving, vocab_size: int, eos_ids: frozenset[int]
+        self,
+        rollout: RolloutAnswer,
+        terms: SamplingTerms,
+        expected: ExpectedWeights,
+        vocab_size: int,
+        eos_ids: frozenset[int],
     ) -> None:
         ids, most = rollout.token_ids, terms.max_new_tokens
         if len(ids) > most:
@@ -296,9 +297,9 @@ class WorkerClient:
             )
         if rollout.finish_reason == "length" and len(ids) != most:
             raise self._nonsense(f"a rollout was cut after {len(ids)} of {most} tokens")
-        if rollout.version != serving.version:
+        if rollout.version != expected.version:
             raise OtherVersionError(
-                f"{self.url} sampled with version {rollout.version}, not {serving.version}",
+                f"{self.url} sampled with version {rollout.version}, not {expected.version}",
                 hint="the weights are sent again; make sure that no other run uses this worker",
             )
 

@@ -24,12 +24,12 @@ from smolsum.errors import UsageError
 from smolsum.policy.load import Policy
 from smolsum.policy.sampling import rollout_seed
 from smolsum.policy.weights import identity, probe_scores, probe_sequences, served_arrays
-from smolsum.rollout.member import Expected, Member, preflight
-from smolsum.rollout.pool import Pool, Ticket
+from smolsum.rollout.pool import Pool, RolloutBatch
+from smolsum.rollout.pool_worker import ExpectedModel, PoolWorker, preflight
 from smolsum.rollout.protocol import RolloutAnswer, SampleRequest, SamplingTerms, WorkerClient, WorkerError
-from smolsum.rollout.sampler import GroupRequest, decode, from_first
+from smolsum.rollout.source import GroupRequest, Source, decode, from_first
 from smolsum.types import Prompt, Rollout, RolloutGroup
-from smolsum.weights.publish import Publisher, Version
+from smolsum.weights.publish import Publisher, WeightsVersion
 
 POLL_S = 0.2
 """between two checks for events while the caller waits"""
@@ -64,19 +64,19 @@ class WorkerSampler:
             [p.references[0] if p.references else "" for p in prompts[:PROBED]],
         )
         longest = max(len(p.token_ids) for p in prompts) + max_new_tokens
-        expected = Expected(identity(policy), longest, policy.eos_ids)
+        expected = ExpectedModel(identity(policy), longest, policy.eos_ids)
         urls = worker_urls(settings.urls)
         asyncio.run(preflight(urls, token, expected, settings.timeout_s))
         metadata: dict[str, Any] = {"run": secrets.token_hex(8)}
         if policy.lora:
             metadata["lora"] = asdict(policy.lora)
 
-        def members() -> list[Member]:
+        def make_workers() -> list[PoolWorker]:
             clients = {url: WorkerClient(url, token, timeout_s=settings.timeout_s) for url in urls}
-            return [Member(url, client, expected) for url, client in clients.items()]
+            return [PoolWorker(url, client, expected) for url, client in clients.items()]
 
         publisher = Publisher(anchor_every=settings.anchor_every, metadata=metadata)
-        self.pool = Pool(members, publisher, retries=settings.retries)
+        self.pool = Pool(make_workers, publisher, retries=settings.retries)
         self.pool.open()
         self.version: int | None = None
         """the last published"""
@@ -91,21 +91,22 @@ class WorkerSampler:
         first = self.version is None
         if self._publishing is not None:
             self._publishing.result()
-        weights = Version(version, served_arrays(self.policy), self._probe, probe_scores(self.policy, self._probe))
+        scores = probe_scores(self.policy, self._probe)
+        weights = WeightsVersion(version, served_arrays(self.policy), self._probe, scores)
         self.version, self._publishing = version, self.pool.publish(weights)
-        while first and not all(member.state == "up" for member in self.pool.members):
+        while first and not all(worker.state == "up" for worker in self.pool.workers):
             self.poll()
-            for trouble in (m.trouble for m in self.pool.members if m.trouble is not None):
+            for trouble in (w.trouble for w in self.pool.workers if w.trouble is not None):
                 raise trouble
             time.sleep(POLL_S / 10)
 
-    def submit(self, requests: Sequence[SampleRequest], temperature: float, *, least_version: int) -> Ticket:
+    def submit(self, requests: Sequence[SampleRequest], temperature: float, *, least_version: int) -> RolloutBatch:
         """Request completions, each sampled with `least_version` or a later one."""
         terms = SamplingTerms(temperature, self.max_new_tokens)
         return self.pool.submit(requests, terms, least_version=least_version)
 
-    def collect(self, ticket: Ticket) -> dict[str, tuple[RolloutAnswer, str]]:
-        """The rollouts of a ticket by id, each with the name of its worker.
+    def collect(self, batch: RolloutBatch) -> dict[str, tuple[RolloutAnswer, str]]:
+        """The rollouts of a batch by id, each with the name of its worker.
 
         If no worker is up, waits `wait_s` seconds for one, then raises WorkerError.
         """
@@ -113,11 +114,11 @@ class WorkerSampler:
             self.poll()
             waited = self.pool.waited_s()
             if waited > self.settings.wait_s or (waited and self._stopping()):
-                last = next((m.trouble for m in self.pool.members if m.trouble is not None), None)
+                last = next((w.trouble for w in self.pool.workers if w.trouble is not None), None)
                 reason, hint = (f"; the error of one: {last}", last.hint) if last else ("", None)
                 raise WorkerError(f"no worker came back in {waited:.0f} s{reason}", hint=hint)
             with suppress(NotYetError):
-                return ticket.result.result(timeout=POLL_S)
+                return batch.result.result(timeout=POLL_S)
 
     def rollout(self, found: tuple[RolloutAnswer, str], seed: int) -> Rollout:
         """A worker's rollout, with its text."""
@@ -129,16 +130,16 @@ class WorkerSampler:
         """Of each worker its speed, lag in versions, open rollouts and bytes sent so far; the cost of the syncs since
         the last call."""
         found: dict[str, float] = {}
-        for member in self.pool.members:
-            prefix = f"workers/{member.name}"
-            found[f"{prefix}/tok_s"], found[f"{prefix}/queue"] = member.tok_s, float(member.under_way)
-            found[f"{prefix}/bytes_synced"] = float(member.bytes_synced)
-            found[f"{prefix}/up"] = float(member.state == "up")
-            if member.version is not None and self.version is not None:
-                found[f"{prefix}/lag"] = float(max(0, self.version - member.version))
-        sent = sum(member.bytes_synced for member in self.pool.members)
+        for worker in self.pool.workers:
+            prefix = f"workers/{worker.name}"
+            found[f"{prefix}/tok_s"], found[f"{prefix}/queue"] = worker.tok_s, float(worker.under_way)
+            found[f"{prefix}/bytes_synced"] = float(worker.bytes_synced)
+            found[f"{prefix}/up"] = float(worker.state == "up")
+            if worker.version is not None and self.version is not None:
+                found[f"{prefix}/lag"] = float(max(0, self.version - worker.version))
+        sent = sum(worker.bytes_synced for worker in self.pool.workers)
         found["perf/weight_sync_bytes"], self._bytes_counted = float(sent - self._bytes_counted), sent
-        found["perf/weight_sync_s"] = max(member.sync_s for member in self.pool.members)
+        found["perf/weight_sync_s"] = max(worker.sync_s for worker in self.pool.workers)
         if (newest := self.pool.newest) is not None:
             found["perf/weight_encode_s"], found["update/patch_density"] = newest.seconds, newest.density
         return found
@@ -157,8 +158,8 @@ class WorkerSampler:
         self.pool.close()
 
 
-class RemoteSource:
-    """Samples through workers; see `smolsum.rollout.sampler.Source`."""
+class RemoteSource(Source):
+    """Samples through workers."""
 
     def __init__(
         self,
@@ -180,7 +181,7 @@ class RemoteSource:
             on_event=on_event,
             stopping=stopping,
         )
-        self._tickets: dict[int, Ticket] = {}
+        self._batches: dict[int, RolloutBatch] = {}
         self._staleness: list[int] = []
 
     def publish(self, version: int, *, always: bool = False) -> None:
@@ -190,12 +191,12 @@ class RemoteSource:
             self.sampler.publish(version)
 
     def ahead(self, request: GroupRequest) -> None:
-        if request.step not in self._tickets:
-            self._tickets[request.step] = self._submit(request)
+        if request.step not in self._batches:
+            self._batches[request.step] = self._submit(request)
 
     def sample(self, request: GroupRequest) -> list[RolloutGroup]:
-        ticket = self._tickets.pop(request.step, None) if request.first_place == 0 else None
-        found = self.sampler.collect(ticket or self._submit(request))
+        batch = self._batches.pop(request.step, None) if request.first_place == 0 else None
+        found = self.sampler.collect(batch or self._submit(request))
         groups = []
         for p, prompt in enumerate(request.prompts):
             seeds = enumerate(self._seeds(request, p))
@@ -215,7 +216,7 @@ class RemoteSource:
     def close(self) -> None:
         self.sampler.close()
 
-    def _submit(self, request: GroupRequest) -> Ticket:
+    def _submit(self, request: GroupRequest) -> RolloutBatch:
         requests = [
             SampleRequest(_id(request, p, g), prompt.token_ids, seed)
             for p, prompt in enumerate(request.prompts)

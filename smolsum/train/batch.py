@@ -16,7 +16,7 @@ from smolsum.config.schedule import epoch_counts
 from smolsum.config.sections import Config, StageConfig
 from smolsum.grpo.advantages import zero_spread
 from smolsum.rewards.combine import Signal, combine, score_all
-from smolsum.rollout.sampler import GroupRequest, Source
+from smolsum.rollout.source import GroupRequest, Source
 from smolsum.tasks.text_metrics import repeated_trigrams
 from smolsum.types import Prompt, RolloutGroup
 

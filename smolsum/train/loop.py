@@ -16,7 +16,7 @@ from smolsum.grpo.advantages import advantages
 from smolsum.grpo.optimizer import Optimizer, learning_rate
 from smolsum.grpo.update import gradients
 from smolsum.llm.retry import WaitHook, use_hook
-from smolsum.rollout.sampler import Source
+from smolsum.rollout.source import Source
 from smolsum.train.batch import BatchSampler, PromptOrder, step_metrics
 from smolsum.train.progress import Progress
 from smolsum.train.session import Session, open_session

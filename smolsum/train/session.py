@@ -314,7 +314,7 @@ class Session:
             self.progress.warn("the failure could not be written to the run directory")
 
 
-class NullSession(Session):
+class FollowerSession(Session):
     """The session of every other rank: it trains its share, follows the first rank, and writes nothing."""
 
     @classmethod
@@ -369,6 +369,6 @@ class NullSession(Session):
 @contextmanager
 def open_session(config: Config, resume: str | None, progress: Progress) -> Iterator[Session]:
     """The session of this rank: for a new run or, with `resume`, for an existing one."""
-    role = Session if ranks.leads() else NullSession
+    role = Session if ranks.leads() else FollowerSession
     with role.open(config, resume, progress) as session:
         yield session

@@ -17,9 +17,9 @@ from smolsum.policy.cpu.blas import preload
 from smolsum.policy.gradients import Chunking
 from smolsum.policy.load import Policy, is_here, load_policy, weights_hash
 from smolsum.policy.logprobs import can_share_prefix
-from smolsum.policy.memory import GB, Widest, choose_chunking, estimate, shape_of
+from smolsum.policy.memory import GB, MaxLengths, choose_chunking, estimate, shape_of
 from smolsum.policy.weights import tokenizer_digest
-from smolsum.rollout.sampler import LocalSource, Receiver, Source
+from smolsum.rollout.source import LocalSource, Receiver, Source
 from smolsum.rollout.workers import RemoteSource
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Task
@@ -91,7 +91,7 @@ def prepare(config: Config) -> Setup:
             "processor": platform.machine(),
         },
     }
-    chunking = choose_chunking(shape_of(policy.model, policy.config), config, _widest(prompts["train"], config))
+    chunking = choose_chunking(shape_of(policy.model, policy.config), config, _max_lengths(prompts["train"], config))
     measure = task.evaluation.measurer(list(splits.values()), config)
     return Setup(policy, task, prompts, measure, provenance, chunking, tuple(warnings))
 
@@ -116,8 +116,8 @@ def forecast(config: Config) -> dict[str, float] | None:
     policy, task = _policy(config, shapes_only=True), TASKS[config.task.name]
     splits = {name: task.prompts.load(config, name) for name in SPLITS}
     prompts, _ = encode_prompts(policy, task, splits["train"], config)
-    shape, widest = shape_of(policy.model, policy.config), _widest(prompts, config)
-    parts = estimate(shape, config, choose_chunking(shape, config, widest), widest)
+    shape, lengths = shape_of(policy.model, policy.config), _max_lengths(prompts, config)
+    parts = estimate(shape, config, choose_chunking(shape, config, lengths), lengths)
     return {name: size / GB for name, size in {**parts, "peak": sum(parts.values())}.items()}
 
 
@@ -182,8 +182,8 @@ def _policy(config: Config, *, shapes_only: bool = False) -> Policy:
     return policy
 
 
-def _widest(prompts: Sequence[Prompt], config: Config) -> Widest:
-    return Widest(max(len(prompt.token_ids) for prompt in prompts), config.sampling.max_new_tokens)
+def _max_lengths(prompts: Sequence[Prompt], config: Config) -> MaxLengths:
+    return MaxLengths(max(len(prompt.token_ids) for prompt in prompts), config.sampling.max_new_tokens)
 
 
 def _check_trainable(policy: Policy, config: Config) -> None:

@@ -31,9 +31,9 @@ from smolsum.weights.tensor import Mode
 MAGIC, FORMAT = b"SMOLSUMW", 1
 LEVEL = 1
 """of zstd; the parts have few repetitions, and higher levels gain 1 % in several times the time"""
-MOST_HEADER = 64 << 20
+MAX_HEADER_BYTES = 64 << 20
 """bytes of a header, unpacked"""
-MOST_AXES = 32
+MAX_AXES = 32
 TYPES = (
     "float16", "float32", "float64", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
 )  # fmt: skip
@@ -51,7 +51,7 @@ class TensorEntry(Struct, frozen=True, forbid_unknown_fields=True):
     dtype: str
     """numpy's name of the type of the sender's array"""
     itemsize: Literal[1, 2, 4, 8]
-    shape: Annotated[tuple[Count, ...], Meta(max_length=MOST_AXES)]
+    shape: Annotated[tuple[Count, ...], Meta(max_length=MAX_AXES)]
     mode: Mode
     sizes: tuple[Count, ...]
     """bytes of each part, compressed"""
@@ -259,7 +259,7 @@ def _unzip(packed: bytes, length: int | None) -> bytes:
     """The contents of a zstd frame. Raises ValueError unless the frame states the expected length (None: any, up to
     MOST_HEADER)."""
     stated = zstandard.frame_content_size(packed)
-    if stated < 0 or (stated > MOST_HEADER if length is None else stated != length):
+    if stated < 0 or (stated > MAX_HEADER_BYTES if length is None else stated != length):
         raise ValueError("a part has another length than stated")
     return zstandard.ZstdDecompressor().decompress(packed) if stated else b""
 

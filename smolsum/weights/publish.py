@@ -10,7 +10,7 @@ from smolsum.weights import delta
 
 
 @dataclass(frozen=True)
-class Version:
+class WeightsVersion:
     """Weights to serve, and log-probs that prove it."""
 
     number: int
@@ -25,7 +25,7 @@ class Version:
 class Published:
     """A version that workers can be brought to."""
 
-    version: Version
+    version: WeightsVersion
     weights: str
     """checksum that a worker must report"""
     patches: Mapping[int, bytes] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Publisher:
         self._anchor: tuple[int, bytes] | None = None
         self._encoding = threading.Lock()
 
-    def publish(self, previous: Published | None, version: Version) -> Published:
+    def publish(self, previous: Published | None, version: WeightsVersion) -> Published:
         """Encode the patch from the previous version to this one. Earlier patches, which a worker may have missed, are
         kept while all together are smaller than the weights."""
         published = self._encoded(previous, version)
@@ -65,7 +65,7 @@ class Publisher:
         """Whether this version was published with this checksum."""
         return version in self._checksums and self._checksums[version] == weights
 
-    def _encoded(self, previous: Published | None, version: Version) -> Published:
+    def _encoded(self, previous: Published | None, version: WeightsVersion) -> Published:
         began = time.perf_counter()
         self._count += 1
         if previous is None or self._count % self._anchor_every == 0:
@@ -92,7 +92,7 @@ class Publisher:
             return [published.patches[base] for base in sorted(published.patches) if base >= held]
         return [self._anchored(published.version)]
 
-    def _anchored(self, version: Version) -> bytes:
+    def _anchored(self, version: WeightsVersion) -> bytes:
         with self._encoding:  # several workers may need it at once
             if self._anchor is None or self._anchor[0] != version.number:
                 self._anchor = None

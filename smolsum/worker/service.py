@@ -20,6 +20,7 @@ from smolsum.errors import SmolsumError, UsageError
 from smolsum.policy.sampling import Completion
 from smolsum.rollout.protocol import (
     EndOfRollouts,
+    ExpectedWeights,
     FailedRollout,
     Health,
     LogprobsAnswer,
@@ -28,14 +29,13 @@ from smolsum.rollout.protocol import (
     RolloutsBody,
     SampleRequest,
     SamplingTerms,
-    Serving,
     WeightsAnswer,
 )
 from smolsum.weights import delta
 from smolsum.weights.delta import Header
 from smolsum.worker.engines.base import NEUTRAL, Engine, EngineError, ServedWeights
 
-ANY = Serving()
+ANY = ExpectedWeights()
 
 
 class ConflictError(SmolsumError):
@@ -90,7 +90,7 @@ class Service:
             last_error=engine.last_error,
         )
 
-    def require(self, expected: Serving = ANY) -> None:
+    def require(self, expected: ExpectedWeights = ANY) -> None:
         """Raise EngineError unless the engine is ready, ConflictError unless it serves the expected weights."""
         if self.engine.state != "ready":
             raise EngineError(f"the engine is {self.engine.state}", hint="try again in a minute; see /health")
@@ -131,7 +131,7 @@ class Service:
         self,
         request: SampleRequest,
         terms: SamplingTerms,
-        expected: Serving = ANY,
+        expected: ExpectedWeights = ANY,
         on_token: Callable[[int], None] | None = None,
     ) -> tuple[Completion, int]:
         """One rollout, and the version that all of it is from. Raises as `require`."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.models import EOS, assert_trees_close, build
 
-from smolsum.policy.cpu.streams import spread
+from smolsum.policy.cpu.streams import map_over_streams
 from smolsum.policy.gradients import Chunking, _shares, can_checkpoint, checkpointed, group_value_and_grad
 from smolsum.policy.logprobs import group_logprobs
 
@@ -92,7 +92,7 @@ def test_groups_on_several_streams() -> None:
     model, prompts = build("qwen2"), [PROMPT, PROMPT[:2], PROMPT[3:]]
     with checkpointed(model):
         together = list(
-            spread(lambda p: group_value_and_grad(model, p, COMPLETIONS, weighted, temperature=0.8), prompts)
+            map_over_streams(lambda p: group_value_and_grad(model, p, COMPLETIONS, weighted, temperature=0.8), prompts)
         )
     for prompt, (_, gradient) in zip(prompts, together, strict=True):
         assert_trees_close(gradient, expected(model, prompt)[1])

@@ -19,7 +19,7 @@ from smolsum.grpo.optimizer import Optimizer
 from smolsum.grpo.update import gradients
 from smolsum.policy.cpu.streams import streams
 from smolsum.policy.gradients import WHOLE, Chunking
-from smolsum.policy.memory import GB, Shape, Widest, choose_chunking, estimate, shape_of
+from smolsum.policy.memory import GB, MaxLengths, ModelShape, choose_chunking, estimate, shape_of
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
 STAGE = StageConfig(
@@ -27,7 +27,7 @@ STAGE = StageConfig(
     warmup_steps=0, beta=0.0,
 )  # fmt: skip
 SIZES = {"hidden_size": 192, "num_hidden_layers": 4, "intermediate_size": 640, "vocab_size": 3000}
-SHAPE = Shape(
+SHAPE = ModelShape(
     parameters=500_000_000, trained=500_000_000, largest=136_000_000, weight_bytes=2_000_000_000, itemsize=4,
     layers=24, features=17_000, width=896, heads=14, vocabulary=151_936, shares=True, recomputes=True,
 )  # fmt: skip
@@ -39,8 +39,8 @@ def config(budget: float = 0.0, prompts: int = 1) -> Config:
     )
 
 
-def needed(chunking: Chunking, widest: Widest) -> float:
-    return sum(estimate(SHAPE, config(), chunking, widest).values()) / GB
+def needed(chunking: Chunking, lengths: MaxLengths) -> float:
+    return sum(estimate(SHAPE, config(), chunking, lengths).values()) / GB
 
 
 @pytest.fixture
@@ -51,32 +51,30 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(
-    ("chunking", "prompts", "widest"),
+    ("chunking", "prompts", "lengths"),
     [
-        (WHOLE, 1, Widest(120, 40)),
-        (WHOLE, 2, Widest(120, 40)),
-        (WHOLE, 1, Widest(40, 60)),
-        (replace(WHOLE, shared_prefix=False), 1, Widest(120, 40)),
-        (Chunking(rows=2), 1, Widest(120, 40)),
-        (Chunking(rows=2, checkpointing=True), 2, Widest(120, 40)),
+        (WHOLE, 1, MaxLengths(120, 40)),
+        (WHOLE, 2, MaxLengths(120, 40)),
+        (WHOLE, 1, MaxLengths(40, 60)),
+        (replace(WHOLE, shared_prefix=False), 1, MaxLengths(120, 40)),
+        (Chunking(rows=2), 1, MaxLengths(120, 40)),
+        (Chunking(rows=2, checkpointing=True), 2, MaxLengths(120, 40)),
     ],
     ids=["whole", "groups", "long completions", "repeated", "chunks", "checkpointing"],
 )
-def test_the_estimate_is_near_the_measured_peak(chunking: Chunking, prompts: int, widest: Widest) -> None:
+def test_the_estimate_is_near_the_measured_peak(chunking: Chunking, prompts: int, lengths: MaxLengths) -> None:
     """Within 25 %, over whole updates with their optimizer."""
     gc.collect()  # what earlier tests have left would be freed in the middle of the measurement
     for stream in streams():
         mx.synchronize(stream)
     held = mx.get_active_memory()
     model = build("qwen2", **SIZES)
-    optimizer = Optimizer(model, OptimizerConfig())
+    optimizer, tokens = Optimizer(model, OptimizerConfig()), lengths.completion
     groups = [
         RolloutGroup(
-            Prompt("p", (), tuple(3 + i % 50 for i in range(widest.prompt)), ("",), {}),
+            Prompt("p", (), tuple(3 + i % 50 for i in range(lengths.prompt)), ("",), {}),
             tuple(
-                Rollout(
-                    tuple((g + i) % 60 for i in range(widest.tokens)), (-4.0,) * widest.tokens, "stop", 0, "", g, ""
-                )
+                Rollout(tuple((g + i) % 60 for i in range(tokens)), (-4.0,) * tokens, "stop", 0, "", g, "")
                 for g in range(8)
             ),
         )
@@ -85,48 +83,46 @@ def test_the_estimate_is_near_the_measured_peak(chunking: Chunking, prompts: int
     advantages = mx.array([[float(g) - 3.5 for g in range(8)]] * prompts)
     mx.reset_peak_memory()
     for _ in range(2):
-        tree, _ = gradients(
-            model, groups, advantages, GrpoConfig(), STAGE, max_new_tokens=widest.tokens, chunking=chunking
-        )
+        tree, _ = gradients(model, groups, advantages, GrpoConfig(), STAGE, max_new_tokens=tokens, chunking=chunking)
         optimizer.step(model, tree, 1e-6)
         del tree
     measured = mx.get_peak_memory() - held
     sizes = {"hidden_size": 192, "num_attention_heads": model.args.num_attention_heads, "vocab_size": 3000}
-    expected = sum(estimate(shape_of(model, sizes), config(prompts=prompts), chunking, widest).values())
+    expected = sum(estimate(shape_of(model, sizes), config(prompts=prompts), chunking, lengths).values())
     assert expected == pytest.approx(measured, rel=0.25)
 
 
 def test_without_a_budget_nothing_is_cut() -> None:
     """All of a group at once, whatever it takes."""
-    assert choose_chunking(SHAPE, config(), Widest(512, 160)) == WHOLE
+    assert choose_chunking(SHAPE, config(), MaxLengths(512, 160)) == WHOLE
 
 
 def test_a_model_that_cannot_share_its_prompt_is_planned_so() -> None:
     """Its estimate is that of the repeated prompt, which is more."""
-    repeated = choose_chunking(replace(SHAPE, shares=False), config(), Widest(330, 64))
+    repeated = choose_chunking(replace(SHAPE, shares=False), config(), MaxLengths(330, 64))
     assert not repeated.shared_prefix
-    assert needed(repeated, Widest(330, 64)) > needed(WHOLE, Widest(330, 64))
+    assert needed(repeated, MaxLengths(330, 64)) > needed(WHOLE, MaxLengths(330, 64))
 
 
 def test_a_budget_is_kept_at_the_least_cost() -> None:
     """A budget that the whole update needs changes nothing; a smaller one takes fewer rollouts at a time, then
     recomputed layers; each choice fits."""
-    widest = Widest(330, 64)
-    assert choose_chunking(SHAPE, config(needed(WHOLE, widest) + 0.1), widest) == WHOLE
-    smaller = choose_chunking(SHAPE, config(needed(WHOLE, widest) - 0.5), widest)
+    lengths = MaxLengths(330, 64)
+    assert choose_chunking(SHAPE, config(needed(WHOLE, lengths) + 0.1), lengths) == WHOLE
+    smaller = choose_chunking(SHAPE, config(needed(WHOLE, lengths) - 0.5), lengths)
     assert smaller.rows is not None
     assert not smaller.checkpointing
-    smallest = needed(Chunking(rows=1, logits=2_000_000, checkpointing=True), widest)
-    least = choose_chunking(SHAPE, config(smallest + 0.05), widest)
+    smallest = needed(Chunking(rows=1, logits=2_000_000, checkpointing=True), lengths)
+    least = choose_chunking(SHAPE, config(smallest + 0.05), lengths)
     assert least.checkpointing
-    assert needed(least, widest) <= smallest + 0.05
+    assert needed(least, lengths) <= smallest + 0.05
 
 
 def test_a_budget_too_small_for_one_rollout_says_what_would_fit() -> None:
     """The error names the need, and its hint is a budget that is then accepted."""
-    widest = Widest(330, 64)
+    lengths = MaxLengths(330, 64)
     with pytest.raises(MachineError, match=r"one rollout at a time needs about \d") as caught:
-        choose_chunking(SHAPE, config(1.0), widest)
+        choose_chunking(SHAPE, config(1.0), lengths)
     assert caught.value.hint is not None
     budget = float(caught.value.hint.split("memory_budget_gb=")[1].split(",")[0])
-    assert choose_chunking(SHAPE, config(budget), widest).checkpointing
+    assert choose_chunking(SHAPE, config(budget), lengths).checkpointing

@@ -7,7 +7,7 @@ from support.models import EOS, write
 
 from smolsum.config.sections import SamplingConfig
 from smolsum.policy.load import Policy, load_policy
-from smolsum.rollout.sampler import decode, sample_groups
+from smolsum.rollout.source import decode, sample_groups
 from smolsum.types import Prompt, Rollout
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.models import EOS, build
 
-from smolsum.policy.sampling import DecodeBatch, Draft
+from smolsum.policy.sampling import ActiveSequence, DecodeBatch
 
 
 @pytest.mark.parametrize("family", ["qwen2", "lfm2", "gemma3_text"])
@@ -16,15 +16,15 @@ def test_joining_later_changes_nothing(family: str) -> None:
     asked = [((5, 9, 33), 1, 1.0, 14), ((7,), 2, 0.0, 9), ((11, 12, 13, 14, 15, 16), 3, 0.7, 20), ((3, 4), 4, 1.0, 1)]
     alone = []
     for arguments in asked:
-        batch, draft = DecodeBatch(model, frozenset({EOS})), Draft(*arguments)
-        batch.add([draft])
+        batch, sequence = DecodeBatch(model, frozenset({EOS})), ActiveSequence(*arguments)
+        batch.add([sequence])
         while batch.rows:
             batch.step()
-        alone.append(draft)
-    batch, late = DecodeBatch(model, frozenset({EOS})), [Draft(*arguments) for arguments in asked]
-    for draft in late:
+        alone.append(sequence)
+    batch, late = DecodeBatch(model, frozenset({EOS})), [ActiveSequence(*arguments) for arguments in asked]
+    for sequence in late:
         assert batch.can_join()
-        batch.add([draft])
+        batch.add([sequence])
         for _ in range(3):
             if batch.rows:
                 batch.step()
@@ -38,10 +38,10 @@ def test_joining_later_changes_nothing(family: str) -> None:
 def test_the_abandoned_leave() -> None:
     """A rollout that nobody waits for is no longer sampled."""
     batch = DecodeBatch(build("qwen2"), frozenset())
-    drafts = [Draft((5,), seed, 1.0, 10) for seed in range(2)]
-    batch.add(drafts)
+    sequences = [ActiveSequence((5,), seed, 1.0, 10) for seed in range(2)]
+    batch.add(sequences)
     batch.step()
-    drafts[0].abandoned = True
+    sequences[0].abandoned = True
     while batch.rows:
         batch.step()
-    assert [len(draft.ids) for draft in drafts] == [1, 10]
+    assert [len(sequence.ids) for sequence in sequences] == [1, 10]

@@ -13,11 +13,11 @@ from support.scripted_worker import EOS, FACTS, FAULTS, ScriptedWorker, completi
 
 from smolsum.errors import SmolsumError
 from smolsum.rollout import pool as pool_module
-from smolsum.rollout.member import Expected, Member
-from smolsum.rollout.pool import Pool, Ticket
+from smolsum.rollout.pool import Pool, RolloutBatch
+from smolsum.rollout.pool_worker import ExpectedModel, PoolWorker
 from smolsum.rollout.protocol import SampleRequest, SamplingTerms, WorkerClient, WorkerError
 from smolsum.weights.delta import checksum
-from smolsum.weights.publish import Publisher, Version
+from smolsum.weights.publish import Publisher, WeightsVersion
 
 TERMS = SamplingTerms(1.0, 8)
 PROBE = [([1, 2], [3, 4])]
@@ -29,20 +29,20 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "FIRST_PAUSE_S", 0.05)
 
 
-def version(number: int) -> Version:
+def version(number: int) -> WeightsVersion:
     """Weights whose first value is the scripted worker's log-prob."""
     weights = np.full(1000, -1.0, np.float32)
     weights[:3] -= number / 64
-    return Version(number, {"w": weights}, PROBE, [[float(weights[0])] * 2])
+    return WeightsVersion(number, {"w": weights}, PROBE, [[float(weights[0])] * 2])
 
 
 def wanted(count: int, mark: str = "a") -> list[SampleRequest]:
     return [SampleRequest(f"{mark}{n}", (n + 7, n), 1000 + n) for n in range(count)]
 
 
-def checked(ticket: Ticket, asked: Sequence[SampleRequest], timeout: float = 20) -> dict[str, str]:
+def checked(batch: RolloutBatch, asked: Sequence[SampleRequest], timeout: float = 20) -> dict[str, str]:
     """The worker of each rollout, once all are there and each is its prompt's."""
-    found = ticket.result.result(timeout=timeout)
+    found = batch.result.result(timeout=timeout)
     assert found.keys() == {w.id for w in asked}
     for each in asked:
         assert list(found[each.id][0].token_ids) == completion(each.prompt_ids, each.seed, TERMS.max_new_tokens)
@@ -53,12 +53,12 @@ def checked(ticket: Ticket, asked: Sequence[SampleRequest], timeout: float = 20)
 def pool_of(
     *workers: ScriptedWorker, timeout_s: float = 5.0, retries: int = 4, anchor_every: int = 50
 ) -> Iterator[Pool]:
-    expected = Expected(FACTS, 100, frozenset([EOS]))
+    expected = ExpectedModel(FACTS, 100, frozenset([EOS]))
 
-    def members() -> list[Member]:
-        return [Member(w.url, WorkerClient(w.url, None, timeout_s=timeout_s), expected) for w in workers]
+    def make_workers() -> list[PoolWorker]:
+        return [PoolWorker(w.url, WorkerClient(w.url, None, timeout_s=timeout_s), expected) for w in workers]
 
-    pool = Pool(members, Publisher(anchor_every=anchor_every, metadata={"run": "test"}), retries=retries)
+    pool = Pool(make_workers, Publisher(anchor_every=anchor_every, metadata={"run": "test"}), retries=retries)
     pool.open()
     try:
         yield pool
@@ -86,7 +86,7 @@ def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
 
 
 def all_up(pool: Pool) -> Callable[[], bool]:
-    return lambda: all(m.state == "up" for m in pool.members)
+    return lambda: all(w.state == "up" for w in pool.workers)
 
 
 def kinds(pool: Pool) -> list[str]:
@@ -106,7 +106,7 @@ def test_each_takes_a_share_by_its_speed(workers: Callable[..., ScriptedWorker])
         first = list(checked(pool.submit(asked, TERMS, least_version=0), asked).values())
         asked = wanted(40, "b")
         second = list(checked(pool.submit(asked, TERMS, least_version=0), asked).values())
-        names = [member.name for member in pool.members]
+        names = [worker.name for worker in pool.workers]
         assert first.count(names[0]) == 10
         assert second.count(names[1]) > 3 * second.count(names[0]) > 0
 
@@ -122,9 +122,9 @@ def test_work_of_a_failing_worker_goes_to_the_other(fault: str, workers: Callabl
         asked = wanted(12)
         checked(pool.submit(asked, TERMS, least_version=0), asked)
         assert bad.asked > 0
-        until(lambda: pool.members[0].trouble is not None)
-        assert pool.members[0].trouble is not None
-        assert pool.members[0].trouble.hint
+        until(lambda: pool.workers[0].trouble is not None)
+        assert pool.workers[0].trouble is not None
+        assert pool.workers[0].trouble.hint
         bad.fault = None
         until(all_up(pool))
         asked = wanted(6, "b")
@@ -138,11 +138,11 @@ def test_worker_that_dies_is_replaced_and_taken_back(workers: Callable[..., Scri
         pool.publish(version(0)).result(timeout=10)
         until(all_up(pool))
         asked = wanted(16)
-        ticket = pool.submit(asked, TERMS, least_version=0)
+        batch = pool.submit(asked, TERMS, least_version=0)
         until(lambda: doomed.sampled > 1)
         back = doomed.restart()
         try:
-            checked(ticket, asked)
+            checked(batch, asked)
             pool.publish(version(1)).result(timeout=10)
             until(all_up(pool))
             asked = wanted(8, "b")
@@ -160,7 +160,7 @@ def test_versions_are_sent_as_patches_and_regularly_as_anchors(workers: Callable
     with pool_of(worker, anchor_every=4) as pool:
         for number in range(6):
             pool.publish(version(number)).result(timeout=10)
-            until(lambda number=number: pool.members[0].version == number)  # type: ignore[misc]
+            until(lambda number=number: pool.workers[0].version == number)  # type: ignore[misc]
             assert worker.weights == checksum(version(number).arrays)
             assert worker.arrays["w"].tobytes() == version(number).arrays["w"].tobytes()
         assert [kind for kind, _ in worker.bodies] == ["anchor", "patch", "patch", "anchor", "patch", "patch"]
@@ -173,14 +173,14 @@ def test_rollouts_wait_for_the_version_they_need(workers: Callable[..., Scripted
         pool.publish(version(0)).result(timeout=10)
         until(all_up(pool))
         asked = wanted(3)
-        ticket = pool.submit(asked, TERMS, least_version=2)
+        batch = pool.submit(asked, TERMS, least_version=2)
         pool.publish(version(1)).result(timeout=10)
         until(lambda: worker.version == 1)
         time.sleep(0.1)
         assert worker.asked == 0
         pool.publish(version(2)).result(timeout=10)
-        checked(ticket, asked)
-        assert {sampled.version for sampled, _ in ticket.result.result().values()} == {2}
+        checked(batch, asked)
+        assert {sampled.version for sampled, _ in batch.result.result().values()} == {2}
 
 
 @pytest.mark.parametrize("fault", ["wrong weights", "wrong log-probs"])
@@ -192,9 +192,9 @@ def test_unproven_sync_takes_the_worker_out(fault: str, workers: Callable[..., S
         until(all_up(pool))
         bad.fault = fault
         pool.publish(version(1)).result(timeout=10)
-        until(lambda: pool.members[0].state == "down")
+        until(lambda: pool.workers[0].state == "down")
         asked = wanted(8)
-        assert set(checked(pool.submit(asked, TERMS, least_version=1), asked).values()) == {pool.members[1].name}
+        assert set(checked(pool.submit(asked, TERMS, least_version=1), asked).values()) == {pool.workers[1].name}
         bad.fault = None
         until(all_up(pool))
 
@@ -209,8 +209,8 @@ def test_worker_that_returns_with_another_model_is_left_out(workers: Callable[..
         worker.fault = "hangs"
         asked = wanted(6)
         checked(pool.submit(asked, TERMS, least_version=0), asked)
-        until(lambda: "tokenizer" in str(pool.members[0].trouble))
-        assert str(pool.members[0].trouble) == f"{worker.url} serves another tokenizer: xyz there, abc here"
+        until(lambda: "tokenizer" in str(pool.workers[0].trouble))
+        assert str(pool.workers[0].trouble) == f"{worker.url} serves another tokenizer: xyz there, abc here"
 
 
 @pytest.mark.parametrize(
@@ -222,11 +222,11 @@ def test_nonsense_in_health_ends_no_run(change: dict[str, object], workers: Call
     worker.health_changes = change
     with pool_of(worker, other) as pool:
         pool.publish(version(0)).result(timeout=10)
-        until(lambda: pool.members[0].trouble is not None and pool.members[1].state == "up")
+        until(lambda: pool.workers[0].trouble is not None and pool.workers[1].state == "up")
         asked = wanted(6)
-        assert set(checked(pool.submit(asked, TERMS, least_version=0), asked).values()) == {pool.members[1].name}
+        assert set(checked(pool.submit(asked, TERMS, least_version=0), asked).values()) == {pool.workers[1].name}
         pool.check()
-        assert f"`$.{next(iter(change))}`" in str(pool.members[0].trouble)
+        assert f"`$.{next(iter(change))}`" in str(pool.workers[0].trouble)
 
 
 def test_failing_worker_uses_up_no_retries_while_another_works(workers: Callable[..., ScriptedWorker]) -> None:
@@ -237,7 +237,7 @@ def test_failing_worker_uses_up_no_retries_while_another_works(workers: Callable
         until(all_up(pool))
         sick.fault = "refuses"
         asked = wanted(8)
-        assert set(checked(pool.submit(asked, TERMS, least_version=0), asked).values()) == {pool.members[1].name}
+        assert set(checked(pool.submit(asked, TERMS, least_version=0), asked).values()) == {pool.workers[1].name}
         assert sick.asked <= len(asked)
 
 
@@ -250,7 +250,7 @@ def test_waiting_time_runs_while_all_workers_hang(workers: Callable[..., Scripte
         first.fault = second.fault = "hangs"
         first.hangs = True
         pool.submit(wanted(4), TERMS, least_version=0)
-        until(lambda: pool.members[0].state != "up")
+        until(lambda: pool.workers[0].state != "up")
         second.hangs = True
         until(lambda: pool.waited_s() > 1.5)
         assert "workers_lost" in kinds(pool)
@@ -285,12 +285,12 @@ def test_pool_without_workers_waits_and_reports_it(workers: Callable[..., Script
         until(all_up(pool))
         worker.close()
         asked = wanted(4)
-        ticket = pool.submit(asked, TERMS, least_version=0)
+        batch = pool.submit(asked, TERMS, least_version=0)
         until(lambda: pool.waited_s() > 0.2)
         assert kinds(pool)[-1] == "workers_lost"
         back = ScriptedWorker(port=worker.port)
         try:
-            checked(ticket, asked)
+            checked(batch, asked)
             assert pool.waited_s() == 0.0
             assert "workers_back" in kinds(pool)
         finally:
@@ -304,9 +304,9 @@ def test_rollout_that_always_fails_ends_in_an_error(workers: Callable[..., Scrip
         pool.publish(version(0)).result(timeout=10)
         until(all_up(pool))
         worker.fault = "errors"
-        ticket = pool.submit(wanted(2), TERMS, least_version=0)
+        batch = pool.submit(wanted(2), TERMS, least_version=0)
         with pytest.raises(WorkerError, match=r"failed 3 times; the last error: .* out of memory"):
-            ticket.result.result(timeout=10)
+            batch.result.result(timeout=10)
 
 
 def test_unreachable_worker_is_named(workers: Callable[..., ScriptedWorker]) -> None:
@@ -315,8 +315,8 @@ def test_unreachable_worker_is_named(workers: Callable[..., ScriptedWorker]) -> 
     worker.close()
     with pool_of(worker) as pool:
         pool.publish(version(0)).result(timeout=10)
-        until(lambda: pool.members[0].trouble is not None)
-        trouble = pool.members[0].trouble
+        until(lambda: pool.workers[0].trouble is not None)
+        trouble = pool.workers[0].trouble
         assert isinstance(trouble, SmolsumError)
         assert trouble.message.startswith(f"cannot reach {worker.url}")
         assert trouble.hint

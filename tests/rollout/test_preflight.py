@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from smolsum.errors import UsageError
-from smolsum.rollout.member import NEUTRAL, Expected, check, check_probe
+from smolsum.rollout.pool_worker import NEUTRAL, ExpectedModel, check, check_probe
 from smolsum.rollout.protocol import Health, WorkerError
 
 FACTS = {"architecture": "qwen2", "vocab_size": 50, "tokenizer": "abc", "dtype": "bfloat16"}
@@ -18,7 +18,7 @@ HEALTH: dict[str, Any] = FACTS | {
     "version": 0,
     "weights": "",
 }
-EXPECTED = Expected(FACTS, 500)
+EXPECTED = ExpectedModel(FACTS, 500)
 
 
 def test_same_policy_passes() -> None:

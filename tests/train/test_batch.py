@@ -10,7 +10,7 @@ import pytest
 from smolsum.config.sections import Config, ModelConfig, SamplingConfig, StageConfig, TrainConfig
 from smolsum.policy.load import Policy, load_policy
 from smolsum.rewards import REWARDS
-from smolsum.rollout.sampler import GroupRequest, LocalSource, Source
+from smolsum.rollout.source import GroupRequest, LocalSource, Source
 from smolsum.tasks.tldr import TldrConfig
 from smolsum.train.batch import Batch, BatchSampler, PromptOrder
 from smolsum.types import Prompt, RolloutGroup

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 
 from smolsum.weights import delta
-from smolsum.weights.publish import Published, Publisher, Version
+from smolsum.weights.publish import Published, Publisher, WeightsVersion
 
 
-def version(number: int, changed: int) -> Version:
+def version(number: int, changed: int) -> WeightsVersion:
     """10,000 values, of which each version moves `changed` by one step of float32."""
     weights = np.linspace(0.5, 1.0, 10_000, dtype=np.float32)
     for n in range(number):
         part = np.random.default_rng(n).choice(10_000, changed, replace=False)
         weights[part] = np.nextafter(weights[part], np.float32(2))
-    return Version(number, {"w": weights}, [], [])
+    return WeightsVersion(number, {"w": weights}, [], [])
 
 
 def history(publisher: Publisher, count: int, changed: int) -> list[Published]:

@@ -15,7 +15,7 @@ from mlx.utils import tree_flatten
 from threadpoolctl import ThreadpoolController
 
 T = TypeVar("T")
-MOST = 3
+MAX_STREAMS = 3
 """streams for one item: while one waits for results or multiplies matrices, another has elementwise work to do"""
 
 
@@ -29,26 +29,26 @@ def streams() -> tuple[mx.Stream, ...]:
 
 
 @functools.cache
-def _spare() -> tuple[mx.Stream, ...]:
+def _spare_stream() -> tuple[mx.Stream, ...]:
     """One stream more than cores, for waves of a single item."""
     return (mx.new_stream(mx.cpu),) if len(streams()) > 1 else ()
 
 
-def spread(function: Callable[[T], Any], items: Iterable[T]) -> Iterator[Any]:
+def map_over_streams(function: Callable[[T], Any], items: Iterable[T]) -> Iterator[Any]:
     """`function(item)` for each item in order, evaluated as many at a time as there are streams, each on its own."""
-    yield from spread_wide(lambda item, _: function(item), items)
+    yield from map_with_streams(lambda item, _: function(item), items)
 
 
-def spread_wide(function: Callable[[T, Sequence[mx.Stream]], Any], items: Iterable[T]) -> Iterator[Any]:
-    """`spread` for a function that can use several streams; its second argument is the item's own streams.
+def map_with_streams(function: Callable[[T, Sequence[mx.Stream]], Any], items: Iterable[T]) -> Iterator[Any]:
+    """`map_over_streams` for a function that can use several streams; its second argument is the item's own streams.
 
     An item has several where fewer items are left than cores. The remaining cores then serve matrix products.
     """
     items, every = list(items), streams()
     for start in range(0, len(items), len(every)):
         batch = items[start : start + len(every)]
-        usable = every + _spare() if len(batch) == 1 else every
-        share = min(MOST, len(usable) // len(batch))
+        usable = every + _spare_stream() if len(batch) == 1 else every
+        share = min(MAX_STREAMS, len(usable) // len(batch))
         wave = []
         for n, item in enumerate(batch):
             own = usable[n * share : (n + 1) * share]
@@ -62,7 +62,7 @@ def spread_wide(function: Callable[[T, Sequence[mx.Stream]], Any], items: Iterab
         yield from wave
 
 
-def one_by_one(function: Callable[[T], Any], items: Iterable[T]) -> Iterator[Any]:
+def map_one_by_one(function: Callable[[T], Any], items: Iterable[T]) -> Iterator[Any]:
     """`function(item)` for each item in order, evaluated one at a time, with all cores for its matrix products."""
     for item in items:
         with blas_threads(len(streams())):

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from smolsum.policy.load import Policy, load_policy
 from smolsum.policy.logprobs import group_logprobs
-from smolsum.policy.sampling import Completion, DecodeBatch, Draft, completion
+from smolsum.policy.sampling import ActiveSequence, Completion, DecodeBatch
 from smolsum.policy.weights import identity, served_arrays, set_served, with_adapters
 from smolsum.rollout.protocol import SampleRequest, SamplingTerms
 from smolsum.worker.engines.base import EngineError, ServedWeights, State, longest
@@ -29,7 +29,7 @@ T = TypeVar("T")
 class _Job:
     """A rollout, and the future of the call that waits for it."""
 
-    draft: Draft
+    sequence: ActiveSequence
     done: Future[Completion]
 
 
@@ -70,13 +70,13 @@ class MlxEngine:
     ) -> Completion:
         loop = asyncio.get_running_loop()
         notify = (lambda token: _call_in(loop, on_token, token)) if on_token else None
-        draft = Draft(request.prompt_ids, request.seed, terms.temperature, terms.max_new_tokens, notify)
-        job = _Job(draft, Future())
+        sequence = ActiveSequence(request.prompt_ids, request.seed, terms.temperature, terms.max_new_tokens, notify)
+        job = _Job(sequence, Future())
         self._send(job)
         try:
             return await asyncio.wrap_future(job.done)
         except asyncio.CancelledError:
-            draft.abandoned = True
+            sequence.abandoned = True
             raise
 
     async def logprobs(
@@ -162,8 +162,8 @@ class MlxEngine:
         jobs = jobs + waiting
         try:
             if batch.can_join():
-                running = {id(draft) for draft in batch.rows}
-                joining = [job.draft for job in jobs if id(job.draft) not in running and not job.draft.ended]
+                running = {id(sequence) for sequence in batch.rows}
+                joining = [job.sequence for job in jobs if id(job.sequence) not in running and not job.sequence.ended]
                 if joining:
                     batch.add(joining)
             if batch.rows:
@@ -175,9 +175,9 @@ class MlxEngine:
                 _finish(job, EngineError(f"sampling failed: {self.last_error}", hint="see the worker's log"))
             return []
         for job in jobs:
-            if job.draft.ended:
-                _finish(job, completion(job.draft))
-        return [job for job in jobs if not job.draft.ended]
+            if job.sequence.ended:
+                _finish(job, job.sequence.completion)
+        return [job for job in jobs if not job.sequence.ended]
 
 
 def _finish(job: _Job, result: Completion | EngineError) -> None:

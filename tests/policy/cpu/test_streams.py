@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from smolsum.policy.cpu.streams import MOST, one_by_one, spread, spread_wide, streams
+from smolsum.policy.cpu.streams import MAX_STREAMS, map_one_by_one, map_over_streams, map_with_streams, streams
 
 # isort: split
 import mlx.core as mx
@@ -23,7 +23,7 @@ def test_there_is_a_stream_for_each_core() -> None:
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
 def test_results_come_in_order_and_computed(count: int) -> None:
     """More items than streams, fewer, or none."""
-    results = list(spread(lambda n: mx.full((3,), n).sum(), range(count)))
+    results = list(map_over_streams(lambda n: mx.full((3,), n).sum(), range(count)))
     assert [r.item() for r in results] == [3 * n for n in range(count)]
 
 
@@ -34,16 +34,16 @@ def test_items_share_the_streams() -> None:
     def work(n: int, own: Sequence[mx.Stream]) -> list[mx.array]:
         return [mx.array(n), mx.array(len(set(map(str, own)))), mx.array(own[0] in every)]
 
-    told = list(spread_wide(work, range(len(every) + 1)))
+    told = list(map_with_streams(work, range(len(every) + 1)))
     crowd, alone = told[:-1], told[-1]
     assert [[x.item() for x in row] for row in crowd] == [[n, 1, True] for n in range(len(every))]
-    assert [x.item() for x in alone] == [len(every), min(MOST, len(every) + (len(every) > 1)), True]
+    assert [x.item() for x in alone] == [len(every), min(MAX_STREAMS, len(every) + (len(every) > 1)), True]
 
 
 def test_one_by_one_is_computed_when_taken() -> None:
     """The next is begun only then."""
     begun = []
-    results = one_by_one(lambda n: begun.append(n) or mx.array(n), range(3))
+    results = map_one_by_one(lambda n: begun.append(n) or mx.array(n), range(3))
     assert next(results).item() == 0
     assert begun == [0]
     assert [r.item() for r in results] == [1, 2]
@@ -57,7 +57,7 @@ def test_memory_is_for_one_wave() -> None:
         begun.append(n)
         return mx.array(n)
 
-    results = spread(work, range(20))
+    results = map_over_streams(work, range(20))
     next(results)
     assert len(begun) == min(20, len(streams()))
 
@@ -71,4 +71,4 @@ def test_an_error_is_passed_on() -> None:
         return mx.array(n)
 
     with pytest.raises(ValueError, match="item 1"):
-        list(spread(work, range(3)))
+        list(map_over_streams(work, range(3)))

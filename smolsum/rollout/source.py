@@ -5,8 +5,10 @@ With several ranks each samples its share of the prompts and they exchange the r
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from smolsum.config.sections import Config, SamplingConfig
 from smolsum.policy import ranks
@@ -30,45 +32,38 @@ class GroupRequest:
 
 
 class Source(Protocol):
-    """Samples for the loop."""
+    """Samples for the loop. The defaults suit a source that samples, with the current weights, when it is called."""
 
-    depth: int
+    depth: int = 0
     """how many steps may be requested ahead, to be sampled while the update runs"""
 
     def publish(self, version: int, *, always: bool = False) -> None:
-        """The policy has new weights: version `version`. `always`: they are not one step from the last ones."""
-        ...
+        """Take note that the policy has new weights, which are version `version`. `always`: they are not one step from
+        the last ones."""
+        return
 
     def ahead(self, request: GroupRequest) -> None:
-        """Announce the request that `sample` will get next."""
-        ...
+        """Take note of the request that `sample` will get next."""
+        return
 
     def sample(self, request: GroupRequest) -> list[RolloutGroup]:
-        """The groups, in the order of the prompts."""
+        """Return the groups, in the order of the prompts."""
         ...
 
     def metrics(self) -> dict[str, float]:
-        """Metrics of the last step's sampling."""
-        ...
+        """Return metrics of the last step's sampling."""
+        return {}
 
     def close(self) -> None:
         """Release what the source holds."""
-        ...
+        return
 
 
-class LocalSource:
+class LocalSource(Source):
     """Samples with the policy in this process, each rank its share."""
-
-    depth = 0
 
     def __init__(self, policy: Policy, config: Config) -> None:
         self.policy, self.config = policy, config
-
-    def publish(self, version: int, *, always: bool = False) -> None:
-        """Do nothing: it samples with the weights that are trained."""
-
-    def ahead(self, request: GroupRequest) -> None:
-        """Do nothing: it samples when it is called."""
 
     def sample(self, request: GroupRequest) -> list[RolloutGroup]:
         places = [request.first_place + place for place in range(len(request.prompts))]
@@ -78,34 +73,13 @@ class LocalSource:
         )  # fmt: skip
         return exchanged(groups, request.prompts)
 
-    def metrics(self) -> dict[str, float]:
-        """No metrics."""
-        return {}
 
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class Receiver:
-    """The source of every other rank if the first rank uses workers: it receives what they sampled."""
-
-    depth = 0
-
-    def publish(self, version: int, *, always: bool = False) -> None:
-        """Do nothing: the first rank publishes."""
-
-    def ahead(self, request: GroupRequest) -> None:
-        """Do nothing: the first rank requests."""
+class Receiver(Source):
+    """The source of every other rank if the first rank uses workers, which publishes and requests for all: it receives
+    what they sampled."""
 
     def sample(self, request: GroupRequest) -> list[RolloutGroup]:
         return from_first(None, request.prompts)
-
-    def metrics(self) -> dict[str, float]:
-        """No metrics: the first rank writes them."""
-        return {}
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def sample_groups(
@@ -127,19 +101,34 @@ def sample_groups(
         [rollout_seed(seed, step, place, prompt.id, g) for g in range(config.rollouts)]
         for place, prompt in zip(range(len(prompts)) if places is None else places, prompts, strict=True)
     ]
+    return sample_seeded(
+        policy, prompts, seeds, temperature=temperature, max_new_tokens=config.max_new_tokens, version=step - 1
+    )
+
+
+def sample_seeded(
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    seeds: Sequence[Sequence[int]],
+    *,
+    temperature: float,
+    max_new_tokens: int,
+    version: int,
+) -> list[RolloutGroup]:
+    """One group for each prompt, with a completion for each of its seeds; `version` is the policy's."""
     sampled = generate(
         policy.model,
         [prompt.token_ids for prompt in prompts],
         seeds,
         eos_ids=policy.eos_ids,
         temperature=temperature,
-        max_new_tokens=config.max_new_tokens,
+        max_new_tokens=max_new_tokens,
     )
     groups = []
     for prompt, completions, row in zip(prompts, sampled, seeds, strict=True):
         rollouts = [
-            Rollout(c.token_ids, c.logprobs, c.finish_reason, step - 1, WORKER, drawn, decode(policy, c.token_ids))
-            for c, drawn in zip(completions, row, strict=True)
+            Rollout(c.token_ids, c.logprobs, c.finish_reason, version, WORKER, seed, decode(policy, c.token_ids))
+            for c, seed in zip(completions, row, strict=True)
         ]
         groups.append(RolloutGroup(prompt, tuple(rollouts)))
     return groups
@@ -168,13 +157,9 @@ def from_first(groups: Sequence[RolloutGroup] | None, prompts: Sequence[Prompt])
     return [_group(prompt, row) for prompt, row in zip(prompts, rows, strict=True)]
 
 
-def _plain(groups: Sequence[RolloutGroup]) -> list[list[dict[str, Any]]]:
-    return [[asdict(rollout) for rollout in group.rollouts] for group in groups]
+def _plain(groups: Sequence[RolloutGroup]) -> list[Any]:
+    return [msgspec.to_builtins(group.rollouts) for group in groups]
 
 
-def _group(prompt: Prompt, rows: Sequence[dict[str, Any]]) -> RolloutGroup:
-    return RolloutGroup(prompt, tuple(Rollout(**(row | _tuples(row))) for row in rows))
-
-
-def _tuples(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(row[name]) for name in ("token_ids", "logprobs")}
+def _group(prompt: Prompt, rows: Any) -> RolloutGroup:
+    return RolloutGroup(prompt, msgspec.convert(rows, tuple[Rollout, ...]))

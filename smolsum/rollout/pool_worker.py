@@ -11,7 +11,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from smolsum.errors import SmolsumError, UsageError
-from smolsum.rollout.protocol import Health, Serving, WorkerClient, WorkerError
+from smolsum.rollout.protocol import ExpectedWeights, Health, WorkerClient, WorkerError
 from smolsum.weights.publish import Published, Publisher
 
 FACTS = ("architecture", "vocab_size", "tokenizer", "dtype")
@@ -30,7 +30,7 @@ State = Literal["joining", "up", "down"]
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedModel:
     """What the trainer has, and workers must serve."""
 
     facts: Mapping[str, Any]
@@ -46,12 +46,12 @@ class Expected:
 
 
 @dataclass
-class Member:
+class PoolWorker:
     """A worker as the pool sees it. Lives in the pool's event loop; other threads only read it."""
 
     url: str
     client: WorkerClient
-    expected: Expected
+    expected: ExpectedModel
     state: State = "joining"
     version: int | None = None
     """that it serves, if known"""
@@ -105,12 +105,12 @@ class Member:
         """Check that its log-probs of fixed sequences are the trainer's."""
         probe = newest.version
         if probe.sequences:
-            found = await self.client.logprobs(probe.sequences, Serving(newest.number, newest.weights))
+            found = await self.client.logprobs(probe.sequences, ExpectedWeights(newest.number, newest.weights))
             check_probe(self.url, found, probe.logprobs, self.expected.dtype)
         self.version, self.weights = newest.number, newest.weights
 
 
-async def preflight(urls: Sequence[str], token: str | None, expected: Expected, timeout_s: float) -> None:
+async def preflight(urls: Sequence[str], token: str | None, expected: ExpectedModel, timeout_s: float) -> None:
     """Check that every worker answers, serves the trainer's model and is named once. Raises WorkerError, UsageError."""
 
     async def instance(url: str) -> str:
@@ -128,7 +128,7 @@ async def preflight(urls: Sequence[str], token: str | None, expected: Expected, 
             raise UsageError(f"{other} and {url} are the same worker", hint="name it once")
 
 
-def check(url: str, health: Health, expected: Expected) -> None:
+def check(url: str, health: Health, expected: ExpectedModel) -> None:
     """UsageError if the worker's /health shows another policy, or sampling that is not neutral."""
     for name in FACTS:
         if getattr(health, name) != expected.facts[name]:
