@@ -290,15 +290,16 @@ def _read_run(paths: RunPaths) -> TrainedRun:
 def _read_config(paths: RunPaths) -> Mapping[str, Any]:
     """The settings of a run, as they are."""
     config = read_object(paths.config)
-    settings = parse(config, RunSettings, str(paths.config), needs=("model", "data", "task", "stages"))
-    for name, present in {
-        "model.path": settings.model.path,
-        "task.name": settings.task.name,
-        "stages": settings.stages,
-        "rewards in each stage": all("rewards" in stage for stage in config["stages"].values()),
+    settings = parse(config, RunSettings, str(paths.config), needs=("model.path", "data.path", "task.name", "stages"))
+    for problem, is_so in {
+        "a section is not a table": not all(isinstance(section, dict) for section in config.values()),
+        "it has no model.path": not settings.model,
+        "it has no task.name": not settings.task,
+        "it has no stages": not settings.stages,
+        "a stage has no rewards": not all("rewards" in stage for stage in config["stages"].values()),
     }.items():
-        if not present:
-            raise SmolsumError(f"{paths.config} is damaged: it has no {name}")
+        if is_so:
+            raise SmolsumError(f"{paths.config} is damaged: {problem}")
     return config
 
 

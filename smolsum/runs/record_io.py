@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from smolsum.errors import SmolsumError
 from smolsum.files import end_of_lines, to_json
-from smolsum.runs.records import SCORE_KEYS, SUMMARY, Score, Summary
+from smolsum.runs.records import SCORE_KEYS, SUMMARY, RunSettings, Score, Summary
 
 R = TypeVar("R", bound=Struct)
 
@@ -77,10 +77,11 @@ def numbered_lines(path: Path, *, growing: bool = True, hint: str = "") -> Itera
 def parse(value: Mapping[str, Any], kind: type[R], where: str, *, needs: Sequence[str] = (), hint: str = "") -> R:
     """Returns an object of a file as a record; `where` is the file, with the line if it has several. SmolsumError, with
     the field, for one that is damaged or lacks a key of `needs`."""
-    if lacking := [key for key in needs if key not in value]:
+    gathered = _gathered(value, kind)
+    if lacking := [key for key in needs if key not in gathered]:
         raise _damaged(where, f"it has no {lacking[0]}", hint)
     try:
-        return msgspec.convert(_gathered(value, kind), kind)
+        return msgspec.convert(gathered, kind)
     except (msgspec.ValidationError, RecursionError) as error:
         problems: list[str] = []
         salvage(value, kind, problems)
@@ -130,9 +131,16 @@ def _damaged(where: str, problem: str, hint: str) -> SmolsumError:
 
 
 def _gathered(value: Any, kind: type[Struct]) -> Any:
-    """The object of a line of scores with its free keys together, under `metrics`; any other as it is. A number is a
-    metric, whatever its name: files of users may have a `judge` or a `task` that is one."""
-    if kind is not Score or not isinstance(value, Mapping):
+    """Return the object with the keys that `kind` gives it.
+
+    Settings get dotted keys, except the stages. The free keys of a line of scores come together, under `metrics`. A
+    number is a metric, whatever its name: files of users may have a `judge` or a `task` that is one.
+    """
+    if isinstance(value, Mapping) and kind is RunSettings:
+        tables = {name: table for name, table in value.items() if isinstance(table, Mapping) and name != "stages"}
+        dotted = {f"{name}.{key}": one for name, table in tables.items() for key, one in table.items()}
+        return dotted | {"stages": value["stages"]} if "stages" in value else dotted
+    if not isinstance(value, Mapping) or kind is not Score:
         return value
     fixed = {k: v for k, v in value.items() if k in SCORE_KEYS and (k == "id" or not isinstance(v, int | float))}
     return {**fixed, "metrics": {key: free for key, free in value.items() if key not in fixed}}

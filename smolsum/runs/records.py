@@ -13,7 +13,7 @@ Unknown keys are accepted; fields that older runs lack have defaults. `record_io
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 SCHEMA_VERSION = 1
 SUMMARY = "summary.json"
@@ -273,22 +273,6 @@ class HeadlineTable(Record, frozen=True):
     headlines: list[HeadlineText]
 
 
-class SignalInfo(Record, frozen=True):
-    """A reward signal in words."""
-
-    range: str = ""
-    meaning: str = ""
-
-
-class Noise(Record, frozen=True):
-    """How well a judge agrees with itself, over the rounds of a metric."""
-
-    n: Number | None = None
-    round_sd: Number | None = None
-    icc: Number | None = None
-    icc_mean: Number | None = None
-
-
 class Judging(Record, frozen=True):
     """Who judged an evaluation, and what it cost."""
 
@@ -300,7 +284,8 @@ class Judging(Record, frozen=True):
     thresholds: dict[str, Number] = {}
     usage: dict[str, Number | None] = {}
     missing: list[Any] | None = None
-    noise: dict[str, Noise] = {}
+    noise: dict[str, dict[str, Number | None]] = {}
+    """how well the judge agrees with itself over the rounds of a metric: n, round_sd, icc and icc_mean"""
     second: dict[str, Any] | None = None
 
 
@@ -332,64 +317,15 @@ class Summary(Record, frozen=True):
     panels: list[HeadlineTable] = []
     watched: dict[str, list[str]] = {}
     errors: dict[str, str] = {}
-    signals: dict[str, SignalInfo] = {}
+    signals: dict[str, dict[str, str]] = {}
+    """range and meaning of each reward signal, in words"""
     judge: str | None = None
     judging: Judging | None = None
     metrics: dict[str, Number | None] = {}
 
     def __post_init__(self) -> None:
         if self.task is not None:
-            msgspec.convert(self.task, TaskSettings)
-
-
-class TaskSettings(Record, frozen=True):
-    """[task] of config.toml."""
-
-    name: str = ""
-    target_tokens: Count | None = None
-    tolerance_tokens: Count | None = None
-
-
-class ModelSettings(Record, frozen=True):
-    """[model] of config.toml."""
-
-    path: str = ""
-
-
-class DataSettings(Record, frozen=True):
-    """[data] of config.toml."""
-
-    path: str = ""
-
-
-class TrainSettings(Record, frozen=True):
-    """[train] of config.toml."""
-
-    seed: Count | None = None
-
-
-class SamplingSettings(Record, frozen=True):
-    """[sampling] of config.toml."""
-
-    max_new_tokens: Count | None = None
-
-
-class OptimizerSettings(Record, frozen=True):
-    """[optimizer] of config.toml."""
-
-    max_grad_norm: Number | None = None
-
-
-class WorkerSettings(Record, frozen=True):
-    """[workers] of config.toml."""
-
-    max_staleness: Count | None = None
-
-
-class GrpoSettings(Record, frozen=True):
-    """[grpo] of config.toml."""
-
-    old_logprobs: str = ""
+            msgspec.convert({f"task.{key}": value for key, value in self.task.items()}, RunSettings)
 
 
 class StageSettings(Record, frozen=True):
@@ -400,14 +336,16 @@ class StageSettings(Record, frozen=True):
 
 
 class RunSettings(Record, frozen=True):
-    """config.toml, as far as readers of runs use it."""
+    """config.toml, as far as readers of runs use it: settings by dotted key, and the stages."""
 
-    model: ModelSettings = ModelSettings()
-    data: DataSettings = DataSettings()
-    task: TaskSettings = TaskSettings()
-    train: TrainSettings = TrainSettings()
-    sampling: SamplingSettings = SamplingSettings()
-    optimizer: OptimizerSettings = OptimizerSettings()
-    workers: WorkerSettings = WorkerSettings()
-    grpo: GrpoSettings = GrpoSettings()
+    model: str = field(name="model.path", default="")
+    data: str = field(name="data.path", default="")
+    task: str = field(name="task.name", default="")
+    target_tokens: Count | None = field(name="task.target_tokens", default=None)
+    tolerance_tokens: Count | None = field(name="task.tolerance_tokens", default=None)
+    seed: Count | None = field(name="train.seed", default=None)
+    max_new_tokens: Count | None = field(name="sampling.max_new_tokens", default=None)
+    max_grad_norm: Number | None = field(name="optimizer.max_grad_norm", default=None)
+    max_staleness: Count | None = field(name="workers.max_staleness", default=None)
+    old_logprobs: str = field(name="grpo.old_logprobs", default="")
     stages: dict[str, StageSettings] = {}

@@ -80,7 +80,7 @@ def _clip(run: Run) -> Alert | None:
     if len(shares) < ENOUGH:
         return None
     if run.series[name].high == 0:
-        fresh = run.settings.grpo.old_logprobs == "sampler" and not any(run.recent("staleness/max", WINDOW))
+        fresh = run.settings.old_logprobs == "sampler" and not any(run.recent("staleness/max", WINDOW))
         return Alert(
             "note",
             f"clipping never changed anything in {run.series[name].count} steps",
@@ -98,7 +98,7 @@ def _clip(run: Run) -> Alert | None:
 
 
 def _gradient_always_cut(run: Run) -> Alert | None:
-    norms, limit = run.recent("grad_norm", WINDOW), run.settings.optimizer.max_grad_norm
+    norms, limit = run.recent("grad_norm", WINDOW), run.settings.max_grad_norm
     if limit is None or len(norms) < ENOUGH or sum(norm > limit for norm in norms) < 0.9 * len(norms):
         return None
     return Alert(
@@ -109,7 +109,7 @@ def _gradient_always_cut(run: Run) -> Alert | None:
 
 
 def _stale(run: Run) -> Alert | None:
-    lags, bound = run.recent("staleness/max", WINDOW), run.settings.workers.max_staleness
+    lags, bound = run.recent("staleness/max", WINDOW), run.settings.max_staleness
     if bound is None or not lags or max(lags) <= bound:
         return None
     return Alert(

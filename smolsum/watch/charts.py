@@ -86,7 +86,7 @@ def letters(names: Iterable[str], *, taken: str = "") -> list[str]:
 
 def _length_levels(run: Run) -> dict[str, float]:
     """The target length with its tolerance, in runs that measure it; other tasks have none."""
-    target, tolerance = run.settings.task.target_tokens, run.settings.task.tolerance_tokens
+    target, tolerance = run.settings.target_tokens, run.settings.tolerance_tokens
     if not target or "length/within_tol" not in run.series:
         return {}
     low, high = target - (tolerance or 0), target + (tolerance or 0)
@@ -95,7 +95,7 @@ def _length_levels(run: Run) -> dict[str, float]:
 
 
 def _clip_level(run: Run) -> dict[str, float]:
-    level = run.settings.optimizer.max_grad_norm
+    level = run.settings.max_grad_norm
     return {} if level is None else {f"clipped above {number(level)}": level}
 
 

@@ -56,7 +56,7 @@ def test_reads_a_summary(tmp_path: Path) -> None:
     assert (summary.n, summary.model.path, summary.data["test"].fingerprint) == (2, "builtin:tiny", "d1")
     assert summary.task == SUMMARY["task"]
     assert summary.judging is not None
-    assert summary.judging.noise["clarity"].round_sd == 0.1
+    assert summary.judging.noise["clarity"]["round_sd"] == 0.1
     assert summary.judge is None
 
 
@@ -162,7 +162,7 @@ def test_salvage_leaves_out_what_is_wrong() -> None:
     assert summary is not None
     assert summary.metrics == {"meteor": None, "tokens": 3.0}
     assert summary.judging is not None
-    assert (summary.judging.rounds, summary.judging.noise["clarity"].round_sd) == (3, None)
+    assert (summary.judging.rounds, summary.judging.noise["clarity"]) == (3, {})
     assert (summary.n, summary.model.path, summary.tokenizer) == (0, "", "def")
     assert [one.title for one in summary.headlines] == ["ROUGE-L"]
     assert [problem.split()[0] for problem in problems] == [

@@ -27,7 +27,7 @@ def noise_table(inputs: ReportInputs) -> Table:
         cells = [words(name)]
         for key in (*inputs.criteria, COMPOSITE):
             for part in ("round_sd", "icc") if key == COMPOSITE else ("round_sd",):
-                value = getattr(judging.noise.get(key), part, None)
+                value = judging.noise.get(key, {}).get(part)
                 source = CellSource(path, f"judging.noise.{key}.{part}")
                 known = value is not None or not evaluation.judge
                 cells.append(number(value, plain(3), source, command=command) if known else DASH)

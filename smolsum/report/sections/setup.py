@@ -153,7 +153,7 @@ def signals_table(inputs: ReportInputs, always: Sequence[str] = ()) -> Table:
         name for run in inputs.trained for stage in run.config["stages"].values() for name in stage["rewards"]
     )
     own = {name: one for e in inputs.evaluations for name, one in e.summary.signals.items()}
-    known = {name: (name, one.range, one.meaning) for name, one in own.items()} | SIGNALS
+    known = {name: (name, one.get("range", ""), one.get("meaning", "")) for name, one in own.items()} | SIGNALS
     rows = []
     for name in dict.fromkeys((*always, *used)):
         described = known.get(name, (name, DASH.text, DASH.text))
