@@ -47,46 +47,30 @@ if TYPE_CHECKING:
     from smolsum.types import Rollout as Rollout
     from smolsum.types import RolloutGroup as RolloutGroup
 
-_MODULES = {
-    "Config": "config.sections",
-    "GrpoConfig": "config.sections",
-    "LoraConfig": "config.sections",
-    "Optimizer": "grpo.optimizer",
-    "OptimizerConfig": "config.sections",
-    "Policy": "policy.load",
-    "Prompt": "types",
-    "REWARDS": "rewards",
-    "Rollout": "types",
-    "RolloutGroup": "types",
-    "SamplingConfig": "config.sections",
-    "SmolsumError": "errors",
-    "StageConfig": "config.sections",
-    "combine": "rewards.combine",
-    "gdpo_advantages": "grpo.advantages",
-    "gradients": "grpo.update",
-    "group_advantages": "grpo.advantages",
-    "group_logprobs": "policy.logprobs",
-    "learning_rate": "grpo.optimizer",
-    "load_policy": "policy.load",
-    "load_prompts": "train.api",
-    "load_scores": "stats.loading",
-    "load_trained": "policy.weights",
-    "make_config": "train.api",
-    "make_prompt": "train.api",
-    "open_run": "runs.paths",
-    "paired_ttest": "stats.paired",
-    "policy_loss": "grpo.loss",
-    "prepare_cpu": "policy.cpu",
-    "read_run": "runs.reader",
-    "sample_groups": "rollout.source",
-    "save_trained": "policy.weights",
-    "score_all": "rewards.combine",
-    "snapshot": "policy.load",
-    "train_run": "train.api",
+_NAMES = {
+    "config.sections": ("Config", "GrpoConfig", "LoraConfig", "OptimizerConfig", "SamplingConfig", "StageConfig"),
+    "errors": ("SmolsumError",),
+    "grpo.advantages": ("gdpo_advantages", "group_advantages"),
+    "grpo.loss": ("policy_loss",),
+    "grpo.optimizer": ("Optimizer", "learning_rate"),
+    "grpo.update": ("gradients",),
+    "policy.cpu": ("prepare_cpu",),
+    "policy.load": ("Policy", "load_policy", "snapshot"),
+    "policy.logprobs": ("group_logprobs",),
+    "policy.weights": ("load_trained", "save_trained"),
+    "rewards": ("REWARDS",),
+    "rewards.combine": ("combine", "score_all"),
+    "rollout.source": ("sample_groups",),
+    "runs.paths": ("open_run",),
+    "runs.reader": ("read_run",),
+    "stats.loading": ("load_scores",),
+    "stats.paired": ("paired_ttest",),
+    "train.api": ("load_prompts", "make_config", "make_prompt", "train_run"),
+    "types": ("Prompt", "Rollout", "RolloutGroup"),
 }
-"""where each public name is defined"""
-
-__all__ = list(_MODULES)
+"""the public names of each module"""
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+__all__ = sorted(_MODULES)
 
 
 if not TYPE_CHECKING:

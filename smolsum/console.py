@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?\s?([%a-z]{0,3}|\*)|-|[-+]?inf|nan|", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Control characters except line ends and tabs, and characters that change the direction of text."""
+METER_S = 10.0
+"""Seconds between two lines of a meter, where there is no bar."""
 _plain = False
 
 
@@ -172,23 +174,14 @@ class Meter:
     It appears with the first call of `to`, as a question to the user may come before.
     """
 
-    def __init__(
-        self,
-        doing: str,
-        total: int,
-        *,
-        quiet: bool = False,
-        every_s: float = 10.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`doing` is the label and `total` the end; without a bar a line is printed every `every_s` seconds."""
+    def __init__(self, doing: str, total: int, *, quiet: bool) -> None:
+        """`doing` is the label and `total` the end."""
         self._doing, self._total, self._quiet = doing, total, quiet
-        self._every_s, self._clock = every_s, clock
         self._first: int | None = None
         self._bar: Progress | None = None
 
     def __enter__(self) -> Self:
-        self._began = self._printed = self._clock()
+        self._began = self._printed = time.monotonic()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -198,16 +191,16 @@ class Meter:
     def to(self, done: int, note: str = "") -> None:
         """Shows `done` of the total, with `note` after it. The first call may start above 0, for work done before."""
         if self._first is None:
-            self._first, self._began = done, self._clock()
+            self._first, self._began = done, time.monotonic()
             if live() and not self._quiet:
                 self._bar = bar(self._doing, self._total)
-        now = self._clock()
+        now = time.monotonic()
         fresh = done - self._first
         left = f"eta {duration((now - self._began) / fresh * (self._total - done))}" if fresh else ""
         text = " ".join(part for part in (f"{done}/{self._total}", note, left) if part)
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, numbers=text)
-        elif not self._quiet and (now - self._printed >= self._every_s or (done == self._total and fresh)):
+        elif not self._quiet and (now - self._printed >= METER_S or (done == self._total and fresh)):
             self._printed = now
             narrate(f"{self._doing} {text}")
 

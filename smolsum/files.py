@@ -10,7 +10,7 @@ import json
 import math
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -106,7 +106,7 @@ class Lines:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("ab", buffering=0)  # unbuffered: readers see each line at once
             with self._alone():  # else another process's write would look unfinished
-                self._file.truncate(end_of_lines(read_bytes(path)))
+                self._file.truncate(read_bytes(path).rfind(b"\n") + 1)
 
     def __enter__(self) -> Self:
         return self
@@ -145,29 +145,44 @@ class Lines:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Returns the objects of a JSON Lines file that may still be growing; none if it does not exist yet.
+    """Return the objects of `json_lines` without their numbers."""
+    return [row for _, row in json_lines(path)]
 
-    Skips a last line without its line end. SmolsumError with the line's number for a damaged file.
+
+def json_lines(path: Path, *, growing: bool = True, hint: str = "") -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a JSON Lines file, each with its line number from 1; none if the file does not exist yet.
+
+    In a `growing` file a last line without its line end is not there yet; otherwise it counts, and empty lines are
+    skipped. Raises SmolsumError, with the line, if one is not an object.
     """
-    return [row for _, row in rows_with_starts(read_bytes(path), path)]
+    content = read_bytes(path)
+    lines = whole_lines(content) if growing else content.split(b"\n")
+    for number, (line, row) in enumerate(zip(lines, json_objects(lines), strict=True), start=1):
+        if not growing and not line.strip():
+            continue
+        if row is None:
+            what = f"{path}:{number} is damaged: it is not a JSON object"
+            raise SmolsumError(what, hint=hint or "restore it, or remove that line")
+        yield number, row
 
 
-def read_sound(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Returns the objects of a JSON Lines file and the number of damaged ones, for a cache that can do without them."""
-    content, rows = read_bytes(path), list[dict[str, Any]]()
-    lines = content[: end_of_lines(content)].split(b"\n")[:-1]
+def json_objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any] | None]:
+    """Yield the object of each line; None for a line that is not a JSON object."""
     for line in lines:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows, len(lines) - len(rows)
+            row = None
+        yield row if isinstance(row, dict) else None
+
+
+def whole_lines(content: bytes) -> list[bytes]:
+    """Return the lines that have their line end, without it."""
+    return content.split(b"\n")[:-1]
 
 
 def read_bytes(path: Path) -> bytes:
-    """Returns a file's content, empty if it does not exist yet. SmolsumError for an unreadable file."""
+    """Return a file's content, empty if the file does not exist yet. Raises SmolsumError if it cannot be read."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -175,29 +190,6 @@ def read_bytes(path: Path) -> bytes:
     except OSError as error:
         what = f"cannot read {path}: {error.strerror or error}"
         raise SmolsumError(what, hint="check that it is a file and that you may read it") from error
-
-
-def rows_with_starts(content: bytes, path: Path) -> list[tuple[int, dict[str, Any]]]:
-    """Returns the objects of whole lines, each with its line's offset. SmolsumError for a damaged line of `path`."""
-    rows, start = [], 0
-    for number, line in enumerate(content[: end_of_lines(content)].split(b"\n")[:-1], start=1):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        if not isinstance(row, dict):
-            raise SmolsumError(
-                f"{path}:{number} is not a JSON object, so the file is damaged",
-                hint="restore it from a copy, or remove that line",
-            )
-        rows.append((start, row))
-        start += len(line) + 1
-    return rows
-
-
-def end_of_lines(content: bytes) -> int:
-    """Returns the offset after the last line end."""
-    return content.rfind(b"\n") + 1
 
 
 @contextmanager

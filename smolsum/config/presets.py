@@ -163,6 +163,11 @@ def walk(table: Table, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from walk(value, f"{key}.")
 
 
+def leaves(table: Table) -> dict[str, Any]:
+    """Return every dotted key whose value is not a table, with its value."""
+    return {key: value for key, value in walk(table) if not isinstance(value, dict)}
+
+
 def line_numbers(text: str) -> dict[str, int]:
     """Returns the line, from 1, on which each dotted key of a valid TOML text first appears.
 

@@ -7,37 +7,16 @@ files and flags. `docs/configuration.md` is made from the docstrings here (`scri
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_type_hints
 
-from smolsum.config.fields import (
-    AdvantageScale,
-    Bits,
-    Cap,
-    Correction,
-    Count,
-    Decay,
-    Floor,
-    GroupSize,
-    KlEstimate,
-    LossKind,
-    LowerClip,
-    NonNegative,
-    Positive,
-    PositiveCount,
-    Rank,
-    RunName,
-    Schedule,
-    Seed,
-    Text,
-    WeightFloor,
-)
+from smolsum.config import fields
 
 
 @dataclass(frozen=True)
 class RunConfig:
     """Where the run is kept."""
 
-    name: RunName = ""
+    name: fields.RunName = ""
     """Folder of the run in `dir`; empty: made from model, strategy, rewards and time."""
-    dir: Text = "runs"
+    dir: fields.Text = "runs"
     """Folder of all runs."""
     mirror: str = ""
     """URL of a folder, such as s3://BUCKET/FOLDER, that gets a copy of the run while it trains; empty: no copy."""
@@ -47,11 +26,11 @@ class RunConfig:
 class ModelConfig:
     """The policy, which is the model that is trained."""
 
-    path: Text = "builtin:tiny"
+    path: fields.Text = "builtin:tiny"
     """Built-in model (`builtin:NAME`), local directory or hub id."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of the weights that sample and compute; `auto` depends on the machine."""
-    quantize: Bits = 0
+    quantize: fields.Bits = 0
     """Bits of the frozen weights under an adapter; 0: not quantised."""
     adapter: Literal["none", "lora"] = "none"
     """`none` trains all weights, `lora` trains small matrices added to frozen weights; any setting of [lora] implies
@@ -62,20 +41,20 @@ class ModelConfig:
 class DataConfig:
     """Where prompts and references come from."""
 
-    path: Text = "builtin:tldr-mini"
+    path: fields.Text = "builtin:tldr-mini"
     """Built-in data set (`builtin:NAME`), local directory with a file for each split, hub id, or `generated` (made by
     the task)."""
-    prompt_column: Text = "prompt"
+    prompt_column: fields.Text = "prompt"
     """Column of the text that the prompt is made of."""
-    completion_column: Text = "completion"
+    completion_column: fields.Text = "completion"
     """Column of the reference."""
-    train_split: Text = "train"
+    train_split: fields.Text = "train"
     """Split that training prompts come from."""
-    validation_split: Text = "validation"
+    validation_split: fields.Text = "validation"
     """Split that checkpoints are chosen on."""
-    test_split: Text = "test"
+    test_split: fields.Text = "test"
     """Split that results are reported on."""
-    max_input_tokens: PositiveCount = 512
+    max_input_tokens: fields.PositiveCount = 512
     """Longest prompt in tokens, including the chat template."""
     long_prompts: Literal["error", "drop"] = "error"
     """What happens to a longer prompt: the run stops, or the prompt is left out."""
@@ -85,7 +64,7 @@ class DataConfig:
 class TaskConfig:
     """What a completion has to be. Each task adds its own settings in a subclass."""
 
-    name: Text = "tldr"
+    name: fields.Text = "tldr"
     """The task, one of `smolsum.tasks.TASKS`."""
     system_prompt: str = ""
     """System message of every prompt."""
@@ -108,9 +87,9 @@ class RewardsConfig:
     length_shape: Literal["linear", "clipped", "dead_band"] = "linear"
     """Signal `length` of n tokens: `linear` is -|n - target| / target, `clipped` stops at length_floor, `dead_band` is
     like `clipped`, with the distance counted from the edge of the tolerance."""
-    length_floor: Floor = -1.0
+    length_floor: fields.Floor = -1.0
     """Lowest value of the signal `length` for the shapes `clipped` and `dead_band`."""
-    overlong_buffer: PositiveCount = 32
+    overlong_buffer: fields.PositiveCount = 32
     """Number of tokens before max_new_tokens over which the signal `overlong` falls from 0 to -1."""
     require_wordnet: bool = False
     """Whether METEOR stops the run without WordNet; otherwise it matches words and stems only, with a warning."""
@@ -120,11 +99,11 @@ class RewardsConfig:
 class SamplingConfig:
     """How rollouts are sampled."""
 
-    rollouts: GroupSize = 8
+    rollouts: fields.GroupSize = 8
     """Completions of each prompt (the group size G)."""
-    temperature: Positive = 1.0
+    temperature: fields.Positive = 1.0
     """Sampling temperature, which log-probs are computed at too."""
-    max_new_tokens: PositiveCount = 512
+    max_new_tokens: fields.PositiveCount = 512
     """Longest completion in tokens."""
 
 
@@ -132,35 +111,35 @@ class SamplingConfig:
 class GrpoConfig:
     """The objective: what is minimised."""
 
-    loss: LossKind = "grpo"
+    loss: fields.LossKind = "grpo"
     """`grpo` clips a ratio for each token and averages over each sequence, `dapo` over all tokens, `dr_grpo` over
     max_new_tokens; `cispo` weights tokens by the ratio without clipping; `gspo` has one ratio for each sequence;
     `study` has one too, as in the study's code."""
-    eps_low: LowerClip = 0.2
+    eps_low: fields.LowerClip = 0.2
     """The ratio is clipped below at 1 - eps_low; 3e-4 in GSPO's paper."""
-    eps_high: Positive = 0.2
+    eps_high: fields.Positive = 0.2
     """The ratio is clipped above at 1 + eps_high; 0.28 in DAPO's paper, 4e-4 in GSPO's."""
-    eps_max: Cap = 5.0
+    eps_max: fields.Cap = 5.0
     """Largest weight of a token in `cispo`, which uses neither eps_low nor eps_high."""
-    beta: NonNegative = 1e-4
+    beta: fields.NonNegative = 1e-4
     """Weight of the KL divergence to the frozen starting model; 0 loads no reference model."""
-    kl: KlEstimate = "k3"
+    kl: fields.KlEstimate = "k3"
     """Estimator of the KL divergence. `k1` has no gradient on average, unless kl_unbiased is set."""
     kl_unbiased: bool = False
     """Whether each token's KL is weighted by its ratio, which makes its gradient right for off-policy rollouts too."""
-    advantage_scale: AdvantageScale = "group"
+    advantage_scale: fields.AdvantageScale = "group"
     """Standard deviation that centred rewards are divided by: of the `group`, the `batch`, or `none`. `gdpo` divides
     each signal by its group's before the weighted sum, and the sum by the batch's, so that all signals count."""
     old_logprobs: Literal["sampler", "recomputed"] = "sampler"
     """Log-probs in the ratio's denominator: those of the sampler, or those of a second pass just before the update."""
-    correction: Correction = "none"
+    correction: fields.Correction = "none"
     """With recomputed log-probs, importance weight of a token or sequence because the sampler's policy differs:
     `truncate` caps the weight, `mask` leaves out weights outside of correction_floor and correction_cap."""
-    correction_cap: Cap = 2.0
+    correction_cap: fields.Cap = 2.0
     """Largest weight of the correction."""
-    correction_floor: WeightFloor = 0.5
+    correction_floor: fields.WeightFloor = 0.5
     """Smallest weight that `mask` keeps."""
-    off_policy_delta: NonNegative = 0.0
+    off_policy_delta: fields.NonNegative = 0.0
     """A sequence with negative advantage is dropped if its mean log-prob fell by more than this since it was sampled;
     0: never dropped."""
     mask_truncated: bool = True
@@ -174,26 +153,26 @@ class OptimizerConfig:
 
     name: Literal["adam", "adamw"] = "adamw"
     """`adamw` applies weight decay, `adam` none."""
-    learning_rate: Positive = 2e-6
+    learning_rate: fields.Positive = 2e-6
     """Peak learning rate."""
-    beta1: Decay = 0.9
+    beta1: fields.Decay = 0.9
     """Decay rate of the first moment."""
-    beta2: Decay = 0.999
+    beta2: fields.Decay = 0.999
     """Decay rate of the second moment."""
-    eps: Positive = 1e-8
+    eps: fields.Positive = 1e-8
     """Number added to the square root of the second moment."""
-    weight_decay: NonNegative = 0.0
+    weight_decay: fields.NonNegative = 0.0
     """Decoupled weight decay, multiplied by the learning rate at each update."""
     bias_correction: bool = True
     """Whether the moments are corrected for their start at 0."""
     precision: Literal["masters", "stochastic", "study"] = "masters"
     """`masters`: float32 copies of the weights take the updates; `stochastic`: bfloat16 weights with stochastic
     rounding, half the memory; `study`: everything in the weights' type, which loses small updates."""
-    max_grad_norm: Positive = 1.0
+    max_grad_norm: fields.Positive = 1.0
     """Global gradient norm above which gradients are scaled down."""
-    schedule: Schedule = "constant"
+    schedule: fields.Schedule = "constant"
     """Course of the learning rate after the warm-up."""
-    warmup_steps: Count = 0
+    warmup_steps: fields.Count = 0
     """Optimizer steps of linear rise to the learning rate."""
     between_stages: Literal["fresh", "kept"] = "fresh"
     """Whether a stage starts with new moments or keeps those of the stage before."""
@@ -203,11 +182,11 @@ class OptimizerConfig:
 class LoraConfig:
     """Low-rank adapters (arXiv:2106.09685), which are trained where `model.adapter` is `lora`."""
 
-    rank: Rank = 8
+    rank: fields.Rank = 8
     """Rank of each adapter; at most the width of the adapted layers."""
-    scale: Positive = 20.0
+    scale: fields.Positive = 20.0
     """Factor of the adapter's output, as in mlx-lm; other libraries set alpha / rank."""
-    layers: Count = 0
+    layers: fields.Count = 0
     """Number of adapted layers, counted from the last; 0: all."""
     keys: str = ""
     """Adapted projections of each layer, separated by commas (`self_attn.q_proj,self_attn.v_proj`); empty: all."""
@@ -221,7 +200,7 @@ class EngineConfig:
 
     shared_prefix: bool = True
     """Whether a prompt is computed once for all its completions, where the model allows it."""
-    memory_budget_gb: NonNegative = 0.0
+    memory_budget_gb: fields.NonNegative = 0.0
     """Memory for weights, optimizer and update together, in GB; 0: as much as is fastest."""
 
 
@@ -229,23 +208,23 @@ class EngineConfig:
 class TrainConfig:
     """The training loop."""
 
-    seed: Seed = 42
+    seed: fields.Seed = 42
     """Seed of everything random in a run."""
-    prompts_per_step: PositiveCount = 2
+    prompts_per_step: fields.PositiveCount = 2
     """Prompts of one forward and backward pass (P)."""
-    accumulation_steps: PositiveCount = 1
+    accumulation_steps: fields.PositiveCount = 1
     """Passes whose gradients are summed for one optimizer step."""
-    refill_rounds: Count = 0
+    refill_rounds: fields.Count = 0
     """Times that a step samples more prompts to replace groups whose rewards are all equal."""
-    validate_every: Count = 25
+    validate_every: fields.Count = 25
     """Optimizer steps between validations; 0: no validation."""
-    validation_prompts: PositiveCount = 50
+    validation_prompts: fields.PositiveCount = 50
     """Prompts of the validation split for each validation."""
-    checkpoint_every: PositiveCount = 100
+    checkpoint_every: fields.PositiveCount = 100
     """Optimizer steps between checkpoints."""
-    keep_checkpoints: PositiveCount = 2
+    keep_checkpoints: fields.PositiveCount = 2
     """Latest checkpoints that are kept, besides the best and the last of each stage."""
-    eval_batch: PositiveCount = 50
+    eval_batch: fields.PositiveCount = 50
     """Prompts generated at once in validation and evaluation."""
 
 
@@ -256,17 +235,17 @@ class WorkersConfig:
     urls: str = ""
     """Workers, separated by commas (`http://10.0.0.2:8100,http://10.0.0.3:8100`), as `smolsum serve-worker` prints
     them."""
-    sync_every: PositiveCount = 1
+    sync_every: fields.PositiveCount = 1
     """Optimizer steps between two transfers of weights."""
-    max_staleness: Count = 1
+    max_staleness: fields.Count = 1
     """Updates by which the sampling weights may be older than the trained weights; 0: nothing is sampled ahead."""
-    anchor_every: PositiveCount = 50
+    anchor_every: fields.PositiveCount = 50
     """Send all weights once in this many transfers; the others send only what changed."""
-    timeout_s: Positive = 300.0
+    timeout_s: fields.Positive = 300.0
     """Seconds without an answer after which the work of a worker goes to the others."""
-    retries: Count = 4
+    retries: fields.Count = 4
     """Times that a failed rollout is requested again."""
-    wait_s: Positive = 600.0
+    wait_s: fields.Positive = 600.0
     """Seconds to wait for a worker when none is left; then the run stops with a checkpoint."""
 
 
@@ -276,19 +255,19 @@ class StageConfig:
 
     rewards: dict[str, float]
     """Weight of each signal in the total reward."""
-    steps: Count
+    steps: fields.Count
     """Optimizer steps; 0: computed from the epochs."""
-    epochs: Positive
+    epochs: fields.Positive
     """Passes over the training split, used where steps is 0."""
-    temperature: Positive
+    temperature: fields.Positive
     """Sampling temperature of this stage."""
-    learning_rate: Positive
+    learning_rate: fields.Positive
     """Peak learning rate of this stage."""
-    schedule: Schedule
+    schedule: fields.Schedule
     """Course of this stage's learning rate after the warm-up."""
-    warmup_steps: Count
+    warmup_steps: fields.Count
     """Optimizer steps of this stage's warm-up."""
-    beta: NonNegative
+    beta: fields.NonNegative
     """KL weight of this stage."""
     mix: dict[str, float] = field(default_factory=dict)
     """Share of each kind of prompt, for tasks that have kinds; empty: prompts in the order of the data."""

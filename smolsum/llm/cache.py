@@ -13,7 +13,7 @@ from typing import Any, Generic, Self, TypeVar
 import xxhash
 
 from smolsum import console
-from smolsum.files import Lines, read_sound, to_json
+from smolsum.files import Lines, json_objects, read_bytes, to_json, whole_lines
 
 A = TypeVar("A")
 
@@ -84,11 +84,10 @@ class AnswerCache(Generic[A]):
         self._lines.append(to_json(self._row(key, answer)))
 
     def _read(self, read: Callable[[Mapping[str, Any]], A]) -> dict[str, A]:
-        rows, damaged = read_sound(self._path)
-        known = dict[str, A]()
-        for row in rows:
+        known, damaged = dict[str, A](), 0
+        for row in json_objects(whole_lines(read_bytes(self._path))):
             try:
-                if not isinstance(row["key"], str):
+                if row is None or not isinstance(row["key"], str):
                     raise ValueError("a key that is not a text")
                 known[row["key"]] = read(row)
             except (KeyError, ValueError):

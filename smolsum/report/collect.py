@@ -1,7 +1,6 @@
 """What a report is made from: finished evaluations and runs, read from their folders. What cannot be read is left out
 with the reason."""
 
-import math
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +12,10 @@ from typing import Any
 
 from smolsum.config.study import CRITERIA, model_name, reward_of, strategy_of
 from smolsum.errors import SmolsumError, UsageError
+from smolsum.files import finite, read_jsonl
 from smolsum.report.document import Cell, CellSource, number
 from smolsum.runs.paths import LATEST, RunPaths
-from smolsum.runs.record_io import has_scores, numbered_lines, parse, read, read_object, read_summary
+from smolsum.runs.record_io import has_scores, parse, read, read_object, read_summary
 from smolsum.runs.records import BEHIND, SCORES, SUMMARY, RunInfo, RunSettings, Status, Summary
 from smolsum.stats.loading import Scores, load_scores
 from smolsum.types import COMPOSITE
@@ -282,7 +282,7 @@ def _read_run(paths: RunPaths) -> TrainedRun:
     origin = evaluations[-1].scores.origin
     sampled = [one for one in found if one.summary.sampler != SAMPLER and one.step is not None]
     sampled = [one for one in sampled if one.scores.origin == origin]
-    metrics = [_finite(row) for _, row in numbered_lines(paths.metrics)]
+    metrics = finite(read_jsonl(paths.metrics))
     run = TrainedRun(paths, config, info, metrics, tuple(evaluations), tuple(sampled))
     return replace(run, metrics=(), gap=gap) if (gap := _gap(run)) else run
 
@@ -316,11 +316,6 @@ def _read_evaluation(folder: Path) -> EvaluationResult:
         if is_so:
             raise SmolsumError(f"{path} is damaged: {wrong}")
     return EvaluationResult(folder, summary, replace(scores, name=folder.name))
-
-
-def _finite(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A row of metrics without NaN and infinities, which a training that diverged has."""
-    return {key: value for key, value in row.items() if not isinstance(value, float) or math.isfinite(value)}
 
 
 def _gap(run: TrainedRun) -> str:

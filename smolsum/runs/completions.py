@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from smolsum.files import json_objects
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import salvage
 from smolsum.runs.records import SampledRollout
@@ -51,11 +52,8 @@ def read_groups(paths: RunPaths, step: int) -> tuple[Group, ...]:
     except OSError:
         return ()
     groups: list[list[SampledRollout]] = []
-    for line in content.splitlines():
-        try:
-            rollout = salvage(json.loads(line), SampledRollout)
-        except (ValueError, RecursionError):
-            continue
+    for row in json_objects(content.splitlines()):
+        rollout = salvage(row, SampledRollout)
         if rollout is None:
             continue
         if not groups or rollout.sample == 0 or rollout.prompt_id != groups[-1][0].prompt_id:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from smolsum.errors import SmolsumError
-from smolsum.files import Lines, end_of_lines, finite, read_bytes, replace, rows_with_starts, to_json, writing
+from smolsum.files import Lines, finite, read_bytes, read_jsonl, replace, to_json, whole_lines, writing
 from smolsum.runs.paths import RunPaths, last_attempt
 from smolsum.runs.record_io import encode, parse
 from smolsum.runs.records import SCHEMA_VERSION, Event, State, Status, StepRow
@@ -122,15 +122,13 @@ def discard_after(paths: RunPaths, step: int) -> int:
     They move to `logs/attempt_<n>-discarded.jsonl`, together with a half-written last line; n is the last attempt, so
     call this before the Journal of the next one is open. Events stay: they did happen.
     """
-    content = read_bytes(paths.metrics)
-    kept = end = end_of_lines(content)
-    for start, row in reversed(rows_with_starts(content, paths.metrics)):
-        if parse(row, StepRow, str(paths.metrics)).step <= step:
-            break
-        kept = start
+    content, rows = read_bytes(paths.metrics), read_jsonl(paths.metrics)
+    while rows and parse(rows[-1], StepRow, str(paths.metrics)).step > step:
+        rows.pop()
+    kept = sum(len(line) + 1 for line in whole_lines(content)[: len(rows)])
     if kept == len(content):
         return 0
-    taken = content[kept:] if end == len(content) else content[kept:] + b"\n"
+    taken = content[kept:].removesuffix(b"\n") + b"\n"
     target = paths.discarded(last_attempt(paths))
     with writing(target, paths.resume_command):
         target.parent.mkdir(parents=True, exist_ok=True)

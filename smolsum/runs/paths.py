@@ -24,11 +24,37 @@ from smolsum.files import locked, point, writing
 LATEST = "latest"
 
 
+class _Place:
+    """A path in the directory of a run, as an attribute of `RunPaths`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, paths: "RunPaths", _: object = None) -> Path:
+        return paths.root / self._name
+
+
 @dataclass(frozen=True)
 class RunPaths:
     """The directory of a run, with a name for every path in it."""
 
     root: Path
+    config = _Place("config.toml")
+    """the fully resolved configuration: given to --config it repeats the run"""
+    info = _Place("run.json")
+    """what the run was made from: arguments, versions, machine, data"""
+    status = _Place("status.json")
+    """what the run is doing now"""
+    metrics = _Place("metrics.jsonl")
+    """one line a step"""
+    events = _Place("events.jsonl")
+    """what happened, with its time, over all attempts"""
+    checkpoints = _Place("checkpoints")
+    control = _Place("control")
+    """requests to pause or stop"""
+    lock = _Place("run.lock")
+    """locked while a trainer writes the run; has the process id and machine of the trainer"""
+    evaluations = _Place("eval")
 
     @property
     def name(self) -> str:
@@ -55,51 +81,6 @@ class RunPaths:
         """The run on a command line: its name in the usual directory of runs, else its path."""
         usual = self.root.parent == Path(os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
         return self.name if usual else str(self.root)
-
-    @property
-    def config(self) -> Path:
-        """The fully resolved configuration: given to --config it repeats the run."""
-        return self.root / "config.toml"
-
-    @property
-    def info(self) -> Path:
-        """What the run was made from: arguments, versions, machine, data."""
-        return self.root / "run.json"
-
-    @property
-    def status(self) -> Path:
-        """What the run is doing now."""
-        return self.root / "status.json"
-
-    @property
-    def metrics(self) -> Path:
-        """One line a step."""
-        return self.root / "metrics.jsonl"
-
-    @property
-    def events(self) -> Path:
-        """What happened, with its time, over all attempts."""
-        return self.root / "events.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Directory of all checkpoints."""
-        return self.root / "checkpoints"
-
-    @property
-    def control(self) -> Path:
-        """Directory of requests to pause or stop."""
-        return self.root / "control"
-
-    @property
-    def lock(self) -> Path:
-        """Locked while a trainer writes the run; has the process id and machine of the trainer."""
-        return self.root / "run.lock"
-
-    @property
-    def evaluations(self) -> Path:
-        """Directory of all evaluations."""
-        return self.root / "eval"
 
     def completions(self, step: int) -> Path:
         """Every rollout of a step, one a line."""

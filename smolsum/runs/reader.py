@@ -5,7 +5,6 @@ what the directory gained since the last call. A run may be damaged, half writte
 missing. For errors that name file, line and field see `records`.
 """
 
-import json
 import os
 import time
 from collections import defaultdict, deque
@@ -16,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from smolsum.errors import SmolsumError
-from smolsum.runs.checkpoints import Checkpoint, list_checkpoints
+from smolsum.files import json_objects
 from smolsum.runs.control import Request, is_requested
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import read_object, salvage
@@ -184,10 +183,6 @@ class Run:
         """All finished evaluations in `eval/`, by the name of their folder; empty summaries for damaged ones."""
         return {path.parent.name: read_leniently(path) for path in sorted(self.paths.evaluations.glob(f"*/{SUMMARY}"))}
 
-    def checkpoints(self) -> list[Checkpoint]:
-        """The checkpoints by step, without checking their files."""
-        return list_checkpoints(self.paths)
-
     def _forget_metrics(self) -> None:
         self.series, self.row, self.first_step, self.stage_began = {}, {}, 0, {}
         self._last: StepRow | None = None
@@ -294,13 +289,7 @@ class Tail:
         # a last line that is half written is looked at again once it has grown
         self._half = 0 if content else self._size
         self._offset += len(content)
-        for line in content.splitlines():
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                row = None
-            if isinstance(row, dict):
-                yield row
+        yield from (row for row in json_objects(content.splitlines()) if row is not None)
 
     def _next_lines(self) -> bytes:
         """Up to a chunk from the offset to the last line end in it, more only for a longer line."""

@@ -5,7 +5,7 @@ for views of a run that may be half written: a field that is wrong counts as mis
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin
@@ -15,7 +15,7 @@ import tomli
 from msgspec import Struct
 
 from smolsum.errors import SmolsumError
-from smolsum.files import end_of_lines, to_json
+from smolsum.files import json_lines, to_json
 from smolsum.runs.records import SCORE_KEYS, SUMMARY, RunSettings, Score, Summary
 
 R = TypeVar("R", bound=Struct)
@@ -45,33 +45,7 @@ def read_object(path: Path, *, hint: str = "") -> dict[str, Any]:
 def read_lines(path: Path, kind: type[R], *, hint: str = "") -> list[R]:
     """Returns the whole lines of a JSON Lines file that may still be growing; none if it does not exist yet.
     SmolsumError, with the line, for a file that is damaged."""
-    return [parse(row, kind, f"{path}:{number}", hint=hint) for number, row in numbered_lines(path, hint=hint)]
-
-
-def numbered_lines(path: Path, *, growing: bool = True, hint: str = "") -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the objects of a JSON Lines file, each with its line number; none if it does not exist yet.
-
-    In a `growing` file a last line without its line end is not there yet; otherwise it counts, and empty lines are
-    passed over. SmolsumError, with the line, for one that is not an object.
-    """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror or error}"
-        raise SmolsumError(message, hint="check that it is a file and that you may read it") from error
-    lines = content[: end_of_lines(content)].split(b"\n")[:-1] if growing else content.split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        if not growing and not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        if not isinstance(row, dict):
-            raise _damaged(f"{path}:{number}", "it is not a JSON object", hint or "restore it, or remove that line")
-        yield number, row
+    return [parse(row, kind, f"{path}:{number}", hint=hint) for number, row in json_lines(path, hint=hint)]
 
 
 def parse(value: Mapping[str, Any], kind: type[R], where: str, *, needs: Sequence[str] = (), hint: str = "") -> R:

@@ -107,16 +107,6 @@ class Series:
         newest = islice(reversed(self._recent), number)
         return [value for _, value in takewhile(lambda pair: pair[0] >= since, newest)][::-1]
 
-    def at(self, step: int) -> float | None:
-        """The value of a recent step, or the mean around an older one; None before the first."""
-        for known, value in reversed(self._recent):
-            if known <= step:
-                return value if known == step else None
-        for bucket in reversed(self._buckets):
-            if bucket.steps / bucket.count <= step:
-                return bucket.total / bucket.count
-        return None
-
     def points(self, since: float = -math.inf) -> list[Point]:
         """The points after the step `since`: each step if all of them are recent, else buckets."""
         if self._recent and (self._recent[0][0] <= since or self.count == len(self._recent)):

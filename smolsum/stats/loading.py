@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from smolsum import console
 from smolsum.errors import SmolsumError, UsageError, nearest
+from smolsum.files import json_lines
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.record_io import has_scores, numbered_lines, parse, read_object, read_summary
+from smolsum.runs.record_io import has_scores, parse, read_object, read_summary
 from smolsum.runs.records import SCORES, Score, Summary
 from smolsum.stats.paired import LARGEST
 
@@ -89,7 +90,7 @@ def load_scores(reference: str, *, finite: bool = False) -> Scores:
     try:
         rows = [
             (number, parse(row, Score, f"{path}:{number}", hint="give each line its own id, the same in all files"))
-            for number, row in numbered_lines(path, growing=False, hint='each line should look like {"id": …, …}')
+            for number, row in json_lines(path, growing=False, hint='each line should look like {"id": …, …}')
         ]
         summary = read_summary(path.parent) if path.name == SCORES and has_scores(path.parent) else None
     except SmolsumError as error:

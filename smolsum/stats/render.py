@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import polars as pl
 
 from smolsum import console
+from smolsum.files import finite
 
 Format = Literal["table", "md", "csv", "json"]
 Row: TypeAlias = dict[str, Any]
@@ -172,7 +173,7 @@ def _escape(text: str) -> str:
 
 
 def _csv(report: Report) -> None:
-    frame = pl.DataFrame([_finite(row) for row in report.rows], infer_schema_length=None)
+    frame = pl.DataFrame(finite(report.rows), infer_schema_length=None)
     console.data(frame.write_csv().rstrip("\n"))
     for line in (*_heading(report), *report.notes):
         console.narrate(line)
@@ -183,12 +184,7 @@ def _json(report: Report) -> None:
         "schema_version": SCHEMA_VERSION,
         "kind": report.kind,
         **report.head,
-        "results": [_finite(row) for row in report.rows],
+        "results": finite(report.rows),
         "notes": report.notes,
     }
     console.data(json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False))
-
-
-def _finite(row: Row) -> Row:
-    """The row with null for NaN and infinities, which JSON cannot hold."""
-    return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in row.items()}

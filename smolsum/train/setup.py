@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from smolsum.config.presets import walk
+from smolsum.config.presets import leaves
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError
 from smolsum.evaluate.prompts import SPLITS, encode_prompts, meteor_matching, split_fingerprints
@@ -165,8 +165,7 @@ def deciding(config: Config) -> dict[str, Any]:
     kept |= {"task": config.task.measures, "train": {key: whole["train"][key] for key in LOOP}}
     kept |= {"lora": whole["lora"]} if config.model.adapter == "lora" else {}
     kept |= {"workers": {key: whole["workers"][key] for key in SYNC}} if config.workers.urls else {}
-    found = {key: value for key, value in walk(kept) if not isinstance(value, dict)}
-    return found | {"version of smolsum": version("smolsum")}
+    return leaves(kept) | {"version of smolsum": version("smolsum")}
 
 
 def _policy(config: Config, *, shapes_only: bool = False) -> Policy:

@@ -4,13 +4,13 @@ A pane is a function from a snapshot and a size in characters to a `Pane`; `layo
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from statistics import fmean
-from typing import Any
 
 from rich.text import Text
 
+from smolsum.config.presets import leaves
 from smolsum.console import duration
 from smolsum.runs.completions import clean
 from smolsum.runs.reader import Run
@@ -149,18 +149,12 @@ def events(snapshot: Snapshot, width: int, height: int) -> Pane:
 
 def settings(snapshot: Snapshot, width: int, height: int) -> Pane:
     """Returns the resolved configuration, from the scrolled line on."""
-    lines = [Text(clean(f"{key} = {value}")) for key, value in _flat(snapshot.run.config)]
+    lines = [
+        Text(clean(f"{key} = {json.dumps(value, ensure_ascii=False, default=str)}"))
+        for key, value in leaves(snapshot.run.config).items()
+    ]
     start = min(snapshot.options.scroll, max(len(lines) - height, 0))
     return Pane("config", str(snapshot.run.paths.config), tuple(lines[start : start + height]))
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yields every key of nested tables with its value, as --set takes them."""
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", json.dumps(value, ensure_ascii=False, default=str)
 
 
 def clock(stamp: str) -> str:

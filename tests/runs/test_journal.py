@@ -175,7 +175,7 @@ def test_damage_before_the_end_is_an_error(line: bytes, tmp_path: Path) -> None:
     """A whole line that is no object is damage: the error has file and line."""
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 3}\n')
-    with pytest.raises(SmolsumError, match=r"metrics\.jsonl:2 is not a JSON object") as caught:
+    with pytest.raises(SmolsumError, match=r"metrics\.jsonl:2 is damaged: it is not a JSON object") as caught:
         read_jsonl(path)
     assert caught.value.hint
 

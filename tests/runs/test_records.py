@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from smolsum import files
 from smolsum.errors import SmolsumError
 from smolsum.runs import record_io, records
 from smolsum.runs.records import Event, Generation, Judgement, RunInfo, RunSettings, Score, Status, Summary
@@ -129,8 +130,8 @@ def test_lines_of_a_file_that_does_not_grow(tmp_path: Path) -> None:
     """Empty lines are passed over and counted, and the last one needs no end."""
     path = tmp_path / "scores.jsonl"
     path.write_bytes(b'\n{"id": 1}\n \n{"id": 2}')
-    assert list(record_io.numbered_lines(path, growing=False)) == [(2, {"id": 1}), (4, {"id": 2})]
-    assert list(record_io.numbered_lines(tmp_path / "none.jsonl")) == []
+    assert list(files.json_lines(path, growing=False)) == [(2, {"id": 1}), (4, {"id": 2})]
+    assert list(files.json_lines(tmp_path / "none.jsonl")) == []
 
 
 def test_the_free_keys_of_a_score_are_its_metrics() -> None:

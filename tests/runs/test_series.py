@@ -48,7 +48,6 @@ def test_the_newest_steps_are_exact() -> None:
     assert found.points(4900) == [Point(n + 1, n, n, n) for n in range(4900, 5000)]
     assert found.recent(3) == [4997.0, 4998.0, 4999.0]
     assert found.recent(10, since=4999) == [4998.0, 4999.0]
-    assert found.at(4990) == 4989.0
 
 
 def test_missing_values_are_counted() -> None:

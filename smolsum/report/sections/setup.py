@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
+from smolsum.config.presets import leaves
 from smolsum.config.study import SIGNALS
 from smolsum.errors import SmolsumError
 from smolsum.report.collect import ReportInputs, TrainedRun
@@ -245,7 +246,7 @@ def _shares(table: Mapping[str, float]) -> str:
 
 def differences_tables(inputs: ReportInputs) -> list[Table]:
     """Returns Table S8: every setting that not all runs share."""
-    flat = [_flat(run.config) for run in inputs.trained]
+    flat = [leaves(run.config) for run in inputs.trained]
     rows = []
     for key in dict.fromkeys(key for settings in flat for key in settings if not key.startswith("run.")):
         if len({str(settings.get(key)) for settings in flat}) > 1:
@@ -254,10 +255,3 @@ def differences_tables(inputs: ReportInputs) -> list[Table]:
             rows.append((words(key), *cells))
     columns = ("Setting", *(run.name for run in inputs.trained))
     return [Table("S8", "Settings that differ", columns, tuple(rows), folded=True)] if rows else []
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
