@@ -15,7 +15,7 @@ SIGNALS = {
     "length": ("length", "(-∞, 0]", "distance from the target, in targets, negative"),
     "overlong": ("overlong", "[-1, 0]", "soft punishment for the last tokens before the limit"),
 }
-REWARDS = {
+REWARD_CONFIGURATIONS = {
     "rouge": ("rouge",),
     "meteor": ("meteor",),
     "bleu": ("bleu",),
@@ -63,4 +63,5 @@ def reward_of(config: Mapping[str, Any]) -> str:
 
 def label_of(signals: Sequence[str]) -> str:
     """Returns the study's name for quality signals in any order, or else their names joined."""
-    return next((label for label, known in REWARDS.items() if set(known) == set(signals)), "-".join(signals))
+    known = ((label, set(names)) for label, names in REWARD_CONFIGURATIONS.items())
+    return next((label for label, names in known if names == set(signals)), "-".join(signals))

@@ -23,7 +23,7 @@ from smolsum.runs.paths import RunPaths
 
 ROUND_S = 10.0
 """Between two checks of the run directory."""
-LONGEST_WAIT_S = 60.0
+MAX_WAIT_S = 60.0
 """The longest wait between attempts while the store fails: they begin at `ROUND_S` and double."""
 SETTLE_S = 30.0
 """How long the end of a run waits for a store that keeps failing."""
@@ -139,7 +139,7 @@ class Mirror:
             except Exception as error:  # training goes on whatever happens here
                 if not self._trouble:
                     self._events.put(("mirror_failed", f"the mirror is behind: {error}; it is tried again"))
-                self._trouble, wait = True, min(2 * wait, LONGEST_WAIT_S)
+                self._trouble, wait = True, min(2 * wait, MAX_WAIT_S)
                 if closing:
                     wait = min(wait, self._round_s)
                     if time.monotonic() + wait > self._until:
