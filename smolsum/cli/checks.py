@@ -20,7 +20,7 @@ import httpx
 
 from smolsum.errors import MachineError, UsageError
 from smolsum.llm.client import DEFAULT_JUDGE, find_endpoint
-from smolsum.rewards.meteor import describe_meteor, wordnet_problem
+from smolsum.rewards.meteor import find_lexicon, wordnet_problem
 from smolsum.worker.engines.vllm_process import installed
 
 Level = Literal["ok", "warn", "fail"]
@@ -139,7 +139,7 @@ def _arrays() -> list[Finding]:
 def _wordnet() -> Finding:
     problem = wordnet_problem()
     if problem is None:
-        return Finding("rewards", "METEOR", "ok", describe_meteor())
+        return Finding("rewards", "METEOR", "ok", find_lexicon().description)
     return Finding("rewards", "METEOR", "warn", problem.message, problem.hint or "")
 
 

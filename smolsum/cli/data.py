@@ -38,8 +38,8 @@ def data(
       smolsum data strict-json --set task.train_prompts=5000 --output my-json
     """
     from smolsum.config.resolve import resolve
-    from smolsum.evaluate.prompts import SPLITS
     from smolsum.tasks import TASKS
+    from smolsum.tasks.data import SPLITS
 
     resolved = resolve(TASKS, config_file=config, sets=sets or [], flags={"task.name": task})
     chosen = TASKS[task]

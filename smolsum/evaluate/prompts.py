@@ -11,8 +11,6 @@ from smolsum.tasks.base import Task
 from smolsum.tasks.data import Split
 from smolsum.types import Prompt
 
-SPLITS = ("train", "validation", "test")
-
 
 def encode_prompts(policy: Policy, task: Task, split: Split, config: Config) -> tuple[tuple[Prompt, ...], int]:
     """The split's prompts in file order, and the number of those dropped for their length. UsageError if one is over

@@ -17,7 +17,7 @@ from smolsum.config.sections import Config
 from smolsum.console import Meter
 from smolsum.errors import UsageError
 from smolsum.evaluate.judge_metrics import judged_summary
-from smolsum.evaluate.prompts import SPLITS, encode_prompts, meteor_matching, split_fingerprints
+from smolsum.evaluate.prompts import encode_prompts, meteor_matching, split_fingerprints
 from smolsum.evaluate.sampling import GREEDY, Sampler, complete, complete_by_api, complete_by_workers
 from smolsum.evaluate.storage import TASK, WEIGHTS, Completer, obtain, write_scores
 from smolsum.evaluate.tables import describe_task, error_shares, show_judged, show_measured, show_unjudged
@@ -29,7 +29,7 @@ from smolsum.runs.manifest import FIXED
 from smolsum.runs.record_io import has_scores
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Task
-from smolsum.tasks.data import Split
+from smolsum.tasks.data import SPLITS, Split
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
 if TYPE_CHECKING:

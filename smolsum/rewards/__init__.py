@@ -7,16 +7,10 @@ the order of the groups and their rollouts, None for a value that could not be c
 metric libraries inside the functions.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from smolsum.rewards.combine import Signal
 from smolsum.rewards.length import score_length, score_overlong
 from smolsum.rewards.meteor import score_meteor
 from smolsum.rewards.overlap import score_bleu, score_rouge
-
-if TYPE_CHECKING:
-    from smolsum.rewards.combine import Signal
 
 REWARDS: dict[str, Signal] = {
     "length": score_length,

@@ -36,6 +36,18 @@ def score_each(score: Callable[[str], float | None]) -> Scorer:
     return score_texts
 
 
+def score_against_references(score: Callable[[str, Sequence[str]], float]) -> Scorer:
+    """The signal that compares each completion's text with its prompt's references; None for a prompt without any."""
+
+    def score_texts(groups: Sequence[RolloutGroup], config: Config) -> Values:
+        return [
+            [score(rollout.text, refs) if (refs := group.prompt.references) else None for rollout in group.rollouts]
+            for group in groups
+        ]
+
+    return score_texts
+
+
 def score_all(
     groups: Sequence[RolloutGroup], weights: Mapping[str, float], config: Config, signals: Mapping[str, Signal]
 ) -> dict[str, Values]:

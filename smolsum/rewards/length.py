@@ -1,15 +1,12 @@
 """Rewards of length in sampled tokens: distance from a target, and a soft punishment close to the token limit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
+from smolsum.config.sections import Config
 from smolsum.errors import UsageError
-
-if TYPE_CHECKING:
-    from smolsum.config.sections import Config
-    from smolsum.types import RolloutGroup
+from smolsum.rewards.combine import Values
+from smolsum.types import RolloutGroup
 
 
 class LengthTarget(Protocol):
@@ -46,7 +43,7 @@ def length_reward(length: int, *, target: int, shape: str, floor: float, toleran
             )
 
 
-def score_length(groups: Sequence[RolloutGroup], config: Config) -> list[list[float | None]]:
+def score_length(groups: Sequence[RolloutGroup], config: Config) -> Values:
     """PxG length rewards, from the sampled ids without EOS (never from re-tokenised text)."""
     task = cast(LengthTarget, config.task)
     return [
@@ -70,7 +67,7 @@ def overlong_reward(tokens: int, *, limit: int, buffer: int) -> float:
     return max(-1.0, 0.0 - max(0, tokens - (limit - buffer)) / buffer)
 
 
-def score_overlong(groups: Sequence[RolloutGroup], config: Config) -> list[list[float | None]]:
+def score_overlong(groups: Sequence[RolloutGroup], config: Config) -> Values:
     """PxG punishments; a truncated rollout has -1."""
     limit, buffer = config.sampling.max_new_tokens, config.rewards.overlong_buffer
     return [

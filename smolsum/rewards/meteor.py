@@ -11,8 +11,6 @@ nltk looks up synonyms of words that are already stemmed, so "auto" finds "car" 
 WordNet is found among nltk's own data and the system's databases; it is never downloaded.
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,14 +19,13 @@ from functools import cache, lru_cache, partial
 from io import StringIO
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal
+from types import SimpleNamespace
+from typing import Any, Literal
 
+from smolsum.config.sections import Config
 from smolsum.errors import MachineError
-
-if TYPE_CHECKING:
-    from smolsum.config.sections import Config
-    from smolsum.types import RolloutGroup
-
+from smolsum.rewards.combine import Values, score_against_references
+from smolsum.types import RolloutGroup
 
 # Where packages put the database files: Debian and Ubuntu, Fedora, the original installer, Homebrew.
 SYSTEM_DIRECTORIES = (
@@ -66,7 +63,7 @@ class Lexicon:
 
     @property
     def description(self) -> str:
-        """The kind, and where the database was found."""
+        """How METEOR matches words on this machine: "wordnet (SOURCE)" or "exact+stem"."""
         return f"{self.kind} ({self.source})" if self.source else self.kind
 
 
@@ -168,18 +165,12 @@ def _cached_synsets(reader: Any) -> Callable[[str], Sequence[Any]]:
     return synsets
 
 
-class _CachedStemmer:
-    """nltk's Porter stemmer, which METEOR asks for the same words again and again."""
-
-    def __init__(self) -> None:
-        from nltk.stem.porter import PorterStemmer
-
-        self.stem: Callable[[str], str] = lru_cache(maxsize=65_536)(PorterStemmer().stem)
-
-
 @cache
-def _stemmer() -> _CachedStemmer:
-    return _CachedStemmer()
+def _stemmer() -> SimpleNamespace:
+    """nltk's Porter stemmer with a cache, as METEOR stems the same words again and again."""
+    from nltk.stem.porter import PorterStemmer
+
+    return SimpleNamespace(stem=lru_cache(maxsize=65_536)(PorterStemmer().stem))
 
 
 @cache
@@ -215,25 +206,13 @@ def meteor(text: str, references: Sequence[str], *, matcher: Lexicon) -> float:
     )
 
 
-def score_meteor(groups: Sequence[RolloutGroup], config: Config) -> list[list[float | None]]:
+def score_meteor(groups: Sequence[RolloutGroup], config: Config) -> Values:
     """PxG METEOR with the best matching this machine has; None for a prompt without references.
 
     Raises MachineError if `rewards.require_wordnet` is set and there is no WordNet.
     """
     ensure_meteor(config.rewards.require_wordnet)
-    matcher = find_lexicon()
-    return [
-        [
-            meteor(rollout.text, refs, matcher=matcher) if (refs := group.prompt.references) else None
-            for rollout in group.rollouts
-        ]
-        for group in groups
-    ]
-
-
-def describe_meteor() -> str:
-    """How METEOR matches words on this machine, for run.json: "wordnet (WHERE)" or "exact+stem"."""
-    return find_lexicon().description
+    return score_against_references(partial(meteor, matcher=find_lexicon()))(groups, config)
 
 
 def wordnet_problem() -> MachineError | None:
@@ -249,10 +228,10 @@ def wordnet_problem() -> MachineError | None:
 
 
 def ensure_meteor(require: bool) -> str:
-    """Load what METEOR needs, before training starts; returns `describe_meteor()`.
+    """Load what METEOR needs, before training starts, and return the lexicon's description for run.json.
 
     Raises MachineError if `require` is set and there is no WordNet.
     """
     if require and (problem := wordnet_problem()):
         raise problem
-    return describe_meteor()
+    return find_lexicon().description

@@ -2,17 +2,11 @@
 it, and sentence BLEU (Papineni et al. 2002), as `sacrebleu` does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from sacrebleu.metrics.bleu import BLEU
-
-    from smolsum.config.sections import Config
-    from smolsum.types import RolloutGroup
+from smolsum.rewards.combine import score_against_references
 
 
 @cache
@@ -31,16 +25,11 @@ def rouge_l(text: str, references: Sequence[str]) -> float:
     return float(_scorer().score_multi(references, text)["rougeL"].fmeasure)
 
 
-def score_rouge(groups: Sequence[RolloutGroup], config: Config) -> list[list[float | None]]:
-    """PxG ROUGE-L F1; None for every rollout of a prompt without references."""
-    return [
-        [rouge_l(rollout.text, refs) if (refs := group.prompt.references) else None for rollout in group.rollouts]
-        for group in groups
-    ]
+score_rouge = score_against_references(rouge_l)
 
 
 @cache
-def _metric() -> BLEU:
+def _metric() -> Any:
     from sacrebleu.metrics.bleu import BLEU
 
     return BLEU(effective_order=True)
@@ -54,12 +43,7 @@ def bleu(text: str, references: Sequence[str]) -> float:
     score, as sacrebleu advises for single sentences. `references` holds at least one.
     """
     # rounding lets a perfect match come out at 100.00000000000004
-    return min(1.0, _metric().sentence_score(text, references).score / 100)
+    return min(1.0, float(_metric().sentence_score(text, references).score) / 100)
 
 
-def score_bleu(groups: Sequence[RolloutGroup], config: Config) -> list[list[float | None]]:
-    """PxG sentence BLEU; None for every rollout of a prompt without references."""
-    return [
-        [bleu(rollout.text, refs) if (refs := group.prompt.references) else None for rollout in group.rollouts]
-        for group in groups
-    ]
+score_bleu = score_against_references(bleu)

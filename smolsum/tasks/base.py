@@ -32,17 +32,12 @@ def chat(system: str, source: str) -> Messages:
     return (*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": source})
 
 
-def load_rows(config: Config, split: str) -> Split:
-    """The rows of [data] with their references; errors as of `load_split`."""
-    return load_split(config.data, split)
-
-
-def own_instruction(task: TaskConfig, text: str) -> TaskConfig:
-    """The settings for a prompt variant: `plain` is the task's own prompt, several words are the system prompt itself.
-    UsageError for another single word."""
-    if text == "plain":
+def own_instruction(task: TaskConfig, text: str, own: str = "plain") -> TaskConfig:
+    """The settings for a prompt variant: the word `own` means the task's own system prompt, several words are the
+    system prompt itself. UsageError for another single word."""
+    if text == own:
         return replace(task, system_prompt=type(task)().system_prompt)
-    return with_instruction(task, text, "plain")
+    return with_instruction(task, text, own)
 
 
 def with_instruction(task: TaskConfig, text: str, known: str) -> TaskConfig:
@@ -61,7 +56,7 @@ class TaskPrompts:
         config.task.system_prompt, example.source
     )
     """the chat that asks for one example"""
-    load: Callable[[Config, str], Split] = load_rows
+    load: Callable[[Config, str], Split] = lambda config, split: load_split(config.data, split)
     """the split `train`, `validation` or `test`, read from [data] or made from a seed (`generated_split`, for the path
     `generated`); what is checked or scored later belongs in an example's metadata. UsageError for wrong input"""
     category: str = ""

@@ -17,6 +17,7 @@ from smolsum.config.sections import DataConfig
 from smolsum.errors import UsageError
 from smolsum.tasks.readers import PlacedRow, kind_of, nearest_name, read_rows
 
+SPLITS = ("train", "validation", "test")
 ID_COLUMN = "id"
 
 
@@ -48,12 +49,14 @@ def load_split(data: DataConfig, split: str, *, references: bool = True) -> Spli
     are `<split>-<row>`, rows counted from 1. UsageError for wrong input, UnreachableError for a hub that does not
     answer.
     """
-    names = {"train": data.train_split, "validation": data.validation_split, "test": data.test_split}
-    if split not in names:
-        raise UsageError(f"unknown split {split!r}", hint=f"choose from {', '.join(names)}")
-    rows = read_rows(data.path, names[split], f"data.{split}_split")
-    examples = tuple(_examples(rows, data, split, references))
-    return Split(name=split, examples=examples, fingerprint=_fingerprint(examples))
+    return generated_split(split, _examples(read_split(data, split), data, split, references))
+
+
+def read_split(data: DataConfig, split: str) -> list[PlacedRow]:
+    """Return the rows of the split `train`, `validation` or `test`; errors as of `load_split`."""
+    if split not in SPLITS:
+        raise UsageError(f"unknown split {split!r}", hint=f"choose from {', '.join(SPLITS)}")
+    return read_rows(data.path, getattr(data, f"{split}_split"), f"data.{split}_split")
 
 
 def generated_split(name: str, examples: Iterable[Example], left_out: str = "") -> Split:
@@ -75,7 +78,7 @@ def _examples(rows: Sequence[PlacedRow], data: DataConfig, split: str, has_refer
     used = {data.prompt_column, *([data.completion_column] if has_references else []), ID_COLUMN}
     seen: dict[str, str] = {}
     for number, (where, row) in enumerate(rows, start=1):
-        source = _column(row, where, data.prompt_column, "data.prompt_column", used)
+        source = column_of(row, where, data.prompt_column, "data.prompt_column", used)
         references = _references(row, where, data, used) if has_references else ()
         name = _id(row.get(ID_COLUMN), where) if has_ids else f"{split}-{number}"
         if name in seen:
@@ -93,12 +96,14 @@ def _examples(rows: Sequence[PlacedRow], data: DataConfig, split: str, has_refer
 
 
 def _references(row: Mapping[str, Any], where: str, data: DataConfig, used: Collection[str]) -> tuple[str, ...]:
-    completion = _column(row, where, data.completion_column, "data.completion_column", used)
+    completion = column_of(row, where, data.completion_column, "data.completion_column", used)
     values = completion if isinstance(completion, list) else [completion]
     return _texts(values, f"{where}: {data.completion_column!r}")
 
 
-def _column(row: Mapping[str, Any], where: str, column: str, setting: str, taken: Collection[str]) -> Any:
+def column_of(row: Mapping[str, Any], where: str, column: str, setting: str, taken: Collection[str] = ()) -> Any:
+    """Return a row's value in `column`, which `setting` names. UsageError where the row has no such column, with the
+    nearest of those that are not `taken`."""
     if column not in row:
         free = [name for name in row if name not in taken]
         near = nearest_name(column, free) or (free[0] if len(free) == 1 else "NAME")

@@ -44,12 +44,6 @@ class FactCount:
     wrong: int
     missing: int
 
-    @property
-    def wrong_share(self) -> float | None:
-        """wrong / (right + wrong), in [0, 1]; None for a text that states nothing."""
-        stated = self.right + self.wrong
-        return self.wrong / stated if stated else None
-
 
 @dataclass(frozen=True)
 class FactVocabulary:

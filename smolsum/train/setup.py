@@ -10,7 +10,7 @@ from typing import Any
 from smolsum.config.presets import leaves
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError
-from smolsum.evaluate.prompts import SPLITS, encode_prompts, meteor_matching, split_fingerprints
+from smolsum.evaluate.prompts import encode_prompts, meteor_matching, split_fingerprints
 from smolsum.files import digest
 from smolsum.policy import ranks
 from smolsum.policy.cpu.blas import preload
@@ -23,7 +23,7 @@ from smolsum.rollout.source import LocalSource, Receiver, Source
 from smolsum.rollout.workers import RemoteSource
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Task
-from smolsum.tasks.data import Split, overlap
+from smolsum.tasks.data import SPLITS, Split, overlap
 from smolsum.tasks.text_metrics import length_table
 from smolsum.types import Prompt, Rollout
 

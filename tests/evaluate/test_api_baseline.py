@@ -17,7 +17,7 @@ from smolsum.files import read_jsonl
 from smolsum.tasks.data import load_split
 from smolsum.tasks.doc_qa.documents import from_facts, known_forms
 from smolsum.tasks.doc_qa.reader import read
-from smolsum.tasks.doc_qa.reader_model import panels_of
+from smolsum.tasks.doc_qa.reader_model import clients_of
 from smolsum.tasks.text_metrics import count_words, first_words
 
 
@@ -108,7 +108,7 @@ def test_a_reader_that_fails_for_all(server: JudgeServer, tmp_path: Path, capsys
     assert commands <= {None, "smolsum train --task doc-qa", f"smolsum {' '.join(command)}"}
     assert f"smolsum {' '.join(command)}" in commands
     server.mischief = lambda p, n: answer('{"answer": null}') if p.startswith("Answer a question") else head(p, n)
-    panels_of.cache_clear()
+    clients_of.cache_clear()
     assert main(command) == 0
     assert "not read" not in capsys.readouterr().err
 

@@ -13,7 +13,7 @@ from support.training import make_data
 
 from smolsum.cli.main import main
 from smolsum.runs.record_io import read_summary
-from smolsum.tasks.doc_qa.reader_model import panels_of
+from smolsum.tasks.doc_qa.reader_model import clients_of
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def evaluate(data: Path, runs: Path, url: str, monkeypatch: pytest.MonkeyPatch, 
     """What `smolsum eval` returns in a process of its own, with a cache that nobody else uses."""
     monkeypatch.setenv("OPENAI_BASE_URL", url)
     monkeypatch.setenv("XDG_CACHE_HOME", str(runs / "cache"))
-    panels_of.cache_clear()
+    clients_of.cache_clear()
     sets = [f"data.path={data}", "sampling.max_new_tokens=8", "train.eval_batch=50"]
     return main(["eval", "builtin:tiny", "--runs-dir", str(runs), *(f"--set={key}" for key in sets), *more])
 

@@ -13,15 +13,7 @@ from nltk.translate.meteor_score import meteor_score
 from smolsum.config.sections import Config, RewardsConfig
 from smolsum.errors import MachineError
 from smolsum.rewards import meteor as module
-from smolsum.rewards.meteor import (
-    Lexicon,
-    describe_meteor,
-    ensure_meteor,
-    meteor,
-    meteor_tokens,
-    score_meteor,
-    wordnet_problem,
-)
+from smolsum.rewards.meteor import Lexicon, ensure_meteor, meteor, meteor_tokens, score_meteor, wordnet_problem
 from smolsum.types import RolloutGroup
 
 PLAIN = Lexicon("exact+stem", "", (), lambda word: ())
@@ -88,7 +80,7 @@ def test_the_wordnet_of_this_machine_counts_synonyms() -> None:
 @pytest.mark.usefixtures("no_wordnet")
 def test_without_wordnet_there_is_a_warning_to_show_with_its_remedy() -> None:
     """Plain matching is described for run.json, and the caller gets the words of a warning."""
-    assert ensure_meteor(require=False) == describe_meteor() == "exact+stem"
+    assert ensure_meteor(require=False) == module.find_lexicon().description == "exact+stem"
     problem = wordnet_problem()
     assert problem is not None
     assert "no synonyms" in problem.message

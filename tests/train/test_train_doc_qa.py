@@ -15,7 +15,7 @@ from smolsum.cli.main import main
 from smolsum.config.sections import DataConfig
 from smolsum.files import read_jsonl
 from smolsum.tasks.data import load_split
-from smolsum.tasks.doc_qa.reader_model import panels_of
+from smolsum.tasks.doc_qa.reader_model import clients_of
 
 
 def brain(prompt: str, before: int) -> Reply:
@@ -43,7 +43,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgeServer]:
 def train(data: Path, runs: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> int:
     """A run of four steps, with a cache of its own, as in a process of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    panels_of.cache_clear()
+    clients_of.cache_clear()
     sets = {
         "task.reader": "judge-a", "task.wait_s": 1.0, "task.attempts": 4, "sampling.rollouts": 4, "task.max_words": 30,
         "sampling.max_new_tokens": 46, "train.prompts_per_step": 2, "train.validate_every": 2, "data.path": str(data),
@@ -89,7 +89,7 @@ def test_a_reader_that_goes_away_and_comes_back(
     assert (run / "checkpoints" / "step-000003" / "meta.json").exists()
     assert json.loads((run / "status.json").read_text())["state"] == "failed"
     server.mischief = brain
-    panels_of.cache_clear()
+    clients_of.cache_clear()
     config = (run / "config.toml").read_text()  # how the reader is asked may be mended: no weight depends on it
     (run / "config.toml").write_text(re.sub(r"(?m)^attempts = .*", "attempts = 9", config))
     assert "attempts = 9" in (run / "config.toml").read_text()
@@ -125,7 +125,7 @@ def test_a_reader_that_fails_for_some_documents(
     assert main(["eval", str(run), "--best", "--runs-dir", str(tmp_path)]) == 2
     assert "mine has no best checkpoint" in capsys.readouterr().err
     failing.clear()
-    panels_of.cache_clear()
+    clients_of.cache_clear()
     assert main(["eval", str(run), "--runs-dir", str(tmp_path)]) == 0
     assert "not read" not in capsys.readouterr().err
     assert json.loads((run / "eval/qa-test/summary.json").read_text())["metrics"]["unread"] == 0.0

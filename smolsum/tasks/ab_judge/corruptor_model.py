@@ -18,7 +18,7 @@ PROMPT = (
     'everything else. Answer with JSON: {{"text": "the changed text"}}\n\nText:\n{text}'
 )
 SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
-BUDGET, CONCURRENCY = RetryPolicy(bad_answers=3), 8
+RETRY = RetryPolicy(bad_answers=3)
 
 
 def by_model(model: str, texts: Sequence[Example]) -> Corruptor:
@@ -30,7 +30,7 @@ def by_model(model: str, texts: Sequence[Example]) -> Corruptor:
     the model. Answers received so far are kept.
     """
     endpoint = find_endpoint(model, os.environ, role="corruptor", option="--set task.corruptor=NAME:")
-    client = BatchClient(endpoint, retry=BUDGET, concurrency=CONCURRENCY, wait_s=0.0, store_refusals=True)
+    client = BatchClient(endpoint, retry=RETRY, concurrency=8, wait_s=0.0, store_refusals=True)
     sources = sorted({text.source for text in texts if len(WORD.findall(text.source)) >= MIN_WORDS})
     calls = [_call(source) for source in sources]
     worse = dict(zip(sources, client.ask(calls), strict=True))

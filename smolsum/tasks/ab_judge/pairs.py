@@ -15,23 +15,15 @@ Corruptor = Callable[[Example, random.Random], Corruption | None]
 """takes a text and a random generator; returns the corrupted text, None where it cannot be corrupted"""
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """Examples that show both samples, and the number of texts that made none."""
-
-    examples: tuple[Example, ...]
-    skipped: int
-
-
-def make_pairs(texts: Sequence[Example], corrupt: Corruptor, *, seed: int) -> Pairs:
-    """A pair of each text that can be corrupted; its reference is the letter of the original.
+def make_pairs(texts: Sequence[Example], corruptor: Corruptor, *, seed: int) -> list[Example]:
+    """Return a pair for each text that can be corrupted; its reference is the letter of the original.
 
     The draws for a text depend on the seed and the text alone, so that a text in two splits makes the same pair.
     """
     made = []
     for text in texts:
         rng = random.Random(f"{seed} {text.source}")
-        corruption = corrupt(text, rng)
+        corruption = corruptor(text, rng)
         if corruption is None:
             continue
         better = rng.choice("AB")
@@ -44,7 +36,7 @@ def make_pairs(texts: Sequence[Example], corrupt: Corruptor, *, seed: int) -> Pa
                 metadata={"kind": corruption.kind, "before": corruption.before, "after": corruption.after},
             )
         )
-    return Pairs(tuple(made), len(texts) - len(made))
+    return made
 
 
 NOTES_TOKENS = "{notes_tokens}"

@@ -55,7 +55,7 @@ def read(text: str) -> ParsedJudgement:
     )
 
 
-def scaled_by_accuracy(right: Sequence[Sequence[bool]], power: float) -> list[list[float]]:
+def scaled_by_accuracy(right: Sequence[Sequence[bool]], power: float) -> Values:
     """PxG rewards: the share of right judgements to `power` for a right one, 0 for a wrong one."""
     flat = [one for row in right for one in row]
     worth = (sum(flat) / len(flat)) ** power if flat else 0.0
@@ -110,7 +110,7 @@ def score_right(groups: Sequence[RolloutGroup], config: Config) -> Values:
 def score_judgement(groups: Sequence[RolloutGroup], config: Config, found: Mapping[str, Values]) -> Values:
     """The accuracy of all that is scored together to `task.accuracy_power` where it is right, else 0."""
     right = [[value == 1 for value in row] for row in found[RIGHT]]
-    return [list(row) for row in scaled_by_accuracy(right, settings(config).accuracy_power)]
+    return scaled_by_accuracy(right, settings(config).accuracy_power)
 
 
 def score_format(groups: Sequence[RolloutGroup], config: Config, found: Mapping[str, Values]) -> Values:

@@ -30,6 +30,7 @@ from smolsum.tasks.base import (
     with_instruction,
 )
 from smolsum.tasks.data import Example, Split, generated_split, load_split
+from smolsum.tasks.sampling_stats import wilson
 from smolsum.tasks.text_metrics import PERCENTILES, length_table
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
@@ -47,13 +48,11 @@ def load(config: Config, split: str) -> Split:
         from smolsum.tasks.ab_judge.corruptor_model import by_model  # loads an HTTP client
 
         corruptor = by_model(task.corruptor, texts.examples)
-    pairs = make_pairs(texts.examples, corruptor, seed=task.pairs_seed)
-    if not pairs.examples:
-        raise _no_pairs(f"none of the {len(texts.examples)} texts of the {split} split can be corrupted", task)
-    left_out = (
-        f"{pairs.skipped} of {len(texts.examples)} texts of the {split} split cannot be corrupted and were left out"
-    )
-    return generated_split(split, pairs.examples, left_out if pairs.skipped else "")
+    pairs, count = make_pairs(texts.examples, corruptor, seed=task.pairs_seed), len(texts.examples)
+    if not pairs:
+        raise _no_pairs(f"none of the {count} texts of the {split} split can be corrupted", task)
+    left_out = f"{count - len(pairs)} of {count} texts of the {split} split cannot be corrupted and were left out"
+    return generated_split(split, pairs, left_out if len(pairs) < count else "")
 
 
 def _no_pairs(what: str, task: AbJudgeConfig) -> UsageError:
@@ -135,16 +134,15 @@ def summarise(rows: Sequence[MetricRow]) -> Summary:
     from scipy.stats import binomtest
 
     n, right = len(rows), sum(row["right"] == 1 for row in rows)
+    low, high = wilson(right, n)
     said = [row["said_a"] for row in rows if row["said_a"] is not None]
     notes = [row["notes_tokens"] for row in rows if row["notes_tokens"] is not None]
-    test = binomtest(right, n) if n else None
-    interval = test.proportion_ci(method="wilson") if test else None
     return {
         **length_table([row["tokens"] for row in rows]),
         "accuracy": mean(rows, "right"),
-        "accuracy_low": float(interval.low) if interval else None,
-        "accuracy_high": float(interval.high) if interval else None,
-        "p_chance": float(test.pvalue) if test else None,
+        "accuracy_low": low,
+        "accuracy_high": high,
+        "p_chance": float(binomtest(right, n).pvalue),
         "judged": mean(rows, "judged"),
         "well_formed": mean(rows, "well_formed"),
         "truncated": mean(rows, "truncated"),

@@ -12,10 +12,10 @@ from typing import Any
 
 from smolsum.config.sections import Config, DataConfig
 from smolsum.errors import UsageError
-from smolsum.tasks.data import Example, Split, generated_split, load_split
+from smolsum.tasks.data import SPLITS, Example, Split, column_of, generated_split, load_split, read_split
 from smolsum.tasks.doc_qa.settings import DocQaConfig, settings
 from smolsum.tasks.facts import FactVocabulary, vocabulary
-from smolsum.tasks.readers import PlacedRow, kind_of, nearest_name, read_rows
+from smolsum.tasks.readers import PlacedRow, kind_of, nearest_name
 
 ASKED = {
     "N": "What is the name of the person whom the writer is upset about?",
@@ -73,15 +73,6 @@ class Reading:
     asked: QuestionSet
 
 
-@dataclass(frozen=True)
-class ComparedSummaries:
-    """The summaries of one document, to be compared with each other."""
-
-    document: str
-    asked: QuestionSet
-    texts: tuple[str, ...]
-
-
 def asked_of(metadata: Mapping[str, Any]) -> QuestionSet:
     """The reverse of `as_metadata`."""
     questions = tuple(
@@ -106,7 +97,6 @@ def from_facts(name: str, facts: Sequence[Mapping[str, Any]]) -> tuple[Question,
 UNANSWERABLE = "UNANSWERABLE"
 """Repliqa's answer to a question that the document does not answer"""
 FACTS = "facts"
-SPLITS = ("train", "validation", "test")
 
 
 def load(config: Config, split: str) -> Split:
@@ -116,11 +106,8 @@ def load(config: Config, split: str) -> Split:
     UsageError for data or a document without questions, and for other wrong input.
     """
     data, task = config.data, settings(config)
-    names = {"train": data.train_split, "validation": data.validation_split, "test": data.test_split}
-    if split not in names:
-        raise UsageError(f"unknown split {split!r}", hint=f"choose from {', '.join(names)}")
-    examples = _documents(data, task, names[split], split)
-    if len(set(names.values())) == 1:
+    examples = _documents(data, task, split)
+    if data.train_split == data.validation_split == data.test_split:
         examples = divide(examples, task)[split]
     return generated_split(split, examples)
 
@@ -151,8 +138,8 @@ def known_forms(data: DataConfig) -> FactVocabulary:
 
 
 @lru_cache(maxsize=3)
-def _documents(data: DataConfig, task: DocQaConfig, name: str, split: str) -> tuple[Example, ...]:
-    rows = read_rows(data.path, name, f"data.{split}_split")
+def _documents(data: DataConfig, task: DocQaConfig, split: str) -> tuple[Example, ...]:
+    rows = read_split(data, split)
     columns = rows[0][1]
     if task.question_column in columns:
         return _grouped(rows, task)
@@ -201,10 +188,7 @@ def _grouped(rows: Sequence[PlacedRow], task: DocQaConfig) -> tuple[Example, ...
 
 
 def _text(row: Mapping[str, Any], where: str, column: str, setting: str) -> str:
-    if column not in row:
-        near = nearest_name(column, row) or "NAME"
-        raise UsageError(f"{where} has no column {column!r}, only {', '.join(row)}", hint=f"--set {setting}={near}")
-    value = row[column]
+    value = column_of(row, where, column, setting)
     if type(value) is int:
         return str(value)
     if not isinstance(value, str) or not value.strip():

@@ -11,14 +11,15 @@ from typing import Any
 
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError
-from smolsum.tasks.doc_qa.documents import ComparedSummaries, Question, Reading, Verdicts, asked_of, known_forms
+from smolsum.tasks.doc_qa.documents import Question, Reading, Verdicts, asked_of, known_forms
 from smolsum.tasks.doc_qa.settings import RULES, DocQaConfig, settings
 from smolsum.tasks.facts import FactVocabulary, Statement, spelling, statements
+from smolsum.types import Prompt
 
 
-def reading(text: str, document: str, metadata: Mapping[str, Any]) -> Reading:
-    """A text with the document and its example's metadata."""
-    return Reading(text, document, asked_of(metadata))
+def reading(text: str, prompt: Prompt) -> Reading:
+    """A text with the document of its prompt and what is asked about it."""
+    return Reading(text, prompt.source, asked_of(prompt.metadata))
 
 
 def answered(readings: Sequence[Reading], config: Config) -> list[Verdicts]:
@@ -34,9 +35,9 @@ def answered(readings: Sequence[Reading], config: Config) -> list[Verdicts]:
     return ask_model(readings, task)
 
 
-def ranked(groups: Sequence[ComparedSummaries], config: Config) -> list[list[float] | None]:
-    """A score in [0, 1] for each summary of each group, made by comparing them; None for a group that the reader gave
-    no score.
+def ranked(groups: Sequence[Sequence[Reading]], config: Config) -> list[list[float] | None]:
+    """A score in [0, 1] for each summary of each document's group, made by comparing them; None for a group that the
+    reader gave no score.
 
     The rules score a summary by its place among the shares of questions answered; ties get the middle of their places.
     A model sees each different text of a group once. 0.5 where all texts are the same.
@@ -52,9 +53,9 @@ def check_reader(example: Mapping[str, Any], task: DocQaConfig) -> None:
     """UsageError for a model without a key or URL, and for rules where the data, of which `example` is one's metadata,
     have no facts. Sends no request."""
     if task.reader != RULES:
-        from smolsum.tasks.doc_qa.reader_model import panels_of
+        from smolsum.tasks.doc_qa.reader_model import clients_of
 
-        panels_of(task)
+        clients_of(task)
     elif not example["facts"]:
         raise _needs_facts()
 
@@ -65,9 +66,9 @@ def measures(config: Config) -> dict[str, Any]:
     task = settings(config)
     if task.reader == RULES:
         return task.measures
-    from smolsum.tasks.doc_qa.reader_model import named
+    from smolsum.tasks.doc_qa.reader_model import endpoint_names
 
-    return task.measures | named(task)
+    return task.measures | endpoint_names(task)
 
 
 def share(verdicts: Verdicts) -> float | None:
@@ -107,9 +108,8 @@ def read(
     return tuple(is_right(question, answer(question, stated), facts) for question in questions)
 
 
-def _places(group: ComparedSummaries, config: Config) -> list[float]:
-    readings = [Reading(text, group.document, group.asked) for text in group.texts]
-    shares = [share(_by_rules(item, config)) or 0.0 for item in readings]
+def _places(group: Sequence[Reading], config: Config) -> list[float]:
+    shares = [share(_by_rules(item, config)) or 0.0 for item in group]
     return [mid_rank(own, shares) for own in shares]
 
 

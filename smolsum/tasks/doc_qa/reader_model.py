@@ -11,7 +11,7 @@ import numpy as np
 from smolsum.llm.batch import BatchClient, Call
 from smolsum.llm.client import BadAnswer, find_endpoint
 from smolsum.llm.retry import RequestBudget, RetryPolicy
-from smolsum.tasks.doc_qa.documents import UNANSWERABLE, ComparedSummaries, Reading, Verdicts
+from smolsum.tasks.doc_qa.documents import UNANSWERABLE, Reading, Verdicts
 from smolsum.tasks.doc_qa.settings import DocQaConfig
 
 READ = """Answer a question from the text below and from nothing else: neither from what you know nor by guessing.
@@ -112,7 +112,7 @@ def ask_model(readings: Sequence[Reading], task: DocQaConfig) -> list[Verdicts]:
     asked = [(item, question) for item in readings for question in item.asked.questions]
     spoken = [(item, question) for item, question in asked if item.text.strip()]
     calls = [read_call(item.text, question.text) for item, question in spoken]
-    reader, grader = panels_of(task)
+    reader, grader = clients_of(task)
     said = iter(reader.ask(calls))
     answers: list[str | None] = [next(said) if item.text.strip() else "" for item, _ in asked]
     pairs = zip(asked, answers, strict=True)
@@ -130,17 +130,16 @@ def ask_model(readings: Sequence[Reading], task: DocQaConfig) -> list[Verdicts]:
     return [tuple(next(found) for _ in item.asked.questions) for item in readings]
 
 
-def rank(groups: Sequence[ComparedSummaries], task: DocQaConfig) -> list[list[float] | None]:
+def rank(groups: Sequence[Sequence[Reading]], task: DocQaConfig) -> list[list[float] | None]:
     """Scores in [0, 1]: a group's different texts are shown once each, in an order drawn from the texts."""
-    shown = [_shuffled(group.texts) for group in groups]
-    pairs = list(zip(groups, shown, strict=True))
-    calls = [rank_call(group.document, order, task.max_words) for group, order in pairs if len(order) > 1]
-    scores = iter(panels_of(task)[0].ask(calls))
+    pairs = [(group, _shuffled([item.text for item in group])) for group in groups]
+    calls = [rank_call(group[0].document, order, task.max_words) for group, order in pairs if len(order) > 1]
+    scores = iter(clients_of(task)[0].ask(calls))
     found: list[list[float] | None] = []
     for group, order in pairs:
         given = next(scores) if len(order) > 1 else [0.5]
         by_text = None if given is None else dict(zip(order, given, strict=True))
-        found.append(None if by_text is None else [float(by_text[text]) for text in group.texts])
+        found.append(None if by_text is None else [float(by_text[item.text]) for item in group])
     return found
 
 
@@ -151,21 +150,21 @@ def _shuffled(texts: Sequence[str]) -> list[str]:
     return [distinct[int(place)] for place in order]
 
 
-def named(task: DocQaConfig) -> dict[str, str]:
+def endpoint_names(task: DocQaConfig) -> dict[str, str]:
     """The models of reader and grader, and their endpoints: the same name elsewhere may be another model."""
-    return {role: panel.endpoint.name for role, panel in zip(("reader", "grader"), panels_of(task), strict=True)}
+    return {role: client.endpoint.name for role, client in zip(("reader", "grader"), clients_of(task), strict=True)}
 
 
 @lru_cache(maxsize=4)
-def panels_of(task: DocQaConfig) -> tuple[BatchClient, BatchClient]:
+def clients_of(task: DocQaConfig) -> tuple[BatchClient, BatchClient]:
     """Reader and grader of a run, which share one request budget in this process. UsageError without a key or URL for
     them."""
     budget = RequestBudget(task.max_calls, "task.max_calls")
-    reader = _panel(task.reader, "reader", task, budget)
-    return reader, _panel(task.grader or task.reader, "grader", task, budget)
+    reader = _client(task.reader, "reader", task, budget)
+    return reader, _client(task.grader or task.reader, "grader", task, budget)
 
 
-def _panel(model: str, role: str, task: DocQaConfig, budget: RequestBudget) -> BatchClient:
+def _client(model: str, role: str, task: DocQaConfig, budget: RequestBudget) -> BatchClient:
     endpoint = find_endpoint(model, os.environ, role=role, option=f"--set task.{role}=MODEL:")
     return BatchClient(
         endpoint,

@@ -4,12 +4,12 @@ A summary is rewarded for the questions that it answers, or for its rank in its 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
 from smolsum.config.presets import task_presets
-from smolsum.config.sections import Config, TaskConfig
+from smolsum.config.sections import Config
 from smolsum.rewards import REWARDS
 from smolsum.rewards.combine import Values
 from smolsum.tasks.base import (
@@ -26,10 +26,10 @@ from smolsum.tasks.base import (
     TaskRewards,
     chat,
     mean,
-    with_instruction,
+    own_instruction,
 )
 from smolsum.tasks.data import Example, Split
-from smolsum.tasks.doc_qa.documents import ComparedSummaries, asked_of, load
+from smolsum.tasks.doc_qa.documents import load
 from smolsum.tasks.doc_qa.reader import answered, check_reader, measures, ranked, reading, share
 from smolsum.tasks.doc_qa.settings import RULES, DocQaConfig, settings
 from smolsum.tasks.text_metrics import copied_share, count_words, first_words, repeated_trigrams, word_limit_reward
@@ -39,7 +39,7 @@ from smolsum.types import Prompt, Rollout, RolloutGroup
 def score_answered(groups: Sequence[RolloutGroup], config: Config) -> Values:
     """PxG shares of the document's questions that the reader answers rightly from the summary alone, in [0, 1]; None
     where the reader failed."""
-    readings = [reading(r.text, g.prompt.source, g.prompt.metadata) for g in groups for r in g.rollouts]
+    readings = [reading(r.text, g.prompt) for g in groups for r in g.rollouts]
     shares = iter([share(verdicts) for verdicts in answered(readings, config)])
     return [[next(shares) for _ in group.rollouts] for group in groups]
 
@@ -53,11 +53,7 @@ def score_word_limit(groups: Sequence[RolloutGroup], config: Config) -> Values:
 def score_ranking(groups: Sequence[RolloutGroup], config: Config) -> Values:
     """PxG scores in [0, 1] from comparing the summaries of a group with each other, as ART's RULER does; None for a
     whole group that the reader did not rank. They compare within a group only, as an advantage does."""
-    compared = [
-        ComparedSummaries(g.prompt.source, asked_of(g.prompt.metadata), tuple(r.text for r in g.rollouts))
-        for g in groups
-    ]
-    found = ranked(compared, config)
+    found = ranked([[reading(r.text, g.prompt) for r in g.rollouts] for g in groups], config)
     return [list(f) if f is not None else [None] * len(g.rollouts) for f, g in zip(found, groups, strict=True)]
 
 
@@ -80,9 +76,7 @@ def measurer(splits: Sequence[Split], config: Config) -> Measure:
     check_reader(splits[0].examples[0].metadata, settings(config))
 
     def measure(prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
-        found = answered(
-            [reading(text, prompt.source, prompt.metadata) for text in texts(prompt, rollout, limit)], config
-        )
+        found = answered([reading(text, prompt) for text in texts(prompt, rollout, limit)], config)
         whole, within, ceiling = map(share, found)
         words = count_words(rollout.text)
         return {
@@ -106,7 +100,7 @@ def ask_ahead(completions: Sequence[tuple[Prompt, Rollout]], config: Config) -> 
     """Asks a model about all completions at once; the answers are kept for the measures. Rules need no request."""
     limit = settings(config).max_words
     if settings(config).reader != RULES:
-        answered([reading(t, p.source, p.metadata) for p, r in completions for t in texts(p, r, limit)], config)
+        answered([reading(t, p) for p, r in completions for t in texts(p, r, limit)], config)
 
 
 def texts(prompt: Prompt, rollout: Rollout, limit: int) -> tuple[str, str, str]:
@@ -128,13 +122,6 @@ def step_metrics(groups: Sequence[RolloutGroup], config: Config) -> dict[str, fl
     return {"words/mean": fmean(counts), "words/over_limit": fmean(count > limit for count in counts)}
 
 
-def variant(task: TaskConfig, text: str) -> TaskConfig:
-    """The settings for a baseline's prompt: `limit` is the task's own prompt, several words are the prompt itself."""
-    if text == "limit":
-        return replace(task, system_prompt=DocQaConfig().system_prompt)
-    return with_instruction(task, text, "limit")
-
-
 WITHIN = Metric("answered_within", "answered within the limit")
 WHOLE = Metric("answered", "answered")
 CEILING = Metric("ceiling", "from the document")
@@ -145,7 +132,9 @@ REPEATED = Metric("repeated_trigrams", "repeated")
 TASK = Task(
     name="doc-qa",
     settings=DocQaConfig,
-    prompts=TaskPrompts(messages=messages, load=load, variant=variant, baselines=("limit",)),
+    prompts=TaskPrompts(
+        messages=messages, load=load, variant=partial(own_instruction, own="limit"), baselines=("limit",)
+    ),
     rewards=TaskRewards(
         signals={
             "answered": score_answered,

@@ -16,7 +16,6 @@ from smolsum.tasks.data import Example, Split, generated_split
 from smolsum.tasks.strict_json.settings import StrictJsonConfig
 
 Schema = dict[str, Any]
-LEVELS = ("simple", "medium", "hard")
 
 STRINGS = ("name", "title", "city", "email", "color", "brand", "street", "country", "team", "code", "note", "author")
 INTEGERS = ("age", "year", "count", "rank", "floor", "pages", "stock", "level", "score", "seats")
@@ -250,43 +249,30 @@ def _full_records(rng: Random) -> PromptSpec:
     return PromptSpec(text, schema)
 
 
-TEMPLATES = (
-    Template("flat", "simple", _flat),
-    Template("strings", "simple", _strings),
-    Template("integers", "simple", _integers),
-    Template("one-list", "simple", _one_list),
-    Template("flags", "simple", _flags),
-    Template("enum", "simple", _enum),
-    Template("at-least-keys", "simple", _at_least_keys),
-    Template("at-least-numbers", "simple", _at_least_numbers),
-    Template("records", "medium", _records),
-    Template("nested", "medium", _nested),
-    Template("enum-records", "medium", _enum_records),
-    Template("named-records", "medium", _named_records),
-    Template("two-lists", "medium", _two_lists),
-    Template("wide-records", "medium", _wide_records),
-    Template("nested-enum", "medium", _nested_enum),
-    Template("mixed", "medium", _mixed),
-    Template("nested-records", "hard", _nested_records),
-    Template("chain", "hard", _chain),
-    Template("enum-nested-records", "hard", _enum_nested_records),
-    Template("deep", "hard", _deep),
-    Template("listed-records", "hard", _listed_records),
-    Template("two-tables", "hard", _two_tables),
-    Template("nested-table", "hard", _nested_table),
-    Template("full-records", "hard", _full_records),
+DRAWS = {
+    "simple": (_flat, _strings, _integers, _one_list, _flags, _enum, _at_least_keys, _at_least_numbers),
+    "medium": (_records, _nested, _enum_records, _named_records, _two_lists, _wide_records, _nested_enum, _mixed),
+    "hard": (
+        _nested_records, _chain, _enum_nested_records, _deep,
+        _listed_records, _two_tables, _nested_table, _full_records,
+    ),
+}  # fmt: skip
+LEVELS = tuple(DRAWS)
+TEMPLATES = tuple(
+    Template(draw.__name__.removeprefix("_").replace("_", "-"), level, draw)
+    for level, draws in DRAWS.items()
+    for draw in draws
 )
+"""in the order in which they take turns; a template has the name of its function"""
 HELD_OUT = ("flags", "at-least-numbers", "nested-enum", "mixed", "nested-table", "full-records")
 """two of each level, for the evaluation splits only, if templates are held out"""
-
-
-SPLITS = ("test", "validation", "train")
-"""in the order of drawing, so that a larger training split leaves the others unchanged"""
+DRAWN = ("test", "validation", "train")
+"""the splits in the order of drawing, so that a larger training split leaves the others unchanged"""
 PATIENCE = 60
 """drawings in a row without a new prompt, for each template, before a level counts as exhausted"""
 
 
-def check_mix(task: StrictJsonConfig) -> dict[str, float]:
+def _mix(task: StrictJsonConfig) -> dict[str, float]:
     """The share of each level. UsageError unless they make 1."""
     mix = {level: getattr(task, level) for level in LEVELS}
     if abs(sum(mix.values()) - 1) > 1e-6:
@@ -301,20 +287,17 @@ def check_mix(task: StrictJsonConfig) -> dict[str, float]:
 def split_of(task: StrictJsonConfig, split: str) -> Split:
     """The split of prompts that these settings make. UsageError for shares that do not make 1, and for a level with
     too few different prompts."""
-    sizes = tuple(getattr(task, f"{name}_prompts") for name in SPLITS)
-    shares = tuple(check_mix(task).values())
-    return _splits(task.data_seed, sizes, shares, task.held_out_templates)[split]
+    return _splits(task)[split]
 
 
 @lru_cache(maxsize=4)
-def _splits(seed: int, sizes: tuple[int, ...], shares: tuple[float, ...], disjoint: bool) -> dict[str, Split]:
-    known: set[str] = set()
-    made = {}
-    for name, size in zip(SPLITS, sizes, strict=True):
-        rng, examples = Random(f"{seed} {name}"), []
-        for level, count in apportion(size, dict(zip(LEVELS, shares, strict=True))).items():
+def _splits(task: StrictJsonConfig) -> dict[str, Split]:
+    known, made = set[str](), {}
+    for name in DRAWN:
+        rng, examples = Random(f"{task.data_seed} {name}"), []
+        for level, count in apportion(getattr(task, f"{name}_prompts"), _mix(task)).items():
             own = [t for t in TEMPLATES if t.level == level]
-            if disjoint:
+            if task.held_out_templates:
                 own = [t for t in own if (t.name in HELD_OUT) == (name != "train")]
             examples += [_draw(own, rng, known, level, n) for n in range(count)]
         rng.shuffle(examples)

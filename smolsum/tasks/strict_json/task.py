@@ -195,6 +195,10 @@ def _interval(name: str, title: str) -> tuple[Metric, ...]:
     return (Metric(name, title), Metric(f"{name}/low", "from"), Metric(f"{name}/high", "to"))
 
 
+def _intervals(prefix: str) -> tuple[Metric, ...]:
+    return (*_interval(f"{prefix}parses", "parses"), *_interval(f"{prefix}passed", "satisfies the schema"))
+
+
 def _in_samples(name: str, title: str) -> tuple[Metric, ...]:
     return tuple(Metric(f"{name}/pass@{k}", f"{title}@{k}") for k in (1, 2, 4, 8))
 
@@ -204,15 +208,8 @@ PARSES = Metric("parses", "parses")
 TOKENS = Metric("completions/mean_length", "tokens", ".1f")
 
 TABLES = (
-    MetricTable(
-        "Pass@1, 95 % intervals", (*_interval("parses", "parses"), *_interval("passed", "satisfies the schema"))
-    ),
-    *(
-        MetricTable(
-            level, (*_interval(f"{level}/parses", "parses"), *_interval(f"{level}/passed", "satisfies the schema"))
-        )
-        for level in LEVELS
-    ),
+    MetricTable("Pass@1, 95 % intervals", _intervals("")),
+    *(MetricTable(level, _intervals(f"{level}/")) for level in LEVELS),
     MetricTable("parses in k samples", _in_samples("parses", "pass")),
     MetricTable(
         "satisfies the schema in k samples", _in_samples("passed", "pass"), remedy="--temperature 0.7 --samples 8"

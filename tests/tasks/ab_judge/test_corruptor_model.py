@@ -16,7 +16,7 @@ from smolsum.config.sections import Config, DataConfig
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
 from smolsum.llm.retry import WaitHook, use_hook
 from smolsum.tasks import TASKS
-from smolsum.tasks.ab_judge.corruptor_model import BUDGET
+from smolsum.tasks.ab_judge.corruptor_model import RETRY
 from smolsum.tasks.ab_judge.pairs import AbJudgeConfig
 from smolsum.tasks.data import Split
 
@@ -58,7 +58,7 @@ def load(config: Config, url: str, monkeypatch: pytest.MonkeyPatch) -> Split:
 def test_a_model_corrupts_what_is_long_enough_once(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every pair holds what the model made of its text; one that it gave back makes none; nothing is asked twice, not
     even that, and nobody is needed who answers."""
-    monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.BUDGET", replace(BUDGET, attempts=2, wait_s=0.01))
+    monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.RETRY", replace(RETRY, attempts=2, wait_s=0.01))
     with serving(mischief=worse) as server:
         split = load(config, server.url, monkeypatch)
         assert len(server.asked) == 31  # each once, the unchanged one twice
@@ -77,7 +77,7 @@ def test_a_model_corrupts_what_is_long_enough_once(config: Config, monkeypatch: 
 
 def test_a_server_elsewhere_is_another_corruptor(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """The name of its model alone says nothing: it is asked itself."""
-    monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.BUDGET", replace(BUDGET, attempts=1))
+    monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.RETRY", replace(RETRY, attempts=1))
     with serving(mischief=worse) as one, serving(mischief=worse) as other:
         assert load(config, one.url, monkeypatch) == load(config, other.url, monkeypatch)
         assert len(one.asked) == len(other.asked) == 30
@@ -86,7 +86,7 @@ def test_a_server_elsewhere_is_another_corruptor(config: Config, monkeypatch: py
 @pytest.mark.parametrize("gone", [failure(500, "oops"), failure(429, "slow", retry_after="0")])
 def test_no_pairs_are_made_of_some_texts(config: Config, monkeypatch: pytest.MonkeyPatch, gone: Reply) -> None:
     """Nothing is trained on while an answer is out; the next time only that is asked, and all pairs are there."""
-    monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.BUDGET", replace(BUDGET, attempts=2, wait_s=0.01))
+    monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.RETRY", replace(RETRY, attempts=2, wait_s=0.01))
     with serving(mischief=lambda prompt, before: gone if " 7 cups" in prompt else worse(prompt, before)) as server:
         with pytest.raises(UnreachableError, match="the corruptor judge-a gave no answer to 1 question") as caught:
             load(config, server.url, monkeypatch)
@@ -100,7 +100,7 @@ def test_what_is_refused_makes_no_pair_for_good(config: Config, monkeypatch: pyt
     """A run that is resumed has the pairs that it began with, whatever the endpoint would take by then."""
     refused = failure(400, "this text violates our rules")
     with serving(mischief=lambda prompt, before: refused if " 7 cups" in prompt else worse(prompt, before)) as server:
-        monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.BUDGET", replace(BUDGET, attempts=1))
+        monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.RETRY", replace(RETRY, attempts=1))
         split = load(config, server.url, monkeypatch)
         assert split.left_out.startswith("3 of 31 texts")
         server.mischief = worse
@@ -142,7 +142,7 @@ def test_a_model_that_refuses_whatever_it_is_asked_decides_nothing(
 
 def test_how_far_it_is(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the beginning, at once where nobody answers, and at the end."""
-    monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.BUDGET", replace(BUDGET, wait_s=0.01))
+    monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.RETRY", replace(RETRY, wait_s=0.01))
     said: list[str] = []
     with (
         serving(mischief=lambda prompt, before: worse(prompt, before) if before else failure(500, "oops")) as server,
@@ -165,7 +165,7 @@ def test_rubbish_is_soon_found_out(
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         own = [f"--set=data.path={tmp_path}", "--set=data.prompt_column=text", f"--runs-dir={tmp_path / 'runs'}"]
         assert main(["train", "--task=ab-judge", "--set=task.corruptor=judge-a", "--plain", *own]) == 1
-        assert 60 <= len(server.asked) <= 27 * BUDGET.bad_answers
+        assert 60 <= len(server.asked) <= 27 * RETRY.bad_answers
         began = time.monotonic()
         with pytest.raises(SmolsumError, match="no usable answer to 20 questions in a row"):
             load(config, server.url, monkeypatch)
@@ -178,7 +178,7 @@ def test_rubbish_is_soon_found_out(
 def test_only_texts_that_nobody_would_change(config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The error is about the model, and not about rules that nobody asked for."""
     (tmp_path / "train.jsonl").write_text(json.dumps({"text": TEXTS[0]}) + "\n")
-    monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.BUDGET", replace(BUDGET, attempts=1))
+    monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.RETRY", replace(RETRY, attempts=1))
     with (
         serving(mischief=same) as server,
         pytest.raises(UsageError, match="judge-a refused it, or gave it back") as caught,
@@ -209,7 +209,7 @@ def test_an_endpoint_that_refuses_is_one_error(config: Config, monkeypatch: pyte
 
 def test_a_model_that_changes_nothing_is_one_error(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is given up after a while, with a remedy."""
-    monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.BUDGET", replace(BUDGET, attempts=1))
+    monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.RETRY", replace(RETRY, attempts=1))
     with (
         serving(mischief=same) as server,
         pytest.raises(SmolsumError, match="no usable answer to 20 questions") as caught,

@@ -17,7 +17,7 @@ from smolsum.errors import UnreachableError
 from smolsum.tasks import TASKS
 from smolsum.tasks.data import Example, generated_split
 from smolsum.tasks.doc_qa.documents import UNANSWERABLE, Question, QuestionSet
-from smolsum.tasks.doc_qa.reader_model import panels_of
+from smolsum.tasks.doc_qa.reader_model import clients_of
 from smolsum.tasks.doc_qa.task import score_answered, score_ranking
 from smolsum.types import Prompt, Rollout
 
@@ -30,7 +30,7 @@ def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[Ju
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with serving(mischief=brain) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        panels_of.cache_clear()
+        clients_of.cache_clear()
         yield server, config(reader="judge-a", grader="judge-b", wait_s=1.0, attempts=2, deadline_s=2.0)
 
 
