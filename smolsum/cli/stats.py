@@ -14,7 +14,7 @@ def stats(
         typer.Argument(
             metavar="SCORES",
             help="A run, an evaluation's folder or JSON Lines with an id and numbers. NAME=A,B,C counts as one "
-            "side: seeds of a configuration, runs of a strategy.",
+            "arm: seeds of a configuration, runs of a strategy.",
             show_default=False,
         ),
     ],
@@ -33,7 +33,7 @@ def stats(
         Literal["two-sided", "greater", "less"],
         typer.Option(help="Alternative hypothesis: B differs, is greater, is less."),
     ] = "two-sided",
-    matched: Annotated[bool, typer.Option("--matched", help="Pair the runs of both sides in the order given.")] = False,
+    matched: Annotated[bool, typer.Option("--matched", help="Pair the runs of both arms in the order given.")] = False,
     form: Annotated[
         Literal["table", "md", "csv", "json"], typer.Option("--format", help="How results are written.")
     ] = "table",
@@ -62,12 +62,12 @@ def stats(
         raise UsageError(f"{' and '.join(kinds)} are different questions", hint="ask them one at a time")
     if correlation and (matched or alternative != "two-sided"):
         raise UsageError(
-            "--correlation has no sides, so it takes no --matched and no --alternative", hint="leave them out"
+            "--correlation has no arms, so it takes no --matched and no --alternative", hint="leave them out"
         )
     if (not kinds or paired) and len(scores) != 2:
         raise UsageError(
             f"--paired compares two scores, not {len(scores)}",
-            hint="name A and B, or --vs-baseline A for many, or join the runs of one side with ','",
+            hint="name A and B, or --vs-baseline A for many, or join the runs of one arm with ','",
         )
 
     from smolsum.stats.compare import Options, against_baseline, correlations

@@ -62,12 +62,12 @@ class ConfigurationResult:
 def paired_values(
     column: str, a: Sequence[EvaluationResult], b: Sequence[EvaluationResult]
 ) -> tuple[Values, Values] | None:
-    """Returns a column of the scores of both sides (evaluations x examples), in the order of the examples of `a`; None
+    """Returns a column of the scores of both arms (evaluations x examples), in the order of the examples of `a`; None
     if an evaluation lacks it."""
     if not all(column in e.scores.metrics for e in (*a, *b)):
         return None
-    sides = [Arm("", tuple(e.scores for e in side)) for side in (a, b)]
-    before, after = (side.values(column, sides[0].ids) for side in sides)
+    arms = [Arm("", tuple(e.scores for e in arm)) for arm in (a, b)]
+    before, after = (arm.values(column, arms[0].ids) for arm in arms)
     return before, after
 
 

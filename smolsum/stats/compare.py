@@ -1,25 +1,17 @@
 """The comparisons of `smolsum stats`, each as a report of rows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from smolsum.stats.correlation import correlate
 from smolsum.stats.loading import Arm, check_comparable, shared_metrics
 from smolsum.stats.multiple_testing import benjamini_hochberg, count_tests, holm
-from smolsum.stats.paired import (
-    ALPHA,
-    CONFIDENCE,
-    POWER,
-    Alternative,
-    McNemar,
-    cross_checks,
-    mcnemar,
-    smallest_detectable,
-)
+from smolsum.stats.paired import ALPHA, CONFIDENCE, POWER, Alternative, cross_checks, mcnemar, smallest_detectable
 from smolsum.stats.render import Report, ResultSection, Row, figure
-from smolsum.stats.seeds import MixedResult, compare_runs
+from smolsum.stats.seeds import compare_runs
 
+_RESULT_COLUMNS = ("n", "missing", "mean_a", "mean_b", "delta", "ci_low", "ci_high", "t", "df", "p", "sd", "se", "d_z")
 _NOTE_TEXTS = {
     "identical": "a and b are equal in every pair",
     "constant": "every pair differs by the same amount",
@@ -42,25 +34,10 @@ class Options:
 def paired(a: Arm, b: Arm, options: Options) -> Report:
     """Returns b - a in every metric: the t-test and its checks."""
     check_comparable([a, b])
-    results, rows = [], []
-    for metric in shared_metrics([a, b], options.metrics):
-        values_a, values_b = (side.values(metric, a.ids) for side in (a, b))
-        found = compare_runs(values_a, values_b, alternative=options.alternative, matched=options.matched)
-        means = values_a.mean(axis=0), values_b.mean(axis=0)
-        checks = cross_checks(*means, alternative=options.alternative, seed=options.seed)
-        flips = mcnemar(*means, alternative=options.alternative)
-        results.append(found)
-        rows.append(
-            {
-                "metric": metric,
-                **_figures(found),
-                "wilcoxon_p": checks.wilcoxon_p,
-                "sign_flip_p": checks.sign_flip_p,
-                "bootstrap_low": checks.bootstrap_low,
-                "bootstrap_high": checks.bootstrap_high,
-                **_flips(flips),
-            }
-        )
+    rows = [
+        {"metric": metric, **_tests(metric, a, b, options, checked=True)}
+        for metric in shared_metrics([a, b], options.metrics)
+    ]
     _adjust(rows)
     several = len(a.members) + len(b.members) > 2
     sections = [
@@ -84,21 +61,18 @@ def paired(a: Arm, b: Arm, options: Options) -> Report:
     )
 
 
-def against_baseline(baseline: Arm, sides: Sequence[Arm], options: Options) -> Report:
+def against_baseline(baseline: Arm, arms: Sequence[Arm], options: Options) -> Report:
     """Returns each arm minus the baseline in every metric, p values adjusted over all of them."""
-    everyone = [baseline, *sides]
+    everyone = [baseline, *arms]
     check_comparable(everyone)
     metrics = shared_metrics(everyone, options.metrics)
-    rows: list[Row] = []
-    for metric in metrics:
-        values_a = baseline.values(metric, baseline.ids)
-        for side in sides:
-            values_b = side.values(metric, baseline.ids)
-            found = compare_runs(values_a, values_b, alternative=options.alternative, matched=options.matched)
-            flips = mcnemar(values_a.mean(axis=0), values_b.mean(axis=0), alternative=options.alternative)
-            rows.append({"metric": metric, "run": side.name, **_figures(found), **_flips(flips)})
+    rows = [
+        {"metric": metric, "run": arm.name, **_tests(metric, baseline, arm, options)}
+        for metric in metrics
+        for arm in arms
+    ]
     _adjust(rows)
-    several = any(len(side.members) > 1 for side in everyone)
+    several = any(len(arm.members) > 1 for arm in everyone)
     sections = []
     for metric in metrics:
         of_metric = [row for row in rows if row["metric"] == metric]
@@ -120,14 +94,11 @@ def against_baseline(baseline: Arm, sides: Sequence[Arm], options: Options) -> R
     )
 
 
-def correlations(sides: Sequence[Arm], options: Options) -> Report:
+def correlations(arms: Sequence[Arm], options: Options) -> Report:
     """Returns Pearson's r of every two metrics over all examples of all evaluations."""
-    members = [member for side in sides for member in side.members]
-    metrics = shared_metrics(sides, options.metrics)
-    rows: list[Row] = [
-        {"x": pair.x, "y": pair.y, "n": pair.n, "missing": pair.missing, "r": pair.r, "r_within": pair.r_within}
-        for pair in correlate([member.frame for member in members], metrics)
-    ]
+    members = [member for arm in arms for member in arm.members]
+    metrics = shared_metrics(arms, options.metrics)
+    rows = [asdict(pair) for pair in correlate([member.frame for member in members], metrics)]
     return Report(
         kind="correlations",
         head={"files": [str(member.path) for member in members]},
@@ -143,33 +114,22 @@ def correlations(sides: Sequence[Arm], options: Options) -> Report:
     )
 
 
-def _figures(found: MixedResult) -> Row:
+def _tests(metric: str, a: Arm, b: Arm, options: Options, *, checked: bool = False) -> Row:
+    """The tests of b - a in a metric, with the cross-checks if `checked`."""
+    values_a, values_b = (arm.values(metric, a.ids) for arm in (a, b))
+    found = compare_runs(values_a, values_b, alternative=options.alternative, matched=options.matched)
+    means = values_a.mean(axis=0), values_b.mean(axis=0)
+    flips = mcnemar(*means, alternative=options.alternative)
     result = found.result
     return {
-        "n": result.n,
-        "missing": result.missing,
-        "mean_a": result.mean_a,
-        "mean_b": result.mean_b,
-        "delta": result.delta,
-        "ci_low": result.ci_low,
-        "ci_high": result.ci_high,
-        "t": result.t,
-        "df": result.df,
-        "p": result.p,
-        "sd": result.sd,
-        "se": result.se,
-        "d_z": result.d_z,
+        **{name: getattr(result, name) for name in _RESULT_COLUMNS},
         "detectable": smallest_detectable(result.se, result.df, alternative=result.alternative),
         "p_these_runs": found.these_runs.p,
         "run_sd_a": found.run_sd_a,
         "run_sd_b": found.run_sd_b,
         "run_sd_delta": found.run_sd_delta,
         "note": result.note,
-    }
-
-
-def _flips(flips: McNemar | None) -> Row:
-    return {
+        **(asdict(cross_checks(*means, alternative=options.alternative, seed=options.seed)) if checked else {}),
         "gained": flips.gained if flips else None,
         "lost": flips.lost if flips else None,
         "mcnemar_p": flips.p if flips else None,
@@ -188,12 +148,13 @@ def _adjust(rows: Sequence[Row]) -> None:
         row |= {"p_holm": by_holm, "p_bh": by_bh}
 
 
-def _head(sides: Sequence[Arm], options: Options, rows: Sequence[Row]) -> dict[str, Any]:
+def _head(arms: Sequence[Arm], options: Options, rows: Sequence[Row]) -> dict[str, Any]:
     """What was compared and how, for the head of a report."""
-    first = sides[0].members[0]
+    first = arms[0].members[0]
+    a, *b = [{"name": arm.name, "files": [str(member.path) for member in arm.members]} for arm in arms]
     return {
-        "a": {"name": sides[0].name, "files": [str(member.path) for member in sides[0].members]},
-        "b": [{"name": side.name, "files": [str(member.path) for member in side.members]} for side in sides[1:]],
+        "a": a,
+        "b": b,
         "direction": "b - a",
         "examples": first.frame.height,
         **{key: first.origin.get(key) for key in ("split", "data", "judge")},
@@ -222,11 +183,11 @@ def _notes(options: Options, rows: Sequence[Row], several: bool) -> list[str]:
         "d_z: difference / sd of differences; min: the true difference found with 80 % power at 5 %",
     ]
     if any(row["missing"] for row in rows):
-        notes.append("missing: pairs left out of that metric alone, as a side has no finite value")
+        notes.append("missing: pairs left out of that metric alone, as an arm has no finite value")
     if several:
         notes.append(
-            "a side of several runs is its mean per example; t, p and the interval count runs and examples as samples; "
-            "'these runs' counts examples only. A side of one run cannot show how much its training varies"
+            "an arm of several runs is its mean per example; t, p and the interval count runs and examples as samples; "
+            "'these runs' counts examples only. An arm of one run cannot show how much its training varies"
         )
     return notes
 

@@ -75,15 +75,11 @@ def _interval(row: Row, low: str, high: str) -> str:
     return f"{figure(row[low])}, {figure(row[high])}"
 
 
-def _plain(value: object) -> str:
-    return str(value)
-
-
 _COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "metric": ("metric", _plain),
-    "run": ("run", _plain),
-    "x": ("metric", _plain),
-    "y": ("and", _plain),
+    "metric": ("metric", str),
+    "run": ("run", str),
+    "x": ("metric", str),
+    "y": ("and", str),
     "n": ("n", figure),
     "missing": ("missing", figure),
     "mean_a": ("a", figure),

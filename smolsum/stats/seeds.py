@@ -48,12 +48,12 @@ def compare_runs(
     if matched and len(a_SN) != len(b_SN):
         raise UsageError(
             f"matched runs come in pairs, not {len(a_SN)} against {len(b_SN)}",
-            hint="give both sides the same number of runs, in the same order",
+            hint="give both arms the same number of runs, in the same order",
         )
     kept = np.isfinite(a_SN).all(axis=0) & np.isfinite(b_SN).all(axis=0)
     a, b = a_SN[:, kept], b_SN[:, kept]
     these = ttest_of(a.mean(axis=0), b.mean(axis=0), int((~kept).sum()), alternative)
-    parts = [part for side in ([b - a] if matched else [a, b]) for part in _run_variance(side)]
+    parts = [part for arm in ([b - a] if matched else [a, b]) for part in _run_variance(arm)]
     result = _with_variance(these, parts) if parts else these
     paired_sd = _run_sd(b - a) if matched else math.nan
     return MixedResult(result, these, _run_sd(a), _run_sd(b), paired_sd)

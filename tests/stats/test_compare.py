@@ -1,4 +1,4 @@
-"""Many tests, several runs a side, and metrics against metrics."""
+"""Many tests, several runs in an arm, and metrics against metrics."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def scores(
 
 
 def test_one_run_a_side_is_the_plain_test() -> None:
-    """With a run on each side nothing is mixed."""
+    """With one run in each arm nothing is mixed."""
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(1, 30)), rng.normal(size=(1, 30))
     found = compare_runs(a, b, alternative="two-sided")
@@ -121,7 +121,7 @@ def test_matched_runs_cancel_what_they_share() -> None:
 
 
 def test_matched_runs_need_partners() -> None:
-    """Matching needs as many runs on both sides."""
+    """Matching needs as many runs in both arms."""
     with pytest.raises(UsageError, match="not 1 against 2"):
         compare_runs(np.zeros((1, 3)), np.ones((2, 3)), alternative="two-sided", matched=True)
 
