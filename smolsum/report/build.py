@@ -26,7 +26,7 @@ def build(inputs: ReportInputs) -> Page:
                 setup.signals_table(inputs, tuple(SIGNALS) if study else ()),
                 *([paper.configurations_table(inputs)] if study else []),
                 setup.settings_table(inputs),
-                *setup.stages_tables(inputs, signals=not study),
+                *setup.stage_settings_tables(inputs, signals=not study),
             ],
         ),
         (
@@ -45,7 +45,7 @@ def build(inputs: ReportInputs) -> Page:
                 *(paper.length_figures(inputs, results) if study else []),
                 scores.errors_table(inputs, results),
                 *training.error_figures(inputs),
-                *([paper.flips_table(inputs, results)] if study else training.stages_tables(inputs)),
+                *([paper.flips_table(inputs, results)] if study else training.stage_results_tables(inputs)),
             ],
         ),
         ("The judge", [judge.noise_table(inputs), *judge.reward_figures(results)] if inputs.criteria else []),

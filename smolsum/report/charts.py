@@ -40,15 +40,15 @@ class Plot:
     series: tuple[PlotSeries, ...]
 
 
-def panels(panels: Sequence[Plot], names: Sequence[str], *, x_title: str = "step") -> tuple[str, ...]:
+def panels(panels: Sequence[Plot], names: Sequence[str]) -> tuple[str, ...]:
     """Returns a drawing for each panel, with its own y axis, and one of their legend. `names` fixes the colours."""
-    return tuple(_svg(content, height, alt, PANEL) for content, height, alt in _pieces(panels, names, x_title))
+    return tuple(_svg(content, height, alt, PANEL) for content, height, alt in _pieces(panels, names))
 
 
-def lines(panels: Sequence[Plot], names: Sequence[str], *, alt: str, x_title: str = "step") -> str:
+def lines(panels: Sequence[Plot], names: Sequence[str], *, alt: str) -> str:
     """Returns the same in one drawing, two panels a row, for pages that cannot place them."""
     parts, y, row = [], 0.0, 0.0
-    for place, (content, height, _) in enumerate(_pieces(panels, names, x_title)):
+    for place, (content, height, _) in enumerate(_pieces(panels, names)):
         if place % 2 == 0:
             y, row = y + row, 0.0
         row = max(row, height)
@@ -56,10 +56,10 @@ def lines(panels: Sequence[Plot], names: Sequence[str], *, alt: str, x_title: st
     return _svg("".join(parts), y + row, alt, 2 * PANEL + 20)
 
 
-def _pieces(panels: Sequence[Plot], names: Sequence[str], x_title: str) -> list[tuple[str, float, str]]:
+def _pieces(panels: Sequence[Plot], names: Sequence[str]) -> list[tuple[str, float, str]]:
     """Content, height and alternative text of each panel, and of the legend."""
     height = 150.0
-    drawn = [_plot(panel, 0, 0, PANEL, height, names, dots=False, x_title=x_title) for panel in panels]
+    drawn = [_plot(panel, PANEL, height, names) for panel in panels]
     legend, tall = _legend(names, 2, PANEL)
     found = [(content, height + 20, panel.title) for content, panel in zip(drawn, panels, strict=True)]
     return [*found, (legend, tall + 8, f"Legend: {', '.join(names)}")]
@@ -74,7 +74,7 @@ def scatter(
         series = [replace(one, name=f"{place} {one.name}") for place, one in enumerate(series, start=1)]
     names = [one.name for one in series]
     panel = Plot(y_title, tuple(series))
-    drawn = _plot(panel, 0, 0, WIDTH, 280, names, dots=True, x_title=x_title, front=front)
+    drawn = _plot(panel, WIDTH, 280, names, dots=True, x_title=x_title, front=front)
     legend, tall = _legend(names, 312, WIDTH)
     return _svg(drawn + legend, 318 + tall, alt)
 
@@ -141,19 +141,18 @@ def spans(names: Sequence[str], values: Sequence[tuple[float, float, float]], *,
 
 def _plot(
     panel: Plot,
-    x0: float,
-    y0: float,
     width: float,
     height: float,
     names: Sequence[str],
     *,
-    dots: bool,
-    x_title: str,
+    dots: bool = False,
+    x_title: str = "",
     front: Sequence[tuple[float, float]] = (),
 ) -> str:
+    """The content of a plot, with lines; with `dots` as a scatter, which has a title of its x axis."""
     points = [point for one in panel.series for point in one.values if all(map(math.isfinite, point))]
-    parts = [_text(x0 + LEFT, y0 + 13, panel.title, "start", "title")]
-    left, right, top, bottom = x0 + LEFT, x0 + width - 6, y0 + TOP, y0 + height - BOTTOM
+    parts = [_text(LEFT, 13, panel.title, "start", "title")]
+    left, right, top, bottom = LEFT, width - 6, TOP, height - BOTTOM
     if not points:
         parts.append(_text((left + right) / 2, (top + bottom) / 2, "no values", "middle", "faint"))
         return "".join(parts)
@@ -174,7 +173,7 @@ def _plot(
         anchor = "end" if tick == x_ticks[-1] else "middle"
         parts.append(_text(x, bottom + 15, _tick(tick), anchor, "faint"))
     if dots:
-        parts.append(_text(right, y0 + height + 6, x_title, "end", "faint"))
+        parts.append(_text(right, height + 6, x_title, "end", "faint"))
     if front:
         steps = [place(*point) for point in front]
         path = f"M{steps[0][0]:.1f} {steps[0][1]:.1f}" + "".join(f"V{y:.1f}H{x:.1f}" for x, y in steps[1:])
@@ -225,12 +224,12 @@ def _meet(one: Box, other: Box) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Returns at least two round numbers from at or below `low` to at or above `high`."""
+def ticks(low: float, high: float) -> list[float]:
+    """Returns at least two round numbers, about four steps, from at or below `low` to at or above `high`."""
     if high - low < 1e-12 * max(1.0, abs(high)):
         pad = abs(high) * 0.1
         low, high = (low - pad, high + pad) if pad else (0.0, 1.0)
-    raw = (high - low) / (most - 1)
+    raw = (high - low) / 4
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * unit for unit in (1, 2, 2.5, 5, 10) if power * unit >= raw * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)

@@ -3,20 +3,19 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from smolsum.config.study import LENGTH_ONLY, PREFIX, REWARD_CONFIGURATIONS
-from smolsum.files import digest
 from smolsum.report.collect import EvaluationResult, ReportInputs, TrainedRun
-from smolsum.report.document import Cell, number
-from smolsum.stats.loading import Arm
+from smolsum.report.document import Cell, number, p_value, plain
+from smolsum.stats.loading import Arm, group_seeds
 from smolsum.stats.multiple_testing import holm
 from smolsum.stats.paired import McNemar, mcnemar
 from smolsum.stats.seeds import MixedResult, compare_runs
-from smolsum.types import COMPOSITE
+from smolsum.types import COMPOSITE, PASSED
 
 Values: TypeAlias = NDArray[np.float64]
 
@@ -71,13 +70,24 @@ def paired_values(
     return before, after
 
 
+def count_flips(column: str, before: EvaluationResult, after: EvaluationResult) -> McNemar | None:
+    """Returns McNemar's test of a column of yes and no; None if an evaluation lacks it or has other values."""
+    pair = paired_values(column, [before], [after])
+    return mcnemar(pair[0][0], pair[1][0], alternative="two-sided") if pair else None
+
+
+def flip_cells(flips: McNemar) -> tuple[Cell, Cell, Cell]:
+    """Returns cells for the examples gained, those lost, and p."""
+    return number(flips.gained, plain(0)), number(flips.lost, plain(0)), number(flips.p, p_value)
+
+
 def baseline_of(inputs: ReportInputs, model: str) -> ConfigurationResult | None:
     """Returns the length-only checkpoint that a model's configurations are compared with: a run (with all its seeds),
     or else the evaluation of a fine-tuned run between its stages. Of several, the first that was judged."""
     runs = [run for run in inputs.trained if run.model == model]
     found: list[tuple[tuple[EvaluationResult, ...], tuple[TrainedRun, ...]]] = [
         (tuple(run.last for run in group), tuple(group))
-        for group in _by_seeds([run for run in runs if run.strategy == LENGTH_ONLY])
+        for group in group_seeds((run, run.config) for run in runs if run.strategy == LENGTH_ONLY)
     ]
     found += [((between,), (run,)) for run in runs if (between := run.after_length) is not None]
     if not found:
@@ -94,7 +104,8 @@ def configuration_results(inputs: ReportInputs) -> list[ConfigurationResult]:
     used = {
         run.paths.root for one in baselines.values() if one and one.runs[0].strategy == LENGTH_ONLY for run in one.runs
     }
-    found = [_result(group) for group in _by_seeds([run for run in inputs.trained if run.paths.root not in used])]
+    others = [(run, run.config) for run in inputs.trained if run.paths.root not in used]
+    found = [_result(group) for group in group_seeds(others)]
     names = [(one.model, one.name) for one in found]
     found = [
         replace(one, name=f"{one.name} · {one.runs[0].name}")
@@ -128,27 +139,6 @@ def _result(group: Sequence[TrainedRun]) -> ConfigurationResult:
 def _tested(one: ConfigurationResult, baseline: ConfigurationResult | None) -> ConfigurationResult:
     if baseline is None:
         return one
-    flips = None
     single = len(one.evaluations) == len(baseline.evaluations) == 1
-    if single and (pair := paired_values("passed", baseline.evaluations, one.evaluations)) is not None:
-        flips = mcnemar(pair[0][0], pair[1][0], alternative="two-sided")
+    flips = count_flips(PASSED, baseline.first, one.first) if single else None
     return replace(one, test=compare(baseline, one), flips=flips)
-
-
-def _by_seeds(runs: Sequence[TrainedRun]) -> list[list[TrainedRun]]:
-    """Groups of runs that differ only in their seed; runs of which two have the same seed stay apart."""
-    groups: dict[str, list[TrainedRun]] = {}
-    for run in runs:
-        groups.setdefault(_settings(run), []).append(run)
-    distinct: list[list[TrainedRun]] = []
-    for group in groups.values():
-        seeds = {run.config.get("train", {}).get("seed") for run in group}
-        distinct += [group] if len(seeds) == len(group) else [[run] for run in group]
-    return distinct
-
-
-def _settings(run: TrainedRun) -> str:
-    """A digest of all settings except name, place and seed: equal for seeds of one configuration."""
-    settings: dict[str, Any] = {key: value for key, value in run.config.items() if key != "run"}
-    settings["train"] = {key: value for key, value in settings.get("train", {}).items() if key != "seed"}
-    return digest(settings)

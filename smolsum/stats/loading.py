@@ -4,10 +4,10 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from smolsum import console
 from smolsum.errors import SmolsumError, UsageError, nearest
-from smolsum.files import json_lines
+from smolsum.files import digest, json_lines
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import has_scores, parse, read_object, read_summary
 from smolsum.runs.records import SCORES, Score, Summary
 from smolsum.stats.paired import LARGEST
 
+T = TypeVar("T")
 ORIGIN = ("split", "data", "judge", "task")
 """what must be the same in all that is compared; a scores file states it in each line or in its summary. `task` is the
 settings of the task without those of the prompt: which prompt is better is a fair question."""
@@ -138,20 +139,31 @@ def combine_seeds(arms: Sequence[Arm]) -> list[Arm]:
 
     Runs with the same seed stay apart, since the second adds nothing. What was combined is said on stderr.
     """
-    groups: dict[str, list[tuple[Arm, Any]]] = {}
-    for number, arm in enumerate(arms):
-        settings, seed = _settings_and_seed(arm) or (f"alone {number}", None)
-        groups.setdefault(settings, []).append((arm, seed))
     combined = []
-    for group in groups.values():
-        alike = [arm for arm, _ in group]
-        if len(group) == 1 or len({seed for _, seed in group}) < len(group):
+    for alike in group_seeds([(arm, _config_of(arm)) for arm in arms]):
+        if len(alike) == 1:
             combined += alike
             continue
         together = Arm(f"{alike[0].name} x{len(alike)}", tuple(arm.members[0] for arm in alike))
         console.narrate(f"{together.name}: seeds of one configuration: {', '.join(arm.name for arm in alike)}")
         combined.append(together)
     return combined
+
+
+def group_seeds(items: Iterable[tuple[T, Mapping[str, Any] | None]]) -> list[list[T]]:
+    """Returns the items in groups whose configurations differ only in name, place and seed. Items without a
+    configuration, and those of a group in which a seed occurs twice, stay alone."""
+    groups: dict[str, list[tuple[T, Any]]] = {}
+    for number, (item, config) in enumerate(items):
+        settings = {key: value for key, value in (config or {"alone": number}).items() if key != "run"}
+        train = dict(settings.get("train", {}))
+        seed = train.pop("seed", None)
+        groups.setdefault(digest(settings | {"train": train}), []).append((item, seed))
+    found = []
+    for group in groups.values():
+        alike = [item for item, _ in group]
+        found += [alike] if len({seed for _, seed in group}) == len(group) else [[item] for item in alike]
+    return found
 
 
 def check_comparable(arms: Sequence[Arm]) -> None:
@@ -326,17 +338,13 @@ def _files(arm: Arm) -> frozenset[Path]:
     return frozenset(member.path.resolve() for member in arm.members)
 
 
-def _settings_and_seed(arm: Arm) -> tuple[str, Any] | None:
-    """Settings without name and seed together with the evaluation's name, equal for seeds of one configuration, and
-    the seed; None if the arm is not the evaluation of a run."""
+def _config_of(arm: Arm) -> Mapping[str, Any] | None:
+    """The configuration of a run with the name of its evaluation; None if the arm is not one evaluation of a run."""
     evaluations = arm.members[0].path.resolve().parent.parent
     run = RunPaths(evaluations.parent)
     if len(arm.members) > 1 or run.evaluations != evaluations or not run.config.exists():
         return None
     try:
-        settings = {key: value for key, value in read_object(run.config).items() if key != "run"}
+        return read_object(run.config) | {"evaluation": arm.members[0].path.parent.name}
     except SmolsumError as error:
         raise UsageError(error.message, hint=error.hint) from error
-    train = dict(settings.pop("train", {}))
-    seed = train.pop("seed", None)
-    return f"{arm.members[0].path.parent.name} {settings} {train}", seed

@@ -35,13 +35,13 @@ from smolsum.report.document import (
     test_cells,
     words,
 )
-from smolsum.report.results import ConfigurationResult, baseline_of, compare, paired_values
+from smolsum.report.results import ConfigurationResult, baseline_of, compare, flip_cells, paired_values
 from smolsum.report.sections.scores import ERRORS
 from smolsum.stats.correlation import correlate
 from smolsum.stats.paired import ALPHA
 from smolsum.stats.seeds import compare_runs
 from smolsum.tasks.text_metrics import PERCENTILES
-from smolsum.types import COMPOSITE, PASS_RATE
+from smolsum.types import COMPOSITE, PASS_RATE, PASSED
 
 VARIANTS = ("50-words", "64-tokens")
 """the prompts of the study's baselines (Table 4)"""
@@ -164,12 +164,9 @@ def result_tables(inputs: ReportInputs, results: Sequence[ConfigurationResult]) 
     tables: list[Table] = []
     for place, (model, strategy) in enumerate((m, s) for m in inputs.models for s in STRATEGIES):
         label = str(10 + place) if place < 4 else f"S{12 + place}"  # S1 to S15 are other tables
-        found = [one for one in results if (one.model, one.strategy) == (model, strategy)]
-        baseline = baseline_of(inputs, model)
-        tables += [
-            _results(label, inputs, model, strategy, baseline, found),
-            _lengths(f"{label}a", inputs, model, strategy, baseline, found),
-        ]
+        mine = [one for one in results if (one.model, one.strategy) == (model, strategy)]
+        tables.append(_results(label, inputs, model, strategy, mine))
+        tables.append(_lengths(f"{label}a", inputs, model, strategy, mine))
     if others := [one for one in results if one.strategy not in STRATEGIES]:
         rows = [
             (words(one.model), words(one.name), *_judged(inputs, one), *_tested(inputs, one, baseline))
@@ -182,14 +179,9 @@ def result_tables(inputs: ReportInputs, results: Sequence[ConfigurationResult]) 
     return [*tables, _strategies_table(inputs, results)]
 
 
-def _results(
-    label: str,
-    inputs: ReportInputs,
-    model: str,
-    strategy: str,
-    baseline: ConfigurationResult | None,
-    found: Sequence[ConfigurationResult],
-) -> Table:
+def _results(label: str, inputs: ReportInputs, model: str, strategy: str, mine: Sequence[ConfigurationResult]) -> Table:
+    """The judged scores of a model's configurations of a strategy, each tested against the baseline."""
+    baseline = baseline_of(inputs, model)
     columns = ("Reward Configuration", *_JUDGED, *_TESTED)
     name, untested = "length-only (GRPO baseline)", [DASH] * len(_TESTED)
     if baseline is None:
@@ -197,13 +189,13 @@ def _results(
         rows: list[tuple[Cell, ...]] = [(words(name), *[blank] * len(_JUDGED), *untested)]
     else:
         rows = [(words(name + baseline.seeds), *_judged(inputs, baseline), *untested)]
-    rows += [(words(one.name), *_judged(inputs, one), *_tested(inputs, one, baseline)) for one in found]
-    rows += _not_run(inputs, model, strategy, found, len(columns))
+    rows += [(words(one.name), *_judged(inputs, one), *_tested(inputs, one, baseline)) for one in mine]
+    rows += _not_run(inputs, model, strategy, mine, len(columns))
     notes = [
         f"Sig: two-sided paired t-test against the length-only baseline on the average, {_ALPHA_SIGN} = {ALPHA}; "
         "p (Holm) is adjusted over all comparisons with a baseline in this report."
     ]
-    tests = [(one, one.test.result) for one in found if one.test]
+    tests = [(one, one.test.result) for one in mine if one.test]
     if averages := {one.name: average for one, _ in tests if (average := one.metric(COMPOSITE)) is not None}:
         best = max(averages, key=lambda name: averages[name])
         significant = sum(result.p < ALPHA for _, result in tests)
@@ -214,26 +206,21 @@ def _results(
         )
     if missing := [f"{one.name} {result.missing}" for one, result in tests if result.missing]:
         notes.append(f"Pairs left out for want of a score: {', '.join(missing)}.")
-    if any(one.seeds for one in [*found, *([baseline] if baseline else [])]):
+    if any(one.seeds for one in [*mine, *([baseline] if baseline else [])]):
         notes.append("xN: N seeds; their mean per example is compared, and t counts seeds and examples as samples.")
     return Table(label, f"{model} - {STRATEGIES[strategy]}", columns, mark_best(rows, range(1, 7)), tuple(notes))
 
 
-def _lengths(
-    label: str,
-    inputs: ReportInputs,
-    model: str,
-    strategy: str,
-    baseline: ConfigurationResult | None,
-    found: Sequence[ConfigurationResult],
-) -> Table:
+def _lengths(label: str, inputs: ReportInputs, model: str, strategy: str, mine: Sequence[ConfigurationResult]) -> Table:
+    """The lengths of the completions of a model's configurations of a strategy."""
+    baseline = baseline_of(inputs, model)
     target, tolerance = _target_of(inputs)
     columns = ("Reward Configuration", *(head for head, _, _ in LENGTHS), f"Within ±{tolerance} of {target}")
-    rows = [_length_row(one.name, one) for one in found]
+    rows = [_length_row(one.name, one) for one in mine]
     # the study shows the baseline's lengths only with the joint strategy, where they are comparable
     if baseline is not None and strategy == INCLUDED:
         rows.insert(0, _length_row(f"length-only (baseline){baseline.seeds}", baseline))
-    rows += _not_run(inputs, model, strategy, found, len(columns))
+    rows += _not_run(inputs, model, strategy, mine, len(columns))
     within = f"{target - tolerance}-{target + tolerance}"
     note = f"Without the end-of-sequence token; within: {within}, per cent rounded down."
     return Table(label, f"Output tokens, {model} - {STRATEGIES[strategy]}", columns, tuple(rows), (note,))
@@ -280,12 +267,12 @@ def _tested(inputs: ReportInputs, one: ConfigurationResult, baseline: Configurat
 
 
 def _not_run(
-    inputs: ReportInputs, model: str, strategy: str, found: Sequence[ConfigurationResult], width: int
+    inputs: ReportInputs, model: str, strategy: str, mine: Sequence[ConfigurationResult], width: int
 ) -> list[tuple[Cell, ...]]:
     """A row for each of the study's rewards without a run, with the command that trains it."""
     rows = []
     for reward in REWARD_CONFIGURATIONS:
-        if reward not in {one.reward for one in found}:
+        if reward not in {one.reward for one in mine}:
             blank = _not_here(inputs, [model], strategy, reward)
             rest = blank if blank.command else DASH
             rows.append((words(PREFIX[strategy] + reward), blank, *[rest] * (width - 2)))
@@ -367,7 +354,7 @@ def flips_table(inputs: ReportInputs, results: Sequence[ConfigurationResult]) ->
             rows.append((*head, *[empty(judge_command(inputs, one.first))] * 4))
             continue
         assert baseline is not None
-        pair = paired_values("passed", baseline.evaluations, one.evaluations)
+        pair = paired_values(PASSED, baseline.evaluations, one.evaluations)
         assert pair is not None
         ids = baseline.first.scores.frame["id"]
         changes = []
@@ -375,8 +362,7 @@ def flips_table(inputs: ReportInputs, results: Sequence[ConfigurationResult]) ->
             names = [str(key) for key, was, now in zip(ids, pair[0][0], pair[1][0], strict=True) if now - was == by]
             if names:
                 changes.append(f"{what} {', '.join(names[:3])}{'…' if len(names) > 3 else ''}")
-        counts = (number(one.flips.gained, plain(0)), number(one.flips.lost, plain(0)), number(one.flips.p, p_value))
-        rows.append((*head, *counts, words("; ".join(changes)) if changes else DASH))
+        rows.append((*head, *flip_cells(one.flips), words("; ".join(changes)) if changes else DASH))
     columns = ("Model", "Configuration", "Rescued", "Regressed", "p (McNemar)", "Which")
     note = "Rescued: passes most rounds now and did not with the length-only baseline; regressed: the reverse."
     return Table("S5", "Rescued and regressed examples", columns, tuple(rows), (note,))

@@ -199,7 +199,7 @@ def _source(run: TrainedRun, key: str) -> CellSource:
     return CellSource(run.paths.config, f"stages.{stage}.{own}" if own in run.config["stages"][stage] else key)
 
 
-def stages_tables(inputs: ReportInputs, *, signals: bool = True) -> list[Table]:
+def stage_settings_tables(inputs: ReportInputs, *, signals: bool = True) -> list[Table]:
     """Returns Table 9b: the stages of every run that has several. Without `signals`, only of runs whose stages differ
     in more than their signals."""
     staged = [run for run in inputs.trained if _differ(run.config, signals=signals)]

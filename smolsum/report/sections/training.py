@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from smolsum.report import charts
-from smolsum.report.collect import EvaluationResult, ReportInputs, TrainedRun
+from smolsum.report.collect import ReportInputs, TrainedRun
 from smolsum.report.commands import judge_command
 from smolsum.report.document import (
     DASH,
@@ -25,11 +25,11 @@ from smolsum.report.document import (
     test_cells,
     words,
 )
-from smolsum.report.results import paired_values
+from smolsum.report.results import count_flips, flip_cells, paired_values
 from smolsum.report.sections.scores import ERRORS
 from smolsum.runs.records import SUMMARY
 from smolsum.stats.multiple_testing import holm
-from smolsum.stats.paired import ALPHA, McNemar, mcnemar
+from smolsum.stats.paired import ALPHA
 from smolsum.stats.seeds import MixedResult, compare_runs
 from smolsum.types import PASSED
 
@@ -84,8 +84,8 @@ def change_tables(inputs: ReportInputs) -> list[Table]:
     changes: list[tuple[Cell, ...]] = []
     for run, test, p in zip(inputs.trained, tests, adjusted, strict=True):
         head = (words(run.model), words(run.name))
-        if run.first is not None and (flips := _flips(run.first, run.last)) is not None:
-            changes.append((*head, *_counts(flips)))
+        if run.first is not None and (flips := count_flips(PASSED, run.first, run.last)) is not None:
+            changes.append((*head, *flip_cells(flips)))
         if test is None:
             rows.append((*head, *[empty(judge_command(inputs, run.last))] * 8))
             continue
@@ -118,7 +118,7 @@ def _before_and_after(run: TrainedRun, score: str) -> MixedResult | None:
     if run.first is None or (pair := paired_values(score, [run.first], [run.last])) is None:
         return None
     found = compare_runs(*pair, alternative="two-sided")
-    flips = mcnemar(pair[0][0], pair[1][0], alternative="two-sided")
+    flips = count_flips(score, run.first, run.last)
     return found if flips is None else replace(found, result=replace(found.result, t=math.nan, p=flips.p, note=""))
 
 
@@ -127,16 +127,7 @@ def _test_name(test: MixedResult) -> str:
     return "McNemar's exact test" if math.isnan(test.result.t) and not test.result.note else "paired t-test"
 
 
-def _flips(before: EvaluationResult, after: EvaluationResult) -> McNemar | None:
-    pair = paired_values(PASSED, [before], [after])
-    return mcnemar(pair[0][0], pair[1][0], alternative="two-sided") if pair else None
-
-
-def _counts(flips: McNemar) -> tuple[Cell, Cell, Cell]:
-    return number(flips.gained, plain(0)), number(flips.lost, plain(0)), number(flips.p, p_value)
-
-
-def stages_tables(inputs: ReportInputs) -> list[Table]:
+def stage_results_tables(inputs: ReportInputs) -> list[Table]:
     """Returns Table S14: each run at its start and after every stage, with the share of right examples, which of them
     the stages rescued and regressed since the start, and the errors. Nothing for tasks without right and wrong."""
     runs = [run for run in inputs.trained if all(e.metric(PASSED) is not None for e in run.evaluations)]
@@ -151,8 +142,8 @@ def stages_tables(inputs: ReportInputs) -> list[Table]:
     )
     rows = []
     for run, e in evaluations:
-        flips = None if e is run.evaluations[0] else _flips(run.evaluations[0], e)
-        counts = _counts(flips) if flips else (words(""),) * 3
+        flips = None if e is run.evaluations[0] else count_flips(PASSED, run.evaluations[0], e)
+        counts = flip_cells(flips) if flips else (words(""),) * 3
         shares = (e.cell(key, percent, e.command) for key in errors)
         rows.append((words(run.name), words(e.folder.name), e.cell(PASSED, percent), *counts, *shares))
     titles = [sentence(key.removeprefix(ERRORS)) for key in errors]
