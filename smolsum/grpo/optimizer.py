@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,7 +53,7 @@ class Optimizer:
         }[config.precision]
         self.m = {name: mx.zeros(p.shape, first or p.dtype) for name, p in served.items()}
         self.v = {name: mx.zeros(p.shape, second or p.dtype) for name, p in served.items()}
-        self._step = compiled_step(config)
+        self._step = mx.compile(partial(_step, config))  # fused into one pass over the arrays where MLX can compile
         self.masters = {name: p.astype(mx.float32) for name, p in served.items() if config.precision == "masters"}
 
     def step(self, model: nn.Module, gradients: dict[str, Any], rate: float) -> dict[str, float]:
@@ -83,7 +83,7 @@ class Optimizer:
 
         def work(part: tuple[str, slice]) -> UpdatedParameter:
             name, rows = part
-            return self._stepped(name, rows, served[name], flat[name], shared)
+            return self._updated(name, rows, served[name], flat[name], shared)
 
         for (name, rows), done in zip(parts, map_over_streams(work, parts), strict=True):
             changed, shown, intended = (
@@ -118,18 +118,17 @@ class Optimizer:
 
         return mx.sqrt(sum(map_over_streams(squares, gradients.values())))
 
-    def _stepped(
+    def _updated(
         self, name: str, rows: slice, served: mx.array, gradient: mx.array, shared: StepScalars
     ) -> UpdatedParameter:
-        """The step for some rows of a tensor."""
+        """Some rows of a tensor after the step."""
         old = served[rows]
         weights = self.masters[name][rows] if self.masters else old
         noise = []
         if self.config.precision == "stochastic":
             noise = [random_bits(old.shape, self.seed, self.steps, name, rows.start)]
-        return self._step(
-            old, weights, self.m[name][rows], self.v[name][rows], self._own(gradient[rows]), shared, *noise
-        )
+        m, v = self.m[name][rows], self.v[name][rows]
+        return UpdatedParameter(*self._step(old, weights, m, v, self._own(gradient[rows]), shared, *noise))
 
     def save(self, path: Path) -> None:
         """Write moments, step count and masters to a safetensors file."""
@@ -221,12 +220,6 @@ class UpdatedParameter(NamedTuple):
     """<u, d>: u the update before any rounding, d the change of the model's weights"""
     intended: mx.array
     """<u, u>"""
-
-
-def compiled_step(config: OptimizerConfig) -> Callable[..., UpdatedParameter]:
-    """`_step` under these settings, fused into one pass over the arrays where MLX can compile."""
-    run = mx.compile(partial(_step, config))
-    return lambda *arrays: UpdatedParameter(*run(*arrays))
 
 
 def _step(

@@ -14,22 +14,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map
 
-from smolsum.policy.logprobs import (
-    Cache,
-    State,
-    arrays,
-    branch_hidden,
-    can_share_prefix,
-    embedded,
-    empty_like,
-    fill,
-    padded,
-    prefix_state,
-    prompt_work,
-    recomputed,
-    repeated_hidden,
-    scored,
-)
+from smolsum.policy import logprobs
 
 S = TypeVar("S")
 Metrics: TypeAlias = dict[str, mx.array]
@@ -79,35 +64,35 @@ def group_value_and_grad(
     by layer, and only the sums stay. `rows=None` takes all rollouts at once, spread over `streams`, and leaves the
     evaluation to the caller.
     """
-    completion_GT, mask_GT = padded(completions_ids)
-    shared = chunking.shared_prefix and can_share_prefix(model)
+    completion_GT, mask_GT = logprobs.padded(completions_ids)
+    shared = chunking.shared_prefix and logprobs.can_share_prefix(model)
     kept = model.trainable_parameters()
 
     def own() -> Any:
         """The weights in a separate tree: where a function raises, MLX leaves its tracers in the tree it was given."""
         return tree_map(lambda p: p, kept)
 
-    def prompt(weights: Any, embeddings: mx.array | None = None) -> State:
+    def prompt(weights: Any, embeddings: mx.array | None = None) -> logprobs.State:
         model.update(weights)
-        return prefix_state(model, prompt_ids, embeddings) if shared else []
+        return logprobs.prefix_state(model, prompt_ids, embeddings) if shared else []
 
     def branches(
-        weights: Any, state: State, chunk: slice, embeddings_GTD: mx.array | None = None
+        weights: Any, state: logprobs.State, chunk: slice, embeddings_GTD: mx.array | None = None
     ) -> tuple[mx.array, Metrics]:
         model.update(weights)
         completion, mask = completion_GT[chunk], mask_GT[chunk]
         if shared:
             own_embeddings = None if embeddings_GTD is None else embeddings_GTD[chunk]
-            hidden = branch_hidden(model, state, prompt_ids[-1], completion, own_embeddings)
+            hidden = logprobs.branch_hidden(model, state, prompt_ids[-1], completion, own_embeddings)
         else:
-            hidden = repeated_hidden(model, prompt_ids, completion)
-        return loss(*scored(model, hidden, completion, mask, temperature, chunking.logits), mask, chunk)
+            hidden = logprobs.repeated_hidden(model, prompt_ids, completion)
+        return loss(*logprobs.scored(model, hidden, completion, mask, temperature, chunking.logits), mask, chunk)
 
     def whole(weights: Any) -> tuple[mx.array, Metrics]:
         model.update(weights)
-        before, after = (embedded(model, prompt_ids, completion_GT) if shared else None) or (None, None)
+        before, after = (logprobs.embedded(model, prompt_ids, completion_GT) if shared else None) or (None, None)
         state, parts = prompt(weights, before), []
-        ahead = prompt_work(model, len(prompt_ids), mask_GT.shape[1]) if shared else 0.0
+        ahead = logprobs.prompt_work(model, len(prompt_ids), mask_GT.shape[1]) if shared else 0.0
         for stream, chunk in _shares(len(mask_GT), ahead, streams or [None]):
             with mx.stream(stream) if stream else nullcontext():
                 parts.append(branches(weights, state, chunk, after))
@@ -137,8 +122,8 @@ def _shares(group: int, ahead: float, streams: Sequence[S]) -> Iterator[tuple[S,
 
 
 def _in_chunks(
-    prompt: Callable[[Any], State],
-    branches: Callable[[Any, State, slice], tuple[mx.array, Metrics]],
+    prompt: Callable[[Any], logprobs.State],
+    branches: Callable[[Any, logprobs.State, slice], tuple[mx.array, Metrics]],
     own: Callable[[], Any],
     both: Callable[[tuple[mx.array, Metrics], tuple[mx.array, Metrics]], tuple[mx.array, Metrics]],
     rows: Sequence[slice],
@@ -205,17 +190,17 @@ def checkpointed(model: nn.Module) -> Iterator[None]:
 def _recomputing(kind: type[nn.Module]) -> type[nn.Module]:
     """The layer's class, with a call that recomputes."""
 
-    def call(self: nn.Module, x: mx.array, mask: Any = None, cache: Cache | None = None) -> Any:
+    def call(self: nn.Module, x: mx.array, mask: Any = None, cache: logprobs.Cache | None = None) -> Any:
         def layer(twin: nn.Module, x: mx.array, before: list[mx.array]) -> tuple[Any, list[mx.array]]:
             if cache is None:
                 return kind.__call__(twin, x, mask, None), []
-            memory = empty_like(cache)
-            fill(memory, before)
-            return kind.__call__(twin, x, mask, memory), arrays(memory)
+            memory = logprobs.empty_like(cache)
+            logprobs.fill(memory, before)
+            return kind.__call__(twin, x, mask, memory), logprobs.arrays(memory)
 
-        out, after = recomputed(self, layer)(x, [] if cache is None else arrays(cache))
+        out, after = logprobs.recomputed(self, layer)(x, [] if cache is None else logprobs.arrays(cache))
         if cache is not None:
-            fill(cache, after)
+            logprobs.fill(cache, after)
         return out
 
     return type(kind.__name__, (kind,), {"__call__": call})

@@ -76,7 +76,7 @@ def scored(
 ) -> tuple[mx.array, mx.array]:
     """Log-probs and entropies (G, T) float32 of the tokens, given the trunk's outputs; 0 outside of the mask."""
     tokens = completion_GT.reshape(-1)
-    both = token_logprobs_and_entropy(model, _rows(hidden_GTD), tokens, temperature, chunk_logits=chunk_logits)
+    both = _score_tokens(model, _rows(hidden_GTD), tokens, temperature, chunk_logits, entropy=True)
     logp, entropy = (x.reshape(mask_GT.shape) * mask_GT for x in both)
     return logp, entropy
 
@@ -235,24 +235,10 @@ def token_logprobs(
 ) -> mx.array:
     """Log-probs (N,) float32 of the targets given the trunk's outputs, at most `chunk_logits` logits at a time
     (None: all at once)."""
-    (logp,) = _in_chunks(model, hidden_ND, target_N, temperature, chunk_logits, entropy=False)
-    return logp
+    return _score_tokens(model, hidden_ND, target_N, temperature, chunk_logits, entropy=False)[0]
 
 
-def token_logprobs_and_entropy(
-    model: nn.Module,
-    hidden_ND: mx.array,
-    target_N: mx.array,
-    temperature: float,
-    *,
-    chunk_logits: int | None = CHUNK_LOGITS,
-) -> tuple[mx.array, mx.array]:
-    """`token_logprobs`, and the entropy (N,) float32 in nats of the distribution at `temperature`, without gradient."""
-    logp, entropy = _in_chunks(model, hidden_ND, target_N, temperature, chunk_logits, entropy=True)
-    return logp, entropy
-
-
-def _in_chunks(
+def _score_tokens(
     model: nn.Module,
     hidden_ND: mx.array,
     target_N: mx.array,
@@ -261,7 +247,8 @@ def _in_chunks(
     *,
     entropy: bool,
 ) -> list[mx.array]:
-    """Log-probs (N,) and, with `entropy`, entropies (N,)."""
+    """`token_logprobs` and, with `entropy`, the entropies (N,) float32 in nats of the distributions at `temperature`,
+    without gradient."""
     project = head(model)
 
     def part(module: nn.Module, hidden: mx.array, target: mx.array) -> list[mx.array]:

@@ -38,7 +38,7 @@ def add_adapters(model: nn.Module, lora: LoraConfig, *, dtype: mx.Dtype, seed: i
             hint=f"--set lora.layers={len(model.layers)}, or 0 for all",
         )
     chosen = _projections(model, lora)
-    most = min(_width(module) for module in chosen.values())
+    most = min(_width(module) for module in chosen)
     if not 1 <= lora.rank <= most:
         raise UsageError(
             f"lora.rank = {lora.rank} does not fit: the narrowest of the adapted layers takes 1 to {most}",
@@ -97,20 +97,20 @@ def _keys(lora: LoraConfig) -> list[str]:
     return [key.strip() for key in lora.keys.split(",") if key.strip()]
 
 
-def _projections(model: nn.Module, lora: LoraConfig) -> dict[str, nn.Module]:
-    """The modules that get adapters, by place; UsageError for a key that matches none of them."""
-    found = {
-        (n, name): module
-        for n, layer in enumerate(model.layers[-lora.layers :])
+def _projections(model: nn.Module, lora: LoraConfig) -> list[nn.Module]:
+    """The modules that get adapters; UsageError for a key that matches none of them."""
+    found = [
+        (name, module)
+        for layer in model.layers[-lora.layers :]
         for name, module in layer.named_modules()
         if isinstance(module, nn.Linear | nn.QuantizedLinear)
-    }
-    names = dict.fromkeys(name for _, name in found)
+    ]
+    names = dict.fromkeys(name for name, _ in found)
     for key in _keys(lora):
         if key not in names:
             raise UsageError(f"lora.keys: no layer has a projection {key!r}", hint=nearest(key, names))
     wanted = _keys(lora) or names
-    return {f"{n}.{name}": module for (n, name), module in found.items() if name in wanted}
+    return [module for name, module in found if name in wanted]
 
 
 def _width(linear: nn.Module) -> int:

@@ -7,29 +7,22 @@ Every rank must make the same calls in the same order. Arrays travel through `mx
 import functools
 import json
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar
 
 import mlx.core as mx
-import mlx.nn as nn
 from mlx.utils import tree_map
 
 T = TypeVar("T")
 
 
-class _Group(Protocol):
-    def rank(self) -> int: ...
-
-    def size(self) -> int: ...
-
-
 @functools.cache
-def _group() -> _Group:
-    return cast(_Group, mx.distributed.init())
+def _group() -> Any:
+    return mx.distributed.init()
 
 
 def rank() -> int:
     """This process's number, from 0."""
-    return _group().rank()
+    return int(_group().rank())
 
 
 def leads() -> bool:
@@ -39,7 +32,7 @@ def leads() -> bool:
 
 def alone() -> bool:
     """Whether this process trains by itself."""
-    return _group().size() == 1
+    return bool(_group().size() == 1)
 
 
 def share(items: Sequence[T]) -> list[T]:
@@ -75,12 +68,6 @@ def _extreme(tree: Any, of: Any) -> Any:
 def from_first(tree: Any) -> Any:
     """The first rank's values of a tree of arrays, which has the same shapes everywhere, evaluated."""
     return tree if alone() else total(tree if leads() else tree_map(mx.zeros_like, tree))
-
-
-def take_weights(model: nn.Module) -> None:
-    """Give the model the first rank's trainable parameters."""
-    if not alone():
-        model.update(from_first(model.trainable_parameters()))
 
 
 def any_rank(condition: bool) -> bool:

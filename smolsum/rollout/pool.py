@@ -116,11 +116,6 @@ class Pool:
         self._loop.call_soon_threadsafe(self._enqueue, added)
         return batch
 
-    def check(self) -> None:
-        """Raise the error that broke the pool itself, if any."""
-        if self.failure is not None:
-            raise self.failure
-
     def waited_s(self) -> float:
         """Seconds since the last worker was lost; 0 while there is one."""
         since = self._stranded_since

@@ -269,10 +269,9 @@ class WorkerClient:
             raise self._nonsense(f"{len(open_ids)} of {len(requests)} rollouts are missing from its answer")
 
     def _rollout(self, fields: dict[str, Any]) -> RolloutAnswer | FailedRollout:
+        kind: type[RolloutAnswer | FailedRollout] = FailedRollout if "error" in fields else RolloutAnswer
         try:
-            if "error" in fields:
-                return msgspec.convert(fields, FailedRollout)
-            return msgspec.convert(fields, RolloutAnswer)
+            return msgspec.convert(fields, kind)
         except (msgspec.ValidationError, UnicodeEncodeError) as error:
             raise self._nonsense(f"a rollout: {error}") from error
 

@@ -149,7 +149,8 @@ class WorkerSampler:
         while not self.pool.events.empty():
             event = self.pool.events.get()
             self._on_event(event.kind, event.message, hint=event.hint, worker=event.worker)
-        self.pool.check()
+        if self.pool.failure is not None:
+            raise self.pool.failure
         if self._publishing is not None and self._publishing.done():
             self._publishing.result()
 

@@ -16,10 +16,11 @@ from smolsum.grpo.advantages import advantages
 from smolsum.grpo.optimizer import Optimizer, learning_rate
 from smolsum.grpo.update import gradients
 from smolsum.llm.retry import WaitHook, use_hook
+from smolsum.policy import ranks
 from smolsum.rollout.source import Source
 from smolsum.train.batch import BatchSampler, PromptOrder, step_metrics
 from smolsum.train.progress import Progress
-from smolsum.train.session import Session, open_session
+from smolsum.train.session import FollowerSession, Session
 from smolsum.train.setup import Setup, open_source, prepare
 from smolsum.train.validate import validate
 
@@ -33,7 +34,8 @@ def train(
     Raises InterruptedRun after a first Ctrl-C, once the step is finished and saved; SmolsumError for everything that a
     user can fix.
     """
-    with open_session(config, resume, progress) as session:
+    role = Session if ranks.leads() else FollowerSession
+    with role.open(config, resume, progress) as session:
         progress.phase(f"loading {config.model.path} and {config.data.path}")
         with use_hook(WaitHook(notify=lambda kind, message: progress.warn(message), progress=progress.phase)):
             setup = prepare(config)

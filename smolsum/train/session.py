@@ -149,7 +149,8 @@ class Session:
         self.stage_step = self.step - start
         if self._restored:
             self._saved.load(stage, self._restored, self.setup.policy)
-        ranks.take_weights(self.setup.policy.model)
+        model = self.setup.policy.model
+        model.update(ranks.from_first(model.trainable_parameters()))
         return self.step == end
 
     def _find_checkpoint(self) -> Checkpoint | None:
@@ -364,11 +365,3 @@ class FollowerSession(Session):
 
     def notify(self, kind: str, message: str, step: int | None = None, **fields: Any) -> None:
         self.progress.warn(message)
-
-
-@contextmanager
-def open_session(config: Config, resume: str | None, progress: Progress) -> Iterator[Session]:
-    """The session of this rank: for a new run or, with `resume`, for an existing one."""
-    role = Session if ranks.leads() else FollowerSession
-    with role.open(config, resume, progress) as session:
-        yield session

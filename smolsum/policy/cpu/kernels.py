@@ -35,24 +35,19 @@ def _exp(x: mx.array) -> mx.array:
     p = p * r + 2.4022651e-1
     p = p * r + 6.9314718e-1
     p = p * r + 1.0
-    n = mx.minimum(
-        mx.maximum(shifted.view(mx.int32), ROUND_BITS - 127), ROUND_BITS + 127
-    )  # integer clamps are vectorised
+    # integer clamps are vectorised
+    n = mx.minimum(mx.maximum(shifted.view(mx.int32), ROUND_BITS - 127), ROUND_BITS + 127)
     return p * ((n << 23) + (127 << 23)).view(mx.float32)
 
 
-def _compiled(function: Any) -> Any:
-    return mx.compile(function)
-
-
-exp = _compiled(_exp)  # no broadcasting inside: a fused loop over unlike strides is three times slower
+exp = mx.compile(_exp)  # no broadcasting inside: a fused loop over unlike strides is three times slower
 
 
 def _gate(gate: mx.array) -> mx.array:
     return 1.0 / (1.0 + _exp(-gate))
 
 
-_swiglu_forward = _compiled(lambda gate, x: gate * _gate(gate) * x)
+_swiglu_forward = mx.compile(lambda gate, x: gate * _gate(gate) * x)
 
 
 def _swiglu_pullback(gate: mx.array, x: mx.array, g: mx.array) -> tuple[mx.array, mx.array]:
@@ -61,25 +56,12 @@ def _swiglu_pullback(gate: mx.array, x: mx.array, g: mx.array) -> tuple[mx.array
     return g * x * (s + silu * (1.0 - s)), g * silu
 
 
-_swiglu_backward = _compiled(_swiglu_pullback)
-
-
-def _softmax_forward(scores: mx.array) -> mx.array:
-    e = exp(scores - mx.max(scores, axis=-1, keepdims=True))
-    return e / mx.sum(e, axis=-1, keepdims=True)
-
-
-def _softmax_backward(out: mx.array, g: mx.array) -> mx.array:
-    return out * (g - mx.sum(out * g, axis=-1, keepdims=True))
+_swiglu_backward = mx.compile(_swiglu_pullback)
 
 
 def _logsumexp_forward(x: mx.array) -> mx.array:
     top = mx.max(x, axis=-1, keepdims=True)
     return top + mx.log(mx.sum(exp(x - top), axis=-1, keepdims=True))
-
-
-def _logsumexp_backward(x: mx.array, g: mx.array, out: mx.array) -> mx.array:
-    return exp(x - out) * g
 
 
 def _differentiable(forward: Any, backward: Any) -> Any:
@@ -90,13 +72,13 @@ def _differentiable(forward: Any, backward: Any) -> Any:
 
 
 _swiglu = _differentiable(lambda gate, x: _swiglu_forward(gate, x), lambda primals, g, _: _swiglu_backward(*primals, g))
-logsumexp = _differentiable(_logsumexp_forward, _logsumexp_backward)
+logsumexp = _differentiable(_logsumexp_forward, lambda x, g, out: exp(x - out) * g)
 """log(sum(exp(x))) over the last axis, kept, float32"""
 
 
 def logprob_and_entropy(logits_NV: mx.array, target_N: mx.array, *, entropy: bool = True) -> tuple[mx.array, mx.array]:
     """The log-probs (N,) of the targets under softmax of the logits, and its entropy (N,) in nats, which has no
-    gradient (0 where it is not asked for); float32.
+    gradient (0 without `entropy`); float32.
 
     The gradient needs one array of the logits' size: softmax, taken from 1 at the target (in place).
     """
@@ -151,10 +133,11 @@ def attention(
         scores = q @ k.swapaxes(-1, -2)
         if mask is not None:
             scores = (scores.reshape(batch, heads, length, total) + mask).reshape(scores.shape)
-        return _softmax_forward(scores)
+        e = exp(scores - mx.max(scores, axis=-1, keepdims=True))
+        return e / mx.sum(e, axis=-1, keepdims=True)
 
     def pull(primals: tuple[mx.array, mx.array], g: mx.array, out: mx.array) -> tuple[mx.array, mx.array]:
-        by_score = _softmax_backward(out, g)  # the scores themselves are not kept
+        by_score = out * (g - mx.sum(out * g, axis=-1, keepdims=True))  # the scores themselves are not kept
         return by_score @ primals[1], by_score.swapaxes(-1, -2) @ primals[0]
 
     return (_differentiable(weights, pull)(q, keys) @ values).reshape(batch, heads, length, width)
