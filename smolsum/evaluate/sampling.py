@@ -15,10 +15,8 @@ from smolsum.llm.client import Endpoint
 from smolsum.llm.retry import RetryPolicy
 from smolsum.policy.load import Policy
 from smolsum.policy.sampling import rollout_seed
-from smolsum.rollout.pool import RolloutBatch
-from smolsum.rollout.protocol import SampleRequest
 from smolsum.rollout.source import sample_seeded
-from smolsum.rollout.workers import WorkerSampler
+from smolsum.rollout.workers import SubmittedGroups, WorkerSampler
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
 AHEAD = 2
@@ -68,14 +66,9 @@ def complete(
 ) -> Iterator[list[RolloutGroup]]:
     """Yields the prompts with their completions, in the batches of `in_batches`."""
     for chosen in in_batches(prompts, config, sampler.samples):
-        yield sample_seeded(
-            policy,
-            chosen,
-            [completion_seeds(sampler, prompt) for prompt in chosen],
-            temperature=sampler.temperature,
-            max_new_tokens=config.sampling.max_new_tokens,
-            version=version,
-        )
+        seeds = [completion_seeds(sampler, prompt) for prompt in chosen]
+        limit = config.sampling.max_new_tokens
+        yield sample_seeded(policy, chosen, seeds, sampler.temperature, max_new_tokens=limit, version=version)
 
 
 def in_batches(prompts: Sequence[Prompt], config: Config, samples: int = 1) -> Iterator[Sequence[Prompt]]:
@@ -105,34 +98,14 @@ def complete_by_workers(
     )
     with closing(workers):
         workers.publish(version)
-        under_way: deque[tuple[Sequence[Prompt], RolloutBatch]] = deque()
+        under_way: deque[SubmittedGroups] = deque()
         for batch in in_batches(prompts, config, sampler.samples):
             if len(under_way) == AHEAD * len(workers.pool.workers):
-                yield _collected(workers, *under_way.popleft(), sampler)
-            requests = [
-                SampleRequest(_name(p, n), p.token_ids, seed)
-                for p in batch
-                for n, seed in enumerate(completion_seeds(sampler, p))
-            ]
-            under_way.append((batch, workers.submit(requests, sampler.temperature, least_version=version)))
+                yield workers.collect(under_way.popleft())
+            seeds = [completion_seeds(sampler, prompt) for prompt in batch]
+            under_way.append(workers.submit(batch, seeds, sampler.temperature, least_version=version))
         while under_way:
-            yield _collected(workers, *under_way.popleft(), sampler)
-
-
-def _collected(
-    workers: WorkerSampler, batch: Sequence[Prompt], pending: RolloutBatch, sampler: Sampler
-) -> list[RolloutGroup]:
-    found = workers.collect(pending)
-    return [
-        RolloutGroup(
-            p, tuple(workers.rollout(found[_name(p, n)], seed) for n, seed in enumerate(completion_seeds(sampler, p)))
-        )
-        for p in batch
-    ]
-
-
-def _name(prompt: Prompt, sample: int) -> str:
-    return f"{prompt.id} sample {sample}" if sample else prompt.id
+            yield workers.collect(under_way.popleft())
 
 
 def _warn(kind: str, message: str, *, hint: str | None, worker: str | None) -> None:

@@ -66,11 +66,11 @@ class LocalSource(Source):
         self.policy, self.config = policy, config
 
     def sample(self, request: GroupRequest) -> list[RolloutGroup]:
-        places = [request.first_place + place for place in range(len(request.prompts))]
-        groups = sample_groups(
-            self.policy, ranks.share(request.prompts), self.config.sampling, temperature=request.temperature,
-            seed=self.config.train.seed, step=request.step, places=ranks.share(places),
-        )  # fmt: skip
+        prompts, limit = ranks.share(request.prompts), self.config.sampling.max_new_tokens
+        seeds = ranks.share(group_seeds(request, self.config.sampling.rollouts, self.config.train.seed))
+        groups = sample_seeded(
+            self.policy, prompts, seeds, request.temperature, max_new_tokens=limit, version=request.step - 1
+        )
         return exchanged(groups, request.prompts)
 
 
@@ -90,28 +90,29 @@ def sample_groups(
     temperature: float = 1.0,
     seed: int = 0,
     step: int = 1,
-    places: Sequence[int] | None = None,
 ) -> list[RolloutGroup]:
-    """One group of `config.rollouts` completions for each prompt, in the order of the prompts.
+    """One group of `config.rollouts` completions for each prompt, in the order of the prompts. Seeds are those of
+    `group_seeds`; the policy version is `step - 1`."""
+    seeds = group_seeds(GroupRequest(step, prompts, 0, temperature), config.rollouts, seed)
+    limit = config.max_new_tokens
+    return sample_seeded(policy, prompts, seeds, temperature, max_new_tokens=limit, version=step - 1)
 
-    The seed of a rollout follows from the run's `seed`, the step (from 1), the prompt's place in the step (`places`, 0
-    onward by default) and id, and the number of the sample. The policy version is `step - 1`.
-    """
-    seeds = [
-        [rollout_seed(seed, step, place, prompt.id, g) for g in range(config.rollouts)]
-        for place, prompt in zip(range(len(prompts)) if places is None else places, prompts, strict=True)
+
+def group_seeds(request: GroupRequest, count: int, seed: int) -> list[list[int]]:
+    """The seeds of `count` rollouts for each prompt. Each follows from the run's `seed`, the step, the prompt's place
+    and id, and the rollout's number."""
+    return [
+        [rollout_seed(seed, request.step, place, prompt.id, g) for g in range(count)]
+        for place, prompt in enumerate(request.prompts, start=request.first_place)
     ]
-    return sample_seeded(
-        policy, prompts, seeds, temperature=temperature, max_new_tokens=config.max_new_tokens, version=step - 1
-    )
 
 
 def sample_seeded(
     policy: Policy,
     prompts: Sequence[Prompt],
     seeds: Sequence[Sequence[int]],
-    *,
     temperature: float,
+    *,
     max_new_tokens: int,
     version: int,
 ) -> list[RolloutGroup]:

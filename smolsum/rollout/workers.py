@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYetError
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from itertools import count
 from statistics import fmean
 from typing import Any
 
@@ -22,12 +23,11 @@ import httpx
 from smolsum.config.sections import Config, WorkersConfig
 from smolsum.errors import UsageError
 from smolsum.policy.load import Policy
-from smolsum.policy.sampling import rollout_seed
 from smolsum.policy.weights import identity, probe_scores, probe_sequences, served_arrays
 from smolsum.rollout.pool import Pool, RolloutBatch
 from smolsum.rollout.pool_worker import ExpectedModel, PoolWorker, preflight
 from smolsum.rollout.protocol import RolloutAnswer, SampleRequest, SamplingTerms, WorkerClient, WorkerError
-from smolsum.rollout.source import GroupRequest, Source, decode, from_first
+from smolsum.rollout.source import GroupRequest, Source, decode, from_first, group_seeds
 from smolsum.types import Prompt, Rollout, RolloutGroup
 from smolsum.weights.publish import Publisher, WeightsVersion
 
@@ -35,6 +35,15 @@ POLL_S = 0.2
 """between two checks for events while the caller waits"""
 PROBED = 2
 """prompts after which a text is scored to prove a sync"""
+
+
+@dataclass(frozen=True)
+class SubmittedGroups:
+    """Groups that workers sample: their prompts, the requests for each prompt, and the batch of all requests."""
+
+    prompts: Sequence[Prompt]
+    requests: Sequence[Sequence[SampleRequest]]
+    batch: RolloutBatch
 
 
 class WorkerSampler:
@@ -81,7 +90,7 @@ class WorkerSampler:
         self.version: int | None = None
         """the last published"""
         self._publishing: Future[None] | None = None
-        self._bytes_counted = 0
+        self._bytes_counted, self._numbers = 0, count(1)
 
     def publish(self, version: int) -> None:
         """Send the policy's present weights to all workers, in the background.
@@ -100,17 +109,25 @@ class WorkerSampler:
                 raise trouble
             time.sleep(POLL_S / 10)
 
-    def submit(self, requests: Sequence[SampleRequest], temperature: float, *, least_version: int) -> RolloutBatch:
-        """Request completions, each sampled with `least_version` or a later one."""
+    def submit(
+        self, prompts: Sequence[Prompt], seeds: Sequence[Sequence[int]], temperature: float, *, least_version: int
+    ) -> SubmittedGroups:
+        """Request a rollout for each seed of each prompt, sampled with `least_version` or a later one."""
+        requests = [
+            [SampleRequest(f"{prompt.id} #{next(self._numbers)}", prompt.token_ids, seed) for seed in row]
+            for prompt, row in zip(prompts, seeds, strict=True)
+        ]
         terms = SamplingTerms(temperature, self.max_new_tokens)
-        return self.pool.submit(requests, terms, least_version=least_version)
+        batch = self.pool.submit([each for row in requests for each in row], terms, least_version=least_version)
+        return SubmittedGroups(prompts, requests, batch)
 
-    def collect(self, batch: RolloutBatch) -> dict[str, tuple[RolloutAnswer, str]]:
-        """The rollouts of a batch by id, each with the name of its worker.
+    def collect(self, submitted: SubmittedGroups) -> list[RolloutGroup]:
+        """The groups, in the order of their prompts.
 
         If no worker is up, waits `wait_s` seconds for one, then raises WorkerError.
         """
-        while True:
+        found = None
+        while found is None:
             self.poll()
             waited = self.pool.waited_s()
             if waited > self.settings.wait_s or (waited and self._stopping()):
@@ -118,13 +135,15 @@ class WorkerSampler:
                 reason, hint = (f"; the error of one: {last}", last.hint) if last else ("", None)
                 raise WorkerError(f"no worker came back in {waited:.0f} s{reason}", hint=hint)
             with suppress(NotYetError):
-                return batch.result.result(timeout=POLL_S)
+                found = submitted.batch.result.result(timeout=POLL_S)
+        return [
+            RolloutGroup(prompt, tuple(self._rollout(*found[request.id], request.seed) for request in row))
+            for prompt, row in zip(submitted.prompts, submitted.requests, strict=True)
+        ]
 
-    def rollout(self, found: tuple[RolloutAnswer, str], seed: int) -> Rollout:
-        """A worker's rollout, with its text."""
-        r, worker = found
-        text = decode(self.policy, r.token_ids)
-        return Rollout(r.token_ids, r.logprobs, r.finish_reason, r.version, worker, seed, text)
+    def _rollout(self, answer: RolloutAnswer, worker: str, seed: int) -> Rollout:
+        text = decode(self.policy, answer.token_ids)
+        return Rollout(answer.token_ids, answer.logprobs, answer.finish_reason, answer.version, worker, seed, text)
 
     def metrics(self) -> dict[str, float]:
         """Of each worker its speed, lag in versions, open rollouts and bytes sent so far; the cost of the syncs since
@@ -182,7 +201,8 @@ class RemoteSource(Source):
             on_event=on_event,
             stopping=stopping,
         )
-        self._batches: dict[int, RolloutBatch] = {}
+        self._ahead: dict[int, SubmittedGroups] = {}
+        """by step"""
         self._staleness: list[int] = []
 
     def publish(self, version: int, *, always: bool = False) -> None:
@@ -192,17 +212,12 @@ class RemoteSource(Source):
             self.sampler.publish(version)
 
     def ahead(self, request: GroupRequest) -> None:
-        if request.step not in self._batches:
-            self._batches[request.step] = self._submit(request)
+        if request.step not in self._ahead:
+            self._ahead[request.step] = self._submit(request)
 
     def sample(self, request: GroupRequest) -> list[RolloutGroup]:
-        batch = self._batches.pop(request.step, None) if request.first_place == 0 else None
-        found = self.sampler.collect(batch or self._submit(request))
-        groups = []
-        for p, prompt in enumerate(request.prompts):
-            seeds = enumerate(self._seeds(request, p))
-            rollouts = [self.sampler.rollout(found[_id(request, p, g)], seed) for g, seed in seeds]
-            groups.append(RolloutGroup(prompt, tuple(rollouts)))
+        submitted = self._ahead.pop(request.step, None) if request.first_place == 0 else None
+        groups = self.sampler.collect(submitted or self._submit(request))
         if request.first_place == 0:
             self._staleness = []
         self._staleness += [request.step - 1 - r.policy_version for group in groups for r in group.rollouts]
@@ -217,24 +232,10 @@ class RemoteSource(Source):
     def close(self) -> None:
         self.sampler.close()
 
-    def _submit(self, request: GroupRequest) -> RolloutBatch:
-        requests = [
-            SampleRequest(_id(request, p, g), prompt.token_ids, seed)
-            for p, prompt in enumerate(request.prompts)
-            for g, seed in enumerate(self._seeds(request, p))
-        ]
+    def _submit(self, request: GroupRequest) -> SubmittedGroups:
+        seeds = group_seeds(request, self.config.sampling.rollouts, self.config.train.seed)
         oldest = request.step - 1 - self.settings.max_staleness
-        return self.sampler.submit(requests, request.temperature, least_version=oldest)
-
-    def _seeds(self, request: GroupRequest, p: int) -> list[int]:
-        place, name = request.first_place + p, request.prompts[p].id
-        count = self.config.sampling.rollouts
-        return [rollout_seed(self.config.train.seed, request.step, place, name, g) for g in range(count)]
-
-
-def _id(request: GroupRequest, p: int, g: int) -> str:
-    """An id that no other rollout of the run has."""
-    return f"{request.step}-{request.first_place + p}-{g}"
+        return self.sampler.submit(request.prompts, seeds, request.temperature, least_version=oldest)
 
 
 def worker_urls(text: str) -> list[str]:
