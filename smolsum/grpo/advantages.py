@@ -30,8 +30,7 @@ def group_advantages(rewards_PG: Any, *, scale: Literal["group", "batch", "none"
     `group`: the group's own, as in GRPO (arXiv:2402.03300, section 4.1.2); `batch`: that of all rewards of the step;
     `none`: not divided, as in Dr. GRPO (arXiv:2503.20783, eq. 3). Standard deviations are those of a sample (n - 1),
     plus 1e-4. A missing reward (NaN) is left out and has the advantage 0; so has every rollout of a group whose rewards
-    are all equal. Raises
-    ValueError for another `scale`.
+    are all equal. Raises ValueError for another `scale`.
     """
     rewards = np.asarray(rewards_PG, dtype=np.float64)
     if scale == "group":

@@ -120,9 +120,7 @@ def weights(model: nn.Module, parameters: Any) -> Iterator[None]:
 
 def _teaches(group: RolloutGroup, advantages_G: Sequence[float], config: GrpoConfig) -> bool:
     """Whether any rollout of the group has an advantage and is trained on."""
-    pairs = zip(
-        group.rollouts, advantages_G, strict=False
-    )  # advantages_G has a place for each rollout of the widest group
+    pairs = zip(group.rollouts, advantages_G, strict=False)  # as many advantages as the widest group has
     return any(advantage != 0 and not _is_masked(rollout, config) for rollout, advantage in pairs)
 
 

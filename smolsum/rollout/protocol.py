@@ -16,6 +16,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from smolsum.errors import UnreachableError
 
+CONNECT_S, HEALTH_S = 10.0, 15.0
+"""timeouts for a connection and for an answer that needs no computation"""
 Logprob = Annotated[float, Meta(ge=-1e6, le=1e-4)]
 T = TypeVar("T")
 
@@ -171,9 +173,6 @@ def _reject(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
-CONNECT_S, HEALTH_S = 10.0, 15.0
-
-
 class WorkerError(UnreachableError):
     """A worker failed or answered wrongly. Another worker may succeed, or the same one later."""
 
@@ -202,7 +201,7 @@ class WorkerClient:
         await self._http.aclose()
 
     async def health(self) -> Health:
-        """GET /health, with a shorter timeout: the answer needs no computation."""
+        """GET /health, with a shorter timeout."""
         return await self._call("GET", "/health", Health, timeout_s=min(HEALTH_S, self._timeout_s))
 
     async def put_weights(self, body: bytes) -> WeightsAnswer:

@@ -71,7 +71,7 @@ class Progress:
         heartbeat_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Reports every `report_every` steps; with `quiet`, only warnings. `clock` returns seconds."""
+        """Report every `report_every` steps; with `quiet`, only warnings. `clock` returns seconds."""
         self._report_every = report_every
         self._quiet = quiet
         self._heartbeat_s = heartbeat_s
@@ -101,7 +101,7 @@ class Progress:
         self.close()
 
     def close(self) -> None:
-        """Removes the bar and ends the heartbeat; closing again does nothing."""
+        """Remove the bar and end the heartbeat; closing again does nothing."""
         self._closed.set()
         if self._heart.is_alive():
             self._heart.join()
@@ -109,24 +109,24 @@ class Progress:
             self._drop_bar()
 
     def phase(self, text: str) -> None:
-        """Prints what starts now, e.g. `loading builtin:tiny …`; heartbeats repeat it."""
+        """Print what starts now, e.g. `loading builtin:tiny …`; heartbeats repeat it."""
         with self._lock:
             self._where = f'doing="{text}"'
             self.note(text)
 
     def note(self, text: str) -> None:
-        """Prints a line."""
+        """Print a line."""
         if not self._quiet:
             with self._speaking():
                 console.narrate(text)
 
     def warn(self, text: str) -> None:
-        """Prints a warning, also when quiet."""
+        """Print a warning, also when quiet."""
         with self._speaking():
             console.warn(text)
 
     def plan(self, stages: Sequence[tuple[str, int]], watched: Mapping[str, Sequence[str]] | None = None) -> None:
-        """Sets the names and step counts of all stages, and the task's figures of a step or a validation (by name, the
+        """Set the names and step counts of all stages, and the task's figures of a step or a validation (by name, the
         metrics of which the first one present is shown). Call it before the first step."""
         own: Figures = {name: (metrics, ".2f") for name, metrics in (watched or {}).items()}
         with self._lock:
@@ -145,7 +145,7 @@ class Progress:
                 self._bar = console.bar(first, self._total, f"0/{self._total}", spinner=True)
 
     def step(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Shows a finished step, whose metrics have the names of metrics.jsonl; missing ones are left out."""
+        """Show a finished step, whose metrics have the names of metrics.jsonl; missing ones are left out."""
         if "perf/step_s" in metrics:
             self._step_seconds.append(metrics["perf/step_s"])
         position, eta = f"{step}/{self._total}", self._eta(step)
@@ -166,19 +166,18 @@ class Progress:
                     self.note(_pairs(heads | _formatted(self._figures, metrics) | eta))
 
     def validation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Prints the metrics of a validation after `step` steps."""
+        """Print the metrics of a validation after `step` steps."""
         with self._lock:
             if self._live:
-                self._print_row(
-                    {"stage": _VALIDATION, "step": str(step)} | _formatted({**self._figures, **_GRADIENT}, metrics)
-                )
+                heads = {"stage": _VALIDATION, "step": str(step)}
+                self._print_row(heads | _formatted({**self._figures, **_GRADIENT}, metrics))
             else:
                 self.note(f"{_VALIDATION} {_pairs({'step': str(step)} | _formatted(self._figures, metrics))}")
 
     def results(
         self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], warnings: Iterable[str] = ()
     ) -> None:
-        """Removes the bar and prints the closing table, then its warnings, also when quiet."""
+        """Remove the bar and print the closing table, then its warnings, also when quiet."""
         if not self._quiet:
             with self._lock:
                 self._drop_bar()
@@ -188,7 +187,7 @@ class Progress:
             self.warn(text)
 
     def beat(self) -> float:
-        """Prints a heartbeat line after `heartbeat_s` of silence; returns the seconds until the next one is due."""
+        """Print a heartbeat line after `heartbeat_s` of silence; return the seconds until the next one is due."""
         with self._lock:
             now = self._clock()
             if now - self._spoke >= self._heartbeat_s:
@@ -201,14 +200,14 @@ class Progress:
             wait_s = self.beat()
 
     def _eta(self, step: int) -> dict[str, str]:
-        """Returns the time for the remaining steps, at the mean of the last few; empty if no step was timed."""
+        """Return the time for the remaining steps, at the mean of the last few; empty if no step was timed."""
         if not self._step_seconds:
             return {}
         mean = sum(self._step_seconds) / len(self._step_seconds)
         return {"eta": duration(mean * (self._total - step))}
 
     def _print_row(self, cells: Mapping[str, str]) -> None:
-        """Prints a row of the table above the bar, without the columns that do not fit the terminal."""
+        """Print a row of the table above the bar, without the columns that do not fit the terminal."""
         rows = [cells] if self._headed else [{name: name for name in self._widths}, cells]
         self._headed = True
         room = console.console().width
@@ -226,7 +225,7 @@ class Progress:
 
     @contextmanager
     def _speaking(self) -> Iterator[None]:
-        """Holds the stream, and takes the bar off the screen while something is printed."""
+        """Hold the stream, and take the bar off the screen while something is printed."""
         with self._lock:
             if self._bar is not None:
                 self._bar.stop()
@@ -237,7 +236,7 @@ class Progress:
 
 
 def _formatted(figures: Figures, metrics: Mapping[str, float]) -> dict[str, str]:
-    """Returns the figures present in the metrics as texts, by name."""
+    """Return the figures present in the metrics as texts, by name."""
     found = {name: next((key for key in keys if key in metrics), None) for name, (keys, _) in figures.items()}
     return {name: format(metrics[key], figures[name][1]) for name, key in found.items() if key is not None}
 
@@ -247,6 +246,6 @@ def _pairs(values: Mapping[str, str]) -> str:
 
 
 def _fit(texts: Sequence[str], room: int) -> str:
-    """Returns as many of the texts, from the first, as fit into `room` cells with two spaces between them."""
+    """Return as many of the texts, from the first, as fit into `room` cells with two spaces between them."""
     ends = accumulate(len(text) + 2 for text in texts)
     return "  ".join(text for text, end in zip(texts, ends, strict=True) if end - 2 <= room)

@@ -15,6 +15,8 @@ from smolsum.runs.checkpoints import Checkpoint, Validation, rank
 from smolsum.runs.paths import RunPaths
 from smolsum.train.setup import stage_fingerprint
 
+OPTIMIZER = "optimizer.safetensors"
+
 
 def fingerprints(config: Config, provenance: Mapping[str, Any], steps: Mapping[str, int]) -> dict[str, str]:
     """The fingerprint of every stage, each over those before it. UsageError where another rank has others."""
@@ -51,9 +53,6 @@ def resume_point(steps: Mapping[str, int], whole: Sequence[Checkpoint]) -> int:
         if point != end:
             break
     return point
-
-
-OPTIMIZER = "optimizer.safetensors"
 
 
 class StageCheckpoints:

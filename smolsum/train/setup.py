@@ -169,6 +169,7 @@ def deciding(config: Config) -> dict[str, Any]:
 
 
 def _policy(config: Config, *, shapes_only: bool = False) -> Policy:
+    """Load the policy. UsageError for settings that would train nothing, or that contradict the weights' type."""
     policy = load_policy(
         config.model.path,
         dtype=config.model.dtype,
@@ -177,16 +178,6 @@ def _policy(config: Config, *, shapes_only: bool = False) -> Policy:
         seed=config.train.seed,
         shapes_only=shapes_only,
     )
-    _check_trainable(policy, config)
-    return policy
-
-
-def _max_lengths(prompts: Sequence[Prompt], config: Config) -> MaxLengths:
-    return MaxLengths(max(len(prompt.token_ids) for prompt in prompts), config.sampling.max_new_tokens)
-
-
-def _check_trainable(policy: Policy, config: Config) -> None:
-    """Refuse settings that would train nothing, or that contradict the weights' type."""
     if policy.quantised and policy.lora is None:
         raise UsageError(
             "quantised weights cannot be trained without an adapter",
@@ -197,3 +188,8 @@ def _check_trainable(policy: Policy, config: Config) -> None:
             f"optimizer.precision = stochastic rounds to bfloat16, but the weights are {policy.dtype}",
             hint="--set model.dtype=bfloat16, or --set optimizer.precision=masters",
         )
+    return policy
+
+
+def _max_lengths(prompts: Sequence[Prompt], config: Config) -> MaxLengths:
+    return MaxLengths(max(len(prompt.token_ids) for prompt in prompts), config.sampling.max_new_tokens)
