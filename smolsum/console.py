@@ -33,7 +33,7 @@ _plain = False
 
 
 def set_plain(plain: bool) -> None:
-    """Switches colour, boxes and bars off for the rest of the process (--plain), or back to automatic."""
+    """Switch colour, boxes and bars off for the rest of the process (--plain), or back to automatic."""
     global _plain
     _plain = plain
 
@@ -51,7 +51,7 @@ def live() -> bool:
 
 
 def console() -> Console:
-    """Returns a Rich console on stderr, with as many colours as the terminal has."""
+    """Return a Rich console on stderr, with as many colours as the terminal has."""
     from rich.console import Console
 
     # color_system stays automatic: a forced one would write escape codes into pipes and log files
@@ -61,8 +61,8 @@ def console() -> Console:
 
 
 def data(text: str) -> None:
-    """Prints one line of a result to stdout. A closed pipe is no error; SmolsumError for other failures, such as a full
-    disk."""
+    """Print one line of a result to stdout. A closed pipe is no error. Raises SmolsumError for other failures, such as
+    a full disk."""
     try:
         print(visible(text), file=sys.stdout, flush=True)
     except BrokenPipeError:
@@ -73,17 +73,17 @@ def data(text: str) -> None:
 
 
 def narrate(text: str) -> None:
-    """Prints a message to stderr."""
+    """Print a message to stderr."""
     print(visible(text), file=sys.stderr, flush=True)
 
 
 def warn(text: str) -> None:
-    """Prints `warning: …` to stderr."""
+    """Print `warning: …` to stderr."""
     _labelled("warning", "bold yellow", text)
 
 
 def error(exc: BaseException) -> None:
-    """Prints `error: …` to stderr and, where the exception carries a hint, a blank line and `hint: …`."""
+    """Print `error: …` to stderr and, where the exception carries a hint, a blank line and `hint: …`."""
     _labelled("error", "bold red", str(exc) or type(exc).__name__)
     if isinstance(exc, SmolsumError) and exc.hint:
         narrate("")
@@ -91,20 +91,20 @@ def error(exc: BaseException) -> None:
 
 
 def agree(question: str) -> bool:
-    """Asks on stderr and reads the answer from stdin: yes unless it begins with n or the input has ended."""
+    """Ask on stderr and read the answer from stdin: yes unless it begins with n or the input has ended."""
     print(f"{question} [Y/n] ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline()
     return bool(answer) and not answer.strip().lower().startswith("n")
 
 
 def visible(text: str) -> str:
-    """Returns the text with control characters escaped, except line ends and tabs: a server's answer or a file's name
+    """Return the text with control characters escaped, except line ends and tabs: a server's answer or a file's name
     cannot control the terminal."""
     return _CONTROL.sub(lambda found: f"\\x{code:02x}" if (code := ord(found[0])) < 256 else f"\\u{code:04x}", text)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:
-    """Prints a table to stderr: boxed on a terminal, aligned plain text elsewhere.
+    """Print a table to stderr: boxed on a terminal, aligned plain text elsewhere.
 
     Columns of numbers are aligned right. A terminal too narrow for the box gets plain text; one too narrow for all
     columns lacks the last ones, and a line says which. Elsewhere all columns are printed.
@@ -131,7 +131,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str |
 
 
 def data_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints a table to stdout as aligned plain text, the same on a terminal and in a pipe.
+    """Print a table to stdout as aligned plain text, the same on a terminal and in a pipe.
 
     Where $COLUMNS or the terminal is too narrow for all columns the last ones are left out, and stderr says which.
     """
@@ -148,7 +148,7 @@ def data_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def bar(doing: str, total: int, numbers: str = "", *, spinner: bool = False) -> Progress:
-    """Returns a running progress bar on stderr, whose task has a text field `numbers`. It disappears when stopped."""
+    """Return a running progress bar on stderr, whose task has a text field `numbers`. It disappears when stopped."""
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
     progress = Progress(
@@ -189,7 +189,7 @@ class Meter:
             self._bar.stop()
 
     def to(self, done: int, note: str = "") -> None:
-        """Shows `done` of the total, with `note` after it. The first call may start above 0, for work done before."""
+        """Show `done` of the total, with `note` after it. The first call may start above 0, for work done before."""
         if self._first is None:
             self._first, self._began = done, time.monotonic()
             if live() and not self._quiet:
@@ -206,7 +206,7 @@ class Meter:
 
 
 def duration(seconds: float) -> str:
-    """Returns a time in its two largest units: `42s`, `5m02s`, `3h03m`, `2d04h`."""
+    """Return a time in its two largest units: `42s`, `5m02s`, `3h03m`, `2d04h`."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
@@ -219,7 +219,7 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def stop_signals(request_stop: Callable[[], bool]) -> Iterator[None]:
-    """Makes the first Ctrl-C (or SIGTERM) call `request_stop`, which returns whether a step is to be finished. If not,
+    """Make the first Ctrl-C (or SIGTERM) call `request_stop`, which returns whether a step is to be finished. If not,
     and at the second Ctrl-C, KeyboardInterrupt is raised at once. Outside of the main thread, which alone may handle
     signals, nothing changes."""
     if threading.current_thread() is not threading.main_thread():
@@ -242,7 +242,7 @@ def stop_signals(request_stop: Callable[[], bool]) -> Iterator[None]:
 
 
 def _discard_stdout() -> None:
-    """Discards further output: Python would write its buffer again at exit, and fail."""
+    """Discard further output: Python would write its buffer again at exit, and fail."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
@@ -258,7 +258,7 @@ def _labelled(label: str, style: str, text: str) -> None:
 
 
 def _aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns the lines of a table, with columns of numbers aligned right."""
+    """Return the lines of a table, with columns of numbers aligned right."""
     numeric, widths = _shape(columns, rows)
     return [
         "  ".join(
@@ -269,17 +269,17 @@ def _aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]
 
 
 def _shape(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[bool], list[int]]:
-    """Returns whether each column holds numbers only, and its width."""
+    """Return whether each column holds numbers only, and its width."""
     numeric = [all(_NUMBER.fullmatch(row[i]) for row in rows) for i in range(len(columns))]
     widths = [max(len(cell) for cell in (name, *(row[i] for row in rows))) for i, name in enumerate(columns)]
     return numeric, widths
 
 
 def _boxed(widths: Sequence[int]) -> int:
-    """Returns the width of a boxed table: each column has two cells of padding and a line, and a line ends the row."""
+    """Return the width of a boxed table: each column has two cells of padding and a line, and a line ends the row."""
     return sum(widths) + 3 * len(widths) + 1
 
 
 def _unboxed(widths: Sequence[int]) -> int:
-    """Returns the width of an aligned table: two cells between columns."""
+    """Return the width of an aligned table: two cells between columns."""
     return sum(widths) + 2 * (len(widths) - 1)

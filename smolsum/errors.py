@@ -47,7 +47,7 @@ class InterruptedRun(SmolsumError):
 
 
 def nearest(word: str, options: Iterable[str]) -> str:
-    """Returns a hint: the option closest to `word`, or all of them where none is close."""
+    """Return a hint: the option closest to `word`, or all of them where none is close."""
     names = list(options)
     close = get_close_matches(word, names, n=1)
     return f"did you mean {close[0]}?" if close else f"choose from {', '.join(names)}"

@@ -25,7 +25,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def writing(path: Path, remedy: str) -> Iterator[None]:
-    """Turns an OSError of the block into a SmolsumError about `path`; `remedy` is the command that helps afterwards."""
+    """Turn an OSError of the block into a SmolsumError about `path`; `remedy` is the command that helps afterwards."""
     try:
         yield
     except OSError as error:
@@ -38,7 +38,7 @@ def writing(path: Path, remedy: str) -> Iterator[None]:
 
 
 def replace(path: Path, content: bytes, remedy: str, *, durable: bool = False) -> None:
-    """Puts `content` at `path` in one step: a reader sees the file before or after, never a part of it.
+    """Put `content` at `path` in one step: a reader sees the file before or after, never a part of it.
 
     `durable` also waits until the file would survive a power cut. Each file has one writer. Errors as of `writing`.
     """
@@ -58,7 +58,7 @@ def replace(path: Path, content: bytes, remedy: str, *, durable: bool = False) -
 
 
 def point(link: Path, target: str) -> None:
-    """Makes `link` a symbolic link to `target` in the same folder, in one step."""
+    """Make `link` a symbolic link to `target` in the same folder, in one step."""
     temporary = link.with_name(f".{link.name}.tmp")
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(target)
@@ -66,7 +66,7 @@ def point(link: Path, target: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Waits until a file's bytes, or a directory's names, are on the disk."""
+    """Wait until a file's bytes, or a directory's names, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -75,14 +75,14 @@ def sync(path: Path) -> None:
 
 
 def to_json(value: object, *, indent: int | None = None) -> bytes:
-    """Returns `value` as JSON in UTF-8 with a line end; ValueError for NaN and infinities."""
+    """Return `value` as JSON in UTF-8 with a line end. Raises ValueError for NaN and infinities."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
     # half a surrogate pair, as in an undecodable file name, becomes its JSON escape
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def finite(value: Any) -> Any:
-    """Returns `value` itself if all its numbers are finite, else a copy with None for every NaN and infinity."""
+    """Return `value` itself if all its numbers are finite, else a copy with None for every NaN and infinity."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -99,7 +99,7 @@ class Lines:
     when `append` returns."""
 
     def __init__(self, path: Path, remedy: str, *, shared: bool = False) -> None:
-        """Opens or creates the file, and removes an unfinished line; `remedy` is the command that continues after a
+        """Open or create the file, and remove an unfinished line; `remedy` is the command that continues after a
         full disk."""
         self._path, self._remedy, self._shared = path, remedy, shared
         with writing(path, remedy):
@@ -121,7 +121,7 @@ class Lines:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keeps other writers out of a shared file during the block."""
+        """Keep other writers out of a shared file during the block."""
         if not self._shared:
             yield
             return
@@ -132,7 +132,7 @@ class Lines:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def append(self, content: bytes) -> None:
-        """Appends bytes, all or none: what a full disk took before it failed is removed."""
+        """Append bytes, all or none: what a full disk took before it failed is removed."""
         with writing(self._path, self._remedy), self._alone():
             size = self.size
             try:
@@ -194,8 +194,8 @@ def read_bytes(path: Path) -> bytes:
 
 @contextmanager
 def locked(path: Path, busy: str, remedy: str) -> Iterator[None]:
-    """Locks the file during the block and writes the process into it. UsageError that begins with `busy` where another
-    process has the lock; other errors as of `writing`. The kernel frees the lock however the process ends."""
+    """Lock the file during the block and write the process into it. Raises UsageError that begins with `busy` where
+    another process has the lock; other errors as of `writing`. The kernel frees the lock however the process ends."""
     with writing(path, remedy):
         file = path.open("a+", encoding="utf-8")
         try:
@@ -218,6 +218,6 @@ def locked(path: Path, busy: str, remedy: str) -> Iterator[None]:
 
 
 def digest(value: Any) -> str:
-    """Returns the xxh3_128 hex digest of a value as JSON with sorted keys, the same on every machine. Objects that JSON
+    """Return the xxh3_128 hex digest of a value as JSON with sorted keys, the same on every machine. Objects that JSON
     does not know count as their text."""
     return str(xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True, default=str).encode()))

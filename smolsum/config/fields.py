@@ -49,14 +49,14 @@ _NAMES = {str: "a text in quotes", int: "a whole number", float: "a number", boo
 
 
 def base_type(hint: Any) -> Any:
-    """Returns a field's plain type: `str` for texts and choices, else `int`, `float`, `bool` or `dict`."""
+    """Return a field's plain type: `str` for texts and choices, else `int`, `float`, `bool` or `dict`."""
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     return {Literal: str, dict: dict}.get(get_origin(hint), hint)
 
 
 def check_value(key: str, hint: Any, value: object, source: str) -> Any:
-    """Returns `value` as the field's type; UsageError names `source` where type, choice or range is wrong."""
+    """Return `value` as the field's type; UsageError names `source` where type, choice or range is wrong."""
     kind, problem = base_type(hint), ""
     if kind is float and type(value) is int and abs(value) < 2**53:
         value = float(value)

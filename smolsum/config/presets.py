@@ -24,6 +24,7 @@ from smolsum.config.sections import Config, TaskConfig
 from smolsum.errors import UsageError, nearest
 
 KINDS = ("profiles", "models", "strategies")
+"""The folders of presets, which are also fields of `TaskPresets`."""
 Table = Mapping[str, Any]
 """nested tables, as a TOML file has them"""
 
@@ -59,12 +60,11 @@ class TaskPresets:
 
 
 def task_presets(task: str) -> TaskPresets:
-    """Returns what `presets/tasks/TASK.toml` holds, with the shared strategies if it has none."""
+    """Return what `presets/tasks/TASK.toml` holds, with the shared strategies if it has none."""
     own = read_table("tasks", task)
-    shared = (
-        {} if "strategies" in own else {name: read_table("strategies", name) for name in preset_names("strategies")}
-    )
-    return TaskPresets(**{"strategies": shared, **own})
+    if "strategies" not in own:
+        own["strategies"] = {name: read_table("strategies", name) for name in preset_names("strategies")}
+    return TaskPresets(**own)
 
 
 class ConfigurablePrompts(Protocol):
@@ -109,30 +109,30 @@ class Entry(NamedTuple):
 
 
 def preset_names(kind: str) -> tuple[str, ...]:
-    """Returns the sorted names of the shipped presets of one of `KINDS`."""
+    """Return the sorted names of the shipped presets of one of `KINDS`."""
     files = (path.name for path in _folder(kind).iterdir())
     return tuple(sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml")))
 
 
 def read_preset(kind: str, name: str) -> list[Entry]:
-    """Returns the entries of a shipped preset, each with the source `preset KIND/NAME`."""
+    """Return the entries of a shipped preset, each with the source `preset KIND/NAME`."""
     return entries(read_table(kind, name), f"preset {kind}/{name}")
 
 
 def read_table(kind: str, name: str) -> dict[str, Any]:
-    """Returns a shipped preset as nested tables."""
+    """Return a shipped preset as nested tables."""
     return tomli.loads(_folder(kind).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def entries(table: Table, source: str) -> list[Entry]:
-    """Returns the entries of nested tables that come from one place."""
+    """Return the entries of nested tables that come from one place."""
     return [Entry(key, value, source) for key, value in walk(table)]
 
 
 def read_file(path: Path) -> list[Entry]:
-    """Returns the entries of a configuration file, each with the source `PATH:LINE`.
+    """Return the entries of a configuration file, each with the source `PATH:LINE`.
 
-    UsageError where the file is missing, unreadable or not TOML (with line and column).
+    Raises UsageError where the file is missing, unreadable or not TOML (with line and column).
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -155,7 +155,7 @@ def read_file(path: Path) -> list[Entry]:
 
 
 def walk(table: Table, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields every dotted key with its value, a table before what it holds."""
+    """Yield every dotted key with its value, a table before what is in it."""
     for name, value in table.items():
         key = f"{prefix}{name}"
         yield key, value
@@ -169,7 +169,7 @@ def leaves(table: Table) -> dict[str, Any]:
 
 
 def line_numbers(text: str) -> dict[str, int]:
-    """Returns the line, from 1, on which each dotted key of a valid TOML text first appears.
+    """Return the line, from 1, on which each dotted key of a valid TOML text first appears.
 
     tomli gives no positions. A statement ends where the lines since the last one parse below their header, so
     strings and arrays over several lines need no care.
@@ -202,13 +202,13 @@ def _folder(kind: str) -> Traversable:
 
 
 def names_for(task: ConfigurableTask, kind: str) -> tuple[str, ...]:
-    """Returns the sorted names of one of `KINDS`; strategies are the task's alone."""
+    """Return the sorted names of one of `KINDS`; strategies are the task's alone."""
     shipped = () if kind == "strategies" else preset_names(kind)
-    return tuple(sorted({*shipped, *_own(task, kind)}))
+    return tuple(sorted({*shipped, *getattr(task.presets, kind)}))
 
 
 def find_preset(task: ConfigurableTask, name: str) -> tuple[str, str]:
-    """Returns kind and name of a preset; UsageError with the nearest name for an unknown one."""
+    """Return kind and name of a preset; UsageError with the nearest name for an unknown one."""
     for kind in KINDS:
         if name in names_for(task, kind):
             return kind, name
@@ -218,18 +218,13 @@ def find_preset(task: ConfigurableTask, name: str) -> tuple[str, str]:
 
 
 def read_for(task: ConfigurableTask, kind: str, name: str) -> list[Entry]:
-    """Returns the entries of a preset, each with the source `preset KIND/NAME`, later ones override earlier ones: the
+    """Return the entries of a preset, each with the source `preset KIND/NAME`, later ones override earlier ones: the
     shared preset, for a model the task's defaults, and the task's own preset of this name."""
     shipped = read_preset(kind, name) if kind != "strategies" and name in preset_names(kind) else []
-    own = _own(task, kind).get(name, {})
+    own = getattr(task.presets, kind).get(name, {})
     return shipped + (task_defaults(task) if kind == "models" else []) + entries(own, f"preset {kind}/{name}")
 
 
 def task_defaults(task: ConfigurableTask) -> list[Entry]:
-    """Returns what the task sets for every model."""
+    """Return what the task sets for every model."""
     return entries(task.presets.defaults, f"task {task.name}")
-
-
-def _own(task: ConfigurableTask, kind: str) -> Mapping[str, Table]:
-    own = task.presets
-    return {"models": own.models, "strategies": own.strategies, "profiles": own.profiles}[kind]

@@ -21,6 +21,7 @@ from smolsum.config.fields import Share, StageName, base_type, check_value
 from smolsum.config.presets import (
     ConfigurableTask,
     Entry,
+    entries,
     find_preset,
     line_numbers,
     names_for,
@@ -28,7 +29,6 @@ from smolsum.config.presets import (
     read_for,
     read_preset,
     task_defaults,
-    walk,
 )
 from smolsum.config.sections import SECTIONS, STAGE_FIELDS, Config, StageConfig, to_toml
 from smolsum.errors import UsageError, nearest
@@ -71,7 +71,7 @@ class Schema:
         return _GENERAL | _hints("task", self.task.settings) | {"task.name": Literal[self.tasks]}
 
     def expected(self, key: str) -> Any:
-        """Returns the type of a dotted key: a hint, `dict` for a table, None for an unknown key."""
+        """Return the type of a dotted key: a hint, `dict` for a table, None for an unknown key."""
         match key.split("."):
             case ["stages" | "stage_defaults"] | ["stages" | "stage_defaults", _]:
                 return dict
@@ -87,7 +87,7 @@ class Schema:
                 return self.fields.get(key)
 
     def unknown(self, key: str, source: str) -> UsageError:
-        """Returns the error for an unknown key, with the nearest known one."""
+        """Return the error for an unknown key, with the nearest known one."""
         section, _, name = key.rpartition(".")
         if section.endswith(".rewards"):
             hint = nearest(name, self.task.rewards.signals)
@@ -133,7 +133,7 @@ def resolve(
     flags: Mapping[str, Any] = MappingProxyType({}),
     environ: Mapping[str, str] = MappingProxyType({}),
 ) -> Resolved:
-    """Returns the configuration of a run and the source of each value.
+    """Return the configuration of a run and the source of each value.
 
     `tasks` are all tasks by name, the default one first. `flags` holds more options by dotted key, None for those that
     were not given; of `environ` only the keys of ENVIRONMENT are read. UsageError names the source of a wrong value,
@@ -141,9 +141,11 @@ def resolve(
     """
     own = [] if config_file is None else read_file(config_file)
     named = [Entry(key, value, "flag") for key, value in flags.items() if value is not None]
-    task = _find_task([*(entry for text in reversed(sets) for entry in _split_set(text)), *named, *own], tasks)
+    texts = [_split_set(text) for text in sets]
+    bare = [Entry(key, text.strip("\"'"), "--set") for key, text in reversed(texts)]
+    task = _find_task([*bare, *named, *own], tasks)
     schema = Schema(task, tuple(tasks))
-    typed = named + [entry for text in sets for entry in _parse_set(text, schema)]
+    typed = named + [entry for key, text in texts for entry in _parse_set(key, text, schema)]
     shipped = [find_preset(task, name) for name in presets]
     layers = [read_for(task, kind, name) for kind, name in shipped if kind != "strategies"]
     if model is not None:
@@ -171,7 +173,7 @@ def resolve(
 
 
 def render_with_sources(resolved: Resolved) -> str:
-    """Returns the configuration as TOML, each value followed by its source in a comment."""
+    """Return the configuration as TOML, each value followed by its source in a comment."""
     text = to_toml(resolved.config)
     lines = text.split("\n")
     for key, number in line_numbers(text).items():
@@ -181,13 +183,13 @@ def render_with_sources(resolved: Resolved) -> str:
 
 
 def model_path(model: str, tasks: Mapping[str, ConfigurableTask]) -> str:
-    """Returns what `load_policy` takes for a value of --model: a preset's model, a directory or a hub id."""
+    """Return what `load_policy` takes for a value of --model: a preset's model, a directory or a hub id."""
     task = next((task for task in tasks.values() if model in task.presets.models), next(iter(tasks.values())))
     return _model_layer(model, task)[0]
 
 
 def _find_task(given: Sequence[Entry], tasks: Mapping[str, ConfigurableTask]) -> ConfigurableTask:
-    """Returns the task of the strongest entry that names one (`given` has the strongest first), or the default."""
+    """Return the task of the strongest entry that names one (`given` has the strongest first), or the default."""
     entry = next((entry for entry in given if entry.key == "task.name"), None)
     if entry is None:
         return next(iter(tasks.values()))
@@ -195,7 +197,7 @@ def _find_task(given: Sequence[Entry], tasks: Mapping[str, ConfigurableTask]) ->
 
 
 def _model_layer(model: str, task: ConfigurableTask) -> tuple[str, list[Entry]]:
-    """Returns the model path that --model stands for, and the entries of its preset, or of the task where it has
+    """Return the model path that --model stands for, and the entries of its preset, or of the task where it has
     none."""
     names = names_for(task, "models")
     if model in names:
@@ -208,7 +210,7 @@ def _model_layer(model: str, task: ConfigurableTask) -> tuple[str, list[Entry]]:
 
 
 def strategy_layer(strategy: str, reward: str | None, task: ConfigurableTask) -> list[Entry]:
-    """Returns a strategy's stages with the signals of --reward in them, without stages that have no signal left."""
+    """Return a strategy's stages with the signals of --reward in them, without stages that have no signal left."""
     if strategy not in task.presets.strategies:
         hint = nearest(strategy, task.presets.strategies)
         raise UsageError(f"flag --strategy: unknown strategy {strategy!r}", hint=hint)
@@ -216,16 +218,16 @@ def strategy_layer(strategy: str, reward: str | None, task: ConfigurableTask) ->
     signals = parse_reward(chosen, task.rewards.signals) if chosen else ()
     quality = () if signals == ("length",) else signals
     quality_source = f"default reward {task.presets.reward}" if reward is None else "flag --reward"
-    entries, empty, takes_reward = [], set(), False
+    found, empty, takes_reward = [], set(), False
     for key, value, source in read_for(task, "strategies", strategy):
         if not (key.endswith(".rewards") and isinstance(value, Sequence)):
-            entries.append(Entry(key, value, source))
+            found.append(Entry(key, value, source))
             continue
         takes_reward = True
         weights: dict[str, str] = {}
         for word in value:
             weights |= dict.fromkeys(quality, quality_source) if word == "quality" else {word: source}
-        entries += [Entry(f"{key}.{signal}", 1.0, origin) for signal, origin in weights.items()]
+        found += [Entry(f"{key}.{signal}", 1.0, origin) for signal, origin in weights.items()]
         if not weights:
             empty.add(key.removesuffix(".rewards"))
     if reward is not None and not takes_reward:
@@ -233,11 +235,11 @@ def strategy_layer(strategy: str, reward: str | None, task: ConfigurableTask) ->
             f"flag --reward: strategy {strategy} of task {task.name} names all of its signals",
             hint=f"--set stages.{next(iter(task.presets.strategies[strategy]['stages']))}.rewards.SIGNAL=WEIGHT",
         )
-    return [entry for entry in entries if ".".join(entry.key.split(".")[:2]) not in empty]
+    return [entry for entry in found if ".".join(entry.key.split(".")[:2]) not in empty]
 
 
 def parse_reward(text: str, known: Iterable[str]) -> tuple[str, ...]:
-    """Returns the signals of a reward such as `meteor-rouge`; UsageError where one is unknown or named twice."""
+    """Return the signals of a reward such as `meteor-rouge`. Raises UsageError where one is unknown or named twice."""
     signals = tuple(text.split("-"))
     for signal in signals:
         if signal not in known:
@@ -248,32 +250,31 @@ def parse_reward(text: str, known: Iterable[str]) -> tuple[str, ...]:
     return signals
 
 
-def _split_set(text: str) -> list[Entry]:
-    """Returns key and bare text of one `--set key=value`; nothing for another form."""
-    key, equals, right = (part.strip() for part in text.partition("="))
-    return [Entry(key, right.strip("\"'"), "--set")] if key and equals else []
-
-
-def _parse_set(text: str, schema: Schema) -> list[Entry]:
-    """Returns the entries of one `--set key=value`; the value is TOML if it parses, else a bare text."""
+def _split_set(text: str) -> tuple[str, str]:
+    """Return key and text of one `--set key=value`."""
     key, equals, right = (part.strip() for part in text.partition("="))
     if not (key and equals):
         raise UsageError(f"--set {text}: not of the form key=value", hint="--set grpo.beta=0.05")
-    value: Any = right
+    return key, right
+
+
+def _parse_set(key: str, text: str, schema: Schema) -> list[Entry]:
+    """Return the entries of one `--set`; the value is TOML if it parses, else a bare text."""
+    value: Any = text
     try:
-        document = tomli.loads(f"value = {right}")
+        document = tomli.loads(f"value = {text}")
     except tomli.TOMLDecodeError:
         document = {}
     # a text may look like a number, and a line break in the value must not become a second key
     if len(document) == 1 and (isinstance(document["value"], str) or base_type(schema.expected(key)) is not str):
         value = document["value"]
-    return [Entry(key, value, "--set") for key, value in walk({key: value})]
+    return entries({key: value}, "--set")
 
 
 def _lay(
     given: dict[str, Given], layer: Sequence[Entry], by: Literal["preset", "user", "typed"], schema: Schema
 ) -> None:
-    """Checks a layer and puts it over `given`; typed values edit stages, any other layer replaces them."""
+    """Check a layer and put it over `given`; typed values edit stages, any other layer replaces them."""
     if by != "typed" and any(entry.key.startswith("stages.") for entry in layer):
         _drop(given, "stages.")
     for key, value, source in layer:
@@ -310,7 +311,7 @@ def _stage_names(given: Mapping[str, Given]) -> list[str]:
 
 
 def _build(given: dict[str, Given], schema: Schema) -> Resolved:
-    """Returns the records with defaults and inherited stage values filled in."""
+    """Return the records with defaults and inherited stage values filled in."""
     _imply_adapter(given)
     sources: dict[str, str] = {}
     sections: dict[str, Any] = {}
@@ -338,7 +339,7 @@ def _build(given: dict[str, Given], schema: Schema) -> Resolved:
 
 
 def _imply_adapter(given: dict[str, Given]) -> None:
-    """Turns the adapter on where one of its settings is given, unless as strong a layer gives `model.adapter`."""
+    """Turn the adapter on where one of its settings is given, unless as strong a layer gives `model.adapter`."""
     strength = ("preset", "user", "typed").index
     asked = [(strength(item.by), key) for key, item in given.items() if key.startswith("lora.")]
     own = given.get("model.adapter")
@@ -348,7 +349,7 @@ def _imply_adapter(given: dict[str, Given]) -> None:
 
 
 def _stage(name: str, given: Mapping[str, Given], sources: dict[str, str], schema: Schema) -> StageConfig:
-    """Returns one stage and records its sources; settings that it lacks come from the run's sections."""
+    """Return one stage and record its sources; settings that it lacks come from the run's sections."""
     prefix = f"stages.{name}"
     weights = {key: item for key, item in given.items() if key.startswith(f"{prefix}.rewards.")}
     if not any(item.value for item in weights.values()):
@@ -375,13 +376,13 @@ def _stage(name: str, given: Mapping[str, Given], sources: dict[str, str], schem
 
 
 def _table(given: Mapping[str, Given], section: str) -> dict[str, float]:
-    """Returns a table of numbers."""
+    """Return a table of numbers."""
     return {key.rpartition(".")[2]: item.value for key, item in given.items() if key.startswith(f"{section}.")}
 
 
 def check_combinations(config: Config, sources: Mapping[str, str]) -> None:
-    """UsageError for settings that are valid one by one but not together; `sources` has the source of each dotted
-    key."""
+    """Raise UsageError for settings that are valid one by one but not together; `sources` has the source of each
+    dotted key."""
     grpo = config.grpo
     if grpo.correction != "none" and grpo.old_logprobs == "sampler":
         raise UsageError(

@@ -9,7 +9,7 @@ from smolsum.errors import UsageError, nearest
 
 
 def apportion(count: int, shares: Mapping[str, float]) -> dict[str, int]:
-    """Divides `count` by shares that sum to 1, in whole numbers: the largest remainders are rounded up, the first of
+    """Divide `count` by shares that sum to 1, in whole numbers: the largest remainders are rounded up, the first of
     equal ones."""
     exact = {name: count * share for name, share in shares.items()}
     whole = {name: int(value + 1e-9) for name, value in exact.items()}
@@ -18,11 +18,11 @@ def apportion(count: int, shares: Mapping[str, float]) -> dict[str, int]:
 
 
 def epoch_counts(stage: str, mix: Mapping[str, float], kinds: Sequence[str]) -> dict[str, int]:
-    """Returns the prompts of each kind in an epoch of a stage: the most for which the mix holds without repeating a
+    """Return the prompts of each kind in an epoch of a stage: the most for which the mix holds without repeating a
     prompt. Without a mix all prompts count as one kind "".
 
-    `kinds` has the kind of every prompt. UsageError for shares that do not sum to 1, and for a kind without prompts,
-    whatever its share.
+    `kinds` has the kind of every prompt. Raises UsageError for shares that do not sum to 1, and for a kind without
+    prompts, whatever its share.
     """
     if not mix:
         return {"": len(kinds)}
@@ -49,8 +49,8 @@ def epoch_counts(stage: str, mix: Mapping[str, float], kinds: Sequence[str]) -> 
 
 
 def planned_steps(config: Config, kinds: Sequence[str]) -> dict[str, int]:
-    """Returns the optimizer steps of every stage: its own number, or its epochs over the training prompts, whose kinds
-    are given. UsageError for an impossible mix."""
+    """Return the optimizer steps of every stage: its own number, or its epochs over the training prompts, whose kinds
+    are given. Raises UsageError for an impossible mix."""
     per_step = config.train.prompts_per_step * config.train.accumulation_steps
     sizes = {name: sum(epoch_counts(name, stage.mix, kinds).values()) for name, stage in config.stages.items()}
     return {

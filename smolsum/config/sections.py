@@ -298,7 +298,7 @@ STAGE_FIELDS: dict[str, Any] = get_type_hints(StageConfig, include_extras=True)
 
 
 def to_toml(config: Config) -> str:
-    """Returns the whole configuration as TOML; read back as a configuration file it repeats `config`."""
+    """Return the whole configuration as TOML; read back as a configuration file it repeats `config`."""
     import tomli_w
 
     return tomli_w.dumps(asdict(config))

@@ -15,7 +15,7 @@ SIGNALS = {
     "length": ("length", "(-∞, 0]", "distance from the target, in targets, negative"),
     "overlong": ("overlong", "[-1, 0]", "soft punishment for the last tokens before the limit"),
 }
-REWARD_CONFIGURATIONS = {
+REWARD_SETS = {
     "rouge": ("rouge",),
     "meteor": ("meteor",),
     "bleu": ("bleu",),
@@ -31,12 +31,12 @@ NAMED = 3
 
 
 def model_name(path: str) -> str:
-    """Returns the last part of a model's path or hub id."""
+    """Return the last part of a model's path or hub id."""
     return PurePosixPath(path.rstrip("/")).name.rpartition(":")[2] or path
 
 
 def strategy_of(config: Mapping[str, Any]) -> str:
-    """Returns the strategy of a run's stages: length-only, finetuned, included, or the names of its stages."""
+    """Return the strategy of a run's stages: length-only, finetuned, included, or the names of its stages."""
     stages = [set(stage["rewards"]) for stage in config["stages"].values()]
     if all(signals == {"length"} for signals in stages):
         return LENGTH_ONLY
@@ -48,7 +48,7 @@ def strategy_of(config: Mapping[str, Any]) -> str:
 
 
 def reward_of(config: Mapping[str, Any]) -> str:
-    """Returns the reward configuration of a run's last stage, such as `meteor-rouge`, with weights other than 1. If a
+    """Return the reward configuration of a run's last stage, such as `meteor-rouge`, with weights other than 1. If a
     name has no room for the signals, it has their number."""
     rewards = dict(list(config["stages"].values())[-1]["rewards"])
     quality = {name: weight for name, weight in rewards.items() if name != "length"}
@@ -62,6 +62,6 @@ def reward_of(config: Mapping[str, Any]) -> str:
 
 
 def label_of(signals: Sequence[str]) -> str:
-    """Returns the study's name for quality signals in any order, or else their names joined."""
-    known = ((label, set(names)) for label, names in REWARD_CONFIGURATIONS.items())
+    """Return the study's name for quality signals in any order, or else their names joined."""
+    known = ((label, set(names)) for label, names in REWARD_SETS.items())
     return next((label for label, names in known if names == set(signals)), "-".join(signals))

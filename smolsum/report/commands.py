@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from smolsum.config.presets import preset_names, read_preset
 from smolsum.config.sections import TaskConfig
-from smolsum.config.study import FINETUNED, LENGTH_ONLY, REWARD_CONFIGURATIONS, STAGES
+from smolsum.config.study import FINETUNED, LENGTH_ONLY, REWARD_SETS, STAGES
 from smolsum.report.collect import EvaluationResult, ReportInputs
 from smolsum.runs.records import Judging
 
@@ -26,7 +26,7 @@ def train_command(inputs: ReportInputs, model: str, strategy: str = FINETUNED, r
     stages = STAGES[strategy]
     if strategy == LENGTH_ONLY:
         strategy, reward = FINETUNED, "length"  # the fine-tuned runs begin with it
-    signals = "-".join(REWARD_CONFIGURATIONS.get(reward, (reward,)))
+    signals = "-".join(REWARD_SETS.get(reward, (reward,)))
     kept = _kept_flags(inputs, model, lambda section, name: section != "stages" or name in stages)
     return shlex.join(["smolsum", "train", *named, "--strategy", strategy, "--reward", signals, *kept])
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from smolsum.config.study import LENGTH_ONLY, PREFIX, REWARD_CONFIGURATIONS
+from smolsum.config.study import LENGTH_ONLY, PREFIX, REWARD_SETS
 from smolsum.report.collect import EvaluationResult, ReportInputs, TrainedRun
 from smolsum.report.document import Cell, number, p_value, plain
 from smolsum.stats.loading import Arm, group_seeds
@@ -113,7 +113,7 @@ def configuration_results(inputs: ReportInputs) -> list[ConfigurationResult]:
         else one
         for one in found
     ]
-    order = {reward: place for place, reward in enumerate(REWARD_CONFIGURATIONS)}
+    order = {reward: place for place, reward in enumerate(REWARD_SETS)}
     found.sort(key=lambda one: (one.model.casefold(), one.strategy, order.get(one.reward, len(order)), one.name))
     tested = [_tested(one, baselines[one.model]) for one in found]
     adjusted = holm([one.test.result.p if one.test else math.nan for one in tested])

@@ -41,7 +41,7 @@ class Checkpoint:
 
 
 def save(paths: RunPaths, step: int, write: Callable[[Path], None], meta: Mapping[str, Any]) -> Path:
-    """Makes the checkpoint of `step` from the files that `write` puts into the directory it is given; returns its path.
+    """Make the checkpoint of `step` from the files that `write` puts into the directory it is given; return its path.
 
     It is complete and on the disk, or does not exist: a full disk is a SmolsumError that leaves earlier checkpoints as
     they were. `meta` has the fields of CheckpointMeta without schema_version, step and files.
@@ -62,7 +62,7 @@ def save(paths: RunPaths, step: int, write: Callable[[Path], None], meta: Mappin
 
 
 def copy(checkpoint: Checkpoint, paths: RunPaths) -> Checkpoint:
-    """Copies the checkpoint into the run at `paths`, by hard links, which take no space, where the disk allows it."""
+    """Copy the checkpoint into the run at `paths`, by hard links, which take no space, where the disk allows it."""
     with _building(paths, checkpoint.step) as temporary:
         for name in (*checkpoint.meta.files, META):
             target = temporary / name
@@ -75,7 +75,7 @@ def copy(checkpoint: Checkpoint, paths: RunPaths) -> Checkpoint:
 
 
 def verify(path: Path) -> list[str]:
-    """Returns what is wrong with the checkpoint at `path`, a sentence each, by reading every file to its end."""
+    """Return what is wrong with the checkpoint at `path`, a sentence each, by reading every file to its end."""
     try:
         return list(_problems(path, _read_meta(path)))
     except ValueError as error:
@@ -85,7 +85,7 @@ def verify(path: Path) -> list[str]:
 
 
 def list_checkpoints(paths: RunPaths) -> list[Checkpoint]:
-    """Returns the checkpoints that have a sound meta.json, by step, without checking their files."""
+    """Return the checkpoints that have a sound meta.json, by step, without checking their files."""
     found = []
     for _, path in sorted(_directories(paths).items()):
         with suppress(ValueError, OSError):
@@ -95,7 +95,7 @@ def list_checkpoints(paths: RunPaths) -> list[Checkpoint]:
 
 
 def check_all(paths: RunPaths) -> tuple[list[Checkpoint], dict[int, tuple[Path, str]]]:
-    """Returns the whole checkpoints by step; and for each damaged one, by step, its path and what is wrong."""
+    """Return the whole checkpoints by step; and for each damaged one, by step, its path and what is wrong."""
     whole: list[Checkpoint] = []
     damaged: dict[int, tuple[Path, str]] = {}
     for step, path in sorted(_directories(paths).items()):
@@ -107,7 +107,7 @@ def check_all(paths: RunPaths) -> tuple[list[Checkpoint], dict[int, tuple[Path, 
 
 
 def find_stage(runs_dir: Path, fingerprint: str) -> Checkpoint | None:
-    """Returns a whole checkpoint whose `stage_end` is `fingerprint`, from the newest run that has one; or None."""
+    """Return a whole checkpoint whose `stage_end` is `fingerprint`, from the newest run that has one; or None."""
     for run in reversed(list_runs(runs_dir)):
         for checkpoint in reversed(list_checkpoints(run)):
             if checkpoint.meta.stage_end == fingerprint and not verify(checkpoint.path):
@@ -116,7 +116,7 @@ def find_stage(runs_dir: Path, fingerprint: str) -> Checkpoint | None:
 
 
 def prune(paths: RunPaths, keep: int, protect: Collection[int]) -> list[int]:
-    """Removes all checkpoints except the newest `keep` and those of the steps in `protect`; returns their steps.
+    """Remove all checkpoints except the newest `keep` and those of the steps in `protect`; return their steps.
 
     Those after the last one saved do not count and stay: they are the damaged ones that a resumed run went back from,
     and it replaces them when it gets there.
@@ -136,7 +136,7 @@ def prune(paths: RunPaths, keep: int, protect: Collection[int]) -> list[int]:
 
 @contextmanager
 def _building(paths: RunPaths, step: int) -> Iterator[Path]:
-    """Yields an empty directory, which becomes the checkpoint of `step` if the block ends without an error."""
+    """Yield an empty directory, which becomes the checkpoint of `step` if the block ends without an error."""
     target, temporary = paths.checkpoint(step), _temporary(paths, step)
     with writing(target, paths.resume_command):
         paths.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -165,7 +165,7 @@ def _install(paths: RunPaths, temporary: Path, target: Path) -> None:
 
 
 def _write(write: Callable[[Path], None], directory: Path) -> None:
-    """Calls `write`; a full disk is an OSError whichever library ran into it."""
+    """Call `write`; a full disk is an OSError whichever library ran into it."""
     try:
         write(directory)
     except OSError:
@@ -177,7 +177,7 @@ def _write(write: Callable[[Path], None], directory: Path) -> None:
 
 
 def _directories(paths: RunPaths) -> dict[int, Path]:
-    """Returns the directory of each step; one that a killed save moved aside counts until another replaces it."""
+    """Return the directory of each step; one that a killed save moved aside counts until another replaces it."""
     found: dict[int, Path] = {}
     for pattern in (_ASIDE, _STEP):
         for path in paths.checkpoints.glob("*"):
@@ -187,7 +187,7 @@ def _directories(paths: RunPaths) -> dict[int, Path]:
 
 
 def _sweep(paths: RunPaths) -> None:
-    """Cleans up after killed processes: puts a checkpoint that was moved aside back, and removes everything else."""
+    """Clean up after killed processes: put a checkpoint that was moved aside back, and remove everything else."""
     for path in paths.checkpoints.glob(".step-*"):
         match = _ASIDE.fullmatch(path.name)
         if match and not (target := paths.checkpoint(int(match[1]))).exists():
@@ -206,7 +206,7 @@ def _temporary(paths: RunPaths, step: int) -> Path:
 
 
 def _read_meta(path: Path) -> CheckpointMeta:
-    """Returns meta.json; ValueError with what is wrong with it, OSError if the disk cannot be read."""
+    """Return meta.json; ValueError with what is wrong with it, OSError if the disk cannot be read."""
     try:
         meta = json.loads((path / META).read_bytes())
     except FileNotFoundError as error:
@@ -251,7 +251,7 @@ Validation = Mapping[str, float]
 
 
 def validation(metrics: Mapping[str, float], score: str) -> Validation:
-    """Returns the validation in the metrics of a step; `score` is the name of the task's score there. A validation that
+    """Return the validation in the metrics of a step; `score` is the name of the task's score there. A validation that
     lacks prompts has no reward."""
     if "validation/reward" not in metrics:
         return {}
@@ -265,7 +265,7 @@ def rank(found: Validation) -> tuple[float, float]:
 
 
 def best_of(found: Sequence[Checkpoint], stages: Mapping[str, StageConfig]) -> Checkpoint | None:
-    """Returns the first of the best checkpoints; None if none was validated. Rewards of different stages are compared
+    """Return the first of the best checkpoints; None if none was validated. Rewards of different stages are compared
     only if the stages have the same rewards; otherwise the last stage counts most."""
     alike, names = comparable(stages), list(stages)
 
@@ -284,7 +284,7 @@ def comparable(stages: Mapping[str, StageConfig]) -> bool:
 
 
 def of_checkpoint(checkpoint: Checkpoint) -> Validation:
-    """Returns the validation of the checkpoint's own step. A checkpoint that was saved again before a stop has it only
+    """Return the validation of the checkpoint's own step. A checkpoint that was saved again before a stop has it only
     as the best of its stage."""
     best = checkpoint.meta.best
     return checkpoint.meta.validation or (best if best.get("step") == checkpoint.step else {})

@@ -2,9 +2,11 @@
 
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from msgspec.structs import replace
 
 from smolsum.files import json_objects
 from smolsum.runs.paths import RunPaths
@@ -17,21 +19,6 @@ Change = Literal["same", "gone", "new"]
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One rollout; None for values that the run does not have."""
-
-    number: int
-    text: str
-    tokens: int
-    truncated: bool
-    rewards: Mapping[str, float | None]
-    reward: float | None
-    advantage: float | None
-    worker: str
-    version: int | None
-
-
-@dataclass(frozen=True)
 class Group:
     """The rollouts of one prompt at one step; post and references are empty in runs that did not keep them."""
 
@@ -39,11 +26,11 @@ class Group:
     prompt_id: str
     post: str
     references: tuple[str, ...]
-    samples: tuple[Sample, ...]
+    samples: tuple[SampledRollout, ...]
 
 
 def read_groups(paths: RunPaths, step: int) -> tuple[Group, ...]:
-    """Returns the groups of a step in the order in which they were sampled; none while there is no file.
+    """Return the groups of a step in the order in which they were sampled; none while there is no file.
 
     A line that is damaged or half written is passed over.
     """
@@ -56,14 +43,14 @@ def read_groups(paths: RunPaths, step: int) -> tuple[Group, ...]:
         rollout = salvage(row, SampledRollout)
         if rollout is None:
             continue
-        if not groups or rollout.sample == 0 or rollout.prompt_id != groups[-1][0].prompt_id:
+        if not groups or rollout.number == 0 or rollout.prompt_id != groups[-1][0].prompt_id:
             groups.append([])
         groups[-1].append(rollout)
     return tuple(_group(step, rollouts) for rollouts in groups)
 
 
 def first_group(paths: RunPaths, group: Group, first_step: int) -> Group | None:
-    """Returns the earliest rollouts of the same prompt before this step; None if EARLY_STEPS steps have none."""
+    """Return the earliest rollouts of the same prompt before this step; None if EARLY_STEPS steps have none."""
     mark = json.dumps(group.prompt_id, ensure_ascii=False).encode()
     for step in range(first_step, min(group.step, first_step + EARLY_STEPS)):
         try:
@@ -78,12 +65,12 @@ def first_group(paths: RunPaths, group: Group, first_step: int) -> Group | None:
 
 
 def sort_keys(group: Group) -> list[str]:
-    """Returns the columns that a group can be sorted by, in the order in which the key steps through them."""
+    """Return the columns that a group can be sorted by, in the order in which the key steps through them."""
     return ["sample", "tokens", *(group.samples[0].rewards if group.samples else ()), "reward", "advantage", "worker"]
 
 
-def chosen(group: Group, sort: str, query: str) -> list[Sample]:
-    """Returns the rollouts that contain `query` in any case, sorted: sample and worker ascending, all other columns
+def chosen(group: Group, sort: str, query: str) -> list[SampledRollout]:
+    """Return the rollouts that contain `query` in any case, sorted: sample and worker ascending, all other columns
     descending, missing values last."""
     kept = [sample for sample in group.samples if query.lower() in sample.text.lower()]
     if sort == "sample":
@@ -91,7 +78,7 @@ def chosen(group: Group, sort: str, query: str) -> list[Sample]:
     if sort == "worker":
         return sorted(kept, key=lambda sample: sample.worker)
 
-    def key(sample: Sample) -> float:
+    def key(sample: SampledRollout) -> float:
         value = {
             "tokens": float(sample.tokens),
             "reward": sample.reward,
@@ -105,7 +92,7 @@ def chosen(group: Group, sort: str, query: str) -> list[Sample]:
 
 
 def changes(before: str, after: str) -> list[tuple[Change, str]]:
-    """Returns the words of both texts in stretches, each kept, removed or added."""
+    """Return the words of both texts in stretches, each kept, removed or added."""
     old, new = before.split(), after.split()
     out: list[tuple[Change, str]] = []
     for kind, a, b, c, d in difflib.SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
@@ -120,7 +107,7 @@ def changes(before: str, after: str) -> list[tuple[Change, str]]:
 
 
 def clean(text: str) -> str:
-    """Returns the text without control characters, which a terminal would obey: a model may sample any character."""
+    """Return the text without control characters, which a terminal would obey: a model may sample any character."""
     return "".join(c if c.isprintable() or c == "\n" else " " for c in text.expandtabs(4))
 
 
@@ -132,20 +119,10 @@ def _group(step: int, rollouts: Sequence[SampledRollout]) -> Group:
         prompt_id=clean(first.prompt_id or "?"),
         post=clean(posts[-1]) if posts else "",
         references=tuple(clean(reference) for reference in first.references),
-        samples=tuple(_sample(rollout) for rollout in rollouts),
+        samples=tuple(_cleaned(rollout) for rollout in rollouts),
     )
 
 
-def _sample(rollout: SampledRollout) -> Sample:
-    stopped = rollout.finish_reason == "stop"
-    return Sample(
-        number=rollout.sample,
-        text=clean(rollout.text),
-        tokens=max(len(rollout.token_ids) - stopped, 0),
-        truncated=not stopped,
-        rewards={clean(name): value for name, value in rollout.rewards.items()},
-        reward=rollout.reward,
-        advantage=rollout.advantage,
-        worker=clean(rollout.worker),
-        version=rollout.policy_version,
-    )
+def _cleaned(rollout: SampledRollout) -> SampledRollout:
+    rewards = {clean(name): value for name, value in rollout.rewards.items()}
+    return replace(rollout, text=clean(rollout.text), worker=clean(rollout.worker), rewards=rewards)

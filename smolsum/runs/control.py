@@ -24,7 +24,7 @@ BEAT_S = 10.0
 
 
 def make_request(paths: RunPaths, request: Request) -> None:
-    """Writes the request into the run directory; SmolsumError if that is not possible."""
+    """Write the request into the run directory. Raises SmolsumError if that is not possible."""
     path = paths.control / request
     with writing(path, f"touch {path}"):
         paths.control.mkdir(parents=True, exist_ok=True)
@@ -32,14 +32,14 @@ def make_request(paths: RunPaths, request: Request) -> None:
 
 
 def withdraw(paths: RunPaths, request: Request) -> None:
-    """Removes the request if it is there; SmolsumError if that is not possible."""
+    """Remove the request if it is there. Raises SmolsumError if that is not possible."""
     path = paths.control / request
     with writing(path, f"rm {path}"):
         path.unlink(missing_ok=True)
 
 
 def withdraw_all(paths: RunPaths) -> None:
-    """Removes all requests."""
+    """Remove all requests."""
     withdraw(paths, "pause")
     withdraw(paths, "stop")
 
@@ -58,7 +58,7 @@ def take_request(paths: RunPaths, request: Request) -> bool:
 
 
 def wait_while_paused(paths: RunPaths, stops: Callable[[], bool]) -> bool:
-    """Waits while a pause is requested; False if the wait ended because `stops` returned True."""
+    """Wait while a pause is requested; False if the wait ended because `stops` returned True."""
     while is_requested(paths, "pause"):
         if stops():
             return False

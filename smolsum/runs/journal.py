@@ -45,7 +45,7 @@ class Journal:
         self._files.close()
 
     def metrics(self, row: Mapping[str, float | int | str | None]) -> None:
-        """Appends the line of a step, which `row` has under `step`; an event names the values that were not finite. The
+        """Append the line of a step, which `row` has under `step`; an event names the values that were not finite. The
         first line of the file starts with `schema_version`."""
         first = self._metrics.size == 0
         head = {"schema_version": SCHEMA_VERSION} if first else {}
@@ -53,17 +53,17 @@ class Journal:
         self._metrics.append(line)
 
     def completions(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Writes the rollouts of a step, replacing those of an earlier attempt."""
+        """Write the rollouts of a step, replacing those of an earlier attempt."""
         content = b"".join(to_json(self._checked(row, "completions", step)) for row in rows)
         replace(self._paths.completions(step), content, self._paths.resume_command)
 
     def event(self, kind: str, message: str, **fields: Any) -> None:
-        """Appends an event: a sentence for the user, with its time (ISO 8601, UTC) and attempt."""
+        """Append an event: a sentence for the user, with its time (ISO 8601, UTC) and attempt."""
         row = {"time": _now(), "attempt": self._attempt, "kind": kind, "message": message}
         self._events.append(encode(Event, finite(row | fields)))
 
     def status(self, state: State, *, step: int, phase: str, stage: str, **fields: Any) -> None:
-        """Replaces status.json; `heartbeat` is the time of writing (ISO 8601, UTC)."""
+        """Replace status.json; `heartbeat` is the time of writing (ISO 8601, UTC)."""
         row = {
             "schema_version": SCHEMA_VERSION,
             "state": state,
@@ -78,7 +78,7 @@ class Journal:
             self._write_status(row | fields)
 
     def failure(self, error: BaseException, step: int) -> None:
-        """Records how the attempt ended: the traceback in its log, an event, and the status with the hint."""
+        """Record how the attempt ended: the traceback in its log, an event, and the status with the hint."""
         hint = error.hint if isinstance(error, SmolsumError) else self._paths.resume_command
         state: State = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         stopped = "interrupted by the user" if isinstance(error, KeyboardInterrupt) else type(error).__name__
@@ -88,7 +88,7 @@ class Journal:
         self.status(state, step=step, phase=state, stage="", error=message, hint=hint)
 
     def beat(self, *, pausing: bool = False) -> None:
-        """Renews the heartbeat of the last status, from any thread; does nothing before the first status and after the
+        """Renew the heartbeat of the last status, from any thread; do nothing before the first status and after the
         end of the run. `pausing`: the run pauses after the step under way."""
         with self._lock:
             if self._status.get("state") in AT_WORK_STATES:
@@ -102,12 +102,12 @@ class Journal:
         replace(self._paths.status, content, self._paths.resume_command)
 
     def log(self, text: str) -> None:
-        """Appends the time and a text, such as a traceback, to the log of the attempt."""
+        """Append the time and a text, such as a traceback, to the log of the attempt."""
         content = f"{_now()} {text.rstrip()}\n".encode("utf-8", "backslashreplace")
         self._log.append(content)
 
     def _checked(self, row: Mapping[str, Any], what: str, step: object) -> dict[str, Any]:
-        """Returns `row` with null for values that are not finite, and records an event about them."""
+        """Return `row` with null for values that are not finite, and record an event about them."""
         clean = {key: finite(value) for key, value in row.items()}
         changed = [key for key, value in row.items() if clean[key] is not value]
         if changed:
@@ -117,7 +117,7 @@ class Journal:
 
 
 def discard_after(paths: RunPaths, step: int) -> int:
-    """Removes the metrics lines after `step`, which a resumed run writes again; -1 removes all. Returns their number.
+    """Remove the metrics lines after `step`, which a resumed run writes again; -1 removes all. Returns their number.
 
     They move to `logs/attempt_<n>-discarded.jsonl`, together with a half-written last line; n is the last attempt, so
     call this before the Journal of the next one is open. Events stay: they did happen.

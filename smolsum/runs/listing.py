@@ -1,6 +1,6 @@
 """`smolsum runs`: each run with its state and newest evaluation, then the evaluations outside of runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +10,7 @@ from smolsum.runs.paths import LATEST, RunPaths, list_runs
 from smolsum.runs.reader import Run, read_leniently
 from smolsum.runs.record_io import has_scores
 from smolsum.runs.records import SUMMARY, Summary
-from smolsum.runs.status import process_lives, run_state
+from smolsum.runs.status import run_state
 
 SHOWN = ("length/within_tol", "rouge", "meteor", "bleu", "composite")
 """Metrics that a list has room for; an evaluation that has none of them shows its headlines."""
@@ -42,21 +42,21 @@ class Listed:
     """of those metrics"""
 
 
-def inventory(folder: Path, lives: Callable[[int | None], bool] = process_lives) -> list[Listed]:
-    """Returns all runs in `folder`, the newest last, then the evaluations of baselines and models by name; one that
-    cannot be read is `damaged`. UsageError for a folder that cannot be read."""
-    found = [_run(paths, lives) for paths in list_runs(folder)]
+def inventory(folder: Path) -> list[Listed]:
+    """Return all runs in `folder`, the newest last, then the evaluations of baselines and models by name; one that
+    cannot be read is `damaged`. Raises UsageError for a folder that cannot be read."""
+    found = [_run(paths) for paths in list_runs(folder)]
     if not folder.is_dir():
         return found
     others = (path for path in sorted(folder.iterdir()) if path.name != LATEST and path.is_dir())
     return found + [_evaluation(path) for path in others if not RunPaths(path).config.exists() and has_scores(path)]
 
 
-def _run(paths: RunPaths, lives: Callable[[int | None], bool]) -> Listed:
+def _run(paths: RunPaths) -> Listed:
     run = Run(paths)
     try:
         run.poll()
-        found = run_state(run, datetime.now(UTC), lives)
+        found = run_state(run, datetime.now(UTC))
         state, hint = found.state, found.hint
     except SmolsumError as error:
         state, hint = "damaged", error.hint or ""
@@ -101,7 +101,7 @@ def _evaluation(folder: Path) -> Listed:
 
 
 def at_work(runs: Sequence[RunPaths]) -> list[RunPaths]:
-    """Returns the runs that are starting, running or paused now, in the same order."""
+    """Return the runs that are starting, running or paused now, in the same order."""
     found = []
     for paths in runs:
         run = Run(paths)

@@ -26,7 +26,7 @@ def write(
     fingerprints: Mapping[str, str],
     provenance: Mapping[str, Any],
 ) -> None:
-    """Writes both files of a new run: `steps` and `fingerprints` by stage, and the `provenance` of model, data and
+    """Write both files of a new run: `steps` and `fingerprints` by stage, and the `provenance` of model, data and
     machine."""
     info = {
         "schema_version": SCHEMA_VERSION,
@@ -43,8 +43,8 @@ def write(
 def take_up(
     paths: RunPaths, steps: Mapping[str, int], fingerprints: Mapping[str, str], provenance: Mapping[str, Any]
 ) -> None:
-    """Checks a resumed run against run.json, and records the new settings of stages that have not begun. UsageError
-    where a stage that has begun has other settings or facts now; SmolsumError where run.json is damaged."""
+    """Check a resumed run against run.json, and record the new settings of stages that have not begun. UsageError where
+    a stage that has begun has other settings or facts now. Raises SmolsumError where run.json is damaged."""
     again = f"start a new run: smolsum train --config {paths.config} --name OTHER"
     info = read_object(paths.info, hint=f"restore it, or {again}")
     then = parse(info, RunInfo, str(paths.info), needs=("steps", "fingerprints"), hint=f"restore it, or {again}")

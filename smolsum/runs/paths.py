@@ -108,18 +108,18 @@ class RunPaths:
 
 
 def step_name(step: int) -> str:
-    """Returns `step-000400` for 400; from a million on the names get longer, so sort by number."""
+    """Return `step-000400` for 400; from a million on the names get longer, so sort by number."""
     return f"step-{step:06d}"
 
 
 def plain(text: str) -> str:
-    """Returns the last part of a path or hub id, or a text, with only characters that are safe in a file name."""
+    """Return the last part of a path or hub id, or a text, with only characters that are safe in a file name."""
     last = re.split("[/:]", text.rstrip("/"))[-1]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("._-") or "model"
 
 
 def derive_name(model: str, strategy: str, rewards: str, now: datetime, runs_dir: Path) -> str:
-    """Returns `<model>-<strategy>-<rewards>-<MMDD-HHMM>`, with -2, -3 … if `runs_dir` has that already."""
+    """Return `<model>-<strategy>-<rewards>-<MMDD-HHMM>`, with -2, -3 … if `runs_dir` has that already."""
     base = f"{plain(model)}-{strategy}-{rewards}-{now:%m%d-%H%M}"
     name, number = base, 1
     while (runs_dir / name).exists():
@@ -129,7 +129,7 @@ def derive_name(model: str, strategy: str, rewards: str, now: datetime, runs_dir
 
 
 def create_run(runs_dir: Path, name: str) -> RunPaths:
-    """Makes the directory of a new run and points `latest` to it; UsageError if the name is taken."""
+    """Make the directory of a new run and point `latest` to it. Raises UsageError if the name is taken."""
     paths = RunPaths(runs_dir / name)
     if name == LATEST:
         raise UsageError(f"a run cannot be called {name!r}: that means the newest", hint="--name OTHER")
@@ -153,7 +153,7 @@ def create_run(runs_dir: Path, name: str) -> RunPaths:
 
 
 def open_run(reference: str, runs_dir: Path) -> RunPaths:
-    """Returns the run with this name or path, or the newest for `latest`; UsageError if it does not exist."""
+    """Return the run with this name or path, or the newest for `latest`. Raises UsageError if it does not exist."""
     path = Path(os.path.expanduser(reference))
     for root in (runs_dir / reference, path if path.name else path.resolve()):
         if reference and _started(root) is not None:
@@ -176,7 +176,7 @@ def open_run(reference: str, runs_dir: Path) -> RunPaths:
 
 
 def list_runs(runs_dir: Path) -> list[RunPaths]:
-    """Returns the runs in `runs_dir` by the time they were last started; none if it does not exist."""
+    """Return the runs in `runs_dir` by the time they were last started; none if it does not exist."""
     try:
         roots = [root for root in runs_dir.iterdir() if root.name != LATEST]
     except FileNotFoundError:
@@ -188,14 +188,14 @@ def list_runs(runs_dir: Path) -> list[RunPaths]:
 
 
 def last_attempt(paths: RunPaths) -> int:
-    """Returns the number of the newest attempt; 0 for a run that was never started."""
+    """Return the number of the newest attempt; 0 for a run that was never started."""
     logs = (re.fullmatch(r"attempt_(\d+)\.log", path.name) for path in paths.log(0).parent.glob("attempt_*"))
     return max((int(match[1]) for match in logs if match), default=0)
 
 
 @contextmanager
 def acquire(paths: RunPaths) -> Iterator[None]:
-    """Holds the run for this process while the block runs; UsageError if another process trains it."""
+    """Hold the run for this process while the block runs. Raises UsageError if another process trains it."""
     with locked(paths.lock, f"run {paths.name!r} is being trained", paths.resume_command):
         yield
 
@@ -210,7 +210,7 @@ def _started(root: Path) -> float | None:
 
 
 def planned_name(config: Config, runs_dir: Path) -> str:
-    """Returns the configured name, or one made from model, strategy, rewards and time that `runs_dir` does not have."""
+    """Return the configured name, or one made from model, strategy, rewards and time that `runs_dir` does not have."""
     if config.run.name:
         return config.run.name
     rewards = dict.fromkeys(r for stage in config.stages.values() for r in stage.rewards)

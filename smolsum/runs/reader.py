@@ -69,7 +69,7 @@ class Run:
         self._forget_events()
 
     def poll(self, budget_s: float = 0.2) -> bool:
-        """Reads what is new, for about `budget_s` seconds at most; whether anything changed. `behind` is True if
+        """Read what is new, for about `budget_s` seconds at most; whether anything changed. `behind` is True if
         there is more."""
         until = time.monotonic() + budget_s
         gone = not self.paths.root.is_dir()
@@ -96,7 +96,7 @@ class Run:
         return changed
 
     def poll_status(self) -> bool:
-        """Reads status.json and run.json alone; whether one changed."""
+        """Read status.json and run.json alone; whether one changed."""
         return self._status.refresh() | self._info.refresh()
 
     def behind(self) -> bool:
@@ -218,7 +218,7 @@ class Run:
         return len(rows) + len(events)
 
     def _take(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Adds lines of metrics to the series metric by metric, so that ten thousand lines take a moment."""
+        """Add lines of metrics to the series metric by metric, so that ten thousand lines take a moment."""
         columns: defaultdict[str, tuple[list[int], list[float | None]]] = defaultdict(lambda: ([], []))
         for row in rows:
             last = salvage(row, StepRow)
@@ -241,7 +241,7 @@ class Run:
 
 
 def read_run(paths: RunPaths, timeout_s: float = 60.0) -> Run:
-    """Returns a run read to its end, in at most `timeout_s` seconds."""
+    """Return a run read to its end, in at most `timeout_s` seconds."""
     run, until = Run(paths), time.monotonic() + timeout_s
     while run.poll(timeout_s) and run.behind() and time.monotonic() < until:
         pass
@@ -249,7 +249,7 @@ def read_run(paths: RunPaths, timeout_s: float = 60.0) -> Run:
 
 
 def read_leniently(path: Path) -> Summary:
-    """Returns what is right in a summary.json; an empty summary for a file that cannot be read."""
+    """Return what is right in a summary.json; an empty summary for a file that cannot be read."""
     try:
         return salvage(read_object(path), Summary) or Summary()
     except SmolsumError:
@@ -282,7 +282,7 @@ class Tail:
         return stat.st_size > max(self._offset, self._half)
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """Yields the objects of at most a chunk of new lines; none where the file cannot be read."""
+        """Yield the objects of at most a chunk of new lines; none where the file cannot be read."""
         if not self.more():
             return
         content = self._next_lines()
@@ -312,7 +312,7 @@ class Document(Generic[R]):
         self._seen: tuple[int, int, int] | None = None
 
     def refresh(self) -> bool:
-        """Reads the file again if it changed; whether it did. The last readable value stays while it is unreadable."""
+        """Read the file again if it changed; whether it did. The last readable value stays while it is unreadable."""
         try:
             stat = os.stat(self.path)
             seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)

@@ -22,13 +22,14 @@ R = TypeVar("R", bound=Struct)
 
 
 def read(path: Path, kind: type[R], *, needs: Sequence[str] = (), hint: str = "") -> R:
-    """Returns a JSON or TOML file as a record. SmolsumError for a file that cannot be read, or lacks a key of `needs`;
-    `hint` says what helps."""
+    """Return a JSON or TOML file as a record. Raises SmolsumError for a file that cannot be read, or lacks a key of
+    `needs`; `hint` says what helps."""
     return parse(read_object(path, hint=hint), kind, str(path), needs=needs, hint=hint)
 
 
 def read_object(path: Path, *, hint: str = "") -> dict[str, Any]:
-    """Returns the keys of a JSON or TOML file as they are. SmolsumError for a file that holds nothing of the kind."""
+    """Return the keys of a JSON or TOML file as they are. Raises SmolsumError for a file that holds nothing of the
+    kind."""
     try:
         content = path.read_bytes()
         value = tomli.loads(content.decode()) if path.suffix == ".toml" else json.loads(content)
@@ -43,14 +44,14 @@ def read_object(path: Path, *, hint: str = "") -> dict[str, Any]:
 
 
 def read_lines(path: Path, kind: type[R], *, hint: str = "") -> list[R]:
-    """Returns the whole lines of a JSON Lines file that may still be growing; none if it does not exist yet.
+    """Return the whole lines of a JSON Lines file that may still be growing; none if it does not exist yet. Raises
     SmolsumError, with the line, for a file that is damaged."""
     return [parse(row, kind, f"{path}:{number}", hint=hint) for number, row in json_lines(path, hint=hint)]
 
 
 def parse(value: Mapping[str, Any], kind: type[R], where: str, *, needs: Sequence[str] = (), hint: str = "") -> R:
-    """Returns an object of a file as a record; `where` is the file, with the line if it has several. SmolsumError, with
-    the field, for one that is damaged or lacks a key of `needs`."""
+    """Return an object of a file as a record; `where` is the file, with the line if it has several. Raises
+    SmolsumError, with the field, for one that is damaged or lacks a key of `needs`."""
     gathered = _gathered(value, kind)
     if lacking := [key for key in needs if key not in gathered]:
         raise _damaged(where, f"it has no {lacking[0]}", hint)
@@ -63,14 +64,14 @@ def parse(value: Mapping[str, Any], kind: type[R], where: str, *, needs: Sequenc
 
 
 def salvage(value: object, kind: type[R], problems: list[str] | None = None) -> R | None:
-    """Returns what is right of an object, with defaults for the rest, as a record: a part that is wrong is left out,
+    """Return what is right of an object, with defaults for the rest, as a record: a part that is wrong is left out,
     which `problems` gets a line about. None where a field without a default is missing or wrong."""
     found = _right(_gathered(value, kind), kind, "", [] if problems is None else problems)
     return None if found is _WRONG else cast(R, found)
 
 
 def checked(kind: type[Struct], row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the row; TypeError unless it can be read again as `kind`."""
+    """Return the row. Raises TypeError unless it can be read again as `kind`."""
     try:
         msgspec.convert(_gathered(row, kind), kind)
     except msgspec.ValidationError as error:
@@ -79,13 +80,13 @@ def checked(kind: type[Struct], row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def encode(kind: type[Struct], row: Mapping[str, Any], *, indent: int | None = None) -> bytes:
-    """Returns a row of `kind` as JSON in UTF-8 with a line end, its keys in their order. TypeError for a row that could
-    not be read again, ValueError for NaN and infinities."""
+    """Return a row of `kind` as JSON in UTF-8 with a line end, its keys in their order. Raises TypeError for a row that
+    could not be read again, ValueError for NaN and infinities."""
     return to_json(checked(kind, row), indent=indent)
 
 
 def to_row(record: Struct) -> dict[str, Any]:
-    """Returns a record as the keys and values of its line."""
+    """Return a record as the keys and values of its line."""
     return cast(dict[str, Any], msgspec.to_builtins(record))
 
 
@@ -95,7 +96,7 @@ def has_scores(folder: Path) -> bool:
 
 
 def read_summary(folder: Path, needs: Sequence[str] = ()) -> Summary:
-    """Returns the summary of an evaluation; errors as of `read`."""
+    """Return the summary of an evaluation; errors as of `read`."""
     path = folder / SUMMARY
     return read(path, Summary, needs=needs, hint=f"remove {path} and evaluate again")
 

@@ -187,7 +187,7 @@ class SampledRollout(Record, frozen=True):
     """A line of completions/step-000400.jsonl: a rollout of training, with its rewards."""
 
     prompt_id: str = ""
-    sample: Count = 0
+    number: Count = field(name="sample", default=0)
     text: str = ""
     token_ids: list[Count] = []
     """with the end token where it was sampled"""
@@ -196,11 +196,21 @@ class SampledRollout(Record, frozen=True):
     reward: Number | None = None
     advantage: Number | None = None
     worker: str = ""
-    policy_version: Count | None = None
+    version: Count | None = field(name="policy_version", default=None)
     seed: int | None = None
     messages: list[Message] = []
     """empty in runs that did not keep the prompt"""
     references: list[str] = []
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the token limit, not the policy, ended the text."""
+        return self.finish_reason != "stop"
+
+    @property
+    def tokens(self) -> int:
+        """Sampled tokens without the end token."""
+        return max(len(self.token_ids) - (not self.truncated), 0)
 
 
 class Generation(Record, frozen=True, kw_only=True):

@@ -35,12 +35,10 @@ class Bucket:
         self.low, self.high = min(values), max(values)
 
     def join(self, other: Bucket) -> None:
-        """Adds another bucket to this one."""
-        self.count, self.steps, self.total = (
-            self.count + other.count,
-            self.steps + other.steps,
-            self.total + other.total,
-        )
+        """Add another bucket to this one."""
+        self.count += other.count
+        self.steps += other.steps
+        self.total += other.total
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
 
     def point(self) -> Point:
@@ -63,7 +61,7 @@ class Series:
         self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT)
 
     def extend(self, steps: Sequence[int], values: Sequence[float | None]) -> None:
-        """Adds the values of the next steps, in order; None (not finite) only counts as missing."""
+        """Add the values of the next steps, in order; None (not finite) only counts as missing."""
         places, numbers = _known(steps, values)
         self.missing += len(steps) - len(places)
         if not places:
@@ -86,7 +84,7 @@ class Series:
             start = end
 
     def _halve(self) -> None:
-        """Joins neighbours, so that each bucket holds twice as many steps."""
+        """Join neighbours, so that each bucket holds twice as many steps."""
         for left, right in zip(self._buckets[::2], self._buckets[1::2], strict=True):
             left.join(right)
         self._buckets = self._buckets[::2]
@@ -124,7 +122,7 @@ def _known(steps: Sequence[int], values: Sequence[float | None]) -> tuple[Sequen
 
 
 def smoothed(points: list[Point], weight: float) -> list[Point]:
-    """Returns the points with an exponential moving average of their means, corrected for the start.
+    """Return the points with an exponential moving average of their means, corrected for the start.
 
     `weight` in [0, 1) is that of what came before: 0 changes nothing. Lows and highs stay on the mean, as a smoothed
     line has no band.

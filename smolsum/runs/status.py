@@ -67,7 +67,7 @@ class RunState:
 def run_state(
     run: Run, now: datetime, lives: Callable[[int | None], bool] | None = None, *, gone_s: float = GONE_S
 ) -> RunState:
-    """Returns the state of a run. `lives` says whether a process of this machine exists; after `gone_s` seconds without
+    """Return the state of a run. `lives` says whether a process of this machine exists; after `gone_s` seconds without
     a heartbeat, a run whose process does not exist has crashed.
 
     STALE: it claims to run, but its process is gone, or (from another machine) there was no heartbeat for 10 minutes or
@@ -120,7 +120,7 @@ class Pace:
 
 
 def pace(run: Run, state: RunState, now: datetime) -> Pace:
-    """Returns the time since the attempt began, up to now or its last heartbeat, and the time that the steps left will
+    """Return the time since the attempt began, up to now or its last heartbeat, and the time that the steps left will
     take at the mean of the last few; only a run that makes steps has an end in sight."""
     began = next((event.time for event in reversed(run.events) if event.kind == "started"), "")
     elapsed = seconds_since(began, now)
@@ -132,7 +132,7 @@ def pace(run: Run, state: RunState, now: datetime) -> Pace:
 
 
 def seconds_since(stamp: str, now: datetime) -> float | None:
-    """Returns the seconds from a time as the journal writes it (ISO 8601, UTC) to `now`; None for any other text."""
+    """Return the seconds from a time as the journal writes it (ISO 8601, UTC) to `now`; None for any other text."""
     try:
         return max(0.0, (now - datetime.fromisoformat(stamp)).total_seconds())
     except (ValueError, TypeError):

@@ -4,7 +4,8 @@ from statistics import fmean, pstdev
 
 from rich.text import Text
 
-from smolsum.runs.completions import Group, Sample, changes, chosen
+from smolsum.runs.completions import Group, changes, chosen
+from smolsum.runs.records import SampledRollout
 from smolsum.watch.pane import DIM, GREEN, ORANGE, RED, SKY, Pane, ending, number, wrapped
 from smolsum.watch.snapshot import Snapshot
 
@@ -18,7 +19,7 @@ def group_of(snapshot: Snapshot) -> Group | None:
     return snapshot.groups[snapshot.options.group % len(snapshot.groups)] if snapshot.groups else None
 
 
-def sample_of(snapshot: Snapshot) -> Sample | None:
+def sample_of(snapshot: Snapshot) -> SampledRollout | None:
     """Returns the selected rollout, after sorting and search."""
     group = group_of(snapshot)
     kept = chosen(group, snapshot.options.sort, snapshot.options.query) if group else []
@@ -99,7 +100,7 @@ def _heading(snapshot: Snapshot, group: Group) -> list[Text]:
     return [Text(title, style=f"bold {SKY}")]
 
 
-def _rewards(sample: Sample, width: int) -> list[Text]:
+def _rewards(sample: SampledRollout, width: int) -> list[Text]:
     """Every reward with its full name, if there are too many for the table."""
     if len(sample.rewards) < MANY:
         return []
@@ -107,7 +108,7 @@ def _rewards(sample: Sample, width: int) -> list[Text]:
     return [*wrapped(f"{parts}  total {number(sample.reward)}", width - 1, DIM, " "), Text()]
 
 
-def _difference(snapshot: Snapshot, sample: Sample, width: int) -> list[Text]:
+def _difference(snapshot: Snapshot, sample: SampledRollout, width: int) -> list[Text]:
     """The words that were added and removed since the prompt was first sampled, by the rollout of the same number."""
     if snapshot.first is None:
         return _found(snapshot, sample.text, width)

@@ -18,7 +18,7 @@ from support.places import ROOT
 from smolsum.config.presets import KINDS, find_preset, names_for, preset_names, read_preset
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config, to_toml
-from smolsum.config.study import REWARD_CONFIGURATIONS
+from smolsum.config.study import REWARD_SETS
 from smolsum.tasks import TASKS
 from smolsum.tasks.tldr import TldrConfig
 
@@ -119,7 +119,7 @@ def test_presets_of_a_task_resolve(name: str) -> None:
 
 def test_grid_of_the_study() -> None:
     """`all` means the study's two models, two strategies and six rewards (Table 8), in the order of its tables."""
-    assert TASKS["tldr"].presets.everything("rewards") == tuple(REWARD_CONFIGURATIONS)
+    assert TASKS["tldr"].presets.everything("rewards") == tuple(REWARD_SETS)
     assert TASKS["tldr"].presets.everything("models") == ("qwen", "lfm")
     assert TASKS["tldr"].presets.everything("strategies") == preset_names("strategies") == ("finetuned", "included")
 

@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from support.watching import BEGAN, append, golden, make_run, row, stamp
 
 from smolsum.runs.completions import first_group, read_groups
@@ -191,7 +192,7 @@ def test_every_reward_has_its_place(tmp_path: Path) -> None:
     """What the table has no column for stands above the text."""
     found = snapshot(tmp_path)
     rewards = {f"signal_{n}": n / 8 for n in range(7)}
-    samples = tuple(replace(sample, rewards=rewards) for sample in found.groups[0].samples)
+    samples = tuple(structs.replace(sample, rewards=rewards) for sample in found.groups[0].samples)
     found = replace(found, groups=(replace(found.groups[0], samples=samples),))
     assert "signal_6" not in text(found, "table", 46)
     words = text(found, "texts", 46).replace("│", " ").split()

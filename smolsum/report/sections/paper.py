@@ -4,16 +4,7 @@
 import math
 from collections.abc import Sequence
 
-from smolsum.config.study import (
-    CRITERIA,
-    FINETUNED,
-    INCLUDED,
-    LENGTH_ONLY,
-    PREFIX,
-    REWARD_CONFIGURATIONS,
-    SIGNALS,
-    STRATEGIES,
-)
+from smolsum.config.study import CRITERIA, FINETUNED, INCLUDED, LENGTH_ONLY, PREFIX, REWARD_SETS, SIGNALS, STRATEGIES
 from smolsum.report import charts
 from smolsum.report.collect import EvaluationResult, ReportInputs
 from smolsum.report.commands import baseline_command, judge_all_command, judge_command, train_command
@@ -144,7 +135,7 @@ def _prompts_table(
 def configurations_table(inputs: ReportInputs) -> Table:
     """Returns Table 8: the study's reward configurations, each with its runs."""
     rows = []
-    for reward, names in REWARD_CONFIGURATIONS.items():
+    for reward, names in REWARD_SETS.items():
         cells = [words(reward), words(" + ".join(SIGNALS[name][0] for name in names))]
         for strategy in STRATEGIES:
             runs = [run for run in inputs.trained if (run.strategy, run.reward) == (strategy, reward)]
@@ -271,7 +262,7 @@ def _not_run(
 ) -> list[tuple[Cell, ...]]:
     """A row for each of the study's rewards without a run, with the command that trains it."""
     rows = []
-    for reward in REWARD_CONFIGURATIONS:
+    for reward in REWARD_SETS:
         if reward not in {one.reward for one in mine}:
             blank = _not_here(inputs, [model], strategy, reward)
             rest = blank if blank.command else DASH

@@ -29,8 +29,8 @@ MIRROR = "--mirror s3://BUCKET/FOLDER, or file:///FOLDER for a disk"
 
 
 def protocol_of(url: str) -> str:
-    """Returns the protocol of a folder's URL. UsageError for text that is not such a URL, a URL with a password, and a
-    protocol without an installed library."""
+    """Return the protocol of a folder's URL. Raises UsageError for text that is not such a URL, a URL with a password,
+    and a protocol without an installed library."""
     protocol, found, place = url.rstrip("/").partition(SEPARATOR)
     if not found or not place or (protocol in LOCAL and not place.startswith("/")):
         raise UsageError(f"not a URL of a folder: {url!r}", hint=MIRROR)
@@ -53,7 +53,7 @@ def protocol_of(url: str) -> str:
 
 
 def check_mirror(url: str) -> None:
-    """Raises UsageError for a URL that cannot keep files, before anything is loaded."""
+    """Raise UsageError for a URL that cannot keep files, before anything is loaded."""
     protocol_of(url)
     for name in _protocols(url):
         if name == "memory":
@@ -77,7 +77,7 @@ class Store:
     """Files below a URL, by relative name. Every call raises SmolsumError, whichever library does the work."""
 
     def __init__(self, url: str) -> None:
-        """UsageError as of `protocol_of`; does not contact the store yet."""
+        """Raise UsageError as `protocol_of` does; the store is not contacted yet."""
         self.url = url.rstrip("/")
         self._protocol = protocol_of(url)
         from fsspec.core import url_to_fs
@@ -93,11 +93,11 @@ class Store:
         self._renames = self._protocol in RENAMING
 
     def child(self, name: str) -> Store:
-        """Returns the folder `name` below this one."""
+        """Return the folder `name` below this one."""
         return Store(f"{self.url}/{name}")
 
     def prove(self) -> None:
-        """Writes a file, reads it back and removes it, to raise early whatever would keep a run from being mirrored."""
+        """Write a file, read it back and remove it, to raise early whatever would keep a run from being mirrored."""
         name, content = f".smolsum-{secrets.token_hex(8)}", secrets.token_bytes(16)
         self.write(name, content)
         if self.read(name) != content:
@@ -105,7 +105,7 @@ class Store:
         self.remove(name)
 
     def sizes(self) -> dict[str, int]:
-        """Returns the size of every file below, in bytes."""
+        """Return the size of every file below, in bytes."""
         with self._asking("list"):
             self._fs.invalidate_cache()
             found: dict[str, Any] = self._fs.find(self._root, detail=True)
@@ -113,7 +113,7 @@ class Store:
             return {path.removeprefix(prefix): int(info["size"]) for path, info in found.items()}
 
     def folders(self) -> list[str]:
-        """Returns the names of the folders directly below."""
+        """Return the names of the folders directly below."""
         with self._asking("list"), suppress(FileNotFoundError):
             self._fs.invalidate_cache()
             found = self._fs.ls(self._root, detail=True)
@@ -127,12 +127,12 @@ class Store:
             return bool(self._fs.isfile(self._path(name)))
 
     def read(self, name: str) -> bytes:
-        """Returns the content of a file."""
+        """Return the content of a file."""
         with self._asking("read"):
             return bytes(self._fs.cat_file(self._path(name)))
 
     def fetch(self, name: str, target: Path) -> None:
-        """Copies a file to this machine; OSError if the disk here refuses it."""
+        """Copy a file to this machine; OSError if the disk here refuses it."""
         try:
             with self._asking("read"):
                 self._fs.get_file(self._path(name), str(target))
@@ -143,7 +143,7 @@ class Store:
             raise
 
     def write(self, name: str, content: bytes) -> None:
-        """Replaces a file: readers see the old or the new content, never a part."""
+        """Replace a file: readers see the old or the new content, never a part."""
         with self._asking("write"), self._target(name) as path:
             self._fs.pipe_file(path, content)
 
@@ -157,12 +157,12 @@ class Store:
             raise
 
     def remove(self, name: str) -> None:
-        """Removes a file if it exists."""
+        """Remove a file if it exists."""
         with self._asking("remove files"), suppress(FileNotFoundError):
             self._fs.rm_file(self._path(name))
 
     def remove_folder(self, name: str) -> None:
-        """Removes an empty folder; object stores have no folders."""
+        """Remove an empty folder; object stores have no folders."""
         if self._renames:
             with suppress(Exception):  # not empty, or gone: harmless
                 self._fs.rmdir(self._path(name))
@@ -172,7 +172,7 @@ class Store:
 
     @contextmanager
     def _target(self, name: str) -> Iterator[str]:
-        """Yields the path to write to, so that the file appears whole."""
+        """Yield the path to write to, so that the file appears whole."""
         path = self._path(name)
         if not self._renames:
             yield path
@@ -190,7 +190,7 @@ class Store:
 
     @contextmanager
     def _asking(self, deed: str) -> Iterator[None]:
-        """Turns any error of the library into a SmolsumError; `deed` says what was tried."""
+        """Turn any error of the library into a SmolsumError; `deed` says what was tried."""
         try:
             yield
         except Exception as error:
@@ -238,8 +238,8 @@ def _failure(error: Exception, url: str, deed: str) -> SmolsumError:
 
 
 def fetch_run(url: str, runs_dir: Path, report: Callable[[str], None]) -> RunPaths:
-    """Copies the run at `url` into `runs_dir`, whole or not at all, without incomplete checkpoints; `report` gets notes
-    for the user. UsageError if there is no run at `url`, or one with its name in `runs_dir`."""
+    """Copy the run at `url` into `runs_dir`, whole or not at all, without incomplete checkpoints; `report` gets notes
+    for the user. Raises UsageError if there is no run at `url`, or one with its name in `runs_dir`."""
     store = Store(url)
     name = store.url.rsplit("/", 1)[-1]
     paths = RunPaths(runs_dir / name)

@@ -43,7 +43,7 @@ class Mirror:
     """
 
     def __init__(self, url: str, *, round_s: float = ROUND_S, settle_s: float = SETTLE_S) -> None:
-        """SmolsumError unless the store writes, reads and removes a file."""
+        """Raise SmolsumError unless the store writes, reads and removes a file."""
         if url:
             check_mirror(url)
         self._folder = Store(url) if url else None
@@ -61,7 +61,7 @@ class Mirror:
             self._folder.prove()
 
     def expect_none(self, name: str) -> None:
-        """UsageError if a run of this name is mirrored already."""
+        """Raise UsageError if a run of this name is mirrored already."""
         if self._folder is not None and (store := self._folder.child(name)).sizes():
             raise UsageError(
                 f"there is a run at {store.url} already",
@@ -69,7 +69,7 @@ class Mirror:
             )
 
     def begin(self, paths: RunPaths) -> None:
-        """Starts copying. UsageError if the store holds another run of this name, or more of this run than the
+        """Start copying. Raises UsageError if the store holds another run of this name, or more of this run than the
         directory, which would be lost."""
         if self._folder is None:
             return
@@ -80,17 +80,17 @@ class Mirror:
         self._thread.start()
 
     def wake(self) -> None:
-        """Copies what is new now, instead of at the next check."""
+        """Copy what is new now, instead of at the next check."""
         self._wakened.set()
 
     def pass_on(self, report: Callable[[str, str], None]) -> None:
-        """Reports the events since the last call, by kind and sentence."""
+        """Report the events since the last call, by kind and sentence."""
         with suppress(Empty):
             while True:
                 report(*self._events.get_nowait())
 
     def settle(self, report: Callable[[str, str], None], say: Callable[[str], None]) -> None:
-        """Waits until everything is copied, or the store has failed for `settle_s`, and reports what is missing; `say`
+        """Wait until everything is copied, or the store has failed for `settle_s`, and report what is missing; `say`
         gets a note if this takes a while."""
         if self._thread is None:
             return
@@ -104,7 +104,7 @@ class Mirror:
         self.pass_on(report)
 
     def _take_stock(self, sizes: dict[str, int]) -> None:
-        """Finds out what the store has of this run."""
+        """Find out what the store has of this run."""
         info = self._paths.info.name
         if info in sizes and _identity(self._store.read(info)) != _identity(self._paths.info.read_bytes()):
             raise UsageError(
@@ -159,7 +159,7 @@ class Mirror:
         self._events.put(("mirror_behind", f"{self._store.url} lacks the end of the run ({error}); {again} copies it"))
 
     def _round(self) -> None:
-        """Copies what is new or has changed. The metrics of a listed checkpoint are in the files copied first."""
+        """Copy what is new or has changed. The metrics of a listed checkpoint are in the files copied first."""
         checkpoints = {c.path.name: c for c in list_checkpoints(self._paths)}
         every = self._closing.is_set() or any(self._is_new(c) for c in checkpoints.values())
         for path in _files(self._paths):
@@ -230,7 +230,7 @@ def _files(paths: RunPaths) -> Iterator[Path]:
 
 
 def _identity(info: bytes) -> object:
-    """Identifies the run of a run.json by the time it was made; other fields may change."""
+    """Identify the run of a run.json by the time it was made; other fields may change."""
     with suppress(ValueError, TypeError, KeyError):
         return json.loads(info)["created"]
     return info
