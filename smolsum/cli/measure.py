@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -19,7 +18,7 @@ from smolsum.errors import InterruptedRun, SmolsumError, UnreachableError, Usage
 
 if TYPE_CHECKING:
     from smolsum.evaluate.judging import Estimate, JudgeOptions
-    from smolsum.evaluate.sampling import Sampler
+    from smolsum.evaluate.sampling import DecodingSettings
     from smolsum.evaluate.target import Target, TargetOptions
 
 ModelFlag = Annotated[
@@ -73,13 +72,20 @@ class MeasureFlags:
     runs_dir: RunsFlag = None
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the judge is paid.")] = False
 
-    def for_targets(self, sampler: Sampler, task: str | None) -> TargetOptions:
+    @property
+    def decoding(self) -> DecodingSettings:
+        """How completions are drawn."""
+        from smolsum.evaluate.sampling import DecodingSettings
+
+        return DecodingSettings(self.temperature, self.seed, self.samples)
+
+    def for_targets(self, task: str | None) -> TargetOptions:
         """Returns the options of the targets."""
         from smolsum.evaluate.target import TargetOptions
 
         return TargetOptions(
             split=self.split,
-            sampler=sampler,
+            decoding=self.decoding,
             runs_dir=runs_folder(self.runs_dir),
             task=task,
             name=self.name,
@@ -143,7 +149,7 @@ class _Approval:
 
 
 def measure(
-    find: Callable[[Sampler], Mapping[str, Callable[[], Target]]],
+    find: Callable[[], Mapping[str, Callable[[], Target]]],
     flags: MeasureFlags,
     output: OutputFlags,
     invocation: Invocation,
@@ -160,30 +166,16 @@ def measure(
     if flags.samples > 1 and not flags.temperature:
         raise UsageError(f"{flags.samples} greedy samples of a prompt are all the same", hint="--temperature 0.7")
     remedy = invocation.command_line
-    with _interruptible(remedy):
+    try:
         if not output.quiet:
             console.narrate("starting")  # the imports below take seconds on a cold disk
-        from smolsum.evaluate.sampling import Sampler
         from smolsum.llm.retry import WaitHook, use_hook
 
-        sampler = Sampler(flags.temperature, flags.seed, flags.samples)
         with use_hook(WaitHook(progress=(lambda text: None) if output.quiet else console.narrate)):
             evaluate_all(
-                find(sampler),
-                split=flags.split,
-                sampler=sampler,
-                judging=judging,
-                skip=skip,
-                quiet=output.quiet,
+                find(), split=flags.split, decoding=flags.decoding, judging=judging, skip=skip, quiet=output.quiet,
                 remedy=remedy,
-            )
-
-
-@contextmanager
-def _interruptible(remedy: str) -> Iterator[None]:
-    """Turns Ctrl-C in the block into an InterruptedRun: what is done is saved, and `remedy` continues."""
-    try:
-        yield
+            )  # fmt: skip
     except KeyboardInterrupt as error:
         raise InterruptedRun("interrupted; what was generated and judged is kept", hint=remedy) from error
 
@@ -192,7 +184,7 @@ def evaluate_all(
     targets: Mapping[str, Callable[[], Target]],
     *,
     split: str,
-    sampler: Sampler,
+    decoding: DecodingSettings,
     judging: JudgeOptions | None,
     skip: bool,
     quiet: bool,
@@ -216,7 +208,7 @@ def evaluate_all(
                     console.narrate(f"evaluation {number} of {len(targets)}: {name}")
                 if not quiet and target.chosen:
                     console.narrate(target.chosen)
-                folder = evaluate(target, split=split, sampler=sampler, judging=judging, quiet=quiet, remedy=remedy)
+                folder = evaluate(target, split=split, decoding=decoding, judging=judging, quiet=quiet, remedy=remedy)
         except (UnreachableError, InterruptedRun):
             raise
         except SmolsumError as error:

@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -11,16 +11,14 @@ from smolsum import console
 from smolsum.cli.options import VllmPythonFlag
 from smolsum.errors import UsageError
 
-ENGINES = ("mlx", "vllm")
-DTYPES = ("auto", "float32", "bfloat16", "float16")
-
 
 def serve_worker(
     model: Annotated[
         str, typer.Option(metavar="MODEL", help="Preset (tiny, tiny-lfm, qwen, lfm), local directory or hub id.")
     ] = "tiny",
     engine: Annotated[
-        str, typer.Option(metavar="ENGINE", help="mlx: in this process; vllm: a vLLM server in a separate process.")
+        Literal["mlx", "vllm"],
+        typer.Option(metavar="ENGINE", help="mlx: in this process; vllm: a vLLM server in a separate process."),
     ] = "mlx",
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen on; any but loopback needs a token.")
@@ -32,7 +30,7 @@ def serve_worker(
     ] = None,
     vllm_python: VllmPythonFlag = None,
     dtype: Annotated[
-        str,
+        Literal["auto", "float32", "bfloat16", "float16"],
         typer.Option(metavar="TYPE", help="Type of the weights, as the trainer's: auto, float32, bfloat16, float16."),
     ] = "auto",
     quantize: Annotated[
@@ -57,8 +55,6 @@ def serve_worker(
     On this machine alone:
       smolsum serve-worker --model tiny --port 0
     """
-    _one_of("--engine", engine, ENGINES)
-    _one_of("--dtype", dtype, DTYPES)
     for flag, value, needed in (("--quantize", quantize, "mlx"), ("--lora-rank", lora_rank, "vllm")):
         if value and engine != needed:
             raise UsageError(f"{flag} is for --engine {needed}", hint=f"leave {flag} out, or --engine {needed}")
@@ -80,12 +76,5 @@ def serve_worker(
     if os.sep in python:
         python = str(Path(python).expanduser().absolute())
     work_dir = work_dir and work_dir.absolute()
-    settings = Settings(model, path, engine, host, secret, dtype, quantize, max_model_len, python, lora_rank, work_dir)  # type: ignore[arg-type]
+    settings = Settings(model, path, engine, host, secret, dtype, quantize, max_model_len, python, lora_rank, work_dir)
     serve(settings, listener, console.data)
-
-
-def _one_of(flag: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        from smolsum.errors import nearest
-
-        raise UsageError(f"{flag}: unknown value {value!r}", hint=nearest(value, known))

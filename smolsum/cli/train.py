@@ -100,8 +100,11 @@ def train(
       smolsum train --model all --strategy all --reward all --dry-run
     """
     output.apply()
-    if resume is not None:
-        _check_resume(resume, [flag for flag in invocation.flags if flag not in RESUME_FLAGS])
+    if resume is not None and (other := [flag for flag in invocation.flags if flag not in RESUME_FLAGS]):
+        raise UsageError(
+            f"--resume goes on with the run's own settings, so it takes no {', '.join(other)}",
+            hint=f"smolsum train --resume {shlex.quote(resume)}, or a new run from its settings with --config",
+        )
     if (ascii or readonly) and not watch:
         raise UsageError("--ascii and --readonly are for the view that --watch opens", hint="add --watch")
 
@@ -200,15 +203,6 @@ def _show_forecast(config: Config, steps: dict[str, int], memory: dict[str, floa
         console.narrate(f"memory: known once {path} is on this machine (hf download {path})")
     else:
         console.table(["memory", "GB"], [[name, f"{size:.2f}"] for name, size in memory.items()])
-
-
-def _check_resume(run: str, flags: Sequence[str]) -> None:
-    """UsageError for flags that would make a resumed run another run."""
-    if flags:
-        raise UsageError(
-            f"--resume goes on with the run's own settings, so it takes no {', '.join(flags)}",
-            hint=f"smolsum train --resume {shlex.quote(run)}, or a new run from its settings with --config",
-        )
 
 
 def _resumed_settings(run: str, runs_dir: str, flags: Mapping[str, str | None]) -> Config:

@@ -107,7 +107,8 @@ def show(paths: RunPaths, second: RunPaths | None, *, ascii: bool, readonly: boo
     other = Run(second) if second else None
     _ask_the_terminal_for_its_size()
     app = WatchApp(Run(paths), other, options=ViewOptions(ascii=ascii), readonly=readonly)
-    _forget_keys()
+    with suppress(termios.error):  # a space that was pressed before the view appeared would pause the run
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
     app.run()
     after = Run(paths)
     after.poll_status()
@@ -128,12 +129,6 @@ def _ask_the_terminal_for_its_size() -> None:
     """Removes variables that Textual would trust over the real size of the terminal."""
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
-
-
-def _forget_keys() -> None:
-    """Drops keys that were pressed before the view appeared: a space would pause the run."""
-    with suppress(termios.error):
-        termios.tcflush(sys.stdin, termios.TCIFLUSH)
 
 
 def _newest(folder: Path, *, ask: bool) -> RunPaths | None:

@@ -27,7 +27,7 @@ from smolsum.errors import SmolsumError
 from smolsum.llm.client import Answer, BadAnswer, ChatClient, Declined, NoAnswer, parse_object
 from smolsum.types import Criterion, Seen
 
-HIGHEST = 10
+MAX_SCORE = 10
 PARAMS: dict[Seen, SingleTurnParams] = {
     "source": SingleTurnParams.INPUT,
     "completion": SingleTurnParams.ACTUAL_OUTPUT,
@@ -136,8 +136,8 @@ def _check(score: Any) -> float:
             raise BadAnswer(f"the score is not a number: {score[:20]!r}") from None
     if isinstance(score, bool) or not isinstance(score, int | float):
         raise BadAnswer(f"no score in the answer, but {score!r}")
-    if not 0 <= score <= HIGHEST or 0 < score < 1:  # NaN too; a whole number of many digits is no float
-        raise BadAnswer(f"a score of {str(score)[:20]}, not one from 0 to {HIGHEST}")
+    if not 0 <= score <= MAX_SCORE or 0 < score < 1:  # NaN too; a whole number of many digits is no float
+        raise BadAnswer(f"a score of {str(score)[:20]}, not one from 0 to {MAX_SCORE}")
     return float(score)
 
 

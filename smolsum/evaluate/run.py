@@ -4,9 +4,8 @@ use `evaluate`, which adds the judge."""
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,11 +17,11 @@ from smolsum.console import Meter
 from smolsum.errors import UsageError
 from smolsum.evaluate.judge_metrics import judged_summary
 from smolsum.evaluate.prompts import encode_prompts, meteor_matching, split_fingerprints
-from smolsum.evaluate.sampling import GREEDY, Sampler, complete, complete_by_api, complete_by_workers
+from smolsum.evaluate.sampling import GREEDY, DecodingSettings, complete, complete_by_api, complete_by_workers
 from smolsum.evaluate.storage import TASK, WEIGHTS, Completer, obtain, write_scores
 from smolsum.evaluate.tables import describe_task, error_shares, show_judged, show_measured, show_unjudged
 from smolsum.evaluate.target import Target
-from smolsum.files import digest, writing
+from smolsum.files import digest, locked
 from smolsum.policy.load import Policy
 from smolsum.policy.weights import tokenizer_digest
 from smolsum.runs.manifest import FIXED
@@ -39,8 +38,8 @@ LOCK = "evaluation.lock"
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """All that decides the scores of a folder."""
+class EvaluationJob:
+    """What is evaluated, how, and the folder of the scores."""
 
     folder: Path
     label: str
@@ -53,7 +52,7 @@ class Evaluation:
     """fingerprints of `model`, `tokenizer` and `data` (by split), and the METEOR matcher"""
     remedy: str
     """the command that continues"""
-    sampler: Sampler = GREEDY
+    decoding: DecodingSettings = GREEDY
     step: int | None = None
     """for a model of a run"""
     trained: str | None = None
@@ -75,7 +74,7 @@ class Evaluation:
             "quantize": model.quantize,
             "tokenizer": self.provenance["tokenizer"],
             **self.provenance["data"][self.split],
-            "sampler": self.sampler.name,
+            "sampler": self.decoding.name,
             "max_new_tokens": self.config.sampling.max_new_tokens,
             TASK: self.measures,
         }
@@ -92,7 +91,7 @@ class Evaluation:
             "label": self.label,
             **({} if self.step is None else {"step": self.step}),
             "split": self.split,
-            "sampler": self.sampler.name,
+            "sampler": self.decoding.name,
             **({} if self.trained is None else {WEIGHTS: self.weights}),
             **{key: self.provenance[key] for key in FIXED},
             TASK: self.measures,
@@ -111,52 +110,45 @@ class Measured:
     summary: dict[str, Any]
 
 
-def score(evaluation: Evaluation, completer: Completer, *, quiet: bool = True) -> Measured:
+def score(job: EvaluationJob, completer: Completer, *, quiet: bool = True) -> Measured:
     """Complete the prompts, measure the completions, and save both; existing scores, which may have a judge's, are
     kept."""
-    folder, task, sampler = evaluation.folder, evaluation.task, evaluation.sampler
-    with Meter("generating", len(evaluation.prompts), quiet=quiet) as meter:
-        groups = obtain(
-            folder,
-            evaluation.prompts,
-            evaluation.made_from,
-            completer,
-            evaluation.remedy,
-            report=meter.to,
-            samples=sampler.samples,
-        )
-    task.evaluation.ask_ahead([(g.prompt, rollout) for g in groups for rollout in g.rollouts], evaluation.config)
-    measured = [[evaluation.measure(g.prompt, rollout) for rollout in g.rollouts] for g in groups]
-    split = {"split": evaluation.split, "data": evaluation.provenance["data"][evaluation.split]["fingerprint"]}
+    folder, task, samples = job.folder, job.task, job.decoding.samples
+    with Meter("generating", len(job.prompts), quiet=quiet) as meter:
+        groups = obtain(folder, job.prompts, job.made_from, completer, job.remedy, report=meter.to, samples=samples)
+    task.evaluation.ask_ahead([(g.prompt, rollout) for g in groups for rollout in g.rollouts], job.config)
+    measured = [[job.measure(g.prompt, rollout) for rollout in g.rollouts] for g in groups]
+    split = {"split": job.split, "data": job.provenance["data"][job.split]["fingerprint"]}
     rows = [
-        {"id": g.prompt.id, **split, "text": g.rollouts[0].text, **samples[0]}
-        for g, samples in zip(groups, measured, strict=True)
+        {"id": g.prompt.id, **split, "text": g.rollouts[0].text, **own[0]}
+        for g, own in zip(groups, measured, strict=True)
     ]
-    if sampler.samples > 1 and task.evaluation.aggregate_samples:
-        every = [sample for samples in measured for sample in samples]
+    if samples > 1 and task.evaluation.aggregate_samples:
+        every = [sample for own in measured for sample in own]
         metrics = task.evaluation.aggregate_samples(measured) | error_shares(task.evaluation.errors, every)
     else:
         metrics = task.evaluation.summarise(rows) | error_shares(task.evaluation.errors, rows)
-    command = {} if evaluation.step is not None else {"command": evaluation.remedy}
-    summary = evaluation.summary | describe_task(task, metrics) | command
+    command = {} if job.step is not None else {"command": job.remedy}
+    summary = job.summary | describe_task(task, metrics) | command
     if not has_scores(folder):
-        write_scores(folder, rows, metrics, summary, evaluation.remedy)
+        write_scores(folder, rows, metrics, summary, job.remedy)
     return Measured(groups, rows, metrics, summary)
 
 
 def evaluate(
-    target: Target, *, split: str, sampler: Sampler, judging: JudgeOptions | None, quiet: bool, remedy: str
+    target: Target, *, split: str, decoding: DecodingSettings, judging: JudgeOptions | None, quiet: bool, remedy: str
 ) -> Path:
     """Evaluate a target on a split; returns the folder with `scores.jsonl` and `summary.json`.
 
     `remedy` is the command that continues. Raises the errors of loading, and the judge's failure once its other scores
     are saved.
     """
-    with _locked(target.folder, remedy):
-        evaluation, completer = _prepare(target, split, sampler, remedy)
-        task, found = evaluation.task, score(evaluation, completer, quiet=quiet)
+    busy = f"{target.folder} is being evaluated"
+    with locked(target.folder / LOCK, busy, remedy, hint="wait until it ends"):
+        job, completer = _prepare(target, split, decoding, remedy)
+        task, found = job.task, score(job, completer, quiet=quiet)
         rows, metrics, summary = found.rows, found.metrics, found.summary
-        show_measured(task, metrics, len(rows), of=split, how=_means(task, sampler), remedy=remedy, quiet=quiet)
+        show_measured(task, metrics, len(rows), of=split, how=_means(task, decoding), remedy=remedy, quiet=quiet)
         failure = None
         if task.evaluation.criteria:
             from smolsum.evaluate.judging import Item, JudgeJob, judge
@@ -179,8 +171,8 @@ def evaluate(
     return target.folder
 
 
-def _prepare(target: Target, split: str, sampler: Sampler, remedy: str) -> tuple[Evaluation, Completer]:
-    """The evaluation of a target, and what completes its prompts; weights are loaded only for a missing completion."""
+def _prepare(target: Target, split: str, decoding: DecodingSettings, remedy: str) -> tuple[EvaluationJob, Completer]:
+    """The evaluation of a target, and the function that completes its prompts, which loads the weights."""
     config, task = target.config, TASKS[target.config.task.name]
     chosen, others = _splits(config, task, split)
     tokenizing = target.load(shapes_only=True)
@@ -203,13 +195,13 @@ def _prepare(target: Target, split: str, sampler: Sampler, remedy: str) -> tuple
             return complete_by_api(target.api, tokenizing, missing, config)
         policy: Policy = target.load()
         sample = complete_by_workers if config.workers.urls else complete
-        return sample(policy, missing, config, version=step or 0, sampler=sampler)
+        return sample(policy, missing, config, version=step or 0, decoding=decoding)
 
     measure = task.evaluation.measurer([chosen, *others], config)
-    evaluation = Evaluation(
-        target.folder, target.label, config, task, split, prompts, measure, provenance, remedy, sampler, step
+    job = EvaluationJob(
+        target.folder, target.label, config, task, split, prompts, measure, provenance, remedy, decoding, step
     )
-    return evaluation, completer
+    return job, completer
 
 
 def _splits(config: Config, task: Task, split: str) -> tuple[Split, list[Split]]:
@@ -222,24 +214,10 @@ def _splits(config: Config, task: Task, split: str) -> tuple[Split, list[Split]]
     return chosen, others
 
 
-def _means(task: Task, sampler: Sampler) -> str:
-    """The sampler, and what the means are over."""
-    if sampler.samples == 1:
-        return sampler.name
+def _means(task: Task, decoding: DecodingSettings) -> str:
+    """How completions were drawn, and what the means are over."""
+    if decoding.samples == 1:
+        return decoding.name
     if task.evaluation.aggregate_samples:
-        return f"{sampler.name}; means over all samples, intervals over examples"
-    return f"{sampler.name}; means over the first sample of each"
-
-
-@contextmanager
-def _locked(folder: Path, remedy: str) -> Iterator[None]:
-    """Let one process at a time write an evaluation; the kernel frees the lock of a killed one."""
-    with writing(folder, remedy):
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK).open("ab")
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UsageError(f"{folder} is being evaluated by another process", hint="wait until it ends") from error
-        yield
+        return f"{decoding.name}; means over all samples, intervals over examples"
+    return f"{decoding.name}; means over the first sample of each"

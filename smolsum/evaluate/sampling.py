@@ -2,10 +2,10 @@
 an OpenAI-compatible endpoint."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from operator import itemgetter
 
 from smolsum import console
 from smolsum.config.sections import Config
@@ -28,7 +28,7 @@ WAIT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Sampler:
+class DecodingSettings:
     """How completions are drawn: greedy at temperature 0, else with seeds that follow from `seed`, and perhaps several
     for each prompt."""
 
@@ -43,7 +43,7 @@ class Sampler:
         return f"temperature {self.temperature:g}, seed {self.seed}{several}" if self.temperature else "greedy"
 
 
-GREEDY = Sampler()
+GREEDY = DecodingSettings()
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ def greedy(policy: Policy, prompts: Sequence[Prompt], config: Config, *, version
 
 
 def complete(
-    policy: Policy, prompts: Sequence[Prompt], config: Config, *, version: int, sampler: Sampler = GREEDY
+    policy: Policy, prompts: Sequence[Prompt], config: Config, *, version: int, decoding: DecodingSettings = GREEDY
 ) -> Iterator[list[RolloutGroup]]:
     """Yields the prompts with their completions, in the batches of `in_batches`."""
-    for chosen in in_batches(prompts, config, sampler.samples):
-        seeds = [completion_seeds(sampler, prompt) for prompt in chosen]
+    for chosen in in_batches(prompts, config, decoding.samples):
+        seeds = [completion_seeds(decoding, prompt) for prompt in chosen]
         limit = config.sampling.max_new_tokens
-        yield sample_seeded(policy, chosen, seeds, sampler.temperature, max_new_tokens=limit, version=version)
+        yield sample_seeded(policy, chosen, seeds, decoding.temperature, max_new_tokens=limit, version=version)
 
 
 def in_batches(prompts: Sequence[Prompt], config: Config, samples: int = 1) -> Iterator[Sequence[Prompt]]:
@@ -79,17 +79,17 @@ def in_batches(prompts: Sequence[Prompt], config: Config, samples: int = 1) -> I
         yield order[start : start + size]
 
 
-def completion_seeds(sampler: Sampler, prompt: Prompt) -> list[int]:
-    """The seeds of a prompt's completions, which follow from the sampler's seed and the prompt's id alone: the rest of
-    the batch changes none, the number of samples not the first. Zeros at temperature 0."""
-    if not sampler.temperature:
-        return [0] * sampler.samples
-    more = [rollout_seed(sampler.seed, "evaluation", prompt.id, n) for n in range(1, sampler.samples)]
-    return [rollout_seed(sampler.seed, "evaluation", prompt.id), *more]
+def completion_seeds(decoding: DecodingSettings, prompt: Prompt) -> list[int]:
+    """The seeds of a prompt's completions, which follow from the seed of `decoding` and the prompt's id alone: the rest
+    of the batch changes none, the number of samples not the first. Zeros at temperature 0."""
+    if not decoding.temperature:
+        return [0] * decoding.samples
+    more = [rollout_seed(decoding.seed, "evaluation", prompt.id, n) for n in range(1, decoding.samples)]
+    return [rollout_seed(decoding.seed, "evaluation", prompt.id), *more]
 
 
 def complete_by_workers(
-    policy: Policy, prompts: Sequence[Prompt], config: Config, *, version: int, sampler: Sampler = GREEDY
+    policy: Policy, prompts: Sequence[Prompt], config: Config, *, version: int, decoding: DecodingSettings = GREEDY
 ) -> Iterator[list[RolloutGroup]]:
     """As `complete`, by the workers of `workers.urls`. Raises WorkerError after `workers.wait_s` seconds without a
     worker, and what `WorkerSampler` raises."""
@@ -99,11 +99,11 @@ def complete_by_workers(
     with closing(workers):
         workers.publish(version)
         under_way: deque[SubmittedGroups] = deque()
-        for batch in in_batches(prompts, config, sampler.samples):
+        for batch in in_batches(prompts, config, decoding.samples):
             if len(under_way) == AHEAD * len(workers.pool.workers):
                 yield workers.collect(under_way.popleft())
-            seeds = [completion_seeds(sampler, prompt) for prompt in batch]
-            under_way.append(workers.submit(batch, seeds, sampler.temperature, least_version=version))
+            seeds = [completion_seeds(decoding, prompt) for prompt in batch]
+            under_way.append(workers.submit(batch, seeds, decoding.temperature, least_version=version))
         while under_way:
             yield workers.collect(under_way.popleft())
 
@@ -133,11 +133,7 @@ def complete_by_api(
 
 def _call(prompt: Prompt) -> Call:
     system = "\n".join(m["content"] for m in prompt.messages if m["role"] == "system")
-    return Call(prompt.source, None, _text, system)
-
-
-def _text(found: Mapping[str, Any]) -> str:
-    return str(found["text"])
+    return Call(prompt.source, None, itemgetter("text"), system)
 
 
 def _group(prompt: Prompt, text: str, endpoint: Endpoint, tokenizing: Policy) -> RolloutGroup:

@@ -12,7 +12,7 @@ from smolsum.runs.records import Judgement
 from smolsum.tasks.base import ErrorKind, Metric, MetricRow, Task
 from smolsum.types import COMPOSITE, PASS_RATE, Criterion
 
-LISTED = 5
+MAX_LISTED = 5
 """missing judgements"""
 Metrics = Mapping[str, float | None]
 
@@ -77,22 +77,15 @@ def show_measured(task: Task, metrics: Metrics, examples: int, *, of: str, how: 
     that are in no mean are a warning, also when quiet."""
     if not quiet:
         console.narrate(f"{of} split, {examples} examples, {how}")
-        _show_panels(task, metrics)
+        for panel in task.evaluation.tables:
+            if any(metrics.get(h.name) is not None for h in panel.metrics):
+                row = ["-" if (v := metrics.get(h.name)) is None else h.show(v) for h in panel.metrics]
+                console.table([h.title for h in panel.metrics], [row], title=panel.title)
+            elif panel.remedy:
+                names = ", ".join(h.title for h in panel.metrics)
+                console.narrate(f"missing: {names}; to fill them: {panel.remedy}")
     if lacks := task.evaluation.lacks(metrics, examples):
         console.warn(f"{lacks}; {remedy} asks again")
-
-
-def _show_panels(task: Task, metrics: Metrics) -> None:
-    for panel in task.evaluation.tables:
-        if all(metrics.get(h.name) is None for h in panel.metrics):
-            if not panel.remedy:
-                continue
-            names = ", ".join(h.title for h in panel.metrics)
-            console.narrate(f"missing: {names}; to fill them: {panel.remedy}")
-            continue
-        values = [(h, metrics.get(h.name)) for h in panel.metrics]
-        row = ["-" if value is None else h.show(value) for h, value in values]
-        console.table([h.title for h in panel.metrics], [row], title=panel.title)
 
 
 def show_judged(
@@ -108,10 +101,9 @@ def show_judged(
     also when quiet."""
     names = [*(c.name for c in criteria), COMPOSITE]
     if not quiet:
-        rows = [
-            [name, _show(metrics[name]), _show(metrics[f"{name}/se"]), *_noise(facts["noise"][name])] for name in names
-        ]
-        rows.append([PASS_RATE, _show(metrics[PASS_RATE]), _show(metrics[f"{PASS_RATE}/se"]), "-", "-", "-"])
+        noise = {name: _cells(facts["noise"][name], "round_sd", "icc", "icc_mean") for name in names}
+        noise[PASS_RATE] = ["-", "-", "-"]
+        rows = [[name, *_cells(metrics, name, f"{name}/se"), *spread] for name, spread in noise.items()]
         columns = ["metric", "mean", "+-", "between rounds", "ICC", "ICC of the mean"]
         count = f"{facts['rounds']} round{'' if facts['rounds'] == 1 else 's'}"
         console.table(columns, rows, title=f"judged by {facts['model']}, {count}")
@@ -125,10 +117,10 @@ def show_judged(
             _show_agreement(names, second)
     if missing:
         console.warn(f"{len(missing)} judgements are missing, and in no mean; {remedy} asks for them again")
-        for j in missing[:LISTED]:
+        for j in missing[:MAX_LISTED]:
             console.narrate(f"  {j.id} {j.metric} round {j.round}: {j.error}")
-        if len(missing) > LISTED:
-            console.narrate(f"  … and {len(missing) - LISTED} more, in summary.json")
+        if len(missing) > MAX_LISTED:
+            console.narrate(f"  … and {len(missing) - MAX_LISTED} more, in summary.json")
 
 
 def show_unjudged(criteria: Sequence[Criterion], remedy: str, *, quiet: bool) -> None:
@@ -143,19 +135,12 @@ def show_unjudged(criteria: Sequence[Criterion], remedy: str, *, quiet: bool) ->
 
 
 def _show_agreement(names: Sequence[str], second: Mapping[str, Any]) -> None:
+    found = {name: second["agreement"][name] for name in names}
     figures = ("pearson", "spearman", "difference", "difference_sd")
-    rows = [
-        [name, str(found["n"]), *(_show(found[figure]) for figure in figures)]
-        for name in names
-        for found in [second["agreement"][name]]
-    ]
+    rows = [[name, str(one["n"]), *_cells(one, *figures)] for name, one in found.items()]
     columns = ["metric", "n", "Pearson", "Spearman", "difference", "its sd"]
     console.table(columns, rows, title=f"agreement with {second['model']}")
 
 
-def _noise(noise: Mapping[str, float | None]) -> list[str]:
-    return [_show(noise[key]) for key in ("round_sd", "icc", "icc_mean")]
-
-
-def _show(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+def _cells(values: Metrics, *keys: str) -> list[str]:
+    return ["-" if (value := values[key]) is None else f"{value:.3f}" for key in keys]

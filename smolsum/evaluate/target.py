@@ -10,7 +10,7 @@ from smolsum.config.fields import RunName, check_value
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config
 from smolsum.errors import SmolsumError, UsageError
-from smolsum.evaluate.sampling import GREEDY, ApiModel, Sampler
+from smolsum.evaluate.sampling import GREEDY, ApiModel, DecodingSettings
 from smolsum.files import digest
 from smolsum.policy.load import Policy, load_policy, weights_hash
 from smolsum.policy.weights import load_trained
@@ -67,7 +67,7 @@ class TargetOptions:
     """How to evaluate a target, whatever it is."""
 
     split: str
-    sampler: Sampler
+    decoding: DecodingSettings
     runs_dir: Path
     task: str | None = None
     name: str | None = None
@@ -82,13 +82,13 @@ class TargetOptions:
 def find_target(reference: str, options: TargetOptions, *, best: bool = False) -> Target:
     """The target that `reference` names: a run (its last checkpoint, or the `best` by validation), the path of a
     checkpoint, or a model as for `smolsum train --model`. UsageError for any other reference."""
-    split, sampler, name = options.split, options.sampler, options.name
+    split, decoding, name = options.split, options.decoding, options.name
     run, checkpoint = _find_checkpoint(reference, options.runs_dir)
     if best and run is None:
         raise _no_best(reference)
     if run is None or checkpoint is None:
         config = _settings(options, _model(reference, options.runs_dir), options.config_file)
-        own = f"eval-{_of(config)}{plain(reference)}-{split}{_suffix(sampler)}"
+        own = f"eval-{_of(config)}{plain(reference)}-{split}{_suffix(decoding)}"
         folder = _folder(options.runs_dir, name or own)
         return Target(config, folder, folder.name)
     if options.config_file is not None or options.task is not None:
@@ -103,7 +103,7 @@ def find_target(reference: str, options: TargetOptions, *, best: bool = False) -
         )
     config = _settings(options, None, run.config)
     checkpoint, chosen = _best(run, config, reference) if best else (checkpoint, "")
-    folder, label = _evaluation(run, checkpoint.step, split, sampler)
+    folder, label = _evaluation(run, checkpoint.step, split, decoding)
     folder = _folder(run.evaluations, name) if name else folder
     return Target(config, folder, name or label, checkpoint, chosen=chosen)
 
@@ -126,7 +126,7 @@ def baseline_targets(
     for api in models:
         label = plain(api.endpoint.model if api else model or config.model.path)
         for variant in chosen:
-            own = f"baseline-{_of(config)}{label}-{_prompt(variant)}-{options.split}{_suffix(options.sampler)}"
+            own = f"baseline-{_of(config)}{label}-{_prompt(variant)}-{options.split}{_suffix(options.decoding)}"
             folder = _folder(options.runs_dir, options.name or own)
             varied = replace(config, task=task.prompts.variant(config.task, variant))
             targets.append(Target(varied, folder, folder.name, api=api))
@@ -219,9 +219,9 @@ def _settings(options: TargetOptions, model: str | None, config_file: Path | Non
         raise
 
 
-def _evaluation(run: RunPaths, step: int, split: str, sampler: Sampler) -> tuple[Path, str]:
+def _evaluation(run: RunPaths, step: int, split: str, decoding: DecodingSettings) -> tuple[Path, str]:
     """The folder and label of the training's evaluation of the step, or new ones."""
-    if sampler == GREEDY:
+    if decoding == GREEDY:
         for folder in sorted(run.evaluations.glob(f"*-{split}")):
             if has_scores(folder):
                 try:
@@ -231,9 +231,9 @@ def _evaluation(run: RunPaths, step: int, split: str, sampler: Sampler) -> tuple
                 if summary.step == step and summary.sampler == GREEDY.name:
                     return folder, str(summary.label)
     label = f"step-{step:06d}"
-    return run.evaluation(f"{label}-{split}{_suffix(sampler)}"), label
+    return run.evaluation(f"{label}-{split}{_suffix(decoding)}"), label
 
 
-def _suffix(sampler: Sampler) -> str:
-    several = f"-x{sampler.samples}" if sampler.samples > 1 else ""
-    return f"-t{sampler.temperature:g}-seed{sampler.seed}{several}" if sampler.temperature else ""
+def _suffix(decoding: DecodingSettings) -> str:
+    several = f"-x{decoding.samples}" if decoding.samples > 1 else ""
+    return f"-t{decoding.temperature:g}-seed{decoding.seed}{several}" if decoding.temperature else ""

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
@@ -24,14 +25,6 @@ def content_key(*parts: Any) -> str:
     return str(xxhash.xxh3_128_hexdigest(content.encode("utf-8", "surrogatepass")))
 
 
-def _read_answer(row: Mapping[str, Any]) -> Any:
-    return row["answer"]
-
-
-def _answer_row(key: str, answer: Any) -> Mapping[str, Any]:
-    return {"key": key, "answer": answer}
-
-
 class AnswerCache(Generic[A]):
     """The answers of one model, by `content_key`. Damaged lines are counted, skipped and left in the file.
 
@@ -44,8 +37,8 @@ class AnswerCache(Generic[A]):
         model: str,
         remedy: str,
         *,
-        read: Callable[[Mapping[str, Any]], A] = _read_answer,
-        row: Callable[[str, A], Mapping[str, Any]] = _answer_row,
+        read: Callable[[Mapping[str, Any]], A] = itemgetter("answer"),
+        row: Callable[[str, A], Mapping[str, Any]] = lambda key, answer: {"key": key, "answer": answer},
         known: Mapping[str, A] | None = None,
     ) -> None:
         """`remedy` is the command that continues after a full disk. `read` takes an answer from a line (ValueError or

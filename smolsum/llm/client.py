@@ -22,7 +22,7 @@ PREFLIGHT_S = 15.0
 BASE_URL = "export OPENAI_BASE_URL with the right path, often http://HOST:PORT/v1"
 MAX_BRACES = 1000
 """of an answer, at which a JSON object may begin"""
-QUOTED = 120
+MAX_QUOTED = 120
 """characters of a server's text that an error quotes"""
 
 
@@ -147,7 +147,7 @@ def find_endpoint(model: str, environ: Mapping[str, str], *, role: str = "judge"
 class ChatClient:
     """Connections to one endpoint, kept for all questions. Deadlines are the caller's (`asyncio.timeout`)."""
 
-    def __init__(self, endpoint: Endpoint, *, connections: int, transport: httpx.AsyncBaseTransport | None = None):
+    def __init__(self, endpoint: Endpoint, *, connections: int) -> None:
         self.endpoint = endpoint
         self._structured = True
         self._proxy = _proxy_of(endpoint.url)
@@ -156,7 +156,6 @@ class ChatClient:
                 headers={"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {},
                 limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
                 timeout=httpx.Timeout(None, connect=PREFLIGHT_S),
-                transport=transport,
                 trust_env=not _is_loopback(endpoint.url),
             )
         except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
@@ -277,7 +276,7 @@ def _read(response: httpx.Response) -> Answer:
         content = response.json()
         text = content["choices"][0]["message"]["content"]
     except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise BadAnswer(f"not a chat completion: {response.text[:QUOTED]!r}") from error
+        raise BadAnswer(f"not a chat completion: {response.text[:MAX_QUOTED]!r}") from error
     if not isinstance(text, str) or not text.strip():
         raise BadAnswer("an empty answer")
     usage = content.get("usage")
@@ -294,7 +293,7 @@ def _error_text(response: httpx.Response) -> str:
         said = error["message"] if isinstance(error, dict) else error
     except (ValueError, TypeError, KeyError):
         said = response.text
-    return " ".join(str(said).split())[:QUOTED]
+    return " ".join(str(said).split())[:MAX_QUOTED]
 
 
 def _retry_after(response: httpx.Response) -> float | None:
@@ -317,7 +316,7 @@ def parse_object(text: str, wanted: str = "") -> dict[str, Any]:
             end = start + 1
         start = text.find("{", end)
     if not found:
-        raise BadAnswer(f"no JSON in the answer: {' '.join(text.split())[:QUOTED]!r}")
+        raise BadAnswer(f"no JSON in the answer: {' '.join(text.split())[:MAX_QUOTED]!r}")
     return next((value for value in reversed(found) if wanted in value), found[-1])
 
 

@@ -11,19 +11,10 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from smolsum.errors import SmolsumError, UsageError
-from smolsum.rollout.protocol import ExpectedWeights, Health, WorkerClient, WorkerError
+from smolsum.rollout.protocol import NEUTRAL_SAMPLING, ExpectedWeights, Health, WorkerClient, WorkerError
 from smolsum.weights.publish import Published, Publisher
 
 FACTS = ("architecture", "vocab_size", "tokenizer", "dtype")
-NEUTRAL = {
-    "top_p": (1,),
-    "top_k": (0, -1),
-    "min_p": (0,),
-    "repetition_penalty": (1,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-}
-"""sampling parameters, with the values that leave the distribution unchanged"""
 TOLERANCE = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 1e-2}
 """mean absolute difference of log-probs, in nats, that rounding of the type explains"""
 State = Literal["joining", "up", "down"]
@@ -137,7 +128,8 @@ def check(url: str, health: Health, expected: ExpectedModel) -> None:
                 f"{url} serves another {name}: {getattr(health, name)} there, {expected.facts[name]} here",
                 hint=f"start it with smolsum serve-worker {remedy}, and the same version of smolsum",
             )
-    if cut := {name: value for name, value in health.sampling.items() if value not in NEUTRAL.get(name, (value,))}:
+    neutral = NEUTRAL_SAMPLING
+    if cut := {name: value for name, value in health.sampling.items() if value not in neutral.get(name, (value,))}:
         raise UsageError(
             f"{url} changes the distribution that it samples from: {cut} there, nothing here",
             hint="serve the model without a generation_config.json that truncates or penalises",

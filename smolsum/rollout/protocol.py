@@ -7,7 +7,7 @@ WorkerError, and the caller decides what to do.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
 import httpx
@@ -19,6 +19,15 @@ from smolsum.errors import UnreachableError
 CONNECT_S, HEALTH_S = 10.0, 15.0
 """timeouts for a connection and for an answer that needs no computation"""
 Logprob = Annotated[float, Meta(ge=-1e6, le=1e-4)]
+NEUTRAL_SAMPLING: Mapping[str, tuple[float, ...]] = {
+    "top_p": (1.0,),
+    "top_k": (0, -1),
+    "min_p": (0.0,),
+    "repetition_penalty": (1.0,),
+    "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,),
+}
+"""sampling parameters, with the values that leave the distribution unchanged; the first is what a worker uses"""
 T = TypeVar("T")
 
 

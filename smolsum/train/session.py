@@ -10,7 +10,7 @@ from typing import Any
 from smolsum.config.sections import Config
 from smolsum.console import stop_signals
 from smolsum.errors import InterruptedRun, MachineError, SmolsumError, UnreachableError
-from smolsum.evaluate.run import Evaluation, score
+from smolsum.evaluate.run import EvaluationJob, score
 from smolsum.evaluate.sampling import complete
 from smolsum.evaluate.storage import share_completions
 from smolsum.evaluate.tables import headline_table, missing_warnings
@@ -239,7 +239,7 @@ class Session:
             self._status("running", label, phase="evaluating")
             self._evaluating = True
             setup, remedy = self.setup, self.paths.resume_command
-            stage = Evaluation(
+            stage = EvaluationJob(
                 folder, label, self.config, setup.task, "test", setup.prompts["test"], setup.measure, setup.provenance,
                 remedy, step=self.step, trained=self.fingerprints.get(label, ""),
             )  # fmt: skip

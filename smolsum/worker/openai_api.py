@@ -16,14 +16,13 @@ from typing import Any
 from smolsum.errors import UsageError
 from smolsum.policy.load import Policy, encode_chat
 from smolsum.policy.sampling import Completion
-from smolsum.rollout.protocol import SampleRequest, SamplingTerms
-from smolsum.worker import requests
+from smolsum.rollout.protocol import NEUTRAL_SAMPLING, SampleRequest, SamplingTerms
+from smolsum.worker.body_checks import check_integer, check_temperature, check_tokens
 from smolsum.worker.service import Service
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "top_p": (1, None), "top_k": (0, -1, None), "min_p": (0, None), "presence_penalty": (0, None),
-    "frequency_penalty": (0, None),
-    "repetition_penalty": (1, None), "logit_bias": ({}, None), "logprobs": (False, None), "echo": (False, None),
+    **{name: (*values, None) for name, values in NEUTRAL_SAMPLING.items()},
+    "logit_bias": ({}, None), "logprobs": (False, None), "echo": (False, None),
     "best_of": (1, None), "suffix": (None,), "tools": (None, []), "stop": (None, []), "tool_choice": ("none", None),
     "parallel_tool_calls": (True, False, None), "top_logprobs": (0, None), "response_format": ({"type": "text"}, None),
     "store": (False, None), "functions": (None, []), "function_call": ("none", None),
@@ -37,7 +36,7 @@ ACCEPTED = (
 BYTES_PER_TOKEN = 64
 """more than a token has on average in any text; a longer text cannot fit, and is refused before it is tokenised"""
 DEFAULT_TOKENS = 256
-MOST_CHOICES = 64
+MAX_CHOICES = 64
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Chat:
         self._encoding = asyncio.Lock()
 
     @property
-    def most_bytes(self) -> int:
+    def max_bytes(self) -> int:
         """The longest valid body: a text that fits, with each byte written as an escape."""
         return (1 << 16) + 6 * BYTES_PER_TOKEN * self.service.engine.max_model_len
 
@@ -80,10 +79,10 @@ class Chat:
         if room < 1 or not prompt:
             raise UsageError(f"the prompt has {len(prompt)} tokens", hint=self._fitting())
         limit = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
-        most = requests.whole(fields.get(limit, min(room, DEFAULT_TOKENS)), limit, 1, room)
-        terms = SamplingTerms(requests.temperature(fields.get("temperature", 1.0)), most)
-        choices = requests.whole(fields.get("n", 1), "n", 1, MOST_CHOICES)
-        first = requests.whole(fields.get("seed", secrets.randbits(62)), "seed", -(2**63), 2**63 - 1) % 2**62
+        most = check_integer(fields.get(limit, min(room, DEFAULT_TOKENS)), limit, 1, room)
+        terms = SamplingTerms(check_temperature(fields.get("temperature", 1.0)), most)
+        choices = check_integer(fields.get("n", 1), "n", 1, MAX_CHOICES)
+        first = check_integer(fields.get("seed", secrets.randbits(62)), "seed", -(2**63), 2**63 - 1) % 2**62
         each = tuple(SampleRequest(str(n), prompt, first + n) for n in range(choices))
         return Job(chatting, stream, bool(options.get("include_usage")), terms, each)
 
@@ -97,7 +96,7 @@ class Chat:
                 task.cancel()
         choices = []
         for n, (sampled, _) in enumerate(every):
-            text = self._decoded(sampled.token_ids)
+            text = self.policy.tokenizer.decode(list(sampled.token_ids), skip_special_tokens=True)
             body = {"message": {"role": "assistant", "content": text}} if job.chatting else {"text": text}
             choices.append({"index": n, **body, "logprobs": None, "finish_reason": sampled.finish_reason})
         return {**self._head(job, chunk=False), "choices": choices, "usage": _usage(job, [s for s, _ in every])}
@@ -171,7 +170,7 @@ class Chat:
 
     async def _text(self, prompt: Any) -> tuple[int, ...]:
         if isinstance(prompt, list):
-            return requests.tokens(prompt, "prompt", self.service.engine.facts["vocab_size"])
+            return check_tokens(prompt, "prompt", self.service.engine.facts["vocab_size"])
         if not isinstance(prompt, str):
             raise UsageError("prompt is neither text nor a list of token ids", hint="send one prompt at a time")
         return await self._encoded([prompt], lambda: self.policy.tokenizer.encode(prompt))
@@ -189,9 +188,6 @@ class Chat:
 
     def _fitting(self) -> str:
         return f"1 to {self.service.engine.max_model_len - 1} tokens fit"
-
-    def _decoded(self, token_ids: Sequence[int]) -> str:
-        return str(self.policy.tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
 
 class _Text:

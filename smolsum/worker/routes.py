@@ -1,5 +1,5 @@
 """The HTTP API of a worker. Bodies are JSON, as in `smolsum/rollout/protocol.py`, unless stated below;
-`smolsum/worker/requests.py` checks them.
+`smolsum/worker/body_checks.py` checks them.
 
 GET  /health               what is served, and the engine's state
 GET  /metrics              Prometheus text
@@ -12,6 +12,7 @@ POST /v1/completions, /v1/chat/completions, GET /v1/models     as OpenAI's clien
 import asyncio
 import hmac
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -28,14 +29,15 @@ from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import to_json
 from smolsum.rollout.protocol import ErrorAnswer
 from smolsum.weights.delta import CorruptPatchError
-from smolsum.worker import openai_api, requests
+from smolsum.worker.body_checks import read, read_logprobs, read_rollouts
 from smolsum.worker.engines.base import EngineError
 from smolsum.worker.listen import is_loopback
+from smolsum.worker.openai_api import Chat
 from smolsum.worker.service import ConflictError, Service, prometheus
 
-MOST_JSON = 32 << 20
+MAX_JSON_BYTES = 32 << 20
 """bytes of a body of JSON"""
-SMALL = 1 << 16
+MAX_INLINE_BYTES = 1 << 16
 """bytes of a body that is parsed in the event loop; longer ones are parsed in a thread, so that others need not wait"""
 T = TypeVar("T")
 
@@ -53,8 +55,9 @@ class TooLargeError(SmolsumError):
     """A body is longer than any valid one."""
 
 
-def app(service: Service, chat: openai_api.Chat, *, token: str | None) -> ASGIApp:
+def app(service: Service, chat: Chat, *, token: str | None) -> ASGIApp:
     """The API of a service that has started. With a token, every request needs it as a bearer token."""
+    limits = {"vocabulary": service.engine.facts["vocab_size"], "max_model_len": service.engine.max_model_len}
 
     async def health(_: Request) -> Response:
         return Json(service.health())
@@ -63,26 +66,20 @@ def app(service: Service, chat: openai_api.Chat, *, token: str | None) -> ASGIAp
         return PlainTextResponse(prometheus(service), media_type="text/plain; version=0.0.4")
 
     async def rollouts(request: Request) -> Response:
-        body = await _read(lambda body: requests.rollouts(body, **_limits(service)), await _body(request, MOST_JSON))
+        body = await _parse(request, partial(read_rollouts, **limits), MAX_JSON_BYTES)
         service.require(body)
         lines = (to_json(msgspec.to_builtins(line)) async for line in service.rollouts(body))
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
     async def logprobs(request: Request) -> Response:
-        body = await _read(lambda body: requests.logprobs(body, **_limits(service)), await _body(request, MOST_JSON))
+        body = await _parse(request, partial(read_logprobs, **limits), MAX_JSON_BYTES)
         return Json(await _while_connected(request, service.logprobs(body)))
 
     async def weights(request: Request) -> Response:
-        return Json(await service.put(await _body(request, service.most_bytes)))
+        return Json(await service.put(await _body(request, service.max_bytes)))
 
-    async def completions(request: Request) -> Response:
-        return await _openai(request, chatting=False)
-
-    async def chat_completions(request: Request) -> Response:
-        return await _openai(request, chatting=True)
-
-    async def _openai(request: Request, *, chatting: bool) -> Response:
-        body = await _read(lambda body: requests.read(body, dict[str, Any]), await _body(request, chat.most_bytes))
+    async def completions(request: Request, *, chatting: bool) -> Response:
+        body = await _parse(request, partial(read, kind=dict[str, Any]), chat.max_bytes)
         service.require()
         job = await chat.read(body, chatting=chatting)
         if job.stream:
@@ -100,8 +97,8 @@ def app(service: Service, chat: openai_api.Chat, *, token: str | None) -> ASGIAp
                 Route("/v1/rollouts", rollouts, methods=["POST"]),
                 Route("/v1/logprobs", logprobs, methods=["POST"]),
                 Route("/v1/weights", weights, methods=["PUT"]),
-                Route("/v1/completions", completions, methods=["POST"]),
-                Route("/v1/chat/completions", chat_completions, methods=["POST"]),
+                Route("/v1/completions", partial(completions, chatting=False), methods=["POST"]),
+                Route("/v1/chat/completions", partial(completions, chatting=True), methods=["POST"]),
                 Route("/v1/models", models),
             ],
             exception_handlers={
@@ -152,10 +149,6 @@ def _names_loopback(host: str) -> bool:
     return is_loopback(name) or name.endswith(".localhost")
 
 
-async def _read(read: Callable[[bytes], T], body: bytes) -> T:
-    return await asyncio.to_thread(read, body) if len(body) > SMALL else read(body)
-
-
 async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """The work's result. If the client disconnects first, cancel the work and raise ClientDisconnect."""
     working, gone = asyncio.create_task(work), asyncio.create_task(_disconnect(request))
@@ -175,24 +168,26 @@ async def _disconnect(request: Request) -> None:
         pass
 
 
-def _limits(service: Service) -> dict[str, int]:
-    return {"vocabulary": service.engine.facts["vocab_size"], "max_model_len": service.engine.max_model_len}
+async def _parse(request: Request, read: Callable[[bytes], T], limit: int) -> T:
+    """Return what `read` makes of the body. Errors as of `_body` and `read`."""
+    body = await _body(request, limit)
+    return await asyncio.to_thread(read, body) if len(body) > MAX_INLINE_BYTES else read(body)
 
 
-async def _body(request: Request, most: int) -> bytes:
-    """The whole body. Raises TooLargeError as soon as the length, announced or received, exceeds `most` bytes."""
+async def _body(request: Request, limit: int) -> bytes:
+    """Return the body. Raises TooLargeError as soon as its length, announced or received, exceeds `limit` bytes."""
     announced = request.headers.get("content-length", "0")
     size = int(announced) if announced.isdigit() else 0
     parts: list[bytes] = []
-    if size <= most:
+    if size <= limit:
         size = 0
         async for part in request.stream():
             size += len(part)
-            if size > most:
+            if size > limit:
                 break
             parts.append(part)
-    if size > most:
-        raise TooLargeError(f"the body has over {most} bytes", hint="send less at a time")
+    if size > limit:
+        raise TooLargeError(f"the body has over {limit} bytes", hint="send less at a time")
     return b"".join(parts)
 
 

@@ -15,8 +15,7 @@ from typing import Literal
 
 import uvicorn
 
-from smolsum.errors import UsageError
-from smolsum.files import locked, writing
+from smolsum.files import locked
 from smolsum.worker.engines.base import Engine
 from smolsum.worker.engines.mlx import MlxEngine
 from smolsum.worker.engines.vllm import VllmEngine
@@ -52,30 +51,18 @@ class Settings:
 def serve(settings: Settings, listener: socket.socket, ready: Callable[[str], None]) -> None:
     """Serve until Ctrl-C or SIGTERM, the normal end. `ready` is called with the URL.
 
-    Raises what the engine raises if it cannot start, and KeyboardInterrupt if it was stopped before.
+    Raises what the engine raises if it cannot start, KeyboardInterrupt if it was stopped before, UsageError if another
+    worker uses the folder, and SmolsumError for a folder that cannot be written to.
     """
     with ExitStack() as stack:
         stack.enter_context(listener)
         folder = settings.work_dir
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="smolsum-worker-")))
-        stack.enter_context(_locked_folder(folder))
+        busy, remedy = f"--work-dir {folder} is used", "start the worker again, or with another --work-dir"
+        hint = "give each worker its own --work-dir, or none"
+        stack.enter_context(locked(folder / "worker.lock", busy, remedy, hint=hint))
         asyncio.run(_serve(settings, folder, listener, ready))
-
-
-@contextmanager
-def _locked_folder(folder: Path) -> Generator[None]:
-    """Create the folder and lock it against other workers. Raises UsageError if a worker uses it, SmolsumError if it
-    cannot be written to."""
-    remedy = "start the worker again, or with another --work-dir"
-    with writing(folder, remedy):
-        folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(folder / "worker.lock", f"--work-dir {folder} is used", remedy))
-        except UsageError as error:
-            raise UsageError(error.message, hint="give each worker its own --work-dir, or none") from error
-        yield
 
 
 async def _serve(settings: Settings, folder: Path, listener: socket.socket, ready: Callable[[str], None]) -> None:

@@ -57,8 +57,8 @@ class Service:
         self.instance = secrets.token_hex(8)
         """a random id; the same worker may have several URLs"""
         self.metrics = WorkerMetrics()
-        self.lock = RWLock(engine.most_running)
-        self.most_bytes = 0
+        self.lock = RWLock(engine.max_running)
+        self.max_bytes = 0
         """more than any update of this model's weights needs"""
         self._served = ServedWeights({})
         self._putting = asyncio.Lock()
@@ -67,7 +67,7 @@ class Service:
         """Start the engine. Raises what `Engine.start` raises."""
         self._served = await self.engine.start()
         held = sum(array.nbytes for array in self._served.arrays.values())
-        self.most_bytes = held + held // 8 + (16 << 20)
+        self.max_bytes = held + held // 8 + (16 << 20)
         self.checksum = await asyncio.to_thread(delta.checksum, self._served.arrays)
 
     def health(self) -> Health:
@@ -170,7 +170,9 @@ class Service:
                 self._served, self.version, self.checksum = weights, header.version, header.weights
                 self.run = header.metadata.get("run")
         seconds = time.perf_counter() - began
-        self.metrics.add_sync(header.kind, len(body), seconds)
+        self.metrics.syncs[header.kind] += 1
+        self.metrics.sync_bytes += len(body)
+        self.metrics.sync_seconds += seconds
         return WeightsAnswer(self.version, self.checksum, seconds)
 
     def _check(self, header: Header) -> None:
@@ -185,7 +187,7 @@ class Service:
                     self.version,
                     hint="send the newest; an anchor of another run has another metadata['run']",
                 )
-            if header.nbytes > self.most_bytes:
+            if header.nbytes > self.max_bytes:
                 raise UsageError("the anchor is larger than this model", hint="serve the model that is trained")
         elif header.base_version != self.version:
             raise ConflictError(
@@ -228,13 +230,13 @@ def _lora(metadata: Mapping[str, Any], arrays: Mapping[str, Any]) -> LoraConfig 
 
 
 class RWLock:
-    """Lets up to `most` tasks hold it together, or one alone.
+    """Lets up to `limit` tasks hold it together, or one alone.
 
     A task that wants it alone stops further entries and waits until those inside have left. For one event loop.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most, self.inside, self.waiting = most, 0, 0
+    def __init__(self, limit: int) -> None:
+        self.limit, self.inside, self.waiting = limit, 0, 0
         self._closed = False
         self._changed = asyncio.Condition()
 
@@ -244,7 +246,7 @@ class RWLock:
         self.waiting += 1
         try:
             async with self._changed:
-                await self._changed.wait_for(lambda: not self._closed and self.inside < self.most)
+                await self._changed.wait_for(lambda: not self._closed and self.inside < self.limit)
                 self.inside += 1
         finally:
             self.waiting -= 1
@@ -283,12 +285,7 @@ class WorkerMetrics:
     syncs: Counter[str] = field(default_factory=Counter)
     sync_bytes: int = 0
     sync_seconds: float = 0.0
-
-    def add_sync(self, kind: str, size: int, seconds: float) -> None:
-        """Count a patch or an anchor of `size` bytes, and the seconds from its arrival until it was served."""
-        self.syncs[kind] += 1
-        self.sync_bytes += size
-        self.sync_seconds += seconds
+    """from the arrival of a patch or an anchor until it was served"""
 
 
 def prometheus(service: Service) -> str:

@@ -187,7 +187,7 @@ def test_hangs_and_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with engine("builtin:tiny", tmp_path / "w", python=str(python)) as server, face(server) as client:
         pair = Pair(client, load_policy("builtin:tiny", dtype="float32"))
         assert pair.sync(1).is_success
-        monkeypatch.setattr(vllm, "PATIENCE", 2.0)
+        monkeypatch.setattr(vllm, "TIMEOUT_S", 2.0)
         os.kill(processes(server)["EngineCore"], signal.SIGSTOP)
         answer = pair.sync(2)
         assert (answer.status_code, answer.json()["error"]) == (503, "vLLM does not answer")

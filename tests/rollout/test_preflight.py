@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from smolsum.errors import UsageError
-from smolsum.rollout.pool_worker import NEUTRAL, ExpectedModel, check, check_probe
-from smolsum.rollout.protocol import Health, WorkerError
+from smolsum.rollout.pool_worker import ExpectedModel, check, check_probe
+from smolsum.rollout.protocol import NEUTRAL_SAMPLING, Health, WorkerError
 
 FACTS = {"architecture": "qwen2", "vocab_size": 50, "tokenizer": "abc", "dtype": "bfloat16"}
 HEALTH: dict[str, Any] = FACTS | {
-    "sampling": {name: values[0] for name, values in NEUTRAL.items()},
+    "sampling": {name: values[0] for name, values in NEUTRAL_SAMPLING.items()},
     "max_model_len": 512,
     "state": "ready",
     "version": 0,

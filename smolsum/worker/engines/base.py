@@ -8,38 +8,29 @@ from smolsum.config.sections import LoraConfig
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.policy.load import Policy
 from smolsum.policy.sampling import Completion
-from smolsum.rollout.protocol import SampleRequest, SamplingTerms
+from smolsum.rollout.protocol import NEUTRAL_SAMPLING, SampleRequest, SamplingTerms
 
 State = Literal["starting", "ready", "restarting", "failed", "stopping"]
+
+
+DEFAULT_MAX_MODEL_LEN = 4096
+"""prompt and completion tokens: this project's texts are short, and engines reserve memory for them"""
+NEUTRAL = {name: values[0] for name, values in NEUTRAL_SAMPLING.items()}
+"""sampling parameters of every engine except the temperature: the full distribution"""
 
 
 class EngineError(SmolsumError):
     """The engine failed; a later call may succeed."""
 
 
-LONGEST = 4096
-"""default limit of prompt and completion tokens: this project's texts are short, and engines reserve memory for it"""
-
-
-def longest(policy: Policy, wanted: int | None) -> int:
-    """The limit of prompt and completion tokens together: `wanted`, else what the model allows, up to LONGEST. Raises
-    UsageError if the model allows less than `wanted`."""
+def length_limit(policy: Policy, wanted: int | None) -> int:
+    """Return the limit of prompt and completion tokens together: `wanted`, else what the model allows, up to
+    DEFAULT_MAX_MODEL_LEN. Raises UsageError if the model allows less than `wanted`."""
     text = policy.config.get("text_config", policy.config)
-    allowed = int(text.get("max_position_embeddings") or LONGEST)
+    allowed = int(text.get("max_position_embeddings") or DEFAULT_MAX_MODEL_LEN)
     if wanted is not None and wanted > allowed:
         raise UsageError(f"the model takes {allowed} tokens, not {wanted}", hint=f"--max-model-len {allowed}")
-    return wanted or min(allowed, LONGEST)
-
-
-NEUTRAL: Mapping[str, float] = {
-    "top_p": 1.0,
-    "top_k": 0,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-}
-"""sampling parameters of every engine except the temperature: the full distribution"""
+    return wanted or min(allowed, DEFAULT_MAX_MODEL_LEN)
 
 
 @dataclass(frozen=True)
@@ -57,17 +48,17 @@ class Engine(Protocol):
     version: str
     """of the engine's software"""
     policy: Policy
-    """known once started, as is `facts`; callers use its tokenizer and config only"""
+    """known once started, as are `facts` and `max_model_len`; callers use its tokenizer and config only"""
     facts: Mapping[str, Any]
     """`identity` of the policy"""
-    most_running: int
+    max_running: int
     """rollouts that it samples at a time"""
     max_model_len: int
     """tokens of prompt and completion together"""
-    restarts: int
+    restarts: int = 0
     """times that it died and was started again"""
-    state: State
-    last_error: str | None
+    state: State = "starting"
+    last_error: str | None = None
     """its last failure"""
 
     async def start(self) -> ServedWeights:

@@ -7,21 +7,20 @@ between two tokens, and replaces the weights.
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from smolsum.policy.load import Policy, load_policy
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.sampling import ActiveSequence, Completion, DecodeBatch
 from smolsum.policy.weights import identity, served_arrays, set_served, with_adapters
 from smolsum.rollout.protocol import SampleRequest, SamplingTerms
-from smolsum.worker.engines.base import EngineError, ServedWeights, State, longest
+from smolsum.worker.engines.base import Engine, EngineError, ServedWeights, length_limit
 
-MOST_RUNNING = 64
 T = TypeVar("T")
 
 
@@ -33,17 +32,14 @@ class _Job:
     done: Future[Completion]
 
 
-class MlxEngine:
-    """Samples with MLX; see `smolsum.worker.engines.base.Engine`."""
+class MlxEngine(Engine):
+    """Samples with MLX."""
 
-    policy: Policy
+    name = "mlx"
+    max_running = 64
 
     def __init__(self, model: str, *, dtype: str | None, quantize: int, max_model_len: int | None) -> None:
-        self.name, self.version, self.restarts = "mlx", version("mlx"), 0
-        self.most_running, self.max_model_len = MOST_RUNNING, 0
-        self.facts: Mapping[str, Any] = {}
-        self.state: State = "starting"
-        self.last_error: str | None = None
+        self.version = version("mlx")
         self._model, self._dtype, self._quantize, self._wanted_len = model, dtype, quantize, max_model_len
         self._batch: DecodeBatch | None = None
         self._inbox: queue.SimpleQueue[_Job | Callable[[bool], None] | None] = queue.SimpleQueue()
@@ -94,7 +90,7 @@ class MlxEngine:
 
     def _load_policy(self) -> ServedWeights:
         self._take(self._fresh())
-        self.max_model_len = longest(self.policy, self._wanted_len)
+        self.max_model_len = length_limit(self.policy, self._wanted_len)
         self.facts = identity(self.policy)
         return ServedWeights(served_arrays(self.policy))
 

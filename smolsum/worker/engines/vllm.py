@@ -26,9 +26,9 @@ from smolsum.policy.load import Policy, load_policy
 from smolsum.policy.sampling import Completion
 from smolsum.policy.weights import check_served, identity, served_arrays
 from smolsum.rollout.protocol import SampleRequest, SamplingTerms
-from smolsum.worker.engines.base import NEUTRAL, EngineError, ServedWeights, State, longest
+from smolsum.worker.engines.base import NEUTRAL, Engine, EngineError, ServedWeights, length_limit
 from smolsum.worker.engines.vllm_process import (
-    PATIENCE,
+    TIMEOUT_S,
     Installed,
     SilentError,
     VllmClient,
@@ -37,7 +37,6 @@ from smolsum.worker.engines.vllm_process import (
     installed,
 )
 
-MOST_RUNNING = 128
 PAUSES_S = (1, 2, 5, 15, 60)
 """before each further attempt to start a server that died"""
 STEADY_S = 300
@@ -47,35 +46,31 @@ BEAT_S = 10.0
 HANG_S = 300.0
 """without a heartbeat, after which the server is ended; it answers between two steps, and on CPUs a step that reads
 thousands of prompt tokens takes a while"""
-COLUMNS = 16
+CHECKED_COLUMNS = 16
 """unit vectors that packed weights are checked with after a sync"""
-NAME = "policy"
-TYPES = {"float32": "F32", "float16": "F16", "uint16": "BF16"}
+SERVED_NAME = "policy"
+SAFETENSORS_TYPES = {"float32": "F32", "float16": "F16", "uint16": "BF16"}
 """safetensors' names of numpy's types; numpy lacks bfloat16, so its bits are in uint16"""
-HELD = {"float32": "float32", "float16": "float16", "bfloat16": "uint16"}
+NUMPY_TYPES = {"float32": "float32", "float16": "float16", "bfloat16": "uint16"}
 """numpy's types for the values of a model's types"""
 REMEDY = "the trainer sends the weights again"
 
 
-class VllmEngine:
-    """Samples with vLLM; see `smolsum.worker.engines.base.Engine`."""
+class VllmEngine(Engine):
+    """Samples with vLLM."""
 
-    policy: Policy
+    name = "vllm"
+    max_running = 128
 
     def __init__(
         self, model: str, *, dtype: str | None, max_model_len: int | None, python: str, folder: Path, lora_rank: int
     ) -> None:
-        self.name, self.version, self.restarts = "vllm", "", 0
-        self.most_running, self.max_model_len = MOST_RUNNING, 0
-        self.facts: Mapping[str, Any] = {}
-        self.state: State = "starting"
-        self.last_error: str | None = None
         self._model, self._dtype, self._wanted_len = model, dtype, max_model_len
         self._python, self._folder, self._lora_rank = python, folder, lora_rank
         self._shapes: dict[LoraConfig | None, Policy] = {}
         self._loaded: ServedWeights | None = None
         self._adapters: Path | None = None
-        self._serving, self._numbers = NAME, count(1)
+        self._serving, self._numbers = SERVED_NAME, count(1)
         self._narrated, self._cpu = 0.0, False
         self.server: VllmProcess | None = None
         self._api: VllmClient | None = None
@@ -156,7 +151,7 @@ class VllmEngine:
         self._dtype = dtype
         weights = ServedWeights(served_arrays(load_policy(self._model, dtype=dtype)))  # type: ignore[arg-type]
         self.policy = self._shape(None)
-        self.max_model_len = longest(self.policy, self._wanted_len)
+        self.max_model_len = length_limit(self.policy, self._wanted_len)
         self.facts = identity(self.policy)
         return weights
 
@@ -176,20 +171,20 @@ class VllmEngine:
             )
         check_served(self._shape(weights.lora), weights.arrays)
         for name, array in weights.arrays.items():
-            if str(array.dtype) != HELD[str(self._dtype)]:
+            if str(array.dtype) != NUMPY_TYPES[str(self._dtype)]:
                 raise UsageError(f"{name} is of type {array.dtype}, not {self._dtype}", hint="serve what is trained")
 
     async def _start_server(self) -> None:
         # layers with a recurrent state instead of keys
         stateful = any(isinstance(layer, ArraysCache) for layer in make_prompt_cache(self.policy.model))
-        sizes = {"max_model_len": self.max_model_len, "most_running": self.most_running, "lora_rank": self._lora_rank}
+        sizes = {"max_model_len": self.max_model_len, "max_running": self.max_running, "lora_rank": self._lora_rank}
         arguments = [
-            "--model", str(self.policy.path), "--served-model-name", NAME, "--dtype", str(self._dtype),
+            "--model", str(self.policy.path), "--served-model-name", SERVED_NAME, "--dtype", str(self._dtype),
             *flags(cpu=self._cpu, stateful=stateful, **sizes),
         ]  # fmt: skip
         self.server = VllmProcess(self._python, arguments, self._folder, self._narrate)
         await self.server.start()
-        self._serving, self._api = NAME, VllmClient(self.server.socket)
+        self._serving, self._api = SERVED_NAME, VllmClient(self.server.socket)
 
     async def _stop_server(self) -> None:
         if self.server is not None:
@@ -250,7 +245,7 @@ class VllmEngine:
                 folder = Path(tempfile.mkdtemp(dir=self._pushed))
             if weights.lora is not None:
                 await asyncio.to_thread(write_adapters, weights.arrays, weights.lora, folder)
-                await self._swap_adapters(f"{NAME}-{next(self._numbers)}", folder)
+                await self._swap_adapters(f"{SERVED_NAME}-{next(self._numbers)}", folder)
                 folder, self._adapters = self._adapters, folder  # the server may read its adapters again later
             else:
                 path = folder / "model.safetensors"
@@ -262,20 +257,20 @@ class VllmEngine:
 
     async def _swap_weights(self, path: str) -> None:
         async with self._all_or_nothing():
-            await self.api.rpc("smolsum_load", path, timeout=PATIENCE)
-            checked = await self.api.rpc("smolsum_check", path, COLUMNS, timeout=PATIENCE)
+            await self.api.rpc("smolsum_load", path, timeout=TIMEOUT_S)
+            checked = await self.api.rpc("smolsum_check", path, CHECKED_COLUMNS, timeout=TIMEOUT_S)
             if checked["wrong"]:
                 raise EngineError(f"vLLM does not serve {checked['wrong'][0]} as it was sent", hint="report this")
-            await self.api.post("/reset_prefix_cache", None, PATIENCE)
+            await self.api.post("/reset_prefix_cache", None, TIMEOUT_S)
 
     async def _swap_adapters(self, name: str, folder: Path) -> None:
         body = {"lora_name": name, "lora_path": str(folder)}
-        await self.api.post("/v1/load_lora_adapter", body, PATIENCE)
+        await self.api.post("/v1/load_lora_adapter", body, TIMEOUT_S)
         async with self._all_or_nothing():
             before, self._serving = self._serving, name
-            if before != NAME:
-                await self.api.post("/v1/unload_lora_adapter", {"lora_name": before}, PATIENCE)
-            await self.api.post("/reset_prefix_cache", None, PATIENCE)
+            if before != SERVED_NAME:
+                await self.api.post("/v1/unload_lora_adapter", {"lora_name": before}, TIMEOUT_S)
+            await self.api.post("/reset_prefix_cache", None, TIMEOUT_S)
 
     @asynccontextmanager
     async def _all_or_nothing(self) -> AsyncIterator[None]:
@@ -304,7 +299,8 @@ def write_weights(arrays: Mapping[str, Any], path: Path) -> None:
     header, start = {}, 0
     for name, array in arrays.items():
         end = start + array.nbytes
-        header[name] = {"dtype": TYPES[str(array.dtype)], "shape": list(array.shape), "data_offsets": [start, end]}
+        dtype = SAFETENSORS_TYPES[str(array.dtype)]
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [start, end]}
         start = end
     packed = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
     packed += b" " * (-len(packed) % 8)

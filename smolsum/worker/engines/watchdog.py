@@ -12,8 +12,8 @@ import subprocess
 import sys
 import threading
 
-PATIENCE = 5.0
-"""seconds between SIGTERM and SIGKILL"""
+KILL_AFTER_S = 5.0
+"""between SIGTERM and SIGKILL"""
 PR_SET_PDEATHSIG = 1
 """option of prctl(2): the signal that the kernel sends to a process when its parent ends"""
 
@@ -31,7 +31,7 @@ def main(command: list[str]) -> None:
             pass
         server.terminate()
         try:
-            server.wait(PATIENCE)
+            server.wait(KILL_AFTER_S)
         except subprocess.TimeoutExpired:
             os.killpg(0, signal.SIGKILL)
 
