@@ -142,7 +142,7 @@ def test_terminal_table_is_boxed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_narrow_terminal_drops_whole_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A terminal too narrow for a table loses its last columns whole, and is told which."""
+    """A terminal too narrow for a table loses its last columns whole, and a note names them."""
     terminal = open_terminal(monkeypatch)
     monkeypatch.setenv("COLUMNS", "24")
     console.table(["stage", "tokens", "on target", "METEOR"], [["start", "47.1", "19.5%", "0.30"]])

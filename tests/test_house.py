@@ -36,7 +36,7 @@ def test_files_stay_within_500_lines() -> None:
 
 
 def test_package_opens_on_rooms() -> None:
-    """At most 16 folders and 5 modules lie directly in the package, beside its `__init__`."""
+    """At most 16 folders and 5 modules are directly in the package, besides its `__init__`."""
     inside = [path for path in PACKAGE.iterdir() if path.name not in ("__pycache__", "__init__.py", "py.typed")]
     assert len([path for path in inside if path.is_dir()]) <= 16
     assert len([path for path in inside if path.is_file()]) <= 5
@@ -55,7 +55,7 @@ def test_no_files_import_in_circles() -> None:
                 named |= {alias.name for alias in node.names}
         packages = {module for module in named if module in modules and modules[module].name == "__init__.py"}
         graph[name] = {module for module in named & modules.keys() if module not in packages or module != name}
-        if path.name == "__init__.py":  # a room's front door may name what lies behind it
+        if path.name == "__init__.py":  # a room's __init__ may import its modules
             graph[name] = {module for module in graph[name] if not module.startswith(f"{name}.")}
     try:
         graphlib.TopologicalSorter(graph).prepare()

@@ -26,7 +26,7 @@ def rate(rows: int, inner: int, columns: int, seconds: float = 2.0) -> float:
 
 
 if __name__ == "__main__":
-    told = arguments()
-    shape = SHAPES[told.shape]
+    args = arguments()
+    shape = SHAPES[args.shape]
     with blas_threads(len(streams())):
-        report(rate=rate(told.group * told.tokens, shape.width, shape.ff))
+        report(rate=rate(args.group * args.tokens, shape.width, shape.ff))

@@ -17,17 +17,17 @@ from mlx_lm_lora.trainer.grpo_trainer import grpo_loss
 
 def main() -> None:
     """Two updates of a model with random weights on random tokens; reports the last."""
-    told = arguments()
-    shape = SHAPES[told.shape]
-    model = random_qwen2(shape, told.dtype)
+    args = arguments()
+    shape = SHAPES[args.shape]
+    model = random_qwen2(shape, args.dtype)
     rng = random.Random(0)
 
     def ids(n: int) -> list[int]:
         return [rng.randrange(shape.vocabulary) for _ in range(n)]
 
-    prompts = [ids(told.prompt) for _ in range(told.prompts)]
-    of = [p for p in range(told.prompts) for _ in range(told.group)]
-    completions = [mx.array(ids(told.tokens)) for _ in of]
+    prompts = [ids(args.prompt) for _ in range(args.prompts)]
+    of = [p for p in range(args.prompts) for _ in range(args.group)]
+    completions = [mx.array(ids(args.tokens)) for _ in of]
     advantages = mx.array([rng.gauss(0, 1) for _ in of])
     optimizer = optim.Adam(1e-6)
 
@@ -42,7 +42,7 @@ def main() -> None:
             advantages=advantages,
             reward_metrics={},
             beta=0.0,
-            max_tokens=told.tokens,
+            max_tokens=args.tokens,
         )[0]
 
     step = nn.value_and_grad(model, loss)

@@ -32,9 +32,9 @@ CHUNKINGS = {
 
 def main() -> None:
     """Updates of a model with random weights on random tokens; reports the last."""
-    told = arguments()
-    shape = SHAPES[told.shape]
-    model = random_qwen2(shape, told.dtype)
+    args = arguments()
+    shape = SHAPES[args.shape]
+    model = random_qwen2(shape, args.dtype)
     kernels.install(model)
     rng = random.Random(0)
 
@@ -43,38 +43,38 @@ def main() -> None:
 
     groups = [
         RolloutGroup(
-            Prompt(f"{p}", (), ids(told.prompt), ("",), {}),
+            Prompt(f"{p}", (), ids(args.prompt), ("",), {}),
             tuple(
-                Rollout(ids(told.tokens), (-12.0,) * told.tokens, "stop", 0, "local", g, "") for g in range(told.group)
+                Rollout(ids(args.tokens), (-12.0,) * args.tokens, "stop", 0, "local", g, "") for g in range(args.group)
             ),
         )
-        for p in range(told.prompts)
+        for p in range(args.prompts)
     ]
-    advantages = mx.array([[rng.gauss(0, 1) for _ in range(told.group)] for _ in groups])
+    advantages = mx.array([[rng.gauss(0, 1) for _ in range(args.group)] for _ in groups])
     optimizer = Optimizer(model, OptimizerConfig())
     clock = Stopwatch()
     for _ in range(UPDATES):
         grads, _ = gradients(
-            model, groups, advantages, GrpoConfig(), STAGE, max_new_tokens=told.tokens, chunking=CHUNKINGS[told.mode]
+            model, groups, advantages, GrpoConfig(), STAGE, max_new_tokens=args.tokens, chunking=CHUNKINGS[args.mode]
         )
         mx.eval(grads)
         optimizer.step(model, grads, 1e-6)
         del grads
         clock.lap()
     config = Config(
-        sampling=SamplingConfig(rollouts=told.group),
-        train=TrainConfig(prompts_per_step=told.prompts),
+        sampling=SamplingConfig(rollouts=args.group),
+        train=TrainConfig(prompts_per_step=args.prompts),
         stages={"length": STAGE},
     )
     sizes = {"hidden_size": shape.width, "num_attention_heads": shape.heads, "vocab_size": shape.vocabulary}
-    expected = estimate(shape_of(model, sizes), config, CHUNKINGS[told.mode], MaxLengths(told.prompt, told.tokens))
+    expected = estimate(shape_of(model, sizes), config, CHUNKINGS[args.mode], MaxLengths(args.prompt, args.tokens))
     report(
         seconds=clock.laps[-1],
         first_s=clock.laps[0],
         parameters=sum(p.size for _, p in tree_flatten(model.parameters())),
         estimate_gb=round(sum(expected.values()) / 1e9, 2),
         mlx_peak_gb=round(mx.get_peak_memory() / 1e9, 2),
-        operations=shape.operations(told.prompts, told.prompt, told.group, told.tokens),
+        operations=shape.operations(args.prompts, args.prompt, args.group, args.tokens),
     )
 
 

@@ -33,8 +33,8 @@ class Clock(TrainerCallback):
 
 def main() -> None:
     """Train a few steps on random prompts and rewards; report the last."""
-    told = arguments()
-    shape = SHAPES[told.shape]
+    args = arguments()
+    shape = SHAPES[args.shape]
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parents[2] / "smolsum/policy/builtin/tiny")
@@ -50,10 +50,10 @@ def main() -> None:
         pad_token_id=0,
     )
     torch.manual_seed(0)
-    model = Qwen2ForCausalLM(config).to(getattr(torch, told.dtype))
+    model = Qwen2ForCausalLM(config).to(getattr(torch, args.dtype))
     words = [tokenizer.decode([i]) for i in range(600, 700)]
-    prompts = ["".join(words[(7 * p + i) % 100] for i in range(told.prompt)) for p in range(told.prompts)]
-    ids = [tokenizer.encode(text)[: told.prompt] for text in prompts]
+    prompts = ["".join(words[(7 * p + i) % 100] for i in range(args.prompt)) for p in range(args.prompts)]
+    ids = [tokenizer.encode(text)[: args.prompt] for text in prompts]
     data = Dataset.from_dict({"prompt": [tokenizer.decode(i) for i in ids] * UPDATES})
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
@@ -61,9 +61,9 @@ def main() -> None:
             reward_funcs=lambda completions, **_: torch.rand(len(completions)).tolist(),
             args=GRPOConfig(
                 output_dir=folder,
-                per_device_train_batch_size=told.prompts * told.group,
-                num_generations=told.group,
-                max_completion_length=told.tokens,
+                per_device_train_batch_size=args.prompts * args.group,
+                num_generations=args.group,
+                max_completion_length=args.tokens,
                 max_steps=UPDATES,
                 bf16=False,
                 use_cpu=not torch.cuda.is_available(),
@@ -71,7 +71,7 @@ def main() -> None:
                 save_strategy="no",
                 logging_steps=1000,
                 disable_tqdm=True,
-                gradient_checkpointing=told.mode != "whole",  # TRL's default: less memory, more time
+                gradient_checkpointing=args.mode != "whole",  # TRL's default: less memory, more time
             ),
             train_dataset=data,
             processing_class=tokenizer,
@@ -80,9 +80,9 @@ def main() -> None:
         sampling: list[float] = []
         generate = trainer._generate
 
-        def timed(*arguments: object, **options: object) -> object:
+        def timed(*arguments: object, **args: object) -> object:
             start = time.perf_counter()
-            out = generate(*arguments, **options)
+            out = generate(*arguments, **args)
             sampling.append(time.perf_counter() - start)
             return out
 

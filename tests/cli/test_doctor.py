@@ -61,7 +61,7 @@ def test_a_slow_blas_is_told(examine: Examine, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_workers_are_asked(examine: Examine) -> None:
-    """One with the right token answers; a wrong token, and nobody there, fail with different remedies."""
+    """One with the right token answers; a wrong token, and no server there, fail with different remedies."""
     engine = MlxEngine("builtin:tiny", dtype="float32", quantize=0, max_model_len=None)
     with face(engine, token="s3cret") as client:
         worker = str(client.base_url).rstrip("/")
@@ -85,8 +85,8 @@ def test_the_judge_is_asked_only_online(examine: Examine) -> None:
         assert (refused.level, "key" in refused.detail) == ("fail", True)
     gone = examine(online=True, **environ)["judge"]
     assert (gone.level, "OPENAI_BASE_URL" in gone.command) == ("fail", True)
-    nobody = examine()["judge"]
-    assert (nobody.level, "OPENAI_API_KEY" in nobody.command) == ("warn", True)
+    unset = examine()["judge"]
+    assert (unset.level, "OPENAI_API_KEY" in unset.command) == ("warn", True)
 
 
 def test_failures_set_the_exit_code(

@@ -236,15 +236,15 @@ def test_exit_codes(
     """Each kind of failure has its exit code, and is one line and a hint."""
 
     def fail() -> None:
-        raise kind("it went wrong", hint="mend it")
+        raise kind("it went wrong", hint="restore it")
 
     trainer.action = fail
     assert main.main(["train"]) == code
-    assert capsys.readouterr() == ("", "starting\ntraining\nerror: it went wrong\n\nhint: mend it\n")
+    assert capsys.readouterr() == ("", "starting\ntraining\nerror: it went wrong\n\nhint: restore it\n")
 
 
 def test_unexpected_failure(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
-    """A failure nobody foresaw is one line too, and the hint is the command that shows more."""
+    """An unforeseen failure is one line too, and the hint is the command that shows more."""
 
     def fail() -> None:
         raise ValueError("bad shape")

@@ -56,8 +56,8 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         run(folder, name, PATHS["lfm"], stages, rows, means(rows))
     rows = scores(-0.05)
     weights = {"path": PATHS["lfm"], "dtype": "bfloat16", "weights": "w1"}
-    told = {"name": "tldr", "target_tokens": 64, "tolerance_tokens": 5}
-    evaluation(folder / "baseline-lfm-50-words-test", rows, means(rows), model=weights, task=told)
+    settings = {"name": "tldr", "target_tokens": 64, "tolerance_tokens": 5}
+    evaluation(folder / "baseline-lfm-50-words-test", rows, means(rows), model=weights, task=settings)
     (folder / "latest").symlink_to("meteor")
     return folder
 
@@ -203,7 +203,7 @@ def damage(runs: Path, kind: str) -> str:
     ["half", "unevaluated", "line", "short", "config", "task", "other task", "metric", "data", "judge", "weights"],
 )
 def test_a_bad_run_is_named_and_left_out(call: Call, runs: Path, kind: str) -> None:
-    """It is said on stderr and in the report; no other cell changes by it, but for empty ones that say so too."""
+    """It is said on stderr and in the report; no other cell changes except for empty ones, which say so too."""
     call("--format", "json")
     before = {s["title"]: s for s in json.loads(Path("report/report.json").read_text())["sections"]}
     reason = damage(runs, kind)
@@ -257,7 +257,7 @@ def test_cells_that_no_command_fills(call: Call, runs: Path) -> None:
 
 
 def test_no_length_only_run_vanishes(call: Call, runs: Path) -> None:
-    """Seeds of the baseline are pooled; one of other settings has a row of its own."""
+    """Seeds of the baseline are pooled; one of other settings has its own row."""
     rows = scores(0.02)
     run(runs, "length-s1", PATHS["lfm"], {"length": ["length"]}, rows, means(rows), seed=1)
     run(runs, "length-joint", PATHS["lfm"], {"included": ["length"]}, rows, means(rows))
@@ -325,7 +325,7 @@ def test_latex_has_letters_for_all(call: Call, runs: Path) -> None:
 
 
 def test_one_run_reports_into_itself(capsys: pytest.CaptureFixture[str], runs: Path) -> None:
-    """A report of a single run lies in that run; its empty cells name what a comparison lacks."""
+    """A report of a single run is in its directory; its empty cells name what a comparison lacks."""
     assert main.main(["report", "meteor"]) == 0
     assert capsys.readouterr().out == "runs/meteor/report/report.html\n"
     assert (runs / "meteor" / "report" / "report.html").exists()
@@ -334,7 +334,7 @@ def test_one_run_reports_into_itself(capsys: pytest.CaptureFixture[str], runs: P
 def test_right_and_wrong_have_one_test(tmp_path: Path) -> None:
     """Of a score that is 0 or 1 every p is McNemar's: five gained and none lost of six are 2 / 32, where a t-test would
     say 0.004."""
-    root, told = tmp_path / "runs", {"name": "poems"}
+    root, task = tmp_path / "runs", {"name": "poems"}
     meant = {"criteria": [], "score": "passed", "judge": None, "judging": None, "headlines": [], "errors": {}}
     rows = [{"id": str(i), "split": "test", "data": "d1", "text": "", "passed": 0.0} for i in range(6)]
     better = [{**row, "passed": float(i > 0)} for i, row in enumerate(rows)]
@@ -342,7 +342,7 @@ def test_right_and_wrong_have_one_test(tmp_path: Path) -> None:
     model = {"path": PATHS["qwen"], "dtype": "bfloat16", "weights": "w1"}
     for label, step, found in (("start", 0, rows), ("verse", 4, better)):
         share = sum(float(row["passed"]) for row in found) / 6
-        evaluation(root / "one" / "eval" / f"{label}-test", found, {"passed": share}, model=model, step=step, task=told,
+        evaluation(root / "one" / "eval" / f"{label}-test", found, {"passed": share}, model=model, step=step, task=task,
                    **meant)  # fmt: skip
     config = (root / "one" / "config.toml").read_text().replace('name = "tldr"', 'name = "poems"')
     config = config.replace("target_tokens = 64\n", "").replace("tolerance_tokens = 5\n", "")
@@ -358,9 +358,9 @@ def test_right_and_wrong_have_one_test(tmp_path: Path) -> None:
 
 
 def test_a_task_that_is_not_the_study_s(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Runs of another task are told by its score, headlines and errors; of the study nothing is said: no length, no
-    table of its configurations, no command for them."""
-    told = {"name": "poems"}
+    """Runs of another task are described by its score, headlines and errors, and without the study: no length, no table
+    of its configurations, no command for them."""
+    settings = {"name": "poems"}
     meant = {"criteria": [], "score": "rhymes", "judge": None, "judging": None}
     shown = {"headlines": [{"metric": "rhymes", "title": "it rhymes", "text": "50%"}], "errors": {"prose": "no verse"}}
     root = tmp_path / "runs"
@@ -376,7 +376,7 @@ def test_a_task_that_is_not_the_study_s(capsys: pytest.CaptureFixture[str], tmp_
             model = {"path": PATHS["qwen"], "dtype": "bfloat16", "weights": "w1"}
             metrics = {"rhymes": mean, "errors/prose": 0.5 - gain / 2}
             folder = root / name / "eval" / f"{label}-test"
-            evaluation(folder, rows, metrics, model=model, step=step, task=told, **meant, **shown)
+            evaluation(folder, rows, metrics, model=model, step=step, task=settings, **meant, **shown)
         config = (root / name / "config.toml").read_text()
         for line in ("target_tokens = 64\n", "tolerance_tokens = 5\n"):
             config = config.replace(line, "")

@@ -224,7 +224,7 @@ def test_missing_values_are_counted_gaps(call: Call) -> None:
 
 
 def test_no_spread_is_said(call: Call) -> None:
-    """Identical scores and constant differences are told in words; JSON has null for what is undefined."""
+    """Identical scores and constant differences are put in words; JSON has null for what is undefined."""
     a = [{"id": i, "same": 1.0, "more": float(i)} for i in range(5)]
     b = [{**row, "more": row["more"] + 0.1} for row in a]
     names = lines("a.jsonl", a), lines("b.jsonl", b)
@@ -356,7 +356,7 @@ def test_strategy_against_strategy(call: Call) -> None:
 
 
 def test_correlation(call: Call) -> None:
-    """--correlation pools all files, with the caveat beside it."""
+    """--correlation pools all files, with the caveat next to it."""
     names = lines("a.jsonl", judged(1)), lines("b.jsonl", judged(2, 0.3))
     code, out, _ = call("--correlation", *names, "--format", "json")
     assert code == 0

@@ -49,7 +49,7 @@ def test_once_of_a_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_newest_is_the_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a name the newest run; a terminal that cannot redraw gets a page, and is told so."""
+    """Without a name the newest run; a terminal that cannot redraw gets a page and the reason."""
     make_run(tmp_path, "older")
     (tmp_path / "older" / "run.lock").touch()
     time.sleep(0.05)
@@ -104,13 +104,13 @@ def test_a_directory_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixtur
     """It is said what it lacks; a directory of runs names them."""
     make_run(tmp_path / "elsewhere")
     assert main(["watch", str(tmp_path), "--once", "--runs-dir", str(tmp_path / "elsewhere")]) == 2
-    told = capsys.readouterr().err
-    assert "is not a run: it has neither run.lock nor config.toml" in told
-    assert "hint: choose from made" in told
+    err = capsys.readouterr().err
+    assert "is not a run: it has neither run.lock nor config.toml" in err
+    assert "hint: choose from made" in err
     assert main(["watch", str(tmp_path / "elsewhere"), "--once", "--runs-dir", str(tmp_path)]) == 2
-    told = capsys.readouterr().err
-    assert "is a directory of runs, not a run" in told
-    assert f"hint: choose one of its runs: {tmp_path / 'elsewhere' / 'made'}" in told
+    err = capsys.readouterr().err
+    assert "is a directory of runs, not a run" in err
+    assert f"hint: choose one of its runs: {tmp_path / 'elsewhere' / 'made'}" in err
 
 
 @pytest.mark.parametrize("flag", ["--ascii", "--readonly"])
@@ -131,9 +131,9 @@ def test_flags_of_the_view_need_it(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str], line: list[str], said: str) -> None:
     """Requests that cannot be met are errors of usage, with a hint."""
     assert main(["watch", *line, "--runs-dir", str(tmp_path)]) == 2
-    told = capsys.readouterr().err
-    assert said in told
-    assert "hint: " in told
+    err = capsys.readouterr().err
+    assert said in err
+    assert "hint: " in err
 
 
 def test_train_and_watch_needs_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

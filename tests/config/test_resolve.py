@@ -433,7 +433,7 @@ def test_an_overlong_buffer_beyond_the_limit_is_refused() -> None:
 
 
 def test_bad_values_in_a_file_name_its_line(tmp_path: Path) -> None:
-    """What is wrong in a file is told with path and line, even where a later layer would win."""
+    """What is wrong in a file is reported with path and line, even where a later layer would win."""
     cases = {
         "[grpo]\n\nbeta = -1\n": ":3: grpo.beta must be 0 or more, got -1.0",
         "[grpo]\nbetta = 1\n": ":2: unknown key 'grpo.betta'",
@@ -450,7 +450,7 @@ def test_bad_values_in_a_file_name_its_line(tmp_path: Path) -> None:
 
 
 def test_broken_toml_names_line_and_column(tmp_path: Path) -> None:
-    """A syntax error is told with line and column."""
+    """A syntax error is reported with line and column."""
     file = config_file(tmp_path, "[grpo]\nloss = study\n")
     assert f"{file}:2:8: not TOML: invalid value" == str(refused(config_file=file))
 

@@ -23,7 +23,7 @@ def test_published_icc() -> None:
 
 
 def test_a_judge_that_never_wavers() -> None:
-    """No spread within examples: all variance lies between them; none at all has no ICC."""
+    """No spread within examples: all variance is between them; without any spread the ICC is missing."""
     steady = judge_noise([[0.2, 0.2], [0.8, 0.8]])
     assert (steady["round_sd"], steady["icc"], steady["icc_mean"]) == (0, 1, 1)
     flat = judge_noise([[0.5, 0.5], [0.5, 0.5]])

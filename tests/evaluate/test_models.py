@@ -28,7 +28,7 @@ def brain(prompt: str, before: int) -> Reply:
 
 
 def evaluate(data: Path, runs: Path, url: str, monkeypatch: pytest.MonkeyPatch, *more: str) -> int:
-    """What `smolsum eval` returns in a process of its own, with a cache that nobody else uses."""
+    """What `smolsum eval` returns in a process of its own, with a cache of this test alone."""
     monkeypatch.setenv("OPENAI_BASE_URL", url)
     monkeypatch.setenv("XDG_CACHE_HOME", str(runs / "cache"))
     clients_of.cache_clear()
@@ -58,7 +58,7 @@ def test_readers_elsewhere_do_not_compare(
 def test_a_reader_may_move_while_nothing_is_measured(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Completions are kept over an outage, and read by whoever is there then."""
+    """Completions are kept over an outage, and read by the reader that answers then."""
     asked = ["--task=doc-qa", "--set=task.reader=judge-a", "--set=task.system_prompt=", "--set=task.wait_s=0.1"]
     assert evaluate(data, tmp_path, "http://127.0.0.1:9/v1", monkeypatch, *asked, "--name", "a") == 3
     with serving(mischief=brain) as server:
@@ -67,7 +67,7 @@ def test_a_reader_may_move_while_nothing_is_measured(
 
 
 def test_only_the_split_is_corrupted(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts of the other splits are paid for when somebody trains."""
+    """Texts of the other splits cost requests only in training."""
 
     def worse(prompt: str, before: int) -> Reply:
         text = re.search(r"Text:\n(.*)", prompt, re.S)[1]  # type: ignore[index]

@@ -43,7 +43,7 @@ def test_a_missing_reward_takes_no_part(scale: str) -> None:
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 @pytest.mark.parametrize("row", [[NAN, NAN, NAN], [NAN, 5.0, NAN], [7.0, 7.0, NAN]])
 def test_nothing_to_compare_is_nothing_to_learn(scale: str, row: list[float]) -> None:
-    """No reward, one, or equal ones: 0, beside a group that has some."""
+    """No reward, one, or equal ones: 0, also next to a group that has some."""
     got = np.array(group_advantages([row, [0.0, 1.0, 2.0]], scale=scale))
     assert got[0].tolist() == [0.0, 0.0, 0.0]
     assert got[1, 2] > 0
@@ -120,7 +120,7 @@ def test_gdpo_leaves_out_a_rollout_that_lacks_a_signal(missing: str) -> None:
 
 
 def test_gdpo_of_equal_rewards_is_exactly_zero() -> None:
-    """A group that teaches nothing, alone or beside one that does, and a step without any score."""
+    """A group that teaches nothing, alone or next to one that does, and a step without any score."""
     weights = {"length": 1.0, "meteor": 1.0}
     flat = {"length": [[0.1 + 0.2] * 3, [0.0, 1.0, 2.0]], "meteor": [[0.1] * 3, [0.3, 0.1, 0.2]]}
     assert np.array(gdpo_advantages(flat, weights))[0].tolist() == [0.0, 0.0, 0.0]

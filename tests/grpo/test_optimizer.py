@@ -57,7 +57,7 @@ def by_the_paper(steps: int, config: OptimizerConfig) -> np.ndarray:
 @pytest.mark.parametrize("name", ["adam", "adamw"])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_steps_follow_the_paper(name: str, steps: int, corrected: bool) -> None:
-    """Weights after one step and after three, with a rate of its own for each."""
+    """Weights after one step and after three, with its own rate for each."""
     config = OptimizerConfig(
         name=name, beta2=0.99, weight_decay=0.1, eps=1e-6, bias_correction=corrected, max_grad_norm=1e9
     )

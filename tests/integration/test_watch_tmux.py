@@ -1,4 +1,4 @@
-"""The live view in a real terminal beside a real training: true values, resize, pause, resume, stop, crash."""
+"""The live view in a real terminal next to a real training: true values, resize, pause, resume, stop, crash."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE_S = 1800.0
 
 
 class Terminal:
-    """A tmux session with a server of its own."""
+    """A tmux session with its own server."""
 
     def __init__(self, folder: Path, width: int, height: int) -> None:
         self._command = ["tmux", "-S", str(folder / "tmux"), "-f", "/dev/null"]

@@ -23,7 +23,7 @@ WEIGHTS = mx.array([[0.3 * g - 0.5 + 0.1 * t for t in range(7)] for g in range(5
 
 
 def weighted(logp: mx.array, entropy: mx.array, mask: mx.array, rows: slice) -> tuple[mx.array, dict[str, mx.array]]:
-    """A loss in which each token has a weight of its own and which is not linear in the log-probs."""
+    """A loss in which each token has its own weight and which is not linear in the log-probs."""
     value = (mx.exp(0.1 * logp) * mask * WEIGHTS[rows]).sum()
     return value, {"tokens": mask.sum(), "entropy": entropy.sum()}
 

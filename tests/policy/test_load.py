@@ -1,4 +1,4 @@
-"""Models from a directory: what is wrong with one is told in a sentence, and what is saved comes back bit for bit."""
+"""Models from a directory: what is wrong with one is one sentence, and what is saved comes back bit for bit."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ Ask = Callable[[str], dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model repository as the hub has them, with weights of another framework that nobody needs."""
+    """A model repository as the hub has them, with weights of another framework, which are not needed."""
     folder = write(tmp_path_factory.mktemp("model"), "llama")
     (folder / "pytorch_model.bin").write_bytes(bytes(1000))
     return folder

@@ -45,7 +45,7 @@ def use(monkeypatch: pytest.MonkeyPatch, model: nn.Module, *, ours: bool) -> Non
 
 
 def gradient(model: nn.Module, prompt: list[int], **settings: Any) -> Any:
-    """Of a sum of the log-probs in which each has a weight of its own."""
+    """Of a sum of the log-probs in which each has its own weight."""
 
     def total(model: nn.Module) -> mx.array:
         logp, _ = group_logprobs(model, prompt, COMPLETIONS, **settings)
@@ -123,7 +123,7 @@ def test_temperature_divides_the_logits(temperature: float) -> None:
 
 @pytest.mark.parametrize("family", ["qwen2", "llama"])
 def test_an_untied_head_is_used(family: str) -> None:
-    """A model with an `lm_head` of its own: values, shared or not, and the head's gradient."""
+    """A model with its own `lm_head`: values, shared or not, and the head's gradient."""
     model, prompt = build(family, tie_word_embeddings=False), PROMPTS["many-tokens"]
     assert_rows(group_logprobs(model, prompt, COMPLETIONS)[0], plain(model, prompt))
     tree = gradient(model, prompt)
@@ -159,15 +159,15 @@ def test_chunks_of_two_groups_in_one_loss(tied: bool) -> None:
 
 
 def test_padding_has_no_gradient() -> None:
-    """What a completion is padded with takes no part: alone or beside a longer one, its gradient is the same."""
+    """What a completion is padded with takes no part: alone or next to a longer one, its gradient is the same."""
     model, prompt = build("lfm2"), PROMPTS["many-tokens"]
 
     def second(model: nn.Module, completions: list[list[int]]) -> mx.array:
         return group_logprobs(model, prompt, completions)[0][-1].sum()
 
     alone = nn.value_and_grad(model, second)(model, [[20, 21]])[1]
-    beside = nn.value_and_grad(model, second)(model, [[10, 11, 12, 13, 14, EOS], [20, 21]])[1]
-    assert_trees_close(beside, alone)
+    padded = nn.value_and_grad(model, second)(model, [[10, 11, 12, 13, 14, EOS], [20, 21]])[1]
+    assert_trees_close(padded, alone)
 
 
 def test_a_cache_that_cannot_be_shared_is_not() -> None:
@@ -186,7 +186,7 @@ def with_entropy(
 
 
 def test_entropy_is_that_of_the_sampled_distribution() -> None:
-    """Beside the same log-probs: minus the mean log-prob over the whole vocabulary, 0 where there is no token."""
+    """Next to the same log-probs: minus the mean log-prob over the whole vocabulary, 0 where there is no token."""
     model, prompt = build("gemma2"), PROMPTS["many-tokens"]
     logp, entropy, mask = with_entropy(model, prompt, temperature=0.7)
     np.testing.assert_allclose(

@@ -99,7 +99,7 @@ def test_mlx_lm_loads_the_adapter(tmp_path: Path, family: str) -> None:
 @pytest.mark.parametrize("quantize", [0, 4])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fused_equals_unfused(tmp_path: Path, family: str, quantize: int) -> None:
-    """The folder `fused` is a whole model of its own, and the one in memory keeps its adapters."""
+    """The folder `fused` is a whole model, and the one in memory keeps its adapters."""
     policy = load_policy(wide(tmp_path / "base", family), lora=replace(LORA, fuse=True), quantize=quantize)
     train(policy)
     folder = tmp_path / "checkpoint"
@@ -216,7 +216,7 @@ def test_other_bits_than_the_model_has_are_refused(tmp_path: Path) -> None:
 
 
 def test_adapters_take_the_type_of_the_base(tmp_path: Path) -> None:
-    """bfloat16 beside bfloat16, with float32 masters in the optimizer."""
+    """bfloat16 next to bfloat16, with float32 masters in the optimizer."""
     policy = load_policy(wide(tmp_path), dtype="bfloat16", lora=LORA, quantize=8)
     assert policy.dtype == "bfloat16"
     assert {v.dtype for _, v in tree_flatten(policy.model.trainable_parameters())} == {mx.bfloat16}

@@ -65,7 +65,7 @@ def test_a_longer_limit_goes_on_where_a_shorter_one_cut() -> None:
 
 
 def test_the_end_is_told_and_kept() -> None:
-    """EOS is the last token of a rollout that stopped, and in no other place; the limit is told as length."""
+    """EOS is the last token of a rollout that stopped, and in no other place; a rollout at the limit says so."""
     completions = [c for row in sample(eager(), PROMPTS, SEEDS, tokens=12) for c in row]
     assert {c.finish_reason for c in completions} == {"stop", "length"}
     for c in completions:

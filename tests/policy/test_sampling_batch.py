@@ -36,7 +36,7 @@ def test_joining_later_changes_nothing(family: str) -> None:
 
 
 def test_the_abandoned_leave() -> None:
-    """A rollout that nobody waits for is no longer sampled."""
+    """A rollout that is no longer needed is no longer sampled."""
     batch = DecodeBatch(build("qwen2"), frozenset())
     sequences = [ActiveSequence((5,), seed, 1.0, 10) for seed in range(2)]
     batch.add(sequences)

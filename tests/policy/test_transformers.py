@@ -36,7 +36,7 @@ def test_transformers_gives_the_same_logits(tmp_path: Path, model: str) -> None:
     policy = load_policy(model if ":" in model else str(write(tmp_path / "start", model)))
     (tmp_path / "saved").mkdir()
     save_policy(policy, policy.model.parameters(), tmp_path / "saved")
-    # torch brings a BLAS of its own: the two libraries do not share a process
+    # torch brings its own BLAS: the two libraries do not share a process
     command = [sys.executable, "-c", THEIRS % TOKENS, str(tmp_path / "saved"), str(tmp_path / "logits.npy")]
     subprocess.run(command, check=True, capture_output=True)
     ours = np.array(policy.model(mx.array(TOKENS)).astype(mx.float32))

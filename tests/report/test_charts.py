@@ -58,8 +58,8 @@ def test_numbers_do_not_cover_one_another() -> None:
     points = [PlotSeries(f"n{i}", (spot,)) for i, spot in enumerate(spots)]
     svg = charts.scatter(points, alt="x", x_title="x", y_title="y")
     found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="middle">(\d+)<', svg)
-    assert [told for _, _, told in found] == [str(i) for i in range(1, 14)]
-    boxes = [(float(x) - len(told) * charts.LETTER / 2, float(y), len(told) * charts.LETTER) for x, y, told in found]
+    assert [text for _, _, text in found] == [str(i) for i in range(1, 14)]
+    boxes = [(float(x) - len(text) * charts.LETTER / 2, float(y), len(text) * charts.LETTER) for x, y, text in found]
     for one, other in combinations(boxes, 2):
         apart = one[0] + one[2] <= other[0] or other[0] + other[2] <= one[0] or abs(one[1] - other[1]) >= 9
         assert apart

@@ -162,17 +162,17 @@ def test_one_more_judge_costs_no_run(runs: Path) -> None:
     assert {one.last.judge for one in inputs.trained} == {JUDGE}
 
 
-@pytest.mark.parametrize(("kept", "told"), [(0, "has no steps of 8"), (5, "ends at step 5 of 8")])
-def test_metrics_that_were_cut(runs: Path, capsys: pytest.CaptureFixture[str], kept: int, told: str) -> None:
+@pytest.mark.parametrize(("kept", "reason"), [(0, "has no steps of 8"), (5, "ends at step 5 of 8")])
+def test_metrics_that_were_cut(runs: Path, capsys: pytest.CaptureFixture[str], kept: int, reason: str) -> None:
     """The run stays in the tables of scores, is in no curve, and that is said on stderr and in the report."""
     path = runs / "odd" / "metrics.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:kept]))
     if not kept:
         path.unlink()
     assert main.main(["report", *map(str, sorted(runs.iterdir())), "--format", "md"]) == 0
-    said = f"metrics.jsonl of odd {told}: the run is in no curve, its cost unknown"
+    said = f"metrics.jsonl of odd {reason}: the run is in no curve, its cost unknown"
     assert said in capsys.readouterr().err
-    assert told in Path("report/report.md").read_text()
+    assert reason in Path("report/report.md").read_text()
 
 
 def test_what_differs_aside_is_named(runs: Path) -> None:
@@ -192,7 +192,7 @@ def test_what_differs_aside_is_named(runs: Path) -> None:
     assert "p2 in odd; p1 in length, other" in inputs.notices[2]
 
 
-def told(folder: Path, **task: Any) -> Path:
+def set_task(folder: Path, **task: Any) -> Path:
     """Let the evaluation of a run, or one in a folder, say what its measures depend on; the evaluation's folder."""
     (path,) = [*folder.glob("eval/*/summary.json"), *folder.glob("summary.json")]
     summary = json.loads(path.read_text())
@@ -204,13 +204,13 @@ def told(folder: Path, **task: Any) -> Path:
 def test_what_is_measured_otherwise_is_left_out(runs: Path) -> None:
     """Another reader or word limit is named, of a run and of a baseline; another prompt is no other measure."""
     for name in ("length", "other", "odd"):
-        told(runs / name, reader="a", system_prompt=name)
+        set_task(runs / name, reader="a", system_prompt=name)
     assert not report(runs).left_out
     shutil.copytree(runs / "other" / "eval" / "quality-test", runs / "baseline")
-    told(runs / "baseline", reader="b")
+    set_task(runs / "baseline", reader="b")
     path = runs / "baseline" / "summary.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"step": None}))
-    told(runs / "odd", reader="a", max_words=9)
+    set_task(runs / "odd", reader="a", max_words=9)
     baseline, odd = sorted(report(runs).left_out, key=lambda one: one.name)
     said = "how it was measured is not that of the other runs"
     assert (odd.name, odd.reason) == ("odd", f"mixed: {said}: task.max_words 9, theirs not set")
@@ -220,9 +220,9 @@ def test_what_is_measured_otherwise_is_left_out(runs: Path) -> None:
 def test_an_evaluation_of_a_run_that_is_measured_otherwise(runs: Path) -> None:
     """Nothing of a run is compared with what another reader said of it; the run stays."""
     for name in ("length", "other", "odd"):
-        own = told(runs / name, reader="a")
+        own = set_task(runs / name, reader="a")
     shutil.copytree(own, again := own.with_name("again-test"))
-    told(again, reader="b")
+    set_task(again, reader="b")
     inputs = report(runs)
     assert [(one.name, "task.reader b, theirs a" in one.reason) for one in inputs.left_out] == [
         ("odd/again-test", True)
@@ -237,8 +237,8 @@ def test_a_tie_is_called_one(runs: Path) -> None:
     path = runs / "other" / "config.toml"
     path.write_text(path.read_text().replace("target_tokens = 64", "target_tokens = 32"))
     (out,) = report(runs).left_out
-    told = "how it was measured is not that of the other runs: task.target_tokens 32, theirs 64"
-    assert out.reason == f"mixed: {told} (a tie, 1 to 1: the first was kept)"
+    reason = "how it was measured is not that of the other runs: task.target_tokens 32, theirs 64"
+    assert out.reason == f"mixed: {reason} (a tie, 1 to 1: the first was kept)"
 
 
 @pytest.mark.parametrize(

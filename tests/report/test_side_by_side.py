@@ -45,7 +45,7 @@ def test_one_example_has_no_interval(values: list[float]) -> None:
 
 
 def test_spans_are_where_their_values_are() -> None:
-    """A higher value is further right, a dot lies on its own line, everything inside the drawing."""
+    """A higher value is further right, a dot is on its own line, everything inside the drawing."""
     svg = charts.spans(["a", "b"], [(0.2, 0.1, 0.3), (0.8, 0.7, 0.9)], alt="x")
     lines = [tuple(map(float, m)) for m in re.findall(r'class="line c0" d="M([\d.]+) [\d.]+H([\d.]+)"', svg)]
     dots = [float(x) for x in re.findall(r'cx="([\d.]+)"', svg)]

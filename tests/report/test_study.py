@@ -102,7 +102,7 @@ def test_ids_are_unique(page: Page, tmp_path: Path) -> None:
 
 
 def test_the_verdict_says_how_many_are_on_target(page: Page) -> None:
-    """Beside each model's best score, the share of its summaries that have the length."""
+    """Next to each model's best score, the share of its summaries that have the length."""
     assert page.verdict.count("on target in ") == 2
 
 

@@ -47,7 +47,7 @@ def test_empty_text_scores_zero(text: str) -> None:
 
 @given(text=st.text(max_size=200), references=st.lists(st.text(max_size=200), min_size=1, max_size=3))
 def test_any_text_gives_what_the_library_gives(text: str, references: list[str]) -> None:
-    """Never raises, lies in [0, 1], and equals sacrebleu's sentence BLEU with effective order, over 100."""
+    """Never raises, is in [0, 1], and equals sacrebleu's sentence BLEU with effective order, over 100."""
     value = bleu(text, references)
     assert 0 <= value <= 1
     assert value == pytest.approx(

@@ -62,8 +62,8 @@ def test_a_dependent_signal_gets_what_it_needs(group: Callable[..., RolloutGroup
         asked.append("right")
         return [[float(rollout.text == "yes") for rollout in g.rollouts] for g in groups]
 
-    def bonus(groups: Sequence[RolloutGroup], config: Config, told: Mapping[str, Values]) -> Values:
-        return [[0.2 * value if value is not None else None for value in row] for row in told["right"]]
+    def bonus(groups: Sequence[RolloutGroup], config: Config, values: Mapping[str, Values]) -> Values:
+        return [[0.2 * value if value is not None else None for value in row] for row in values["right"]]
 
     signals = {"right": right, "bonus": Dependent(("right",), bonus)}
     groups = [group(["yes", "no"])]

@@ -52,7 +52,7 @@ def test_empty_text_scores_zero(text: str) -> None:
 
 @given(text=st.text(max_size=200), references=st.lists(st.text(max_size=200), min_size=1, max_size=3))
 def test_any_text_gives_what_the_library_gives(text: str, references: list[str]) -> None:
-    """Never raises, lies in [0, 1), and equals nltk's score of the same tokens with its own stemmer."""
+    """Never raises, is in [0, 1), and equals nltk's score of the same tokens with its own stemmer."""
     value = meteor(text, references, matcher=PLAIN)
     assert 0 <= value < 1
     tokens = [meteor_tokens(reference) for reference in references]
@@ -89,7 +89,7 @@ def test_without_wordnet_there_is_a_warning_to_show_with_its_remedy() -> None:
 
 @pytest.mark.usefixtures("no_wordnet")
 def test_a_database_that_was_refused_is_in_the_warning(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever installed WordNet sees why it was not used."""
+    """The warning says why an installed WordNet was not used."""
     (database / "index.adj").unlink()
     monkeypatch.setenv("WNSEARCHDIR", str(database))
     problem = wordnet_problem()

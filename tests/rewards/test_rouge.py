@@ -42,7 +42,7 @@ def test_text_without_a_word_scores_zero(text: str) -> None:
 
 @given(text=st.text(max_size=200), references=st.lists(st.text(max_size=200), min_size=1, max_size=3))
 def test_any_text_gives_what_the_library_gives(text: str, references: list[str]) -> None:
-    """Never raises, lies in [0, 1], and equals the best of rouge_score's single scores."""
+    """Never raises, is in [0, 1], and equals the best of rouge_score's single scores."""
     library = RougeScorer(["rougeL"], use_stemmer=True)
     value = rouge_l(text, references)
     assert 0 <= value <= 1

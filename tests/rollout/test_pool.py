@@ -258,7 +258,7 @@ def test_waiting_time_runs_while_all_workers_hang(workers: Callable[..., Scripte
 
 def test_two_runs_at_one_worker_get_their_own_rollouts(workers: Callable[..., ScriptedWorker]) -> None:
     """Their versions have the same number, and they replace each other's weights; every rollout is sampled with the
-    weights of its own run."""
+    weights of its run."""
     worker = workers(delay_s=0.002)
     mine, other = version(1), replace(version(2), number=1)
     with pool_of(worker) as a, pool_of(worker) as b:

@@ -48,7 +48,7 @@ def step_of(subject: Target) -> int:
 
 
 def test_best_by_validation(tmp_path: Path) -> None:
-    """Step 2, in a folder of its own; without the flag the last."""
+    """Step 2, in its own folder; without the flag the last."""
     a_run(tmp_path, {1: of(QUALITY, reward=0.4), 2: of(QUALITY, reward=0.5), 3: of(QUALITY)})
     found, last = chosen(tmp_path), chosen(tmp_path, best=False)
     assert (step_of(found), step_of(last)) == (2, 3)

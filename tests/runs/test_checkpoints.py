@@ -132,7 +132,7 @@ def flip(path: Path) -> None:
 def test_damage_is_found_and_the_one_before_taken(
     damage: Callable[[Path], None], problem: str, paths: RunPaths
 ) -> None:
-    """Whatever happens to the newest checkpoint, the problem is told and the one before is taken."""
+    """Whatever happens to the newest checkpoint, the problem is reported and the one before is taken."""
     save_steps(paths, 960, 1080)
     damage(paths.checkpoint(1080))
     assert verify(paths.checkpoint(1080)) == [problem]
@@ -144,7 +144,7 @@ def test_damage_is_found_and_the_one_before_taken(
 
 
 def test_all_problems_are_listed(paths: RunPaths) -> None:
-    """Each damaged file is named, and with no whole checkpoint left there is none."""
+    """Each damaged file is named, and without a whole checkpoint the result is empty."""
     save_steps(paths, 1)
     flip(paths.checkpoint(1) / "model.safetensors")
     (paths.checkpoint(1) / "nested/rng").unlink()
@@ -169,7 +169,7 @@ def test_changed_facts_are_damage(changes: dict[str, int], problem: str, paths: 
 
 
 def test_unreadable_checkpoint_is_a_problem(paths: RunPaths) -> None:
-    """A file in the place of a checkpoint is told, not raised."""
+    """A file in the place of a checkpoint is reported, not raised."""
     paths.checkpoint(3).write_text("")
     found, [(path, problem)] = newest_valid(paths)
     assert (found, path) == (None, paths.checkpoint(3))

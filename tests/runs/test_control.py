@@ -71,7 +71,7 @@ def test_pause_resume_stop(tmp_path: Path) -> None:
     resumed it ends with the numbers of a run that was never disturbed."""
     data, runs = make_data(tmp_path / "data"), tmp_path / "runs"
     assert main(arguments(data, runs, "calm", stages__quality__steps=15)) == 0
-    apart = tmp_path / "apart"  # beside the other it would take over its length stage
+    apart = tmp_path / "apart"  # next to the other it would take over its length stage
     process = start(arguments(data, apart, "asked", stages__quality__steps=15))
     paths = RunPaths(apart / "asked")
     wait_until(lambda: paths.metrics.exists() and paths.metrics.stat().st_size > 0)
@@ -83,10 +83,10 @@ def test_pause_resume_stop(tmp_path: Path) -> None:
     withdraw(paths, "pause")
     wait_until(lambda: state(paths) in ("running", "finished"))
     make_request(paths, "stop")
-    _, told = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130, told
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, err
     assert state(paths) == "interrupted"
-    assert "a checkpoint is saved" in told
+    assert "a checkpoint is saved" in err
     assert not is_requested(paths, "stop")
     assert {"paused", "resumed", "interrupted"} <= set(events(paths.root))
     assert main(["train", "--resume", "asked", "--runs-dir", str(apart)]) == 0
@@ -108,8 +108,8 @@ def test_stop_while_paused(tmp_path: Path, way: str) -> None:
         make_request(paths, "stop")
     else:
         process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130, told
-    assert f"stopped after step {at}; a checkpoint is saved" in told
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, err
+    assert f"stopped after step {at}; a checkpoint is saved" in err
     assert state(paths) == "interrupted"
     assert "resumed" not in events(paths.root)

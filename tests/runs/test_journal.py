@@ -113,7 +113,7 @@ def test_completions_of_a_step_that_is_run_again(paths: RunPaths) -> None:
 
 
 def test_completions_that_are_not_finite(paths: RunPaths) -> None:
-    """A NaN deep in a row is null in the file and told by an event, and the rest of the row is as it was."""
+    """A NaN deep in a row is null in the file, an event names it, and the rest of the row is as it was."""
     with Journal(paths, 1) as journal:
         journal.completions(2, [{"id": "x", "logprobs": (-0.5, -math.inf), "rewards": {"bleu": math.nan}}])
     [row] = read_jsonl(paths.completions(2))

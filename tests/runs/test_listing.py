@@ -73,11 +73,11 @@ def test_json(call: Call) -> None:
 
 def test_another_task(call: Call) -> None:
     """An evaluation of something else shows its own headlines, all of them."""
-    rows, told = judged({"composite": [2.0]}), {"parses": 0.9, "passed": 0.5, "easy": 0.8, "hard": 0.25}
-    headlines = [{"metric": key, "title": key, "text": "?"} for key in told]
+    rows, metrics = judged({"composite": [2.0]}), {"parses": 0.9, "passed": 0.5, "easy": 0.8, "hard": 0.25}
+    headlines = [{"metric": key, "title": key, "text": "?"} for key in metrics]
     evaluation(Path("runs/json"), rows, {"meteor": 0.0, "length/within_tol": 0.0}, headlines=headlines)
     summary = Path("runs/json/summary.json")
-    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"metrics": told}))
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"metrics": metrics}))
     assert [line.split()[3:7] for line in call()[1].splitlines()] == [
         ["parses", "passed", "easy", "hard"],
         ["0.900", "0.500", "0.800", "0.250"],
@@ -85,11 +85,11 @@ def test_another_task(call: Call) -> None:
 
 
 def test_a_table_for_each_task(call: Call) -> None:
-    """Two tasks have no column in common: each has a table of its own, headed by its name."""
+    """Two tasks have no column in common: each has its own table, headed by its name."""
     rows = judged({"composite": [2.0]})
     for name, metric in (("strict-json", "passed"), ("ab-judge", "accuracy")):
-        told = [{"metric": metric, "title": f"its {metric}", "text": "?"}]
-        evaluation(Path(f"runs/{name}-base"), rows, {}, headlines=told, task={"name": name})
+        headlines = [{"metric": metric, "title": f"its {metric}", "text": "?"}]
+        evaluation(Path(f"runs/{name}-base"), rows, {}, headlines=headlines, task={"name": name})
         summary = Path(f"runs/{name}-base/summary.json")
         summary.write_text(json.dumps(json.loads(summary.read_text()) | {"metrics": {metric: 0.25}}))
     assert [line.split()[:6] for line in call()[1].splitlines()] == [
@@ -122,7 +122,7 @@ def test_damage_is_a_row(call: Call) -> None:
 
 
 def test_a_run_whose_process_is_gone(call: Call, tmp_path: Path) -> None:
-    """A run that says it runs is told by the view's own rules, with the command that goes on."""
+    """A run that claims to run is described by the view's own rules, with the command that goes on."""
     make_run(tmp_path / "runs", "mine", state="running")
     _, out, err = call()
     name, state, *_ = out.splitlines()[1].split()

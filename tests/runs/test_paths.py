@@ -88,7 +88,7 @@ def test_existing_name_is_refused(tmp_path: Path) -> None:
 
 
 def test_latest_is_no_name(tmp_path: Path) -> None:
-    """A run called `latest` could not be told from the link."""
+    """A run called `latest` could not be distinguished from the link."""
     with pytest.raises(UsageError, match="cannot be called 'latest'"):
         create_run(tmp_path, "latest")
 
@@ -182,7 +182,7 @@ def test_list_is_by_last_start(tmp_path: Path) -> None:
 
 
 def test_last_attempt(tmp_path: Path) -> None:
-    """Attempts are counted by their logs, as numbers, and a file of discarded metrics is none."""
+    """Attempts are counted by their logs, as numbers, and a file of discarded metrics does not count."""
     paths = create_run(tmp_path, "a")
     assert last_attempt(paths) == 0
     for path in (paths.log(9), paths.log(10), paths.discarded(11)):

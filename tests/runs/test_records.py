@@ -62,7 +62,7 @@ def test_reads_a_summary(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "put", "told"),
+    ("path", "put", "reason"),
     [
         ("n", True, "n is 'True': expected int, got bool"),
         ("n", -1, "n is '-1': expected int >= 0"),
@@ -78,12 +78,12 @@ def test_reads_a_summary(tmp_path: Path) -> None:
         ("judging.noise.clarity.round_sd", [], "judging.noise.clarity.round_sd is '[]': expected float | null"),
     ],
 )
-def test_a_damaged_summary_names_its_field(tmp_path: Path, path: str, put: Any, told: str) -> None:
+def test_a_damaged_summary_names_its_field(tmp_path: Path, path: str, put: Any, reason: str) -> None:
     """One error with file and field, and what helps."""
     (tmp_path / "summary.json").write_text(json.dumps(at(SUMMARY, path, put)))
     with pytest.raises(SmolsumError) as caught:
         record_io.read_summary(tmp_path)
-    assert caught.value.message.startswith(f"{tmp_path / 'summary.json'} is damaged: {told}")
+    assert caught.value.message.startswith(f"{tmp_path / 'summary.json'} is damaged: {reason}")
     assert caught.value.hint == f"remove {tmp_path / 'summary.json'} and evaluate again"
 
 
@@ -114,12 +114,12 @@ def test_lines_name_the_damaged_one(tmp_path: Path) -> None:
     assert record_io.read_lines(path, Generation) == []
     path.write_bytes(record_io.encode(Generation, GENERATION) * 2 + b'{"id"')
     assert [one.token_ids for one in record_io.read_lines(path, Generation)] == [[1, 2]] * 2
-    for put, told in ((-1, "token_ids[1] is '-1': expected int >= 0"), ("x", "token_ids[1] is 'x': expected int")):
+    for put, reason in ((-1, "token_ids[1] is '-1': expected int >= 0"), ("x", "token_ids[1] is 'x': expected int")):
         damaged = record_io.encode(Generation, GENERATION) + json.dumps(at(GENERATION, "token_ids.1", put)).encode()
         path.write_bytes(damaged + b"\n")
         with pytest.raises(SmolsumError) as caught:
             record_io.read_lines(path, Generation, hint="remove that line")
-        assert caught.value.message.startswith(f"{path}:2 is damaged: {told}")
+        assert caught.value.message.startswith(f"{path}:2 is damaged: {reason}")
         assert caught.value.hint == "remove that line"
     path.write_bytes(b"{}\n[]\n")
     with pytest.raises(SmolsumError, match=r"generations\.jsonl:1 is damaged: it has no id"):

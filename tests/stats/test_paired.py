@@ -73,7 +73,7 @@ def test_identical_sides_do_not_differ() -> None:
 
 @pytest.mark.parametrize("shift", [0.1, -0.3, 1.0, 1e-3])
 def test_constant_difference_is_no_certainty(shift: float) -> None:
-    """The same difference in every pair, but for rounding, leaves t and p undefined instead of infinite and 0."""
+    """The same difference in every pair, except for rounding, leaves t and p undefined instead of infinite and 0."""
     result = paired_ttest(A, [a + shift for a in A])
     assert (result.note, result.sd) == ("constant", 0)
     assert result.delta == pytest.approx(shift)
@@ -103,7 +103,7 @@ def test_unequal_lengths_are_refused() -> None:
 
 
 def test_unknown_alternative_is_refused() -> None:
-    """A misspelt alternative is told, not taken for another."""
+    """A misspelt alternative is refused, not taken for another."""
     wrong: Any = "two_sided"
     with pytest.raises(UsageError, match="unknown alternative 'two_sided'"):
         paired_ttest(A, B, alternative=wrong)
@@ -223,7 +223,7 @@ def test_one_huge_pair_hides_no_other(huge: float) -> None:
 
 
 def test_rounding_makes_ties_at_any_size() -> None:
-    """Differences that are equal but for rounding have one rank, beside a huge pair too."""
+    """Differences that are equal except for rounding share one rank, also with a huge pair."""
     a = np.array([0.1, 0.2, 0.7, 0.3, 1e15])
     b = a + np.array([0.1, 0.1, 0.1, -0.2, 0.0])
     exact = np.array([1, 1, 1, -2, 0]) / 10

@@ -60,7 +60,7 @@ def test_golden_case() -> None:
 
 @pytest.mark.parametrize("row", CASES)
 def test_printed_p_follows_from_printed_t(row: dict[str, str]) -> None:
-    """Every p of the study is that of its t with 199 degrees of freedom, but for the rounding of both."""
+    """Every p of the study is that of its t with 199 degrees of freedom, except for the rounding of both."""
     t, p = float(row["t"]), float(row["p"])
     reach = half_digit(row["t"])
     lowest, highest = (2 * stats.t.sf(abs(t) + shift, N - 1) for shift in (reach, -reach))
@@ -69,7 +69,7 @@ def test_printed_p_follows_from_printed_t(row: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("row", CASES)
 def test_printed_difference_follows_from_printed_means(row: dict[str, str]) -> None:
-    """Every difference is treatment minus baseline, but for rounding, and t has its sign."""
+    """Every difference is treatment minus baseline, except for rounding, and t has its sign."""
     a, b, delta = (float(row[key]) for key in ("mean_a", "mean_b", "delta"))
     rounding = sum(half_digit(row[key]) for key in ("mean_a", "mean_b", "delta"))
     assert abs(b - a - delta) <= rounding + 1e-12

@@ -13,7 +13,7 @@ from smolsum.types import Prompt, Rollout, RolloutGroup
 
 
 def config(**task: Any) -> Config:
-    """Built-in data, read by rules unless told otherwise."""
+    """Built-in data, read by rules unless a test sets another reader."""
     return Config(task=DocQaConfig(**({"name": "doc-qa", "max_words": 50} | task)))
 
 

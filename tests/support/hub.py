@@ -1,6 +1,6 @@
 """A small Hugging Face hub on loopback: real HTTP for `datasets` and `huggingface_hub`, no network.
 
-The two libraries read HF_ENDPOINT when they are imported, so code under test runs in a process of its own
+The two libraries read HF_ENDPOINT when they are imported, so code under test runs in its own process
 with `HubServer.environment(home)`. Routes imitated: `resolve` (HEAD and GET, ranges), repository info,
 `tree` and `paths-info`, each for data sets and models, with the hub's own error codes.
 """

@@ -151,7 +151,7 @@ def _handler(judge: JudgeServer) -> type[BaseHTTPRequestHandler]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--latency", type=float, default=0.0, metavar="S")
-    told = parser.parse_args()
-    with serving(latency_s=told.latency) as running:
+    arguments = parser.parse_args()
+    with serving(latency_s=arguments.latency) as running:
         print(running.url, flush=True)
         threading.Event().wait()

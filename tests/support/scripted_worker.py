@@ -137,7 +137,7 @@ class ScriptedWorker:
                 case "huge log-probs":
                     line["logprobs"] = [-(10**400)] * len(ids)
                 case "other id":
-                    line["id"] = "somebody else's"
+                    line["id"] = "another one's"
                 case "twice" if last and n:
                     line["id"] = requests[0]["id"]
                 case "outside":

@@ -22,7 +22,7 @@ class Terminal:
     def __init__(self, arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
         self._master, slave = pty.openpty()
         subprocess.run(["stty", "rows", "30", "cols", "100"], stdin=slave, check=True)
-        # Ctrl-C must reach it as it would from a shell, whatever this process was told to do with it
+        # Ctrl-C must reach it as it would from a shell, even where this process ignores it
         self.process = subprocess.Popen(
             [sys.executable, "-m", "smolsum", *arguments],
             stdin=slave,

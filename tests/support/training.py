@@ -53,7 +53,7 @@ def arguments(data: Path, runs: Path, name: str, **changes: Any) -> list[str]:
 
 
 def start(args: list[str]) -> subprocess.Popen[str]:
-    """A training process of its own."""
+    """A training in its own process."""
     command = [sys.executable, "-m", "smolsum", *args]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
 

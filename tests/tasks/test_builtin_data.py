@@ -32,7 +32,7 @@ def splits() -> dict[str, Split]:
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, list[Story]]:
+def generated() -> dict[str, list[Story]]:
     """The stories that the generator makes now."""
     return stories()
 
@@ -134,19 +134,21 @@ def test_posts_differ_in_everything_that_can_be_copied(splits: dict[str, Split])
 # how it was made
 
 
-def test_the_generator_makes_the_shipped_rows(splits: dict[str, Split], told: dict[str, list[Story]]) -> None:
+def test_the_generator_makes_the_shipped_rows(splits: dict[str, Split], generated: dict[str, list[Story]]) -> None:
     """The scripts, run again, give the same posts, references and facts."""
-    assert list(told) == list(splits)
+    assert list(generated) == list(splits)
     for name, split in splits.items():
-        assert [example.source for example in split.examples] == [story.post for story in told[name]]
-        for example, story in list(zip(split.examples, told[name], strict=True))[::25]:
+        assert [example.source for example in split.examples] == [story.post for story in generated[name]]
+        for example, story in list(zip(split.examples, generated[name], strict=True))[::25]:
             assert example.references == (reference(story),)
             assert example.metadata["facts"] == facts(story)
 
 
-def test_summaries_are_seeded(told: dict[str, list[Story]]) -> None:
+def test_summaries_are_seeded(generated: dict[str, list[Story]]) -> None:
     """The same seed words a story alike, another one differently."""
-    once, again, other = ([summary(story, rng) for story in told["test"][:20]] for rng in map(random.Random, (1, 1, 2)))
+    once, again, other = (
+        [summary(story, rng) for story in generated["test"][:20]] for rng in map(random.Random, (1, 1, 2))
+    )
     assert once == again != other
 
 
@@ -163,10 +165,10 @@ def scores(texts: list[str], references: list[str]) -> tuple[float, float]:
 
 
 @pytest.fixture(scope="module")
-def own(told: dict[str, list[Story]]) -> tuple[float, float]:
+def own(generated: dict[str, list[Story]]) -> tuple[float, float]:
     """The scores of short summaries of the right post in free wording."""
     rng = random.Random(1)
-    test = told["test"]
+    test = generated["test"]
     return scores([summary(story, rng, 0) for story in test], [reference(story) for story in test])
 
 

@@ -139,7 +139,7 @@ def test_a_path_may_start_at_the_home_directory(tmp_path: Path, monkeypatch: pyt
 
 
 def test_an_existing_directory_wins_over_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`owner/name` that exists here is never asked of the hub."""
+    """`owner/name` that exists here is never looked up on the hub."""
     write_jsonl(tmp_path / "owner" / "name" / "train.jsonl")
     monkeypatch.chdir(tmp_path)
     assert len(load_split(DataConfig(path="owner/name"), "train").examples) == 3
@@ -233,7 +233,7 @@ def test_missing_shards_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_directory_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
-    """What cannot be opened is told with the system's reason."""
+    """What cannot be opened is reported with the system's reason."""
     (tmp_path / "train.jsonl").mkdir()
     assert str(refusal(tmp_path)) == "cannot read train.jsonl: Is a directory"
 
@@ -268,7 +268,7 @@ def test_a_damaged_parquet_file_is_refused(tmp_path: Path, keep: int) -> None:
 
 
 def test_damage_anywhere_in_parquet_ends_in_a_usage_error(tmp_path: Path) -> None:
-    """Whatever the reader makes of changed bytes, a panic included, is told as damage to that file."""
+    """Whatever the reader makes of changed bytes, a panic included, is reported as damage to that file."""
     path = write_parquet(tmp_path / "train.parquet")
     content, random = path.read_bytes(), Random(1)
     for _ in range(200):
@@ -354,7 +354,7 @@ BAD_VALUES = {
 @pytest.mark.parametrize("case", BAD_VALUES)
 @pytest.mark.parametrize("column", ["prompt", "completion"])
 def test_what_is_no_text_is_refused(tmp_path: Path, column: str, case: str) -> None:
-    """An empty post or reference, or anything that is not text, is told with its line and column."""
+    """An empty post or reference, or anything that is not text, is reported with its line and column."""
     value, problem = BAD_VALUES[case]
     write_jsonl(tmp_path / "train.jsonl", [row(), row(**{column: value})])
     assert str(refusal(tmp_path)) == f"train.jsonl:2: {column!r} {problem}"

@@ -15,7 +15,7 @@ NAMES = [kind.name for kind in TASKS["tldr"].evaluation.errors]
 
 
 def row(tokens: int = 64, **changes: Any) -> dict[str, Any]:
-    """A summary of 64 tokens with nothing wrong, but for the changes."""
+    """A summary of 64 tokens with nothing wrong except for the changes."""
     return {**length_row(tokens, 64, 5), **FINE, **changes}
 
 
@@ -51,9 +51,9 @@ def test_shares_are_of_those_that_can_tell() -> None:
 
 def test_a_summary_explains_itself() -> None:
     """Titles and texts of what there is; all that a reader needs who knows no task."""
-    told = describe_task(TASKS["tldr"], {"meteor": 0.25, "rouge": None})
-    assert told["headlines"] == [{"metric": "meteor", "title": "METEOR", "text": "0.250"}]
-    assert told["panels"] == [{"title": "overlap with the reference", "headlines": told["headlines"]}]
-    assert told["watched"] == {"within_tol": ["length/within_tol"]}
-    assert (told["score"], list(told["errors"])) == ("composite", NAMES)
-    assert told["criteria"] == ["faithfulness", "coverage", "conciseness", "clarity"]
+    described = describe_task(TASKS["tldr"], {"meteor": 0.25, "rouge": None})
+    assert described["headlines"] == [{"metric": "meteor", "title": "METEOR", "text": "0.250"}]
+    assert described["panels"] == [{"title": "overlap with the reference", "headlines": described["headlines"]}]
+    assert described["watched"] == {"within_tol": ["length/within_tol"]}
+    assert (described["score"], list(described["errors"])) == ("composite", NAMES)
+    assert described["criteria"] == ["faithfulness", "coverage", "conciseness", "clarity"]

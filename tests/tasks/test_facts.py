@@ -193,32 +193,32 @@ def known() -> FactVocabulary:
 
 
 @pytest.fixture(scope="module")
-def told() -> list[tuple[Story, Facts]]:
+def cases() -> list[tuple[Story, Facts]]:
     """The stories of the test split, each with the facts of its row."""
     examples = load_split(DataConfig(), "test").examples
     return [(s, list(e.metadata["facts"])) for s, e in zip(stories()["test"], examples, strict=True)]
 
 
-def test_right_summaries_have_no_wrong_facts(known: FactVocabulary, told: list[tuple[Story, Facts]]) -> None:
+def test_right_summaries_have_no_wrong_facts(known: FactVocabulary, cases: list[tuple[Story, Facts]]) -> None:
     """References, and summaries of every length in free wording: not one false alarm."""
     rng = random.Random(1)
-    for story, facts in told:
+    for story, facts in cases:
         texts = [reference(story), *(summary(story, rng, parts) for parts in range(9)), summary(story, rng)]
         assert [text for text in texts if count_facts(text, facts, known).wrong] == []
 
 
-def test_longer_summaries_leave_less_out(known: FactVocabulary, told: list[tuple[Story, Facts]]) -> None:
-    """Coverage rises with what is told; no summary words everything that its post states."""
+def test_longer_summaries_leave_less_out(known: FactVocabulary, cases: list[tuple[Story, Facts]]) -> None:
+    """Coverage rises with the length; no summary words everything that its post states."""
     rng = random.Random(2)
-    missing = [sum(count_facts(summary(s, rng, n), facts, known).missing for s, facts in told) for n in (0, 2, 4, 8)]
+    missing = [sum(count_facts(summary(s, rng, n), facts, known).missing for s, facts in cases) for n in (0, 2, 4, 8)]
     assert missing == sorted(missing, reverse=True)
     assert missing[-1] < missing[0] / 2
 
 
-def test_the_summary_of_another_post_is_mostly_wrong(known: FactVocabulary, told: list[tuple[Story, Facts]]) -> None:
-    """A fluent text about somebody else shares a wording, not the facts."""
+def test_the_summary_of_another_post_is_mostly_wrong(known: FactVocabulary, cases: list[tuple[Story, Facts]]) -> None:
+    """A fluent text about another person shares a wording, not the facts."""
     rng = random.Random(3)
-    counts = [count_facts(summary(other, rng), facts, known) for (_, facts), (other, _) in pairwise(told)]
+    counts = [count_facts(summary(other, rng), facts, known) for (_, facts), (other, _) in pairwise(cases)]
     shares = [count.wrong / max(1, count.right + count.wrong) for count in counts]
     assert sum(shares) / len(shares) > 0.6
     assert min(shares) > 0.3
@@ -229,13 +229,13 @@ def replaced(text: str, old: str, new: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def swaps(known: FactVocabulary, told: list[tuple[Story, Facts]]) -> dict[str, Counter[str]]:
+def swaps(known: FactVocabulary, cases: list[tuple[Story, Facts]]) -> dict[str, Counter[str]]:
     """Right summaries with one form exchanged for another known one, counted by kind.
 
     "all" of them, those "unseen", and of these those where the new form is "stated" by the post as well.
     """
     rng, found = random.Random(4), dict[str, Counter[str]]()
-    for story, facts in told:
+    for story, facts in cases:
         text = summary(story, rng, 6)
         used = {one["kind"]: one for one in rng.sample(facts, len(facts)) if one["forms"][0] in text}
         for kind, one in sorted(used.items()):
@@ -263,10 +263,10 @@ def test_only_the_post_s_own_forms_can_be_swapped_unseen(swaps: Mapping[str, Cou
     }
 
 
-def test_a_swapped_agent_is_seen(known: FactVocabulary, told: list[tuple[Story, Facts]]) -> None:
+def test_a_swapped_agent_is_seen(known: FactVocabulary, cases: list[tuple[Story, Facts]]) -> None:
     """The post's other person, named as the one who did it, is wrong although both names are the post's."""
     rng, seen = random.Random(5), list[bool]()
-    for story, facts in told:
+    for story, facts in cases:
         if not any(one["slot"] == "M" for one in facts):
             continue
         one, other = story.slots["N"], story.slots["M"]
@@ -282,11 +282,11 @@ def test_a_swapped_agent_is_seen(known: FactVocabulary, told: list[tuple[Story, 
 
 @pytest.mark.parametrize(("pronoun", "new"), [("she", "he"), ("he", "she"), ("she", "I"), ("he", "I")])
 def test_a_swapped_pronoun_is_seen(
-    known: FactVocabulary, told: list[tuple[Story, Facts]], pronoun: str, new: str
+    known: FactVocabulary, cases: list[tuple[Story, Facts]], pronoun: str, new: str
 ) -> None:
     """Another gender, or the author as the one who did it, is wrong."""
     rng, seen = random.Random(6), list[bool]()
-    for story, facts in told:
+    for story, facts in cases:
         text = summary(story, rng)
         changed = replaced(text, pronoun, new)
         if changed != text:

@@ -155,7 +155,7 @@ def test_an_unknown_hub_split_is_refused(client: Client) -> None:
     ],
 )
 def test_what_the_hub_cannot_give_is_a_usage_error(client: Client, name: str, problem: str) -> None:
-    """A repository that is missing, gated, without data or damaged does not mend itself."""
+    """A repository that is missing, gated, without data or damaged does not come back by waiting."""
     answer = client.load(name)
     assert (answer["error"], answer["code"]) == ("UsageError", 2)
     assert problem in answer["message"]
@@ -174,7 +174,7 @@ def test_a_broken_hub_is_unreachable(
 
 
 def test_a_hub_that_hangs_up_is_unreachable(hub: HubServer, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of the HTTP client itself, which the libraries let through, is told as any other."""
+    """An error of the HTTP client itself, which the libraries let through, is reported as any other."""
     monkeypatch.setattr(hub, "mute", True)
     answer = client.load("ann/unseen")
     assert (answer["error"], answer["code"]) == ("UnreachableError", 3)

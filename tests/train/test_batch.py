@@ -52,7 +52,7 @@ def prompts(policy: Policy) -> tuple[Prompt, ...]:
 
 
 def test_every_epoch_has_each_prompt_once(prompts: tuple[Prompt, ...]) -> None:
-    """In an order of its own, whatever the step size."""
+    """In its own order, at any step size."""
     order = PromptOrder(prompts, CONFIG, "length")
     ids = [prompt.id for step in range(14) for prompt in order.take(step)]
     epochs = [ids[i : i + 7] for i in range(0, 42, 7)]

@@ -80,7 +80,7 @@ def test_line_of_a_report(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_the_task_watches(capsys: pytest.CaptureFixture[str]) -> None:
     """A line has the task's own figure under its name, a validation's by the name that it has there; without a task
-    that watches something there is none."""
+    that watches something it has no figure."""
     progress = Progress(report_every=1)
     progress.plan([("standard", 2)], {"passed": ("json/passed", "passed")})
     progress.step("standard", 1, METRICS | {"json/passed": 0.25})
@@ -134,7 +134,7 @@ def test_eta_follows_recent_steps(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_line_of_a_validation(capsys: pytest.CaptureFixture[str]) -> None:
-    """A validation has a line of its own, whatever its step."""
+    """A validation has its own line, whatever its step."""
     progress = Progress()
     progress.plan([("length", 120)], WATCHED)
     progress.validation(25, {"reward": -0.2, "length/within_tol": 0.5, "completions/mean_length": 66.0})

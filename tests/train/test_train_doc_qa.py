@@ -41,7 +41,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgeServer]:
 
 
 def train(data: Path, runs: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> int:
-    """A run of four steps, with a cache of its own, as in a process of its own."""
+    """A run of four steps, with its own cache, as in its own process."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     clients_of.cache_clear()
     sets = {
@@ -90,7 +90,7 @@ def test_a_reader_that_goes_away_and_comes_back(
     assert json.loads((run / "status.json").read_text())["state"] == "failed"
     server.mischief = brain
     clients_of.cache_clear()
-    config = (run / "config.toml").read_text()  # how the reader is asked may be mended: no weight depends on it
+    config = (run / "config.toml").read_text()  # how the reader is asked may change: no weight depends on it
     (run / "config.toml").write_text(re.sub(r"(?m)^attempts = .*", "attempts = 9", config))
     assert "attempts = 9" in (run / "config.toml").read_text()
     assert main(["train", "--resume", str(run)]) == 0
@@ -101,7 +101,7 @@ def test_a_reader_that_goes_away_and_comes_back(
 def test_a_reader_that_fails_for_some_documents(
     data: Path, server: JudgeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """How many are in no mean stands beside the means, and a validation of the others has no reward and no winner."""
+    """How many are in no mean stands next to the means, and a validation of the others has no reward and no winner."""
     posts = [load_split(DataConfig(path=str(data)), split).examples[0].source for split in ("validation", "test")]
     failing = list(posts)
 
@@ -134,7 +134,7 @@ def test_a_reader_that_fails_for_some_documents(
 def test_a_reader_that_refuses_the_key(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One sentence with a remedy, before anything is learnt; and without a key or URL nobody is asked."""
+    """One sentence with a remedy, before anything is learnt; and without a key or URL no request is sent."""
     with serving(key="a-key") as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "wrong")

@@ -243,7 +243,7 @@ def test_redraws_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_no_color(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With NO_COLOR the terminal is told of no colour, and the chosen rollout still stands out."""
+    """With NO_COLOR the terminal gets no colour, and the chosen rollout still stands out."""
     monkeypatch.setenv("NO_COLOR", "1")
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
@@ -279,7 +279,7 @@ def test_keys_of_every_page(tmp_path: Path, size: tuple[int, int]) -> None:
         for page in layout.pages(*size):
             await shown(app, pilot, f"[{page}]")
             keys = screen(app).splitlines()[-1]
-            assert all(f"  {told}" in keys for told in ("tab page", "space pause", "S stop", "q quit")), keys
+            assert all(f"  {key}" in keys for key in ("tab page", "space pause", "S stop", "q quit")), keys
             assert len(keys) <= size[0]
             await pilot.press("tab")
         await pilot.press("4")

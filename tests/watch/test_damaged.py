@@ -1,4 +1,4 @@
-"""A run whose files say what nobody would expect."""
+"""A run whose files are damaged or of an unexpected shape."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_setting_of_another_kind(tmp_path: Path, value: str, capsys: pytest.Ca
 
 @pytest.mark.parametrize("content", ["task = 5\noptimizer = []\nstages = 1", "not toml", "", "stages = {length = 3}"])
 def test_a_table_of_another_kind(tmp_path: Path, content: str) -> None:
-    """So are sections that are none, and a file that is no TOML."""
+    """So are values in the place of sections, and a file that is no TOML."""
     paths = make_run(tmp_path)
     paths.config.write_text(content)
     run = read_run(paths)

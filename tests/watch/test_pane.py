@@ -13,10 +13,10 @@ from smolsum.watch.pane import cut, ending, number
 
 @given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e300, max_value=1e300))
 def test_a_number_has_at_most_seven_characters(value: float) -> None:
-    """The scale of a chart has room for seven, and a number there still is that number, but for its digits."""
-    told = number(value)
-    assert len(told) <= 7
-    assert float(told) == pytest.approx(value, rel=0.5, abs=0.0)
+    """The scale of a chart has room for seven, and a number keeps its size within them."""
+    shown = number(value)
+    assert len(shown) <= 7
+    assert float(shown) == pytest.approx(value, rel=0.5, abs=0.0)
 
 
 def test_numbers_that_were_too_long() -> None:
@@ -25,20 +25,20 @@ def test_numbers_that_were_too_long() -> None:
 
 
 @pytest.mark.parametrize(
-    ("width", "ascii", "told"), [(9, False, "123456789"), (8, False, "1234567…"), (8, True, "12345...")]
+    ("width", "ascii", "shown"), [(9, False, "123456789"), (8, False, "1234567…"), (8, True, "12345...")]
 )
-def test_a_cut_line_says_so(width: int, ascii: bool, told: str) -> None:
+def test_a_cut_line_says_so(width: int, ascii: bool, shown: str) -> None:
     """What fits stays as it is."""
-    assert cut(Text("123456789"), width, ascii=ascii).plain == told
+    assert cut(Text("123456789"), width, ascii=ascii).plain == shown
 
 
 @pytest.mark.parametrize(
-    ("width", "ascii", "told"),
+    ("width", "ascii", "shown"),
     [(14, False, "127.0.0.1:8461"), (6, False, "…:8461"), (6, True, "..8461"), (0, False, "")],
 )
-def test_an_address_keeps_its_end(width: int, ascii: bool, told: str) -> None:
+def test_an_address_keeps_its_end(width: int, ascii: bool, shown: str) -> None:
     """Two workers of one machine differ in their ports."""
-    assert ending("127.0.0.1:8461", width, ascii=ascii) == told
+    assert ending("127.0.0.1:8461", width, ascii=ascii) == shown
 
 
 def test_letters() -> None:

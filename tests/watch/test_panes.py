@@ -66,7 +66,7 @@ def test_chart_choices(tmp_path: Path) -> None:
 
 
 def test_second_run(tmp_path: Path) -> None:
-    """Another run is dotted beside the first, with its own newest value."""
+    """Another run is dotted next to the first, with its own newest value."""
     other = Run(make_run(tmp_path, "other", steps=80, grad_norm=0.7))
     other.poll(5)
     found = replace(snapshot(tmp_path), other=other)

@@ -1,4 +1,4 @@
-"""The BLAS that MLX is given, each seen from a process of its own."""
+"""The BLAS that MLX is given, each seen from its own process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="MLX has a real BLAS of its own there")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="MLX has its own BLAS elsewhere")
 
 PROBE = """
 import json, sys, time, warnings

@@ -152,7 +152,7 @@ def test_attention_sinks_are_not_forgotten() -> None:
 
 @pytest.mark.parametrize("x", [ORDINARY, ORDINARY * 10], ids=["ordinary", "peaked"])
 def test_log_prob_of_a_token_and_entropy(x: mx.array) -> None:
-    """Both values by the book; the gradient is that of the log-prob alone, whatever is asked of the entropy."""
+    """Both values by the book; the gradient is that of the log-prob alone, with or without the entropy."""
     target = mx.array([0, 3, 2, 2, 1, 0])
 
     def book(x: mx.array) -> tuple[mx.array, mx.array]:

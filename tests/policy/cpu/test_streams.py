@@ -28,14 +28,14 @@ def test_results_come_in_order_and_computed(count: int) -> None:
 
 
 def test_items_share_the_streams() -> None:
-    """Each item of a wave has streams of its own; a lone one has several, where there are."""
+    """Each item of a wave has its own streams; a lone one has several, where there are."""
     every = streams()
 
     def work(n: int, own: Sequence[mx.Stream]) -> list[mx.array]:
         return [mx.array(n), mx.array(len(set(map(str, own)))), mx.array(own[0] in every)]
 
-    told = list(map_with_streams(work, range(len(every) + 1)))
-    crowd, alone = told[:-1], told[-1]
+    results = list(map_with_streams(work, range(len(every) + 1)))
+    crowd, alone = results[:-1], results[-1]
     assert [[x.item() for x in row] for row in crowd] == [[n, 1, True] for n in range(len(every))]
     assert [x.item() for x in alone] == [len(every), min(MAX_STREAMS, len(every) + (len(every) > 1)), True]
 

@@ -86,7 +86,7 @@ def test_what_is_no_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_where_no_run_can_be_kept_is_known_at_once(url: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A dry run says it too, nothing is loaded, and nobody is asked."""
+    """A dry run says it too, nothing is loaded, and no question is asked."""
     for more in (["--dry-run"], ["--dry-run", "--strategy=all"], []):
         assert main(["train", "--mirror", url, *more]) == 2
         out, err = capsys.readouterr()
@@ -132,7 +132,7 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
     """Rights, not credentials."""
     folder = tmp_path / "theirs"
     folder.mkdir(mode=0o555)
-    if os.access(folder, os.W_OK):  # root may everything, but for what the kernel keeps to itself
+    if os.access(folder, os.W_OK):  # root may write everywhere except where the kernel forbids it
         folder = Path("/sys/kernel/smolsum")
     with pytest.raises(UsageError, match="does not let us write") as refused:
         Store(f"file://{folder}/runs").prove()

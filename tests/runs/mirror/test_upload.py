@@ -1,4 +1,4 @@
-"""Runs that are kept elsewhere while they train: what lies there at any moment, and that a run goes on from there."""
+"""Runs that are kept elsewhere while they train: what is there at any moment, and that a run goes on from there."""
 
 from __future__ import annotations
 
@@ -270,12 +270,12 @@ def test_an_outage_is_told_once_and_made_good(tmp_path: Path) -> None:
         server.stop()
         save(paths, 1)
         found.wake()
-        told: list[tuple[str, str]] = []
-        wait_until(lambda: found.pass_on(lambda *event: told.append(event)) or "mirror_failed" in dict(told))
+        seen: list[tuple[str, str]] = []
+        wait_until(lambda: found.pass_on(lambda *event: seen.append(event)) or "mirror_failed" in dict(seen))
         server.start()
-        wait_until(lambda: found.pass_on(lambda *event: told.append(event)) or "mirror_back" in dict(told))
+        wait_until(lambda: found.pass_on(lambda *event: seen.append(event)) or "mirror_back" in dict(seen))
         found.settle(silent, print)
-        assert [kind for kind, _ in told] == ["mirror", "mirror_failed", "mirror_back"]
+        assert [kind for kind, _ in seen] == ["mirror", "mirror_failed", "mirror_back"]
         assert "checkpoints/step-000001/meta.json" in there(server, "outage")
 
 

@@ -26,7 +26,7 @@ TEXTS = [f"My aunt Edith broke {n} cups in March." for n in range(30)]
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    """Thirty texts, one that is too short, and a cache that nobody else uses."""
+    """Thirty texts, one that is too short, and a cache of this test alone."""
     rows = "".join(json.dumps({"text": text}) + "\n" for text in [*TEXTS, "Too short."])
     (tmp_path / "train.jsonl").write_text(rows)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -57,7 +57,7 @@ def load(config: Config, url: str, monkeypatch: pytest.MonkeyPatch) -> Split:
 
 def test_a_model_corrupts_what_is_long_enough_once(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every pair holds what the model made of its text; one that it gave back makes none; nothing is asked twice, not
-    even that, and nobody is needed who answers."""
+    even that, and no server has to answer."""
     monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.RETRY", replace(RETRY, attempts=2, wait_s=0.01))
     with serving(mischief=worse) as server:
         split = load(config, server.url, monkeypatch)
@@ -130,8 +130,8 @@ def test_a_model_that_refuses_whatever_it_is_asked_decides_nothing(
     rows = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS[:count])
     (tmp_path / "train.jsonl").write_text(rows)
     with serving(mischief=lambda prompt, before: failure(400, "no such deployment")) as server:
-        told = "refused 20 questions in a row" if count > 20 else "none of the 5 texts"
-        with pytest.raises(SmolsumError, match=told) as caught:
+        reason = "refused 20 questions in a row" if count > 20 else "none of the 5 texts"
+        with pytest.raises(SmolsumError, match=reason) as caught:
             load(config, server.url, monkeypatch)
         assert "kept" not in caught.value.message
         assert "said" not in (caught.value.hint or "")
@@ -141,7 +141,7 @@ def test_a_model_that_refuses_whatever_it_is_asked_decides_nothing(
 
 
 def test_how_far_it_is(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the beginning, at once where nobody answers, and at the end."""
+    """At the beginning, at once where no server answers, and at the end."""
     monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.RETRY", replace(RETRY, wait_s=0.01))
     said: list[str] = []
     with (
@@ -175,8 +175,8 @@ def test_rubbish_is_soon_found_out(
     assert "error: the corruptor judge-a gave no usable answer to 20 questions in a row" in err
 
 
-def test_only_texts_that_nobody_would_change(config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The error is about the model, and not about rules that nobody asked for."""
+def test_only_texts_that_no_model_changes(config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The error is about the model, and not about rules that the user did not choose."""
     (tmp_path / "train.jsonl").write_text(json.dumps({"text": TEXTS[0]}) + "\n")
     monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.RETRY", replace(RETRY, attempts=1))
     with (

@@ -100,7 +100,7 @@ def test_built_in_posts_have_questions_about_people() -> None:
 
 
 def test_a_post_without_facts_is_an_error(tmp_path: Path) -> None:
-    """Facts that nothing is asked about are none."""
+    """Facts without a question do not count."""
     fact = {"slot": "loan", "kind": "event", "forms": ["borrowed"], "who": ["Noah"]}
     rows = [{"id": "a", "prompt": "Noah borrowed it.", "completion": "Noah.", "facts": [fact]}]
     for name in ("train", "validation", "test"):

@@ -40,11 +40,11 @@ def troubled(server: JudgeServer, trouble: Mischief) -> None:
 
 
 def test_a_summary_is_read_alone_and_graded(served: tuple[JudgeServer, Config]) -> None:
-    """By hand: 2 of 3 answered, one of them wrongly; nothing is asked of an empty text, nothing graded where the text
+    """By hand: 2 of 3 answered, one of them wrongly; no question goes to an empty text, nothing graded where the text
     is silent; reader and grader are the models that were named."""
-    server, told = served
+    server, settings = served
     texts = ["The car is red. The house is grey.", "", "The hat was green, the car is red, the house is blue."]
-    assert score_answered([group(EXAMPLE, texts)], told) == [[pytest.approx(1 / 3), 0.0, 1.0]]
+    assert score_answered([group(EXAMPLE, texts)], settings) == [[pytest.approx(1 / 3), 0.0, 1.0]]
     by_model = {model: [p for m, p in server.asked if m == model] for model in ("judge-a", "judge-b")}
     assert len(by_model["judge-a"]) == 6
     assert len(by_model["judge-b"]) == 4  # the car's answer is the same twice
@@ -54,7 +54,7 @@ def test_a_summary_is_read_alone_and_graded(served: tuple[JudgeServer, Config]) 
 
 def test_a_failure_is_missing(served: tuple[JudgeServer, Config]) -> None:
     """One answer that never comes makes the summary's share missing; the others have theirs."""
-    server, told = served
+    server, settings = served
 
     def fails(prompt: str, before: int) -> Reply | None:
         return (
@@ -63,23 +63,23 @@ def test_a_failure_is_missing(served: tuple[JudgeServer, Config]) -> None:
 
     troubled(server, fails)
     texts = ["The car is red. The house is grey.", "The car is red."]
-    assert score_answered([group(EXAMPLE, texts)], told) == [[None, pytest.approx(1 / 3)]]
+    assert score_answered([group(EXAMPLE, texts)], settings) == [[None, pytest.approx(1 / 3)]]
 
 
 def test_silence_is_right_where_the_document_is_silent(served: tuple[JudgeServer, Config]) -> None:
     """A question that is kept although nothing answers it."""
-    _, told = served
+    _, settings = served
     asked = QuestionSet((Question("What colour is the dog?", UNANSWERABLE), Question("What colour is the car?", "red")))
     example = replace(EXAMPLE, metadata=asked.as_metadata())
-    assert score_answered([group(example, ["The hat is green.", "The car is red."])], told) == [[0.5, 1.0]]
+    assert score_answered([group(example, ["The hat is green.", "The car is red."])], settings) == [[0.5, 1.0]]
 
 
 def test_a_group_is_ranked_in_one_call(served: tuple[JudgeServer, Config]) -> None:
     """Each different text is shown once; equal texts have equal scores; a group of one text is not shown at all."""
-    server, told = served
+    server, settings = served
     texts = ["The car is red.", "Nothing.", "The car is red.", "The car is red, the hat is green."]
     groups = [group(EXAMPLE, texts), group(EXAMPLE, ["Nothing."] * 2)]
-    assert score_ranking(groups, told) == [
+    assert score_ranking(groups, settings) == [
         [pytest.approx(1 / 3), 0.0, pytest.approx(1 / 3), pytest.approx(2 / 3)],
         [0.5, 0.5],
     ]
@@ -102,27 +102,27 @@ def test_a_group_is_ranked_in_one_call(served: tuple[JudgeServer, Config]) -> No
 )
 def test_a_ranking_that_is_none_is_missing(served: tuple[JudgeServer, Config], scores: object) -> None:
     """Incomplete, doubled, out of range, no number: the whole group is missing, never 0."""
-    server, told = served
+    server, settings = served
     troubled(server, lambda prompt, before: answer(json.dumps({"scores": scores})) if "summaries" in prompt else None)
-    assert score_ranking([group(EXAMPLE, ["a", "b"])], told) == [[None, None]]
+    assert score_ranking([group(EXAMPLE, ["a", "b"])], settings) == [[None, None]]
 
 
 def test_a_reader_that_is_away(served: tuple[JudgeServer, Config], monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait ends in an error that a run is saved for."""
-    server, told = served
+    server, settings = served
     troubled(server, lambda prompt, before: failure(503, "down"))
     with pytest.raises(UnreachableError, match="the reader judge-a"):
-        score_answered([group(EXAMPLE, ["The car is red."])], told)
+        score_answered([group(EXAMPLE, ["The car is red."])], settings)
 
 
 def test_measures_ask_ahead(served: tuple[JudgeServer, Config]) -> None:
     """An evaluation asks about all summaries at once; measuring them one by one then costs nothing, and the document is
     asked once for its ceiling."""
-    server, told = served
+    server, settings = served
     task = TASKS["doc-qa"]
     prompt = Prompt("d", (), (1,), (), EXAMPLE.metadata)
     prompt = replace(prompt, messages=({"role": "user", "content": DOCUMENT},))
-    short = replace(told, task=replace(told.task, max_words=4))
+    short = replace(settings, task=replace(settings.task, max_words=4))
     rollouts = [
         Rollout((1, 0), (0.0, 0.0), "stop", 0, "local", 0, t) for t in ("The car is red. The hat is green.", "No.")
     ]

@@ -50,7 +50,7 @@ DOCUMENT = Example(
         ("Something happened.", 0),
         ("Noah.", 1),
         ("I am 62 and Noah is 31; it cost $75 in Elmhurst.", 5),
-        ("Noah is 62 and I am 31.", 1),  # the name; the ages are those of somebody else
+        ("Noah is 62 and I am 31.", 1),  # the name; the ages are those of other people
         ("Noah took $75.", 2),
         ("Noah took $920.", 1),  # the other sum of the document is no answer to this question
         ("Noah took $75 or $920.", 2),  # both are the document's
@@ -60,7 +60,7 @@ DOCUMENT = Example(
     ],
 )
 def test_questions_answered(text: str, right: int) -> None:
-    """By hand: the share of five questions whose expected answer the text states, and nothing foreign beside it."""
+    """By hand: the share of five questions whose expected answer the text states, and nothing foreign."""
     assert score_answered([group(DOCUMENT, [text])], CONFIG) == [[right / 5]]
 
 

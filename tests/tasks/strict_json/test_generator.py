@@ -69,13 +69,13 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.integers(0, 500), st.booleans())
-def test_conformance_is_1_only_for_what_satisfies(value: Any, seed: int, mended: bool) -> None:
+def test_conformance_is_1_only_for_what_satisfies(value: Any, seed: int, repaired: bool) -> None:
     """The checks and the library agree on who is right, for arbitrary values and for right ones with one part
     replaced."""
     rng = Random(seed)
     asked = rng.choice(TEMPLATES).draw(rng)
     schema = asked.schema
-    if mended:
+    if repaired:
         value = right(schema, rng) if rng.random() < 0.2 else spoilt(right(schema, rng), value, rng)
     assert (conformance(value, schema) == 1.0) == Draft202012Validator(schema).is_valid(value)
 

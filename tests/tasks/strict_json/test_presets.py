@@ -1,4 +1,4 @@
-"""What the presets of strict JSON come to, and what is said about thinking that nobody asks or pays for."""
+"""What the presets of strict JSON contain, and the warnings where the settings about thinking do not agree."""
 
 from __future__ import annotations
 

@@ -88,10 +88,10 @@ def test_the_best_checkpoint_is_that_of_all_stages(
     rows = read_jsonl(runs / "whole" / "metrics.jsonl")
     best = max(rows, key=lambda row: (row["validation/passed"], row["validation/reward"]))
     assert main.main(["eval", "whole", "--best", "--plain"]) == 0
-    told = capsys.readouterr()
-    assert read_summary(Path(told.out.strip())).step == best["step"]
+    output = capsys.readouterr()
+    assert read_summary(Path(output.out.strip())).step == best["step"]
     assert f"step {best['step']} of whole did best on the validation split (passed {best['validation/passed']:.3f}" in (
-        told.err
+        output.err
     )
     found = {c.step: c.meta.validation for c in list_checkpoints(RunPaths(runs / "whole"))}
     assert found == {
@@ -146,7 +146,7 @@ def contents(run: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "stage", "told"),
+    ("key", "value", "stage", "reason"),
     [
         ("stages.progressive.temperature", 0.9, "progressive", "(0.7 then, 0.9 now)"),
         ("stages.progressive.mix", {"hard": 1.0}, "progressive", "stages.progressive.mix.simple (0.15 then, none now)"),
@@ -156,7 +156,7 @@ def contents(run: Path) -> dict[str, bytes]:
     ],
 )
 def test_a_stage_that_has_begun_stays_as_it_was(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, value: Any, stage: str, told: str
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, value: Any, stage: str, reason: str
 ) -> None:
     """Edited settings are refused, each by its name, and nothing of the run is touched; restored, it goes on."""
     run = killed_in_its_second_stage(runs / "whole", tmp_path)
@@ -165,7 +165,7 @@ def test_a_stage_that_has_begun_stays_as_it_was(
     assert main.main(["train", "--resume", str(run), "--plain"]) == 2
     said = capsys.readouterr().err
     assert f"error: run copy began stage {stage} with other settings: {key}" in said
-    assert told in said
+    assert reason in said
     assert f"hint: restore {run}/config.toml; or" in said
     assert contents(run) == before
 
@@ -213,23 +213,23 @@ def test_evaluation_and_report(runs: Path, monkeypatch: pytest.MonkeyPatch, caps
     """Several samples give pass@k, no judge is asked for, and the report follows errors from stage to stage."""
     monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(runs))
     assert main.main(["eval", "whole", "--temperature=1", "--samples=4", "--plain"]) == 0
-    told = capsys.readouterr()
-    metrics = read_summary(Path(told.out.strip())).metrics
+    output = capsys.readouterr()
+    metrics = read_summary(Path(output.out.strip())).metrics
     assert metrics["passed/pass@1"] <= metrics["passed/pass@2"] <= metrics["passed/pass@4"]
     assert metrics["parses/pass@4"] >= metrics["passed/pass@4"]
     assert metrics["passed/low"] <= metrics["passed"] <= metrics["passed/high"]
     assert metrics["passed"] == pytest.approx(metrics["passed/pass@1"])
     assert metrics["hard/parses"] == pytest.approx(metrics["hard/parses/pass@1"])
-    assert "4 samples; means over all samples, intervals over examples" in told.err
-    assert told.err.split("hard in k samples")[1].split()[:5] == [
+    assert "4 samples; means over all samples, intervals over examples" in output.err
+    assert output.err.split("hard in k samples")[1].split()[:5] == [
         "parses@1",
         "parses@2",
         "parses@4",
         "parses@8",
         "schema@1",
     ]
-    assert "composite" not in told.err
-    assert len(read_jsonl(Path(told.out.strip()) / "generations.jsonl")) == 80
+    assert "composite" not in output.err
+    assert len(read_jsonl(Path(output.out.strip()) / "generations.jsonl")) == 80
     assert main.main(["eval", "whole", "--samples=4"]) == 2
     assert main.main(["report", "whole", "--format=md"]) == 0
     page = (runs / "whole" / "report" / "report.md").read_text()
