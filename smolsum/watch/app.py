@@ -40,7 +40,10 @@ SAY_S = 4.0
 
 
 class WatchApp(App[None]):
-    """Shows a run, and the curves of a second one next to its own. Leaving the view does not affect the run."""
+    """Shows a run, and the curves of a second one next to its own. Leaving the view does not affect the run.
+
+    Each action has its keys and its help in `keys.KEYS`.
+    """
 
     ENABLE_COMMAND_PALETTE = False
     CSS = "App.-ascii InputDialog > Vertical, App.-ascii Help > Static { border: ascii $foreground; }"
@@ -156,18 +159,15 @@ class WatchApp(App[None]):
         self._redraw()
 
     def action_turn(self, by: int) -> None:
-        """Turns to another page."""
         names = layout.pages(*self.size)
         self.at = names[(names.index(self.at) + by) % len(names)] if self.at in names else names[0]
         self._change(scroll=0)
 
     def action_open(self, page: Literal["advice", "config"]) -> None:
-        """Opens a page by its name."""
         self.at = page if page in layout.pages(*self.size) else self.at
         self._change(scroll=0)
 
     def action_zoom(self, chart: int) -> None:
-        """Enlarges a chart to the whole page, or goes back."""
         if self.at == "chart" and self.options.chart == chart:
             self.action_home()
         else:
@@ -175,12 +175,10 @@ class WatchApp(App[None]):
             self._change(chart=chart)
 
     def action_home(self) -> None:
-        """Goes to the first page and ends the search."""
         self.at = ""
         self._change(query="", scroll=0)
 
     def action_log(self) -> None:
-        """Switches the logarithmic scale."""
         self._change(log=not self.options.log)
 
     def action_smooth(self) -> None:
@@ -204,7 +202,6 @@ class WatchApp(App[None]):
         self._change(row=min(max(self.options.row + by, 0), last), scroll=0)
 
     def action_scroll(self, by: int) -> None:
-        """Scrolls the text."""
         self._change(scroll=max(self.options.scroll + by, 0))
 
     def action_step(self, by: int) -> None:
@@ -214,18 +211,15 @@ class WatchApp(App[None]):
         self._change(step=None if step >= run.step else max(step, run.first_step), row=0, scroll=0)
 
     def action_prompt(self, by: int) -> None:
-        """Shows another prompt of the step."""
         self._change(group=(self.options.group + by) % max(len(self.snapshot().groups), 1), row=0, scroll=0)
 
     def action_sort(self) -> None:
-        """Sorts by the next column."""
         if group := group_of(self.snapshot()):
             keys = sort_keys(group)
             place = keys.index(self.options.sort) if self.options.sort in keys else -1
             self._change(sort=keys[(place + 1) % len(keys)], row=0)
 
     def action_search(self) -> None:
-        """Asks for words to search for."""
         self.push_screen(InputDialog("find in the completions", self.options.query), self._search)
 
     def _search(self, query: str | None) -> None:
@@ -233,9 +227,7 @@ class WatchApp(App[None]):
             self._change(query=query, row=0)
 
     def action_difference(self) -> None:
-        """Shows or hides what changed since the prompt was first sampled."""
-        self.options = replace(self.options, difference=not self.options.difference, scroll=0)
-        self._redraw()
+        self._change(difference=not self.options.difference, scroll=0)
 
     def action_copy(self) -> None:
         """Copies the completion to the clipboard, if the terminal allows it."""
@@ -244,11 +236,9 @@ class WatchApp(App[None]):
             self.say("sent the completion to the clipboard of the terminal")
 
     def action_help(self) -> None:
-        """Shows all keys."""
         self.push_screen(Help(readonly=self.readonly))
 
     def action_pause(self) -> None:
-        """Asks the run to pause, or to resume."""
         if self._may_ask():
             pausing = not self.watched.requested("pause")
             self._request("pause" if pausing else "resume")
@@ -287,7 +277,6 @@ class WatchApp(App[None]):
         self._poll()
 
     def action_leave(self) -> None:
-        """Closes the view; the run goes on."""
         self.exit()
 
 

@@ -12,7 +12,7 @@ from smolsum.runs.series import Point
 
 Pattern = Literal["solid", "dotted", "band", "rule"]
 BLANK = 0x2800
-SMALLEST = 1e-300
+MIN_POSITIVE = 1e-300
 """Smaller values count as 0 on a log scale."""
 # the bit of each dot of a braille character, by row and column (Unicode 16.0, chapter 21)
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
@@ -91,7 +91,7 @@ def row_of(value: float, rows: int, y: tuple[float, float], log: bool = False) -
 def bounds(values: Sequence[float], *, log: bool = False) -> tuple[float, float]:
     """Returns the ends of a scale: the least and the greatest finite value (positive if `log`), widened if they are
     equal; (0, 1) without any value, (0.1, 1) on a log scale."""
-    kept = [value for value in values if math.isfinite(value) and (value > SMALLEST or not log)]
+    kept = [value for value in values if math.isfinite(value) and (value > MIN_POSITIVE or not log)]
     if not kept:
         return (0.1, 1.0) if log else (0.0, 1.0)
     low, high = min(kept), max(kept)
@@ -127,7 +127,7 @@ def _spans(
     lows: list[float | None] = [None] * columns
     highs: list[float | None] = [None] * columns
     for point in trace.points:
-        if not x[0] <= point.step <= x[1] or (log and point.low <= SMALLEST):
+        if not x[0] <= point.step <= x[1] or (log and point.low <= MIN_POSITIVE):
             continue
         place = round((point.step - x[0]) / (x[1] - x[0]) * (columns - 1)) if x[1] > x[0] else 0
         low, high = lows[place], highs[place]

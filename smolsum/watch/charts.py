@@ -13,13 +13,21 @@ from rich.text import Text
 from smolsum.runs.reader import Run
 from smolsum.runs.series import Point, smoothed
 from smolsum.watch.braille import Pattern, Trace, bounds, draw, heights, row_of
-from smolsum.watch.pane import CURVES, DIM, RED, Pane, number
+from smolsum.watch.pane import CURVES, DIM, NAME_WIDTH, RED, VALUE_WIDTH, Pane, number
 from smolsum.watch.snapshot import Snapshot, ViewOptions
 
 RUNS = "AB"
 """Letters of two compared runs; no curve has one of them in either case."""
 HEADLINES = 3
 """Headline metrics in the chart of validations, besides the reward."""
+GUTTER = 8
+"""Characters of the scale on the left of a chart."""
+MIN_ROWS, MAX_LEGEND_ROWS = 5, 3
+"""Rows that a legend leaves for the drawing, and that it may have."""
+MIN_ROWS_WITH_AXIS = 7
+"""Rows from which a chart has an axis of steps."""
+MIN_SPARKLINE = 4
+"""Characters below which a sparkline shows nothing."""
 
 
 @dataclass(frozen=True)
@@ -140,11 +148,6 @@ CHARTS = (
 """In the order of the keys 1 to 9."""
 
 
-LEAST_ROWS = 5
-"""Rows that a legend leaves for the drawing."""
-MOST_LINES = 3
-
-
 def legend(snapshot: Snapshot, spec: Chart, *, room: int, width: int, height: int) -> tuple[str, list[Text]]:
     """Returns the note in the title, of at most `room` characters; where that is too short, lines below the drawing.
 
@@ -163,7 +166,7 @@ def legend(snapshot: Snapshot, spec: Chart, *, room: int, width: int, height: in
     if len("  ".join(parts)) <= room:
         return "  ".join(parts), []
     lines = _wrapped(parts, width - 1)
-    if len(lines) <= min(height - LEAST_ROWS, MOST_LINES):
+    if len(lines) <= min(height - MIN_ROWS, MAX_LEGEND_ROWS):
         return "", [Text(f" {line}", style=DIM) for line in lines]
     return _fitting([*short, *others, *levels], room), []
 
@@ -214,11 +217,6 @@ def _fitting(parts: Sequence[str], room: int) -> str:
     return "  ".join(shown)
 
 
-GUTTER = 8
-AXIS_FROM = 7
-"""Lines from which a chart has an axis of steps."""
-
-
 @dataclass(frozen=True)
 class Layer:
     """A trace, the letter at its end, and its style."""
@@ -240,7 +238,7 @@ def chart(snapshot: Snapshot, width: int, height: int, spec: Chart) -> Pane:
     points = [point for layer in layers for point in layer.trace.points]
     if not points:
         return Pane(title, "", (Text(_nothing(snapshot), style=DIM),))
-    axis = height >= AXIS_FROM
+    axis = height >= MIN_ROWS_WITH_AXIS
     note, below = legend(snapshot, spec, room=width - len(title) - 6, width=width, height=height - axis)
     x, values = reach(points), [v for p in points for v in (p.low, p.high)]
     y = scale([*values, *_levels_in_view(layers, values)], log, spec.least)
@@ -267,7 +265,7 @@ def _nothing(snapshot: Snapshot) -> str:
 
 def _layers(snapshot: Snapshot, spec: Chart) -> list[Layer]:
     """The traces from back to front, with the first curve of the second run."""
-    run, options = snapshot.run, snapshot.options
+    run, other, options = snapshot.run, snapshot.other, snapshot.options
     layers = []
     if spec.band and set(spec.band) <= set(run.series):
         low, high = (points_of(run, name, options, smooth=False) for name in spec.band)
@@ -275,14 +273,14 @@ def _layers(snapshot: Snapshot, spec: Chart) -> list[Layer]:
         layers.append(Layer(Trace(tuple(both), "band"), "", DIM))
     layers += [Layer(Trace(pattern="rule", level=level), "", RED) for level in spec.levels(run).values()]
     curves = spec.curves(run)
+    letters = _letters(snapshot, curves)
     for place, curve in reversed(list(enumerate(curves))):
-        style = CURVES[(place + (snapshot.other is not None and place > 0)) % len(CURVES)]
-        pattern: Pattern = "solid" if place == 0 or snapshot.other is None else "dotted"
-        letter = RUNS[0] if place == 0 and snapshot.other is not None else curve.letter
-        if place == 0 and snapshot.other is not None and curve.metric in snapshot.other.series:
-            theirs = tuple(points_of(snapshot.other, curve.metric, options))
+        style = CURVES[(place + (other is not None and place > 0)) % len(CURVES)]
+        pattern: Pattern = "solid" if place == 0 or other is None else "dotted"
+        if place == 0 and other is not None and curve.metric in other.series:
+            theirs = tuple(points_of(other, curve.metric, options))
             layers.append(Layer(Trace(theirs, "dotted"), RUNS[1], CURVES[1]))
-        layers.append(Layer(Trace(tuple(points_of(run, curve.metric, options)), pattern), letter, style))
+        layers.append(Layer(Trace(tuple(points_of(run, curve.metric, options)), pattern), letters[place], style))
     return layers
 
 
@@ -298,8 +296,7 @@ def scale(values: Sequence[float], log: bool, least: float | None) -> tuple[floa
     if least is None or (least == 0 and log):
         return bounds(values, log=log)
     if log:
-        low, high = bounds([max(value, least) for value in values], log=True)
-        return low, high
+        return bounds([max(value, least) for value in values], log=True)
     low, high = min(*values, least), max(*values, least)
     return (low, high) if low < high else (low, low + 1.0)
 
@@ -339,11 +336,6 @@ def _colored(line: str, owners: tuple[int, ...], layers: list[Layer]) -> Text:
     return text
 
 
-NAME, VALUE = 16, 9
-LEAST = 4
-"""Characters below which a line of values shows nothing."""
-
-
 def sparklines(snapshot: Snapshot, width: int, height: int) -> Pane:
     """Returns a line for each chart: its title, and the newest value and a sparkline of its first curve; those of two
     runs side by side, on one scale. There is a head above if there is room, or if there are two runs."""
@@ -356,10 +348,10 @@ def sparklines(snapshot: Snapshot, width: int, height: int) -> Pane:
 def _head(snapshot: Snapshot, width: int, runs: int) -> Text:
     """The head of the columns: the newest value and the steps of one run, or the letters of two."""
     names, room = list(RUNS) if runs == 2 else ["newest"], _room(width, runs)
-    line = f"{'':<{NAME}}{''.join(f'{name:>{VALUE}}' for name in names)}"
-    if room >= LEAST and runs == 2:
+    line = f"{'':<{NAME_WIDTH}}{''.join(f'{name:>{VALUE_WIDTH}}' for name in names)}"
+    if room >= MIN_SPARKLINE and runs == 2:
         line += "".join(f" {name:<{room}}" for name in names)
-    elif room >= LEAST and snapshot.run.row:
+    elif room >= MIN_SPARKLINE and snapshot.run.row:
         first, last = str(snapshot.run.first_step), f"step {snapshot.run.step}"
         line += f" {first}{last:>{max(room - len(first), 1)}}"
     return Text(line, style=DIM)
@@ -367,19 +359,19 @@ def _head(snapshot: Snapshot, width: int, runs: int) -> Text:
 
 def _room(width: int, runs: int) -> int:
     """Characters of each sparkline."""
-    return (width - NAME - VALUE * runs) // runs - 1
+    return (width - NAME_WIDTH - VALUE_WIDTH * runs) // runs - 1
 
 
 def _line(snapshot: Snapshot, width: int, spec: Chart) -> Text:
     curves = spec.curves(snapshot.run)[:1] or (spec.curves(snapshot.other)[:1] if snapshot.other is not None else [])
     metric = curves[0].metric if curves else ""
     runs = [run for run in (snapshot.run, snapshot.other) if run is not None]
-    values = "".join(f"{number(run.last(metric)):>{VALUE}}" for run in runs)
-    line = Text(f"{spec.title[:NAME]:<{NAME}}{values}")
+    values = "".join(f"{number(run.last(metric)):>{VALUE_WIDTH}}" for run in runs)
+    line = Text(f"{spec.title[:NAME_WIDTH]:<{NAME_WIDTH}}{values}")
     parts = [points_of(run, metric, snapshot.options) if metric in run.series else [] for run in runs]
     both = [point for points in parts for point in points]
     room = _room(width, len(runs))
-    if not both or room < LEAST:
+    if not both or room < MIN_SPARKLINE:
         return line
     y = scale([v for p in both for v in (p.low, p.high)], False, spec.least if not spec.log else None)
     for place, points in enumerate(parts):

@@ -52,19 +52,6 @@ KEYS = (
     Key("question_mark", "?", "help", "this page", "help"),
     Key("q,ctrl+c,ctrl+q", "q, ctrl-c", "leave", "leave; the run goes on", "quit"),
 )
-
-
-def help_rows() -> list[tuple[str, str]]:
-    """Returns the rows of the help: keys, and what they do."""
-    rows: list[tuple[str, str]] = []
-    for key in KEYS:
-        if key.help:
-            rows.append((key.shown, key.help))
-        elif key.shown:
-            rows[-1] = (f"{rows[-1][0]}, {key.shown}", rows[-1][1])
-    return rows
-
-
 SPACE, STOP = "space", "S"
 MUST = ("?", "tab", SPACE, STOP)
 """Keys that the footer of every page names; an enlarged chart names `esc` instead of `tab`."""
@@ -79,20 +66,31 @@ MORE = {
 }
 """Further keys for the footer of a page, the most useful first."""
 ELSEWHERE = ("1-9", "[, left", "n", "y", "+")
-MOST = 8
+MAX_FOOTER_KEYS = 8
 SHORT = {"[, left": "[ ] step", "down, j": "up down scroll"}
 
 
+def help_rows() -> list[tuple[str, str]]:
+    """Returns the rows of the help: keys, and what they do."""
+    rows: list[tuple[str, str]] = []
+    for key in KEYS:
+        if key.help:
+            rows.append((key.shown, key.help))
+        elif key.shown:
+            rows[-1] = (f"{rows[-1][0]}, {key.shown}", rows[-1][1])
+    return rows
+
+
 def footer(width: int, names: Sequence[str], at: str, *, asks: bool, state: str) -> Text:
-    """Returns the last line of a page: all pages, or only the open one if there is no room; then keys, at most MOST,
-    and how to leave. `asks`: whether the user can pause and stop the run."""
+    """Returns the last line of a page: all pages, or only the open one if there is no room; then keys, at most
+    MAX_FOOTER_KEYS, and how to leave. `asks`: whether the user can pause and stop the run."""
     rests = state in ("pausing", "paused")
     texts = {key.shown: f"{key.shown} {key.footer}" for key in KEYS} | SHORT
     texts |= {SPACE: f"{SPACE} {'resume' if rests else 'pause'}"}
     first = [name for name in MUST if asks or name not in (SPACE, STOP)]
     if at == "chart":
         first[1] = "esc"
-    wanted = [texts[name] for name in (*first, *MORE.get(at, ELSEWHERE))][:MOST]
+    wanted = [texts[name] for name in (*first, *MORE.get(at, ELSEWHERE))][:MAX_FOOTER_KEYS]
     least = "  ".join([*wanted[: len(first)], "q quit"])
     for pages in (_all(names, at), _one(names, at), Text()):
         if len(pages) + len(least) + 2 <= width:

@@ -17,7 +17,7 @@ from smolsum.errors import InterruptedRun
 from smolsum.runs.paths import RunPaths, list_runs
 
 POLL_S = 0.2
-PATIENCE_S = 60.0
+END_TIMEOUT_S = 60.0
 """Seconds that a trainer has to end before it is killed."""
 
 
@@ -75,7 +75,7 @@ def _start(arguments: Sequence[str]) -> Launched:
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True
     )
-    # who died must not options alive to other views for want of a parent that asks
+    # a trainer that ended looks alive to other views until its parent has waited for it
     threading.Thread(target=process.wait, name="trainer's end", daemon=True).start()
     return Launched(process, stream)
 
@@ -91,7 +91,7 @@ def _run_of(launched: Launched, runs_dir: Path) -> RunPaths | None:
 
 def _end(launched: Launched, interrupts: Sequence[int]) -> None:
     """Passes each Ctrl-C on to the trainer, and kills it if it does not end in time."""
-    sent, until = 0, time.monotonic() + PATIENCE_S
+    sent, until = 0, time.monotonic() + END_TIMEOUT_S
     while launched.process.poll() is None:
         if time.monotonic() > until:
             launched.process.kill()

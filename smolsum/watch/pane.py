@@ -9,6 +9,8 @@ CORNERS = {False: tuple("╭─╮│╰╯"), True: tuple("+-+|++")}
 SKY, ORANGE, GREEN, PURPLE, RED, YELLOW = "#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#f0e442"
 CURVES = (SKY, ORANGE, GREEN, PURPLE, YELLOW)
 DIM = "grey58"
+NAME_WIDTH, VALUE_WIDTH = 16, 9
+"""Columns of panes that have a row for each metric, in characters."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,6 @@ def wrapped(text: str, width: int, style: str = "", indent: str = "") -> list[Te
 
     found = wrap(text, max(width, 8), initial_indent=indent, subsequent_indent=indent) or [""]
     return [Text(line, style=style) for line in found]
-
-
-def _powers(value: float, places: int) -> str:
-    """A number with so many decimal places and the shortest power of ten."""
-    mantissa, power = f"{value:.{places}e}".split("e")
-    return f"{mantissa}e{int(power)}"
 
 
 def cut(text: Text, width: int, *, ascii: bool = False) -> Text:
@@ -88,3 +84,9 @@ def number(value: float | None) -> str:
     if size >= 100:
         return f"{value:.0f}"
     return f"{value:.3f}" if size < 10 else f"{value:.1f}"
+
+
+def _powers(value: float, places: int) -> str:
+    """A number with so many decimal places and the shortest power of ten."""
+    mantissa, power = f"{value:.{places}e}".split("e")
+    return f"{mantissa}e{int(power)}"

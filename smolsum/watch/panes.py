@@ -17,12 +17,46 @@ from smolsum.runs.reader import Run
 from smolsum.runs.status import TROUBLE, RunState, pace
 from smolsum.watch.alerts import Alert, find_alerts
 from smolsum.watch.charts import RUNS
-from smolsum.watch.pane import DIM, GREEN, ORANGE, RED, SKY, Pane, bar, cut, ending, number, wrapped
+from smolsum.watch.pane import (
+    DIM,
+    GREEN,
+    NAME_WIDTH,
+    ORANGE,
+    RED,
+    SKY,
+    VALUE_WIDTH,
+    Pane,
+    bar,
+    cut,
+    ending,
+    number,
+    wrapped,
+)
 from smolsum.watch.snapshot import Snapshot
 
 WITH_KEYS = {"pausing": "space takes it back", "paused": "space resumes"}
 """Keys that replace a command in the message, for a user who can pause and stop the run."""
 STATE_STYLE = {"running": GREEN, "finished": GREEN, "paused": SKY, "pausing": ORANGE, "stopping": ORANGE}
+LEVELS = {"trouble": ("!!", RED), "warning": ("!", ORANGE), "note": ("i", SKY)}
+"""Mark and style of an alert."""
+MIN_LINES_WITH_MORE = 3
+"""Lines of a pane from which the last one says that there is more."""
+TIMES = {
+    "rollout_s": "sampling",
+    "score_s": "rewards",
+    "fwd_bwd_s": "forward, backward",
+    "optimizer_s": "optimizer",
+    "publish_s": "publishing",
+    "weight_encode_s": "weight encoding",
+    "weight_sync_s": "weight sync",
+    "validate_s": "validation",
+}
+MEAN_OVER = 20
+"""Newest steps whose mean is shown."""
+WORKER_STATES = {"worker_up": "ok", "worker_down": "DOWN"}
+WORKER_COLUMNS = {"state": 7, "lag": 4, "tok/s": 8, "queue": 6, "synced": 9}
+SPARE_COLUMNS = ("queue", "synced")
+"""Columns that are dropped for full names, in this order."""
 
 
 def header(snapshot: Snapshot, width: int) -> list[Text]:
@@ -102,11 +136,6 @@ def _progress(snapshot: Snapshot, width: int) -> Text:
     return line
 
 
-LEVELS = {"trouble": ("!!", RED), "warning": ("!", ORANGE), "note": ("i", SKY)}
-LEAST = 3
-"""Lines from which one is used to say that there is more."""
-
-
 def alerts(snapshot: Snapshot, width: int, height: int, *, full: bool = False) -> Pane:
     """Returns the alerts as sentences, with advice where there is room or if `full`; first what a run failed of."""
     state = snapshot.run_state
@@ -120,7 +149,7 @@ def alerts(snapshot: Snapshot, width: int, height: int, *, full: bool = False) -
     lines = [line for alert in found for line in _alert(alert, width, full=True)]
     if len(lines) > height and not full:
         lines = [line for alert in found for line in _alert(alert, width, full=alert.level == "trouble")]
-    if len(lines) > height >= LEAST:
+    if len(lines) > height >= MIN_LINES_WITH_MORE:
         lines = [*lines[: height - 1], Text("e shows all, with advice", style=DIM)]
     return Pane("alerts", str(len(found)), tuple(lines))
 
@@ -165,9 +194,6 @@ def clock(stamp: str) -> str:
         return "--:--:--"
 
 
-NAME, VALUE = 16, 9
-
-
 def results(snapshot: Snapshot, width: int, height: int) -> Pane:
     """Returns what the stages did to the model: a row for each headline metric; columns for the start, each stage and
     the newest validation, as many from the right as there is room for."""
@@ -181,38 +207,22 @@ def results(snapshot: Snapshot, width: int, height: int) -> Pane:
     if any(value is not None for value in validated.values()):
         columns["validation"] = validated
     if not columns:
-        return Pane("results", "", tuple(wrapped(_nothing(snapshot), width, DIM)))
+        hopeful = snapshot.run_state.hopeful
+        nothing = "the model as it starts is being measured" if hopeful else "this run measured nothing"
+        return Pane("results", "", tuple(wrapped(nothing, width, DIM)))
     titles = {metric: clean(title) for metric, title in {"reward": "reward", **run.headlines}.items()}
     known = [metric for metric in titles if any(row.get(metric) is not None for row in columns.values())]
-    sizes = {label: max(len(label), VALUE - 2) + 2 for label in columns}
-    while len(columns) > 1 and NAME + sum(sizes[label] for label in columns) > width:
+    sizes = {label: max(len(label), VALUE_WIDTH - 2) + 2 for label in columns}
+    while len(columns) > 1 and NAME_WIDTH + sum(sizes[label] for label in columns) > width:
         del columns[next(iter(columns))]
-    head = f"{'':<{NAME}}" + "".join(f"{clean(label):>{sizes[label]}}" for label in columns)
+    head = f"{'':<{NAME_WIDTH}}" + "".join(f"{clean(label):>{sizes[label]}}" for label in columns)
     lines = [Text(head, style=DIM)]
     for metric in known:
         cells = "".join(f"{number(row.get(metric)):>{sizes[label]}}" for label, row in columns.items())
-        lines.append(Text(f"{titles[metric][:NAME]:<{NAME}}{cells}"))
+        lines.append(Text(f"{titles[metric][:NAME_WIDTH]:<{NAME_WIDTH}}{cells}"))
     step = run.series["validation/reward"].last_step if "validation/reward" in run.series else None
     note = "greedy, test split" + (f"; validation of step {step}" if "validation" in columns and step else "")
     return Pane("results", note, tuple(lines[:height]))
-
-
-def _nothing(snapshot: Snapshot) -> str:
-    return "the model as it starts is being measured" if snapshot.run_state.hopeful else "this run measured nothing"
-
-
-TIMES = {
-    "rollout_s": "sampling",
-    "score_s": "rewards",
-    "fwd_bwd_s": "forward, backward",
-    "optimizer_s": "optimizer",
-    "publish_s": "publishing",
-    "weight_encode_s": "weight encoding",
-    "weight_sync_s": "weight sync",
-    "validate_s": "validation",
-}
-MEAN_OVER = 20
-"""Newest steps whose mean is shown."""
 
 
 def times(snapshot: Snapshot, width: int, height: int) -> Pane:
@@ -241,13 +251,6 @@ def times(snapshot: Snapshot, width: int, height: int) -> Pane:
     return Pane("step time", f"{mean:.2f} s, mean of {len(steps)}", tuple(lines))
 
 
-STATES = {"worker_up": "ok", "worker_down": "DOWN"}
-
-COLUMNS = {"state": 7, "lag": 4, "tok/s": 8, "queue": 6, "synced": 9}
-SPARE = ("queue", "synced")
-"""Columns that are dropped for full names, in this order."""
-
-
 def workers(snapshot: Snapshot, width: int, height: int) -> Pane:
     """Returns state, version lag, speed, queue and bytes of each worker, and its last error with the remedy.
 
@@ -263,8 +266,8 @@ def workers(snapshot: Snapshot, width: int, height: int) -> Pane:
     names = run.workers()
     if not names:
         return Pane("workers", "local", tuple(_local(run, width)))
-    columns = dict(COLUMNS)
-    for spare in SPARE:
+    columns = dict(WORKER_COLUMNS)
+    for spare in SPARE_COLUMNS:
         if max(map(len, names)) + 1 + sum(columns.values()) > width:
             del columns[spare]
     room = min(max(max(map(len, names)) + 1, 12), max(width - sum(columns.values()), 2))
@@ -273,7 +276,7 @@ def workers(snapshot: Snapshot, width: int, height: int) -> Pane:
     for name in names:
         event = run.worker_events.get(name)
         kind = event.kind if event else "worker_up"
-        state = STATES.get(kind, kind.removeprefix("worker_")[:6])
+        state = WORKER_STATES.get(kind, kind.removeprefix("worker_")[:6])
         up += state != "DOWN"
         lag, speed, queue, synced = (
             run.newest(f"workers/{name}/{key}") for key in ("lag", "tok_s", "queue", "bytes_synced")

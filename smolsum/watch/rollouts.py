@@ -75,10 +75,13 @@ def texts(snapshot: Snapshot, width: int, height: int) -> Pane:
     group, sample = group_of(snapshot), sample_of(snapshot)
     if group is None or sample is None:
         return Pane("text", "", ())
-    lines = [*_heading(snapshot, group), *_rewards(sample, width)]
-    lines += (
-        _difference(snapshot, sample, width) if snapshot.options.difference else _found(snapshot, sample.text, width)
-    )
+    title, completion = "COMPLETION", _found(snapshot, sample.text, width)
+    if snapshot.options.difference and (first := snapshot.first) is not None:
+        title += f"  changed since step {first.step}"
+        completion = _difference(first, sample, width)
+    elif snapshot.options.difference:
+        title += "  no earlier rollouts of this prompt"
+    lines = [Text(title, style=f"bold {SKY}"), *_rewards(sample, width), *completion]
     for place, reference in enumerate(group.references):
         more = f" {place + 1}" if len(group.references) > 1 else ""
         lines += [Text(), Text(f"REFERENCE{more}", style=f"bold {SKY}"), *_paragraphs(reference, width)]
@@ -91,15 +94,6 @@ def texts(snapshot: Snapshot, width: int, height: int) -> Pane:
     return Pane(f"rollout {sample.number + 1}", note, tuple(lines[start : start + height]))
 
 
-def _heading(snapshot: Snapshot, group: Group) -> list[Text]:
-    title = "COMPLETION"
-    if snapshot.options.difference:
-        title += (
-            f"  changed since step {snapshot.first.step}" if snapshot.first else "  no earlier rollouts of this prompt"
-        )
-    return [Text(title, style=f"bold {SKY}")]
-
-
 def _rewards(sample: SampledRollout, width: int) -> list[Text]:
     """Every reward with its full name, if there are too many for the table."""
     if len(sample.rewards) < MANY:
@@ -108,16 +102,16 @@ def _rewards(sample: SampledRollout, width: int) -> list[Text]:
     return [*wrapped(f"{parts}  total {number(sample.reward)}", width - 1, DIM, " "), Text()]
 
 
-def _difference(snapshot: Snapshot, sample: SampledRollout, width: int) -> list[Text]:
+def _difference(first: Group, sample: SampledRollout, width: int) -> list[Text]:
     """The words that were added and removed since the prompt was first sampled, by the rollout of the same number."""
-    if snapshot.first is None:
-        return _found(snapshot, sample.text, width)
-    before = snapshot.first.samples[min(sample.number, len(snapshot.first.samples) - 1)]
+    before = first.samples[min(sample.number, len(first.samples) - 1)]
     text = Text(" ")
     for kind, words in changes(before.text, sample.text):
         opening, closing = CHANGE_MARKS[kind]
         text.append(f"{opening}{words}{closing}", style=CHANGE_STYLE[kind]).append(" ")
-    return list(_wrap(text, width))
+    from rich.console import Console  # Rich needs a console to measure styled text
+
+    return list(text.wrap(Console(width=width, color_system=None), width - 1))
 
 
 def _found(snapshot: Snapshot, text: str, width: int) -> list[Text]:
@@ -131,10 +125,3 @@ def _found(snapshot: Snapshot, text: str, width: int) -> list[Text]:
 
 def _paragraphs(text: str, width: int) -> list[Text]:
     return [line for part in text.split("\n") for line in wrapped(part, width, indent=" ")]
-
-
-def _wrap(text: Text, width: int) -> list[Text]:
-    """A styled text in lines; Rich needs a console to measure it."""
-    from rich.console import Console
-
-    return list(text.wrap(Console(width=width, color_system=None), width - 1))
