@@ -79,7 +79,7 @@ def _ready(target: Target) -> Target:
 
 
 def _prompt(config: Config) -> str:
-    """Returns the system message as the model gets it, with the numbers of the settings in it."""
+    """Return the system message as the model gets it, with the numbers of the settings in it."""
     from smolsum.tasks import TASKS
     from smolsum.tasks.data import Example
 

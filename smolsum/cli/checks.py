@@ -59,7 +59,7 @@ class Finding:
 
 
 def examine(environ: Mapping[str, str], *, runs_dir: Path, vllm_python: str, online: bool) -> list[Finding]:
-    """Returns all findings. Connects to the judge only if `online`; says whether keys are set, never shows them."""
+    """Return all findings. Connects to the judge only if `online`; says whether keys are set, never shows them."""
     return [
         *_machine(),
         *_packages(),
@@ -87,7 +87,7 @@ def _machine() -> list[Finding]:
 
 
 def _available_gb() -> float | None:
-    """Returns the memory available without swapping, None where the system does not report it."""
+    """Return the memory available without swapping, None where the system does not report it."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 / GB for line in lines if line.startswith("MemAvailable"))
@@ -109,18 +109,14 @@ def _packages() -> list[Finding]:
 
 
 def _arrays() -> list[Finding]:
-    """Checks MLX's device, its BLAS and its speed, in a separate process, as a broken library may crash it."""
+    """Check MLX's device, its BLAS and its speed, in a separate process, as a broken library may crash it."""
     try:
         probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S)
         result: dict[str, Any] = json.loads(probe.stdout.splitlines()[-1])
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
         last = probe.stderr.strip().splitlines()[-1:] if "probe" in locals() else []
-        why = last[0] if last else str(error)
-        return [
-            Finding(
-                "arrays", "MLX device", "fail", f"MLX does not compute here: {why}", "uv sync --reinstall-package mlx"
-            )
-        ]
+        what = f"MLX does not compute here: {last[0] if last else error}"
+        return [Finding("arrays", "MLX device", "fail", what, "uv sync --reinstall-package mlx")]
     speed = f"{result['gflops']:.0f} GFLOP/s in float32"
     device = Finding("arrays", "MLX device", "ok", f"{result['device']}, {speed}")
     if "gpu" in result["device"]:

@@ -59,7 +59,7 @@ def data(
 
 
 def _line(example: Example) -> str:
-    """Returns the example as a row of a file that `--set data.path` takes."""
+    """Return the example as a row of a file that `--set data.path` takes."""
     references: dict[str, Any] = {}
     if example.references:
         one = len(example.references) == 1
@@ -69,7 +69,7 @@ def _line(example: Example) -> str:
 
 
 def _write(folder: Path, contents: dict[str, str]) -> None:
-    """Writes a file for each split. UsageError where one exists."""
+    """Write a file for each split. Raises UsageError where one exists."""
     for name in contents:
         if (path := folder / f"{name}.jsonl").exists():
             raise UsageError(f"{path} exists already", hint="--output with another directory")

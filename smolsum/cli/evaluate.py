@@ -91,8 +91,8 @@ def evaluate(
 
 
 def _finished_runs(selection: Selection, folder: Path) -> Sequence[RunPaths]:
-    """Returns the finished runs of a selection, with a warning for what is absent or unfinished. UsageError without
-    any."""
+    """Return the finished runs of a selection, with a warning for what is absent or unfinished. Raises UsageError
+    without any."""
     from smolsum.cli.grid import choose
 
     chosen = choose(selection, folder)

@@ -47,8 +47,8 @@ class Selection:
 def select(
     models: Sequence[str] | None, strategies: Sequence[str] | None, rewards: Sequence[str] | None, task: str | None
 ) -> Selection:
-    """Returns what the flags mean; the task says what `all` stands for. UsageError for an unknown task, and for `all`
-    where the task has no list."""
+    """Return what the flags mean; the task says what `all` stands for. Raises UsageError for an unknown task, and for
+    `all` where the task has no list."""
     name = task or DEFAULT_TASK
     if name not in TASKS:
         raise UsageError(f"flag --task: unknown task {name!r}", hint=nearest(name, TASKS))
@@ -61,7 +61,7 @@ def select(
 
 
 def _expand(flag: str, values: Sequence[str] | None, every: Sequence[str], task: Task) -> tuple[str | None, ...]:
-    """Returns each value once, with `all` replaced by what it stands for; UsageError where that is nothing."""
+    """Return each value once, with `all` replaced by what it stands for. Raises UsageError where that is nothing."""
     if not values:
         return (None,)
     if ALL in values and not every:
@@ -92,7 +92,7 @@ class Planned:
 
 
 def plan(selection: Selection, *, sets: Sequence[str], **layers: Any) -> list[Planned]:
-    """Returns every run of the selection, a model's length-only parent before the runs that begin with it. `layers` are
+    """Return every run of the selection, a model's length-only parent before the runs that begin with it. `layers` are
     the other arguments of `resolve`, and errors are its; a `--set` for a stage applies to the runs that have that
     stage."""
 
@@ -126,18 +126,18 @@ def plan(selection: Selection, *, sets: Sequence[str], **layers: Any) -> list[Pl
 
 
 def _stage(text: str) -> str | None:
-    """Returns the stage that one `--set` is about, None where it is about the whole run."""
+    """Return the stage that one `--set` is about, None where it is about the whole run."""
     parts = text.partition("=")[0].strip().split(".")
     return parts[1] if parts[0] == "stages" and len(parts) > 2 else None
 
 
 def _key(config: Config) -> str:
-    """Returns a fingerprint that is equal for runs that learn the same."""
+    """Return a fingerprint that is equal for runs that learn the same."""
     return digest({name: section for name, section in asdict(config).items() if name not in PLACE_SECTIONS})
 
 
 def _found(configs: Sequence[Config]) -> list[Planned]:
-    """Finds the run of each configuration in the runs directory, which all share, or names it."""
+    """Find the run of each configuration in the runs directory, which all share, or name it."""
     runs_dir = Path(configs[0].run.dir)
     known: dict[str, RunPaths] = {}
     for run in list_runs(runs_dir):
@@ -159,24 +159,24 @@ def _found(configs: Sequence[Config]) -> list[Planned]:
 
 
 def settings_of(run: RunPaths) -> Config:
-    """The settings that a run began with. Errors as of `resolve`."""
+    """Return the settings that a run began with. Errors as of `resolve`."""
     return resolve(TASKS, config_file=run.config).config
 
 
 def is_finished(run: RunPaths) -> bool:
-    """Whether a run has recorded its end."""
+    """Return whether a run has recorded its end."""
     return status_of(run).state == "finished"
 
 
 def status_of(run: RunPaths) -> Status:
-    """Returns the recorded status, an empty one where it cannot be read."""
+    """Return the recorded status, an empty one where it cannot be read."""
     with suppress(SmolsumError):
         return read(run.status, Status)
     return Status()
 
 
 def _free_name(config: Config, runs_dir: Path, taken: set[str]) -> str:
-    """Returns `<model>-<strategy>-<reward>`, with -2, -3 … where another run has that name. A directory whose run was
+    """Return `<model>-<strategy>-<reward>`, with -2, -3 … where another run has that name. A directory whose run was
     killed before it had settings is free."""
     settings = asdict(config)
     strategy, reward = strategy_of(settings), reward_of(settings)
@@ -193,7 +193,7 @@ def _free_name(config: Config, runs_dir: Path, taken: set[str]) -> str:
 
 
 def steps_of(planned: Sequence[Planned]) -> list[dict[str, int] | None]:
-    """Returns the optimizer steps of every stage of each run; None where they depend on data that are not here."""
+    """Return the optimizer steps of every stage of each run; None where they depend on data that are not here."""
     found: list[dict[str, int] | None] = []
     prompts: dict[str, tuple[str, ...] | None] = {}
     for one in planned:
@@ -213,7 +213,7 @@ def steps_of(planned: Sequence[Planned]) -> list[dict[str, int] | None]:
 
 
 def show_plan(planned: Sequence[Planned]) -> None:
-    """Prints a line for each run with its state and steps, and their total."""
+    """Print a line for each run with its state and steps, and their total."""
     rows, left, unknown = [], 0, False
     trained: set[tuple[object, ...]] = set()
     for one, steps in zip(planned, steps_of(planned), strict=True):
@@ -239,15 +239,6 @@ def show_plan(planned: Sequence[Planned]) -> None:
     console.narrate(f"{len(planned)} runs: {counts}; {total}")
 
 
-def refuse_single(flags: Sequence[str]) -> None:
-    """UsageError for flags that apply to one run only."""
-    if flags:
-        raise UsageError(
-            f"{', '.join(flags)} {'is' if len(flags) == 1 else 'are'} for one run, and several are selected",
-            hint="give one --model, --strategy and --reward; smolsum watch shows the run under way",
-        )
-
-
 @dataclass(frozen=True)
 class Chosen:
     """The runs of a selection in its order, finished and unfinished, and the combinations that have no run."""
@@ -258,8 +249,8 @@ class Chosen:
 
 
 def choose(selection: Selection, runs_dir: Path) -> Chosen:
-    """Returns the runs of the selection in `runs_dir`. A flag that was not given selects all. More than one
-    configuration includes length alone, which the others are compared with. UsageError for an unknown model."""
+    """Return the runs of the selection in `runs_dir`. A flag that was not given selects all. More than one
+    configuration includes length alone, which the others are compared with. Raises UsageError for an unknown model."""
     models = [None if one is None else model_path(one, TASKS) for one in selection.models]
     rewards = [LENGTH_ONLY if one == "length" else one and label_of(one.split("-")) for one in selection.rewards]
     pairs = [(strategy, reward) for strategy in selection.strategies for reward in rewards]

@@ -18,10 +18,10 @@ LOCK = ".grid.lock"
 
 
 def train_grid(planned: Sequence[Planned], *, quiet: bool, remedy: str) -> None:
-    """Trains every run that is not done, in order, and prints the directory of each run that is complete.
+    """Train every run that is not done, in order, and print the directory of each run that is complete.
 
-    `remedy` is the command that continues. SmolsumError names the runs that failed, after all others were trained;
-    InterruptedRun after Ctrl-C; UsageError where another process trains a grid in the same directory.
+    `remedy` is the command that continues. Raises SmolsumError with the names of the runs that failed, once all others
+    are trained; InterruptedRun after Ctrl-C; UsageError where another process trains a grid in the same directory.
     """
     if not ranks.alone():
         raise UsageError(
@@ -65,7 +65,7 @@ def _with_hint(error: Exception) -> str:
 
 @contextmanager
 def _resumable(remedy: str) -> Iterator[None]:
-    """Gives an interruption of the block the hint that the same command continues."""
+    """Give an interruption of the block the hint that the same command continues."""
     try:
         yield
     except InterruptedRun as stopped:

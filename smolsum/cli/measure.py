@@ -80,7 +80,7 @@ class MeasureFlags:
         return DecodingSettings(self.temperature, self.seed, self.samples)
 
     def for_targets(self, task: str | None) -> TargetOptions:
-        """Returns the options of the targets."""
+        """Return the options of the targets."""
         from smolsum.evaluate.target import TargetOptions
 
         return TargetOptions(
@@ -96,8 +96,8 @@ class MeasureFlags:
 
 
 def judge_options(flags: MeasureFlags, *, quiet: bool, environ: Mapping[str, str]) -> JudgeOptions | None:
-    """Returns the judge by flag, $SMOLSUM_JUDGE_MODEL or a base URL that is set; None without a judge. UsageError for a
-    judge without a key or a URL, and for a second one without a first."""
+    """Return the judge by flag, $SMOLSUM_JUDGE_MODEL or a base URL that is set; None without a judge. Raises UsageError
+    for a judge without a key or a URL, and for a second one without a first."""
     from smolsum.llm.client import DEFAULT_JUDGE, find_endpoint
 
     default = DEFAULT_JUDGE if environ.get("OPENAI_BASE_URL") else None
@@ -157,7 +157,7 @@ def measure(
     judging: JudgeOptions | None,
     skip: bool,
 ) -> None:
-    """Evaluates all targets that `find` returns, by name, each made when its turn comes; with `skip` not those that are
+    """Evaluate all targets that `find` returns, by name, each made when its turn comes; with `skip` not those that are
     done."""
     if not math.isfinite(flags.temperature):
         raise UsageError(
@@ -190,10 +190,10 @@ def evaluate_all(
     quiet: bool,
     remedy: str,
 ) -> None:
-    """Evaluates each target and prints its folder; with `skip` not those that have all scores.
+    """Evaluate each target and print its folder; with `skip` not those that have all scores.
 
-    A failure does not stop the others, unless the judge is out of reach, which is the same for all; SmolsumError names
-    the failed ones in the end.
+    A failure does not stop the others, unless the judge is out of reach, which is the same for all. Raises SmolsumError
+    with the names of the failed ones in the end.
     """
     from smolsum.evaluate.run import evaluate
 
@@ -228,7 +228,7 @@ def evaluate_all(
 
 
 def is_done(target: Target, judging: JudgeOptions | None) -> bool:
-    """Whether the folder has all scores, and with `judging` all judgements of that judge."""
+    """Return whether the folder has all scores, and with `judging` all judgements of that judge."""
     from smolsum.evaluate.judging import judge_spec
     from smolsum.runs.record_io import has_scores, read_summary
     from smolsum.tasks import TASKS

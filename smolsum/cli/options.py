@@ -58,7 +58,7 @@ class OutputFlags:
     quiet: QuietFlag = False
 
     def apply(self) -> None:
-        """Sets up the console, and the progress bars of the Hugging Face libraries unless the user has set them.
+        """Set up the console, and the progress bars of the Hugging Face libraries unless the user has set them.
 
         Both libraries read these variables when they are imported.
         """
@@ -87,12 +87,12 @@ class Invocation:
 
 
 def runs_folder(flag: str | None) -> Path:
-    """Returns the directory of all runs: the flag, the environment, or `runs`."""
+    """Return the directory of all runs: the flag, the environment, or `runs`."""
     return Path(flag or os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Returns `function` as Typer takes it: its own flags, then the fields of each record among its parameters, then
+    """Return `function` as Typer takes it: its own flags, then the fields of each record among its parameters, then
     --debug. A parameter `invocation` is filled in."""
     own: list[inspect.Parameter] = []
     records: dict[str, Any] = {}

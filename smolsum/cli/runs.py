@@ -42,7 +42,7 @@ def runs(
 
 
 def _table(found: list[Listed], head: str) -> None:
-    """Prints the runs and evaluations of one task; `head` is the title of their names."""
+    """Print the runs and evaluations of one task; `head` is the title of their names."""
     from smolsum.runs.listing import SHOWN
 
     titles = {key: title for one in found for key, title in one.titles.items()}

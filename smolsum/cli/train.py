@@ -108,7 +108,7 @@ def train(
     if (ascii or readonly) and not watch:
         raise UsageError("--ascii and --readonly are for the view that --watch opens", hint="add --watch")
 
-    from smolsum.cli.grid import plan, refuse_single, select, show_plan
+    from smolsum.cli.grid import plan, select, show_plan
     from smolsum.config.resolve import render_with_sources, resolve
     from smolsum.tasks import TASKS
 
@@ -123,7 +123,11 @@ def train(
     }
     chosen = select(model, strategy, reward, task)
     if chosen.is_grid:
-        refuse_single([flag for flag in SINGLE_FLAGS if flag in invocation.flags])
+        if single := [flag for flag in SINGLE_FLAGS if flag in invocation.flags]:
+            raise UsageError(
+                f"{', '.join(single)} {'is' if len(single) == 1 else 'are'} for one run, and several are selected",
+                hint="give one --model, --strategy and --reward; smolsum watch shows the run under way",
+            )
         planned = plan(chosen, **layers)
         _check_ahead([one.config for one in planned], warn=dry_run)
         if dry_run:
@@ -150,7 +154,7 @@ def train(
 
 
 def _train(config: Config, resume: str | None, place: Mapping[str, str | None], *, quiet: bool) -> None:
-    """Trains one run, or continues `resume` with its own settings except those of `place`, and prints its directory."""
+    """Train one run, or continue `resume` with its own settings except those of `place`, and print its directory."""
     from smolsum.train.progress import Progress
 
     made: list[Path] = []
@@ -170,8 +174,8 @@ def _train(config: Config, resume: str | None, place: Mapping[str, str | None], 
 
 
 def _check_ahead(configs: Sequence[Config], *, warn: bool) -> None:
-    """UsageError for a mirror's URL that cannot work, without connecting. With `warn` also prints the tasks' warnings,
-    each once; a run prints them itself."""
+    """Raise UsageError for a mirror's URL that cannot work, without connecting. With `warn`, also print the tasks'
+    warnings, each once; a run prints them itself."""
     for url in {config.run.mirror for config in configs if config.run.mirror}:
         from smolsum.runs.mirror.store import check_mirror
 
@@ -184,7 +188,7 @@ def _check_ahead(configs: Sequence[Config], *, warn: bool) -> None:
 
 
 def _forecast(config: Config) -> tuple[dict[str, int], dict[str, float] | None]:
-    """Returns the optimizer steps of each stage, and the memory of the run in GB by part, None for a model that is not
+    """Return the optimizer steps of each stage, and the memory of the run in GB by part, None for a model that is not
     on this machine."""
     from smolsum.config.schedule import needs_data, planned_steps
     from smolsum.tasks import TASKS
@@ -206,7 +210,7 @@ def _show_forecast(config: Config, steps: dict[str, int], memory: dict[str, floa
 
 
 def _resumed_settings(run: str, runs_dir: str, flags: Mapping[str, str | None]) -> Config:
-    """Returns the settings that a run began with, except those of `flags` that are given. `run` is a path, or a name in
+    """Return the settings that a run began with, except those of `flags` that are given. `run` is a path, or a name in
     `runs_dir`."""
     from smolsum.config.resolve import resolve
     from smolsum.runs.paths import open_run
@@ -217,8 +221,8 @@ def _resumed_settings(run: str, runs_dir: str, flags: Mapping[str, str | None]) 
 
 
 def _fetched(url: str, runs_dir: str, mirror: str | None, note: Callable[[str], None]) -> tuple[str, str]:
-    """Copies a run from its mirror. Returns the path of the copy and the mirror from now on: the same, unless `mirror`
-    is given."""
+    """Copy a run from its mirror. Returns the path of the copy and the mirror from now on: the same, unless `mirror` is
+    given."""
     from smolsum.runs.mirror.store import fetch_run
 
     if "MLX_RANK" in os.environ:
@@ -230,7 +234,7 @@ def _fetched(url: str, runs_dir: str, mirror: str | None, note: Callable[[str], 
 
 
 def _train_and_watch(arguments: Sequence[str], runs_dir: Path, *, ascii: bool, readonly: bool) -> int:
-    """Starts the training in a separate process and opens the view on it; prints the run's directory after the view.
+    """Start the training in a separate process and open the view on it; print the run's directory after the view.
     Returns the training's exit code, 0 while it continues."""
     from smolsum.cli.watch import able_to_draw, show
     from smolsum.watch.launch import launch
@@ -249,7 +253,7 @@ def _train_and_watch(arguments: Sequence[str], runs_dir: Path, *, ascii: bool, r
 
 
 def _folder_of(resume: str | None, runs_dir: str) -> Path:
-    """Returns the directory of all runs, which is the parent of the run to resume."""
+    """Return the directory of all runs, which is the parent of the run to resume."""
     from smolsum.runs.paths import open_run
 
     local = resume and "://" not in resume

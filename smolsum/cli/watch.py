@@ -76,12 +76,13 @@ def watch(
 
 
 def able_to_draw() -> bool:
-    """Whether the view can be opened: stdin and stderr, where it is drawn, are a terminal that can move its cursor."""
+    """Return whether the view can be opened: stdin and stderr, where it is drawn, are a terminal that can move its
+    cursor."""
     return sys.stdin.isatty() and sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "")
 
 
 def print_page(paths: RunPaths, second: RunPaths | None, *, ascii: bool) -> None:
-    """Prints the page to stdout, in the size of the terminal or of $COLUMNS and $LINES."""
+    """Print the page to stdout, in the size of the terminal or of $COLUMNS and $LINES."""
     from smolsum.runs.reader import read_run
     from smolsum.watch.layout import plain_page
     from smolsum.watch.snapshot import ViewOptions
@@ -95,7 +96,7 @@ def print_page(paths: RunPaths, second: RunPaths | None, *, ascii: bool) -> None
 
 
 def show(paths: RunPaths, second: RunPaths | None, *, ascii: bool, readonly: bool) -> None:
-    """Opens the view until the user leaves it, then prints the run's state; exits with 1 if the view failed."""
+    """Open the view until the user leaves it, then print the run's state; exit with 1 if the view failed."""
     gc.disable()  # speeds up the first page, whose loading makes no garbage
     from datetime import UTC, datetime
 
@@ -126,13 +127,13 @@ def show(paths: RunPaths, second: RunPaths | None, *, ascii: bool, readonly: boo
 
 
 def _ask_the_terminal_for_its_size() -> None:
-    """Removes variables that Textual would trust over the real size of the terminal."""
+    """Remove variables that Textual would trust over the real size of the terminal."""
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
 
 
 def _newest(folder: Path, *, ask: bool) -> RunPaths | None:
-    """Returns the newest run. With `ask`, a run being trained comes first; the user picks one of several or none."""
+    """Return the newest run. With `ask`, a run being trained comes first; the user picks one of several or none."""
     from smolsum.runs.paths import list_runs
 
     found = list_runs(folder)

@@ -72,21 +72,21 @@ class Judge:
 
 
 async def prompt_of(criterion: Criterion, texts: Mapping[Seen, str]) -> str:
-    """The prompt that the judge would get."""
+    """Return the prompt that the judge would get."""
     model = _Model(None)
     await _metric(criterion, model).a_measure(_case(texts), _show_indicator=False)
     return model.prompt
 
 
 async def fingerprint(criterion: Criterion) -> str:
-    """XXH3-128 hex of the criterion's prompt, DeepEval's part included, and its threshold: what makes two scores of it
-    comparable."""
+    """Return the XXH3-128 hex of the criterion's prompt, DeepEval's part included, and its threshold: what makes two
+    scores of it comparable."""
     prompt = await prompt_of(criterion, {seen: f"<{seen}>" for seen in PARAMS})
     return str(xxhash.xxh3_128_hexdigest(f"{criterion.name}\n{criterion.threshold}\n{prompt}".encode()))
 
 
 def prices(model: str) -> tuple[float, float] | None:
-    """US dollars for a token of input and of output, as DeepEval lists them; None for an unlisted model."""
+    """Return the US dollars for a token of input and of output, as DeepEval lists them; None for an unlisted model."""
     listed = OPENAI_MODELS_DATA.get(model)
     return None if listed is None or not listed.input_price else (listed.input_price, listed.output_price or 0.0)
 
@@ -104,7 +104,7 @@ class _Model(DeepEvalBaseLLM):  # type: ignore[misc]
         """Nothing to load."""
 
     def get_model_name(self) -> str:
-        """The judge's name."""
+        """Return the judge's name."""
         return str(self.name)
 
     def generate(self, prompt: str, schema: Any = None) -> Any:
@@ -112,7 +112,7 @@ class _Model(DeepEvalBaseLLM):  # type: ignore[misc]
         raise NotImplementedError
 
     async def a_generate(self, prompt: str, schema: Any = None) -> Any:
-        """The answer as DeepEval's object."""
+        """Return the answer as DeepEval's object."""
         self.prompt = prompt
         if self.client is None:
             return schema(score=0, reason="")
@@ -123,12 +123,12 @@ class _Model(DeepEvalBaseLLM):  # type: ignore[misc]
 
 @cache
 def _json_schema(schema: Any) -> Any:
-    """The JSON schema of one of DeepEval's classes."""
+    """Return the JSON schema of one of DeepEval's classes."""
     return schema.model_json_schema()
 
 
 def _check(score: Any) -> float:
-    """A valid score; a fraction of 1 is on another scale, as G-Eval asks for whole numbers."""
+    """Return a valid score; a fraction of 1 is on another scale, as G-Eval asks for whole numbers."""
     if isinstance(score, str):
         try:
             score = float(score)

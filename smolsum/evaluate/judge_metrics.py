@@ -14,7 +14,7 @@ from smolsum.types import COMPOSITE, PASS_RATE, PASSED, Criterion
 
 
 def judged_columns(criteria: Sequence[Criterion], rounds: int, judgements: Iterable[Judgement]) -> dict[str, Any]:
-    """Returns one example's columns: each criterion's mean over its rounds, their sum as `composite`, the share of
+    """Return one example's columns: each criterion's mean over its rounds, their sum as `composite`, the share of
     rounds in which all criteria reach their thresholds as `pass_rate`, whether that is most of them as `passed`, and
     every score in `rounds`.
 
@@ -46,7 +46,7 @@ def judged_columns(criteria: Sequence[Criterion], rounds: int, judgements: Itera
 
 
 def judged_summary(criteria: Sequence[Criterion], rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """Returns the mean over the examples of every judged column, and its standard error as `<column>/se`; None with no
+    """Return the mean over the examples of every judged column, and its standard error as `<column>/se`; None with no
     value, or for a standard error with only one."""
     summary: dict[str, float | None] = {}
     for name in (*(c.name for c in criteria), COMPOSITE, PASS_RATE):
@@ -57,7 +57,7 @@ def judged_summary(criteria: Sequence[Criterion], rows: Sequence[Mapping[str, An
 
 
 def judge_noise(rounds: Sequence[Sequence[float | None]]) -> dict[str, float | int | None]:
-    """Returns the spread of a metric between rounds, `rounds` holding one list of scores an example.
+    """Return the spread of a metric between rounds, `rounds` holding one list of scores an example.
 
     `round_sd` is the standard deviation of a score within its example; `icc` is ICC(1,1), the share of all variance
     that is between examples, and `icc_mean` is ICC(1,k), that of the mean of the k rounds (Shrout and Fleiss, 1979;
@@ -82,7 +82,7 @@ def judge_noise(rounds: Sequence[Sequence[float | None]]) -> dict[str, float | i
 
 
 def agreement(first: Mapping[str, float | None], second: Mapping[str, float | None]) -> dict[str, float | int | None]:
-    """Returns how two judges' scores of the same examples, by id, agree: Pearson's and Spearman's correlation, the mean
+    """Return how two judges' scores of the same examples, by id, agree: Pearson's and Spearman's correlation, the mean
     difference second - first and its standard deviation. Examples that one of them lacks are left out; None with too
     few examples, and for a correlation without variance."""
     pairs = [

@@ -48,7 +48,7 @@ class Item:
     references: tuple[str, ...]
 
     def texts(self, sees: Sequence[Seen]) -> dict[Seen, str]:
-        """The texts that a criterion is shown; several references stand below each other."""
+        """Return the texts that a criterion is shown; several references stand below each other."""
         every: dict[Seen, str] = {
             "source": self.source,
             "completion": self.completion,
@@ -127,7 +127,7 @@ class JudgeSpec:
         return f"{self.judge}, {self.rounds} {'round' if self.rounds == 1 else 'rounds'}, prompts {digest[:8]}"
 
     def questions(self, items: Sequence[Item], criteria: Sequence[Criterion]) -> list[JudgeQuestion]:
-        """All questions, a whole round before the next, so that a part of them is of use too."""
+        """Return all questions, a whole round before the next, so that a part of them is of use too."""
         questions = []
         for number in range(1, self.rounds + 1):
             for item in items:
@@ -139,7 +139,7 @@ class JudgeSpec:
 
 
 def judge_spec(endpoint: Endpoint, rounds: int, criteria: Sequence[Criterion]) -> JudgeSpec:
-    """The specification of a judge at an endpoint."""
+    """Return the specification of a judge at an endpoint."""
     from smolsum.evaluate import geval
 
     async def prompts() -> dict[str, str]:
@@ -152,8 +152,8 @@ class Ledger:
     """The judgements of one evaluation by one judge: the known ones, and the file and cache for new ones."""
 
     def __init__(self, folder: Path, judge: str, remedy: str, *, fresh: bool = False) -> None:
-        """Reads the judgements by a judge, known as `JudgeSpec.judge`; `fresh` ignores what other evaluations paid for.
-        SmolsumError for a damaged file."""
+        """Read the judgements by a judge, known as `JudgeSpec.judge`; `fresh` ignores what other evaluations paid for.
+        Raises SmolsumError for a damaged file."""
         self._path, self._remedy, self._stack = folder / JUDGEMENTS, remedy, ExitStack()
         self.usage = {"calls": 0, "input_tokens": 0, "output_tokens": 0}
         """of all lines"""
@@ -174,16 +174,16 @@ class Ledger:
         self._stack.close()
 
     def last(self, question: JudgeQuestion) -> Judgement | None:
-        """The question's last judgement in this evaluation, which may be a failure."""
+        """Return the question's last judgement in this evaluation, which may be a failure."""
         return self._known.get(question.key + question.id)
 
     def find(self, question: JudgeQuestion) -> Judgement | None:
-        """The question's score: from this evaluation, or for the same content from elsewhere."""
+        """Return the question's score: from this evaluation, or for the same content from elsewhere."""
         last = self.last(question)
         return last if last and last.score is not None else self._cache.get(question.key)
 
     def failed(self, question: JudgeQuestion) -> bool:
-        """Whether the question failed before, and the judge did score others."""
+        """Return whether the question failed before, while the judge scored others."""
         last = self.last(question)
         return last is not None and last.score is None and any(j.score is not None for j in self._known.values())
 
@@ -231,7 +231,7 @@ class Judged:
     """calls and tokens of all times that it was asked, dollars with known prices, scores from the cache"""
 
     def columns(self, criteria: Sequence[Criterion]) -> dict[str, dict[str, Any]]:
-        """The judged columns of each example, as in a scores file."""
+        """Return the judged columns of each example, as in a scores file."""
         return {key: judged_columns(criteria, self.spec.rounds, found) for key, found in self.judgements.items()}
 
 
@@ -246,7 +246,7 @@ class JudgeResult:
 
 def judge(job: JudgeJob, options: JudgeOptions | None) -> JudgeResult:
     """Ask the judge and the second judge; without options, or without any score, take what a judge said before in this
-    folder. UnreachableError and UsageError if the endpoint does not answer or refuses the key."""
+    folder. Raises UnreachableError and UsageError if the endpoint does not answer or refuses the key."""
     if options is None:
         return _recall_last(job)
     judged, failure = ask_judge(job, options.endpoint, options)
@@ -271,8 +271,8 @@ def judge(job: JudgeJob, options: JudgeOptions | None) -> JudgeResult:
 def ask_judge(job: JudgeJob, endpoint: Endpoint, options: JudgeOptions) -> tuple[Judged, SmolsumError | None]:
     """Ask for every unknown judgement, once the user has approved the cost.
 
-    Returns all judgements, and the error if the endpoint failed for good on the way. UnreachableError and UsageError if
-    it does not answer at all, or refuses the key.
+    Returns all judgements, and the error if the endpoint failed for good on the way. Raises UnreachableError and
+    UsageError if it does not answer at all, or refuses the key.
     """
     if not job.quiet:
         console.narrate(f"judge {endpoint.model}: starting")  # DeepEval takes seconds to import
@@ -304,7 +304,7 @@ def ask_judge(job: JudgeJob, endpoint: Endpoint, options: JudgeOptions) -> tuple
 async def _estimate(
     todo: Sequence[JudgeQuestion], criteria: Sequence[Criterion], endpoint: Endpoint, prices: tuple[float, float] | None
 ) -> tuple[Estimate, list[str]]:
-    """The cost of the questions, and the models that the endpoint lists; a check that it answers and takes the key."""
+    """Return the cost of the questions, and the models that the endpoint lists, once it has taken the key."""
     from smolsum.evaluate import geval
 
     async with ChatClient(endpoint, connections=1) as client:
@@ -372,7 +372,7 @@ def _dollars(input_tokens: int, output_tokens: int, prices: tuple[float, float] 
 
 
 def _recall(job: JudgeJob, spec: JudgeSpec, ledger: Ledger) -> Judged:
-    """The known judgements; asks nothing."""
+    """Return the known judgements; ask nothing."""
     judgements: dict[str, list[Judgement]] = {}
     for q in spec.questions(job.items, job.criteria):
         unknown = Judgement(q.id, q.round, q.metric, spec.judge, q.key, None, error="not asked yet")
@@ -384,7 +384,7 @@ def _recall(job: JudgeJob, spec: JudgeSpec, ledger: Ledger) -> Judged:
 
 
 def _recall_last(job: JudgeJob) -> JudgeResult:
-    """The judge of an earlier evaluation in this folder."""
+    """Return the judge of an earlier evaluation in this folder."""
     then = _facts_before(job)
     judged = _recall_judge(job, then)
     if judged is None:
@@ -396,13 +396,13 @@ def _recall_last(job: JudgeJob) -> JudgeResult:
 
 
 def _recall_second(job: JudgeJob, judged: Judged) -> dict[str, Any]:
-    """The facts of the second judge of an earlier evaluation in this folder."""
+    """Return the facts of the second judge of an earlier evaluation in this folder."""
     second = _recall_judge(job, _facts_before(job).get("second") or {})
     return {} if second is None or second.spec.model == judged.spec.model else _second_facts(job, judged, second)
 
 
 def _recall_judge(job: JudgeJob, facts: Mapping[str, Any]) -> Judged | None:
-    """A judge's known judgements, by what a summary says of it; None if it was asked by other criteria."""
+    """Return a judge's known judgements, by what a summary says of it; None if it was asked by other criteria."""
     if set(facts.get("prompts", ())) != {c.name for c in job.criteria}:
         return None
     spec = JudgeSpec(facts["model"], facts["rounds"], facts["prompts"], facts.get("endpoint", ""))
@@ -419,7 +419,7 @@ def _facts_before(job: JudgeJob) -> dict[str, Any]:
 
 
 def judge_facts(criteria: Sequence[Criterion], judged: Judged) -> dict[str, Any]:
-    """Returns what a summary says of a judge: its specification, usage, missing judgements, and noise."""
+    """Return what a summary says of a judge: its specification, usage, missing judgements, and noise."""
     spec, columns = judged.spec, judged.columns(criteria)
     return {
         "model": spec.model,
@@ -444,7 +444,7 @@ def _second_facts(job: JudgeJob, judged: Judged, other: Judged) -> dict[str, Any
 def judges_agreement(
     criteria: Sequence[Criterion], first: Judged, second: Judged
 ) -> dict[str, dict[str, float | int | None]]:
-    """Returns `agreement` for each metric and the composite, over the examples' means."""
+    """Return `agreement` for each metric and the composite, over the examples' means."""
     a, b = first.columns(criteria), second.columns(criteria)
     return {
         name: agreement({key: row[name] for key, row in a.items()}, {key: row[name] for key, row in b.items()})

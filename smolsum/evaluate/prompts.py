@@ -13,8 +13,8 @@ from smolsum.types import Prompt
 
 
 def encode_prompts(policy: Policy, task: Task, split: Split, config: Config) -> tuple[tuple[Prompt, ...], int]:
-    """The split's prompts in file order, and the number of those dropped for their length. UsageError if one is over
-    `max_input_tokens` and may not be dropped, or if none is left."""
+    """Return the split's prompts in file order, and the number of those dropped for their length. Raises UsageError if
+    one is over `max_input_tokens` and may not be dropped, or if none is left."""
     every, limit = [], config.data.max_input_tokens
     for example in split.examples:
         messages = task.prompts.messages(example, config)
@@ -36,7 +36,7 @@ def encode_prompts(policy: Policy, task: Task, split: Split, config: Config) -> 
 
 
 def meteor_matching(task: Task, config: Config, warn: Callable[[str], None]) -> str:
-    """How METEOR matches words on this machine, with a warning if WordNet is missing; empty for a task without
+    """Return how METEOR matches words on this machine, with a warning if WordNet is missing; empty for a task without
     METEOR."""
     if "meteor" not in task.rewards.signals:
         return ""
@@ -47,6 +47,6 @@ def meteor_matching(task: Task, config: Config, warn: Callable[[str], None]) -> 
 
 
 def split_fingerprints(split: Split, prompts: Sequence[Prompt]) -> dict[str, str]:
-    """The split's name, and the fingerprints of its content and of its encoded prompts."""
+    """Return the split's name, and the fingerprints of its content and of its encoded prompts."""
     tokens = digest([prompt.token_ids for prompt in prompts])
     return {"split": split.name, "fingerprint": split.fingerprint, "prompts": tokens}

@@ -172,7 +172,7 @@ def evaluate(
 
 
 def _prepare(target: Target, split: str, decoding: DecodingSettings, remedy: str) -> tuple[EvaluationJob, Completer]:
-    """The evaluation of a target, and the function that completes its prompts, which loads the weights."""
+    """Return the evaluation of a target, and the function that completes its prompts, which loads the weights."""
     config, task = target.config, TASKS[target.config.task.name]
     chosen, others = _splits(config, task, split)
     tokenizing = target.load(shapes_only=True)
@@ -205,7 +205,7 @@ def _prepare(target: Target, split: str, decoding: DecodingSettings, remedy: str
 
 
 def _splits(config: Config, task: Task, split: str) -> tuple[Split, list[Split]]:
-    """The split, and the others if the task needs them and the data has them."""
+    """Return the split, and the others if the task needs them and the data has them."""
     chosen, others = task.prompts.load(config, split), []
     for name in SPLITS:
         if name != split and task.evaluation.needs_all_splits:
@@ -215,7 +215,7 @@ def _splits(config: Config, task: Task, split: str) -> tuple[Split, list[Split]]
 
 
 def _means(task: Task, decoding: DecodingSettings) -> str:
-    """How completions were drawn, and what the means are over."""
+    """Return how completions were drawn, and what the means are over."""
     if decoding.samples == 1:
         return decoding.name
     if task.evaluation.aggregate_samples:

@@ -56,7 +56,7 @@ class ApiModel:
 
 
 def greedy(policy: Policy, prompts: Sequence[Prompt], config: Config, *, version: int) -> list[RolloutGroup]:
-    """One greedy completion for each prompt, in the prompts' order."""
+    """Return one greedy completion for each prompt, in the prompts' order."""
     groups = {g.prompt.id: g for batch in complete(policy, prompts, config, version=version) for g in batch}
     return [groups[prompt.id] for prompt in prompts]
 
@@ -64,7 +64,7 @@ def greedy(policy: Policy, prompts: Sequence[Prompt], config: Config, *, version
 def complete(
     policy: Policy, prompts: Sequence[Prompt], config: Config, *, version: int, decoding: DecodingSettings = GREEDY
 ) -> Iterator[list[RolloutGroup]]:
-    """Yields the prompts with their completions, in the batches of `in_batches`."""
+    """Yield the prompts with their completions, in the batches of `in_batches`."""
     for chosen in in_batches(prompts, config, decoding.samples):
         seeds = [completion_seeds(decoding, prompt) for prompt in chosen]
         limit = config.sampling.max_new_tokens
@@ -72,7 +72,7 @@ def complete(
 
 
 def in_batches(prompts: Sequence[Prompt], config: Config, samples: int = 1) -> Iterator[Sequence[Prompt]]:
-    """Yields prompts for `train.eval_batch` completions at a time, the longest first, so that memory peaks early."""
+    """Yield prompts for `train.eval_batch` completions at a time, the longest first, so that memory peaks early."""
     order = sorted(prompts, key=lambda prompt: -len(prompt.token_ids))
     size = max(1, config.train.eval_batch // samples)
     for start in range(0, len(order), size):
@@ -80,8 +80,8 @@ def in_batches(prompts: Sequence[Prompt], config: Config, samples: int = 1) -> I
 
 
 def completion_seeds(decoding: DecodingSettings, prompt: Prompt) -> list[int]:
-    """The seeds of a prompt's completions, which follow from the seed of `decoding` and the prompt's id alone: the rest
-    of the batch changes none, the number of samples not the first. Zeros at temperature 0."""
+    """Return the seeds of a prompt's completions, which follow from the seed of `decoding` and the prompt's id alone,
+    whatever else is in the batch; more samples keep the first. Zeros at temperature 0."""
     if not decoding.temperature:
         return [0] * decoding.samples
     more = [rollout_seed(decoding.seed, "evaluation", prompt.id, n) for n in range(1, decoding.samples)]

@@ -69,7 +69,7 @@ def write_scores(
 
 
 def same_completions(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two origins make the same completions, perhaps measured in other ways."""
+    """Return whether two origins make the same completions, perhaps measured in other ways."""
     return {**one, TASK: None} == {**other, TASK: None}
 
 
@@ -82,10 +82,10 @@ def obtain(
     report: Callable[[int], None] = lambda done: None,
     samples: int = 1,
 ) -> list[RolloutGroup]:
-    """Returns `samples` completions for each prompt, in the prompts' order: from the folder, or else from `completer`,
+    """Return `samples` completions for each prompt, in the prompts' order: from the folder, or else from `completer`,
     which is only called if one is missing; new ones are saved as they come.
 
-    `report` is called with the number of completed prompts. UsageError if the folder's are of another `origin`.
+    `report` is called with the number of completed prompts. Raises UsageError if the folder's are of another `origin`.
     """
     check_origin(folder, origin, remedy)
     found = _read(folder, prompts, samples)
@@ -142,7 +142,7 @@ def share_completions(folder: Path, made_from: Mapping[str, Any], weights: str, 
 
 
 def _flat(origin: Any) -> dict[str, Any]:
-    """An origin with dotted keys: `task.target_tokens`."""
+    """Return an origin with dotted keys: `task.target_tokens`."""
     flat = dict[str, Any]()
     for key, value in (origin if isinstance(origin, dict) else {"": origin}).items():
         flat |= {f"{key}.{name}": part for name, part in value.items()} if isinstance(value, dict) else {key: value}
@@ -163,7 +163,7 @@ def _generation(prompt: Prompt, sample: int, rollout: Rollout) -> Generation:
 
 
 def _read(folder: Path, prompts: Sequence[Prompt], samples: int) -> dict[str, RolloutGroup]:
-    """The saved completions by id, without log-probs, of prompts that have all of theirs."""
+    """Return the saved completions by id, without log-probs, of prompts that have all of theirs."""
     saved: dict[str, dict[int, Rollout]] = {}
     hint = "remove that line; only its example is completed again"
     for row in read_lines(folder / GENERATIONS, Generation, hint=hint):

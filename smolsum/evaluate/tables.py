@@ -18,7 +18,7 @@ Metrics = Mapping[str, float | None]
 
 
 def describe_task(task: Task, metrics: Metrics) -> dict[str, Any]:
-    """Returns the part of a summary that explains the task: the column that configurations are compared by, the judge's
+    """Return the part of a summary that explains the task: the column that configurations are compared by, the judge's
     criteria, headlines and tables with their titles and shown values, the metrics to watch in training, the meaning of
     each error, and the task's own signals."""
     panels = [{"title": panel.title, "headlines": _shown(panel.metrics, metrics)} for panel in task.evaluation.tables]
@@ -43,7 +43,7 @@ def _shown(shown: Sequence[Metric], metrics: Metrics) -> list[dict[str, str]]:
 
 
 def error_shares(kinds: Sequence[ErrorKind], rows: Sequence[MetricRow]) -> dict[str, float | None]:
-    """Returns `errors/<name>` for each kind: the share of rows that have it among those with a known answer; None
+    """Return `errors/<name>` for each kind: the share of rows that have it among those with a known answer; None
     without any."""
     shares: dict[str, float | None] = {}
     for kind in kinds:
@@ -53,8 +53,8 @@ def error_shares(kinds: Sequence[ErrorKind], rows: Sequence[MetricRow]) -> dict[
 
 
 def headline_table(headlines: Sequence[Metric], results: Mapping[str, Metrics]) -> tuple[list[str], list[list[str]]]:
-    """Column titles, and a row for the model at the start and after each stage; metrics without any value are left
-    out."""
+    """Return column titles, and a row for the model at the start and after each stage; metrics without any value are
+    left out."""
     known = [name for metrics in results.values() for name, value in metrics.items() if value is not None]
     shown = [h for h in headlines if h.name in known]
     rows = []
@@ -65,7 +65,7 @@ def headline_table(headlines: Sequence[Metric], results: Mapping[str, Metrics]) 
 
 
 def missing_warnings(task: Task, results: Mapping[str, Metrics], examples: int, run: RunPaths) -> Iterator[str]:
-    """Yields a warning for each label whose means are not over all examples; the last also names the command that asks
+    """Yield a warning for each label whose means are not over all examples; the last also names the command that asks
     again."""
     for label, metrics in results.items():
         if lacks := task.evaluation.lacks(metrics, examples):

@@ -36,7 +36,8 @@ class Target:
     """why this checkpoint, in a sentence, if the user did not name it"""
 
     def load(self, *, shapes_only: bool = False) -> Policy:
-        """The policy; with `shapes_only` its tokenizer, and arrays without values. Errors as of `load_policy`."""
+        """Return the policy; with `shapes_only` its tokenizer, and arrays without values. Errors as of
+        `load_policy`."""
         model, trained = self.config.model, self.checkpoint
         adapter = self.config.lora if model.adapter == "lora" else None
         whole = trained is not None and adapter is None
@@ -52,8 +53,8 @@ class Target:
         return policy
 
     def identity(self, policy: Policy) -> dict[str, Any]:
-        """The summary's `model`: its path, and the fingerprint of its weights or, in a run, the step; for an API its
-        name and address."""
+        """Return the summary's `model`: its path, and the fingerprint of its weights or, in a run, the step; for an API
+        its name and address."""
         if self.api is not None:
             endpoint = self.api.endpoint
             return {"path": endpoint.model, "dtype": "", "weights": f"{BEHIND}{endpoint.address}"}
@@ -80,8 +81,8 @@ class TargetOptions:
 
 
 def find_target(reference: str, options: TargetOptions, *, best: bool = False) -> Target:
-    """The target that `reference` names: a run (its last checkpoint, or the `best` by validation), the path of a
-    checkpoint, or a model as for `smolsum train --model`. UsageError for any other reference."""
+    """Return the target that `reference` names: a run (its last checkpoint, or the `best` by validation), the path of a
+    checkpoint, or a model as for `smolsum train --model`. Raises UsageError for any other reference."""
     split, decoding, name = options.split, options.decoding, options.name
     run, checkpoint = _find_checkpoint(reference, options.runs_dir)
     if best and run is None:
@@ -111,8 +112,8 @@ def find_target(reference: str, options: TargetOptions, *, best: bool = False) -
 def baseline_targets(
     model: str | None, options: TargetOptions, *, variants: Sequence[str], apis: Sequence[ApiModel] = ()
 ) -> list[Target]:
-    """An untrained model, or the `apis`, once for each prompt variant (default: the task's own). UsageError for a
-    variant that the task does not know, and for one name for several."""
+    """Return an untrained model, or the `apis`, once for each prompt variant (default: the task's own). Raises
+    UsageError for a variant that the task does not know, and for one name for several."""
     config = _settings(options, model, options.config_file)
     task = TASKS[config.task.name]
     chosen = list(dict.fromkeys(variants or task.prompts.baselines))
@@ -134,7 +135,7 @@ def baseline_targets(
 
 
 def _folder(parent: Path, name: str) -> Path:
-    """The folder of this name. UsageError for a bad name, and for the folder of a run."""
+    """Return the folder of this name. Raises UsageError for a bad name, and for the folder of a run."""
     check_value("--name", RunName, name, "flag")
     if RunPaths(parent / name).config.exists():
         raise UsageError(f"{parent / name} is a run, and not a folder for results", hint="--name with another name")
@@ -142,13 +143,13 @@ def _folder(parent: Path, name: str) -> Path:
 
 
 def _prompt(variant: str) -> str:
-    """A prompt variant in a folder's name: itself, or the beginning of a text and a fingerprint."""
+    """Return a prompt variant in a folder's name: itself, or the beginning of a text and a fingerprint."""
     name = plain(variant)
     return name if name == variant else f"{name[:40].rstrip('._-')}-{digest(variant)[:8]}"
 
 
 def _of(config: Config) -> str:
-    """The task in a folder's name, unless it is the default one."""
+    """Return the task in a folder's name, unless it is the default one."""
     return "" if config.task.name == DEFAULT_TASK else f"{config.task.name}-"
 
 
@@ -166,8 +167,8 @@ def _find_checkpoint(reference: str, runs_dir: Path) -> tuple[RunPaths, Checkpoi
 
 
 def _best(run: RunPaths, config: Config, reference: str) -> tuple[Checkpoint, str]:
-    """The run's checkpoint with the best validation, and a sentence about it. UsageError without one, and for a damaged
-    one."""
+    """Return the run's checkpoint with the best validation, and a sentence about it. Raises UsageError without one, and
+    for a damaged one."""
     best = best_of(checkpoints.list_checkpoints(run), config.stages)
     if best is None:
         raise _no_best(reference)
@@ -189,7 +190,7 @@ def _no_best(reference: str) -> UsageError:
 
 
 def _whole(found: Sequence[Checkpoint], where: Path) -> Checkpoint:
-    """The last checkpoint, once its checksums are verified."""
+    """Return the last checkpoint, once its checksums are verified."""
     if not found:
         raise UsageError(f"{where} has no checkpoint yet", hint="train it to its first checkpoint")
     if problems := checkpoints.verify(found[-1].path):
@@ -200,7 +201,7 @@ def _whole(found: Sequence[Checkpoint], where: Path) -> Checkpoint:
 
 
 def _model(reference: str, runs_dir: Path) -> str:
-    """The reference as a model. UsageError for a path that does not exist."""
+    """Return the reference as a model. Raises UsageError for a path that does not exist."""
     path = Path(os.path.expanduser(reference))
     inside = path.parent not in (Path(), Path("/")) and path.parent.is_dir()
     if not path.exists() and (inside or path.is_absolute() or path.parts[:1] == (runs_dir.name,)):
@@ -209,7 +210,7 @@ def _model(reference: str, runs_dir: Path) -> str:
 
 
 def _settings(options: TargetOptions, model: str | None, config_file: Path | None) -> Config:
-    """The settings, with the workers of this evaluation: those that trained a run may be gone."""
+    """Return the settings, with the workers of this evaluation: those that trained a run may be gone."""
     flags = {"run.dir": str(options.runs_dir), "workers.urls": options.workers, "task.name": options.task}
     try:
         return resolve(TASKS, model=model, config_file=config_file, sets=options.sets, flags=flags).config
@@ -220,7 +221,7 @@ def _settings(options: TargetOptions, model: str | None, config_file: Path | Non
 
 
 def _evaluation(run: RunPaths, step: int, split: str, decoding: DecodingSettings) -> tuple[Path, str]:
-    """The folder and label of the training's evaluation of the step, or new ones."""
+    """Return the folder and label of the training's evaluation of the step, or new ones."""
     if decoding == GREEDY:
         for folder in sorted(run.evaluations.glob(f"*-{split}")):
             if has_scores(folder):

@@ -119,10 +119,10 @@ class BatchClient:
         self._down_since: float | None = None
 
     def ask(self, calls: Sequence[Call]) -> list[Any | None]:
-        """The answers in order; None, which is missing and never some other answer, for a question that failed for
-        good: refused, or without a usable answer as often as the retry policy allows.
+        """Return the answers in order; None, which is missing and never some other answer, for a question that failed
+        for good: refused, or without a usable answer as often as the retry policy allows.
 
-        If nothing answers, this waits, then raises UnreachableError. UsageError and SmolsumError if the endpoint
+        If nothing answers, this waits, then raises UnreachableError. Raises UsageError and SmolsumError if the endpoint
         refuses every question.
         """
         keyed = {self._key(call): call for call in calls}
@@ -149,7 +149,7 @@ class BatchClient:
         return content_key(self.endpoint.name, call.system, call.prompt)
 
     def _is_open(self, key: str) -> bool:
-        """Whether the question has no answer yet and did not fail just now."""
+        """Return whether the question has no answer yet and did not fail just now."""
         failed_at = self._failed_at.get(key)
         return key not in self._answers and (failed_at is None or time.monotonic() - failed_at > FAILED_FOR_S)
 

@@ -20,7 +20,7 @@ A = TypeVar("A")
 
 
 def content_key(*parts: Any) -> str:
-    """XXH3-128 hex of a question: the model, the prompt, and whatever else makes it another question."""
+    """Return the XXH3-128 hex of a question: the model, the prompt, and whatever else makes it another question."""
     content = json.dumps(parts, ensure_ascii=False)
     return str(xxhash.xxh3_128_hexdigest(content.encode("utf-8", "surrogatepass")))
 
@@ -67,11 +67,11 @@ class AnswerCache(Generic[A]):
         return any(answer is not None for answer in self._known.values())
 
     def get(self, key: str) -> A | None:
-        """The answer, or None if it is not known yet."""
+        """Return the answer, or None if it is not known yet."""
         return self._known.get(key)
 
     def add(self, key: str, answer: A) -> None:
-        """Store an answer. SmolsumError for a full disk."""
+        """Store an answer. Raises SmolsumError for a full disk."""
         assert self._lines is not None
         self._known[key] = answer
         self._lines.append(to_json(self._row(key, answer)))

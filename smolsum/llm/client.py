@@ -27,12 +27,13 @@ MAX_QUOTED = 120
 
 
 def name_with_address(model: str, address: str) -> str:
-    """A model's name, with the address of its endpoint unless that is OpenAI's: elsewhere a name may mean any model."""
+    """Return a model's name, with the address of its endpoint unless that is OpenAI's: elsewhere a name may mean any
+    model."""
     return model if address in ("", OPENAI) else f"{model} at {address}"
 
 
 def _proxy_of(url: str) -> str:
-    """The proxy that the environment names for a URL, without credentials; empty without one."""
+    """Return the proxy that the environment names for a URL, without credentials; empty without one."""
     parts, proxies = httpx.URL(url), getproxies()
     if _is_loopback(url) or proxy_bypass(parts.host):
         return ""
@@ -40,7 +41,7 @@ def _proxy_of(url: str) -> str:
 
 
 def without_credentials(url: str) -> str:
-    """A URL without user, password, query and fragment."""
+    """Return a URL without user, password, query and fragment."""
     try:
         found = str(httpx.URL(url).copy_with(username=None, password=None, query=None, fragment=None))
     except (httpx.InvalidURL, ValueError):
@@ -49,7 +50,7 @@ def without_credentials(url: str) -> str:
 
 
 def _is_loopback(url: str) -> bool:
-    """Whether the URL is of this machine, which no proxy can reach."""
+    """Return whether the URL is of this machine, which no proxy can reach."""
     host = httpx.URL(url).host
     try:
         return ip_address(host).is_loopback
@@ -58,7 +59,7 @@ def _is_loopback(url: str) -> bool:
 
 
 def _environment_error(error: Exception, proxy: str) -> UsageError:
-    """The error for a proxy or certificates of the environment that cannot be used."""
+    """Return the error for a proxy or certificates of the environment that cannot be used."""
     said = (str(error) or type(error).__name__).partition("\n")[0].partition(" URL(")[0]  # which shows the password
     given = {name: os.environ[name] for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)}
     certificates = [name for name, path in given.items() if not os.path.exists(path)] or list(given)
@@ -122,7 +123,8 @@ class Declined(Exception):
 
 
 def find_endpoint(model: str, environ: Mapping[str, str], *, role: str = "judge", option: str = "--judge") -> Endpoint:
-    """The endpoint of $OPENAI_BASE_URL, else OpenAI's. UsageError without a key for OpenAI, or for a bad URL or key."""
+    """Return the endpoint of $OPENAI_BASE_URL, else OpenAI's. Raises UsageError without a key for OpenAI, or for a bad
+    URL or key."""
     url, key = environ.get("OPENAI_BASE_URL", "").strip().rstrip("/"), environ.get("OPENAI_API_KEY", "").strip()
     if not url and not key:
         raise UsageError(
@@ -170,8 +172,8 @@ class ChatClient:
         await self._http.aclose()
 
     async def models(self) -> list[str]:
-        """The names that the endpoint lists; empty without a list. UnreachableError if nothing answers, UsageError if
-        the key is refused."""
+        """Return the names that the endpoint lists; empty without a list. Raises UnreachableError if nothing answers,
+        UsageError if the key is refused."""
         try:
             response = await self._http.get(f"{self.endpoint.url}/models", timeout=PREFLIGHT_S)
         except httpx.ReadTimeout:
@@ -186,7 +188,7 @@ class ChatClient:
             return []
 
     async def ask(self, prompt: str, schema: Mapping[str, Any] | None, *, system: str = "") -> Answer:
-        """The answer to one prompt; with a schema as JSON of it, if the endpoint can promise that.
+        """Return the answer to one prompt; with a schema as JSON of it, if the endpoint can promise that.
 
         NoAnswer, BadAnswer and Declined concern this question; UsageError and SmolsumError concern all: a refused key,
         an unknown model, an account without credit.
@@ -217,7 +219,7 @@ class ChatClient:
         return f" (through the proxy {self._proxy})" if self._proxy else ""
 
     def _failure(self, response: httpx.Response) -> Exception:
-        """The error that a status other than 200 means."""
+        """Return the error that a status other than 200 means."""
         status, said = response.status_code, _error_text(response)
         message = f"HTTP {status}: {said}" if said else f"HTTP {status}"
         if status in (401, 403):
@@ -265,7 +267,7 @@ class ChatClient:
 
 
 def unknown_model(endpoint: Endpoint, listed: list[str], error: SmolsumError) -> SmolsumError:
-    """The same error; for a model that the endpoint does not list, with the nearest listed name as its hint."""
+    """Return the same error; for a model that the endpoint does not list, with the nearest listed name as its hint."""
     if isinstance(error, UsageError) and listed and endpoint.model not in listed:
         return UsageError(error.message, hint=nearest(endpoint.model, listed))
     return error
@@ -285,7 +287,7 @@ def _read(response: httpx.Response) -> Answer:
 
 
 def _error_text(response: httpx.Response) -> str:
-    """The endpoint's own message for a failure."""
+    """Return the endpoint's own message for a failure."""
     if _is_page(response):
         return "a web page"
     try:
@@ -297,7 +299,7 @@ def _error_text(response: httpx.Response) -> str:
 
 
 def _retry_after(response: httpx.Response) -> float | None:
-    """Seconds; a date is ignored, as growing pauses serve as well."""
+    """Return the seconds; a date is ignored, as growing pauses serve as well."""
     try:
         return max(0.0, float(response.headers["retry-after"]))
     except (KeyError, ValueError):
@@ -305,8 +307,8 @@ def _retry_after(response: httpx.Response) -> float | None:
 
 
 def parse_object(text: str, wanted: str = "") -> dict[str, Any]:
-    """The JSON object in an answer, perhaps in a fence, between words or after a model's thoughts: the last one with
-    the key `wanted`, else the last. BadAnswer without any."""
+    """Return the JSON object in an answer, perhaps in a fence, between words or after a model's thoughts: the last one
+    with the key `wanted`, else the last. Raises BadAnswer without any."""
     decoder, found, start, tried = json.JSONDecoder(), list[dict[str, Any]](), text.find("{"), 0
     while start >= 0 and (tried := tried + 1) <= MAX_BRACES:
         try:
@@ -321,6 +323,6 @@ def parse_object(text: str, wanted: str = "") -> dict[str, Any]:
 
 
 def _is_page(response: httpx.Response) -> bool:
-    """Whether this is a web page."""
+    """Return whether this is a web page."""
     start = response.text.lstrip()[:14].lower()
     return "text/html" in response.headers.get("content-type", "") or start.startswith(("<!doctype html", "<html"))

@@ -71,7 +71,8 @@ class RequestBudget:
         return 0 < self.limit <= self.spent
 
     def affordable(self, questions: dict[K, V]) -> dict[K, V]:
-        """The first questions, as many as requests are left. UnreachableError when the budget is spent."""
+        """Return the first questions, as many as requests are left. Raises UnreachableError when the budget is
+        spent."""
         if self.is_spent:
             raise UnreachableError(
                 f"the {self.limit} requests that {self.setting} allows are used up; answers are kept",
@@ -152,7 +153,7 @@ async def _ask_one(question: Q, ask: Callable[[Q], Awaitable[A]], retry: RetryPo
     failure: NoAnswer | Declined | None = None
 
     def again(error: Exception) -> bool | float:
-        """Whether to try again, or after how many seconds."""
+        """Return whether to try again, or after how many seconds."""
         if not isinstance(error, NoAnswer) or request_s >= 2 * retry.deadline_s:
             return False
         if isinstance(error, BadAnswer):

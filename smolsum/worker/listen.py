@@ -8,7 +8,7 @@ from smolsum.errors import MachineError, UsageError
 
 
 def listen(host: str, port: int, token: str | None) -> socket.socket:
-    """A bound socket; called before the model is loaded, so that a port in use is known early.
+    """Return a bound socket; called before the model is loaded, so that a port in use is known early.
 
     Raises UsageError for a bad address or token, and for an open address without one; MachineError for a port in use.
     """
@@ -40,7 +40,7 @@ def listen(host: str, port: int, token: str | None) -> socket.socket:
 
 
 def url(host: str, listener: socket.socket) -> str:
-    """The URL for the trainer. A worker that listens on all addresses gives the one of the default route."""
+    """Return the URL for the trainer. A worker that listens on all addresses gives the one of the default route."""
     try:
         everywhere = ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -52,7 +52,7 @@ def url(host: str, listener: socket.socket) -> str:
 
 
 def _outward(family: socket.AddressFamily) -> str:
-    """This machine's address on the network, or its name if it has none. Sends nothing."""
+    """Return this machine's address on the network, or its name if it has none. Sends nothing."""
     remote = "2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1"  # reserved for documentation
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -63,7 +63,7 @@ def _outward(family: socket.AddressFamily) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address reaches this machine only."""
+    """Return whether an address reaches this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -87,7 +87,7 @@ class Chat:
         return Job(chatting, stream, bool(options.get("include_usage")), terms, each)
 
     async def answer(self, job: Job) -> dict[str, Any]:
-        """The body of the answer to a request that does not stream."""
+        """Return the body of the answer to a request that does not stream."""
         tasks = [asyncio.create_task(self.service.sample(request, job.terms)) for request in job.requests]
         try:
             every = await asyncio.gather(*tasks)
@@ -102,7 +102,7 @@ class Chat:
         return {**self._head(job, chunk=False), "choices": choices, "usage": _usage(job, [s for s, _ in every])}
 
     def models(self) -> dict[str, Any]:
-        """The list of models, which has one."""
+        """Return the list of models, which has one."""
         model = {"id": self.service.model, "object": "model", "created": self.since, "owned_by": "smolsum"}
         return {"object": "list", "data": [model]}
 
@@ -176,7 +176,7 @@ class Chat:
         return await self._encoded([prompt], lambda: self.policy.tokenizer.encode(prompt))
 
     async def _encoded(self, texts: Sequence[str], encode: Callable[[], Iterable[int]]) -> tuple[int, ...]:
-        """The result of `encode`, run in a thread after the texts are checked."""
+        """Return the result of `encode`, run in a thread after the texts are checked."""
         try:
             size = sum(len(text.encode()) for text in texts)
         except UnicodeEncodeError as error:
@@ -197,13 +197,13 @@ class _Text:
         self._policy, self._ids, self._returned = policy, list[int](), ""
 
     def add(self, token: int) -> str:
-        """The text that this token completes, perhaps empty."""
+        """Return the text that this token completes, perhaps empty."""
         self._ids.append(token)
         text = self._policy.tokenizer.decode(self._ids, skip_special_tokens=True)
         return "" if text.endswith("\ufffd") else self._new(text)
 
     def rest(self, token_ids: Sequence[int]) -> str:
-        """The text of all tokens that has not been returned yet."""
+        """Return the text of all tokens that has not been returned yet."""
         return self._new(self._policy.tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
     def _new(self, text: str) -> str:
@@ -212,7 +212,7 @@ class _Text:
 
 
 def _same(value: Any, other: Any) -> bool:
-    """Whether two JSON values are equal; unlike in Python, 0 is not false."""
+    """Return whether two JSON values are equal; unlike in Python, 0 is not false."""
     return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
 
 

@@ -56,7 +56,7 @@ class TooLargeError(SmolsumError):
 
 
 def app(service: Service, chat: Chat, *, token: str | None) -> ASGIApp:
-    """The API of a service that has started. With a token, every request needs it as a bearer token."""
+    """Return the API of a service that has started. With a token, every request needs it as a bearer token."""
     limits = {"vocabulary": service.engine.facts["vocab_size"], "max_model_len": service.engine.max_model_len}
 
     async def health(_: Request) -> Response:
@@ -141,7 +141,7 @@ class _Guard:
 
 
 def _names_loopback(host: str) -> bool:
-    """Whether a Host header names the loopback address."""
+    """Return whether a Host header names the loopback address."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -150,7 +150,7 @@ def _names_loopback(host: str) -> bool:
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result. If the client disconnects first, cancel the work and raise ClientDisconnect."""
+    """Return the work's result. If the client disconnects first, cancel the work and raise ClientDisconnect."""
     working, gone = asyncio.create_task(work), asyncio.create_task(_disconnect(request))
     try:
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -210,7 +210,7 @@ async def _failure(_: Request, error: Exception) -> Response:
 
 
 async def _internal(_: Request, error: Exception) -> Response:
-    """A bug; the server writes the traceback to the log."""
+    """Answer for a bug; the server writes the traceback to the log."""
     return _error(500, f"internal worker error: {type(error).__name__}", "see the worker's log, and report it")
 
 

@@ -124,7 +124,7 @@ class _Server(uvicorn.Server):
 
 
 def make_engine(settings: Settings, folder: Path) -> Engine:
-    """The engine of the settings, not started yet."""
+    """Return the engine of the settings, not started yet."""
     if settings.engine == "mlx":
         return MlxEngine(
             settings.path, dtype=settings.dtype, quantize=settings.quantize, max_model_len=settings.max_model_len

@@ -71,7 +71,7 @@ class Service:
         self.checksum = await asyncio.to_thread(delta.checksum, self._served.arrays)
 
     def health(self) -> Health:
-        """Answer to GET /health."""
+        """Return the answer to GET /health."""
         engine = self.engine
         return Health(
             state=engine.state,
@@ -108,7 +108,7 @@ class Service:
             )
 
     async def rollouts(self, body: RolloutsBody) -> AsyncIterator[RolloutAnswer | FailedRollout | EndOfRollouts]:
-        """A line for each rollout as it ends, then their number. Leaving the loop early ends the sampling."""
+        """Yield a line for each rollout as it ends, then their number. Leaving the loop early ends the sampling."""
         tasks = [asyncio.create_task(self._rollout(request, body)) for request in body.requests]
         try:
             for next_one in asyncio.as_completed(tasks):
@@ -134,7 +134,7 @@ class Service:
         expected: ExpectedWeights = ANY,
         on_token: Callable[[int], None] | None = None,
     ) -> tuple[Completion, int]:
-        """One rollout, and the version that all of it is from. Raises as `require`."""
+        """Return one rollout, and the version that all of it is from. Raises as `require`."""
         async with self.lock.shared():
             self.require(expected)
             version = self.version
@@ -145,7 +145,7 @@ class Service:
         return completion, version
 
     async def logprobs(self, body: LogprobsBody) -> LogprobsAnswer:
-        """Log-probs of the sequences, and the version that they are from; temperature 0 scores as 1."""
+        """Return the log-probs of the sequences, and the version that they are from; temperature 0 scores as 1."""
         async with self.lock.shared():
             self.require(body)
             sequences = [(sequence.prompt_ids, sequence.completion_ids) for sequence in body.sequences]
@@ -215,7 +215,7 @@ def _check_finite(rows: Sequence[Sequence[float]]) -> None:
 
 
 def _lora(metadata: Mapping[str, Any], arrays: Mapping[str, Any]) -> LoraConfig | None:
-    """The adapters whose weights an anchor has: `metadata["lora"]` has rank, scale, layers and keys."""
+    """Return the adapters whose weights an anchor has: `metadata["lora"]` has rank, scale, layers and keys."""
     sent = metadata.get("lora")
     if sent is None:
         return None
@@ -289,7 +289,7 @@ class WorkerMetrics:
 
 
 def prometheus(service: Service) -> str:
-    """The counters and gauges of a worker in Prometheus' text format, version 0.0.4."""
+    """Return the counters and gauges of a worker in Prometheus' text format, version 0.0.4."""
     done, engine, lock = service.metrics, service.engine, service.lock
     syncs: list[tuple[str, float]] = [(f'{{kind="{kind}"}}', done.syncs[kind]) for kind in ("patch", "anchor")]
     series: list[tuple[str, str, str, list[tuple[str, float]]]] = [

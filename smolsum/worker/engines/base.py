@@ -82,7 +82,7 @@ class Engine(Protocol):
     async def logprobs(
         self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
     ) -> list[list[float]]:
-        """Log-probs of the completion in each pair of prompt and completion token ids. Raises EngineError."""
+        """Return the log-probs of the completion in each pair of prompt and completion ids. Raises EngineError."""
         ...
 
     async def load(self, weights: ServedWeights) -> None:

@@ -21,7 +21,7 @@ from mlx_lm.models.cache import ArraysCache, make_prompt_cache
 from smolsum import console
 from smolsum.config.sections import LoraConfig
 from smolsum.errors import SmolsumError, UsageError
-from smolsum.files import writing
+from smolsum.files import replace, to_json, writing
 from smolsum.policy.load import Policy, load_policy
 from smolsum.policy.sampling import Completion
 from smolsum.policy.weights import check_served, identity, served_arrays
@@ -156,7 +156,7 @@ class VllmEngine(Engine):
         return weights
 
     def _shape(self, lora: LoraConfig | None) -> Policy:
-        """The policy without its weights."""
+        """Return the policy without its weights."""
         if lora not in self._shapes:
             self._shapes[lora] = load_policy(self._model, dtype=self._dtype, lora=lora, shapes_only=True)  # type: ignore[arg-type]
         return self._shapes[lora]
@@ -306,7 +306,6 @@ def write_weights(arrays: Mapping[str, Any], path: Path) -> None:
     packed += b" " * (-len(packed) % 8)
     with writing(path, REMEDY):
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
                 file.write(len(packed).to_bytes(8, "little") + packed)
                 for array in arrays.values():
@@ -323,12 +322,7 @@ def write_adapters(arrays: Mapping[str, Any], lora: LoraConfig, folder: Path) ->
     facts = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": lora.rank, "lora_alpha": lora.scale * lora.rank}
     facts |= {"target_modules": modules, "bias": "none", "use_dora": False, "use_rslora": False}
     write_weights(turned, folder / "adapter_model.safetensors")
-    with writing(folder / "adapter_config.json", REMEDY):
-        try:
-            (folder / "adapter_config.json").write_text(json.dumps(facts))
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+    replace(folder / "adapter_config.json", to_json(facts), REMEDY)
 
 
 def _peft(name: str) -> str:

@@ -68,7 +68,7 @@ class Installed:
 
 
 def installed(python: str) -> Installed:
-    """The vLLM that this Python can import. Raises MachineError without one, or if it is not a Python."""
+    """Return the vLLM that this Python can import. Raises MachineError without one, or if it is not a Python."""
     try:
         probe = subprocess.run([python, "-I", "-c", PROBE], capture_output=True, text=True, timeout=60)
         found = json.loads(probe.stdout)
@@ -157,7 +157,7 @@ class VllmProcess:
             await asyncio.sleep(POLL_S)
 
     def last_words(self) -> str:
-        """The line of the log that best explains its end: the last error, else the last line."""
+        """Return the line of the log that best explains its end: the last error, else the last line."""
         errors = [line for line in self._lines if " ERROR " in line]
         return (errors or list(self._lines) or ["nothing"])[-1].strip()
 
@@ -183,7 +183,7 @@ async def _line(stream: asyncio.StreamReader) -> bytes:
 
 
 def flags(*, max_model_len: int, max_running: int, lora_rank: int, cpu: bool, stateful: bool) -> list[str]:
-    """The server's flags other than the model; `stateful`: the model has layers with a recurrent state."""
+    """Return the server's flags other than the model; `stateful`: the model has layers with a recurrent state."""
     chosen = [
         "--max-model-len", str(max_model_len), "--max-num-seqs", str(max_running), "--seed", "0",
         "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm",
@@ -202,7 +202,7 @@ def flags(*, max_model_len: int, max_running: int, lora_rank: int, cpu: bool, st
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The child's environment: files stay in the folder, no network access, and the plugin is importable."""
+    """Return the child's environment: files stay in the folder, no network access, and the plugin is importable."""
     kept = {name: value for name, value in os.environ.items() if name not in HIDDEN_VARIABLES}
     cache = folder / "cache"
     return {
@@ -225,7 +225,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def _temporary(folder: Path) -> Path:
-    """The folder of the child's sockets, which no other user can read."""
+    """Return the folder of the child's sockets, which no other user can read."""
     path = folder / "tmp"
     if len(str(path)) > MAX_PATH_BYTES:
         raise UsageError(
@@ -269,7 +269,7 @@ class VllmClient:
         return _completion(choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["finish_reason"])
 
     async def post(self, path: str, body: Any, timeout: float | None = None) -> Any:
-        """The JSON of the answer, or None."""
+        """Return the JSON of the answer, or None."""
         try:
             answer = await self._client.post(path, json=body, timeout=timeout)
         except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: the client was closed for a new server

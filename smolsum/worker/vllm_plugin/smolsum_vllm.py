@@ -33,7 +33,7 @@ class WeightsExtension:
             method.process_weights_after_loading(head)
 
     def smolsum_check(self, path: str, columns: int = 0) -> dict[str, list[str]]:
-        """Names of tensors that differ from the file (`wrong`), and that were not found (`unseen`).
+        """Return the names of tensors that differ from the file (`wrong`), and that were not found (`unseen`).
 
         Weights that vLLM stores as they are get compared bit for bit. Packed weights are read back by multiplying with
         unit vectors: all of them, or `columns` random ones.
@@ -73,7 +73,7 @@ def _check_torch(model: Any, path: str, columns: int) -> dict[str, list[str]]:
 
 
 def _find(model: Any, name: str, shapes: dict[str, tuple[int, ...]]) -> tuple[Any, str, int] | None:
-    """The module that has a tensor of the file, the attribute, and the row at which the tensor starts."""
+    """Return the module that has a tensor of the file, the attribute, and the row at which the tensor starts."""
     modules = dict(model.named_modules())
     for known in _names(model, name):
         place, _, leaf = known.rpartition(".")
@@ -90,7 +90,7 @@ def _find(model: Any, name: str, shapes: dict[str, tuple[int, ...]]) -> tuple[An
 
 
 def _names(model: Any, name: str) -> Iterable[str]:
-    """The name, and its other names in vLLM's model."""
+    """Yield the name, and its other names in vLLM's model."""
     yield name
     mapper = getattr(model, "hf_to_vllm_mapper", None)
     for old, new in (getattr(mapper, "orig_to_new_substr", None) or {}).items():
