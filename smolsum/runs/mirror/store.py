@@ -12,6 +12,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -93,8 +94,10 @@ class Store:
         self._renames = self._protocol in RENAMING
 
     def child(self, name: str) -> Store:
-        """Return the folder `name` below this one."""
-        return Store(f"{self.url}/{name}")
+        """Return the folder `name` below this one, reached by the same connection."""
+        below = copy(self)
+        below.url, below._root = f"{self.url}/{name}", self._path(name)
+        return below
 
     def prove(self) -> None:
         """Write a file, read it back and remove it, to raise early whatever would keep a run from being mirrored."""
