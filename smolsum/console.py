@@ -144,7 +144,7 @@ def data_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for line in _aligned(columns[:shown], [row[:shown] for row in rows]):
         data(line)
     if shown < len(columns):
-        narrate(f"(not shown for want of width: {', '.join(columns[shown:])})")
+        narrate(f"(not shown in {room} columns: {', '.join(columns[shown:])})")
 
 
 def bar(doing: str, total: int, numbers: str = "", *, spinner: bool = False) -> Progress:

@@ -242,7 +242,7 @@ def _checksum(path: Path) -> str:
 
 
 def _seal(facts: Mapping[str, Any]) -> str:
-    """The checksum of meta.json itself: over its content, whatever its spelling."""
+    """The checksum of meta.json itself: over its content, not its spelling."""
     return str(xxhash.xxh3_128(json.dumps(facts, sort_keys=True).encode()).hexdigest())
 
 

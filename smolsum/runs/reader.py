@@ -270,7 +270,7 @@ class Tail:
         self._inode = self._size = self._half = 0
 
     def more(self) -> bool:
-        """Whether there may be new lines; notices a file that began anew."""
+        """Whether there may be new lines. Notices a file that was replaced or cut."""
         try:
             stat = self.path.stat()
         except OSError:

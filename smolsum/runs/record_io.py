@@ -109,7 +109,7 @@ def _gathered(value: Any, kind: type[Struct]) -> Any:
     """Return the object with the keys that `kind` gives it.
 
     Settings get dotted keys, except the stages. The free keys of a line of scores come together, under `metrics`. A
-    number is a metric, whatever its name: files of users may have a `judge` or a `task` that is one.
+    number is a metric under any name: files of users may have a `judge` or a `task` that is one.
     """
     if isinstance(value, Mapping) and kind is RunSettings:
         tables = {name: table for name, table in value.items() if isinstance(table, Mapping) and name != "stages"}

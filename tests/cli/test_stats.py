@@ -156,7 +156,7 @@ def test_narrow_terminals_drop_columns(call: Call, monkeypatch: pytest.MonkeyPat
     assert code == 0
     tables = out.split("\n\n")[1:4]
     assert max(len(line) for table in tables for line in table.splitlines()) <= 50
-    assert "not shown for want of width: " in err
+    assert "(not shown in 50 columns: " in err
 
 
 def test_golden_table(call: Call) -> None:

@@ -100,7 +100,7 @@ class Store:
         return below
 
     def prove(self) -> None:
-        """Write a file, read it back and remove it, to raise early whatever would keep a run from being mirrored."""
+        """Write a file, read it back and remove it, so that what keeps a run from being mirrored is an error early."""
         name, content = f".smolsum-{secrets.token_hex(8)}", secrets.token_bytes(16)
         self.write(name, content)
         if self.read(name) != content:

@@ -136,7 +136,7 @@ class Mirror:
             closing = self._closing.is_set()
             try:
                 self._round()
-            except Exception as error:  # training goes on whatever happens here
+            except Exception as error:  # training goes on after any error here
                 if not self._trouble:
                     self._events.put(("mirror_failed", f"the mirror is behind: {error}; it is tried again"))
                 self._trouble, wait = True, min(2 * wait, MAX_WAIT_S)
