@@ -86,7 +86,7 @@ def test_groups_without_spread_are_replaced(policy: Policy, prompts: tuple[Promp
 
 
 class EagerSource(LocalSource):
-    """Samples what is asked for ahead at once, and keeps it."""
+    """Samples at once what is requested ahead, and keeps it."""
 
     depth = 2
 
@@ -94,13 +94,13 @@ class EagerSource(LocalSource):
         super().__init__(policy, config)
         self.kept: list[RolloutGroup] = []
 
-    def ahead(self, asked: GroupRequest) -> None:
-        self.kept += self.sample(asked)
+    def ahead(self, request: GroupRequest) -> None:
+        self.kept += self.sample(request)
 
 
 @pytest.mark.parametrize("cold", [True, False])
 def test_a_stage_samples_at_its_temperature(policy: Policy, prompts: tuple[Prompt, ...], cold: bool) -> None:
-    """Near 0 all completions of a prompt are the same: those of the step, those that refill it, those asked for
+    """Near 0 all completions of a prompt are the same: those of the step, those that refill it, those requested
     ahead. At 1 they differ."""
     stages = {"length": replace(STAGE, temperature=0.001 if cold else 1.0)}
     config = replace(CONFIG, stages=stages, train=replace(CONFIG.train, refill_rounds=1))
