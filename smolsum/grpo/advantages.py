@@ -17,15 +17,15 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 def advantages(
     totals_PG: Any, scores: Mapping[str, Any], weights: Mapping[str, float], *, scale: AdvantageScale
 ) -> mx.array:
-    """Advantages of a step's rollouts, float32 (P, G): from their total rewards, or with `gdpo` from each signal in
-    `weights`."""
+    """Return advantages of a step's rollouts, float32 (P, G): from their total rewards, or with `gdpo` from each signal
+    in `weights`."""
     if scale == "gdpo":
         return gdpo_advantages(scores, weights)
     return group_advantages(totals_PG, scale=scale)
 
 
 def group_advantages(rewards_PG: Any, *, scale: Literal["group", "batch", "none"] = "group") -> mx.array:
-    """Rewards minus their group's mean, divided by a standard deviation: float32 (P, G).
+    """Return rewards minus their group's mean, divided by a standard deviation: float32 (P, G).
 
     `group`: the group's own, as in GRPO (arXiv:2402.03300, section 4.1.2); `batch`: that of all rewards of the step;
     `none`: not divided, as in Dr. GRPO (arXiv:2503.20783, eq. 3). Standard deviations are those of a sample (n - 1),
@@ -44,7 +44,7 @@ def group_advantages(rewards_PG: Any, *, scale: Literal["group", "batch", "none"
 
 
 def gdpo_advantages(scores: Mapping[str, Any], weights: Mapping[str, float]) -> mx.array:
-    """Each signal's advantage within its group, summed by weight, divided by the batch's deviation: float32 (P, G).
+    """Return each signal's advantage in its group, summed by weight, divided by the batch's deviation: float32 (P, G).
 
     GDPO (arXiv:2601.05242): a signal counts by its weight, however widely its values spread. `scores` holds PxG values
     by signal. A rollout without a value (NaN or None) for a signal of non-zero weight is left out, as in `combine`,
@@ -59,7 +59,7 @@ def gdpo_advantages(scores: Mapping[str, Any], weights: Mapping[str, float]) -> 
 
 
 def zero_spread(rewards_PG: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Whether a group has fewer than two different rewards, missing ones aside, and so teaches nothing: boolean
+    """Return whether a group has fewer than two different rewards, missing ones aside, and so teaches nothing: boolean
     (P,)."""
     rewards = np.asarray(rewards_PG, dtype=np.float64)
     top = np.where(np.isnan(rewards), -np.inf, rewards).max(axis=1)
@@ -68,7 +68,7 @@ def zero_spread(rewards_PG: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 
 def _centred(rewards: Floats) -> Floats:
-    """Rewards minus their group's mean, 0 where they are missing."""
+    """Return rewards minus their group's mean, 0 where they are missing."""
     present = ~np.isnan(rewards)
     count = present.sum(axis=1, keepdims=True)
     mean = np.where(present, rewards, 0.0).sum(axis=1, keepdims=True) / np.maximum(count, 1)
@@ -85,7 +85,7 @@ def _standardised(rewards: Floats) -> Floats:
 
 
 def _divisor(centred: Floats) -> float:
-    """The deviation of values whose mean is 0, with its floor."""
+    """Return the deviation of values whose mean is 0, with its floor."""
     return float(np.sqrt((centred**2).sum() / max(centred.size - 1, 1))) + STD_FLOOR
 
 

@@ -76,7 +76,7 @@ def policy_loss(
     entropy_GT: mx.array | None = None,
     totals: BatchTotals | None = None,
 ) -> tuple[mx.array, dict[str, mx.array]]:
-    """The loss (scalar, to be minimised) and its metrics, plain means over this call.
+    """Return the loss (scalar, to be minimised) and its metrics, plain means over this call.
 
     `GrpoConfig` documents the settings, `loss_and_tally` the arrays. Without `totals` this call is the
     whole batch. Raises ValueError for an unknown kind, KL estimate or correction, for beta > 0 without `ref_logp_GT`,
@@ -123,7 +123,7 @@ def loss_and_tally(
     sampler_logp_GT: mx.array | None = None,
     entropy_GT: mx.array | None = None,
 ) -> tuple[mx.array, Tally]:
-    """This call's share of the batch's loss (scalar), and of its metrics.
+    """Return this call's share of the batch's loss (scalar), and of its metrics.
 
     `old_logp_GT` is the ratio's denominator. Where `sampler_logp_GT` is given, it is what the sampler reported, and
     `old_logp_GT` are the trainer's log-probs just before the update. `ref_logp_GT` are the reference's log-probs;
@@ -179,7 +179,7 @@ def loss_and_tally(
 
 
 def _reduced(objective_GT: mx.array, mask_GT: mx.array, kind: str, totals: BatchTotals) -> mx.array:
-    """This call's share of the batch's mean objective."""
+    """Return this call's share of the batch's mean objective."""
     objective_GT = objective_GT * mask_GT
     match kind:
         case "grpo" | "gspo" | "study":  # each sequence counts the same: arXiv:2402.03300, eq. 3; 2507.18071, eq. 5
@@ -199,7 +199,7 @@ def _row_mean(values_GT: mx.array, mask_GT: mx.array) -> mx.array:
 
 
 def _tally_clips(tally: Tally, low_GT: mx.array, high_GT: mx.array, unit_GT: mx.array) -> None:
-    """Shares of clipped units over all units, and the extremes of such a share within a sequence."""
+    """Add the shares of clipped units over all units, and the extremes of such a share within a sequence."""
     seen_G1 = unit_GT.max(axis=1, keepdims=True)
     tally["sum"] |= {
         "clip_ratio/low_mean": weighted(low_GT, unit_GT),
@@ -211,7 +211,7 @@ def _tally_clips(tally: Tally, low_GT: mx.array, high_GT: mx.array, unit_GT: mx.
 
 
 def _tally_sampling(tally: Tally, prox_GT: mx.array, mu_GT: mx.array, weights_GT: mx.array, mask_GT: mx.array) -> None:
-    """How far the sampler's policy is from the trainer's, and the weights that correct for it."""
+    """Add how far the sampler's policy is from the trainer's, and the weights that correct for it."""
     gap_GT = mx.abs(prox_GT - mu_GT)
     unit_GT = mask_GT if weights_GT.shape == mask_GT.shape else mask_GT.max(axis=1, keepdims=True)
     tally["sum"] |= {
@@ -232,7 +232,7 @@ def _tally_sampling(tally: Tally, prox_GT: mx.array, mu_GT: mx.array, weights_GT
 
 
 def kl_estimate(logp: mx.array, ref_logp: mx.array, *, kind: str) -> mx.array:
-    """An estimate of KL(policy || reference) for each sampled token, in nats, of the arguments' shape (Schulman,
+    """Return an estimate of KL(policy || reference) for each sampled token, in nats, of the arguments' shape (Schulman,
     http://joschu.net/blog/kl-approx.html).
 
     With d = ref - policy: `k1` -d, unbiased, but its gradient is 0 on average; `k2` d^2 / 2, whose gradient is that of
@@ -255,8 +255,8 @@ def kl_estimate(logp: mx.array, ref_logp: mx.array, *, kind: str) -> mx.array:
 def importance_weights(
     prox_GT: mx.array, mu_GT: mx.array, mask_GT: mx.array, *, kind: str, cap: float, floor: float
 ) -> mx.array:
-    """Weights that correct for tokens drawn from another policy than the one the ratio compares with: prox / mu without
-    gradient, float32 (G, T) for a token kind, (G, 1), the product of a row, for a sequence kind.
+    """Return weights that correct for tokens drawn from another policy than the one the ratio compares with: prox / mu
+    without gradient, float32 (G, T) for a token kind, (G, 1), the product of a row, for a sequence kind.
 
     `mu_GT` are the sampler's log-probs, `prox_GT` the trainer's of the same tokens just before the update: staleness
     and kernels make them differ.
@@ -299,34 +299,34 @@ def kept_sequences(
 
 
 def weighted(values: mx.array, mask: mx.array) -> mx.array:
-    """The entry of a mean: (2,) sum of the values under the mask and sum of the mask, values broadcast to it."""
+    """Return the entry of a mean: (2,) sum of the values under the mask and sum of the mask, values broadcast to it."""
     return mx.stack([(values * mask).sum(), mask.sum()])
 
 
 def lowest(values: mx.array, mask: mx.array) -> mx.array:
-    """The minimum under the mask, infinity if the mask is empty."""
+    """Return the minimum under the mask, infinity if the mask is empty."""
     return mx.where(mask > 0, values, mx.inf).min()
 
 
 def highest(values: mx.array, mask: mx.array) -> mx.array:
-    """The maximum under the mask, minus infinity if the mask is empty."""
+    """Return the maximum under the mask, minus infinity if the mask is empty."""
     return mx.where(mask > 0, values, -mx.inf).max()
 
 
 def merged(a: Tally, b: Tally) -> Tally:
-    """The tally of two parts, which must have the same metrics."""
+    """Return the tally of two parts, which must have the same metrics."""
     join = {"sum": mx.add, "min": mx.minimum, "max": mx.maximum}
     return {kind: {name: join[kind](value, b[kind][name]) for name, value in a[kind].items()} for kind in a}
 
 
 def over_ranks(tally: Tally) -> Tally:
-    """The tally of all ranks' parts together."""
+    """Return the tally of all ranks' parts together."""
     join = {"sum": ranks.total, "min": ranks.lowest, "max": ranks.highest}
     return {kind: join[kind](entries) for kind, entries in tally.items()}
 
 
 def means(tally: Tally) -> dict[str, mx.array]:
-    """Every metric as a scalar, 0 where nothing was counted, and `sampling/ess`.
+    """Return every metric as a scalar, 0 where nothing was counted, and `sampling/ess`.
 
     The effective sample size of weights w, as a share of their number: mean(w)^2 / mean(w^2), 1 for equal weights
     (Kish, Survey Sampling, 1965).

@@ -24,7 +24,7 @@ PART = 1 << 23
 
 
 def learning_rate(stage: StageConfig, step: int, steps: int) -> float:
-    """The step size of a stage's optimizer step (from 0) of `steps`: linear warm-up, then constant, or linear or
+    """Return the step size of a stage's optimizer step (from 0) of `steps`: linear warm-up, then constant, or linear or
     cosine towards 0."""
     if step < stage.warmup_steps:
         return stage.learning_rate * (step + 1) / stage.warmup_steps
@@ -109,7 +109,7 @@ class Optimizer:
         return array if self.config.precision == "study" else array.astype(mx.float32)
 
     def _norm(self, gradients: Mapping[str, mx.array]) -> mx.array:
-        """The global norm, a few tensors at a time."""
+        """Return the global norm, a few tensors at a time."""
 
         def squares(gradient: mx.array) -> mx.array:
             own = self._own(gradient)
@@ -156,7 +156,7 @@ class Optimizer:
 
 
 def _parts(array: mx.array) -> Iterator[slice]:
-    """The rows of an array in parts of about `PART` elements."""
+    """Yield the rows of an array in parts of about `PART` elements."""
     rows = max(1, PART * len(array) // max(1, array.size))
     for start in range(0, len(array), rows):
         yield slice(start, start + rows)
@@ -191,7 +191,7 @@ class StepScalars(NamedTuple):
 
 
 def scalars(config: OptimizerConfig, norm: mx.array, rate: float, count: int, kind: mx.Dtype) -> StepScalars:
-    """The scalars of step `count` (from 1), from the global norm of its gradient; `kind` is the moments' type.
+    """Return the scalars of step `count` (from 1), from the global norm of its gradient; `kind` is the moments' type.
 
     Not computed in the fused pass, which would compute each power again for every element.
     """
@@ -257,7 +257,7 @@ def _step(
 
 
 def _sum(array: mx.array) -> mx.array:
-    """The sum, row by row first, which MLX's CPU backend does three times as fast."""
+    """Return the sum, row by row first, which MLX's CPU backend does three times as fast."""
     return mx.sum(mx.sum(array, axis=0))
 
 

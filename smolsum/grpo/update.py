@@ -29,8 +29,8 @@ def gradients(
     chunking: Chunking = WHOLE,
     reference: Any = None,
 ) -> tuple[Any, dict[str, float]]:
-    """The gradient tree of the step's loss over all groups, like `model.trainable_parameters()`, and the loss metrics
-    over all trained tokens.
+    """Return the gradient tree of the step's loss over all groups, like `model.trainable_parameters()`, and the loss
+    metrics over all trained tokens.
 
     `advantages_PG` is float32 (P, G) in the order of the groups; `max_new_tokens` is the sampler's limit; `reference`,
     needed where `stage.beta` > 0, is a tree of the frozen policy's trainable parameters. A group whose advantages are
@@ -55,7 +55,7 @@ def gradients(
         sampler_logps = sampled
 
     def step(p: int, streams: Sequence[mx.Stream] = ()) -> Any:
-        """Loss and tally of one group, and its gradient."""
+        """Return loss and tally of one group, and its gradient."""
         group = groups[p]
         trained_G = mx.array([float(not (idle or _is_masked(rollout, config))) for rollout in group.rollouts])
 
@@ -101,7 +101,7 @@ def gradients(
 
 
 def batch_totals(groups: Sequence[RolloutGroup], config: GrpoConfig, max_new_tokens: int) -> BatchTotals:
-    """The denominators of a step's loss: a masked rollout counts as a sequence without tokens, as in TRL."""
+    """Return the denominators of a step's loss: a masked rollout counts as a sequence without tokens, as in TRL."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     trained = [rollout for rollout in rollouts if not _is_masked(rollout, config)]
     return BatchTotals(len(rollouts), sum(len(rollout.token_ids) for rollout in trained), max_new_tokens)
@@ -119,7 +119,7 @@ def weights(model: nn.Module, parameters: Any) -> Iterator[None]:
 
 
 def _teaches(group: RolloutGroup, advantages_G: Sequence[float], config: GrpoConfig) -> bool:
-    """Whether any rollout of the group has an advantage and is trained on."""
+    """Return whether any rollout of the group has an advantage and is trained on."""
     pairs = zip(group.rollouts, advantages_G, strict=False)  # as many advantages as the widest group has
     return any(advantage != 0 and not _is_masked(rollout, config) for rollout, advantage in pairs)
 
@@ -131,7 +131,7 @@ def _is_masked(rollout: Rollout, config: GrpoConfig) -> bool:
 def _logprobs(
     model: nn.Module, groups: Sequence[RolloutGroup], stage: StageConfig, chunking: Chunking, parameters: Any
 ) -> list[mx.array]:
-    """The log-probs (G, T) of each group's tokens under other parameters, without gradient."""
+    """Return the log-probs (G, T) of each group's tokens under other parameters, without gradient."""
 
     def one(group: RolloutGroup) -> mx.array:
         completions = [rollout.token_ids for rollout in group.rollouts]
@@ -149,6 +149,6 @@ def _logprobs(
 
 
 def _sampled(group: RolloutGroup) -> mx.array:
-    """The sampler's own log-probs (G, T), right-padded with 0."""
+    """Return the sampler's own log-probs (G, T), right-padded with 0."""
     longest = max(len(rollout.logprobs) for rollout in group.rollouts)
     return mx.array([[*rollout.logprobs, *[0.0] * (longest - len(rollout.logprobs))] for rollout in group.rollouts])

@@ -40,7 +40,7 @@ WHOLE = Chunking()
 
 
 def added(a: Metrics, b: Metrics) -> Metrics:
-    """The metrics of two parts whose metrics are all sums."""
+    """Return the metrics of two parts whose metrics are all sums."""
     return tree_map(mx.add, a, b)  # type: ignore[no-any-return]  # MLX has no types
 
 
@@ -55,8 +55,8 @@ def group_value_and_grad(
     chunking: Chunking = WHOLE,
     streams: Sequence[mx.Stream] = (),
 ) -> tuple[tuple[mx.array, Metrics], Any]:
-    """The sum of the loss over the group with its metrics, merged by `join`, and the gradient tree of that sum, like
-    `model.trainable_parameters()`.
+    """Return the sum of the loss over the group with its metrics, merged by `join`, and the gradient tree of that sum,
+    like `model.trainable_parameters()`.
 
     Takes `chunking.rows` rollouts at a time, each chunk padded to the group's longest completion, so that `loss` sees
     rows of one (G, T). Each chunk's gradient is taken with respect to the weights and to what the layers remember of
@@ -69,7 +69,7 @@ def group_value_and_grad(
     kept = model.trainable_parameters()
 
     def own() -> Any:
-        """The weights in a separate tree: where a function raises, MLX leaves its tracers in the tree it was given."""
+        """Return the weights in a new tree: where a function raises, MLX leaves its tracers in the tree it got."""
         return tree_map(lambda p: p, kept)
 
     def prompt(weights: Any, embeddings: mx.array | None = None) -> logprobs.State:
@@ -112,7 +112,7 @@ def group_value_and_grad(
 
 
 def _shares(group: int, ahead: float, streams: Sequence[S]) -> Iterator[tuple[S, slice]]:
-    """Spreads the group's rollouts over the streams; the first stream also has the work of `ahead` rollouts."""
+    """Spread the group's rollouts over the streams; the first stream also has the work of `ahead` rollouts."""
     each, start = (group + ahead) / len(streams), 0
     for n, stream in enumerate(streams, start=1):
         end = min(group, max(start, round(each * n - ahead)))
@@ -128,10 +128,10 @@ def _in_chunks(
     both: Callable[[tuple[mx.array, Metrics], tuple[mx.array, Metrics]], tuple[mx.array, Metrics]],
     rows: Sequence[slice],
 ) -> tuple[tuple[mx.array, Metrics], Any]:
-    """Loss and metrics over the chunks and the gradient, evaluated; one pass over the prompt, forward and back."""
+    """Return loss, metrics and gradient over the chunks, evaluated; one pass over the prompt, forward and back."""
 
     def through_prompt(weights: Any) -> tuple[mx.array, list[Any]]:
-        """A scalar whose gradient is the part that comes through the prompt, and the chunks' values and gradients."""
+        """Return a scalar whose gradient is the prompt's part, and the chunks' values and gradients."""
         state = prompt(weights)
         leaves = tree_map(mx.stop_gradient, state)
         chunks = [mx.value_and_grad(branches, argnums=(0, 1))(own(), leaves, chunk) for chunk in rows]
@@ -164,7 +164,7 @@ def _leaves(tree: Any) -> list[mx.array]:
 
 
 def can_checkpoint(model: nn.Module) -> bool:
-    """Whether every layer is called as (x, mask, cache), as `checkpointed` assumes."""
+    """Return whether every layer is called as (x, mask, cache), as `checkpointed` assumes."""
     called = [list(inspect.signature(type(layer).__call__).parameters) for layer in model.layers]
     return all(len(names) == 4 and names[2:] == ["mask", "cache"] for names in called)
 
@@ -188,7 +188,7 @@ def checkpointed(model: nn.Module) -> Iterator[None]:
 
 
 def _recomputing(kind: type[nn.Module]) -> type[nn.Module]:
-    """The layer's class, with a call that recomputes."""
+    """Return the layer's class, with a call that recomputes."""
 
     def call(self: nn.Module, x: mx.array, mask: Any = None, cache: logprobs.Cache | None = None) -> Any:
         def layer(twin: nn.Module, x: mx.array, before: list[mx.array]) -> tuple[Any, list[mx.array]]:

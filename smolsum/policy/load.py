@@ -71,7 +71,7 @@ def load_policy(
     seed: int = 0,
     shapes_only: bool = False,
 ) -> Policy:
-    """The policy at `builtin:NAME`, a local directory or a hub id, its floating-point weights as `dtype`.
+    """Return the policy at `builtin:NAME`, a local directory or a hub id, its floating-point weights as `dtype`.
 
     With `lora` the weights are frozen and adapters, drawn from `seed`, are trained; `quantize` is 0, or the bits (4 or
     8) that weights are quantised to. With `shapes_only` no weight is read: the arrays have shapes and types only.
@@ -115,8 +115,8 @@ def load_policy(
 
 
 def load_decoder(path_or_id: str) -> Callable[[Sequence[int]], str]:
-    """A function from token ids of the model at `path_or_id` to text without special tokens. No weight is read. Raises
-    what `load_policy` raises."""
+    """Return a function from token ids of the model at `path_or_id` to text without special tokens. No weight is read.
+    Raises what `load_policy` raises."""
     path = locate(path_or_id)
     try:
         tokenizer = load_tokenizer(path)
@@ -129,7 +129,7 @@ def load_decoder(path_or_id: str) -> Callable[[Sequence[int]], str]:
 
 
 def locate(path_or_id: str) -> Path:
-    """The local directory of a model. A hub id is found in the hub's cache, or downloaded into it."""
+    """Return the local directory of a model. A hub id is found in the hub's cache, or downloaded into it."""
     if path_or_id.startswith(BUILTIN):
         folder = Path(__file__).with_name("builtin")
         names = sorted(p.parent.name for p in folder.glob("*/config.json"))
@@ -149,7 +149,7 @@ def locate(path_or_id: str) -> Path:
 
 
 def is_here(path_or_id: str) -> bool:
-    """Whether the model is on this machine: built in, a directory, or in the hub's cache."""
+    """Return whether the model is on this machine: built in, a directory, or in the hub's cache."""
     from huggingface_hub import try_to_load_from_cache
 
     hub = bool(HUB_ID.fullmatch(path_or_id)) and not Path(path_or_id).exists()
@@ -180,7 +180,7 @@ def _download(hub_id: str) -> Path:
 
 
 def _check(path: Path) -> dict[str, Any]:
-    """The model's config. UsageError unless the directory holds a complete model of a supported architecture."""
+    """Return the model's config. Raises UsageError unless the model is complete and of a supported architecture."""
     if (base := base_of(path)) is not None and not (path / "config.json").is_file():
         over = f", over the base {base}" if base else ""
         whole = (
@@ -219,7 +219,7 @@ def _json(path: Path) -> Any:
 
 
 def _eos(path: Path, config: Mapping[str, Any]) -> list[int] | int | None:
-    """The EOS ids as generation reads them: from generation_config.json, else from config.json."""
+    """Return the EOS ids as generation reads them: from generation_config.json, else from config.json."""
     generation = path / "generation_config.json"
     held = _json(generation) if generation.is_file() else {}
     if not isinstance(held, dict):
@@ -244,13 +244,13 @@ def weights_hash(path: Path) -> str:
 
 
 def snapshot(model: nn.Module) -> Any:
-    """The trainable parameters (with adapters, only those) as a tree of arrays that later updates do not change."""
+    """Return the trainable parameters (with adapters, only those) as a tree that later updates do not change."""
     return tree_map(lambda p: p, model.trainable_parameters())
 
 
 def encode_chat(policy: Policy, messages: list[dict[str, str]]) -> list[int]:
-    """Token ids of the chat up to the start of the answer. Where a template has no system role, the system message goes
-    into the user's turn. Raises UsageError where the template refuses both."""
+    """Return token ids of the chat up to the start of the answer. Where a template has no system role, the system
+    message goes into the user's turn. Raises UsageError where the template refuses both."""
     refusal: Exception | None = None
     for turns in (messages, _without_system(messages)):
         try:
@@ -264,7 +264,7 @@ def encode_chat(policy: Policy, messages: list[dict[str, str]]) -> list[int]:
 
 
 def _without_system(messages: list[dict[str, str]]) -> list[dict[str, str]]:
-    """The chat with its system messages at the start of the first other turn."""
+    """Return the chat with its system messages at the start of the first other turn."""
     system = [m["content"] for m in messages if m["role"] == "system"]
     first, *others = [m for m in messages if m["role"] != "system"] or [{"role": "user", "content": ""}]
     return [first | {"content": "\n\n".join([*system, first["content"]])}, *others]

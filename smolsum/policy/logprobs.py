@@ -35,7 +35,7 @@ def group_logprobs(
     shared_prefix: bool = True,
     chunk_logits: int | None = CHUNK_LOGITS,
 ) -> tuple[mx.array, mx.array]:
-    """Log-probs (G, T) float32 of the completions' tokens at `temperature`, and their mask (G, T) float32.
+    """Return log-probs (G, T) float32 of the completions' tokens at `temperature`, and their mask (G, T) float32.
 
     Right-padded with 0, differentiable. The prompt goes through the model once; what its layers remember is shared by
     the G completions. `shared_prefix=False`, or a model that cannot share (`can_share_prefix`), repeats it G times.
@@ -49,7 +49,7 @@ def group_logprobs(
 def group_hidden(
     model: nn.Module, prompt_ids: Sequence[int], completions_ids: Sequence[Sequence[int]], *, shared_prefix: bool = True
 ) -> tuple[mx.array, mx.array, mx.array]:
-    """The trunk's outputs (G, T, D) from which the completions' tokens are predicted, the tokens (G, T), their mask."""
+    """Return the trunk's outputs (G, T, D) that predict the completions' tokens, the tokens (G, T), and their mask."""
     completion_GT, mask_GT = padded(completions_ids)
     if shared_prefix and can_share_prefix(model):
         hidden = branch_hidden(model, prefix_state(model, prompt_ids), prompt_ids[-1], completion_GT)
@@ -59,7 +59,7 @@ def group_hidden(
 
 
 def padded(completions_ids: Sequence[Sequence[int]]) -> tuple[mx.array, mx.array]:
-    """The completions' tokens (G, T) int32, right-padded with 0, and their mask (G, T) float32."""
+    """Return the completions' tokens (G, T) int32, right-padded with 0, and their mask (G, T) float32."""
     longest = max(len(ids) for ids in completions_ids)
     completion_GT = mx.array([[*ids, *[0] * (longest - len(ids))] for ids in completions_ids])
     mask_GT = mx.array([[1.0] * len(ids) + [0.0] * (longest - len(ids)) for ids in completions_ids])
@@ -74,7 +74,7 @@ def scored(
     temperature: float,
     chunk_logits: int | None,
 ) -> tuple[mx.array, mx.array]:
-    """Log-probs and entropies (G, T) float32 of the tokens, given the trunk's outputs; 0 outside of the mask."""
+    """Return log-probs and entropies (G, T) float32 of the tokens, given the trunk's outputs; 0 outside of the mask."""
     tokens = completion_GT.reshape(-1)
     both = _score_tokens(model, _rows(hidden_GTD), tokens, temperature, chunk_logits, entropy=True)
     logp, entropy = (x.reshape(mask_GT.shape) * mask_GT for x in both)
@@ -89,8 +89,8 @@ def _rows(hidden_GTD: mx.array) -> mx.array:
 
 
 def can_share_prefix(model: nn.Module) -> bool:
-    """Whether a prompt's completions can share what every layer remembers: all keys and values, those in a sliding
-    window, or states of fixed size."""
+    """Return whether a prompt's completions can share what every layer remembers: all keys and values, those in a
+    sliding window, or states of fixed size."""
     made = make_prompt_cache(model)
     return len(made) == len(model.layers) and all(type(c) in (KVCache, RotatingKVCache, ArraysCache) for c in made)
 
@@ -106,7 +106,7 @@ def prefix_state(model: nn.Module, prompt_ids: Sequence[int], embeddings: mx.arr
 def branch_hidden(
     model: nn.Module, state: State, last_prompt_token: int, completion_GT: mx.array, embeddings: mx.array | None = None
 ) -> mx.array:
-    """The trunk's outputs (G, T, D) from which the completions' tokens are predicted, after the prompt of `state`."""
+    """Return the trunk's outputs (G, T, D) that predict the completions' tokens, after the prompt of `state`."""
     group = len(completion_GT)
     # the gradient of a broadcast is the sum over the G branches
     shared = [[mx.broadcast_to(a, (group, *a.shape[1:])) for a in layer] for layer in state]
@@ -117,14 +117,14 @@ def branch_hidden(
 
 
 def repeated_hidden(model: nn.Module, prompt_ids: Sequence[int], completion_GT: mx.array) -> mx.array:
-    """The same outputs, with the prompt going through the model once for each completion."""
+    """Return the same outputs, with the prompt going through the model once for each completion."""
     prompt = mx.broadcast_to(mx.array([list(prompt_ids)]), (len(completion_GT), len(prompt_ids)))
     out: mx.array = text_model(model).model(mx.concatenate([prompt, completion_GT[:, :-1]], axis=1))
     return out[:, len(prompt_ids) - 1 :]
 
 
 def embedded(model: nn.Module, prompt_ids: Sequence[int], completion_GT: mx.array) -> tuple[mx.array, mx.array] | None:
-    """The embeddings (P - 1, D) of the prompt up to its last token, and (G, T, D) of the tokens from which the
+    """Return the embeddings (P - 1, D) of the prompt up to its last token, and (G, T, D) of the tokens from which the
     completions' are predicted. Looked up together, as each look-up has a gradient as large as the whole table. None
     where the trunk does not take embeddings."""
     trunk = text_model(model).model
@@ -137,14 +137,14 @@ def embedded(model: nn.Module, prompt_ids: Sequence[int], completion_GT: mx.arra
 
 
 def prompt_work(model: nn.Module, prompt: int, tokens: int) -> float:
-    """The work of a prompt of `prompt` tokens, which needs no logits, in units of one completion of `tokens` tokens."""
+    """Return the work of a prompt of `prompt` tokens, without logits, in units of a completion of `tokens` tokens."""
     every = sum(p.size for _, p in tree_flatten(model.parameters()))
     layers = sum(p.size for _, p in tree_flatten([layer.parameters() for layer in model.layers]))
     return float(prompt * layers / (tokens * every))
 
 
 def _branch_tokens(last_prompt_token: int, completion_GT: mx.array) -> mx.array:
-    """The tokens (G, T) from which the completions' are predicted."""
+    """Return the tokens (G, T) from which the completions' are predicted."""
     first = mx.full((len(completion_GT), 1), last_prompt_token, completion_GT.dtype)
     return mx.concatenate([first, completion_GT[:, :-1]], axis=1)
 
@@ -161,7 +161,7 @@ def _caches(model: nn.Module) -> list[Cache]:
 
 
 def empty_like(cache: Cache) -> Cache:
-    """An empty cache of the same kind."""
+    """Return an empty cache of the same kind."""
     return ArraysCache(len(cache.cache)) if isinstance(cache, ArraysCache) else ConcatenateKVCache()
 
 
@@ -186,14 +186,14 @@ def fill(cache: Cache, remembered: list[mx.array]) -> None:
 
 
 def text_model(model: nn.Module) -> nn.Module:
-    """The module that puts a head on a trunk, `.model`: the model itself or the text part of a multimodal one."""
+    """Return the module that puts a head on a trunk, `.model`: the model or the text part of a multimodal one."""
     while "language_model" in model:
         model = model.language_model
     return model
 
 
 def head(model: nn.Module) -> nn.Module:
-    """The model without its layers: called with the trunk's outputs (1, N, D), it returns logits (1, N, V).
+    """Return the model without its layers: called with the trunk's outputs (1, N, D), it returns logits (1, N, V).
 
     This runs the model's own code, with a trunk that returns its input, so scaled and capped logits come out right.
     """
@@ -217,7 +217,7 @@ class _IdleTrunk(nn.Module):  # type: ignore[misc]  # MLX has no types
 
 
 def has_plain_head(model: nn.Module) -> bool:
-    """Whether the model's logits are those of `head` on its trunk's outputs, as everything here assumes."""
+    """Return whether the model's logits are those of `head` on its trunk's outputs, as everything here assumes."""
     text = text_model(model)
     if "model" not in text:
         return False
@@ -233,7 +233,7 @@ def token_logprobs(
     *,
     chunk_logits: int | None = CHUNK_LOGITS,
 ) -> mx.array:
-    """Log-probs (N,) float32 of the targets given the trunk's outputs, at most `chunk_logits` logits at a time
+    """Return log-probs (N,) float32 of the targets given the trunk's outputs, at most `chunk_logits` logits at a time
     (None: all at once)."""
     return _score_tokens(model, hidden_ND, target_N, temperature, chunk_logits, entropy=False)[0]
 

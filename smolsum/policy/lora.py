@@ -60,7 +60,7 @@ def save_adapters(model: nn.Module, lora: LoraConfig, base: str, folder: Path) -
 
 
 def base_of(folder: Path) -> str | None:
-    """The base of the adapters in the folder, empty where it is unknown; None where the folder has no adapters."""
+    """Return the base of the adapters in the folder, empty where it is unknown; None without adapters."""
     if not (folder / WEIGHTS).is_file():
         return None
     try:
@@ -77,8 +77,8 @@ def load_adapters(model: nn.Module, folder: Path) -> None:
 
 
 def fused_weights(model: nn.Module) -> dict[str, mx.array]:
-    """The model's parameters by name, with its adapters merged into the weights and nothing quantised: rounding again
-    would lose most of what the adapters learned."""
+    """Return the model's parameters by name, with its adapters merged into the weights and nothing quantised: rounding
+    again would lose most of what the adapters learned."""
     merged = {name: m.fuse(dequantize=True) for name, m in model.named_modules() if isinstance(m, LoRALinear)}
     inner = tuple(f"{name}." for name in merged)
     weights = {name: array for name, array in plain_weights(model).items() if not name.startswith(inner)}
@@ -88,7 +88,7 @@ def fused_weights(model: nn.Module) -> dict[str, mx.array]:
 
 
 def _parameters(lora: LoraConfig) -> dict[str, Any]:
-    """mlx-lm's `lora_parameters`."""
+    """Return mlx-lm's `lora_parameters`."""
     keys = {"keys": _keys(lora)} if _keys(lora) else {}
     return {"rank": lora.rank, "scale": lora.scale, "dropout": 0.0, **keys}
 
@@ -98,7 +98,7 @@ def _keys(lora: LoraConfig) -> list[str]:
 
 
 def _projections(model: nn.Module, lora: LoraConfig) -> list[nn.Module]:
-    """The modules that get adapters; UsageError for a key that matches none of them."""
+    """Return the modules that get adapters; UsageError for a key that matches none of them."""
     found = [
         (name, module)
         for layer in model.layers[-lora.layers :]
@@ -119,7 +119,7 @@ def _width(linear: nn.Module) -> int:
 
 
 def is_quantised(model: nn.Module) -> bool:
-    """Whether any weight of the model is quantised."""
+    """Return whether any weight of the model is quantised."""
     return any(isinstance(module, QUANTISED) for _, module in model.named_modules())
 
 
@@ -142,7 +142,7 @@ def quantise(model: nn.Module, config: Mapping[str, Any], bits: int) -> None:
 
 
 def plain_weights(model: nn.Module) -> dict[str, mx.array]:
-    """The model's parameters by name, with quantised weights turned back into plain ones."""
+    """Return the model's parameters by name, with quantised weights turned back into plain ones."""
     weights = dict(tree_flatten(model.parameters()))
     for name, m in model.named_modules():
         if isinstance(m, QUANTISED):

@@ -58,7 +58,7 @@ class MaxLengths:
 
 
 def shape_of(model: nn.Module, config: Mapping[str, Any]) -> ModelShape:
-    """The shape of a model, whose weights need not be evaluated. `config` is its config.json."""
+    """Return the shape of a model, whose weights need not be evaluated. `config` is its config.json."""
     trained = [p for _, p in tree_flatten(model.trainable_parameters())]
     held = [p for _, p in tree_flatten(model.parameters())]
     outputs = [len(m.weight) for layer in model.layers for m in layer.modules() if "weight" in m and m.weight.ndim == 2]
@@ -80,7 +80,7 @@ def shape_of(model: nn.Module, config: Mapping[str, Any]) -> ModelShape:
 
 
 def estimate(shape: ModelShape, config: Config, chunking: Chunking, lengths: MaxLengths) -> dict[str, float]:
-    """Bytes that an update of these lengths holds at most, by purpose; their sum is the peak."""
+    """Return the bytes that an update of these lengths holds at most, by purpose; their sum is the peak."""
     prompt, tokens = lengths.prompt, lengths.completion
     kept = {"masters": (8, 0 if shape.itemsize == 4 else 4), "stochastic": (6, 0), "study": (2 * shape.itemsize, 0)}
     moments, copy = kept[config.optimizer.precision]
@@ -113,7 +113,7 @@ def estimate(shape: ModelShape, config: Config, chunking: Chunking, lengths: Max
 
 
 def choose_chunking(shape: ModelShape, config: Config, lengths: MaxLengths) -> Chunking:
-    """The fastest chunking within `engine.memory_budget_gb`; 0 is no budget.
+    """Return the fastest chunking within `engine.memory_budget_gb`; 0 is no budget.
 
     Raises MachineError where not even one rollout at a time fits, with the budget that would.
     """
@@ -136,7 +136,7 @@ def choose_chunking(shape: ModelShape, config: Config, lengths: MaxLengths) -> C
 
 
 def _ways(whole: Chunking, shape: ModelShape, group: int) -> Iterator[Chunking]:
-    """All chunkings, from the fastest to the one that needs the least memory."""
+    """Yield all chunkings, from the fastest to the one that needs the least memory."""
     sizes = [rows for rows in (group, group // 2, group // 4, 1) if rows]
     yield whole
     for checkpointing in (False, True)[: 1 + shape.recomputes]:

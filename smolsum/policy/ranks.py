@@ -21,27 +21,27 @@ def _group() -> Any:
 
 
 def rank() -> int:
-    """This process's number, from 0."""
+    """Return this process's number, from 0."""
     return int(_group().rank())
 
 
 def leads() -> bool:
-    """Whether this is the first rank: it owns the run directory and the screen."""
+    """Return whether this is the first rank: it owns the run directory and the screen."""
     return rank() == 0
 
 
 def alone() -> bool:
-    """Whether this process trains by itself."""
+    """Return whether this process trains by itself."""
     return bool(_group().size() == 1)
 
 
 def share(items: Sequence[T]) -> list[T]:
-    """This rank's part of the items: every n-th."""
+    """Return this rank's part of the items: every n-th."""
     return list(items[rank() :: _group().size()])
 
 
 def total(tree: Any) -> Any:
-    """The sum over all ranks of a tree of arrays, evaluated."""
+    """Return the sum over all ranks of a tree of arrays, evaluated."""
     if not alone():
         tree = tree_map(mx.distributed.all_sum, tree)
         mx.eval(tree)
@@ -49,12 +49,12 @@ def total(tree: Any) -> Any:
 
 
 def lowest(tree: Any) -> Any:
-    """The minimum over all ranks, element by element, evaluated."""
+    """Return the minimum over all ranks, element by element, evaluated."""
     return _extreme(tree, mx.min)
 
 
 def highest(tree: Any) -> Any:
-    """The maximum over all ranks, element by element, evaluated."""
+    """Return the maximum over all ranks, element by element, evaluated."""
     return _extreme(tree, mx.max)
 
 
@@ -66,17 +66,17 @@ def _extreme(tree: Any, of: Any) -> Any:
 
 
 def from_first(tree: Any) -> Any:
-    """The first rank's values of a tree of arrays, which has the same shapes everywhere, evaluated."""
+    """Return the first rank's values of a tree of arrays, which has the same shapes everywhere, evaluated."""
     return tree if alone() else total(tree if leads() else tree_map(mx.zeros_like, tree))
 
 
 def any_rank(condition: bool) -> bool:
-    """Whether the condition holds on at least one rank."""
+    """Return whether the condition holds on at least one rank."""
     return condition if alone() else bool(total(mx.array(int(condition))).item())
 
 
 def gathered(value: Any) -> list[Any]:
-    """The values of all ranks, in order; each must be JSON."""
+    """Return the values of all ranks, in order; each must be JSON."""
     if alone():
         return [value]
     data = mx.array(list(json.dumps(value).encode()), mx.uint8)

@@ -36,7 +36,7 @@ class Completion:
 
 
 def rollout_seed(run_seed: int, *place: int | str) -> int:
-    """A 63-bit seed for one rollout, from the run's seed and its (step, prompt, sample) place."""
+    """Return a 63-bit seed for one rollout, from the run's seed and its (step, prompt, sample) place."""
     digest = hashlib.blake2b(repr((run_seed, *place)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
@@ -50,7 +50,7 @@ def generate(
     temperature: float,
     max_new_tokens: int,
 ) -> list[list[Completion]]:
-    """Completions of each prompt, one for each of its seeds; temperature 0 is greedy.
+    """Return completions of each prompt, one for each of its seeds; temperature 0 is greedy.
 
     Log-probs are float32 natural logs at the sampling temperature (at 1 when greedy), of the full distribution:
     nothing is truncated or penalised.
@@ -121,7 +121,7 @@ class DecodeBatch:
         self._logits = mx.array(0.0)
 
     def can_join(self) -> bool:
-        """Whether rollouts may be added now: always to an empty batch, later only where the model's caches allow it."""
+        """Return whether rollouts may be added now: always to an empty batch, later if the model's caches allow it."""
         return not self.rows or all(hasattr(layer, "extend") for layer in self._cache)
 
     def add(self, sequences: Sequence[ActiveSequence]) -> None:
@@ -162,7 +162,7 @@ class DecodeBatch:
 
 
 def prefill(model: nn.Module, prompts: Sequence[tuple[int, ...]]) -> tuple[list[Any], mx.array]:
-    """The merged caches of all rows, each its prompt's, and the logits (B, V) that follow the prompts."""
+    """Return the merged caches of all rows, each its prompt's, and the logits (B, V) that follow the prompts."""
     filled = {}
     for prompt in dict.fromkeys(prompts):
         cache = make_prompt_cache(model)
@@ -175,7 +175,7 @@ def prefill(model: nn.Module, prompts: Sequence[tuple[int, ...]]) -> tuple[list[
 
 
 def sample(logits_BV: mx.array, temperature_B: Sequence[float], uniform_B: mx.array) -> tuple[mx.array, mx.array]:
-    """Tokens (B,) by inversion of the cumulative distribution, and their log-probs (B,) float32 at the sampling
+    """Return tokens (B,) by inversion of the cumulative distribution, and their log-probs (B,) float32 at the sampling
     temperature; a row of temperature 0 takes the likeliest token, with its log-prob at 1."""
     divisor = mx.array([t or 1.0 for t in temperature_B])
     logits_BV = logits_BV.astype(mx.float32) / divisor[:, None]

@@ -78,7 +78,7 @@ def load_trained(policy: Policy, folder: Path) -> None:
 
 
 def served_arrays(policy: Policy, weights: Any = None) -> dict[str, Any]:
-    """Copies of the weights (the policy's, or a tree of the same names), in the type that computes.
+    """Return copies of the weights (the policy's, or a tree of the same names), in the type that computes.
 
     They share no memory with MLX, so another thread may read them while the policy is trained.
     """
@@ -120,7 +120,7 @@ def set_served(policy: Policy, arrays: Mapping[str, Any]) -> None:
 
 
 def with_adapters(policy: Policy, lora: LoraConfig) -> Policy:
-    """The policy with new adapters on its model; `set_served` then gives them their weights."""
+    """Return the policy with new adapters on its model; `set_served` then gives them their weights."""
     add_adapters(policy.model, lora, dtype=DTYPES[policy.dtype], seed=0)
     return replace(policy, lora=lora)
 
@@ -131,8 +131,8 @@ def _typed(array: Any, dtype: mx.Dtype) -> mx.array:
 
 
 def _turned(name: str, value: mx.array) -> mx.array:
-    """LFM2's convolution weights, which mlx-lm transposes on loading (mlx_lm/models/lfm2.py, sanitize), in the Hugging
-    Face layout or, applied again, in mlx-lm's; all other weights as they are."""
+    """Return LFM2's convolution weights, which mlx-lm transposes on loading (mlx_lm/models/lfm2.py, sanitize), in the
+    Hugging Face layout or, applied again, in mlx-lm's; all other weights as they are."""
     return value.transpose(0, 2, 1) if name.endswith("conv.conv.weight") else value
 
 
@@ -165,6 +165,6 @@ def probe_sequences(
 
 
 def probe_scores(policy: Policy, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
-    """Log-probs of each probe's text after its prompt, at temperature 1: they show whether two processes hold the same
-    weights."""
+    """Return log-probs of each probe's text after its prompt, at temperature 1: they show whether two processes hold
+    the same weights."""
     return [group_logprobs(policy.model, prompt, [ids])[0][0].tolist() for prompt, ids in rows]

@@ -117,7 +117,7 @@ class Pool:
         return batch
 
     def waited_s(self) -> float:
-        """Seconds since the last worker was lost; 0 while there is one."""
+        """Return seconds since the last worker was lost; 0 while there is one."""
         since = self._stranded_since
         return 0.0 if since is None else time.monotonic() - since
 
@@ -172,7 +172,7 @@ class Pool:
         worker.sync_s = time.monotonic() - began
 
     async def _take(self, worker: PoolWorker) -> list[PendingRollout]:
-        """Rollouts for a worker, as soon as there are any for its version; none once there is a newer version."""
+        """Return rollouts for a worker, as soon as its version has any; none once there is a newer version."""
         async with self._changed:
             while True:
                 assert self.newest is not None
@@ -188,7 +188,7 @@ class Pool:
                 await self._changed.wait()
 
     def _may(self, worker: PoolWorker, pending: PendingRollout) -> bool:
-        """Whether a worker may sample a rollout: one that failed at it leaves it to the others, if any are up."""
+        """Return whether a worker may sample a rollout: one that failed at it leaves it to others that are up."""
         failed = pending.failed_by
         return worker.name not in failed or not any(w.state == "up" and w.name not in failed for w in self.workers)
 
@@ -264,7 +264,7 @@ class Pool:
         self.events.put(WorkerEvent(kind, message, hint, worker.name if worker else None))
 
     async def _published(self) -> Published:
-        """The newest version; waits for the first."""
+        """Return the newest version; waits for the first."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.newest is not None)
         assert self.newest is not None
@@ -292,8 +292,8 @@ class Pool:
 
 
 def share(worker: PoolWorker, workers: Sequence[PoolWorker], waiting: int) -> int:
-    """How many of the waiting rollouts a worker takes: its part, by speed, of all open ones, so that all workers finish
-    together. One that failed last time is tried with a single rollout."""
+    """Return how many of the waiting rollouts a worker takes: its part, by speed, of all open ones, so that all workers
+    finish together. One that failed last time is tried with a single rollout."""
     if worker.failures:
         return 1
     up = [w for w in workers if w.state == "up"]
@@ -306,7 +306,7 @@ def share(worker: PoolWorker, workers: Sequence[PoolWorker], waiting: int) -> in
 
 
 def _trouble(worker: PoolWorker, error: Exception) -> SmolsumError:
-    """The error to report: an answer that breaks our own code must not end the run."""
+    """Return the error to report: an answer that breaks our own code must not end the run."""
     if isinstance(error, WorkerError | UsageError):
         return error
     trouble = WorkerError(

@@ -120,7 +120,7 @@ async def preflight(urls: Sequence[str], token: str | None, expected: ExpectedMo
 
 
 def check(url: str, health: Health, expected: ExpectedModel) -> None:
-    """UsageError if the worker's /health shows another policy, or sampling that is not neutral."""
+    """Raise UsageError if the worker's /health shows another policy, or sampling that is not neutral."""
     for name in FACTS:
         if getattr(health, name) != expected.facts[name]:
             remedy = f"--dtype {expected.dtype}" if name == "dtype" else "--model with the model that is trained"
@@ -142,7 +142,7 @@ def check(url: str, health: Health, expected: ExpectedModel) -> None:
 
 
 def check_probe(url: str, found: Sequence[Sequence[float]], expected: Sequence[Sequence[float]], dtype: str) -> None:
-    """WorkerError if the worker's log-probs of fixed sequences are not the trainer's."""
+    """Raise WorkerError if the worker's log-probs of fixed sequences are not the trainer's."""
     pairs = [(a, b) for row, other in zip(found, expected, strict=True) for a, b in zip(row, other, strict=True)]
     off = sum(abs(a - b) for a, b in pairs) / len(pairs)
     if not off <= TOLERANCE[dtype]:

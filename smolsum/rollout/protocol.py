@@ -162,7 +162,7 @@ class ErrorAnswer(Struct, frozen=True):
 
 
 def parse(text: str | bytes, kind: type[T]) -> T:
-    """The JSON in `text` as an object of this type. Raises ValueError with the reason."""
+    """Return the JSON in `text` as an object of this type. Raises ValueError with the reason."""
     # parsed by Python, as msgspec's own parser takes half a surrogate pair for the end of the text
     try:
         value = json.loads(text, parse_constant=_reject)
@@ -220,7 +220,7 @@ class WorkerClient:
     async def logprobs(
         self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], expected: ExpectedWeights
     ) -> list[list[float]]:
-        """Log-probs, at temperature 1, of the completion in each pair of prompt and completion token ids."""
+        """Return log-probs, at temperature 1, of the completion in each pair of prompt and completion token ids."""
         scored = tuple(ScoredSequence(tuple(prompt), tuple(completion)) for prompt, completion in sequences)
         body = LogprobsBody(version=expected.version, weights=expected.weights, sequences=scored)
         answer = await self._call("POST", "/v1/logprobs", LogprobsAnswer, content=msgspec.json.encode(body))
@@ -330,7 +330,7 @@ class WorkerClient:
             raise self._nonsense(f"{text[:60]!r}: {error}") from error
 
     def _refusal(self, status: int, content: bytes) -> WorkerError:
-        """The error for an answer that is not 200, in the worker's own words if it gives any."""
+        """Return the error for an answer that is not 200, in the worker's own words if it gives any."""
         try:
             answer = parse(content, ErrorAnswer)
         except ValueError:

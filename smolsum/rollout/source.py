@@ -91,16 +91,16 @@ def sample_groups(
     seed: int = 0,
     step: int = 1,
 ) -> list[RolloutGroup]:
-    """One group of `config.rollouts` completions for each prompt, in the order of the prompts. Seeds are those of
-    `group_seeds`; the policy version is `step - 1`."""
+    """Return one group of `config.rollouts` completions for each prompt, in the order of the prompts. Seeds are those
+    of `group_seeds`; the policy version is `step - 1`."""
     seeds = group_seeds(GroupRequest(step, prompts, 0, temperature), config.rollouts, seed)
     limit = config.max_new_tokens
     return sample_seeded(policy, prompts, seeds, temperature, max_new_tokens=limit, version=step - 1)
 
 
 def group_seeds(request: GroupRequest, count: int, seed: int) -> list[list[int]]:
-    """The seeds of `count` rollouts for each prompt. Each follows from the run's `seed`, the step, the prompt's place
-    and id, and the rollout's number."""
+    """Return the seeds of `count` rollouts for each prompt. Each follows from the run's `seed`, the step, the prompt's
+    place and id, and the rollout's number."""
     return [
         [rollout_seed(seed, request.step, place, prompt.id, g) for g in range(count)]
         for place, prompt in enumerate(request.prompts, start=request.first_place)
@@ -116,7 +116,7 @@ def sample_seeded(
     max_new_tokens: int,
     version: int,
 ) -> list[RolloutGroup]:
-    """One group for each prompt, with a completion for each of its seeds; `version` is the policy's."""
+    """Return one group for each prompt, with a completion for each of its seeds; `version` is the policy's."""
     sampled = generate(
         policy.model,
         [prompt.token_ids for prompt in prompts],
@@ -136,13 +136,13 @@ def sample_seeded(
 
 
 def decode(policy: Policy, token_ids: Sequence[int]) -> str:
-    """The completion's text, without special tokens and outer white space."""
+    """Return the completion's text, without special tokens and outer white space."""
     text: str = policy.tokenizer.decode(list(token_ids), skip_special_tokens=True)
     return text.strip()
 
 
 def exchanged(mine: Sequence[RolloutGroup], prompts: Sequence[Prompt]) -> list[RolloutGroup]:
-    """The groups of all prompts, from what each rank sampled of its share (`ranks.share`)."""
+    """Return the groups of all prompts, from what each rank sampled of its share (`ranks.share`)."""
     if ranks.alone():
         return list(mine)
     shares = ranks.gathered(_plain(mine))
@@ -151,7 +151,7 @@ def exchanged(mine: Sequence[RolloutGroup], prompts: Sequence[Prompt]) -> list[R
 
 
 def from_first(groups: Sequence[RolloutGroup] | None, prompts: Sequence[Prompt]) -> list[RolloutGroup]:
-    """The first rank's groups; the other ranks pass None."""
+    """Return the first rank's groups; the other ranks pass None."""
     if ranks.alone():
         return list(groups or [])
     rows = ranks.gathered(_plain(groups or []))[0]

@@ -122,7 +122,7 @@ class WorkerSampler:
         return SubmittedGroups(prompts, requests, batch)
 
     def collect(self, submitted: SubmittedGroups) -> list[RolloutGroup]:
-        """The groups, in the order of their prompts.
+        """Return the groups, in the order of their prompts.
 
         If no worker is up, waits `wait_s` seconds for one, then raises WorkerError.
         """
@@ -146,7 +146,7 @@ class WorkerSampler:
         return Rollout(answer.token_ids, answer.logprobs, answer.finish_reason, answer.version, worker, seed, text)
 
     def metrics(self) -> dict[str, float]:
-        """Of each worker its speed, lag in versions, open rollouts and bytes sent so far; the cost of the syncs since
+        """Return each worker's speed, lag in versions, open rollouts and bytes sent so far; the cost of the syncs since
         the last call."""
         found: dict[str, float] = {}
         for worker in self.pool.workers:
@@ -224,7 +224,7 @@ class RemoteSource(Source):
         return from_first(groups, request.prompts)
 
     def metrics(self) -> dict[str, float]:
-        """Staleness in updates, and `WorkerSampler.metrics`."""
+        """Return staleness in updates, and `WorkerSampler.metrics`."""
         self.sampler.poll()
         staleness = {"staleness/mean": fmean(self._staleness), "staleness/max": float(max(self._staleness))}
         return staleness | self.sampler.metrics()
@@ -239,7 +239,7 @@ class RemoteSource(Source):
 
 
 def worker_urls(text: str) -> list[str]:
-    """The URLs of `workers.urls`. Raises UsageError for text that is not a URL, or a URL that occurs twice."""
+    """Return the URLs of `workers.urls`. Raises UsageError for text that is not a URL, or a URL that occurs twice."""
     urls = [url.strip().rstrip("/") for url in text.split(",") if url.strip()]
     for url in urls:
         if not _is_worker(url):
@@ -252,7 +252,7 @@ def worker_urls(text: str) -> list[str]:
 
 
 def _is_worker(url: str) -> bool:
-    """Whether this is a scheme, a host and perhaps a port, and nothing else."""
+    """Return whether this is a scheme, a host and perhaps a port, and nothing else."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:

@@ -23,8 +23,8 @@ def make_config(
     config_file: Path | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Config:
-    """The settings of a run, resolved as `smolsum train` does from the flags of the same names; `settings` are those of
-    `--set`, by dotted key. UsageError, with the nearest name, for an unknown key or a wrong value."""
+    """Return the settings of a run, resolved as `smolsum train` does from the flags of the same names; `settings` are
+    those of `--set`, by dotted key. Raises UsageError, with the nearest name, for an unknown key or a wrong value."""
     return resolve(
         TASKS, model=model, strategy=strategy, reward=reward, presets=presets, config_file=config_file,
         flags=settings or {},
@@ -32,15 +32,16 @@ def make_config(
 
 
 def load_prompts(policy: Policy, config: Config, split: str = "train") -> tuple[Prompt, ...]:
-    """The prompts of a split (`train`, `validation` or `test`) of the configuration's task and data, in file order,
-    encoded for the policy. UsageError for data that cannot be read, and for prompts over `data.max_input_tokens`."""
+    """Return the prompts of a split (`train`, `validation` or `test`) of the configuration's task and data, in file
+    order, encoded for the policy. Raises UsageError for data that cannot be read, and for prompts over
+    `data.max_input_tokens`."""
     task = TASKS[config.task.name]
     return encode_prompts(policy, task, task.prompts.load(config, split), config)[0]
 
 
 def make_prompt(policy: Policy, text: str, *, system: str = "", references: Sequence[str] = (), id: str = "") -> Prompt:
-    """A prompt of a user's turn and perhaps a system message, encoded with the policy's chat template. Prompts that are
-    sampled together need different ids; by default the text is the id."""
+    """Return a prompt of a user's turn and perhaps a system message, encoded with the policy's chat template. Prompts
+    that are sampled together need different ids; by default the text is the id."""
     messages = [{"role": role, "content": content} for role, content in (("system", system), ("user", text)) if content]
     return Prompt(id or text, tuple(messages), tuple(encode_chat(policy, messages)), tuple(references), {})
 

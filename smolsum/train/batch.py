@@ -34,12 +34,12 @@ class Batch:
         return Batch(self.groups + other.groups, scores, np.concatenate([self.totals, other.totals]))
 
     def take(self, places: Sequence[int]) -> Batch:
-        """The groups at these places."""
+        """Return the groups at these places."""
         scores = {name: [rows[p] for p in places] for name, rows in self.scores.items()}
         return Batch([self.groups[p] for p in places], scores, self.totals[list(places)])
 
     def rows(self, advantages: Mapping[int, Sequence[float]]) -> list[dict[str, Any]]:
-        """One row for each rollout, as the run directory keeps it.
+        """Return one row for each rollout, as the run directory keeps it.
 
         `advantages` are G by the group's place, for the groups that the step learns from. The first row of a group also
         has its messages and references, so that a copied run can be read on its own.
@@ -80,7 +80,7 @@ class PromptOrder:
         self._epoch = sum(self._counts.values()) or len(prompts)
 
     def take(self, step: int) -> list[Prompt]:
-        """The prompts of the stage's step (from 0)."""
+        """Return the prompts of the stage's step (from 0)."""
         return [self._at(place) for place in range(step * self.size, (step + 1) * self.size)]
 
     def _at(self, place: int) -> Prompt:
@@ -112,8 +112,8 @@ class BatchSampler:
         self._first_step, self._steps, self._lap = first_step, steps, lap
 
     def collect(self, k: int) -> tuple[Batch, list[int]]:
-        """All that is sampled for the stage's step `k` (from 0), and the places of the groups to learn from, as many as
-        the step has prompts.
+        """Return all that is sampled for the stage's step `k` (from 0), and the places of the groups to learn from, as
+        many as the step has prompts.
 
         Groups whose rewards are all the same teach nothing. In up to `train.refill_rounds` rounds as many of the
         prompts that come next are sampled too, and take their places where their own rewards differ (dynamic sampling,
@@ -152,7 +152,7 @@ class BatchSampler:
 
 
 def step_metrics(batch: Batch, advantages_PG: Any) -> dict[str, float]:
-    """Rewards, lengths and degeneration of all that one step sampled, and the advantages that it learns from.
+    """Return rewards, lengths and degeneration of all that one step sampled, and the advantages that it learns from.
 
     `reward_std` is the mean over groups of the standard deviation within a group; `frac_reward_zero_std` the share of
     groups without spread; a signal that is missing everywhere has no mean. The deviation of advantages is that of the

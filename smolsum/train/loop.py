@@ -31,8 +31,8 @@ def train(
     """Train every stage of a configuration, or finish the run `resume`. `begun` gets the run's directory as soon as it
     exists, on the first rank.
 
-    Raises InterruptedRun after a first Ctrl-C, once the step is finished and saved; SmolsumError for everything that a
-    user can fix.
+    Raises InterruptedRun after a first Ctrl-C, once the step is finished and saved; SmolsumError for everything
+    that a user can fix.
     """
     role = Session if ranks.leads() else FollowerSession
     with role.open(config, resume, progress) as session:

@@ -19,7 +19,7 @@ OPTIMIZER = "optimizer.safetensors"
 
 
 def fingerprints(config: Config, provenance: Mapping[str, Any], steps: Mapping[str, int]) -> dict[str, str]:
-    """The fingerprint of every stage, each over those before it. UsageError where another rank has others."""
+    """Return the fingerprint of every stage, each over those before it. Raises UsageError if the ranks differ."""
     found: dict[str, str] = {}
     for name in config.stages:
         previous = next(reversed(found.values()), "")
@@ -37,15 +37,15 @@ def fingerprints(config: Config, provenance: Mapping[str, Any], steps: Mapping[s
 
 
 def span(steps: Mapping[str, int], name: str) -> tuple[int, int]:
-    """The run's step just before the stage's first one, and its last step."""
+    """Return the run's step just before the stage's first one, and its last step."""
     names = list(steps)
     start = sum(steps[n] for n in names[: names.index(name)])
     return start, start + steps[name]
 
 
 def resume_point(steps: Mapping[str, int], whole: Sequence[Checkpoint]) -> int:
-    """The step to go on from, given the run's undamaged checkpoints. A stage starts from the end of the stage before
-    it: where that checkpoint is missing or damaged, the run goes back to that stage."""
+    """Return the step to go on from, given the run's undamaged checkpoints. A stage starts from the end of the stage
+    before it: where that checkpoint is missing or damaged, the run goes back to that stage."""
     point = 0
     for name in steps:
         start, end = span(steps, name)
@@ -78,14 +78,14 @@ class StageCheckpoints:
         self._best: dict[str, dict[str, Any]] = {}
 
     def own(self, name: str) -> Checkpoint | None:
-        """This run's checkpoint from which the stage goes on; None if it has not begun."""
+        """Return this run's checkpoint from which the stage goes on; None if it has not begun."""
         start, end = span(self._steps, name)
         found = [c for c in self._whole if start < c.step <= end]
         return found[-1] if found else None
 
     def of_another(self, name: str, runs_dir: Path) -> tuple[Checkpoint, Path] | None:
-        """The end of the same stage in another run, copied into this one, and its path there. None for the last stage:
-        a run always trains that itself."""
+        """Return the end of the same stage in another run, copied into this one, and its path there. None for the last
+        stage: a run always trains that itself."""
         if name == list(self._steps)[-1]:
             return None
         found = checkpoints.find_stage(runs_dir, self._fingerprints[name])

@@ -99,7 +99,7 @@ class Session:
                     session._mirror.settle(session.notify, progress.phase)
 
     def begin(self, setup: Setup, plan: Mapping[str, int], begun: Callable[[Path], None]) -> None:
-        """Make or take over the run directory, give it to `begun`, and find out where to go on. UsageError where
+        """Make or take over the run directory, give it to `begun`, and find out where to go on. Raises UsageError where
         another rank would train something else, or where a resumed run would."""
         self._compare_ranks(setup, plan)
         if self._paths is None:
@@ -133,7 +133,7 @@ class Session:
         begun(self.paths.root)
 
     def _compare_ranks(self, setup: Setup, plan: Mapping[str, int]) -> None:
-        """Compute the stages' fingerprints. UsageError where another rank has others."""
+        """Compute the stages' fingerprints. Raises UsageError where another rank has others."""
         self.setup, self.plan = setup, dict(plan)
         self.fingerprints = fingerprints(self.config, setup.provenance, plan)
 
@@ -154,7 +154,7 @@ class Session:
         return self.step == end
 
     def _find_checkpoint(self) -> Checkpoint | None:
-        """This run's checkpoint to go on from, or the end of the stage in another run."""
+        """Return this run's checkpoint to go on from, or the end of the stage in another run."""
         own = self._saved.own(self.stage)
         if own or (found := self._saved.of_another(self.stage, self.runs_dir)) is None:
             return own
@@ -176,7 +176,7 @@ class Session:
         optimizer.follow_first()
 
     def steps(self, optimizer: Optimizer) -> Iterator[int]:
-        """Yields the current stage's remaining steps, from 0. After each one, saves a checkpoint if one is due, then
+        """Yield the current stage's remaining steps, from 0. After each one, saves a checkpoint if one is due, then
         pauses or stops if the user of any rank requested it."""
         for k in range(self.stage_step, self.plan[self.stage]):
             self.step, self.in_step = self.step + 1, True
@@ -202,7 +202,7 @@ class Session:
             raise
 
     def validates(self, k: int) -> bool:
-        """Whether the stage's step `k` (from 0) ends with a validation."""
+        """Return whether the stage's step `k` (from 0) ends with a validation."""
         every = self.config.train.validate_every
         return bool(every) and (k + 1) % every == 0
 
@@ -258,7 +258,7 @@ class Session:
         self.journal.event("finished", f"finished at step {self.step}", step=self.step)
 
     def _is_requested(self) -> bool:
-        """Whether this rank's user wants the run to pause or to stop."""
+        """Return whether this rank's user wants the run to pause or to stop."""
         return self.stop_requested or is_requested(self.paths, "pause") or is_requested(self.paths, "stop")
 
     def _pause(self) -> bool:
@@ -273,7 +273,7 @@ class Session:
         return not self.should_stop()
 
     def should_stop(self) -> bool:
-        """Whether the user stopped the run, with Ctrl-C or with `control/stop`, which is removed."""
+        """Return whether the user stopped the run, with Ctrl-C or with `control/stop`, which is removed."""
         self.stop_requested = take_request(self.paths, "stop") or self.stop_requested
         return self.stop_requested
 

@@ -97,8 +97,8 @@ def prepare(config: Config) -> Setup:
 
 
 def open_source(setup: Setup, config: Config, *, notify: Callable[..., None], stopping: Callable[[], bool]) -> Source:
-    """The source of rollouts: the workers of `workers.urls`, which the first rank uses for all, or else the policy
-    itself. Arguments and errors as of RemoteSource."""
+    """Return the source of rollouts: the workers of `workers.urls`, which the first rank uses for all, or else the
+    policy itself. Arguments and errors as of RemoteSource."""
     if not config.workers.urls:
         return LocalSource(setup.policy, config)
     if not ranks.leads():
@@ -107,7 +107,7 @@ def open_source(setup: Setup, config: Config, *, notify: Callable[..., None], st
 
 
 def forecast(config: Config) -> dict[str, float] | None:
-    """The peak memory of an update in GB, by purpose, with their sum as `peak`. No weight is read.
+    """Return the peak memory of an update in GB, by purpose, with their sum as `peak`. No weight is read.
 
     None for a model that is not on this machine yet. Raises what `prepare` raises for model, prompts and budget.
     """
@@ -122,8 +122,8 @@ def forecast(config: Config) -> dict[str, float] | None:
 
 
 def corpus_facts(split: Split, tokenizer: Any) -> dict[str, Any]:
-    """The number of examples of a split, and the lengths of their posts and references (if any) in tokens, without
-    special tokens: mean, std (population), min, p50, p90, p95, p99, max."""
+    """Return the number of examples of a split, and the lengths of their posts and references (if any) in tokens,
+    without special tokens: mean, std (population), min, p50, p90, p95, p99, max."""
     posts = [example.source for example in split.examples]
     references = [text for example in split.examples for text in example.references]
     facts: dict[str, Any] = {"examples": len(split.examples)}
@@ -136,8 +136,8 @@ def corpus_facts(split: Split, tokenizer: Any) -> dict[str, Any]:
 
 
 def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, steps: int, previous: str) -> str:
-    """Identifies the weights at a stage's end: a digest of model, data, settings, and the stages before (`previous`).
-    Stages with the same fingerprint train to the same weights."""
+    """Return what identifies the weights at a stage's end: a digest of model, data, settings, and the stages before
+    (`previous`). Stages with the same fingerprint train to the same weights."""
     relevant = {
         "stage": dataclasses.asdict(config.stages[name]) | {"steps": steps},
         "model": provenance["model"],
@@ -158,8 +158,8 @@ def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, 
 
 
 def deciding(config: Config) -> dict[str, Any]:
-    """The settings that stage fingerprints hold, by dotted key: those of [stages.NAME] for that stage, the others for
-    every stage."""
+    """Return the settings that stage fingerprints hold, by dotted key: those of [stages.NAME] for that stage, the
+    others for every stage."""
     whole = dataclasses.asdict(config)
     kept = {name: whole[name] for name in ("stages", "rewards", "sampling", "grpo", "optimizer")}
     kept |= {"task": config.task.measures, "train": {key: whole["train"][key] for key in LOOP}}
@@ -169,7 +169,7 @@ def deciding(config: Config) -> dict[str, Any]:
 
 
 def _policy(config: Config, *, shapes_only: bool = False) -> Policy:
-    """Load the policy. UsageError for settings that would train nothing, or that contradict the weights' type."""
+    """Load the policy. Raises UsageError for settings that train nothing or contradict the weights' type."""
     policy = load_policy(
         config.model.path,
         dtype=config.model.dtype,

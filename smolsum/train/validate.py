@@ -12,7 +12,7 @@ from smolsum.train.setup import Setup
 
 
 def validate(session: Session, setup: Setup, stage: StageConfig) -> dict[str, float]:
-    """The metrics of a validation, under `validation/`: mean reward, the task's score and its summary.
+    """Return the metrics of a validation, under `validation/`: mean reward, the task's score and its summary.
 
     The reward is left out unless every prompt has one: a mean over other prompts would not compare with earlier
     validations. Empty where the rewards or measures could not be computed at all.

@@ -124,8 +124,8 @@ def encode(
     version: int,
     metadata: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """The patch that turns `base` into `new`, bit for bit: numpy arrays by name, of any type of 1, 2, 4 or 8 bytes
-    (bfloat16 as uint16).
+    """Return the patch that turns `base` into `new`, bit for bit: numpy arrays by name, of any type of 1, 2, 4 or 8
+    bytes (bfloat16 as uint16).
 
     `metadata` is JSON for the receiver. Raises PatchError if names, shapes or types of the two differ: send an anchor
     then.
@@ -137,12 +137,12 @@ def encode(
 
 
 def anchor(new: Mapping[str, Any], *, version: int, metadata: Mapping[str, Any] | None = None) -> bytes:
-    """All weights, as a patch that needs no base. Arguments as of `encode`."""
+    """Return all weights, as a patch that needs no base. Arguments as of `encode`."""
     return _write({}, new, "anchor", None, version, metadata)
 
 
 def apply(base: Mapping[str, Any] | None, patch: bytes) -> dict[str, Any]:
-    """The weights after the patch: arrays of the base's types; for an anchor, which ignores `base`, the sender's types.
+    """Return the weights after the patch: arrays of the base's types; for an anchor, which needs no base, the sender's.
 
     `base` is unchanged, and tensors without a change are not copied. Raises CorruptPatchError, or WrongBaseError if a
     tensor does not get the sender's checksum.
@@ -159,7 +159,7 @@ def apply(base: Mapping[str, Any] | None, patch: bytes) -> dict[str, Any]:
 
 
 def read(patch: bytes) -> Header:
-    """The header of an intact patch. Raises CorruptPatchError."""
+    """Return the header of an intact patch. Raises CorruptPatchError."""
     return _read(patch)[0]
 
 
@@ -209,7 +209,7 @@ def _write(
 
 
 def _read(patch: bytes) -> tuple[Header, list[int]]:
-    """The header, and the offset of each tensor's parts."""
+    """Return the header, and the offset of each tensor's parts."""
     if len(patch) < _FRAME.size + _SEAL:
         raise CorruptPatchError(f"{len(patch)} bytes are too few for a patch", hint="send it again")
     magic, version, length = _FRAME.unpack_from(patch)
@@ -256,8 +256,8 @@ def _unpacked(entry: TensorEntry, base: Any | None, patch: bytes, start: int) ->
 
 
 def _unzip(packed: bytes, length: int | None) -> bytes:
-    """The contents of a zstd frame. Raises ValueError unless the frame states the expected length (None: any, up to
-    MOST_HEADER)."""
+    """Return the contents of a zstd frame. Raises ValueError unless the frame states the expected length (None: any, up
+    to MAX_HEADER_BYTES)."""
     stated = zstandard.frame_content_size(packed)
     if stated < 0 or (stated > MAX_HEADER_BYTES if length is None else stated != length):
         raise ValueError("a part has another length than stated")
@@ -265,7 +265,7 @@ def _unzip(packed: bytes, length: int | None) -> bytes:
 
 
 def _dtype(entry: TensorEntry) -> Any:
-    """The sender's type if it is one of TYPES, else an unsigned integer of its size."""
+    """Return the sender's type if it is one of TYPES, else an unsigned integer of its size."""
     known = np.dtype(entry.dtype) if entry.dtype in TYPES else None
     return known if known is not None and known.itemsize == entry.itemsize else np.dtype(f"<u{entry.itemsize}")
 

@@ -62,7 +62,7 @@ class Publisher:
         return published
 
     def knows(self, version: Any, weights: Any) -> bool:
-        """Whether this version was published with this checksum."""
+        """Return whether this version was published with this checksum."""
         return version in self._checksums and self._checksums[version] == weights
 
     def _encoded(self, previous: Published | None, version: WeightsVersion) -> Published:
@@ -87,7 +87,7 @@ class Publisher:
         return Published(version, header.weights, patches, time.perf_counter() - began, header.density)
 
     def bodies(self, published: Published, held: int | None) -> list[bytes]:
-        """The bodies to send, in order, to a worker that has version `held` (None: unknown)."""
+        """Return the bodies to send, in order, to a worker that has version `held` (None: unknown)."""
         if held is not None and held in published.patches:
             return [published.patches[base] for base in sorted(published.patches) if base >= held]
         return [self._anchored(published.version)]

@@ -22,8 +22,8 @@ ESCAPE = 255
 
 
 def bits(array: Any) -> Any:
-    """The values of an array as a flat array of unsigned integers of their size, a view if possible. Raises ValueError
-    for a type that does not have 1, 2, 4 or 8 bytes."""
+    """Return the values of an array as a flat array of unsigned integers of their size, a view if possible. Raises
+    ValueError for a type that does not have 1, 2, 4 or 8 bytes."""
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.itemsize not in (1, 2, 4, 8) or flat.dtype.hasobject:
         raise ValueError(f"values of type {flat.dtype} cannot be encoded")
@@ -54,7 +54,7 @@ def encode(base: Any | None, new: Any) -> tuple[Mode, int, list[Any]]:
 
 
 def decode(mode: Mode, base: Any | None, size: int, kind: Any, parts: Sequence[Any]) -> Any:
-    """The `new` of `encode`: a flat array of `size` values of the unsigned type `kind`.
+    """Return the `new` of `encode`: a flat array of `size` values of the unsigned type `kind`.
 
     Raises ValueError for parts that `encode` cannot have written.
     """
@@ -75,7 +75,7 @@ def decode(mode: Mode, base: Any | None, size: int, kind: Any, parts: Sequence[A
 
 
 def _changed(base: Any, new: Any) -> Any:
-    """Positions at which the two differ (int64, ascending)."""
+    """Return the positions at which the two differ (int64, ascending)."""
     found = [
         np.flatnonzero(base[start : start + BLOCK] != new[start : start + BLOCK]) + start
         for start in range(0, new.size, BLOCK)
@@ -84,7 +84,7 @@ def _changed(base: Any, new: Any) -> Any:
 
 
 def _gaps(places: Any) -> Any:
-    """The number of unchanged values before each place, as bytes: ESCAPE for each 255, then the rest."""
+    """Return the number of unchanged values before each place, as bytes: ESCAPE for each 255, then the rest."""
     gaps = np.diff(places, prepend=-1) - 1
     if gaps.max() < ESCAPE:
         return gaps.astype(np.uint8)
@@ -96,26 +96,26 @@ def _gaps(places: Any) -> Any:
 
 
 def _places(codes: Any) -> Any:
-    """The inverse of `_gaps`."""
+    """Return the inverse of `_gaps`."""
     ends = np.flatnonzero(codes != ESCAPE)
     return np.cumsum(codes, dtype=np.int64)[ends] + np.arange(ends.size)
 
 
 def _ordered(values: Any) -> Any:
-    """Bits of floats as unsigned integers in the order of the numbers: positive ones get the sign bit, negative ones
-    all bits inverted."""
+    """Return bits of floats as unsigned integers in the order of the numbers: positive ones get the sign bit, negative
+    ones all bits inverted."""
     kind, sign = values.dtype.type, 8 * values.dtype.itemsize - 1
     return values ^ ((kind(0) - (values >> kind(sign))) | (kind(1) << kind(sign)))
 
 
 def _plain(ordered: Any) -> Any:
-    """The inverse of `_ordered`."""
+    """Return the inverse of `_ordered`."""
     kind, sign = ordered.dtype.type, 8 * ordered.dtype.itemsize - 1
     return ordered ^ (((ordered >> kind(sign)) - kind(1)) | (kind(1) << kind(sign)))
 
 
 def _zigzag(steps: Any) -> Any:
-    """Steps 0, -1, 1, -2, 2 … as 0, 1, 2, 3, 4 …, modulo the type's size: small steps have zero high bytes."""
+    """Return steps 0, -1, 1, -2, 2 … as 0, 1, 2, 3, 4 …, modulo the type's size: small steps have zero high bytes."""
     kind, sign = steps.dtype.type, 8 * steps.dtype.itemsize - 1
     return (steps << kind(1)) ^ (kind(0) - (steps >> kind(sign)))
 
@@ -126,18 +126,18 @@ def _unzigzag(codes: Any) -> Any:
 
 
 def _width(codes: Any) -> int:
-    """Bytes that the largest of the codes needs."""
+    """Return how many bytes the largest of the codes needs."""
     return max(1, (int(codes.max()).bit_length() + 7) // 8)
 
 
 def _planes(values: Any, width: int) -> list[Any]:
-    """The lowest `width` bytes of the values, an array for each: similar bytes compress well together."""
+    """Return the lowest `width` bytes of the values, an array for each: similar bytes compress well together."""
     table = values.view(np.uint8).reshape(values.size, values.dtype.itemsize)
     return [np.ascontiguousarray(table[:, n]) for n in range(width)]
 
 
 def _values(planes: Sequence[Any], size: int, kind: Any) -> Any:
-    """The inverse of `_planes`; the missing bytes are zero."""
+    """Return the inverse of `_planes`; the missing bytes are zero."""
     if not 1 <= len(planes) <= kind.itemsize or any(plane.size != size for plane in planes):
         raise ValueError("the number of values is not that of the tensor")
     table = np.zeros((size, kind.itemsize), np.uint8)

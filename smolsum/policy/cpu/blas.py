@@ -68,7 +68,7 @@ def _candidates() -> list[str]:
 
 
 def _scipy_copy() -> Path | None:
-    """SciPy's OpenBLAS under the names that MLX calls, made on first use; None where patchelf or the library is
+    """Return SciPy's OpenBLAS under the names that MLX calls, made on first use; None where patchelf or the library is
     missing."""
     bundled = Path(sysconfig.get_path("platlib")) / "scipy.libs"
     originals = sorted(bundled.glob("libscipy_openblas-*.so"))

@@ -77,7 +77,7 @@ logsumexp = _differentiable(_logsumexp_forward, lambda x, g, out: exp(x - out) *
 
 
 def logprob_and_entropy(logits_NV: mx.array, target_N: mx.array, *, entropy: bool = True) -> tuple[mx.array, mx.array]:
-    """The log-probs (N,) of the targets under softmax of the logits, and its entropy (N,) in nats, which has no
+    """Return the log-probs (N,) of the targets under softmax of the logits, and its entropy (N,) in nats, which has no
     gradient (0 without `entropy`); float32.
 
     The gradient needs one array of the logits' size: softmax, taken from 1 at the target (in place).

@@ -21,7 +21,7 @@ MAX_STREAMS = 3
 
 @functools.cache
 def streams() -> tuple[mx.Stream, ...]:
-    """The streams to share work over; on the CPU as many as this process may use cores."""
+    """Return the streams to share work over; on the CPU as many as this process may use cores."""
     if mx.default_device().type != mx.DeviceType.cpu:
         return (mx.default_stream(mx.default_device()),)
     cores = len(os.sched_getaffinity(0)) if "sched_getaffinity" in dir(os) else os.cpu_count() or 1
@@ -30,12 +30,12 @@ def streams() -> tuple[mx.Stream, ...]:
 
 @functools.cache
 def _spare_stream() -> tuple[mx.Stream, ...]:
-    """One stream more than cores, for waves of a single item."""
+    """Return one stream more than cores, for waves of a single item."""
     return (mx.new_stream(mx.cpu),) if len(streams()) > 1 else ()
 
 
 def map_over_streams(function: Callable[[T], Any], items: Iterable[T]) -> Iterator[Any]:
-    """`function(item)` for each item in order, evaluated as many at a time as there are streams, each on its own."""
+    """Yield `function(item)` for each item in order, evaluated as many at a time as streams, each on its own."""
     yield from map_with_streams(lambda item, _: function(item), items)
 
 
@@ -63,7 +63,7 @@ def map_with_streams(function: Callable[[T, Sequence[mx.Stream]], Any], items: I
 
 
 def map_one_by_one(function: Callable[[T], Any], items: Iterable[T]) -> Iterator[Any]:
-    """`function(item)` for each item in order, evaluated one at a time, with all cores for its matrix products."""
+    """Yield `function(item)` for each item in order, evaluated one by one, with all cores for its matrix products."""
     for item in items:
         with blas_threads(len(streams())):
             result = function(item)
@@ -83,5 +83,5 @@ def blas_threads(count: int) -> Iterator[None]:
 
 @functools.cache
 def _blas_libraries() -> ThreadpoolController:
-    """The BLAS libraries of this process, looked up once, when all are loaded."""
+    """Return the BLAS libraries of this process, looked up once, when all are loaded."""
     return ThreadpoolController()
