@@ -11,7 +11,7 @@ from smolsum.report.sections import judge, paper, provenance, scores, setup, tra
 
 
 def build(inputs: ReportInputs) -> Page:
-    """Returns the whole report; the same inputs give the same page. Runs that follow the study have its tables too."""
+    """Return the whole report; the same inputs give the same page. Runs that follow the study have its tables too."""
     results = configuration_results(inputs)
     study = inputs.follows_study
     sections: list[tuple[str, Sequence[Item]]] = [

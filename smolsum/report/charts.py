@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TypeAlias
 
+from smolsum.report.document import shortened
+
 WIDTH, PANEL = 400.0, 310.0
 """widths of a drawing, and of one of several that are placed next to or below each other"""
 REM = 13.0
@@ -41,12 +43,12 @@ class Plot:
 
 
 def panels(panels: Sequence[Plot], names: Sequence[str]) -> tuple[str, ...]:
-    """Returns a drawing for each panel, with its own y axis, and one of their legend. `names` fixes the colours."""
+    """Return a drawing for each panel, with its own y axis, and one of their legend. `names` fixes the colours."""
     return tuple(_svg(content, height, alt, PANEL) for content, height, alt in _pieces(panels, names))
 
 
 def lines(panels: Sequence[Plot], names: Sequence[str], *, alt: str) -> str:
-    """Returns the same in one drawing, two panels a row, for pages that cannot place them."""
+    """Return the same in one drawing, two panels a row, for pages that cannot place them."""
     parts, y, row = [], 0.0, 0.0
     for place, (content, height, _) in enumerate(_pieces(panels, names)):
         if place % 2 == 0:
@@ -68,7 +70,7 @@ def _pieces(panels: Sequence[Plot], names: Sequence[str]) -> list[tuple[str, flo
 def scatter(
     series: Sequence[PlotSeries], *, alt: str, x_title: str, y_title: str, front: Sequence[tuple[float, float]] = ()
 ) -> str:
-    """Returns points by series; steps join `front` from the left. Series of one point each are numbered, as there may
+    """Return points by series; steps join `front` from the left. Series of one point each are numbered, as there may
     be more of them than colours."""
     if all(len(one.values) == 1 for one in series):
         series = [replace(one, name=f"{place} {one.name}") for place, one in enumerate(series, start=1)]
@@ -80,12 +82,12 @@ def scatter(
 
 
 def heat(names: Sequence[str], values: Sequence[Sequence[float]], *, alt: str) -> str:
-    """Returns a square of numbers in [-1, 1]: green above 0, red below, grey for NaN."""
+    """Return a square of numbers in [-1, 1]: green above 0, red below, grey for NaN."""
     label, size = 78.0, 74.0
     parts = []
     for row, name in enumerate(names):
         parts.append(_text(label - 6, 24 + row * 34 + 21, name, "end"))
-        parts.append(_text(label + row * size + size / 2, 16, _short(name, int(size / LETTER) + 1), "middle"))
+        parts.append(_text(label + row * size + size / 2, 16, shortened(name, int(size / LETTER) + 1), "middle"))
         for column, value in enumerate(values[row]):
             x, y = label + column * size, 24 + row * 34
             known = not math.isnan(value)
@@ -98,7 +100,7 @@ def heat(names: Sequence[str], values: Sequence[Sequence[float]], *, alt: str) -
 
 
 def bars(names: Sequence[str], parts: Sequence[str], shares: Sequence[Sequence[float]], *, alt: str) -> str:
-    """Returns a bar below each name, cut into `parts` by their shares in [0, 1]; the rest up to 1 stays blank."""
+    """Return a bar below each name, cut into `parts` by their shares in [0, 1]; the rest up to 1 stays blank."""
     drawn = []
     for row, name in enumerate(names):
         y, x = row * 36.0, 0.0
@@ -118,7 +120,7 @@ def bars(names: Sequence[str], parts: Sequence[str], shares: Sequence[Sequence[f
 
 
 def spans(names: Sequence[str], values: Sequence[tuple[float, float, float]], *, alt: str) -> str:
-    """Returns a dot for each name with a line from low to high, on one axis; `values` are (middle, low, high), all
+    """Return a dot for each name with a line from low to high, on one axis; `values` are (middle, low, high), all
     finite."""
     label = min(270.0, max((len(name) for name in names), default=0) * LETTER + 10)
     axis = ticks(min(low for _, low, _ in values), max(high for _, _, high in values))
@@ -133,7 +135,7 @@ def spans(names: Sequence[str], values: Sequence[tuple[float, float, float]], *,
         drawn.append(_text(place(tick), bottom + 16, _tick(tick), "middle", "faint"))
     for row, (name, (middle, low, high)) in enumerate(zip(names, values, strict=True)):
         y = row * 22.0 + 11
-        drawn.append(_text(label, y + 4, _short(name, int(label / LETTER)), "end"))
+        drawn.append(_text(label, y + 4, shortened(name, int(label / LETTER)), "end"))
         drawn.append(f'<path class="line c0" d="M{place(low):.1f} {y:g}H{place(high):.1f}"/>')
         drawn.append(f'<circle class="dot c0" cx="{place(middle):.1f}" cy="{y:g}" r="4"/>')
     return _svg("".join(drawn), bottom + 24, alt)
@@ -225,7 +227,7 @@ def _meet(one: Box, other: Box) -> bool:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Returns at least two round numbers, about four steps, from at or below `low` to at or above `high`."""
+    """Return at least two round numbers, about four steps, from at or below `low` to at or above `high`."""
     if high - low < 1e-12 * max(1.0, abs(high)):
         pad = abs(high) * 0.1
         low, high = (low - pad, high + pad) if pad else (0.0, 1.0)
@@ -255,10 +257,6 @@ def _legend(names: Sequence[str], top: float, width: float, left: float = 8.0) -
 
 def _class(place: int) -> str:
     return f"c{place % COLOURS}{STROKES[place // COLOURS % len(STROKES)]}"
-
-
-def _short(text: str, letters: int) -> str:
-    return text if len(text) <= letters else text[: max(1, letters - 1)] + "…"
 
 
 def _text(x: float, y: float, text: str, anchor: str, kind: str = "") -> str:

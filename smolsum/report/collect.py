@@ -79,15 +79,15 @@ class EvaluationResult:
         return self.variant if named else str((self.summary.task or {}).get("system_prompt", ""))
 
     def metric(self, name: str) -> float | None:
-        """Returns the mean of a metric over the examples; None if it is missing."""
+        """Return the mean of a metric over the examples; None if it is missing."""
         return self.summary.metrics.get(name)
 
     def source(self, name: str) -> CellSource:
-        """Returns the file and field of a metric."""
+        """Return the file and field of a metric."""
         return CellSource(self.folder / SUMMARY, f"metrics.{name}")
 
     def cell(self, name: str, show: Callable[[float], str], command: str = "") -> Cell:
-        """Returns a metric as a cell that links to its file; without a value, a cell with the command."""
+        """Return a metric as a cell that links to its file; without a value, a cell with the command."""
         return number(self.metric(name), show, self.source(name), command=command)
 
 
@@ -209,7 +209,7 @@ class ReportInputs:
         return self.criteria == CRITERIA
 
     def path_of(self, model: str) -> str:
-        """Returns the path or hub id of a model."""
+        """Return the path or hub id of a model."""
         paths = [str(run.config["model"]["path"]) for run in self.trained if run.model == model]
         return (paths + [e.summary.model.path for e in self.baselines if e.model == model])[0]
 
@@ -219,8 +219,8 @@ class _UnfinishedError(Exception):
 
 
 def gather(references: Sequence[str], runs_dir: Path) -> ReportInputs:
-    """Reads what each reference names: a run or an evaluation, by its path or its name in `runs_dir`. UsageError if
-    a reference does not exist."""
+    """Read what each reference names: a run or an evaluation, by its path or its name in `runs_dir`. Raises
+    UsageError if a reference does not exist."""
     trained: list[TrainedRun] = []
     baselines: list[EvaluationResult] = []
     left_out: list[LeftOut] = []

@@ -17,7 +17,7 @@ EVALUATED = ("data", "task", "sampling", "rewards", "model")
 
 
 def train_command(inputs: ReportInputs, model: str, strategy: str = FINETUNED, reward: str = "meteor") -> str:
-    """Returns the command that trains a configuration of the study; for another task, the one that trains its
+    """Return the command that trains a configuration of the study; for another task, the one that trains its
     default."""
     named = ["--model", _model_argument(inputs, model)] if model in inputs.trainable else []
     if not inputs.follows_study:
@@ -32,7 +32,7 @@ def train_command(inputs: ReportInputs, model: str, strategy: str = FINETUNED, r
 
 
 def judge_command(inputs: ReportInputs, evaluation: EvaluationResult) -> str:
-    """Returns the command that judges an evaluation as the others are judged."""
+    """Return the command that judges an evaluation as the others are judged."""
     if not inputs.criteria:
         return evaluation.command
     outside = evaluation.step is None and not evaluation.remote and evaluation in inputs.baselines
@@ -42,13 +42,13 @@ def judge_command(inputs: ReportInputs, evaluation: EvaluationResult) -> str:
 
 
 def judge_all_command(inputs: ReportInputs, model: str, strategy: str) -> str:
-    """Returns the command that judges all runs of a model and a strategy."""
+    """Return the command that judges all runs of a model and a strategy."""
     command = shlex.join(["smolsum", "eval", "--model", _model_argument(inputs, model), "--strategy", strategy])
     return f"{command} {_judge_flags(inputs)}"
 
 
 def baseline_command(inputs: ReportInputs, model: str, variant: str = "") -> str:
-    """Returns the command that evaluates an untrained model with a length in its prompt; all variants if none is
+    """Return the command that evaluates an untrained model with a length in its prompt; all variants if none is
     named."""
     prompt = ["--prompt", variant] if variant else []
     kept = _kept_flags(inputs, model, lambda section, _: section in EVALUATED, without="--seed")

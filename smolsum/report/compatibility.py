@@ -16,12 +16,12 @@ Settings: TypeAlias = tuple[tuple[str, str], ...]
 Kind: TypeAlias = tuple[str, Hashable]
 """a value that has to be equal within its group: the group (empty: all, or a model's name) and the value"""
 _MEASURED = "how it was measured"
-_LISTED = 4
+_MAX_NAMES = 4
 """names that a sentence has room for"""
 
 
 def comparable(inputs: ReportInputs) -> ReportInputs:
-    """Returns the inputs with what cannot be compared moved to `left_out`. UsageError if nothing remains."""
+    """Return the inputs with what cannot be compared moved to `left_out`. Raises UsageError if nothing remains."""
     judge = _most_frequent_judge(inputs)
     measured = _measured_alike(replace(inputs, trained=tuple(_judged_by(run, judge) for run in inputs.trained)))
     entries: list[Entry] = [*measured.trained, *measured.baselines]
@@ -56,7 +56,7 @@ def _judged_by(run: TrainedRun, judge: str | None) -> TrainedRun:
 
 
 def _measured_alike(inputs: ReportInputs) -> ReportInputs:
-    """Leaves out those evaluations of runs that were measured otherwise than most runs and baselines; of a run whose
+    """Leave out those evaluations of runs that were measured otherwise than most runs and baselines; of a run whose
     last step was measured otherwise, those that were not measured as its last one."""
     last_steps = [{_settings(e) for e in run.evaluations if e.step == run.last.step} for run in inputs.trained]
     last_steps += [{_settings(e)} for e in inputs.baselines]
@@ -132,7 +132,7 @@ def _names_by(
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= _LISTED else f"{len(names)} others"
+    return ", ".join(names) if len(names) <= _MAX_NAMES else f"{len(names)} others"
 
 
 def _field(name: str) -> Callable[[EvaluationResult], Hashable]:

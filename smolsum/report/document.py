@@ -111,34 +111,39 @@ DASH = Cell("-")
 
 
 def letter(place: int) -> str:
-    """Returns a, b … z, aa, ab … for tables and figures that share a number."""
+    """Return a, b … z, aa, ab … for tables and figures that share a number."""
     return (letter(place // 26 - 1) if place > 25 else "") + chr(ord("a") + place % 26)
 
 
 def words(text: object) -> Cell:
-    """Returns a cell of text."""
+    """Return a cell of text."""
     return Cell(str(text))
 
 
 def sentence(text: str) -> str:
-    """Returns the text with a capital first letter; the rest stays as it is."""
+    """Return the text with a capital first letter; the rest stays as it is."""
     return text[:1].upper() + text[1:]
 
 
+def shortened(text: str, letters: int) -> str:
+    """Return the text in at most so many letters; a longer one is cut and ends with an ellipsis."""
+    return text if len(text) <= letters else text[: max(1, letters - 1)] + "…"
+
+
 def empty(command: str, text: str = "not run") -> Cell:
-    """Returns an empty cell with the command that would fill it."""
+    """Return an empty cell with the command that would fill it."""
     return Cell(text, command=command)
 
 
 def number(
     value: float | None, show: Callable[[float], str], source: CellSource | None = None, *, command: str = ""
 ) -> Cell:
-    """Returns a number formatted by `show`; for None an empty cell with the command."""
+    """Return a number formatted by `show`; for None an empty cell with the command."""
     return empty(command) if value is None else Cell(show(value), float(value), source)
 
 
 def mark_best(rows: Sequence[tuple[Cell, ...]], columns: Sequence[int]) -> tuple[tuple[Cell, ...], ...]:
-    """Returns the rows with the highest value of each given column marked, where the column has at least two values."""
+    """Return the rows with the highest value of each given column marked, where the column has at least two values."""
     marked = [list(row) for row in rows]
     for column in columns:
         values = [value for row in rows if isinstance(value := row[column].value, float)]
@@ -149,32 +154,32 @@ def mark_best(rows: Sequence[tuple[Cell, ...]], columns: Sequence[int]) -> tuple
 
 
 def plain(digits: int) -> Callable[[float], str]:
-    """Returns a format with this number of decimals and a true minus sign."""
+    """Return a format with this number of decimals and a true minus sign."""
     return lambda value: f"{round(value, digits) + 0.0:.{digits}f}".replace("-", MINUS)
 
 
 def signed(digits: int) -> Callable[[float], str]:
-    """Returns the same format with a plus sign for positive numbers."""
+    """Return the same format with a plus sign for positive numbers."""
     return lambda value: f"{round(value, digits) + 0.0:+.{digits}f}".replace("-", MINUS)
 
 
 def percent(value: float) -> str:
-    """Formats a share as a percentage with one decimal."""
+    """Format a share as a percentage with one decimal."""
     return f"{100 * value:.1f}%"
 
 
 def p_value(value: float) -> str:
-    """Formats a p value as the study does: four decimals, and powers of ten below 0.001."""
+    """Format a p value as the study does: four decimals, and powers of ten below 0.001."""
     return f"{value:.2e}" if 0 < value < 0.001 else f"{value:.4f}"
 
 
 def interval(low: float, high: float) -> Cell:
-    """Returns a cell with the interval of a difference; a dash if it is undefined (NaN)."""
+    """Return a cell with the interval of a difference; a dash if it is undefined (NaN)."""
     return DASH if math.isnan(low) else words(f"[{signed(3)(low)}, {signed(3)(high)}]")
 
 
 def test_cells(t: float, p: float, p_holm: float | None) -> tuple[Cell, ...]:
-    """Returns cells for t, p, significance and, unless None, the adjusted p; dashes for what is undefined (NaN)."""
+    """Return cells for t, p, significance and, unless None, the adjusted p; dashes for what is undefined (NaN)."""
     if math.isnan(p):
         return (DASH,) * (3 if p_holm is None else 4)
     shown_t = DASH if math.isnan(t) else number(t, plain(4))

@@ -49,19 +49,19 @@ class ConfigurationResult:
         return f" x{len(self.evaluations)}" if len(self.evaluations) > 1 else ""
 
     def metric(self, name: str) -> float | None:
-        """Returns the mean of a metric over examples and seeds; None if a seed lacks it."""
+        """Return the mean of a metric over examples and seeds; None if a seed lacks it."""
         values = [value for evaluation in self.evaluations if (value := evaluation.metric(name)) is not None]
         return math.fsum(values) / len(values) if values and len(values) == len(self.evaluations) else None
 
     def cell(self, name: str, show: Callable[[float], str], command: str = "") -> Cell:
-        """Returns a metric as a cell that links to the first seed; without a value, a cell with the command."""
+        """Return a metric as a cell that links to the first seed; without a value, a cell with the command."""
         return number(self.metric(name), show, self.first.source(name), command=command)
 
 
 def paired_values(
     column: str, a: Sequence[EvaluationResult], b: Sequence[EvaluationResult]
 ) -> tuple[Values, Values] | None:
-    """Returns a column of the scores of both arms (evaluations x examples), in the order of the examples of `a`; None
+    """Return a column of the scores of both arms (evaluations x examples), in the order of the examples of `a`; None
     if an evaluation lacks it."""
     if not all(column in e.scores.metrics for e in (*a, *b)):
         return None
@@ -71,18 +71,18 @@ def paired_values(
 
 
 def count_flips(column: str, before: EvaluationResult, after: EvaluationResult) -> McNemar | None:
-    """Returns McNemar's test of a column of yes and no; None if an evaluation lacks it or has other values."""
+    """Return McNemar's test of a column of yes and no; None if an evaluation lacks it or has other values."""
     pair = paired_values(column, [before], [after])
     return mcnemar(pair[0][0], pair[1][0], alternative="two-sided") if pair else None
 
 
 def flip_cells(flips: McNemar) -> tuple[Cell, Cell, Cell]:
-    """Returns cells for the examples gained, those lost, and p."""
+    """Return cells for the examples gained, those lost, and p."""
     return number(flips.gained, plain(0)), number(flips.lost, plain(0)), number(flips.p, p_value)
 
 
 def baseline_of(inputs: ReportInputs, model: str) -> ConfigurationResult | None:
-    """Returns the length-only checkpoint that a model's configurations are compared with: a run (with all its seeds),
+    """Return the length-only checkpoint that a model's configurations are compared with: a run (with all its seeds),
     or else the evaluation of a fine-tuned run between its stages. Of several, the first that was judged."""
     runs = [run for run in inputs.trained if run.model == model]
     found: list[tuple[tuple[EvaluationResult, ...], tuple[TrainedRun, ...]]] = [
@@ -98,7 +98,7 @@ def baseline_of(inputs: ReportInputs, model: str) -> ConfigurationResult | None:
 
 
 def configuration_results(inputs: ReportInputs) -> list[ConfigurationResult]:
-    """Returns every trained configuration except the baselines, those of the study first and in its order, each tested
+    """Return every trained configuration except the baselines, those of the study first and in its order, each tested
     against its model's baseline; p values adjusted by Holm over all of them. A second length-only run is one too."""
     baselines = {model: baseline_of(inputs, model) for model in inputs.models}
     used = {
@@ -121,7 +121,7 @@ def configuration_results(inputs: ReportInputs) -> list[ConfigurationResult]:
 
 
 def compare(a: ConfigurationResult, b: ConfigurationResult) -> MixedResult | None:
-    """Returns b - a in the composite over shared examples; None unless both were judged."""
+    """Return b - a in the composite over shared examples; None unless both were judged."""
     if (pair := paired_values(COMPOSITE, a.evaluations, b.evaluations)) is None:
         return None
     found = compare_runs(*pair, alternative="two-sided")

@@ -32,7 +32,7 @@ class Options:
 
 
 def paired(a: Arm, b: Arm, options: Options) -> Report:
-    """Returns b - a in every metric: the t-test and its checks."""
+    """Return b - a in every metric: the t-test and its checks."""
     check_comparable([a, b])
     rows = [
         {"metric": metric, **_tests(metric, a, b, options, checked=True)}
@@ -62,7 +62,7 @@ def paired(a: Arm, b: Arm, options: Options) -> Report:
 
 
 def against_baseline(baseline: Arm, arms: Sequence[Arm], options: Options) -> Report:
-    """Returns each arm minus the baseline in every metric, p values adjusted over all of them."""
+    """Return each arm minus the baseline in every metric, p values adjusted over all of them."""
     everyone = [baseline, *arms]
     check_comparable(everyone)
     metrics = shared_metrics(everyone, options.metrics)
@@ -95,7 +95,7 @@ def against_baseline(baseline: Arm, arms: Sequence[Arm], options: Options) -> Re
 
 
 def correlations(arms: Sequence[Arm], options: Options) -> Report:
-    """Returns Pearson's r of every two metrics over all examples of all evaluations."""
+    """Return Pearson's r of every two metrics over all examples of all evaluations."""
     members = [member for arm in arms for member in arm.members]
     metrics = shared_metrics(arms, options.metrics)
     rows = [asdict(pair) for pair in correlate([member.frame for member in members], metrics)]

@@ -28,7 +28,7 @@ class Correlation:
 
 
 def correlate(frames: Sequence[pl.DataFrame], metrics: Sequence[str]) -> list[Correlation]:
-    """Returns the correlation of every two metrics over the rows of all frames; a row counts for a pair of metrics if
+    """Return the correlation of every two metrics over the rows of all frames; a row counts for a pair of metrics if
     it has both."""
     return [_pair(frames, x, y) for x, y in combinations(metrics, 2)]
 

@@ -19,7 +19,7 @@ from smolsum.files import digest, json_lines
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import has_scores, parse, read_object, read_summary
 from smolsum.runs.records import SCORES, Score, Summary
-from smolsum.stats.paired import LARGEST
+from smolsum.stats.paired import MAX_SIZE
 
 T = TypeVar("T")
 ORIGIN = ("split", "data", "judge", "task")
@@ -33,7 +33,7 @@ _MAY_DIFFER = {
     "meteor": "matched METEOR's synonyms by different means",
 }
 """what may differ between compared evaluations, with what it means if it does"""
-_LISTED = 5
+_MAX_IDS = 5
 _NAMED_ARM = re.compile(r"(?P<name>[^=/\\,]+)=(?P<members>.+)")
 
 
@@ -73,7 +73,7 @@ class Arm:
         return self.members[0].frame.select("id")
 
     def values(self, metric: str, ids: pl.DataFrame) -> NDArray[np.float64]:
-        """Returns a metric of each member (rows) for each of the `ids` (columns); NaN where it is missing."""
+        """Return a metric of each member (rows) for each of the `ids` (columns); NaN where it is missing."""
         columns = [
             ids.join(member.frame.select("id", metric), on="id", how="left", maintain_order="left")[metric]
             for member in self.members
@@ -82,9 +82,9 @@ class Arm:
 
 
 def load_scores(reference: str, *, finite: bool = False) -> Scores:
-    """Returns the scores of a JSON Lines file, of an evaluation's folder, or of a run (its path, or its name in the
-    runs folder): the evaluation of its last step. UsageError, with the line, for a file that is damaged; with `finite`,
-    also for NaN and infinities, which are missing values otherwise."""
+    """Return the scores of a JSON Lines file, of an evaluation's folder, or of a run (its path, or its name in the
+    runs folder): the evaluation of its last step. Raises UsageError, with the line, if a file is damaged; with
+    `finite`, also for NaN and infinities, which are missing values otherwise."""
     path = _find_scores(reference)
     if path.parent.parent.name == "eval" and Path(reference).name not in (path.name, path.parent.name):
         console.narrate(f"{reference}: {path.parent.name}, the evaluation of its last step")
@@ -105,8 +105,8 @@ def load_scores(reference: str, *, finite: bool = False) -> Scores:
 
 
 def load_arm(argument: str) -> Arm:
-    """Returns what `[NAME=]SCORES[,SCORES…]` means; each SCORES as for `load_scores`. UsageError as there, and for an
-    evaluation that is listed twice."""
+    """Return what `[NAME=]SCORES[,SCORES…]` means; each SCORES as for `load_scores`. Raises UsageError as there, and if
+    an evaluation is listed twice."""
     if Path(argument).exists():
         scores = load_scores(argument)
         return Arm(scores.name, (scores,))
@@ -119,8 +119,8 @@ def load_arm(argument: str) -> Arm:
 
 
 def distinct(arms: Sequence[Arm], *, baseline: Arm | None = None) -> list[Arm]:
-    """Returns the arms without those that repeat another or the baseline: `runs/*` contains `latest` and the baseline
-    too. What is left out is said on stderr. UsageError if nothing remains."""
+    """Return the arms without those that repeat another or the baseline: `runs/*` contains `latest` and the baseline
+    too. What is left out is said on stderr. Raises UsageError if nothing remains."""
     seen = {_files(baseline): baseline.name} if baseline else {}
     kept = []
     for arm in arms:
@@ -135,7 +135,7 @@ def distinct(arms: Sequence[Arm], *, baseline: Arm | None = None) -> list[Arm]:
 
 
 def combine_seeds(arms: Sequence[Arm]) -> list[Arm]:
-    """Returns the arms, with runs whose settings differ only in name and seed made one arm.
+    """Return the arms, with runs whose settings differ only in name and seed made one arm.
 
     Runs with the same seed stay apart, since the second adds nothing. What was combined is said on stderr.
     """
@@ -151,7 +151,7 @@ def combine_seeds(arms: Sequence[Arm]) -> list[Arm]:
 
 
 def group_seeds(items: Iterable[tuple[T, Mapping[str, Any] | None]]) -> list[list[T]]:
-    """Returns the items in groups whose configurations differ only in name, place and seed. Items without a
+    """Return the items in groups whose configurations differ only in name, place and seed. Items without a
     configuration, and those of a group in which a seed occurs twice, stay alone."""
     groups: dict[str, list[tuple[T, Any]]] = {}
     for number, (item, config) in enumerate(items):
@@ -167,8 +167,8 @@ def group_seeds(items: Iterable[tuple[T, Mapping[str, Any] | None]]) -> list[lis
 
 
 def check_comparable(arms: Sequence[Arm]) -> None:
-    """Raises UsageError with every difference unless all evaluations are of the same examples, split, data, judge and
-    task. Warns about what only some of them state, and about other differences."""
+    """Check that all evaluations are of the same examples, split, data, judge and task. Warns about what only some of
+    them state, and about other differences. Raises UsageError with every difference."""
     first, *others = [member for arm in arms for member in arm.members]
     differences = []
     for other in others:
@@ -194,8 +194,8 @@ def check_comparable(arms: Sequence[Arm]) -> None:
 
 
 def shared_metrics(arms: Sequence[Arm], wanted: Sequence[str]) -> list[str]:
-    """Returns the metrics that every evaluation has, or those `wanted`; UsageError if one is missing. Warns about
-    metrics that only some have."""
+    """Return the metrics that every evaluation has, or those `wanted`. Warns about metrics that only some have.
+    Raises UsageError if one is missing."""
     members = [member for arm in arms for member in arm.members]
     for metric in wanted:
         for member in members:
@@ -216,7 +216,7 @@ def shared_metrics(arms: Sequence[Arm], wanted: Sequence[str]) -> list[str]:
 
 
 def _find_scores(reference: str) -> Path:
-    """The scores file that a path or the name of a run means; UsageError if it does not exist."""
+    """The scores file that a path or the name of a run means. Raises UsageError if it does not exist."""
     runs_dir = Path(os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
     given = Path(os.path.expanduser(reference))
     path = next((p for p in (given, runs_dir / reference) if reference and p.exists()), None)
@@ -287,8 +287,8 @@ def _number(value: object, where: str, name: str, finite: bool) -> float | None:
         if not finite:
             return None
         problem = f"has {value} in {name!r}, which is not a finite number"
-    elif abs(value) > LARGEST:
-        problem = f"has a number in {name!r} that is too large to compute with (at most {LARGEST:g})"
+    elif abs(value) > MAX_SIZE:
+        problem = f"has a number in {name!r} that is too large to compute with (at most {MAX_SIZE:g})"
     else:
         return float(value)
     raise UsageError(f"{where} {problem}", hint="write null for a value that is missing")
@@ -323,7 +323,7 @@ def _id_differences(first: Scores, other: Scores) -> list[str]:
     found = []
     for lack, one, two in (("the second lacks", first, other), ("the first lacks", other, first)):
         if ids := one.frame.join(two.frame, on="id", how="anti", maintain_order="left")["id"].to_list():
-            found.append(f"{lack} {len(ids)} ids: {', '.join(ids[:_LISTED])}{', …' if len(ids) > _LISTED else ''}")
+            found.append(f"{lack} {len(ids)} ids: {', '.join(ids[:_MAX_IDS])}{', …' if len(ids) > _MAX_IDS else ''}")
     return found
 
 

@@ -8,7 +8,7 @@ from scipy import stats
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Returns p values adjusted by Holm's step-down method (Holm 1979), which controls the family-wise error rate.
+    """Return p values adjusted by Holm's step-down method (Holm 1979), which controls the family-wise error rate.
 
     The k-th smallest of m is multiplied by m - k + 1, and each is at least the one before it. NaN stays NaN and does
     not count in m.
@@ -21,7 +21,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
-    """Returns p values adjusted by Benjamini and Hochberg (`scipy.stats.false_discovery_control`), which controls the
+    """Return p values adjusted by Benjamini and Hochberg (`scipy.stats.false_discovery_control`), which controls the
     false discovery rate. NaN as in `holm`."""
     p = np.array(p_values, dtype=np.float64)
     if (tested := ~np.isnan(p)).any():
@@ -30,5 +30,5 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
 
 
 def count_tests(p_values: Sequence[float]) -> int:
-    """Returns how many of the p values are tests, i.e. not NaN."""
+    """Return how many of the p values are tests, i.e. not NaN."""
     return sum(not math.isnan(p) for p in p_values)

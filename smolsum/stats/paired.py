@@ -21,10 +21,10 @@ ALPHA = 0.05
 POWER = 0.8
 RESAMPLES = 9999
 # a cap on memory: so many numbers at once in one resampling step
-_BATCH_NUMBERS = 2_000_000
+_MAX_BATCH_NUMBERS = 2_000_000
 # differences that vary by no more than the rounding of their own values (in units of their size) do not vary
 _ROUNDING = 64 * float(np.finfo(np.float64).eps)
-LARGEST = 1e70
+MAX_SIZE = 1e70
 """the largest absolute value: the tests take fourth powers of differences"""
 
 
@@ -82,10 +82,10 @@ class McNemar:
 
 
 def paired_ttest(a: Values, b: Values, *, alternative: Alternative = "two-sided") -> PairedResult:
-    """Returns the t-test of the mean of b - a over pairs (`scipy.stats.ttest_rel`); n - 1 degrees of freedom.
+    """Return the t-test of the mean of b - a over pairs (`scipy.stats.ttest_rel`); n - 1 degrees of freedom.
 
-    `greater` asks whether b is greater than a. UsageError if a and b differ in length or are not flat, or the
-    alternative is unknown.
+    `greater` asks whether b is greater than a. Raises UsageError if a and b differ in length or are not flat, or if
+    the alternative is unknown.
     """
     if alternative not in get_args(Alternative):
         raise UsageError(f"unknown alternative {alternative!r}", hint=f"choose from {', '.join(get_args(Alternative))}")
@@ -94,7 +94,7 @@ def paired_ttest(a: Values, b: Values, *, alternative: Alternative = "two-sided"
 
 
 def ttest_of(x: NDArray[np.float64], y: NDArray[np.float64], missing: int, alternative: Alternative) -> PairedResult:
-    """Returns `paired_ttest` of complete pairs; `missing` is passed on to the result."""
+    """Return `paired_ttest` of complete pairs; `missing` is passed on to the result."""
     n = len(x)
     nan = math.nan
     mean_a, mean_b = (float(v.mean()) if n else nan for v in (x, y))
@@ -128,7 +128,7 @@ def ttest_of(x: NDArray[np.float64], y: NDArray[np.float64], missing: int, alter
 
 
 def cross_checks(a: Values, b: Values, *, alternative: Alternative, seed: int) -> CrossChecks:
-    """Returns Wilcoxon's test, the sign-flip permutation test and the bootstrap interval of the mean of b - a.
+    """Return Wilcoxon's test, the sign-flip permutation test and the bootstrap interval of the mean of b - a.
 
     The same seed gives the same numbers.
     """
@@ -138,7 +138,7 @@ def cross_checks(a: Values, b: Values, *, alternative: Alternative, seed: int) -
         p = 1.0 if note == "identical" else math.nan
         return CrossChecks(p, p, math.nan, math.nan)
     d = y - x
-    batch = max(1, _BATCH_NUMBERS // len(d))
+    batch = max(1, _MAX_BATCH_NUMBERS // len(d))
     # differences that are equal but for rounding must tie, or the ranks would order noise
     ranked = _tied(d, _rounding(x, y))
     wilcoxon = stats.wilcoxon(ranked, alternative=alternative).pvalue
@@ -167,7 +167,7 @@ def cross_checks(a: Values, b: Values, *, alternative: Alternative, seed: int) -
 
 
 def mcnemar(a: Values, b: Values, *, alternative: Alternative) -> McNemar | None:
-    """Returns McNemar's exact test, the binomial test of gained against lost; None unless all values are 0 or 1."""
+    """Return McNemar's exact test, the binomial test of gained against lost; None unless all values are 0 or 1."""
     x, y, _ = complete_pairs(a, b)
     if not len(x) or not np.isin(np.concatenate([x, y]), (0.0, 1.0)).all():
         return None
@@ -178,7 +178,7 @@ def mcnemar(a: Values, b: Values, *, alternative: Alternative) -> McNemar | None
 
 
 def smallest_detectable(standard_error: float, df: float, *, alternative: Alternative) -> float:
-    """Returns the true difference that the t-test at 5 % would find with a probability of 80 % (noncentral t).
+    """Return the true difference that the t-test at 5 % would find with a probability of 80 % (noncentral t).
 
     `standard_error` is that of the mean difference, `df` its degrees of freedom. A distance, so never negative. NaN
     without spread.
@@ -200,17 +200,17 @@ def smallest_detectable(standard_error: float, df: float, *, alternative: Altern
 
 
 def complete_pairs(a: Values, b: Values) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
-    """Returns the pairs with two finite values, and the number of the others; UsageError for unequal lengths, and for
-    numbers above `LARGEST`."""
+    """Return the pairs with two finite values, and the number of the others. Raises UsageError for unequal lengths and
+    for numbers above `MAX_SIZE`."""
     x, y = (np.array(list(values), dtype=np.float64) for values in (a, b))
     if x.ndim != 1 or x.shape != y.shape:
         raise UsageError(
             f"paired values need equal lengths, not {x.shape} and {y.shape}", hint="give one number an example"
         )
     kept = np.isfinite(x) & np.isfinite(y)
-    if (np.abs(x[kept]) > LARGEST).any() or (np.abs(y[kept]) > LARGEST).any():
+    if (np.abs(x[kept]) > MAX_SIZE).any() or (np.abs(y[kept]) > MAX_SIZE).any():
         raise UsageError(
-            f"a number above {LARGEST:g} in size is too large to compute with",
+            f"a number above {MAX_SIZE:g} in size is too large to compute with",
             hint="None or NaN is a value that is missing",
         )
     return x[kept], y[kept], int((~kept).sum())

@@ -41,12 +41,12 @@ class Report:
 
 
 def show(report: Report, form: Format) -> None:
-    """Prints a report to stdout; the notes of CSV go to stderr."""
+    """Print a report to stdout; the notes of CSV go to stderr."""
     {"table": _table, "md": _markdown, "csv": _csv, "json": _json}[form](report)
 
 
 def figure(value: float | int | None) -> str:
-    """Returns a number with at most four decimals; `-` for None and NaN."""
+    """Return a number with at most four decimals; `-` for None and NaN."""
     if value is None or math.isnan(value):
         return "-"
     if isinstance(value, int) or math.isinf(value):
@@ -58,13 +58,13 @@ def figure(value: float | int | None) -> str:
 
 
 def signed(value: float | None) -> str:
-    """Returns `figure` with a plus sign for positive numbers."""
+    """Return `figure` with a plus sign for positive numbers."""
     text = figure(value)
     return f"+{text}" if value is not None and value > 0 else text
 
 
 def p_value(value: float | None) -> str:
-    """Returns a p value, with a star below 0.05."""
+    """Return a p value, with a star below 0.05."""
     text = f"{value:.1e}" if value is not None and 0 < value < 0.0001 else figure(value)
     return f"{text} *" if value is not None and value < 0.05 else text
 

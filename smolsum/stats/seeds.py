@@ -40,10 +40,11 @@ class MixedResult:
 def compare_runs(
     a_SN: NDArray[np.float64], b_SN: NDArray[np.float64], *, alternative: Alternative, matched: bool = False
 ) -> MixedResult:
-    """Returns the comparison of runs `b_SN` with runs `a_SN` (runs x examples, examples in the same order).
+    """Return the comparison of runs `b_SN` with runs `a_SN` (runs x examples, examples in the same order).
 
     An example without a finite value in each run is left out and counted. `matched`: the k-th runs of both arms belong
-    together (same rewards, another strategy), and what they share cancels; UsageError unless both have as many runs.
+    together (same rewards, another strategy), and what they share cancels. Raises UsageError unless they have
+    as many runs.
     """
     if matched and len(a_SN) != len(b_SN):
         raise UsageError(

@@ -27,7 +27,7 @@ class Alert:
 
 
 def find_alerts(run: Run) -> list[Alert]:
-    """Returns the alerts of a run, the most serious first."""
+    """Return the alerts of a run, the most serious first."""
     found = [alert for check in CHECKS if (alert := check(run)) is not None]
     return sorted(found, key=lambda alert: ("trouble", "warning", "note").index(alert.level))
 

@@ -79,7 +79,7 @@ class WatchApp(App[None]):
         yield self._canvas
 
     def on_mount(self) -> None:
-        """Reads and draws, then again every half second."""
+        """Read and draw, then again every half second."""
         self.watched.poll(FIRST_LOOK_S)
         self.set_interval(POLL_S, self._poll)
         self._draw()
@@ -89,11 +89,11 @@ class WatchApp(App[None]):
         gc.enable()
 
     def on_resize(self) -> None:
-        """Draws the pages for the new size, which Textual knows only after this."""
+        """Draw the pages for the new size, which Textual knows only after this."""
         self.call_after_refresh(self._redraw)
 
     def snapshot(self) -> Snapshot:
-        """Returns this moment of the view."""
+        """Return this moment of the view."""
         return self._browser.snapshot(self.options)
 
     def _poll(self) -> None:
@@ -110,7 +110,7 @@ class WatchApp(App[None]):
             self.call_later(self._poll)  # read a long run in portions, so that keys work in between
 
     def _redraw(self) -> None:
-        """Draws, at most every quarter of a second."""
+        """Draw, at most every quarter of a second."""
         wait = self._drawn + REDRAW_S - time.monotonic()
         if wait <= 0:
             self._draw()
@@ -119,7 +119,7 @@ class WatchApp(App[None]):
             self.set_timer(wait, self._draw)
 
     def _tick(self) -> None:
-        """Draws what changes with time alone."""
+        """Draw what changes with time alone."""
         self._ticked = time.monotonic()
         snapshot, (width, height) = self.snapshot(), self.size
         self._canvas.put("header", 0, 0, width, header(snapshot, width))
@@ -149,12 +149,12 @@ class WatchApp(App[None]):
         return message(snapshot, width)
 
     def _change(self, **choices: object) -> None:
-        """Changes options and draws."""
+        """Change options and draw."""
         self.options = replace(self.options, **choices)  # type: ignore[arg-type]
         self._redraw()
 
     def say(self, text: str) -> None:
-        """Shows a sentence for a few seconds."""
+        """Show a sentence for a few seconds."""
         self._saying, self._said_until = text, time.monotonic() + SAY_S
         self._redraw()
 
@@ -182,18 +182,18 @@ class WatchApp(App[None]):
         self._change(log=not self.options.log)
 
     def action_smooth(self) -> None:
-        """Smooths more, then not at all."""
+        """Smooth more, then not at all."""
         self._change(smoothing=SMOOTHING[(SMOOTHING.index(self.options.smoothing) + 1) % len(SMOOTHING)])
         self.say(f"smoothing {self.options.smoothing:g}")
 
     def action_window(self, by: int) -> None:
-        """Shows fewer or more steps."""
+        """Show fewer or more steps."""
         place = min(max(WINDOWS.index(self.options.window) + by, 0), len(WINDOWS) - 1)
         self._change(window=WINDOWS[place])
         self.say(f"the newest {WINDOWS[place]} steps" if WINDOWS[place] else "all steps")
 
     def action_move(self, by: int) -> None:
-        """Selects another rollout; scrolls by a line on pages without rollouts."""
+        """Select another rollout; scroll by a line on pages without rollouts."""
         if self.at in ("advice", "config", "events"):
             self.action_scroll(by if self.at == "config" else -by)
             return
@@ -205,7 +205,7 @@ class WatchApp(App[None]):
         self._change(scroll=max(self.options.scroll + by, 0))
 
     def action_step(self, by: int) -> None:
-        """Shows the completions of another step; after the last one, follows the newest."""
+        """Show the completions of another step; after the last one, follow the newest."""
         run = self.watched
         step = (self.options.step if self.options.step is not None else run.step) + by
         self._change(step=None if step >= run.step else max(step, run.first_step), row=0, scroll=0)
@@ -230,7 +230,7 @@ class WatchApp(App[None]):
         self._change(difference=not self.options.difference, scroll=0)
 
     def action_copy(self) -> None:
-        """Copies the completion to the clipboard, if the terminal allows it."""
+        """Copy the completion to the clipboard, if the terminal allows it."""
         if sample := sample_of(self.snapshot()):
             self.copy_to_clipboard(sample.text)
             self.say("sent the completion to the clipboard of the terminal")
@@ -246,7 +246,7 @@ class WatchApp(App[None]):
                 self.say("the run goes on")
 
     def action_stop(self) -> None:
-        """Asks the run to stop, once the user has typed the word that confirms it."""
+        """Ask the run to stop, once the user has typed the word that confirms it."""
         if self._may_ask():
             text = f"The run finishes its step, saves and ends; it can be resumed.\nType {CONFIRM} to stop it."
             self.push_screen(InputDialog(text), self._confirmed)
@@ -291,11 +291,11 @@ class Browser:
         self._first_of: Group | None = None
 
     def snapshot(self, options: ViewOptions) -> Snapshot:
-        """Returns this moment of the view without reading the disk."""
+        """Return this moment of the view without reading the disk."""
         return Snapshot(self._run, options, self._other, self._groups, self._first if options.difference else None)
 
     def load(self, options: ViewOptions) -> Snapshot:
-        """Returns this moment of the view with the completions of the shown step."""
+        """Return this moment of the view with the completions of the shown step."""
         step = options.step if options.step is not None else self._run.step
         if step != self._step:
             groups = read_groups(self._run.paths, step)
@@ -319,7 +319,7 @@ class Canvas(Widget):
         self._places: dict[str, tuple[int, int, int, int]] = {}
 
     def put(self, name: str, x: int, y: int, width: int, lines: Sequence[Text]) -> None:
-        """Puts lines at their place, and draws them if they changed."""
+        """Put lines at their place, and draw them if they changed."""
         widget = self._widgets.get(name)
         if widget is None:
             widget = self._widgets[name] = Static(id=name)
@@ -335,7 +335,7 @@ class Canvas(Widget):
             self._texts[name] = text
 
     def keep(self, names: Collection[str]) -> None:
-        """Hides all other rectangles."""
+        """Hide all other rectangles."""
         for name, widget in self._widgets.items():
             widget.display = name in names
 
@@ -344,7 +344,7 @@ class Colourless(LineFilter):
     """Removes colours and keeps bold, underlined and reversed text."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Returns a line without colours; Textual calls this for each one."""
+        """Return a line without colours; Textual calls this for each one."""
         return [Segment(text, style.without_color if style else style, control) for text, style, control in segments]
 
 
@@ -369,11 +369,11 @@ class InputDialog(ModalScreen[str | None]):
             yield Input(self._value, select_on_focus=False)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Returns the answer."""
+        """Return the answer."""
         self.dismiss(event.value.strip())
 
     def action_cancel(self) -> None:
-        """Returns None."""
+        """Return None."""
         self.dismiss(None)
 
 
@@ -396,7 +396,7 @@ class Help(ModalScreen[None]):
         yield Static(Text("\n".join([*lines, closing]).rstrip()))
 
     def on_key(self) -> None:
-        """Closes the dialog."""
+        """Close the dialog."""
         self.dismiss(None)
 
 
@@ -418,11 +418,11 @@ class Picker(App[RunPaths]):
         yield OptionList(*(Text(_line(paths)) for paths in self._runs))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Returns the selected run."""
+        """Return the selected run."""
         self.exit(self._runs[event.option_index])
 
     def action_leave(self) -> None:
-        """Returns None."""
+        """Return None."""
         self.exit()
 
 

@@ -47,7 +47,7 @@ def draw(
     log: bool = False,
     ascii: bool = False,
 ) -> Drawing:
-    """Returns `height` lines of `width` characters with the traces between the steps `x` and the values `y`.
+    """Return `height` lines of `width` characters with the traces between the steps `x` and the values `y`.
 
     Later traces are on top. Values outside are cut off at the edge, and with `log` those that are not positive.
     """
@@ -71,7 +71,7 @@ def draw(
 
 
 def heights(points: Sequence[Point], width: int, *, x: tuple[float, float], y: tuple[float, float]) -> str:
-    """Returns points as one line of ASCII, from `_` at y[0] to `#` at y[1]."""
+    """Return points as one line of ASCII, from `_` at y[0] to `#` at y[1]."""
     means: list[float | None] = [None] * width
     for point in points:
         means[round((point.step - x[0]) / (x[1] - x[0]) * (width - 1)) if x[1] > x[0] else 0] = point.mean
@@ -81,7 +81,7 @@ def heights(points: Sequence[Point], width: int, *, x: tuple[float, float], y: t
 
 
 def row_of(value: float, rows: int, y: tuple[float, float], log: bool = False) -> int:
-    """Returns the row of a value, 0 at the top, between y[0] at the bottom and y[1] at the top."""
+    """Return the row of a value, 0 at the top, between y[0] at the bottom and y[1] at the top."""
     if log:
         value, y = math.log10(max(value, y[0])), (math.log10(y[0]), math.log10(y[1]))
     share = (value - y[0]) / (y[1] - y[0]) if y[1] > y[0] else 0.5
@@ -89,7 +89,7 @@ def row_of(value: float, rows: int, y: tuple[float, float], log: bool = False) -
 
 
 def bounds(values: Sequence[float], *, log: bool = False) -> tuple[float, float]:
-    """Returns the ends of a scale: the least and the greatest finite value (positive if `log`), widened if they are
+    """Return the ends of a scale: the least and the greatest finite value (positive if `log`), widened if they are
     equal; (0, 1) without any value, (0.1, 1) on a log scale."""
     kept = [value for value in values if math.isfinite(value) and (value > MIN_POSITIVE or not log)]
     if not kept:
@@ -151,7 +151,7 @@ def _spans(
 
 
 def _bridge(values: list[float | None]) -> None:
-    """Fills the columns between two known ones along a straight line, in place."""
+    """Fill the columns between two known ones along a straight line, in place."""
     before = -1
     for place, value in enumerate(values):
         if value is None:

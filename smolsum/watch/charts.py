@@ -18,7 +18,7 @@ from smolsum.watch.snapshot import Snapshot, ViewOptions
 
 RUNS = "AB"
 """Letters of two compared runs; no curve has one of them in either case."""
-HEADLINES = 3
+MAX_HEADLINES = 3
 """Headline metrics in the chart of validations, besides the reward."""
 GUTTER = 8
 """Characters of the scale on the left of a chart."""
@@ -76,13 +76,13 @@ def _validation(run: Run) -> list[Curve]:
         (metric, title)
         for metric, title in heads
         if metric in run.series and -1 <= run.series[metric].low <= run.series[metric].high <= 1
-    ][:HEADLINES]
+    ][:MAX_HEADLINES]
     marks = letters([title for _, title in fitting], taken="v")
     return reward + [Curve(metric, mark, title) for (metric, title), mark in zip(fitting, marks, strict=True)]
 
 
 def letters(names: Iterable[str], *, taken: str = "") -> list[str]:
-    """Returns a letter for each name: the first free one of the name, else the first free one of the alphabet."""
+    """Return a letter for each name: the first free one of the name, else the first free one of the alphabet."""
     used = set(taken + RUNS.lower())
     found = []
     for name in names:
@@ -149,7 +149,7 @@ CHARTS = (
 
 
 def legend(snapshot: Snapshot, spec: Chart, *, room: int, width: int, height: int) -> tuple[str, list[Text]]:
-    """Returns the note in the title, of at most `room` characters; where that is too short, lines below the drawing.
+    """Return the note in the title, of at most `room` characters; where that is too short, lines below the drawing.
 
     With enough lines every curve has its name; otherwise only its letter and value.
     """
@@ -227,7 +227,7 @@ class Layer:
 
 
 def chart(snapshot: Snapshot, width: int, height: int, spec: Chart) -> Pane:
-    """Returns a chart of `width` x `height` characters: scale on the left, letters of the curves on the right.
+    """Return a chart of `width` x `height` characters: scale on the left, letters of the curves on the right.
 
     Below it are the steps, and the legend if the title has no room for it.
     """
@@ -285,14 +285,14 @@ def _layers(snapshot: Snapshot, spec: Chart) -> list[Layer]:
 
 
 def points_of(run: Run, metric: str, options: ViewOptions, *, smooth: bool = True) -> list[Point]:
-    """Returns the points of a metric in the shown window of steps, smoothed as chosen."""
+    """Return the points of a metric in the shown window of steps, smoothed as chosen."""
     since = run.step - options.window if options.window else -math.inf
     points = run.series[metric].points(since)
     return smoothed(points, options.smoothing) if smooth else points
 
 
 def scale(values: Sequence[float], log: bool, least: float | None) -> tuple[float, float]:
-    """Returns the ends of the scale; `least` as in `Chart`."""
+    """Return the ends of the scale; `least` as in `Chart`."""
     if least is None or (least == 0 and log):
         return bounds(values, log=log)
     if log:
@@ -302,7 +302,7 @@ def scale(values: Sequence[float], log: bool, least: float | None) -> tuple[floa
 
 
 def reach(points: Sequence[Point]) -> tuple[float, float]:
-    """Returns the first and the last step of the points."""
+    """Return the first and the last step of the points."""
     steps = [point.step for point in points]
     return min(steps), max(steps)
 
@@ -337,7 +337,7 @@ def _colored(line: str, owners: tuple[int, ...], layers: list[Layer]) -> Text:
 
 
 def sparklines(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """Returns a line for each chart: its title, and the newest value and a sparkline of its first curve; those of two
+    """Return a line for each chart: its title, and the newest value and a sparkline of its first curve; those of two
     runs side by side, on one scale. There is a head above if there is room, or if there are two runs."""
     runs = 1 if snapshot.other is None else 2
     head = [_head(snapshot, width, runs)] if runs == 2 or height > len(CHARTS) else []

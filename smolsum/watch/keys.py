@@ -71,7 +71,7 @@ SHORT = {"[, left": "[ ] step", "down, j": "up down scroll"}
 
 
 def help_rows() -> list[tuple[str, str]]:
-    """Returns the rows of the help: keys, and what they do."""
+    """Return the rows of the help: keys, and what they do."""
     rows: list[tuple[str, str]] = []
     for key in KEYS:
         if key.help:
@@ -82,7 +82,7 @@ def help_rows() -> list[tuple[str, str]]:
 
 
 def footer(width: int, names: Sequence[str], at: str, *, asks: bool, state: str) -> Text:
-    """Returns the last line of a page: all pages, or only the open one if there is no room; then keys, at most
+    """Return the last line of a page: all pages, or only the open one if there is no room; then keys, at most
     MAX_FOOTER_KEYS, and how to leave. `asks`: whether the user can pause and stop the run."""
     rests = state in ("pausing", "paused")
     texts = {key.shown: f"{key.shown} {key.footer}" for key in KEYS} | SHORT

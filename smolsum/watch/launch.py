@@ -35,8 +35,8 @@ class Launched:
 
 
 def launch(arguments: Sequence[str], runs_dir: Path) -> tuple[Launched, RunPaths | None]:
-    """Starts `smolsum ARGUMENTS` and returns it with its run, or None if it ended before it had one; prints its output
-    meanwhile. Ctrl-C ends the trainer too, and raises InterruptedRun with the command that resumes its run."""
+    """Start `smolsum ARGUMENTS`, print its output, and return it with its run, or None if it ended before it had one.
+    Ctrl-C ends the trainer too, and raises InterruptedRun with the command that resumes its run."""
     with _interrupts() as interrupts:
         console.narrate("the view opens once there is a run; until then Ctrl-C ends the training")
         launched, printed = _start(arguments), 0
@@ -59,7 +59,7 @@ def launch(arguments: Sequence[str], runs_dir: Path) -> tuple[Launched, RunPaths
 
 @contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """Collects Ctrl-C in a list: an exception could strike before the started trainer is known."""
+    """Collect Ctrl-C in a list: an exception could strike before the started trainer is known."""
     interrupts: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     try:
@@ -69,7 +69,7 @@ def _interrupts() -> Iterator[list[int]]:
 
 
 def _start(arguments: Sequence[str]) -> Launched:
-    """Starts the trainer in a new session, so that neither Ctrl-C nor a closed terminal reaches it."""
+    """Start the trainer in a new session, so that neither Ctrl-C nor a closed terminal reaches it."""
     stream = tempfile.TemporaryFile()  # noqa: SIM115, as the trainer uses it until it ends
     command = [sys.executable, "-m", "smolsum", *arguments]
     process = subprocess.Popen(
@@ -90,7 +90,7 @@ def _run_of(launched: Launched, runs_dir: Path) -> RunPaths | None:
 
 
 def _end(launched: Launched, interrupts: Sequence[int]) -> None:
-    """Passes each Ctrl-C on to the trainer, and kills it if it does not end in time."""
+    """Pass each Ctrl-C on to the trainer, and kill it if it does not end in time."""
     sent, until = 0, time.monotonic() + END_TIMEOUT_S
     while launched.process.poll() is None:
         if time.monotonic() > until:

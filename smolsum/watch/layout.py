@@ -49,7 +49,7 @@ class Slot:
 
 
 def pages(width: int, height: int) -> tuple[str, ...]:
-    """Returns the names of the pages for a terminal of this size, in the order of the tab key."""
+    """Return the names of the pages for a terminal of this size, in the order of the tab key."""
     if width < NARROW or height < LOW:
         return ("summary",)
     if width < WIDE or height < TALL:
@@ -58,7 +58,7 @@ def pages(width: int, height: int) -> tuple[str, ...]:
 
 
 def slots(page: str, width: int, height: int, zoomed: int = 0) -> tuple[Slot, ...]:
-    """Returns the places of the panes of a page, which fill the terminal between header, message and keys."""
+    """Return the places of the panes of a page, which fill the terminal between header, message and keys."""
     area = (0, HEADER, width, height - HEADER - 2)
     match page:
         case "chart":
@@ -135,13 +135,13 @@ def _grid(panes: Sequence[str], columns: int, area: tuple[int, int, int, int]) -
 
 
 def pane(snapshot: Snapshot, slot: Slot) -> list[Text]:
-    """Returns a pane as the lines of its slot."""
+    """Return a pane as the lines of its slot."""
     drawn = PANES[slot.pane](snapshot, slot.width - 2, slot.height - 2)
     return framed(drawn, slot.width, slot.height, ascii=snapshot.options.ascii)
 
 
 def page(snapshot: Snapshot, name: str, width: int, height: int) -> list[Text]:
-    """Returns a whole page without the line of keys: header, panes, message."""
+    """Return a whole page without the line of keys: header, panes, message."""
     placed = slots(name, width, height, snapshot.options.chart)
     drawn = {slot: pane(snapshot, slot) for slot in placed}
     lines = header(snapshot, width)
@@ -155,6 +155,6 @@ def page(snapshot: Snapshot, name: str, width: int, height: int) -> list[Text]:
 
 
 def plain_page(run: Run, other: Run | None, options: ViewOptions, width: int, height: int) -> list[str]:
-    """Returns the first page of a view of this size as lines of plain text."""
+    """Return the first page of a view of this size as lines of plain text."""
     snapshot = Snapshot(run, options, other, read_groups(run.paths, run.step))
     return [line.plain.rstrip() for line in page(snapshot, pages(width, height)[0], width, height)]

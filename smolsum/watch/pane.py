@@ -23,7 +23,7 @@ class Pane:
 
 
 def framed(pane: Pane, width: int, height: int, *, ascii: bool = False) -> list[Text]:
-    """Returns exactly `height` lines of `width` cells: the pane in a frame, cut or padded."""
+    """Return exactly `height` lines of `width` cells: the pane in a frame, cut or padded."""
     left, line, right, side, low_left, low_right = CORNERS[ascii]
     room = max(width - 6, 0)
     title = cut(Text(f" {pane.title} "), room, ascii=ascii)
@@ -41,7 +41,7 @@ def framed(pane: Pane, width: int, height: int, *, ascii: bool = False) -> list[
 
 
 def wrapped(text: str, width: int, style: str = "", indent: str = "") -> list[Text]:
-    """Returns a paragraph in lines of at most `width` cells."""
+    """Return a paragraph in lines of at most `width` cells."""
     from textwrap import wrap
 
     found = wrap(text, max(width, 8), initial_indent=indent, subsequent_indent=indent) or [""]
@@ -49,7 +49,7 @@ def wrapped(text: str, width: int, style: str = "", indent: str = "") -> list[Te
 
 
 def cut(text: Text, width: int, *, ascii: bool = False) -> Text:
-    """Returns a line of at most `width` cells; a longer one is cut and ends with an ellipsis."""
+    """Return a line of at most `width` cells; a longer one is cut and ends with an ellipsis."""
     if text.cell_len <= width:
         return text
     mark = "..." if ascii else "…"
@@ -59,7 +59,7 @@ def cut(text: Text, width: int, *, ascii: bool = False) -> Text:
 
 
 def ending(text: str, width: int, *, ascii: bool = False) -> str:
-    """Returns the end of a name in at most `width` characters: addresses differ at their end."""
+    """Return the end of a name in at most `width` characters: addresses differ at their end."""
     if len(text) <= width:
         return text
     mark = ".." if ascii else "…"
@@ -67,13 +67,13 @@ def ending(text: str, width: int, *, ascii: bool = False) -> str:
 
 
 def bar(share: float, width: int, *, ascii: bool = False) -> str:
-    """Returns a bar of `width` cells, filled to a share in [0, 1]."""
+    """Return a bar of `width` cells, filled to a share in [0, 1]."""
     full = round(min(max(share, 0.0), 1.0) * width)
     return ("#" * full + "." * (width - full)) if ascii else ("█" * full + "░" * (width - full))
 
 
 def number(value: float | None) -> str:
-    """Returns a number in at most seven characters: whole numbers as they are, else three digits; `-` for None."""
+    """Return a number in at most seven characters: whole numbers as they are, else three digits; `-` for None."""
     if value is None:
         return "-"
     size = abs(value)

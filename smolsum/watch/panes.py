@@ -14,7 +14,7 @@ from smolsum.config.presets import leaves
 from smolsum.console import duration
 from smolsum.runs.completions import clean
 from smolsum.runs.reader import Run
-from smolsum.runs.status import TROUBLE, RunState, pace
+from smolsum.runs.status import TROUBLE, pace
 from smolsum.watch.alerts import Alert, find_alerts
 from smolsum.watch.charts import RUNS
 from smolsum.watch.pane import (
@@ -60,10 +60,12 @@ SPARE_COLUMNS = ("queue", "synced")
 
 
 def header(snapshot: Snapshot, width: int) -> list[Text]:
-    """Returns two lines: the run with its state, step and time; and a bar of its stages."""
+    """Return two lines: the run with its state, step and time; and a bar of its stages."""
     run, state = snapshot.run, snapshot.run_state
     which = f" {RUNS[0]}" if snapshot.other is not None else ""
-    left = Text.assemble((f"{which} {clean(run.paths.name)} ", "bold"), " ", state_text(state, snapshot.options.ascii))
+    style = RED if state.state in TROUBLE else STATE_STYLE.get(state.state, "")
+    mark = f"{state.mark(snapshot.options.ascii)} {state.state.upper()}"
+    left = Text.assemble((f"{which} {clean(run.paths.name)} ", "bold"), " ", (mark, f"bold {style}".strip()))
     total = f"/{run.total}" if run.total else ""
     left.append(f"  step {run.step}{total}")
     if snapshot.other is not None:
@@ -83,14 +85,8 @@ def header(snapshot: Snapshot, width: int) -> list[Text]:
     return [left.append(f" {right} "), _progress(snapshot, width)]
 
 
-def state_text(state: RunState, ascii: bool) -> Text:
-    """Returns the mark and the word of a state."""
-    style = RED if state.state in TROUBLE else STATE_STYLE.get(state.state, "")
-    return Text(f"{state.mark(ascii)} {state.state.upper()}", style=f"bold {style}".strip())
-
-
 def message(snapshot: Snapshot, width: int) -> Text:
-    """Returns what is wrong and what helps, in a highlighted line of `width` cells; if nothing is wrong, what the run
+    """Return what is wrong and what helps, in a highlighted line of `width` cells; if nothing is wrong, what the run
     does now, or its newest event."""
     state = snapshot.run_state
     if not state.detail:
@@ -112,7 +108,7 @@ def _news(snapshot: Snapshot) -> str:
         return f"evaluating on the test split: {run.stage if run.row else run.status.stage}"
     if not run.row and state.hopeful:
         return "waiting for the first step"
-    return f"{clock(run.events[-1].time)} {run.events[-1].message}" if run.events else ""
+    return f"{_clock(run.events[-1].time)} {run.events[-1].message}" if run.events else ""
 
 
 def _progress(snapshot: Snapshot, width: int) -> Text:
@@ -137,7 +133,7 @@ def _progress(snapshot: Snapshot, width: int) -> Text:
 
 
 def alerts(snapshot: Snapshot, width: int, height: int, *, full: bool = False) -> Pane:
-    """Returns the alerts as sentences, with advice where there is room or if `full`; first what a run failed of."""
+    """Return the alerts as sentences, with advice where there is room or if `full`; first what a run failed of."""
     state = snapshot.run_state
     found = [Alert("trouble", clean(state.detail), clean(state.hint))] if state.state in TROUBLE else []
     found += find_alerts(snapshot.run)
@@ -162,14 +158,14 @@ def _alert(alert: Alert, width: int, *, full: bool) -> list[Text]:
 
 
 def events(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """Returns the events, the newest last; scrolling shows older ones."""
+    """Return the events, the newest last; scrolling shows older ones."""
     lines: list[Text] = []
     for event in snapshot.run.events:
         noted = event.kind in ("warning", "interrupted") or "worker" in event.kind
         style = RED if event.kind == "failed" else ORANGE if noted else ""
         hint = f" -> {event.hint}" if event.hint else ""
         text = wrapped(clean(f"{event.message}{hint}"), width - 10, style)
-        lines += [Text(f"{clock(event.time)}  ", style=DIM).append_text(text[0])]
+        lines += [Text(f"{_clock(event.time)}  ", style=DIM).append_text(text[0])]
         lines += [Text(" " * 10).append_text(line) for line in text[1:]]
     end = max(len(lines) - snapshot.options.scroll, min(height, len(lines)))
     shown = lines[max(end - height, 0) : end]
@@ -177,7 +173,7 @@ def events(snapshot: Snapshot, width: int, height: int) -> Pane:
 
 
 def settings(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """Returns the resolved configuration, from the scrolled line on."""
+    """Return the resolved configuration, from the scrolled line on."""
     lines = [
         Text(clean(f"{key} = {json.dumps(value, ensure_ascii=False, default=str)}"))
         for key, value in leaves(snapshot.run.config).items()
@@ -186,8 +182,8 @@ def settings(snapshot: Snapshot, width: int, height: int) -> Pane:
     return Pane("config", str(snapshot.run.paths.config), tuple(lines[start : start + height]))
 
 
-def clock(stamp: str) -> str:
-    """Returns the local time of day of a time in the journal; dashes for anything else."""
+def _clock(stamp: str) -> str:
+    """Return the local time of day of a time in the journal; dashes for anything else."""
     try:
         return datetime.fromisoformat(stamp).astimezone().strftime("%H:%M:%S")
     except ValueError:
@@ -195,7 +191,7 @@ def clock(stamp: str) -> str:
 
 
 def results(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """Returns what the stages did to the model: a row for each headline metric; columns for the start, each stage and
+    """Return what the stages did to the model: a row for each headline metric; columns for the start, each stage and
     the newest validation, as many from the right as there is room for."""
     run = snapshot.run
     columns = {
@@ -226,7 +222,7 @@ def results(snapshot: Snapshot, width: int, height: int) -> Pane:
 
 
 def times(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """Returns where the time of a step goes, as the mean of the last steps, the longest part first."""
+    """Return where the time of a step goes, as the mean of the last steps, the longest part first."""
     run = snapshot.run
     steps = run.recent("perf/step_s", MEAN_OVER)
     if not steps:
@@ -252,7 +248,7 @@ def times(snapshot: Snapshot, width: int, height: int) -> Pane:
 
 
 def workers(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """Returns state, version lag, speed, queue and bytes of each worker, and its last error with the remedy.
+    """Return state, version lag, speed, queue and bytes of each worker, and its last error with the remedy.
 
     A worker is known by its id, which completions have under `worker`. From the newest line of metrics.jsonl:
         workers/<id>/lag            policy versions that its weights are behind those of the trainer

@@ -9,25 +9,26 @@ from smolsum.runs.records import SampledRollout
 from smolsum.watch.pane import DIM, GREEN, ORANGE, RED, SKY, Pane, ending, number, wrapped
 from smolsum.watch.snapshot import Snapshot
 
-MANY = 3
+MIN_REWARDS = 3
+"""Rewards from which the texts repeat them with their full names."""
 CHANGE_STYLE = {"same": "", "gone": f"strike {RED}", "new": f"underline {GREEN}"}
 CHANGE_MARKS = {"same": ("", ""), "gone": ("[-", "-]"), "new": ("{+", "+}")}
 
 
 def group_of(snapshot: Snapshot) -> Group | None:
-    """Returns the selected group."""
+    """Return the selected group."""
     return snapshot.groups[snapshot.options.group % len(snapshot.groups)] if snapshot.groups else None
 
 
 def sample_of(snapshot: Snapshot) -> SampledRollout | None:
-    """Returns the selected rollout, after sorting and search."""
+    """Return the selected rollout, after sorting and search."""
     group = group_of(snapshot)
     kept = chosen(group, snapshot.options.sort, snapshot.options.query) if group else []
     return kept[min(snapshot.options.row, len(kept) - 1)] if kept else None
 
 
 def table(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """Returns a row for each rollout: tokens, every reward, the total, advantage, worker; then the group's mean."""
+    """Return a row for each rollout: tokens, every reward, the total, advantage, worker; then the group's mean."""
     group, options = group_of(snapshot), snapshot.options
     title = f"step {snapshot.step}"
     if group is None:
@@ -71,7 +72,7 @@ def table(snapshot: Snapshot, width: int, height: int) -> Pane:
 
 
 def texts(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """Returns completion, references and prompt of the selected rollout, from the scrolled line on."""
+    """Return completion, references and prompt of the selected rollout, from the scrolled line on."""
     group, sample = group_of(snapshot), sample_of(snapshot)
     if group is None or sample is None:
         return Pane("text", "", ())
@@ -96,7 +97,7 @@ def texts(snapshot: Snapshot, width: int, height: int) -> Pane:
 
 def _rewards(sample: SampledRollout, width: int) -> list[Text]:
     """Every reward with its full name, if there are too many for the table."""
-    if len(sample.rewards) < MANY:
+    if len(sample.rewards) < MIN_REWARDS:
         return []
     parts = "  ".join(f"{name} {number(value)}" for name, value in sample.rewards.items())
     return [*wrapped(f"{parts}  total {number(sample.reward)}", width - 1, DIM, " "), Text()]

@@ -11,7 +11,7 @@ from smolsum.runs.status import RunState, pace, run_state
 from smolsum.watch.alerts import find_alerts
 
 SCHEMA_VERSION = 1
-LAST_EVENTS = 10
+MAX_EVENTS = 10
 WINDOWS = (0, 512, 128, 32)
 """The newest steps that a chart shows; 0: all."""
 SMOOTHING = (0.0, 0.6, 0.9, 0.97)
@@ -66,7 +66,7 @@ class Snapshot:
 
 
 def as_document(run: Run) -> dict[str, Any]:
-    """Returns state, newest metrics, alerts and events of a run as JSON can hold them; times in seconds, None for a
+    """Return state, newest metrics, alerts and events of a run as JSON can hold them; times in seconds, None for a
     value that is not finite."""
     now = datetime.now(UTC)
     state = run_state(run, now)
@@ -86,6 +86,6 @@ def as_document(run: Run) -> dict[str, Any]:
         "eta_s": took.eta_s,
         "metrics": {key: value for key, value in run.row.items() if key != "schema_version"},
         "signals": [asdict(alert) for alert in find_alerts(run)],
-        "events": list(run.event_rows)[-LAST_EVENTS:],
+        "events": list(run.event_rows)[-MAX_EVENTS:],
     }
     return dict(finite(found))

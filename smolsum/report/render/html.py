@@ -11,14 +11,14 @@ from smolsum.report.document import Cell, Page
 
 
 def to_html(page: Page, folder: Path) -> str:
-    """Returns the page for a file in `folder`, with links relative to it."""
+    """Return the page for a file in `folder`, with links relative to it."""
     template = _environment().get_template("page.html.j2")
     return template.render(page=page, folder=folder, style=Markup(style()), classes=_classes)
 
 
 @cache
 def style() -> str:
-    """Returns the style sheet, which has the colours of the page and of the charts."""
+    """Return the style sheet, which has the colours of the page and of the charts."""
     return _environment().get_template("style.css.j2").render().strip()
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from smolsum.report.document import MINUS, Cell, Page, Table
 
-BROKEN = 36
+MAX_UNBROKEN = 36
 """letters above which a column of words breaks its lines"""
 _ESCAPES = {
     "\\": r"\textbackslash{}",
@@ -37,7 +37,7 @@ _ACCENTS = frozenset("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u03
 
 
 def to_latex(page: Page, _folder: Path) -> str:
-    """Returns every table, without links; empty cells are dashes, with their commands in a comment above the table."""
+    """Return every table, without links; empty cells are dashes, with their commands in a comment above the table."""
     parts = [
         "% needs \\usepackage[T1]{fontenc} and \\usepackage{booktabs,longtable}; pdflatex, xelatex, lualatex set it\n"
         "% a character that pdflatex has no letter for stands as its code point, such as [U+1F600]"
@@ -63,9 +63,9 @@ def _table(table: Table) -> str:
 def _columns(table: Table) -> list[str]:
     """Column types: numbers right, words left; columns of long texts share three quarters of the line."""
     longest = [max((len(row[n].text) for row in table.rows), default=0) for n in range(len(table.columns))]
-    share = 0.75 / max(1, sum(size > BROKEN for size in longest))
+    share = 0.75 / max(1, sum(size > MAX_UNBROKEN for size in longest))
     return [
-        "r" if right else f"p{{{share:.3f}\\linewidth}}" if size > BROKEN else "l"
+        "r" if right else f"p{{{share:.3f}\\linewidth}}" if size > MAX_UNBROKEN else "l"
         for right, size in zip(table.numeric, longest, strict=True)
     ]
 
@@ -77,7 +77,7 @@ def _cell(cell: Cell) -> str:
 
 
 def escape(text: str) -> str:
-    """Returns a text on one line with its special characters escaped."""
+    """Return a text on one line with its special characters escaped."""
     return "".join(map(_letter, " ".join(text.split())))
 
 

@@ -8,7 +8,7 @@ from smolsum.report.render.html import style
 
 
 def to_markdown(page: Page, folder: Path) -> str:
-    """Returns the page for a file in `folder`, with links relative to it."""
+    """Return the page for a file in `folder`, with links relative to it."""
     lines = [f"# {page.title}", "", _plain(page.verdict), ""]
     for section in page.sections:
         lines += [f"## {section.title}", ""]
@@ -19,7 +19,7 @@ def to_markdown(page: Page, folder: Path) -> str:
 
 
 def figures(page: Page) -> dict[str, str]:
-    """Returns the SVG files of a page by name; each has its own colours."""
+    """Return the SVG files of a page by name; each has its own colours."""
     found = {}
     for section in page.sections:
         for item in section.items:

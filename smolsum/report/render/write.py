@@ -20,8 +20,8 @@ NAMES: dict[Format, str] = {"html": "report.html", "md": "report.md", "json": "r
 
 
 def write(page: Page, folder: Path, form: Format) -> Path:
-    """Writes the report into `folder`, with the figures of Markdown as files; returns its path. SmolsumError if a file
-    cannot be written."""
+    """Write the report into `folder`, with the figures of Markdown as files, and return its path. Raises SmolsumError
+    if a file cannot be written."""
     path = folder / NAMES[form]
     if form == "json":
         files = {path: to_json(to_document(page, folder), indent=1)}
@@ -39,7 +39,7 @@ def write(page: Page, folder: Path, form: Format) -> Path:
 
 
 def to_document(page: Page, folder: Path) -> dict[str, Any]:
-    """Returns the page for JSON; paths are relative to `folder`, and a figure has its alternative text."""
+    """Return the page for JSON; paths are relative to `folder`, and a figure has its alternative text."""
     return {
         "schema_version": SCHEMA_VERSION,
         "title": page.title,

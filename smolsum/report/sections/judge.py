@@ -13,12 +13,12 @@ from smolsum.stats.correlation import correlate
 from smolsum.types import COMPOSITE
 
 OVERLAP = ("rouge", "meteor", "bleu")
-CLOUD, CLOUD_POINTS = 200, 800
+MAX_POINTS, MAX_PLOT_POINTS = 200, 800
 """points of one configuration at most, and of all in a plot together"""
 
 
 def noise_table(inputs: ReportInputs) -> Table:
-    """Returns Table S4: how far the judge agrees with itself from round to round."""
+    """Return Table S4: how far the judge agrees with itself from round to round."""
     rows: list[tuple[Cell, ...]] = []
     for evaluation in inputs.evaluations:
         name = evaluation.folder.parents[1].name if evaluation.step is not None else evaluation.folder.name
@@ -43,14 +43,14 @@ def noise_table(inputs: ReportInputs) -> Table:
 
 
 def reward_figures(results: Sequence[ConfigurationResult]) -> list[Figure]:
-    """Returns Figures S2: each overlap signal of an example against its score by the judge."""
+    """Return Figures S2: each overlap signal of an example against its score by the judge."""
     figures: list[Figure] = []
     for signal in OVERLAP:
         mine = [one for one in results if {signal, COMPOSITE} <= set(one.first.scores.metrics)]
         if not mine:
             continue
         (pair,) = correlate([one.first.scores.frame for one in mine], (signal, COMPOSITE))
-        most = min(CLOUD, max(1, CLOUD_POINTS // len(mine)))
+        most = min(MAX_POINTS, max(1, MAX_PLOT_POINTS // len(mine)))
         series = []
         for one in mine:
             rows = one.first.scores.frame.select(signal, COMPOSITE).drop_nulls().rows()

@@ -54,7 +54,7 @@ _OFF_TARGET = ("too long", "too short")
 
 
 def verdict(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> str:
-    """Returns a sentence for each model: its best configuration, and whether that is more than chance."""
+    """Return a sentence for each model: its best configuration, and whether that is more than chance."""
     sentences, show = [], signed(3)
     for model in inputs.models:
         mine = [one for one in results if one.model == model]
@@ -89,7 +89,7 @@ def _most_on_target(mine: Sequence[ConfigurationResult]) -> str:
 
 
 def baseline_tables(inputs: ReportInputs) -> list[Table]:
-    """Returns Table 4, the untrained models with a length in the prompt, and a test between the two prompts (5, 6)."""
+    """Return Table 4, the untrained models with a length in the prompt, and a test between the two prompts (5, 6)."""
     rows: list[tuple[Cell, ...]] = []
     tests = []
     for place, model in enumerate(inputs.models):
@@ -133,7 +133,7 @@ def _prompts_table(
 
 
 def configurations_table(inputs: ReportInputs) -> Table:
-    """Returns Table 8: the study's reward configurations, each with its runs."""
+    """Return Table 8: the study's reward configurations, each with its runs."""
     rows = []
     for reward, names in REWARD_SETS.items():
         cells = [words(reward), words(" + ".join(SIGNALS[name][0] for name in names))]
@@ -150,7 +150,7 @@ def configurations_table(inputs: ReportInputs) -> Table:
 
 
 def result_tables(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> list[Table]:
-    """Returns Tables 10-13 and 10a-13a, results and output lengths for each model and strategy (S16 and S16a, S17 … for
+    """Return Tables 10-13 and 10a-13a, results and output lengths for each model and strategy (S16 and S16a, S17 … for
     a third model); Table 14, the best of each strategy; and S1, the configurations that the study lacks."""
     tables: list[Table] = []
     for place, (model, strategy) in enumerate((m, s) for m in inputs.models for s in STRATEGIES):
@@ -159,11 +159,7 @@ def result_tables(inputs: ReportInputs, results: Sequence[ConfigurationResult]) 
         tables.append(_results(label, inputs, model, strategy, mine))
         tables.append(_lengths(f"{label}a", inputs, model, strategy, mine))
     if others := [one for one in results if one.strategy not in STRATEGIES]:
-        rows = [
-            (words(one.model), words(one.name), *_judged(inputs, one), *_tested(inputs, one, baseline))
-            for one in others
-            for baseline in [baseline_of(inputs, one.model)]
-        ]
+        rows = [(words(one.model), words(one.name), *_judged(inputs, one), *_tested(inputs, one)) for one in others]
         columns = ("Model", "Configuration", *_JUDGED, *_TESTED)
         title = "Configurations that the study does not have"
         tables.append(Table("S1", title, columns, mark_best(rows, range(2, 8))))
@@ -180,7 +176,7 @@ def _results(label: str, inputs: ReportInputs, model: str, strategy: str, mine: 
         rows: list[tuple[Cell, ...]] = [(words(name), *[blank] * len(_JUDGED), *untested)]
     else:
         rows = [(words(name + baseline.seeds), *_judged(inputs, baseline), *untested)]
-    rows += [(words(one.name), *_judged(inputs, one), *_tested(inputs, one, baseline)) for one in mine]
+    rows += [(words(one.name), *_judged(inputs, one), *_tested(inputs, one)) for one in mine]
     rows += _not_run(inputs, model, strategy, mine, len(columns))
     notes = [
         f"Sig: two-sided paired t-test against the length-only baseline on the average, {_ALPHA_SIGN} = {ALPHA}; "
@@ -243,9 +239,10 @@ def _judged(inputs: ReportInputs, one: ConfigurationResult | EvaluationResult) -
     return (*cells, one.cell(PASS_RATE, percent, command))
 
 
-def _tested(inputs: ReportInputs, one: ConfigurationResult, baseline: ConfigurationResult | None) -> tuple[Cell, ...]:
+def _tested(inputs: ReportInputs, one: ConfigurationResult) -> tuple[Cell, ...]:
     """The test against the baseline; without one, the command for what it lacks."""
     if one.test is None:
+        baseline = baseline_of(inputs, one.model)
         unjudged = baseline if baseline and baseline.metric(COMPOSITE) is None else one
         judge = judge_command(inputs, unjudged.first)
         return (empty(judge if baseline else train_command(inputs, one.model, LENGTH_ONLY)),) * len(_TESTED)
@@ -290,9 +287,11 @@ def _strategies_table(inputs: ReportInputs, results: Sequence[ConfigurationResul
         for strategy in STRATEGIES:
             mine = [one for one in results if (one.model, one.strategy) == (model, strategy)]
             judged = [one for one in mine if one.metric(COMPOSITE) is not None]
-            best[strategy] = max(judged, key=_average, default=None)
-            fill = judge_all_command if mine else train_command
-            cells.append(_best_cell(best[strategy], fill(inputs, model, strategy)))
+            best[strategy] = one = max(judged, key=_average, default=None)
+            if one is None:
+                cells.append(empty((judge_all_command if mine else train_command)(inputs, model, strategy)))
+            else:
+                cells.append(Cell(f"{_average(one):.3f} ({one.name})", _average(one), one.first.source(COMPOSITE)))
         staged, joint = best[FINETUNED], best[INCLUDED]
         if staged is None or joint is None:
             tested = [next(cell for cell in cells if cell.command)] * 5
@@ -326,14 +325,8 @@ def _average(one: ConfigurationResult) -> float:
     return value
 
 
-def _best_cell(one: ConfigurationResult | None, command: str) -> Cell:
-    if one is None:
-        return empty(command)
-    return Cell(f"{_average(one):.3f} ({one.name})", _average(one), one.first.source(COMPOSITE))
-
-
 def flips_table(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> Table:
-    """Returns Table S5: the examples that training rescued and regressed, against the length-only baseline."""
+    """Return Table S5: the examples that training rescued and regressed, against the length-only baseline."""
     rows: list[tuple[Cell, ...]] = []
     for one in results:
         head = (words(one.model), words(one.name))
@@ -360,7 +353,7 @@ def flips_table(inputs: ReportInputs, results: Sequence[ConfigurationResult]) ->
 
 
 def correlation_figures(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> list[Figure]:
-    """Returns Figure 1: a heat map of the judged metrics for each model and strategy."""
+    """Return Figure 1: a heat map of the judged metrics for each model and strategy."""
     figures: list[Figure] = []
     for model in inputs.models:
         for strategy, title in STRATEGIES.items():
@@ -382,7 +375,7 @@ def correlation_figures(inputs: ReportInputs, results: Sequence[ConfigurationRes
 
 
 def length_figures(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> list[Figure]:
-    """Returns Figures S1: for each model, the composite against the share on target, with the front that nothing beats
+    """Return Figures S1: for each model, the composite against the share on target, with the front that nothing beats
     in both; and S3: the share of summaries of each configuration that are too long or too short."""
     found = [(model, _pareto_points(inputs, results, model)) for model in inputs.models]
     judged = [(model, points) for model, points in found if points]

@@ -10,7 +10,7 @@ from smolsum.runs.records import SUMMARY
 
 
 def provenance_table(inputs: ReportInputs) -> Table:
-    """Returns Table S3: runs, test split, judge, versions and machines."""
+    """Return Table S3: runs, test split, judge, versions and machines."""
     first = inputs.evaluations[0]
     path = first.folder / SUMMARY
     judge = Cell(inputs.judge) if inputs.judge else empty(judge_command(inputs, first))
@@ -34,13 +34,13 @@ def provenance_table(inputs: ReportInputs) -> Table:
 
 
 def left_out_table(left_out: Sequence[LeftOut]) -> Table:
-    """Returns Table S2: what was given and is not in the report, with the reason."""
+    """Return Table S2: what was given and is not in the report, with the reason."""
     rows = ((words(one.name), words(one.reason), words(one.command) if one.command else DASH) for one in left_out)
     return Table("S2", "Left out of this report", ("Run", "Why", "Command that helps"), tuple(rows))
 
 
 def limits(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> list[str]:
-    """Returns what readers should keep in mind about these runs."""
+    """Return what readers should keep in mind about these runs."""
     found = list(inputs.notices)
     if any(not one.seeds for one in results):
         found.append(

@@ -23,6 +23,7 @@ from smolsum.report.document import (
     percent,
     plain,
     sentence,
+    shortened,
     words,
 )
 from smolsum.report.results import ConfigurationResult, baseline_of
@@ -35,12 +36,12 @@ ERRORS = "errors/"
 FACTS, FACT_ERROR = "facts/", "wrong facts"
 """prefix of the metrics that need facts in the data, and the error that needs them"""
 NO_FACTS = "not known: data without facts"
-SAMPLES = 20
-_LONGEST = 420
+MAX_SAMPLES = 20
+_MAX_LETTERS = 420
 
 
 def headlines_table(inputs: ReportInputs) -> Table:
-    """Returns Table S10: the task's headline metrics of every evaluation, formatted as the task does."""
+    """Return Table S10: the task's headline metrics of every evaluation, formatted as the task does."""
     titles = {h.metric: h.title for _, e in inputs.named_evaluations for h in e.summary.headlines}
     rows = []
     for name, evaluation in inputs.named_evaluations:
@@ -88,7 +89,7 @@ class Interval:
 
 
 def mean_interval(values: np.ndarray) -> Interval:
-    """Returns the mean of the values that are not NaN, with Wilson's interval if each is 0 or 1 (Student's would call
+    """Return the mean of the values that are not NaN, with Wilson's interval if each is 0 or 1 (Student's would call
     20 of 20 certain), else Student's t."""
     known = values[~np.isnan(values)]
     n, mean = len(known), float(known.mean()) if len(known) else math.nan
@@ -101,7 +102,7 @@ def mean_interval(values: np.ndarray) -> Interval:
 
 
 def side_by_side(inputs: ReportInputs) -> list[Table | Figure]:
-    """Returns Table S12, the score of every evaluation with its interval, the best first; and S13, the same as a chart
+    """Return Table S12, the score of every evaluation with its interval, the best first; and S13, the same as a chart
     if at least two have an interval."""
     found = _intervals(inputs)
     rows = []
@@ -142,7 +143,7 @@ def _intervals(inputs: ReportInputs) -> list[tuple[str, EvaluationResult, Interv
 
 
 def panels_tables(inputs: ReportInputs) -> list[Table]:
-    """Returns Tables S15: a table for each of the task's panels, with a row for every evaluation that has it."""
+    """Return Tables S15: a table for each of the task's panels, with a row for every evaluation that has it."""
     shown = [(e.folder.name, e) for e in inputs.baselines]
     shown += [(f"{run.name}, {e.folder.name}", e) for run in inputs.trained for e in (*run.evaluations, *run.sampled)]
     panels: dict[str, dict[str, str]] = {}
@@ -163,7 +164,7 @@ def panels_tables(inputs: ReportInputs) -> list[Table]:
 
 
 def errors_table(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> Table:
-    """Returns Table S6: the share of the examples with each error; an example may have several."""
+    """Return Table S6: the share of the examples with each error; an example may have several."""
     evaluations = [*(one.first for one in results), *inputs.evaluations]
     keys = dict.fromkeys(key for e in evaluations for key in e.summary.metrics if key.startswith(ERRORS))
     names = [key.removeprefix(ERRORS) for key in keys]
@@ -189,7 +190,7 @@ def _share(inputs: ReportInputs, one: ConfigurationResult | EvaluationResult, er
 
 
 def samples_tables(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> list[Table]:
-    """Returns Tables S9: for each model, completions of the same examples side by side, spread evenly over the
+    """Return Tables S9: for each model, completions of the same examples side by side, spread evenly over the
     split."""
     tables = []
     for place, model in enumerate(inputs.models):
@@ -198,7 +199,7 @@ def samples_tables(inputs: ReportInputs, results: Sequence[ConfigurationResult])
         shown = [(one.name, one.first) for one in own]
         shown = shown or [(e.folder.name, e) for e in inputs.baselines if e.model == model]
         ids = shown[0][1].scores.frame["id"].to_list() if shown else []
-        picked = ids[:: max(1, math.ceil(len(ids) / SAMPLES))]
+        picked = ids[:: max(1, math.ceil(len(ids) / MAX_SAMPLES))]
         rows = tuple((words(key), *(_completion(evaluation, key) for _, evaluation in shown)) for key in picked)
         columns = ("Example", *(name for name, _ in shown))
         if rows:
@@ -208,5 +209,4 @@ def samples_tables(inputs: ReportInputs, results: Sequence[ConfigurationResult])
 
 def _completion(evaluation: EvaluationResult, key: str) -> Cell:
     text = evaluation.scores.texts.get(key, "")
-    cut = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-    return Cell(cut or "(empty)", source=CellSource(evaluation.folder / SCORES, key))
+    return Cell(shortened(text, _MAX_LETTERS) or "(empty)", source=CellSource(evaluation.folder / SCORES, key))

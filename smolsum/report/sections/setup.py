@@ -9,7 +9,7 @@ from smolsum.config.study import SIGNALS
 from smolsum.errors import SmolsumError
 from smolsum.report.collect import ReportInputs, TrainedRun
 from smolsum.report.commands import judge_command, train_command
-from smolsum.report.document import DASH, Cell, CellSource, Table, empty, number, plain, words
+from smolsum.report.document import DASH, Cell, CellSource, Table, empty, number, plain, shortened, words
 from smolsum.runs.record_io import read_lines
 from smolsum.runs.records import SUMMARY, Judging, SampledRollout
 
@@ -35,7 +35,7 @@ HYPERPARAMETERS = (
 )
 OF_STAGES = {"sampling.temperature": "temperature", "optimizer.learning_rate": "learning_rate", "grpo.beta": "beta"}
 """settings that a stage may override, with their names there"""
-SHOWN = 12
+MAX_UNFOLDED = 12
 """rows of the table of stages that a report shows unfolded"""
 MEASURES = {
     "faithfulness": "Does the summary say only what the post says?",
@@ -44,11 +44,11 @@ MEASURES = {
     "clarity": "Is it well formed and easy to read?",
 }
 _SIZES = ("mean", "std", "min", "p50", "p90", "p95", "p99", "max")
-_SHOWN_PROMPTS, _EXCERPT = 2, 320
+_MAX_PROMPTS, _MAX_LETTERS = 2, 320
 
 
 def data_tables(inputs: ReportInputs, *, prompts: str = "Prompt", references: bool = False) -> list[Table]:
-    """Returns Tables 1, 1b, 1c and 2: the splits, the lengths of prompts and references, and the first prompts.
+    """Return Tables 1, 1b, 1c and 2: the splits, the lengths of prompts and references, and the first prompts.
 
     `prompts` is what the report calls a prompt; `references` says that every prompt of the task has one.
     """
@@ -99,7 +99,7 @@ def _first_prompts(inputs: ReportInputs, called: str) -> Table:
     for run in inputs.trained:
         path = run.paths.completions(1)
         try:
-            asked = [row for row in read_lines(path, SampledRollout) if row.messages][:_SHOWN_PROMPTS]
+            asked = [row for row in read_lines(path, SampledRollout) if row.messages][:_MAX_PROMPTS]
         except SmolsumError:
             continue
         if not asked:
@@ -122,12 +122,11 @@ def _first_prompts(inputs: ReportInputs, called: str) -> Table:
 
 
 def _excerpt(text: str) -> str:
-    one_line = " ".join(text.split())
-    return one_line if len(one_line) <= _EXCERPT else one_line[: _EXCERPT - 1] + "…"
+    return shortened(" ".join(text.split()), _MAX_LETTERS)
 
 
 def judged_metrics_tables(inputs: ReportInputs) -> list[Table]:
-    """Returns Table 3: what is judged, the score that passes, and the fingerprint of each prompt; nothing for a task
+    """Return Table 3: what is judged, the score that passes, and the fingerprint of each prompt; nothing for a task
     without a judge."""
     if not inputs.criteria:
         return []
@@ -149,7 +148,7 @@ def judged_metrics_tables(inputs: ReportInputs) -> list[Table]:
 
 
 def signals_table(inputs: ReportInputs, always: Sequence[str] = ()) -> Table:
-    """Returns Table 7: the signals that the runs use, and those of `always`."""
+    """Return Table 7: the signals that the runs use, and those of `always`."""
     used = dict.fromkeys(
         name for run in inputs.trained for stage in run.config["stages"].values() for name in stage["rewards"]
     )
@@ -163,7 +162,7 @@ def signals_table(inputs: ReportInputs, always: Sequence[str] = ()) -> Table:
 
 
 def settings_table(inputs: ReportInputs) -> Table:
-    """Returns Table 9: the settings, each with all its values in these runs."""
+    """Return Table 9: the settings, each with all its values in these runs."""
     rows = []
     for title, key in HYPERPARAMETERS:
         found: dict[str, CellSource] = {}
@@ -200,7 +199,7 @@ def _source(run: TrainedRun, key: str) -> CellSource:
 
 
 def stage_settings_tables(inputs: ReportInputs, *, signals: bool = True) -> list[Table]:
-    """Returns Table 9b: the stages of every run that has several. Without `signals`, only of runs whose stages differ
+    """Return Table 9b: the stages of every run that has several. Without `signals`, only of runs whose stages differ
     in more than their signals."""
     staged = [run for run in inputs.trained if _differ(run.config, signals=signals)]
     if not staged:
@@ -209,7 +208,7 @@ def stage_settings_tables(inputs: ReportInputs, *, signals: bool = True) -> list
     rows = [_stage(run, name, mixed=mixed) for run in staged for name in run.config["stages"]]
     mix = ("Mix of prompts",) if mixed else ()
     columns = ("Run", "Stage", "Steps", "Temperature", "Learning rate", "KL beta (β)", *mix, "Signals and weights")
-    return [Table("9b", "Stages", columns, tuple(rows), folded=len(rows) > SHOWN)]
+    return [Table("9b", "Stages", columns, tuple(rows), folded=len(rows) > MAX_UNFOLDED)]
 
 
 def _differ(config: Mapping[str, Any], *, signals: bool) -> bool:
@@ -245,7 +244,7 @@ def _shares(table: Mapping[str, float]) -> str:
 
 
 def differences_tables(inputs: ReportInputs) -> list[Table]:
-    """Returns Table S8: every setting that not all runs share."""
+    """Return Table S8: every setting that not all runs share."""
     flat = [leaves(run.config) for run in inputs.trained]
     rows = []
     for key in dict.fromkeys(key for settings in flat for key in settings if not key.startswith("run.")):

@@ -33,7 +33,7 @@ from smolsum.stats.paired import ALPHA
 from smolsum.stats.seeds import MixedResult, compare_runs
 from smolsum.types import PASSED
 
-POINTS, CURVE_POINTS, FEWEST = 120, 600, 30
+MAX_POINTS, MAX_PLOT_POINTS, MIN_POINTS = 120, 600, 30
 """points of a curve at most, of all curves in a plot together, and of a curve at least: a page stays small"""
 DYNAMICS = (
     ("loss", "loss"),
@@ -51,7 +51,7 @@ _VALIDATION = f"validation/{ERRORS}"
 
 
 def verdict(inputs: ReportInputs) -> str:
-    """Returns a sentence for each model: what training did to its score."""
+    """Return a sentence for each model: what training did to its score."""
     sentences, score = [], inputs.score
     for model in inputs.models:
         runs = [run for run in inputs.trained if run.model == model]
@@ -75,7 +75,7 @@ def verdict(inputs: ReportInputs) -> str:
 
 
 def change_tables(inputs: ReportInputs) -> list[Table]:
-    """Returns Table S11, the score of each run before and after training; and S5, the examples that training rescued
+    """Return Table S11, the score of each run before and after training; and S5, the examples that training rescued
     and regressed, where evaluations say which are right."""
     tests = [_before_and_after(run, inputs.score) for run in inputs.trained]
     adjusted = holm([math.nan if test is None else test.result.p for test in tests])
@@ -128,7 +128,7 @@ def _test_name(test: MixedResult) -> str:
 
 
 def stage_results_tables(inputs: ReportInputs) -> list[Table]:
-    """Returns Table S14: each run at its start and after every stage, with the share of right examples, which of them
+    """Return Table S14: each run at its start and after every stage, with the share of right examples, which of them
     the stages rescued and regressed since the start, and the errors. Nothing for tasks without right and wrong."""
     runs = [run for run in inputs.trained if all(e.metric(PASSED) is not None for e in run.evaluations)]
     if not runs:
@@ -153,7 +153,7 @@ def stage_results_tables(inputs: ReportInputs) -> list[Table]:
 
 
 def curve_figures(inputs: ReportInputs, watched: Sequence[tuple[str, str]] = ()) -> list[Figure]:
-    """Returns Figure 2, KL divergence and clip fraction, and the training dynamics of each model (Figures 3, 4, …).
+    """Return Figure 2, KL divergence and clip fraction, and the training dynamics of each model (Figures 3, 4, …).
     `watched` has metrics with their titles; without it they are what the task of the runs watches."""
     if not inputs.trained:
         return []
@@ -185,7 +185,7 @@ def _watched(runs: Sequence[TrainedRun]) -> list[tuple[str, str]]:
 
 
 def error_figures(inputs: ReportInputs) -> list[Figure]:
-    """Returns Figures S4: for each model, the share of each error at every validation of its runs."""
+    """Return Figures S4: for each model, the share of each error at every validation of its runs."""
     figures: list[Figure] = []
     for model in inputs.models:
         runs = [run for run in inputs.trained if run.model == model]
@@ -207,7 +207,7 @@ def _curves(label: str, title: str, plots: Sequence[charts.Plot], runs: Sequence
 
 def _plot(runs: Sequence[TrainedRun], key: str, title: str) -> charts.Plot:
     """A metric by step, one curve a run, thinned to what a page has room for."""
-    series, most = [], min(POINTS, max(FEWEST, CURVE_POINTS // len(runs)))
+    series, most = [], min(MAX_POINTS, max(MIN_POINTS, MAX_PLOT_POINTS // len(runs)))
     for run in runs:
         values = [
             (float(row["step"]), float(row[key]))
@@ -227,7 +227,7 @@ def _mean(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def cost_table(inputs: ReportInputs) -> Table:
-    """Returns Table S7: steps, time by part and memory of each run, and the calls of its judge."""
+    """Return Table S7: steps, time by part and memory of each run, and the calls of its judge."""
     rows = [
         (
             words(run.name),
