@@ -84,11 +84,15 @@ def test_names_are_documented() -> None:
     assert set(smolsum.__all__) <= listed
 
 
-def test_page_trains_a_policy_in_40_lines(tmp_path: Path) -> None:
+def test_page_trains_a_policy_in_40_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its first code runs as it stands, with fewer steps, and leaves a checkpoint that loads."""
+    monkeypatch.chdir(tmp_path)
     code = blocks()[0]
     assert len(code.splitlines()) < 40
-    said = run(code.replace("STEPS = 10", "STEPS = 2"), tmp_path)
+    exec(code.replace("STEPS = 10", "STEPS = 2"), {})
+    said = capsys.readouterr().out
     assert [line.split(":")[0] for line in said.splitlines()] == ["step 1", "step 2"]
     trained = smolsum.load_policy(str(tmp_path / "my-policy"))
     assert smolsum.make_prompt(trained, "Hello").token_ids

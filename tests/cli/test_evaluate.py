@@ -29,6 +29,7 @@ from smolsum.types import Criterion
 
 Call = Callable[..., tuple[int, str, str]]
 TESTS = SIZES["test"]
+MAX_NEW_TOKENS = 16
 CRITERIA = ("faithfulness", "coverage", "conciseness", "clarity")
 
 
@@ -36,8 +37,8 @@ CRITERIA = ("faithfulness", "coverage", "conciseness", "clarity")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a few steps, with its data."""
     root = tmp_path_factory.mktemp("runs")
-    steps = {"stages__length__steps": 1, "stages__quality__steps": 1}
-    assert main.main(arguments(make_data(root / "data"), root, "mine", **steps)) == 0
+    small = {"stages__length__steps": 1, "stages__quality__steps": 1, "sampling__max_new_tokens": MAX_NEW_TOKENS}
+    assert main.main(arguments(make_data(root / "data"), root, "mine", **small)) == 0
     return root / "mine"
 
 
@@ -151,7 +152,7 @@ def test_judged_and_compared(run: Path, call: Call, server: JudgeServer) -> None
 
 
 def _settings(run: Path) -> list[str]:
-    return [f"--set=data.path={run.parent / 'data'}", "--set=sampling.max_new_tokens=46"]
+    return [f"--set=data.path={run.parent / 'data'}", f"--set=sampling.max_new_tokens={MAX_NEW_TOKENS}"]
 
 
 def test_baseline_prompts(run: Path, call: Call) -> None:
@@ -236,7 +237,7 @@ def test_a_post_without_facts(run: Path, tmp_path: Path, call: Call) -> None:
     rows = pl.read_parquet(run.parent / "data" / "test.parquet").to_dicts()
     rows[0]["facts"] = []
     (tmp_path / "data" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    code, out, err = call("eval", "tiny", "--set=data.path=data", "--set=sampling.max_new_tokens=46")
+    code, out, err = call("eval", "tiny", "--set=data.path=data", f"--set=sampling.max_new_tokens={MAX_NEW_TOKENS}")
     assert code == 0, err
     metrics = summary(eval_folder(out))["metrics"]
     rows = [row for row in read_jsonl(eval_folder(out) / "scores.jsonl") if "facts_right" in row]

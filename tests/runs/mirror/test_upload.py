@@ -37,10 +37,19 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished(data: Path, tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Path:
-    """A mirrored run of two stages that nothing interrupted."""
+def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two stages that nothing interrupted."""
     runs = tmp_path_factory.mktemp("whole")
-    assert main([*arguments(data, runs, "whole"), "--mirror", s3.url]) == 0
+    assert main(arguments(data, runs, "whole")) == 0
+    return runs / "whole"
+
+
+@pytest.fixture(scope="module")
+def mirrored(data: Path, tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Path:
+    """A short mirrored run of two stages, whose first checkpoints are pruned."""
+    runs = tmp_path_factory.mktemp("mirrored")
+    short = {"stages__length__steps": 3, "stages__quality__steps": 1, "train__checkpoint_every": 1}
+    assert main([*arguments(data, runs, "whole", **short), "--mirror", s3.url]) == 0
     return runs / "whole"
 
 
@@ -78,18 +87,19 @@ def there(s3: S3Server, name: str) -> set[str]:
     return {key.removeprefix(f"runs/{name}/") for key in s3.keys() if key.startswith(f"runs/{name}/")}  # noqa: SIM118
 
 
-def test_a_mirrored_run_is_whole(finished: Path, s3: S3Server) -> None:
+def test_a_mirrored_run_is_whole(mirrored: Path, s3: S3Server) -> None:
     """All but the lock, links and requests is in the bucket, byte for byte; checkpoints that were pruned are gone."""
     own = {
-        path.relative_to(finished).as_posix()
-        for path in finished.rglob("*")
+        path.relative_to(mirrored).as_posix()
+        for path in mirrored.rglob("*")
         if path.is_file() and not path.is_symlink() and path.name != "run.lock" and "latest" not in path.parts
     }
     assert there(s3, "whole") == own
     store = Store(f"{s3.url}/whole")
-    assert all(store.read(name) == (finished / name).read_bytes() for name in own)
+    assert all(store.read(name) == (mirrored / name).read_bytes() for name in own)
     assert json.loads(store.read("status.json"))["state"] == "finished"
-    assert "mirror" in events(finished)
+    assert "mirror" in events(mirrored)
+    assert not list(mirrored.glob("checkpoints/step-000001"))
 
 
 @pytest.mark.slow
@@ -120,7 +130,7 @@ def test_a_killed_run_goes_on_from_the_bucket(
 
 
 def test_a_name_that_is_taken_is_refused_before_loading(
-    finished: Path, data: Path, s3: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mirrored: Path, data: Path, s3: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Another machine's run of that name is not written over."""
     assert main([*arguments(data, tmp_path, "whole"), "--mirror", s3.url]) == 2
