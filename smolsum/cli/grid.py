@@ -17,7 +17,7 @@ from smolsum.config.sections import Config
 from smolsum.config.study import FINETUNED, LENGTH_ONLY, label_of, reward_of, strategy_of
 from smolsum.errors import SmolsumError, UsageError, nearest
 from smolsum.files import digest
-from smolsum.runs.paths import RunPaths, list_runs, plain
+from smolsum.runs.paths import RunPaths, free_name, list_runs, safe_name
 from smolsum.runs.record_io import read
 from smolsum.runs.records import Status
 from smolsum.tasks import DEFAULT_TASK, TASKS
@@ -178,18 +178,15 @@ def status_of(run: RunPaths) -> Status:
 def _free_name(config: Config, runs_dir: Path, taken: set[str]) -> str:
     """Return `<model>-<strategy>-<reward>`, with -2, -3 … where another run has that name. A directory whose run was
     killed before it had settings is free."""
+
+    def is_taken(name: str) -> bool:
+        run = RunPaths(runs_dir / name)
+        return name in taken or (run.root.exists() and (run.config.exists() or not run.lock.exists()))
+
     settings = asdict(config)
     strategy, reward = strategy_of(settings), reward_of(settings)
-    base = "-".join(
-        [plain(config.model.path), *(["length"] if strategy == LENGTH_ONLY else [plain(strategy), plain(reward)])]
-    )
-    name, number = base, 1
-    while name in taken or (
-        (run := RunPaths(runs_dir / name)).root.exists() and (run.config.exists() or not run.lock.exists())
-    ):
-        number += 1
-        name = f"{base}-{number}"
-    return name
+    parts = ["length"] if strategy == LENGTH_ONLY else [safe_name(strategy), safe_name(reward)]
+    return free_name("-".join([safe_name(config.model.path), *parts]), is_taken)
 
 
 def steps_of(planned: Sequence[Planned]) -> list[dict[str, int] | None]:

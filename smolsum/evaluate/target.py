@@ -15,8 +15,8 @@ from smolsum.files import digest
 from smolsum.policy.load import Policy, load_policy, weights_hash
 from smolsum.policy.weights import load_trained
 from smolsum.runs import checkpoints
-from smolsum.runs.checkpoints import Checkpoint, best_of, comparable, of_checkpoint
-from smolsum.runs.paths import RunPaths, open_run, plain
+from smolsum.runs.checkpoints import Checkpoint, best_of, have_same_rewards, validation_of
+from smolsum.runs.paths import RunPaths, open_run, safe_name
 from smolsum.runs.record_io import has_scores, read_summary
 from smolsum.runs.records import BEHIND
 from smolsum.tasks import DEFAULT_TASK, TASKS
@@ -89,7 +89,7 @@ def find_target(reference: str, options: TargetOptions, *, best: bool = False) -
         raise _no_best(reference)
     if run is None or checkpoint is None:
         config = _settings(options, _model(reference, options.runs_dir), options.config_file)
-        own = f"eval-{_of(config)}{plain(reference)}-{split}{_suffix(decoding)}"
+        own = f"eval-{_of(config)}{safe_name(reference)}-{split}{_suffix(decoding)}"
         folder = _folder(options.runs_dir, name or own)
         return Target(config, folder, folder.name)
     if options.config_file is not None or options.task is not None:
@@ -125,7 +125,7 @@ def baseline_targets(
         )
     targets = []
     for api in models:
-        label = plain(api.endpoint.model if api else model or config.model.path)
+        label = safe_name(api.endpoint.model if api else model or config.model.path)
         for variant in chosen:
             own = f"baseline-{_of(config)}{label}-{_prompt(variant)}-{options.split}{_suffix(options.decoding)}"
             folder = _folder(options.runs_dir, options.name or own)
@@ -144,7 +144,7 @@ def _folder(parent: Path, name: str) -> Path:
 
 def _prompt(variant: str) -> str:
     """Return a prompt variant in a folder's name: itself, or the beginning of a text and a fingerprint."""
-    name = plain(variant)
+    name = safe_name(variant)
     return name if name == variant else f"{name[:40].rstrip('._-')}-{digest(variant)[:8]}"
 
 
@@ -172,12 +172,12 @@ def _best(run: RunPaths, config: Config, reference: str) -> tuple[Checkpoint, st
     best = best_of(checkpoints.list_checkpoints(run), config.stages)
     if best is None:
         raise _no_best(reference)
-    found, stage = of_checkpoint(best), best.meta.stage
+    found, stage = validation_of(best), best.meta.stage
     score = TASKS[config.task.name].evaluation.score
     scores = ", ".join(
         f"{name} {found[key]:.3f}" for key, name in (("score", score), ("reward", "reward")) if key in found
     )
-    apart = "score" not in found and not comparable(config.stages)
+    apart = "score" not in found and not have_same_rewards(config.stages)
     of = f", of those of stage {stage}: its reward is not that of the stages before" if apart else ""
     return _whole([best], best.path), f"step {best.step} of {run.name} did best on the validation split ({scores}){of}"
 

@@ -267,23 +267,23 @@ def rank(found: Validation) -> tuple[float, float]:
 def best_of(found: Sequence[Checkpoint], stages: Mapping[str, StageConfig]) -> Checkpoint | None:
     """Return the first of the best checkpoints; None if none was validated. Rewards of different stages are compared
     only if the stages have the same rewards; otherwise the last stage counts most."""
-    alike, names = comparable(stages), list(stages)
+    alike, names = have_same_rewards(stages), list(stages)
 
     def place(checkpoint: Checkpoint) -> tuple[float, int, float]:
-        score, reward = rank(of_checkpoint(checkpoint))
+        score, reward = rank(validation_of(checkpoint))
         stage = checkpoint.meta.stage
         return score, names.index(stage) if stage in names and not alike else 0, reward
 
-    return max((checkpoint for checkpoint in found if of_checkpoint(checkpoint)), key=place, default=None)
+    return max((checkpoint for checkpoint in found if validation_of(checkpoint)), key=place, default=None)
 
 
-def comparable(stages: Mapping[str, StageConfig]) -> bool:
+def have_same_rewards(stages: Mapping[str, StageConfig]) -> bool:
     """Whether all stages have the same rewards, so that totals can be compared."""
     weights = [stage.rewards for stage in stages.values()]
     return all(other == weights[0] for other in weights)
 
 
-def of_checkpoint(checkpoint: Checkpoint) -> Validation:
+def validation_of(checkpoint: Checkpoint) -> Validation:
     """Return the validation of the checkpoint's own step. A checkpoint that was saved again before a stop has it only
     as the best of its stage."""
     best = checkpoint.meta.best

@@ -40,7 +40,7 @@ def write(
     _write_info(paths, info)
 
 
-def take_up(
+def check_resume(
     paths: RunPaths, steps: Mapping[str, int], fingerprints: Mapping[str, str], provenance: Mapping[str, Any]
 ) -> None:
     """Check a resumed run against run.json, and record the new settings of stages that have not begun. UsageError where

@@ -9,11 +9,12 @@ runs/latest -> <name>
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
+from itertools import chain, count
 from pathlib import Path
 
 from smolsum.config.sections import Config
@@ -112,20 +113,32 @@ def step_name(step: int) -> str:
     return f"step-{step:06d}"
 
 
-def plain(text: str) -> str:
+def safe_name(text: str) -> str:
     """Return the last part of a path or hub id, or a text, with only characters that are safe in a file name."""
     last = re.split("[/:]", text.rstrip("/"))[-1]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("._-") or "model"
 
 
+def planned_name(config: Config, runs_dir: Path) -> str:
+    """Return the configured name, or one made from model, strategy, rewards and time that `runs_dir` does not have."""
+    if config.run.name:
+        return config.run.name
+    rewards = dict.fromkeys(r for stage in config.stages.values() for r in stage.rewards)
+    quality = [r for r in rewards if r != "length"] or list(rewards)
+    strategy = "finetuned" if list(config.stages) == ["length", "quality"] else "-".join(config.stages)
+    what = "-".join(quality) if len(quality) <= NAMED else f"{len(quality)}-signals"
+    return derive_name(config.model.path, strategy, what, datetime.now(), runs_dir)
+
+
 def derive_name(model: str, strategy: str, rewards: str, now: datetime, runs_dir: Path) -> str:
     """Return `<model>-<strategy>-<rewards>-<MMDD-HHMM>`, with -2, -3 … if `runs_dir` has that already."""
-    base = f"{plain(model)}-{strategy}-{rewards}-{now:%m%d-%H%M}"
-    name, number = base, 1
-    while (runs_dir / name).exists():
-        number += 1
-        name = f"{base}-{number}"
-    return name
+    base = f"{safe_name(model)}-{strategy}-{rewards}-{now:%m%d-%H%M}"
+    return free_name(base, lambda name: (runs_dir / name).exists())
+
+
+def free_name(base: str, is_taken: Callable[[str], bool]) -> str:
+    """Return the first of `base`, `base-2`, `base-3` … that is not taken."""
+    return next(name for name in chain([base], (f"{base}-{n}" for n in count(2))) if not is_taken(name))
 
 
 def create_run(runs_dir: Path, name: str) -> RunPaths:
@@ -207,14 +220,3 @@ def _started(root: Path) -> float | None:
         with suppress(OSError):  # a directory that may not be read does not count
             return mark.stat().st_mtime
     return None
-
-
-def planned_name(config: Config, runs_dir: Path) -> str:
-    """Return the configured name, or one made from model, strategy, rewards and time that `runs_dir` does not have."""
-    if config.run.name:
-        return config.run.name
-    rewards = dict.fromkeys(r for stage in config.stages.values() for r in stage.rewards)
-    quality = [r for r in rewards if r != "length"] or list(rewards)
-    strategy = "finetuned" if list(config.stages) == ["length", "quality"] else "-".join(config.stages)
-    what = "-".join(quality) if len(quality) <= NAMED else f"{len(quality)}-signals"
-    return derive_name(config.model.path, strategy, what, datetime.now(), runs_dir)

@@ -158,8 +158,8 @@ class Run:
         """The newest value of a metric."""
         return self.series[metric].last if metric in self.series else None
 
-    def newest(self, metric: str) -> float | None:
-        """The value of a metric in the newest step; None if that has none."""
+    def in_last_step(self, metric: str) -> float | None:
+        """The value of a metric in the last step; None if the step has none."""
         value = self.row.get(metric)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None

@@ -52,11 +52,11 @@ def read_lines(path: Path, kind: type[R], *, hint: str = "") -> list[R]:
 def parse(value: Mapping[str, Any], kind: type[R], where: str, *, needs: Sequence[str] = (), hint: str = "") -> R:
     """Return an object of a file as a record; `where` is the file, with the line if it has several. Raises
     SmolsumError, with the field, for one that is damaged or lacks a key of `needs`."""
-    gathered = _gathered(value, kind)
-    if lacking := [key for key in needs if key not in gathered]:
+    rekeyed = _rekeyed(value, kind)
+    if lacking := [key for key in needs if key not in rekeyed]:
         raise _damaged(where, f"it has no {lacking[0]}", hint)
     try:
-        return msgspec.convert(gathered, kind)
+        return msgspec.convert(rekeyed, kind)
     except (msgspec.ValidationError, RecursionError) as error:
         problems: list[str] = []
         salvage(value, kind, problems)
@@ -66,14 +66,14 @@ def parse(value: Mapping[str, Any], kind: type[R], where: str, *, needs: Sequenc
 def salvage(value: object, kind: type[R], problems: list[str] | None = None) -> R | None:
     """Return what is right of an object, with defaults for the rest, as a record: a part that is wrong is left out,
     which `problems` gets a line about. None where a field without a default is missing or wrong."""
-    found = _right(_gathered(value, kind), kind, "", [] if problems is None else problems)
+    found = _salvaged(_rekeyed(value, kind), kind, "", [] if problems is None else problems)
     return None if found is _WRONG else cast(R, found)
 
 
 def checked(kind: type[Struct], row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the row. Raises TypeError unless it can be read again as `kind`."""
     try:
-        msgspec.convert(_gathered(row, kind), kind)
+        msgspec.convert(_rekeyed(row, kind), kind)
     except msgspec.ValidationError as error:
         raise TypeError(f"not a {kind.__name__}: {error}") from error
     return row
@@ -105,7 +105,7 @@ def _damaged(where: str, problem: str, hint: str) -> SmolsumError:
     return SmolsumError(f"{where} is damaged: {problem}", hint=hint or "restore it from a copy")
 
 
-def _gathered(value: Any, kind: type[Struct]) -> Any:
+def _rekeyed(value: Any, kind: type[Struct]) -> Any:
     """Return the object with the keys that `kind` gives it.
 
     Settings get dotted keys, except the stages. The free keys of a line of scores come together, under `metrics`. A
@@ -124,7 +124,7 @@ def _gathered(value: Any, kind: type[Struct]) -> Any:
 _WRONG = object()
 
 
-def _right(value: Any, kind: Any, where: str, problems: list[str]) -> Any:
+def _salvaged(value: Any, kind: Any, where: str, problems: list[str]) -> Any:
     """What is right of a value, as `kind`; `_WRONG` if that is nothing."""
     try:
         return msgspec.convert(value, kind)
@@ -142,7 +142,7 @@ def _right(value: Any, kind: Any, where: str, problems: list[str]) -> Any:
         for one in msgspec.structs.fields(kind):
             part = _WRONG
             if one.encode_name in value:
-                part = _right(value[one.encode_name], one.type, _join(where, one.encode_name), problems)
+                part = _salvaged(value[one.encode_name], one.type, _join(where, one.encode_name), problems)
             elif one.required:
                 problems.append(f"{where or 'it'} has no {one.encode_name}")
             if part is not _WRONG:
@@ -156,10 +156,10 @@ def _right(value: Any, kind: Any, where: str, problems: list[str]) -> Any:
         elif not complete:
             return _WRONG
     elif get_origin(kind) is dict and isinstance(value, Mapping):
-        parts = {k: _right(part, get_args(kind)[1], _join(where, k), problems) for k, part in value.items()}
+        parts = {k: _salvaged(part, get_args(kind)[1], _join(where, k), problems) for k, part in value.items()}
         return {k: part for k, part in parts.items() if part is not _WRONG}
     elif get_origin(kind) is list and isinstance(value, list):
-        items = [_right(item, get_args(kind)[0], f"{where}[{place}]", problems) for place, item in enumerate(value)]
+        items = [_salvaged(item, get_args(kind)[0], f"{where}[{place}]", problems) for place, item in enumerate(value)]
         return [item for item in items if item is not _WRONG]
     problems.append(f"{where or 'it'} is {str(value)[:40]!r}: {reason[:1].lower()}{reason[1:]}".replace("`", ""))
     return _WRONG

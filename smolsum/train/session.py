@@ -109,7 +109,7 @@ class Session:
         self._files.enter_context(acquire(self.paths))
         attempt = last_attempt(self.paths) + 1
         if self._resumed and self.paths.info.exists():
-            manifest.take_up(self.paths, self.plan, self.fingerprints, setup.provenance)
+            manifest.check_resume(self.paths, self.plan, self.fingerprints, setup.provenance)
         else:
             manifest.write(self.paths, self.config, self.plan, self.fingerprints, setup.provenance)
         self._saved = StageCheckpoints(

@@ -275,7 +275,7 @@ def workers(snapshot: Snapshot, width: int, height: int) -> Pane:
         state = WORKER_STATES.get(kind, kind.removeprefix("worker_")[:6])
         up += state != "DOWN"
         lag, speed, queue, synced = (
-            run.newest(f"workers/{name}/{key}") for key in ("lag", "tok_s", "queue", "bytes_synced")
+            run.in_last_step(f"workers/{name}/{key}") for key in ("lag", "tok_s", "queue", "bytes_synced")
         )
         cells = {"state": state, "lag": _whole(lag), "tok/s": _whole(speed)}
         cells |= {"queue": _whole(queue), "synced": _bytes(synced)}
