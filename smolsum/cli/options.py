@@ -40,8 +40,6 @@ VllmPythonFlag = Annotated[
     str | None,
     typer.Option("--vllm-python", metavar="PATH", help="Python of the environment that has vLLM.  [default: this one]"),
 ]
-PlainFlag = Annotated[bool, typer.Option("--plain", help="No colour, no bar: one plain line a report.")]
-QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.")]
 DebugFlag = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
@@ -54,8 +52,8 @@ def set_option(examples: str) -> Any:
 class OutputFlags:
     """How much a long command prints, and how."""
 
-    plain: PlainFlag = False
-    quiet: QuietFlag = False
+    plain: Annotated[bool, typer.Option("--plain", help="No colour, no bar: one plain line a report.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.")] = False
 
     def apply(self) -> None:
         """Set up the console, and the progress bars of the Hugging Face libraries unless the user has set them.

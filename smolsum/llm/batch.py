@@ -10,16 +10,7 @@ from typing import Any
 from smolsum.errors import UnreachableError, UsageError
 from smolsum.llm.cache import AnswerCache, content_key
 from smolsum.llm.client import BadAnswer, ChatClient, Declined, Endpoint, NoAnswer, parse_object, unknown_model
-from smolsum.llm.retry import (
-    RequestBudget,
-    Requester,
-    RequestOutcome,
-    RetryPolicy,
-    ask_all,
-    notify,
-    show_progress,
-    wait,
-)
+from smolsum.llm.retry import RequestBudget, Requester, RequestOutcome, RetryPolicy, ask_all, current_hook
 
 PROGRESS_S = 10.0
 """between two progress messages"""
@@ -87,7 +78,7 @@ class BatchProgress:
         self._shown_at = time.monotonic()
         failed = f", {self._failed} failed" if self._failed else ""
         trouble = f"; does not answer: {self._trouble}; trying again" if self._trouble else ""
-        show_progress(f"{self._name}: {self._done}/{self._total}{failed}{trouble}")
+        current_hook().progress(f"{self._name}: {self._done}/{self._total}{failed}{trouble}")
 
 
 class BatchClient:
@@ -159,10 +150,11 @@ class BatchClient:
             raise error
         if self._down_since is None:
             self._down_since = time.monotonic()
-            notify(f"{self.endpoint.role}_lost", f"{error.message}; waiting up to {self._wait_s:g} s for it")
+            waiting = f"{error.message}; waiting up to {self._wait_s:g} s for it"
+            current_hook().notify(f"{self.endpoint.role}_lost", waiting)
         down_s = time.monotonic() - self._down_since
         left_s = self._wait_s - down_s
-        if left_s <= 0 or not wait(min(pause, left_s)):
+        if left_s <= 0 or not current_hook().wait(min(pause, left_s)):
             raise UnreachableError(f"{error.message}; none for {down_s:.0f} s", hint=error.hint) from error
 
     def _no_answers(self, unanswered: Mapping[str, str]) -> UnreachableError:
@@ -183,7 +175,8 @@ class BatchClient:
                 self._store(failures)
         if failures:
             name, last = f"the {self.endpoint.role} {self.endpoint.model}", list(failures.values())[-1]
-            notify("unanswered", f"{name} failed {len(failures)} of {count} questions, the last with {last}")
+            failed = f"{name} failed {len(failures)} of {count} questions, the last with {last}"
+            current_hook().notify("unanswered", failed)
 
     def _store(self, refused: Iterable[str]) -> None:
         """Store refusals as final answers, if they are to be stored."""
@@ -207,7 +200,7 @@ class BatchClient:
                     self._store(refused)
                 if self._down_since is not None:
                     self._down_since = None
-                    notify(f"{role}_back", f"the {role} {model} answers again")
+                    current_hook().notify(f"{role}_back", f"the {role} {model} answers again")
             elif isinstance(outcome.failure, BadAnswer | Declined):
                 refused[key] = str(outcome.failure)
                 if answered:

@@ -222,6 +222,15 @@ class WaitHook:
     notify: Callable[[str, str], None] = lambda kind, message: console.warn(message)
     progress: Callable[[str], None] = lambda text: console.narrate(text)
 
+    def wait(self, seconds: float) -> bool:
+        """Wait; False as soon as the user wants to stop."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self.stopping():
+                return False
+            time.sleep(min(POLL_S, left))
+        return not self.stopping()
+
 
 _hook: ContextVar[WaitHook] = ContextVar("_hook", default=WaitHook())  # noqa: B039  it is frozen
 
@@ -236,21 +245,6 @@ def use_hook(hook: WaitHook) -> Iterator[None]:
         _hook.reset(token)
 
 
-def notify(kind: str, message: str) -> None:
-    """Report an event."""
-    _hook.get().notify(kind, message)
-
-
-def show_progress(text: str) -> None:
-    """Report progress."""
-    _hook.get().progress(text)
-
-
-def wait(seconds: float) -> bool:
-    """Wait; False as soon as the user wants to stop."""
-    stopping, until = _hook.get().stopping, time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        if stopping():
-            return False
-        time.sleep(min(POLL_S, left))
-    return not stopping()
+def current_hook() -> WaitHook:
+    """Return the hook of the surrounding command."""
+    return _hook.get()

@@ -14,7 +14,7 @@ import httpx
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from smolsum.errors import UnreachableError
+from smolsum.errors import UnreachableError, UsageError
 
 CONNECT_S, HEALTH_S = 10.0, 15.0
 """timeouts for a connection and for an answer that needs no computation"""
@@ -188,6 +188,14 @@ class WorkerError(UnreachableError):
 
 class OtherVersionError(WorkerError):
     """The worker serves another policy version than the request was for."""
+
+
+def check_token(token: str | None) -> None:
+    """Raise UsageError for a worker's token that a header cannot carry."""
+    if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token and token):
+        raise UsageError(
+            "the worker's token is empty or has white space or unprintable characters", hint="openssl rand -hex 16"
+        )
 
 
 class WorkerClient:

@@ -26,7 +26,7 @@ from smolsum.policy.load import Policy
 from smolsum.policy.weights import identity, probe_scores, probe_sequences, served_arrays
 from smolsum.rollout.pool import Pool, RolloutBatch
 from smolsum.rollout.pool_worker import ExpectedModel, PoolWorker, preflight
-from smolsum.rollout.protocol import RolloutAnswer, SampleRequest, SamplingTerms, WorkerClient, WorkerError
+from smolsum.rollout.protocol import RolloutAnswer, SampleRequest, SamplingTerms, WorkerClient, WorkerError, check_token
 from smolsum.rollout.source import GroupRequest, Source, decode, from_first, group_seeds
 from smolsum.types import Prompt, Rollout, RolloutGroup
 from smolsum.weights.publish import Publisher, WeightsVersion
@@ -264,6 +264,5 @@ def _is_worker(url: str) -> bool:
 def worker_token() -> str | None:
     """SMOLSUM_WORKER_TOKEN, the workers' secret. Raises UsageError for one that a header cannot carry."""
     token = os.environ.get("SMOLSUM_WORKER_TOKEN") or None
-    if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token):
-        raise UsageError("SMOLSUM_WORKER_TOKEN has white space or unprintable characters", hint="openssl rand -hex 16")
+    check_token(token)
     return token

@@ -5,6 +5,7 @@ import os
 import socket
 
 from smolsum.errors import MachineError, UsageError
+from smolsum.rollout.protocol import check_token
 
 
 def listen(host: str, port: int, token: str | None) -> socket.socket:
@@ -12,8 +13,7 @@ def listen(host: str, port: int, token: str | None) -> socket.socket:
 
     Raises UsageError for a bad address or token, and for an open address without one; MachineError for a port in use.
     """
-    if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token and token):
-        raise UsageError("the token is empty or has white space or unprintable characters", hint="openssl rand -hex 16")
+    check_token(token)
     if token is None and not is_loopback(host):
         raise UsageError(
             f"--host {host} is reachable from the network, but no token is set",

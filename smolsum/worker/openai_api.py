@@ -9,7 +9,7 @@ import json
 import reprlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,8 +79,8 @@ class Chat:
         if room < 1 or not prompt:
             raise UsageError(f"the prompt has {len(prompt)} tokens", hint=self._fitting())
         limit = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
-        most = check_integer(fields.get(limit, min(room, DEFAULT_TOKENS)), limit, 1, room)
-        terms = SamplingTerms(check_temperature(fields.get("temperature", 1.0)), most)
+        new = check_integer(fields.get(limit, min(room, DEFAULT_TOKENS)), limit, 1, room)
+        terms = SamplingTerms(check_temperature(fields.get("temperature", 1.0)), new)
         choices = check_integer(fields.get("n", 1), "n", 1, MAX_CHOICES)
         first = check_integer(fields.get("seed", secrets.randbits(62)), "seed", -(2**63), 2**63 - 1) % 2**62
         each = tuple(SampleRequest(str(n), prompt, first + n) for n in range(choices))
@@ -98,7 +98,7 @@ class Chat:
         for n, (sampled, _) in enumerate(every):
             text = self.policy.tokenizer.decode(list(sampled.token_ids), skip_special_tokens=True)
             body = {"message": {"role": "assistant", "content": text}} if job.chatting else {"text": text}
-            choices.append({"index": n, **body, "logprobs": None, "finish_reason": sampled.finish_reason})
+            choices.append(_choice(n, body, sampled.finish_reason))
         return {**self._head(job, chunk=False), "choices": choices, "usage": _usage(job, [s for s, _ in every])}
 
     def models(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Chat:
         return {"object": "list", "data": [model]}
 
     async def stream(self, job: Job) -> AsyncIterator[str]:
-        """Server-sent events: pieces of text as they are sampled."""
+        """Yield server-sent events: pieces of text as they are sampled."""
         head, events = self._head(job, chunk=True), asyncio.Queue[tuple[int, int | Completion | Exception]]()
         texts = [_Text(self.policy) for _ in job.requests]
 
@@ -125,10 +125,8 @@ class Chat:
         ended: list[Completion] = []
         try:
             for n in range(len(tasks) if job.chatting else 0):
-                delta = {"role": "assistant", "content": ""}
-                yield _event(
-                    {**head, "choices": [{"index": n, "delta": delta, "logprobs": None, "finish_reason": None}]}
-                )
+                begin = {"delta": {"role": "assistant", "content": ""}}
+                yield _event({**head, "choices": [_choice(n, begin, None)]})
             while len(ended) < len(tasks):
                 n, event = await events.get()
                 if isinstance(event, Exception):
@@ -141,8 +139,7 @@ class Chat:
                     piece, reason = texts[n].add(event), None
                 if piece or reason:
                     body = {"delta": {"content": piece}} if job.chatting else {"text": piece}
-                    choice = {"index": n, **body, "logprobs": None, "finish_reason": reason}
-                    yield _event({**head, "choices": [choice]})
+                    yield _event({**head, "choices": [_choice(n, body, reason)]})
             if job.usage:
                 yield _event({**head, "choices": [], "usage": _usage(job, ended)})
             yield "data: [DONE]\n\n"
@@ -219,6 +216,10 @@ def _same(value: Any, other: Any) -> bool:
 def _usage(job: Job, every: Sequence[Completion]) -> dict[str, int]:
     prompt, completion = len(job.requests[0].prompt_ids), sum(len(sampled.token_ids) for sampled in every)
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def _choice(n: int, body: Mapping[str, Any], reason: str | None) -> dict[str, Any]:
+    return {"index": n, **body, "logprobs": None, "finish_reason": reason}
 
 
 def _event(value: Any) -> str:
