@@ -18,9 +18,10 @@ from mlx_lm.utils import _get_classes, load_model
 
 from smolsum.config.sections import LoraConfig
 from smolsum.errors import SmolsumError, UnreachableError, UsageError, nearest
+from smolsum.files import digest
 from smolsum.policy.cpu import kernels
-from smolsum.policy.logprobs import has_plain_head
 from smolsum.policy.lora import add_adapters, base_of, is_quantised, quantise
+from smolsum.policy.supported import check_supported
 
 BUILTIN = "builtin:"
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
@@ -29,6 +30,8 @@ COMPANIONS = ("*.json", "*.jinja", "*.txt", "*.model")
 """the files of a checkpoint besides its weights"""
 FUSED = "fused"
 """the folder of an adapter checkpoint that holds the whole model"""
+_supported: set[str] = set()
+"""digests of the config.json files whose architecture was tried in this process"""
 LAYOUT = "give a directory in the Hugging Face layout: config.json, *.safetensors, tokenizer.json"
 
 
@@ -103,11 +106,10 @@ def load_policy(
     if not shapes_only:
         mx.eval(model.parameters())
     kernels.install(model)
-    if not shapes_only and not has_plain_head(model):
-        raise UsageError(
-            f"{path} holds the architecture {config['model_type']!r}, whose head smolsum cannot call separately",
-            hint="choose a model of another architecture (qwen2, qwen3, llama, gemma, lfm2, …)",
-        )
+    architecture = digest(config)
+    if not shapes_only and architecture not in _supported:
+        check_supported(model, f"{path} (architecture {config['model_type']!r})")
+        _supported.add(architecture)  # other weights of the same architecture work too
     policy = Policy(model, tokenizer, path, config, lora, path_or_id)
     if lora:
         add_adapters(model, lora, dtype=DTYPES[policy.dtype], seed=seed)

@@ -216,15 +216,6 @@ class _IdleTrunk(nn.Module):  # type: ignore[misc]  # MLX has no types
         return hidden
 
 
-def has_plain_head(model: nn.Module) -> bool:
-    """Return whether the model's logits are those of `head` on its trunk's outputs, as everything here assumes."""
-    text = text_model(model)
-    if "model" not in text:
-        return False
-    tokens = mx.array([[0, 1]])
-    return bool(mx.allclose(head(model)(text.model(tokens)), model(tokens), rtol=1e-4, atol=1e-6).item())
-
-
 def token_logprobs(
     model: nn.Module,
     hidden_ND: mx.array,

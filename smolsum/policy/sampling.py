@@ -18,7 +18,7 @@ from typing import Any, Literal
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import BatchKVCache, make_prompt_cache
 
 from smolsum.policy.cpu import kernels
 
@@ -171,7 +171,17 @@ def prefill(model: nn.Module, prompts: Sequence[tuple[int, ...]]) -> tuple[list[
         filled[prompt] = cache, logits
     layers = zip(*(filled[prompt][0] for prompt in prompts), strict=True)
     merged = [type(layer[0]).merge(list(layer)) for layer in layers]
+    if model.model_type == "gemma2" and model.args.num_attention_heads > model.args.num_key_value_heads:
+        for layer in merged:
+            layer.__class__ = _GroupedHeadsCache
     return merged, mx.concatenate([filled[prompt][1] for prompt in prompts])
+
+
+class _GroupedHeadsCache(BatchKVCache):  # type: ignore[misc]  # mlx_lm has no types
+    """For Gemma 2, whose attention scores have the axes (B, key-value heads, heads of each, new tokens, tokens)."""
+
+    def make_mask(self, *args: Any, **kwargs: Any) -> mx.array:
+        return super().make_mask(*args, **kwargs)[:, :, None]
 
 
 def sample(logits_BV: mx.array, temperature_B: Sequence[float], uniform_B: mx.array) -> tuple[mx.array, mx.array]:
