@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from smolsum import console
-from smolsum.cli.options import Invocation, OutputFlags, RunsFlag, WorkerFlag, runs_folder, set_option
+from smolsum.cli.options import Invocation, OutputFlags, RunsFlag, WorkerFlag, runs_folder, set_option, worker_list
 from smolsum.errors import InterruptedRun, SmolsumError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class MeasureFlags:
             name=self.name,
             config_file=self.config,
             sets=self.sets or [],
-            workers=",".join(self.worker) if self.worker else os.environ.get("SMOLSUM_WORKERS", ""),
+            workers=worker_list(self.worker) or os.environ.get("SMOLSUM_WORKERS", ""),
         )
 
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from smolsum import console
+from smolsum.errors import UsageError
 from smolsum.tasks import DEFAULT_TASK, NAMES
 
 TaskFlag = Annotated[
@@ -41,6 +42,13 @@ VllmPythonFlag = Annotated[
     typer.Option("--vllm-python", metavar="PATH", help="Python of the environment that has vLLM.  [default: this one]"),
 ]
 DebugFlag = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def worker_list(flag: list[str] | None) -> str | None:
+    """The value of `workers.urls` for --worker; None without the flag. Raises UsageError for an empty one."""
+    if flag and not all(url.strip() for url in flag):
+        raise UsageError("--worker is empty", hint="--worker http://HOST:PORT, as serve-worker prints it")
+    return ",".join(flag) if flag else None
 
 
 def set_option(examples: str) -> Any:
@@ -111,6 +119,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         invocation: Invocation = context.obj
         invocation.debug = debug
         invocation.flags = [one.opts[0] for one in context.command.params if one.name and _is_given(context, one.name)]
+        _refuse_repeated(context, invocation.arguments)
         for name, record in records.items():
             given[name] = record(**{field.name: given.pop(field.name) for field in fields(record)})
         function(**given, **({"invocation": invocation} if takes_invocation else {}))
@@ -122,6 +131,15 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _refuse_repeated(context: typer.Context, arguments: Sequence[str]) -> None:
+    """Raise UsageError for an option of one value that is given twice, of which only the last would count."""
+    typed = [argument.partition("=")[0] for argument in arguments]
+    for one in context.command.params:
+        single = one.nargs == 1 and not getattr(one, "multiple", True) and not getattr(one, "is_flag", True)
+        if single and sum(map(typed.count, one.opts)) > 1:
+            raise UsageError(f"{one.opts[0]} takes one value, and is given more than once", hint="give it once")
 
 
 def _is_given(context: typer.Context, name: str) -> bool:

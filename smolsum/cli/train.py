@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from smolsum import console
-from smolsum.cli.options import Invocation, OutputFlags, RunsFlag, TaskFlag, WorkerFlag, set_option
+from smolsum.cli.options import Invocation, OutputFlags, RunsFlag, TaskFlag, WorkerFlag, set_option, worker_list
 from smolsum.errors import UsageError
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ def train(
       smolsum train --model all --strategy all --reward all --dry-run
     """
     output.apply()
+    if resume is not None and not resume.strip():
+        raise UsageError("--resume is empty", hint="smolsum runs lists the runs")
     if resume is not None and (other := [flag for flag in invocation.flags if flag not in RESUME_FLAGS]):
         raise UsageError(
             f"--resume goes on with the run's own settings, so it takes no {', '.join(other)}",
@@ -112,7 +114,7 @@ def train(
     from smolsum.config.resolve import render_with_sources, resolve
     from smolsum.tasks import TASKS
 
-    place = {"workers.urls": ",".join(worker) if worker else None, "run.mirror": "" if mirror == "none" else mirror}
+    place = {"workers.urls": worker_list(worker), "run.mirror": "" if mirror == "none" else mirror}
     flags = {"task.name": task, "train.seed": seed, "run.name": name, "run.dir": runs_dir, **place}
     layers: dict[str, Any] = {
         "presets": preset or [],

@@ -14,10 +14,23 @@ from smolsum.errors import UsageError, nearest
 
 @dataclass(frozen=True)
 class Rule:
-    """A condition on a value: its words in error messages, and the test."""
+    """A condition on a value: its words in error messages, the test, and the remedy, by default to leave it out."""
 
     words: str
     holds: Callable[[Any], bool]
+    remedy: str = ""
+
+
+def worker_urls(text: str) -> list[str]:
+    """The URLs in a value of `workers.urls`."""
+    return [url.strip().rstrip("/") for url in text.split(",") if url.strip()]
+
+
+def _are_workers(text: str) -> bool:
+    """Whether a text is empty, or has URLs of a scheme, a host and perhaps a port, each once."""
+    urls = worker_urls(text)
+    plain = all(re.fullmatch(r"https?://(\[[0-9a-fA-F:.]+\]|[^\s/:@?#\[\]]+)(:\d{1,5})?", url) for url in urls)
+    return not text or (plain and len(urls) == len(set(urls)) > 0)
 
 
 Count = Annotated[int, Rule("0 or more", lambda n: n >= 0)]
@@ -40,6 +53,9 @@ WeightFloor = Annotated[
 _PLAIN = "a plain name (letters, digits, '.', '_' and '-', starting with a letter or digit)"
 StageName = Annotated[str, Rule(_PLAIN, lambda s: bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*", s, re.ASCII)))]
 RunName = Annotated[str, Rule(_PLAIN, lambda s: bool(re.fullmatch(r"([A-Za-z0-9][\w.-]*)?", s, re.ASCII)))]
+WorkerUrls = Annotated[
+    str, Rule("URLs of workers, each once", _are_workers, "--worker http://HOST:PORT, as serve-worker prints it")
+]
 Schedule = Literal["constant", "linear", "cosine"]
 LossKind = Literal["grpo", "study", "dr_grpo", "dapo", "gspo", "cispo"]
 KlEstimate = Literal["k1", "k2", "k3"]
@@ -57,7 +73,7 @@ def base_type(hint: Any) -> Any:
 
 def check_value(key: str, hint: Any, value: object, source: str) -> Any:
     """Return `value` as the field's type; UsageError names `source` where type, choice or range is wrong."""
-    kind, problem = base_type(hint), ""
+    kind, problem, remedy = base_type(hint), "", f"leave {key} out to get its default"
     if kind is float and type(value) is int and abs(value) < 2**53:
         value = float(value)
     if type(value) is not kind:
@@ -69,9 +85,10 @@ def check_value(key: str, hint: Any, value: object, source: str) -> Any:
     elif get_origin(hint) is Literal and value not in get_args(hint):
         problem = f"one of {', '.join(get_args(hint))}"
     elif get_origin(hint) is Annotated:
-        problem = next((rule.words for rule in get_args(hint)[1:] if not rule.holds(value)), "")
+        broken = next((rule for rule in get_args(hint)[1:] if not rule.holds(value)), Rule("", bool))
+        problem, remedy = broken.words, broken.remedy or remedy
     if problem:
-        is_choice = get_origin(hint) is Literal and isinstance(value, str)
-        remedy = nearest(str(value), get_args(hint)) if is_choice else f"leave {key} out to get its default"
+        if get_origin(hint) is Literal and isinstance(value, str):
+            remedy = nearest(value, get_args(hint))
         raise UsageError(f"{source}: {key} must be {problem}, got {value!r}", hint=remedy)
     return value

@@ -232,7 +232,7 @@ class TrainConfig:
 class WorkersConfig:
     """Machines that sample rollouts. Without workers the trainer samples."""
 
-    urls: str = ""
+    urls: fields.WorkerUrls = ""
     """Workers, separated by commas (`http://10.0.0.2:8100,http://10.0.0.3:8100`), as `smolsum serve-worker` prints
     them."""
     sync_every: fields.PositiveCount = 1

@@ -87,9 +87,10 @@ def load_policy(
     config = _check(path)
     eos_ids = _eos(path, config)
     try:
+        _check_layers(path, config)
         model, _ = load_model(path, lazy=True)
         tokenizer = load_tokenizer(path, eos_token_ids=eos_ids)
-    except (ValueError, RuntimeError, KeyError, OSError, TypeError) as error:
+    except (ValueError, RuntimeError, KeyError, OSError, TypeError, ArithmeticError) as error:
         raise UsageError(
             f"{path} cannot be loaded: {_first_line(error)}", hint="check the files or download the model again"
         ) from error
@@ -211,6 +212,13 @@ def _check(path: Path) -> dict[str, Any]:
     if not any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         raise UsageError(f"{path} has no tokenizer.json", hint=LAYOUT)
     return dict(config)
+
+
+def _check_layers(path: Path, config: Mapping[str, Any]) -> None:
+    """Raise UsageError where the config has more layers than the weights have tensors: to build them takes minutes."""
+    layers = config.get("num_hidden_layers", 0)
+    if layers > (tensors := sum(len(mx.load(str(file))) for file in path.glob("model*.safetensors"))):
+        raise UsageError(f"{path}/config.json has {layers} layers, the weights {tensors} tensors", hint=LAYOUT)
 
 
 def _json(path: Path) -> Any:

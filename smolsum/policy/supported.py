@@ -40,7 +40,7 @@ def check_supported(model: nn.Module, name: str) -> None:
 
 
 def _has_plain_head(model: nn.Module) -> bool:
-    """Whether the model's logits are those of `head` on its trunk's outputs."""
+    """Return whether the model's logits are those of `head` on its trunk's outputs."""
     text = text_model(model)
     if "model" not in text:
         return False
@@ -49,7 +49,7 @@ def _has_plain_head(model: nn.Module) -> bool:
 
 
 def _difference(model: nn.Module) -> float:
-    """The largest difference in nats between the log-probs of sampling in a batch and those of scoring."""
+    """Return the largest difference in nats between the log-probs of sampling in a batch and those of scoring."""
     seeds = [[SAMPLES * p + g for g in range(SAMPLES)] for p in range(len(PROMPTS))]
     sampled = generate(model, PROMPTS, seeds, eos_ids=frozenset(), temperature=1.0, max_new_tokens=TOKENS)
     worst = 0.0

@@ -18,8 +18,7 @@ from itertools import count
 from statistics import fmean
 from typing import Any
 
-import httpx
-
+from smolsum.config.fields import worker_urls
 from smolsum.config.sections import Config, WorkersConfig
 from smolsum.errors import UsageError
 from smolsum.policy.load import Policy
@@ -236,29 +235,6 @@ class RemoteSource(Source):
         seeds = group_seeds(request, self.config.sampling.rollouts, self.config.train.seed)
         oldest = request.step - 1 - self.settings.max_staleness
         return self.sampler.submit(request.prompts, seeds, request.temperature, least_version=oldest)
-
-
-def worker_urls(text: str) -> list[str]:
-    """Return the URLs of `workers.urls`. Raises UsageError for text that is not a URL, or a URL that occurs twice."""
-    urls = [url.strip().rstrip("/") for url in text.split(",") if url.strip()]
-    for url in urls:
-        if not _is_worker(url):
-            raise UsageError(
-                f"worker {url!r} is not a URL", hint="--worker http://HOST:PORT, as serve-worker prints it"
-            )
-    if len(set(urls)) < len(urls):
-        raise UsageError(f"a worker is named twice: {text}", hint="name each once")
-    return urls
-
-
-def _is_worker(url: str) -> bool:
-    """Return whether this is a scheme, a host and perhaps a port, and nothing else."""
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL:
-        return False
-    plain = not parsed.userinfo and parsed.raw_path == b"/" and not parsed.fragment and " " not in url
-    return parsed.scheme in ("http", "https") and bool(parsed.host) and plain
 
 
 def worker_token() -> str | None:

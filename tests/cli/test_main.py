@@ -298,6 +298,11 @@ def test_interrupt(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None
         ("train --preset studdy", "unknown preset 'studdy'", "did you mean study?"),
         ("train --set grpo.betta=1", "--set: unknown key 'grpo.betta'", "did you mean grpo.beta?"),
         ("train --config no.toml", "cannot read the configuration file no.toml", "check the path"),
+        ("train --seed 1 --seed=2", "--seed takes one value, and is given more than once", "give it once"),
+        ("train --resume=", "--resume is empty", "smolsum runs"),
+        ("train --worker=", "--worker is empty", "--worker http://HOST:PORT"),
+        ("train --worker nonsense --dry-run", "URLs of workers, each once, got 'nonsense'", "http://HOST:PORT"),
+        ("train --worker http://a:1 --worker http://a:1/", "URLs of workers, each once", "http://HOST:PORT"),
         ("train --seed -1", "train.seed must be between 0 and", "leave train.seed out"),
     ],
 )

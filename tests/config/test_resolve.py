@@ -108,6 +108,18 @@ def test_environment_holds_only_folders() -> None:
     assert resolved().config == resolved(environ=environ).config
 
 
+@pytest.mark.parametrize("urls", [",", " ", "http://a:1,http://a:1/", "a:1", "ftp://a", "http://u:p@a", "http://a b"])
+def test_workers_that_are_no_urls_are_refused(urls: str) -> None:
+    """Before anything is loaded: a run without a single URL would wait for its workers for ever."""
+    error = refused(model="tiny", environ={"SMOLSUM_WORKERS": urls})
+    assert error.message.startswith("environment SMOLSUM_WORKERS: workers.urls must be URLs of workers, each once")
+    assert error.hint == "--worker http://HOST:PORT, as serve-worker prints it"
+
+
+def test_worker_urls_may_end_in_a_slash_or_a_comma() -> None:
+    resolved(model="tiny", environ={"SMOLSUM_WORKERS": "http://10.0.0.2:8100/, http://[::1]:8100,https://mac.local,"})
+
+
 def test_model_takes_ids_and_folders(tmp_path: Path) -> None:
     """--model with a hub id or a folder sets the path and brings no model preset along."""
     for path in ("owner/name", "builtin:other", str(tmp_path)):

@@ -84,6 +84,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "weights not weights": (with_text(WEIGHTS, "<html>not found</html>" * 90), "cannot be loaded"),
     "weights of another shape": (with_config(intermediate_size=64), "cannot be loaded"),
     "weights of another size": (with_config(num_hidden_layers=3), "cannot be loaded"),
+    "no heads": (with_config(num_attention_heads=0), "cannot be loaded"),
+    "more layers than tensors": (with_config(num_hidden_layers=100_000), "100000 layers, the weights 2"),
     "weight missing": (drop_weight, "cannot be loaded"),
     "no tokenizer": (without("tokenizer.json"), "has no tokenizer.json"),
     "tokenizer not JSON": (with_text("tokenizer.json", "{"), "cannot be loaded"),

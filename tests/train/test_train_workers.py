@@ -28,7 +28,7 @@ def test_workers_that_will_not_do_are_refused(
     assert "error: cannot reach http://127.0.0.1:9" in said
     assert "hint: start it: smolsum serve-worker" in said
     assert main([*asked, "--worker", "127.0.0.1:8100"]) == 2
-    assert "'127.0.0.1:8100' is not a URL" in capsys.readouterr().err
+    assert "workers.urls must be URLs of workers, each once, got '127.0.0.1:8100'" in capsys.readouterr().err
     with process("--model", "tiny-lfm", log=tmp_path / "log", SMOLSUM_WORKER_TOKEN="a") as (_, client):
         url = str(client.base_url).rstrip("/")
         monkeypatch.setenv("SMOLSUM_WORKER_TOKEN", "b")
