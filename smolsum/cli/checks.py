@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import httpx
 
+from smolsum.config.fields import worker_urls
 from smolsum.errors import MachineError, UsageError
 from smolsum.llm.client import DEFAULT_JUDGE, find_endpoint
 from smolsum.rewards.meteor import find_lexicon, wordnet_problem
@@ -151,7 +152,7 @@ def _vllm(python: str) -> Finding:
 def _workers(environ: Mapping[str, str]) -> list[Finding]:
     token = environ.get("SMOLSUM_WORKER_TOKEN", "")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    urls = [url.strip().rstrip("/") for url in environ.get("SMOLSUM_WORKERS", "").split(",") if url.strip()]
+    urls = worker_urls(environ.get("SMOLSUM_WORKERS", ""))
     # as the trainer connects: workers are on the local network, so without a proxy
     with httpx.Client(headers=headers, timeout=ANSWER_TIMEOUT_S, trust_env=False) as client:
         return [_worker(url, client) for url in urls]
