@@ -20,7 +20,6 @@ from typing import Any
 
 from smolsum.config.fields import worker_urls
 from smolsum.config.sections import Config, WorkersConfig
-from smolsum.errors import UsageError
 from smolsum.policy.load import Policy
 from smolsum.policy.weights import identity, probe_scores, probe_sequences, served_arrays
 from smolsum.rollout.pool import Pool, RolloutBatch
