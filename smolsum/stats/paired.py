@@ -139,7 +139,7 @@ def cross_checks(a: Values, b: Values, *, alternative: Alternative, seed: int) -
         return CrossChecks(p, p, math.nan, math.nan)
     d = y - x
     batch = max(1, _MAX_BATCH_NUMBERS // len(d))
-    # differences that are equal but for rounding must tie, or the ranks would order noise
+    # differences that are equal except for rounding must tie, or the ranks would order noise
     ranked = _tied(d, _rounding(x, y))
     wilcoxon = stats.wilcoxon(ranked, alternative=alternative).pvalue
     flips: Any = stats.permutation_test(

@@ -40,10 +40,8 @@ def table(snapshot: Snapshot, width: int, height: int) -> Pane:
     while columns and 6 + sum(size + 1 for size in sizes) > width:  # drop parts of the reward, keep the advantage
         place = len(columns) - 2 if len(columns) > 2 else 0
         del columns[place], sizes[place]
-    head = (
-        f"  {'#':>2} " + " ".join(f"{name[:9]:>{size}}" for name, size in zip(columns, sizes, strict=True)) + " worker"
-    )
-    lines = [Text(head, style=DIM)]
+    titles = " ".join(f"{name[:9]:>{size}}" for name, size in zip(columns, sizes, strict=True))
+    lines = [Text(f"  {'#':>2} {titles} worker", style=DIM)]
     kept = chosen(group, options.sort, options.query)
     here = min(options.row, len(kept) - 1)
     room = max(height - 3, 1)

@@ -7,6 +7,7 @@ import json
 import math
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,7 @@ def test_any_field_of_another_type(runs: Path, name: str, every: bool) -> None:
     path = runs / "odd" / FILES[name]
     first, *rest = path.read_bytes().splitlines(keepends=True) if path.suffix == ".jsonl" else [path.read_bytes()]
     content = json.loads(first)
+    others = gather([str(runs / "length"), str(runs / "other")], runs)
     named = 0
     for number, place in enumerate(places(content)):
         swaps = SWAPS if len(place) == 1 else SWAPS[len(str(place)) % 3 :: 3]
@@ -119,7 +121,9 @@ def test_any_field_of_another_type(runs: Path, name: str, every: bool) -> None:
         for by in swaps[begin:] + swaps[:begin]:
             path.write_bytes(json.dumps(swapped(content, place, by)).encode() + b"\n" + b"".join(rest))
             try:
-                inputs = read(runs)
+                odd = gather([str(runs / "odd")], runs)
+                trained_runs = sorted((*others.trained, *odd.trained), key=lambda one: one.name)
+                inputs = comparable(replace(odd, trained=tuple(trained_runs)))
                 if not inputs.left_out and wanted:
                     draw(inputs, runs)
                     wanted = every
