@@ -21,8 +21,8 @@ def train_command(inputs: ReportInputs, model: str, strategy: str = FINETUNED, r
     default."""
     named = ["--model", _model_argument(inputs, model)] if model in inputs.trainable else []
     if not inputs.follows_study:
-        task = [] if inputs.trained else _task(inputs)
-        return shlex.join(["smolsum", "train", *task, *named, *_kept_flags(inputs, model, lambda section, name: True)])
+        kept = _kept_flags(inputs, model, lambda section, name: True)
+        return shlex.join(["smolsum", "train", *_task_flag(inputs), *named, *kept])
     stages = STAGES[strategy]
     if strategy == LENGTH_ONLY:
         strategy, reward = FINETUNED, "length"  # the fine-tuned runs begin with it
@@ -52,17 +52,16 @@ def baseline_command(inputs: ReportInputs, model: str, variant: str = "") -> str
     named."""
     prompt = ["--prompt", variant] if variant else []
     kept = _kept_flags(inputs, model, lambda section, _: section in EVALUATED, without="--seed")
-    task = [] if inputs.trained else _task(inputs)
     local = model in inputs.trainable
     named = ["--model", _model_argument(inputs, model)] if local else ["--api", inputs.path_of(model)]
-    command = shlex.join(["smolsum", "baseline", *task, *named, *prompt, *kept])
+    command = shlex.join(["smolsum", "baseline", *_task_flag(inputs), *named, *prompt, *kept])
     return f"{command} {_judge_flags(inputs)}"
 
 
-def _task(inputs: ReportInputs) -> list[str]:
-    """The task of a report, as a flag."""
+def _task_flag(inputs: ReportInputs) -> list[str]:
+    """The flag for the task of a report; empty if it is the default, or if there are runs, whose flags are kept."""
     name = str((inputs.evaluations[0].summary.task or {}).get("name", TaskConfig.name))
-    return [] if name == TaskConfig.name else ["--task", name]
+    return [] if inputs.trained or name == TaskConfig.name else ["--task", name]
 
 
 def _judge_flags(inputs: ReportInputs) -> str:

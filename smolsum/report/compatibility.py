@@ -4,6 +4,7 @@ reason; what may differ is said in a notice."""
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from smolsum.errors import UsageError
@@ -105,8 +106,11 @@ def _differences_aside(inputs: ReportInputs) -> list[str]:
     every = inputs.named_evaluations
     runs = every[: len(inputs.trained)]
     found = [
-        ("cut completions at different lengths (max_new_tokens)", _names_by(every, _field("max_new_tokens"))),
-        ("matched METEOR's synonyms by different means", _names_by(every, _field("meteor"))),
+        (
+            "cut completions at different lengths (max_new_tokens)",
+            _names_by(every, attrgetter("summary.max_new_tokens")),
+        ),
+        ("matched METEOR's synonyms by different means", _names_by(every, attrgetter("summary.meteor"))),
     ]
     found += [
         (f"gave {model} different prompts", _names_by([r for r in runs if r[1].model == model], _prompts))
@@ -133,10 +137,6 @@ def _names_by(
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= _MAX_NAMES else f"{len(names)} others"
-
-
-def _field(name: str) -> Callable[[EvaluationResult], Hashable]:
-    return lambda evaluation: getattr(evaluation.summary, name)
 
 
 def _prompts(evaluation: EvaluationResult) -> Hashable:

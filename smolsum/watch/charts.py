@@ -173,8 +173,8 @@ def legend(snapshot: Snapshot, spec: Chart, *, room: int, width: int, height: in
 
 def _letters(snapshot: Snapshot, curves: Sequence[Curve]) -> list[str]:
     """The letter at the end of each curve; of two runs, the first curve has the letter of its run."""
-    letters = [curve.letter for curve in curves]
-    return letters if snapshot.other is None else [RUNS[0], *letters[1:]]
+    own = [curve.letter for curve in curves]
+    return own if snapshot.other is None else [RUNS[0], *own[1:]]
 
 
 def _value(snapshot: Snapshot, spec: Chart, curve: Curve) -> str:
@@ -273,14 +273,14 @@ def _layers(snapshot: Snapshot, spec: Chart) -> list[Layer]:
         layers.append(Layer(Trace(tuple(both), "band"), "", DIM))
     layers += [Layer(Trace(pattern="rule", level=level), "", RED) for level in spec.levels(run).values()]
     curves = spec.curves(run)
-    letters = _letters(snapshot, curves)
+    marks = _letters(snapshot, curves)
     for place, curve in reversed(list(enumerate(curves))):
         style = CURVES[(place + (other is not None and place > 0)) % len(CURVES)]
         pattern: Pattern = "solid" if place == 0 or other is None else "dotted"
         if place == 0 and other is not None and curve.metric in other.series:
             theirs = tuple(points_of(other, curve.metric, options))
             layers.append(Layer(Trace(theirs, "dotted"), RUNS[1], CURVES[1]))
-        layers.append(Layer(Trace(tuple(points_of(run, curve.metric, options)), pattern), letters[place], style))
+        layers.append(Layer(Trace(tuple(points_of(run, curve.metric, options)), pattern), marks[place], style))
     return layers
 
 

@@ -1,6 +1,7 @@
 """The content of a pane, and how it becomes framed lines of text, without an app."""
 
 from dataclasses import dataclass
+from textwrap import wrap
 
 from rich.text import Text
 
@@ -42,8 +43,6 @@ def framed(pane: Pane, width: int, height: int, *, ascii: bool = False) -> list[
 
 def wrapped(text: str, width: int, style: str = "", indent: str = "") -> list[Text]:
     """Return a paragraph in lines of at most `width` cells."""
-    from textwrap import wrap
-
     found = wrap(text, max(width, 8), initial_indent=indent, subsequent_indent=indent) or [""]
     return [Text(line, style=style) for line in found]
 

@@ -1,7 +1,7 @@
 """What training did: the score before and after it, examples rescued and regressed, curves by step, and the cost."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from smolsum.report import charts
@@ -232,8 +232,8 @@ def cost_table(inputs: ReportInputs) -> Table:
         (
             words(run.name),
             number(len(run.metrics), plain(0), CellSource(run.paths.metrics, "step")) if run.metrics else DASH,
-            *(_minutes(run, key) for key in ("perf/step_s", "perf/rollout_s", "perf/fwd_bwd_s")),
-            _peak(run),
+            *(_over_steps(run, key, "sum", _minutes, 1) for key in ("perf/step_s", "perf/rollout_s", "perf/fwd_bwd_s")),
+            _over_steps(run, "perf/peak_memory_gb", "max", max, 2),
             *(_judge_usage(inputs, run) if inputs.criteria else ()),
         )
         for run in inputs.trained
@@ -254,16 +254,11 @@ def _judge_usage(inputs: ReportInputs, run: TrainedRun) -> tuple[Cell, ...]:
     return (*counts, number(usage.get("dollars"), plain(2), source, command=command))
 
 
-def _column(run: TrainedRun, key: str) -> list[float]:
-    return [float(row[key]) for row in run.metrics if isinstance(row.get(key), int | float)]
+def _over_steps(run: TrainedRun, key: str, name: str, of: Callable[[list[float]], float], digits: int) -> Cell:
+    """One number of a metric's values in all steps; a dash if no step has it."""
+    values = [float(row[key]) for row in run.metrics if isinstance(row.get(key), int | float)]
+    return number(of(values), plain(digits), CellSource(run.paths.metrics, f"{name} of {key}")) if values else DASH
 
 
-def _minutes(run: TrainedRun, key: str) -> Cell:
-    values = _column(run, key)
-    source = CellSource(run.paths.metrics, f"sum of {key}")
-    return number(math.fsum(values) / 60, plain(1), source) if values else DASH
-
-
-def _peak(run: TrainedRun) -> Cell:
-    values = _column(run, key := "perf/peak_memory_gb")
-    return number(max(values), plain(2), CellSource(run.paths.metrics, f"max of {key}")) if values else DASH
+def _minutes(seconds: list[float]) -> float:
+    return math.fsum(seconds) / 60
