@@ -5,8 +5,6 @@ loaded when it is first used, so `import smolsum` is fast and changes nothing in
 policy (or `prepare_cpu`) gives MLX a fast BLAS, which works only before MLX itself is imported: use smolsum first.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -249,7 +249,7 @@ def _train_and_watch(arguments: Sequence[str], runs_dir: Path, *, ascii: bool, r
     try:
         show(paths, None, ascii=ascii, readonly=readonly)
     except KeyboardInterrupt:  # before the view takes Ctrl-C as a key
-        console.narrate(f"run continues: {paths.watch_command}")
+        console.narrate(f"run continues: smolsum watch {paths.reference}")
     console.data(str(paths.root))
     return launched.process.poll() or 0
 

@@ -117,7 +117,7 @@ def show(paths: RunPaths, second: RunPaths | None, *, ascii: bool, readonly: boo
     after.poll()  # a process that had ended before has written everything
     stands = run_state(after, datetime.now(UTC), lambda _: lives, gone_s=0.0)
     if stands.alive:
-        console.narrate(f"run {VERBS.get(stands.state, 'continues')}: {paths.watch_command}")
+        console.narrate(f"run {VERBS.get(stands.state, 'continues')}: smolsum watch {paths.reference}")
     elif stands.detail:
         console.narrate(f"run {stands.state}: {stands.detail}")
         if stands.hint:

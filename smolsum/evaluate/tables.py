@@ -69,7 +69,8 @@ def missing_warnings(task: Task, results: Mapping[str, Metrics], examples: int, 
     again."""
     for label, metrics in results.items():
         if lacks := task.evaluation.lacks(metrics, examples):
-            yield f"{label}: {lacks}" + (f"; {run.evaluate_command} asks again" if label == list(results)[-1] else "")
+            again = f"; smolsum eval {run.reference} asks again" if label == list(results)[-1] else ""
+            yield f"{label}: {lacks}{again}"
 
 
 def show_measured(task: Task, metrics: Metrics, examples: int, *, of: str, how: str, remedy: str, quiet: bool) -> None:

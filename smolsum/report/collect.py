@@ -61,7 +61,7 @@ class EvaluationResult:
             return f"smolsum eval {shlex.quote(self.summary.model.path)}"
         run = RunPaths(self.folder.parents[1])
         last = sum(read(run.info, RunInfo).steps.values())
-        return f"smolsum eval {run.checkpoint(self.step)}" if self.step < last else run.evaluate_command
+        return f"smolsum eval {run.checkpoint(self.step) if self.step < last else run.reference}"
 
     @property
     def variant(self) -> str:
@@ -278,7 +278,8 @@ def _read_run(paths: RunPaths) -> TrainedRun:
         raise SmolsumError(f"{paths.evaluations} has an evaluation without a step")
     last = sum(info.steps.values())
     if not evaluations or evaluations[-1].step != last:
-        raise _UnfinishedError(f"half-finished: no evaluation of its last step, {last}", paths.evaluate_command)
+        command = f"smolsum eval {paths.reference}"
+        raise _UnfinishedError(f"half-finished: no evaluation of its last step, {last}", command)
     origin = evaluations[-1].scores.origin
     sampled = [one for one in found if one.summary.sampler != SAMPLER and one.step is not None]
     sampled = [one for one in sampled if one.scores.origin == origin]

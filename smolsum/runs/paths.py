@@ -65,20 +65,10 @@ class RunPaths:
     @property
     def resume_command(self) -> str:
         """The command that resumes this run."""
-        return f"smolsum train --resume {self._reference}"
+        return f"smolsum train --resume {self.reference}"
 
     @property
-    def watch_command(self) -> str:
-        """The command that shows this run."""
-        return f"smolsum watch {self._reference}"
-
-    @property
-    def evaluate_command(self) -> str:
-        """The command that evaluates this run's last checkpoint."""
-        return f"smolsum eval {self._reference}"
-
-    @property
-    def _reference(self) -> str:
+    def reference(self) -> str:
         """The run on a command line: its name in the usual directory of runs, else its path."""
         usual = self.root.parent == Path(os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
         return self.name if usual else str(self.root)
