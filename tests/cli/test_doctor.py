@@ -29,7 +29,9 @@ def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Examine:
     return run
 
 
-def test_this_machine(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_machine_has_a_finding_for_every_check(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The real probes: MLX computes, the exit code follows the failures, and what fails or warns has its command."""
     for name in ("SMOLSUM_WORKERS", "OPENAI_API_KEY", "OPENAI_BASE_URL", "SMOLSUM_JUDGE_MODEL"):
         monkeypatch.delenv(name, raising=False)
@@ -42,7 +44,7 @@ def test_this_machine(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkey
     assert all(one["command"] for one in found.values() if one["level"] != "ok")
 
 
-def test_a_broken_mlx_is_told(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_mlx_fails_with_its_reason(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes the probe down is a finding, with the last thing it said."""
     monkeypatch.setattr(checks, "PROBE", "raise ImportError('libmlx.so: no such file')")
     found = examine()["MLX device"]
@@ -51,7 +53,7 @@ def test_a_broken_mlx_is_told(examine: Examine, monkeypatch: pytest.MonkeyPatch)
     assert found.command
 
 
-def test_a_slow_blas_is_told(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_blas_is_a_warning(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
     """MLX's own products are slow on a Linux CPU, and that can be fixed."""
     monkeypatch.setattr(checks.sys, "platform", "linux")
     monkeypatch.delenv("SMOLSUM_BLAS", raising=False)
@@ -60,7 +62,7 @@ def test_a_slow_blas_is_told(examine: Examine, monkeypatch: pytest.MonkeyPatch) 
     assert (found.level, "libopenblas" in found.command) == ("warn", True)
 
 
-def test_workers_are_asked(examine: Examine) -> None:
+def test_workers_are_asked_for_their_health(examine: Examine) -> None:
     """One with the right token answers; a wrong token, and no server there, fail with different remedies."""
     engine = MlxEngine("builtin:tiny", dtype="float32", quantize=0, max_model_len=None)
     with face(engine, token="s3cret") as client:
@@ -89,7 +91,7 @@ def test_the_judge_is_asked_only_online(examine: Examine) -> None:
     assert (unset.level, "OPENAI_API_KEY" in unset.command) == ("warn", True)
 
 
-def test_failures_set_the_exit_code(
+def test_failed_checks_exit_with_4(
     examine: Examine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A worker that was set up and does not answer is a failure: exit code 4 and the command."""

@@ -80,7 +80,7 @@ def eval_folder(out: str) -> Path:
     return Path(out.splitlines()[-1])
 
 
-def test_a_run_without_a_judge(run: Path, call: Call) -> None:
+def test_a_run_is_evaluated_without_a_judge(run: Path, call: Call) -> None:
     """The run's own evaluation gains what it lacked; the columns that need a judge are named, with the way to them."""
     code, out, err = call("eval", run)
     assert code == 0
@@ -114,7 +114,7 @@ def test_training_and_eval_agree(run: Path, call: Call) -> None:
         }
 
 
-def test_judged_and_compared(run: Path, call: Call, server: JudgeServer) -> None:
+def test_judged_runs_can_be_compared(run: Path, call: Call, server: JudgeServer) -> None:
     """Scores with all rounds, which `stats` takes; other judges are refused; nothing is asked twice."""
     code, out, err = call("eval", run, "--judge", "judge-a", "--rounds", 2, "--second-judge", "judge-b")
     assert code == 0, err
@@ -155,7 +155,7 @@ def _settings(run: Path) -> list[str]:
     return [f"--set=data.path={run.parent / 'data'}", f"--set=sampling.max_new_tokens={MAX_NEW_TOKENS}"]
 
 
-def test_baseline_prompts(run: Path, call: Call) -> None:
+def test_baseline_has_a_folder_for_each_prompt(run: Path, call: Call) -> None:
     """Each prompt variant has its folder; a text is a prompt too, a typing error an error."""
     code, out, err = call("baseline", *_settings(run))
     assert code == 0, err
@@ -185,7 +185,7 @@ def test_a_prompt_is_shown_as_the_model_gets_it(tmp_path: Path, call: Call) -> N
         assert line.endswith(f"Notes of {tokens} tokens, then A or B.")
 
 
-def test_prompts_that_begin_alike(run: Path, call: Call) -> None:
+def test_prompts_that_begin_alike_get_folders_of_their_own(run: Path, call: Call) -> None:
     """Each instruction has its folder, the same one every time; both are evaluated."""
     texts = [f"Summarise the post for somebody who has never met its author, in {n} sentences." for n in (2, 3)]
     prompts = [flag for text in texts for flag in ("--prompt", text)]
@@ -214,7 +214,7 @@ def test_a_run_keeps_its_own_evaluation(run: Path, call: Call) -> None:
         assert f"so it takes no --set {setting}" in err
 
 
-def test_names_of_results(run: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_may_be_named(run: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of results is no run and no path."""
     monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(run.parent))
     before = sorted(path.name for path in run.iterdir())
@@ -262,7 +262,7 @@ def test_damaged_generations_are_an_error_with_file_and_line(run: Path, call: Ca
     assert path.read_text().splitlines(keepends=True) == [lines[0], *lines[2:], lines[1]]
 
 
-def test_seeded_sampling(run: Path, call: Call) -> None:
+def test_seeds_repeat_completions(run: Path, call: Call) -> None:
     """Above temperature 0 the seed decides, and the folder says so."""
     texts = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
@@ -277,7 +277,7 @@ def test_seeded_sampling(run: Path, call: Call) -> None:
     assert "temperature 1, seed 1 then, greedy now" in err
 
 
-def test_some_judgements_fail(run: Path, call: Call, server: JudgeServer) -> None:
+def test_failed_judgements_are_missing_and_asked_again(run: Path, call: Call, server: JudgeServer) -> None:
     """Gaps are counted, listed and in no mean; the command again fills them."""
     first = read_jsonl(run / "eval" / "quality-test" / "scores.jsonl")[0]
     broken = failure(400, "too long")
@@ -375,7 +375,7 @@ def test_a_damaged_summary_is_an_error(run: Path, call: Call) -> None:
         (["--config", "x.toml"], {}, 2, "takes no --config"),
     ],
 )
-def test_bad_requests(
+def test_bad_requests_are_one_error(
     args: list[str],
     environ: dict[str, str],
     code: int,
@@ -393,7 +393,7 @@ def test_bad_requests(
     assert len([line for line in err.splitlines() if line.startswith(("error:", "hint:"))]) == 2
 
 
-def test_unknown_judge(run: Path, call: Call, server: JudgeServer) -> None:
+def test_unknown_judge_is_one_error(run: Path, call: Call, server: JudgeServer) -> None:
     """The endpoint's own names are offered."""
     code, _, err = call("eval", run, "--judge", "judge-x", "--name", "unknown")
     assert code == 2
@@ -401,7 +401,7 @@ def test_unknown_judge(run: Path, call: Call, server: JudgeServer) -> None:
     assert "hint: did you mean judge-" in err
 
 
-def test_unknown_target(call: Call) -> None:
+def test_unknown_target_is_one_error(call: Call) -> None:
     """What is neither run, checkpoint nor model is an error, without a download."""
     for reference in ("runs/nothing", "/nowhere/at/all", "missing"):
         code, _, err = call("eval", reference)
@@ -412,7 +412,7 @@ def test_unknown_target(call: Call) -> None:
 @pytest.mark.parametrize(
     ("content", "says"), [("", "test"), ('{"id": 1, "prompt": "a", "completion": "b"}\n' * 2, "id")]
 )
-def test_bad_splits(content: str, says: str, tmp_path: Path, call: Call) -> None:
+def test_bad_splits_are_usage_errors(content: str, says: str, tmp_path: Path, call: Call) -> None:
     """An empty split and ids that occur twice are errors before anything is generated."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "test.jsonl").write_text(content)
@@ -433,7 +433,9 @@ def test_one_split_and_no_facts(tmp_path: Path, call: Call) -> None:
     assert read_jsonl(eval_folder(out) / "scores.jsonl")[0]["truncated"] == 1.0
 
 
-def test_another_task(run: Path, call: Call, server: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_task_has_its_own_metrics(
+    run: Path, call: Call, server: JudgeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Metrics, tables and criteria are the task's: another task needs no change to the evaluation."""
     criterion = Criterion("answers", ("Say whether the Actual Output answers the Input.",), ("source", "completion"))
     other = replace(
@@ -482,7 +484,7 @@ def test_the_user_may_decline_on_a_terminal(run: Path, call: Call, server: Judge
     assert call("eval", run, "--judge", "judge-a", "--rounds", 1, "--name", "declined", "--yes")[0] == 0
 
 
-def test_interrupted_while_it_judges(run: Path, call: Call, server: JudgeServer) -> None:
+def test_judging_goes_on_after_an_interruption(run: Path, call: Call, server: JudgeServer) -> None:
     """Ctrl-C says how to go on and keeps what was judged; the same command asks the rest."""
     command = ["eval", run, "--judge", "judge-a", "--rounds", 2, "--concurrency", 1, "--name", "stopped"]
     server.mischief = lambda prompt, before: os.kill(os.getpid(), signal.SIGINT) if len(server.asked) == 6 else None
@@ -498,7 +500,7 @@ def test_interrupted_while_it_judges(run: Path, call: Call, server: JudgeServer)
 
 
 @pytest.mark.slow
-def test_killed_while_it_judges(run: Path, server: JudgeServer, tmp_path: Path) -> None:
+def test_judging_goes_on_after_a_kill(run: Path, server: JudgeServer, tmp_path: Path) -> None:
     """After kill -9 the same command asks only what is missing: no judgement that was written is asked again."""
     server.latency_s = 0.2
     command = [sys.executable, "-m", "smolsum", "eval", str(run), "--judge", "judge-a", "--rounds", "3"]

@@ -60,7 +60,7 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs
 
 
-def test_the_study(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_of_all_plans_the_study(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of all: 24 configurations and two parents, each before those that begin with it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
@@ -86,7 +86,7 @@ def test_the_study(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         (["--model=tny"], "unknown model 'tny'"),
     ],
 )
-def test_what_cannot_be_planned(flags: list[str], says: str, call: Call, tmp_path: Path) -> None:
+def test_impossible_plans_are_usage_errors(flags: list[str], says: str, call: Call, tmp_path: Path) -> None:
     """One error before anything is made."""
     code, out, err = call("train", "--strategy=all", "--reward=rouge", f"--runs-dir={tmp_path / 'runs'}", *flags)
     assert (code, out, err.count("error:")) == (2, "", 1)
@@ -163,7 +163,7 @@ def test_one_failure_does_not_stop_the_others(whole: Path, data: Path, tmp_path:
     assert (code, out.splitlines()) == (0, [str(tmp_path / name) for name in names])
 
 
-def test_two_grids_in_one_directory(data: Path, tmp_path: Path, call: Call) -> None:
+def test_a_second_grid_in_a_directory_is_refused(data: Path, tmp_path: Path, call: Call) -> None:
     """The second is refused in one line; the first has the directory to itself."""
     with locked(tmp_path / LOCK, "", ""):
         code, out, err = call(*grid(data, tmp_path))
@@ -174,7 +174,9 @@ def test_two_grids_in_one_directory(data: Path, tmp_path: Path, call: Call) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_the_same_command_goes_on(number: signal.Signals, whole: Path, data: Path, tmp_path: Path, call: Call) -> None:
+def test_the_same_command_goes_on_after_a_stop(
+    number: signal.Signals, whole: Path, data: Path, tmp_path: Path, call: Call
+) -> None:
     """Stopped in its second run, by Ctrl-C or kill -9, the grid ends as if nothing had been."""
     command = [text for text in grid(data, tmp_path) if text != "--reward=bleu"]
     names = [name for name in RUNS if not name.endswith("bleu")]
@@ -195,7 +197,7 @@ def test_the_same_command_goes_on(number: signal.Signals, whole: Path, data: Pat
         assert weights(tmp_path / name, step) == weights(whole / name, step)
 
 
-def test_a_run_killed_as_it_was_made(data: Path, whole: Path, call: Call) -> None:
+def test_a_run_killed_as_it_was_made_is_taken_over(data: Path, whole: Path, call: Call) -> None:
     """A directory without settings is taken over, one of another kind is not."""
     (whole / "tiny-finetuned-meteor").mkdir()
     (whole / "tiny-finetuned-meteor" / "run.lock").touch()
@@ -209,7 +211,7 @@ def test_a_run_killed_as_it_was_made(data: Path, whole: Path, call: Call) -> Non
         (whole / name).rmdir()
 
 
-def test_commands_share_a_selection(whole: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eval_selects_runs_by_the_flags_of_train(whole: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """`eval` takes the grid's runs by the same flags, and says what is not there."""
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     select = ["--model=tiny", "--strategy=all", "--reward=bleu", "--reward=meteor", "--reward=rouge"]
@@ -231,7 +233,7 @@ def test_commands_share_a_selection(whole: Path, call: Call, monkeypatch: pytest
         assert says in err
 
 
-def test_dry_run_says_so_of_a_stopped_run(data: Path, whole: Path, call: Call) -> None:
+def test_dry_run_shows_the_step_of_a_stopped_run(data: Path, whole: Path, call: Call) -> None:
     """A run that was interrupted goes on at its step."""
     status = whole / "tiny-included-bleu" / "status.json"
     kept = status.read_text()
@@ -242,7 +244,7 @@ def test_dry_run_says_so_of_a_stopped_run(data: Path, whole: Path, call: Call) -
     assert "5 runs: 4 done, 1 to go on with" in err
 
 
-def test_subprocess_is_light(data: Path, whole: Path) -> None:
+def test_a_plan_does_not_load_mlx(data: Path, whole: Path) -> None:
     """A plan loads nothing that computes."""
     line = f"main({grid(data, whole, '--dry-run')!r})"
     code = f"import sys\nfrom smolsum.cli.main import main\n{line}\nsys.exit('mlx.core' in sys.modules)"

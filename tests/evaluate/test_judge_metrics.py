@@ -42,7 +42,7 @@ def test_missing_rounds_are_left_out() -> None:
     assert judge_noise([[0.2, 0.3], [0.8, 0.7], [0.4, None]])["n"] == 2
 
 
-def test_agreement() -> None:
+def test_agreement_matches_known_values() -> None:
     """Correlation and difference over the examples that both scored."""
     first = {"a": 0.1, "b": 0.5, "c": 0.9, "d": None, "e": 0.2}
     second = {"a": 0.2, "b": 0.6, "c": 1.0, "d": 0.3}

@@ -289,7 +289,7 @@ def test_two_judges_are_compared(tmp_path: Path) -> None:
     json.dumps(facts, allow_nan=False)
 
 
-def test_judges_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_judges_of_one_name_are_kept_apart(tmp_path: Path) -> None:
     """Scores of another server's model of the same name are neither taken nor mixed in; each line has its endpoint."""
     with serving() as one, serving() as two:
         first, _ = judge(one, tmp_path / "a", rounds=1)

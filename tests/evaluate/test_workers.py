@@ -48,7 +48,7 @@ def test_workers_give_what_this_machine_gives(
 
 
 @pytest.mark.slow
-def test_workers_die(tmp_path: Path) -> None:
+def test_evaluation_survives_dying_workers(tmp_path: Path) -> None:
     """One is killed: the other takes over its posts. Both are: exit 3, and the same command without workers makes only
     what is missing."""
     sizes = ["--set=train.eval_batch=2", "--set=workers.wait_s=1", "--set=sampling.max_new_tokens=24"]

@@ -163,7 +163,7 @@ def test_rollouts_name_their_version(worker: httpx.Client, folder: Path) -> None
     assert refused(ask(worker, {"a": 1}, version=0)[0], 409, "version 0 is wanted, 1 is served")
 
 
-def test_another_runs_weights_are_told_apart(worker: httpx.Client, folder: Path) -> None:
+def test_weights_of_another_run_are_refused(worker: httpx.Client, folder: Path) -> None:
     """Two runs have versions of the same number; who names the weights is not given the other's."""
     mine = served_arrays(load_policy(str(folder), dtype="float32"))
     other = shifted(mine)
