@@ -98,10 +98,6 @@ class Metric:
         """A value as text."""
         return format(value, self.form)
 
-    def titled(self, title: str) -> Metric:
-        """The same metric under another title."""
-        return replace(self, title=title)
-
 
 @dataclass(frozen=True)
 class MetricTable:

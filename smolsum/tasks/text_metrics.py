@@ -61,15 +61,12 @@ def length_table(tokens: Sequence[int]) -> dict[str, float]:
     A percentile is a length that occurs: the smallest that at least so many per cent of the completions do not exceed.
     """
     ordered = sorted(tokens)
-    percentiles = {
-        f"completions/p{percent}_length": float(ordered[-(-percent * len(ordered) // 100) - 1])
-        for percent in PERCENTILES
-    }
+    places = {percent: -(-percent * len(ordered) // 100) - 1 for percent in PERCENTILES}
     return {
         "completions/mean_length": fmean(ordered),
         "completions/std_length": pstdev(ordered),
         "completions/min_length": float(ordered[0]),
-        **percentiles,
+        **{f"completions/p{percent}_length": float(ordered[place]) for percent, place in places.items()},
         "completions/max_length": float(ordered[-1]),
     }
 

@@ -55,11 +55,6 @@ class TldrConfig(TaskConfig):
     """Distance from the target in tokens that still counts as on target."""
 
 
-def settings(config: Config) -> TldrConfig:
-    """The task's own part of a configuration."""
-    return cast(TldrConfig, config.task)
-
-
 def variant(task: TaskConfig, text: str) -> TaskConfig:
     """The settings with the system prompt that a baseline's `--prompt` means: `<N>-words` or `<N>-tokens` adds that
     length to the usual prompt, several words are the prompt itself. UsageError for another single word."""
@@ -134,7 +129,7 @@ def measurer(splits: Sequence[Split], config: Config) -> Measure:
     facts = [
         example.metadata["facts"] for split in splits for example in split.examples if example.metadata.get("facts")
     ]
-    task = settings(config)
+    task = cast(TldrConfig, config.task)
     known, matcher = vocabulary(facts) if facts else None, find_lexicon()
 
     def measure(prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
@@ -200,7 +195,7 @@ ERRORS = (
 
 def step_metrics(groups: Sequence[RolloutGroup], config: Config) -> dict[str, float]:
     """The share of a step's completions that are of the wanted length."""
-    task = settings(config)
+    task = cast(TldrConfig, config.task)
     misses = [abs(rollout.length - task.target_tokens) for group in groups for rollout in group.rollouts]
     return {"length/within_tol": fmean(miss <= task.tolerance_tokens for miss in misses)}
 
@@ -227,7 +222,7 @@ TASK = Task(
             MetricTable(
                 "length in tokens",
                 (
-                    LENGTH.titled("mean"),
+                    Metric("completions/mean_length", "mean", ".1f"),
                     Metric("completions/std_length", "std", ".1f"),
                     Metric("completions/min_length", "min", ".0f"),
                     *(Metric(f"completions/p{p}_length", f"P{p}", ".0f") for p in PERCENTILES),

@@ -184,7 +184,7 @@ TABLES = (
     MetricTable(
         "length in tokens",
         (
-            NOTES.titled("notes: mean"),
+            Metric("notes/mean", "notes: mean", ".1f"),
             Metric("notes/std", "std", ".1f"),
             Metric("completions/mean_length", "all: mean", ".1f"),
             *(Metric(f"completions/p{p}_length", f"P{p}", ".0f") for p in PERCENTILES),

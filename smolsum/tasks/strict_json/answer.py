@@ -101,7 +101,7 @@ def _parse(block: str) -> tuple[Any, str, float | None]:
     accepts."""
     try:
         value = json.loads(block, parse_constant=_no_constant, object_pairs_hook=_unique)
-        return (None, "too deep", None) if _too_deep(value) else (value, "", None)
+        return (None, "too deep", None) if _levels(value) > DEEPEST else (value, "", None)
     except json.JSONDecodeError as error:
         return None, error.msg, error.pos / max(len(block), 1)
     except _Refused as error:
@@ -110,19 +110,10 @@ def _parse(block: str) -> tuple[Any, str, float | None]:
         return None, "too deep" if isinstance(error, RecursionError) else "number too long", None
 
 
-def _too_deep(value: Any) -> bool:
-    """Whether lists and objects are nested deeper than `DEEPEST`."""
-    level = [value]
-    for _ in range(DEEPEST):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, dict | list)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-        if not level:
-            return False
-    return True
+def _levels(value: Any) -> int:
+    """The levels of lists, objects and what is in them."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max(map(_levels, inner), default=0)
 
 
 def _no_constant(name: str) -> Any:

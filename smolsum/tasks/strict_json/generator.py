@@ -89,7 +89,7 @@ def _with(properties: dict[str, Schema]) -> str:
 
 
 def _many(count: int, properties: dict[str, Schema]) -> str:
-    return f"an array of exactly {count} objects, each with the keys {_keys(properties)}"
+    return f"array of exactly {count} objects, each with the keys {_keys(properties)}"
 
 
 def _texts(count: int) -> str:
@@ -145,7 +145,7 @@ def _at_least_numbers(rng: Random) -> PromptSpec:
 
 def _records(rng: Random) -> PromptSpec:
     n, keys = rng.randint(2, 4), _typed(rng, rng.randint(2, 3))
-    return PromptSpec(f"Write a JSON {_many(n, keys).removeprefix('an ')}.", _exactly(n, _object(keys)))
+    return PromptSpec(f"Write a JSON {_many(n, keys)}.", _exactly(n, _object(keys)))
 
 
 def _nested(rng: Random) -> PromptSpec:
@@ -157,13 +157,13 @@ def _nested(rng: Random) -> PromptSpec:
 
 def _enum_records(rng: Random) -> PromptSpec:
     n, keys = rng.randint(2, 4), _typed(rng, 1) | _choice(rng)
-    return PromptSpec(f"Write a JSON {_many(n, keys).removeprefix('an ')}.", _exactly(n, _object(keys)))
+    return PromptSpec(f"Write a JSON {_many(n, keys)}.", _exactly(n, _object(keys)))
 
 
 def _named_records(rng: Random) -> PromptSpec:
     n, plural, keys = rng.randint(2, 3), rng.choice(PLURALS), _typed(rng, 2)
     schema = _object({plural: _exactly(n, _object(keys))})
-    return PromptSpec(f'Write a JSON object with the key "{plural}": {_many(n, keys)}.', schema)
+    return PromptSpec(f'Write a JSON object with the key "{plural}": an {_many(n, keys)}.', schema)
 
 
 def _two_lists(rng: Random) -> PromptSpec:
@@ -195,7 +195,7 @@ def _mixed(rng: Random) -> PromptSpec:
 def _nested_records(rng: Random) -> PromptSpec:
     n, keys, group = rng.randint(2, 3), _typed(rng, 1), rng.choice(GROUPS)
     inner = _typed(rng, 2, list(keys))
-    text = f'Write a JSON {_many(n, keys).removeprefix("an ")} and "{group}": {_with(inner)}.'
+    text = f'Write a JSON {_many(n, keys)} and "{group}": {_with(inner)}.'
     return PromptSpec(text, _exactly(n, _object(keys | {group: _object(inner)})), 2)
 
 
@@ -208,7 +208,7 @@ def _chain(rng: Random) -> PromptSpec:
 def _enum_nested_records(rng: Random) -> PromptSpec:
     n, plural, keys, group = 2, rng.choice(PLURALS), _choice(rng), rng.choice(GROUPS)
     inner = _typed(rng, 2)
-    text = f'Write a JSON object with the key "{plural}": {_many(n, keys)} and "{group}": {_with(inner)}.'
+    text = f'Write a JSON object with the key "{plural}": an {_many(n, keys)} and "{group}": {_with(inner)}.'
     return PromptSpec(text, _object({plural: _exactly(n, _object(keys | {group: _object(inner)}))}), 3)
 
 
@@ -222,7 +222,7 @@ def _deep(rng: Random) -> PromptSpec:
 def _listed_records(rng: Random) -> PromptSpec:
     n, m, keys, what = rng.randint(2, 3), rng.randint(2, 3), _typed(rng, 1), rng.choice(WORDS)
     listed = {what: {"type": "array", "items": {"type": "string"}, "minItems": m}}
-    text = f'Write a JSON {_many(n, keys).removeprefix("an ")} and "{what}": an array of at least {m} strings.'
+    text = f'Write a JSON {_many(n, keys)} and "{what}": an array of at least {m} strings.'
     return PromptSpec(text, _exactly(n, _object(keys | listed)))
 
 
@@ -230,13 +230,13 @@ def _two_tables(rng: Random) -> PromptSpec:
     (a, b), n, m = rng.sample(PLURALS, 2), rng.randint(2, 3), rng.randint(2, 3)
     one, two = _typed(rng, 2), _typed(rng, 1)
     other = f"an array of exactly {m} objects, each with the key {_keys(two)}"
-    text = f'Write a JSON object with the keys "{a}": {_many(n, one)}, and "{b}": {other}.'
+    text = f'Write a JSON object with the keys "{a}": an {_many(n, one)}, and "{b}": {other}.'
     return PromptSpec(text, _object({a: _exactly(n, _object(one)), b: _exactly(m, _object(two))}), 2)
 
 
 def _nested_table(rng: Random) -> PromptSpec:
     group, plural, n, keys = rng.choice(GROUPS), rng.choice(PLURALS), rng.randint(2, 3), _typed(rng, 2)
-    text = f'Write a JSON object with the key "{group}": an object with the key "{plural}": {_many(n, keys)}.'
+    text = f'Write a JSON object with the key "{group}": an object with the key "{plural}": an {_many(n, keys)}.'
     return PromptSpec(text, _object({group: _object({plural: _exactly(n, _object(keys))})}), 3)
 
 

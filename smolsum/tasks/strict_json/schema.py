@@ -38,17 +38,23 @@ def validator_of(schema: Any) -> Any:
     return Draft202012Validator(schema, registry=Registry())
 
 
+def resolver_of(schema: Any) -> Any:
+    """What finds the parts of a schema that its references name."""
+    from referencing import Registry
+    from referencing.jsonschema import DRAFT202012
+
+    return Registry().with_resource("", DRAFT202012.create_resource(schema)).resolver()
+
+
 def unreadable(schema: Any) -> str:
     """Why something is no JSON Schema, and where; empty for one."""
     from jsonschema import Draft202012Validator  # not before it is needed
     from jsonschema.exceptions import SchemaError
-    from referencing import Registry
     from referencing.exceptions import Unresolvable
-    from referencing.jsonschema import DRAFT202012
 
     if not isinstance(schema, Mapping):
         return "it is no JSON object"
-    resolver = Registry().with_resource("", DRAFT202012.create_resource(schema)).resolver()
+    resolver = resolver_of(schema)
     try:
         Draft202012Validator.check_schema(schema)
         parts, seen = [schema], set()
@@ -237,13 +243,9 @@ def contradiction(schema: Any) -> str:
     values, ranges, counts, required keys and items, through `$ref`, `allOf`, `anyOf` and `oneOf`, at places that must
     exist. Contradictions by other keywords are not looked for.
     """
-    from referencing import Registry
-    from referencing.jsonschema import DRAFT202012
-
     if problem := unreadable(schema):
         return problem
-    registry = Registry().with_resource("", DRAFT202012.create_resource(schema))
-    return _ContradictionSearch(validator_of(schema), registry.resolver()).problem([SchemaPart(schema)], "")
+    return _ContradictionSearch(validator_of(schema), resolver_of(schema)).problem([SchemaPart(schema)], "")
 
 
 @dataclass(frozen=True)
