@@ -28,7 +28,7 @@ Signal: TypeAlias = Scorer | Dependent
 
 
 def score_each(score: Callable[[str], float | None]) -> Scorer:
-    """The signal that scores each completion's text by itself."""
+    """Return the signal that scores each completion's text by itself."""
 
     def score_texts(groups: Sequence[RolloutGroup], config: Config) -> Values:
         return [[score(rollout.text) for rollout in group.rollouts] for group in groups]
@@ -37,7 +37,8 @@ def score_each(score: Callable[[str], float | None]) -> Scorer:
 
 
 def score_against_references(score: Callable[[str, Sequence[str]], float]) -> Scorer:
-    """The signal that compares each completion's text with its prompt's references; None for a prompt without any."""
+    """Return the signal that compares each completion's text with its prompt's references; None for a prompt without
+    any."""
 
     def score_texts(groups: Sequence[RolloutGroup], config: Config) -> Values:
         return [
@@ -51,8 +52,8 @@ def score_against_references(score: Callable[[str, Sequence[str]], float]) -> Sc
 def score_all(
     groups: Sequence[RolloutGroup], weights: Mapping[str, float], config: Config, signals: Mapping[str, Signal]
 ) -> dict[str, Values]:
-    """PxG values of each signal in `weights` and of those they need, by name, looked up in the task's `signals`; a
-    signal of weight 0 is computed too, to be logged."""
+    """Return PxG values of each signal in `weights` and of those they need, by name, looked up in the task's `signals`;
+    a signal of weight 0 is computed too, to be logged."""
     found: dict[str, Values] = {}
 
     def compute(name: str) -> Values:
@@ -72,7 +73,7 @@ def score_all(
 def combine(
     groups: Sequence[RolloutGroup], scores: Mapping[str, Sequence[Sequence[float | None]]], weights: Mapping[str, float]
 ) -> list[list[float | None]]:
-    """PxG totals, the sum over signals of weight x value; None where a signal of non-zero weight is None.
+    """Return PxG totals, the sum over signals of weight x value; None where a signal of non-zero weight is None.
 
     A rollout whose total is None has no part in the advantages and gets the advantage 0; it still counts in the loss's
     denominators and the KL term. Raises ValueError for a signal that is not PxG.
@@ -87,7 +88,7 @@ def combine(
 
 
 def _total(terms: Sequence[tuple[float, float | None]]) -> float | None:
-    """The weighted sum, exactly rounded, so that the order of the signals in a config is no matter."""
+    """Return the weighted sum, exactly rounded, so that the order of the signals in a config is no matter."""
     products: list[float] = []
     for weight, value in terms:
         if weight == 0:

@@ -17,7 +17,7 @@ class LengthTarget(Protocol):
 
 
 def length_reward(length: int, *, target: int, shape: str, floor: float, tolerance: int) -> float:
-    """The reward of `length` tokens (EOS not counted) for a target of `target` tokens; 0 is the best.
+    """Return the reward of `length` tokens (EOS not counted) for a target of `target` tokens; 0 is the best.
 
     linear     -|length - target| / target, the study's reward. The range (-1, 0] it states is wrong: there
                is no lower bound (512 tokens for a target of 64 are worth -7).
@@ -44,7 +44,7 @@ def length_reward(length: int, *, target: int, shape: str, floor: float, toleran
 
 
 def score_length(groups: Sequence[RolloutGroup], config: Config) -> Values:
-    """PxG length rewards, from the sampled ids without EOS (never from re-tokenised text)."""
+    """Return PxG length rewards, from the sampled ids without EOS (never from re-tokenised text)."""
     task = cast(LengthTarget, config.task)
     return [
         [
@@ -62,13 +62,13 @@ def score_length(groups: Sequence[RolloutGroup], config: Config) -> Values:
 
 
 def overlong_reward(tokens: int, *, limit: int, buffer: int) -> float:
-    """The reward of a completion of `tokens` tokens, EOS counted: 0 up to `limit` - `buffer`, from there falling
+    """Return the reward of a completion of `tokens` tokens, EOS counted: 0 up to `limit` - `buffer`, from there falling
     linearly to -1 at the limit (DAPO, arXiv:2503.14476, eq. 13)."""
     return max(-1.0, 0.0 - max(0, tokens - (limit - buffer)) / buffer)
 
 
 def score_overlong(groups: Sequence[RolloutGroup], config: Config) -> Values:
-    """PxG punishments; a truncated rollout has -1."""
+    """Return PxG punishments; a truncated rollout has -1."""
     limit, buffer = config.sampling.max_new_tokens, config.rewards.overlong_buffer
     return [
         [overlong_reward(len(rollout.token_ids), limit=limit, buffer=buffer) for rollout in group.rollouts]

@@ -69,7 +69,7 @@ class Lexicon:
 
 @cache
 def find_lexicon() -> Lexicon:
-    """The first usable WordNet: nltk's own data, then a system database; else a lexicon without synonyms.
+    """Return the first usable WordNet: nltk's own data, then a system database; else a lexicon without synonyms.
 
     Loading takes one to two seconds and 65 MB, once a process.
     """
@@ -86,7 +86,7 @@ def find_lexicon() -> Lexicon:
 
 
 def lexnames() -> str:
-    """The `lexnames` file that Debian's package leaves out: number, name, number of the part of speech."""
+    """Return the `lexnames` file that Debian's package leaves out: number, name, number of the part of speech."""
     numbers = {part: number for number, part in enumerate(PARTS_OF_SPEECH, start=1)}
     return "".join(
         f"{index:02d}\t{name}\t{numbers[name.partition('.')[0]]}\n"
@@ -99,7 +99,7 @@ class _NotInstalled(Exception):
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """(source, loader of an nltk corpus reader) pairs in the order of preference."""
+    """Yield (source, loader of an nltk corpus reader) pairs in the order of preference."""
     yield "nltk data", _load_nltk_corpus
     named = []
     if directory := environment.get("WNSEARCHDIR"):
@@ -124,7 +124,7 @@ def _load_nltk_corpus() -> Any:
 
 
 def _load_database(directory: Path) -> Any:
-    """nltk's reader over a plain WordNet 3.x `dict` directory, with the files it may lack supplied here."""
+    """Return nltk's reader over a plain WordNet 3.x `dict` directory, with the files it may lack supplied here."""
     import nltk.data
     from nltk.corpus.reader.wordnet import WordNetCorpusReader
 
@@ -153,7 +153,7 @@ def _load_database(directory: Path) -> Any:
 
 
 def _cached_synsets(reader: Any) -> Callable[[str], Sequence[Any]]:
-    """`reader.synsets`, remembered (the words of a data set recur) and safe to call from several threads."""
+    """Return `reader.synsets`, remembered (the words of a data set recur) and safe to call from several threads."""
     lock = Lock()
 
     @lru_cache(maxsize=65_536)
@@ -167,7 +167,7 @@ def _cached_synsets(reader: Any) -> Callable[[str], Sequence[Any]]:
 
 @cache
 def _stemmer() -> SimpleNamespace:
-    """nltk's Porter stemmer with a cache, as METEOR stems the same words again and again."""
+    """Return nltk's Porter stemmer with a cache, as METEOR stems the same words again and again."""
     from nltk.stem.porter import PorterStemmer
 
     return SimpleNamespace(stem=lru_cache(maxsize=65_536)(PorterStemmer().stem))
@@ -183,13 +183,13 @@ def _tokenizers() -> tuple[Any, Any]:
 
 @lru_cache(maxsize=4096)  # a reference comes back for each of its G rollouts, and in every epoch
 def meteor_tokens(text: str) -> tuple[str, ...]:
-    """The tokens METEOR compares, case kept (nltk lower-cases them itself)."""
+    """Return the tokens METEOR compares, case kept (nltk lower-cases them itself)."""
     sentences, words = _tokenizers()
     return tuple(token for sentence in sentences.tokenize(text) for token in words.tokenize(sentence))
 
 
 def meteor(text: str, references: Sequence[str], *, matcher: Lexicon) -> float:
-    """METEOR of `text` against its best reference, in [0, 1); 0 for empty text.
+    """Return METEOR of `text` against its best reference, in [0, 1); 0 for empty text.
 
     nltk's parameters (alpha 0.9, beta 3, gamma 0.5): even a copy of an n-word reference stays below 1, at
     1 - 0.5 / n^3. `references` holds at least one.
@@ -207,7 +207,7 @@ def meteor(text: str, references: Sequence[str], *, matcher: Lexicon) -> float:
 
 
 def score_meteor(groups: Sequence[RolloutGroup], config: Config) -> Values:
-    """PxG METEOR with the best matching this machine has; None for a prompt without references.
+    """Return PxG METEOR with the best matching this machine has; None for a prompt without references.
 
     Raises MachineError if `rewards.require_wordnet` is set and there is no WordNet.
     """
@@ -216,7 +216,7 @@ def score_meteor(groups: Sequence[RolloutGroup], config: Config) -> Values:
 
 
 def wordnet_problem() -> MachineError | None:
-    """Why synonyms are not matched, and the remedy, to be shown once as a warning; None if they are."""
+    """Return why synonyms are not matched, and the remedy, to be shown once as a warning; None if they are."""
     lexicon = find_lexicon()
     if lexicon.kind == "wordnet":
         return None

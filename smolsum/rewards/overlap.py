@@ -17,7 +17,7 @@ def _scorer() -> Any:
 
 
 def rouge_l(text: str, references: Sequence[str]) -> float:
-    """ROUGE-L F1, Porter-stemmed, of `text` against its best reference, in [0, 1]; 0 for text without a word.
+    """Return ROUGE-L F1, Porter-stemmed, of `text` against its best reference, in [0, 1]; 0 for text without a word.
 
     Words are runs of a-z and 0-9 in the lower-cased text (`rouge_score`'s tokeniser). `references` holds at
     least one.
@@ -36,7 +36,7 @@ def _metric() -> Any:
 
 
 def bleu(text: str, references: Sequence[str]) -> float:
-    """Sentence BLEU of `text` against all its references together, in [0, 1]; 0 for empty text.
+    """Return sentence BLEU of `text` against all its references together, in [0, 1]; 0 for empty text.
 
     sacrebleu's own settings (13a tokeniser, case kept, exponential smoothing) divided by 100, with
     `effective_order`: n-gram orders that a text is too short to have are left out instead of lowering its

@@ -28,20 +28,20 @@ Measure = Callable[[Prompt, Rollout], dict[str, Any]]
 
 
 def chat(system: str, source: str) -> Messages:
-    """The system message, if any, and the user's turn."""
+    """Return the system message, if any, and the user's turn."""
     return (*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": source})
 
 
 def own_instruction(task: TaskConfig, text: str, own: str = "plain") -> TaskConfig:
-    """The settings for a prompt variant: the word `own` means the task's own system prompt, several words are the
-    system prompt itself. UsageError for another single word."""
+    """Return the settings for a prompt variant: the word `own` means the task's own system prompt, several words are
+    the system prompt itself. Raises UsageError for another single word."""
     if text == own:
         return replace(task, system_prompt=type(task)().system_prompt)
     return with_instruction(task, text, own)
 
 
 def with_instruction(task: TaskConfig, text: str, known: str) -> TaskConfig:
-    """The settings with `text` as the system prompt. UsageError for a single word, since the variants
+    """Return the settings with `text` as the system prompt. Raises UsageError for a single word, since the variants
     that are `known` are handled before."""
     if len(text.split()) < 2:
         raise UsageError(f"no prompt {text!r}", hint=f"give {known}, or a whole instruction")
@@ -69,7 +69,7 @@ class TaskPrompts:
     """settings that change how the policy is asked and not what is measured: evaluations that differ in them compare"""
 
     def categories(self, examples: Sequence[Example] | Sequence[Prompt]) -> tuple[str, ...]:
-        """The category of each example or prompt, empty where it has none."""
+        """Return the category of each example or prompt, empty where it has none."""
         return tuple(str(example.metadata.get(self.category) or "") for example in examples)
 
 
@@ -95,7 +95,7 @@ class Metric:
     form: str = ".1%"
 
     def show(self, value: float) -> str:
-        """A value as text."""
+        """Return a value as text."""
         return format(value, self.form)
 
 
@@ -120,20 +120,20 @@ class ErrorKind:
 
 
 def mean(rows: Sequence[MetricRow], name: str) -> float | None:
-    """The mean of a column over the rows that have a value; None where no row has one."""
+    """Return the mean of a column over the rows that have a value; None where no row has one."""
     values = [value for row in rows if (value := row.get(name)) is not None]
     return fmean(values) if values else None
 
 
 def means(rows: Sequence[MetricRow]) -> Summary:
-    """The mean of each column that holds numbers (or None) only."""
+    """Return the mean of each column that holds numbers (or None) only."""
     names = dict.fromkeys(name for row in rows for name in row)
     numbers = [name for name in names if all(isinstance(row.get(name), int | float | None) for row in rows)]
     return {name: mean(rows, name) for name in numbers}
 
 
 def measure_signals(splits: Sequence[Split], config: Config) -> Measure:
-    """Measures a completion by the signals of the task, each computed on this completion alone."""
+    """Measure a completion by the signals of the task, each computed on this completion alone."""
     from smolsum.tasks import TASKS  # a task is not among them before this module is loaded
 
     signals = TASKS[config.task.name].rewards.signals
@@ -191,12 +191,12 @@ class TaskEvaluation:
         object.__setattr__(self, "tables", self.tables or (MetricTable("metrics", self.headlines),))
 
     def columns(self, *summaries: Mapping[str, float | None]) -> tuple[Metric, ...]:
-        """The headlines, and the missing examples where there are any."""
+        """Return the headlines, and the missing examples where there are any."""
         lacking = self.missing is not None and any(summary.get(self.missing.name) for summary in summaries)
         return (*self.headlines, self.missing) if self.missing and lacking else self.headlines
 
     def lacks(self, summary: Mapping[str, float | None], examples: int) -> str:
-        """In words how many examples are in no mean of a summary; empty where all are."""
+        """Return in words how many examples are in no mean of a summary; empty where all are."""
         count = summary.get(self.missing.name) if self.missing else None
         return f"{count:.0f} of {examples} {self.missing.title}, and in no mean" if count and self.missing else ""
 

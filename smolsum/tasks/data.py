@@ -43,11 +43,12 @@ class Split:
 
 
 def load_split(data: DataConfig, split: str, *, references: bool = True) -> Split:
-    """Returns the split `train`, `validation` or `test`, read under the name that `data` gives it.
+    """Return the split `train`, `validation` or `test`, read under the name that `data` gives it.
 
     Without `references` the column of completions is not read. Ids come from an `id` column if there is one, else they
-    are `<split>-<row>`, rows counted from 1. UsageError for wrong input, UnreachableError for a hub that does not
-    answer.
+    are `<split>-<row>`, rows counted from 1.
+
+    Raises UsageError for wrong input, UnreachableError for a hub that does not answer.
     """
     return generated_split(split, _examples(read_split(data, split), data, split, references))
 
@@ -60,20 +61,20 @@ def read_split(data: DataConfig, split: str) -> list[PlacedRow]:
 
 
 def generated_split(name: str, examples: Iterable[Example], left_out: str = "") -> Split:
-    """A split of examples that a task made from a seed, or from data of which some may be `left_out`, with a
+    """Return a split of examples that a task made from a seed, or from data of which some may be `left_out`, with a
     fingerprint like one that was read. Ids must be unique."""
     made = tuple(examples)
     return Split(name, made, _fingerprint(made), left_out)
 
 
 def overlap(a: Split, b: Split) -> list[str]:
-    """Returns the posts that are in both splits, word for word, each once and in the order of `a`."""
+    """Return the posts that are in both splits, word for word, each once and in the order of `a`."""
     known = {example.source for example in b.examples}
     return list(dict.fromkeys(example.source for example in a.examples if example.source in known))
 
 
 def _examples(rows: Sequence[PlacedRow], data: DataConfig, split: str, has_references: bool) -> Iterator[Example]:
-    """The rows as examples. UsageError with the place of the first row that breaks a rule."""
+    """Yield the rows as examples. Raises UsageError with the place of the first row that breaks a rule."""
     has_ids = any(ID_COLUMN in row for _, row in rows)
     used = {data.prompt_column, *([data.completion_column] if has_references else []), ID_COLUMN}
     seen: dict[str, str] = {}
@@ -102,8 +103,8 @@ def _references(row: Mapping[str, Any], where: str, data: DataConfig, used: Coll
 
 
 def column_of(row: Mapping[str, Any], where: str, column: str, setting: str, taken: Collection[str] = ()) -> Any:
-    """Return a row's value in `column`, which `setting` names. UsageError where the row has no such column, with the
-    nearest of those that are not `taken`."""
+    """Return a row's value in `column`, which `setting` names. Raises UsageError where the row has no such column, with
+    the nearest of those that are not `taken`."""
     if column not in row:
         free = [name for name in row if name not in taken]
         near = nearest_name(column, free) or (free[0] if len(free) == 1 else "NAME")
@@ -115,7 +116,7 @@ def column_of(row: Mapping[str, Any], where: str, column: str, setting: str, tak
 
 
 def _texts(values: Sequence[Any], what: str) -> tuple[str, ...]:
-    """Returns `values` unchanged. UsageError unless each is text that a tokenizer accepts."""
+    """Return `values` unchanged. Raises UsageError unless each is text that a tokenizer accepts."""
     problem = "" if values else "is an empty list"
     for value in values:
         if not isinstance(value, str):
@@ -139,7 +140,7 @@ def _id(value: object, where: str) -> str:
 
 
 def _fingerprint(examples: Iterable[Example]) -> str:
-    """Returns the XXH3-128 of the rows as canonical JSON: one for JSON Lines, Parquet and the hub."""
+    """Return the XXH3-128 of the rows as canonical JSON: one for JSON Lines, Parquet and the hub."""
     digest = xxhash.xxh3_128()
     for example in examples:
         row = [example.id, example.source, example.references, _canonical(example.metadata)]
@@ -148,7 +149,7 @@ def _fingerprint(examples: Iterable[Example]) -> str:
 
 
 def _canonical(value: Any) -> Any:
-    """Returns `value` without what Parquet's columns add: nulls for absent keys, and 3.0 for a 3 among floats."""
+    """Return `value` without what Parquet's columns add: nulls for absent keys, and 3.0 for a 3 among floats."""
     if isinstance(value, dict):
         return {key: _canonical(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):

@@ -87,9 +87,9 @@ class _Fact:
 
 
 def vocabulary(facts: Iterable[Sequence[Mapping[str, Any]]]) -> FactVocabulary:
-    """Returns the forms of all facts, of which `facts` holds one list a post.
+    """Return the forms of all facts, of which `facts` holds one list a post.
 
-    Give the posts of every split, so that a form is known wherever it stands. UsageError for anything but facts.
+    Give the posts of every split, so that a form is known wherever it stands. Raises UsageError for anything but facts.
     """
     forms: dict[str, set[str]] = {}
     for post in facts:
@@ -99,10 +99,10 @@ def vocabulary(facts: Iterable[Sequence[Mapping[str, Any]]]) -> FactVocabulary:
 
 
 def count_facts(text: str, facts: Sequence[Mapping[str, Any]], vocabulary: FactVocabulary) -> FactCount:
-    """Returns how much of `facts`, the post's own, `text` states rightly, states wrongly and leaves out.
+    """Return how much of `facts`, the post's own, `text` states rightly, states wrongly and leaves out.
 
     `right` and `missing` add up to the number of facts; `wrong` counts distinct statements, by the rules of
-    the module. UsageError for anything but facts.
+    the module. Raises UsageError for anything but facts.
     """
     post = _read(facts)
     parts = {part for fact in post for key in fact.keys for part in key.split()}
@@ -128,8 +128,8 @@ class Statement:
 
 
 def statements(text: str, vocabulary: FactVocabulary) -> list[Statement]:
-    """All mentions in a text, in order, by rules 1 and 3 of the module. A number that no post has is an amount after a
-    dollar sign, else an age."""
+    """Return all mentions in a text, in order, by rules 1 and 3 of the module. A number that no post has is an amount
+    after a dollar sign, else an age."""
     found = []
     for mention, person in _mentions(text, set(), vocabulary, names=False):
         kinds = vocabulary.kinds.get(mention)
@@ -142,7 +142,7 @@ def statements(text: str, vocabulary: FactVocabulary) -> list[Statement]:
 def _mentions(
     text: str, parts: set[str], vocabulary: FactVocabulary, *, names: bool = True
 ) -> Iterator[tuple[str, str]]:
-    """What the text states, each with the nearest person before it ("" for none).
+    """Yield what the text states, each with the nearest person before it ("" for none).
 
     `parts` are the words of the post's own forms, which are never other names; without `names` no word is.
     """
@@ -160,13 +160,13 @@ def _mentions(
 
 
 def _is_name(word: re.Match[str]) -> bool:
-    """Whether the word can only be a name: capitalised, no abbreviation, not the start of a sentence."""
+    """Return whether the word can only be a name: capitalised, no abbreviation, not the start of a sentence."""
     capitalised = word[0][0].isupper() and not word[0].isupper()
     return capitalised and not SENTENCE_START.search(word.string[: word.start()])
 
 
 def _read(column: Sequence[Mapping[str, Any]]) -> list[_Fact]:
-    """A post's facts. UsageError for anything else, since users' data may hold anything."""
+    """Return a post's facts. Raises UsageError for anything else, since users' data may hold anything."""
     facts = []
     for fact in column if isinstance(column, list | tuple) else [column]:
         if not (
@@ -185,12 +185,12 @@ def _read(column: Sequence[Mapping[str, Any]]) -> list[_Fact]:
 
 
 def _are_texts(values: object) -> bool:
-    """Whether this is a list, not empty, of texts that are not blank."""
+    """Return whether this is a list, not empty, of texts that are not blank."""
     return isinstance(values, list) and bool(values) and all(isinstance(v, str) and v.strip() for v in values)
 
 
 def spelling(form: str) -> str:
-    """The one spelling of a form: case folded, single blanks, no commas in numbers."""
+    """Return the one spelling of a form: case folded, single blanks, no commas in numbers."""
     return re.sub(r"(?<=\d),(?=\d)", "", " ".join(form.casefold().split()))
 
 

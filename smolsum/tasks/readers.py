@@ -26,9 +26,10 @@ PlacedRow = tuple[str, Mapping[str, Any]]
 
 
 def read_rows(path: str, name: str, setting: str) -> list[PlacedRow]:
-    """The rows of split `name` at `path` (`builtin:NAME`, a directory or a hub id); `setting` is the key that named it.
+    """Return the rows of split `name` at `path` (`builtin:NAME`, a directory or a hub id); `setting` is the key that
+    named it.
 
-    UsageError for wrong input, UnreachableError for a hub that does not answer.
+    Raises UsageError for wrong input, UnreachableError for a hub that does not answer.
     """
     if path.startswith(BUILTIN):
         return _read_builtin(path.removeprefix(BUILTIN), name, setting)
@@ -38,7 +39,7 @@ def read_rows(path: str, name: str, setting: str) -> list[PlacedRow]:
 
 
 def _is_local(path: str) -> bool:
-    """Whether `path` is on this machine: one that exists, or looks like a path, is never looked up on a hub."""
+    """Return whether `path` is on this machine: one that exists, or looks like a path, is never looked up on a hub."""
     if path.startswith(("./", "../", "/", "~")) or path.endswith(SUFFIXES) or Path(path).exists():
         return True
     if not HUB_ID.fullmatch(path):
@@ -75,7 +76,7 @@ def _read_directory(directory: Path, name: str, setting: str) -> list[PlacedRow]
 
 
 def _split_files(directory: Path, name: str, setting: str) -> list[Path]:
-    """The one file, or the complete shards, of split `name`. UsageError for several candidates."""
+    """Return the one file, or the complete shards, of split `name`. Raises UsageError for several candidates."""
     files = [path for suffix in SUFFIXES if (path := directory / (name + suffix)).exists()]
     pattern = re.compile(re.escape(name) + r"-\d+-of-(\d+)(-\w+)?\.parquet")
     nested = sorted(directory.glob("data/*.parquet"))
@@ -129,7 +130,7 @@ def _parquet_rows(path: Path) -> Iterator[PlacedRow]:
 
 
 def _json_rows(path: Path) -> Iterator[PlacedRow]:
-    """The objects of a JSON Lines file; blank lines hold none."""
+    """Yield the objects of a JSON Lines file; blank lines hold none."""
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
             where = f"{path}:{number}"
@@ -177,7 +178,7 @@ def _read_hub(path: str, name: str, setting: str) -> list[PlacedRow]:
 
 
 def _hub_error(error: Exception, path: str, setting: str) -> SmolsumError:
-    """The error of loading from the hub, by its cause: the request, this disk or the hub."""
+    """Return the error of loading from the hub, by its cause: the request, this disk or the hub."""
     from datasets import config, data_files, exceptions
 
     what = f"hub data set {path!r}"
@@ -213,12 +214,12 @@ def _hub_error(error: Exception, path: str, setting: str) -> SmolsumError:
 
 
 def kind_of(value: object) -> str:
-    """What JSON would call the value, in the words of an error message."""
+    """Return what JSON would call the value, in the words of an error message."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
     return (names | {int: "a number", float: "a number"}).get(type(value), type(value).__name__)
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """The known name closest to `name`, or None where none is close."""
+    """Return the known name closest to `name`, or None where none is close."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)  # finds "val" for "validation"
     return close[0] if close else None

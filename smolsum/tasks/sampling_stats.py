@@ -6,7 +6,7 @@ from statistics import fmean, stdev
 
 
 def wilson(passed: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Returns the ends of Wilson's interval for a share of `passed` in `n` (SciPy's `proportion_ci`)."""
+    """Return the ends of Wilson's interval for a share of `passed` in `n` (SciPy's `proportion_ci`)."""
     from scipy.stats import binomtest
 
     interval = binomtest(passed, n).proportion_ci(confidence, method="wilson")
@@ -14,7 +14,7 @@ def wilson(passed: int, n: int, confidence: float = 0.95) -> tuple[float, float]
 
 
 def interval_of_means(means: Sequence[float]) -> tuple[float, float]:
-    """Returns the ends of the 95 % interval of a share, from the share of each prompt's samples: by Student's t over
+    """Return the ends of the 95 % interval of a share, from the share of each prompt's samples: by Student's t over
     prompts, as samples of one prompt are alike; Wilson's of as many prompts where those do not differ."""
     from scipy.stats import t
 
@@ -26,15 +26,15 @@ def interval_of_means(means: Sequence[float]) -> tuple[float, float]:
 
 
 def pass_at_k(n: int, passed: int, k: int) -> float:
-    """Returns the unbiased estimate of the chance that at least one of `k` samples passes, from `n` samples of which
-    `passed` did: 1 - C(n - passed, k) / C(n, k) (Chen et al., 2021, eq. 1). ValueError where k is above n."""
+    """Return the unbiased estimate of the chance that at least one of `k` samples passes, from `n` samples of which
+    `passed` did: 1 - C(n - passed, k) / C(n, k) (Chen et al., 2021, eq. 1). Raises ValueError where k is above n."""
     if not 1 <= k <= n:
         raise ValueError(f"pass@{k} takes {k} samples, and there are {n}")
     return 1.0 - math.comb(n - passed, k) / math.comb(n, k)
 
 
 def passing(counts: Sequence[tuple[int, int]]) -> dict[str, float]:
-    """Returns `pass@k` for k = 1, 2, 4, … up to the least number of samples, the mean over prompts of (samples,
+    """Return `pass@k` for k = 1, 2, 4, … up to the least number of samples, the mean over prompts of (samples,
     passed)."""
     most = min(n for n, _ in counts)
     ks = [2**power for power in range(most.bit_length()) if 2**power <= most]

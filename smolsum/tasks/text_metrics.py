@@ -17,7 +17,7 @@ COPIED_RUN = 5
 
 
 def repeated_trigrams(text: str) -> float:
-    """Returns the share of the text's word trigrams that occurred before in it, in [0, 1].
+    """Return the share of the text's word trigrams that occurred before in it, in [0, 1].
 
     1 - distinct / (n - 2), over the n - 2 runs of three in a text of n words; 0 for fewer than 3 words. Case
     does not matter, and each punctuation mark is a word, since a text can be padded with those too: "do do do
@@ -29,14 +29,14 @@ def repeated_trigrams(text: str) -> float:
 
 
 def novel_ngrams(text: str, source: str, n: int) -> float | None:
-    """Returns the share of the text's distinct word n-grams that the source does not have (See et al., 2017), in
+    """Return the share of the text's distinct word n-grams that the source does not have (See et al., 2017), in
     [0, 1]; None for a text of fewer than n words."""
     own = _ngrams(WORD.findall(text.lower()), n)
     return len(own - _ngrams(WORD.findall(source.lower()), n)) / len(own) if own else None
 
 
 def copied_share(text: str, source: str) -> float | None:
-    """Returns the share of the text's words that stand in a run of `COPIED_RUN` or more words which the source has in
+    """Return the share of the text's words that stand in a run of `COPIED_RUN` or more words which the source has in
     the same order, in [0, 1]; None for a text without words."""
     words, runs = WORD.findall(text.lower()), _ngrams(WORD.findall(source.lower()), COPIED_RUN)
     copied = {
@@ -56,7 +56,7 @@ PERCENTILES = (50, 90, 95, 99)
 
 
 def length_table(tokens: Sequence[int]) -> dict[str, float]:
-    """Returns mean, standard deviation (population), extremes and percentiles of lengths in tokens, at least one.
+    """Return mean, standard deviation (population), extremes and percentiles of lengths in tokens, at least one.
 
     A percentile is a length that occurs: the smallest that at least so many per cent of the completions do not exceed.
     """
@@ -72,7 +72,7 @@ def length_table(tokens: Sequence[int]) -> dict[str, float]:
 
 
 def length_row(tokens: int, target: int, tolerance: int) -> dict[str, float]:
-    """Returns one completion's length in tokens; whether it is within `tolerance` of the target; whether it is over the
+    """Return one completion's length in tokens; whether it is within `tolerance` of the target; whether it is over the
     budget, which is the target itself; and its distance from the target in tokens."""
     distance = abs(tokens - target)
     return {
@@ -104,9 +104,9 @@ _AFTER = regex.compile(r"s|t|d|m|n|re|ve|ll", regex.IGNORECASE)  # don't, we'll
 
 
 def words(text: str) -> list[tuple[int, int]]:
-    """Start and end of each word: letters with their marks; a number with its separators; one sign of Chinese, Japanese
-    or Korean; or five letters of another script without blanks. A change from lower to upper case, a hyphen, an
-    underscore, a digit next to a letter and an apostrophe end a word, except for the apostrophe of a contraction."""
+    """Return start and end of each word: letters with their marks; a number with its separators; one sign of Chinese,
+    Japanese or Korean; or five letters of another script without blanks. A change from lower to upper case, a hyphen,
+    an underscore, a digit next to a letter and an apostrophe end a word, except for the apostrophe of a contraction."""
     found: list[tuple[int, int]] = []
     whole = True  # whether the last word takes no apostrophe
     for start, end, lettered in _parts(text):
@@ -121,7 +121,8 @@ def words(text: str) -> list[tuple[int, int]]:
 
 
 def _parts(text: str) -> Iterator[tuple[int, int, bool]]:
-    """Start and end of each run of letters or digits, before contractions are joined, and whether it is letters."""
+    """Yield start and end of each run of letters or digits, before contractions are joined, and whether it is
+    letters."""
     for match in _PART.finditer(text):
         start, end = match.span()
         if match["letters"] is None:
@@ -138,23 +139,23 @@ def _parts(text: str) -> Iterator[tuple[int, int, bool]]:
 
 
 def _contracted(one: str, two: str) -> bool:
-    """Whether the texts on both sides of an apostrophe are one word; outside of Latin script they always are."""
+    """Return whether the texts on both sides of an apostrophe are one word; outside of Latin script they always are."""
     one, two = (regex.sub(r"\p{M}", "", unicodedata.normalize("NFD", part)) for part in (one, two))
     latin = max(one + two) < "\u0250"
     return not latin or bool(_BEFORE.fullmatch(one) or _AFTER.fullmatch(two))
 
 
 def count_words(text: str) -> int:
-    """Words in a text."""
+    """Return the number of words in a text."""
     return len(words(text))
 
 
 def first_words(text: str, limit: int) -> str:
-    """The text up to the end of its `limit`-th word."""
+    """Return the text up to the end of its `limit`-th word."""
     found = words(text)
     return text if len(found) <= limit else text[: found[limit - 1][1]]
 
 
 def word_limit_reward(count: int, limit: int) -> float:
-    """0 up to `limit` words, then -(count - limit) / limit, and -1 from twice the limit on: within [-1, 0]."""
+    """Return 0 up to `limit` words, then -(count - limit) / limit, and -1 from twice the limit on: within [-1, 0]."""
     return max(-1.0, 0.0 - max(0, count - limit) / limit)

@@ -56,8 +56,8 @@ class TldrConfig(TaskConfig):
 
 
 def variant(task: TaskConfig, text: str) -> TaskConfig:
-    """The settings with the system prompt that a baseline's `--prompt` means: `<N>-words` or `<N>-tokens` adds that
-    length to the usual prompt, several words are the prompt itself. UsageError for another single word."""
+    """Return the settings with the system prompt that a baseline's `--prompt` means: `<N>-words` or `<N>-tokens` adds
+    that length to the usual prompt, several words are the prompt itself. Raises UsageError for another single word."""
     if match := re.fullmatch(r"([1-9]\d*)-(words|tokens)", text):
         asked = f"{TldrConfig().system_prompt} Use exactly {match[1]} {match[2]}."
         return replace(task, system_prompt=asked)
@@ -124,7 +124,7 @@ COPIED, REPETITIVE, UNFAITHFUL = 0.5, 0.2, 0.5
 
 
 def measurer(splits: Sequence[Split], config: Config) -> Measure:
-    """Measures a summary: its length, its overlap with the reference, copying and repetition, and facts where the data
+    """Measure a summary: its length, its overlap with the reference, copying and repetition, and facts where the data
     have them."""
     facts = [
         example.metadata["facts"] for split in splits for example in split.examples if example.metadata.get("facts")
@@ -154,9 +154,9 @@ def measurer(splits: Sequence[Split], config: Config) -> Measure:
 
 
 def summarise(rows: Sequence[MetricRow]) -> Summary:
-    """Lengths, and means over the examples that have a value. `facts/wrong_share` is the split's wrongly stated facts
-    over all stated ones, `facts/covered_share` the rightly stated ones over all that the posts have. Posts without
-    facts count in neither; `facts/posts_without` is their number."""
+    """Return lengths, and means over the examples that have a value. `facts/wrong_share` is the split's wrongly stated
+    facts over all stated ones, `facts/covered_share` the rightly stated ones over all that the posts have. Posts
+    without facts count in neither; `facts/posts_without` is their number."""
     summary: Summary = {
         **length_table([row["tokens"] for row in rows]),
         **{f"length/{key}": mean(rows, key) for key in LENGTHS},
@@ -172,7 +172,7 @@ def summarise(rows: Sequence[MetricRow]) -> Summary:
 
 
 def _beyond(column: str, limit: float) -> Callable[[MetricRow], bool | None]:
-    """Whether a metric is over a limit."""
+    """Return the test whether a metric is over a limit."""
     return lambda row: None if row.get(column) is None else row[column] > limit
 
 
@@ -194,7 +194,7 @@ ERRORS = (
 
 
 def step_metrics(groups: Sequence[RolloutGroup], config: Config) -> dict[str, float]:
-    """The share of a step's completions that are of the wanted length."""
+    """Return the share of a step's completions that are of the wanted length."""
     task = cast(TldrConfig, config.task)
     misses = [abs(rollout.length - task.target_tokens) for group in groups for rollout in group.rollouts]
     return {"length/within_tol": fmean(miss <= task.tolerance_tokens for miss in misses)}

@@ -47,13 +47,13 @@ class Passage:
     names: Sequence[str]
 
     def inner(self) -> Iterator[tuple[int, re.Match[str]]]:
-        """Its words with their places, without those that open a sentence: their capital would reveal the change."""
+        """Yield its words with their places, except those that open a sentence: their capital would reveal a change."""
         for place, word in enumerate(self.words):
             if not SENTENCE_START.search(self.text, max(0, word.start() - 8), word.start()):
                 yield place, word
 
     def gap(self, place: int) -> str:
-        """The text between a word and the next."""
+        """Return the text between a word and the next."""
         return self.text[self.words[place].end() : self.words[place + 1].start()]
 
 
@@ -65,7 +65,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _both_ways(pairs: str) -> dict[str, str]:
-    """`a/b c/d` as a mapping of a to b, b to a, and so on."""
+    """Return `a/b c/d` as a mapping of a to b, b to a, and so on."""
     found = dict(pair.split("/") for pair in pairs.split())
     return found | {b: a for a, b in found.items()}
 
@@ -134,7 +134,7 @@ def _number(passage: Passage, rng: random.Random) -> Iterator[Edit]:
 
 
 def _another_number(digits: str, rng: random.Random) -> str:
-    """Another number with as many digits and as many zeros at its end, so that its shape reveals nothing."""
+    """Return another number with as many digits and as many zeros at its end, so that its shape reveals nothing."""
     head = digits.rstrip("0") or digits[0]
     new = head
     while new == head:
@@ -175,7 +175,7 @@ def _agreement(passage: Passage, rng: random.Random) -> Iterator[Edit]:
 
 
 def _bare(verb: str) -> str | None:
-    """`refuse` for `refuses`; None for what is no such form."""
+    """Return `refuse` for `refuses`; None for any other form."""
     if verb.lower() in AGREEMENT or not re.fullmatch(r"[a-z]{2,}[^s\W\d_]s", verb):
         return None
     if verb.endswith("ies") and len(verb) > 4:
@@ -197,7 +197,7 @@ def _preposition(passage: Passage, rng: random.Random) -> Iterator[Edit]:
 
 
 def _instead(word: re.Match[str], new: str) -> Edit:
-    """Replaces a word with `new`, capitalised if the word was, unless it was `I`."""
+    """Replace a word with `new`, capitalised if the word was, unless it was `I`."""
     capital = word[0][0].isupper() and word[0] != "I"
     return Edit(word.start(), word.end(), "I" if new == "i" else new.capitalize() if capital else new)
 
@@ -222,7 +222,7 @@ FAULTS: dict[str, Fault] = {
 def corrupt(
     text: str, rng: random.Random, *, kinds: Sequence[str] = tuple(FAULTS), names: Sequence[str] = ()
 ) -> Corruption | None:
-    """The text with one fault, of a kind drawn from those of `kinds` that are possible; never unchanged.
+    """Return the text with one fault, of a kind drawn from those of `kinds` that are possible; never unchanged.
 
     None for a text of fewer than `MIN_WORDS` words, or one that no kind fits. `names` may replace names.
     """
@@ -240,12 +240,12 @@ def corrupt(
 
 
 def looks_like_name(word: str) -> bool:
-    """Whether a word inside a sentence is written as names are."""
+    """Return whether a word inside a sentence is written as names are."""
     return len(word) > 1 and word[0].isupper() and word[1:].islower()
 
 
 def names_in(texts: Iterable[str]) -> tuple[str, ...]:
-    """The words that look like names inside the sentences of `texts` and are nowhere in lower case, in order."""
+    """Return the words that look like names inside the sentences of `texts` and are nowhere in lower case, in order."""
     found, common = dict[str, None](), set[str]()
     for text in texts:
         passage = Passage(text, tuple(WORD.finditer(text)), ())

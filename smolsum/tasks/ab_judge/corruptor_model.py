@@ -22,12 +22,12 @@ RETRY = RetryPolicy(bad_answers=3)
 
 
 def by_model(model: str, texts: Sequence[Example]) -> Corruptor:
-    """Asks for every text that is long enough and has no stored answer. A text that the model refuses or leaves
+    """Ask for every text that is long enough and has no stored answer. A text that the model refuses or leaves
     unchanged makes no pair, and that is stored as the final answer, so that a resumed run has the same pairs; only a
     model that has never returned a usable text is asked again.
 
-    UnreachableError where the endpoint does not answer for a text, UsageError where it refuses the key or does not know
-    the model. Answers received so far are kept.
+    Answers are kept as they arrive. Raises UnreachableError where the endpoint does not answer for a text, and
+    UsageError where it refuses the key or does not know the model.
     """
     endpoint = find_endpoint(model, os.environ, role="corruptor", option="--set task.corruptor=NAME:")
     client = BatchClient(endpoint, retry=RETRY, concurrency=8, wait_s=0.0, store_refusals=True)
@@ -53,18 +53,18 @@ def _call(source: str) -> Call:
 
 
 def _is_subtle(source: str, text: str) -> bool:
-    """Whether there is a change, and neither much more nor much less text than before."""
+    """Return whether there is a change, and neither much more nor much less text than before."""
     words, before = text.split(), source.split()
     return words != before and 0.5 <= len(words) / len(before) <= 1.5
 
 
 def _difference(source: str, worse: str) -> Corruption:
-    """With all between the first and the last character that differ as what was changed."""
+    """Return the corruption whose change is all between the first and the last character that differ."""
     start = _alike(source, worse)
     end = _alike(source[start:][::-1], worse[start:][::-1])
     return Corruption(worse, BY_MODEL, source[start : len(source) - end], worse[start : len(worse) - end])
 
 
 def _alike(a: str, b: str) -> int:
-    """How many characters are the same from the beginning on."""
+    """Return how many characters are the same from the beginning on."""
     return next((k for k, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), min(len(a), len(b)))

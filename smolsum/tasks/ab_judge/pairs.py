@@ -67,12 +67,13 @@ class AbJudgeConfig(TaskConfig):
 
 
 def settings(config: Config) -> AbJudgeConfig:
-    """The task's own part of a configuration."""
+    """Return the task's own part of a configuration."""
     return cast(AbJudgeConfig, config.task)
 
 
 def rules(config: Config, texts: Split) -> Corruptor:
-    """One fault of the kinds in `task.faults`; names come from the texts themselves. UsageError for an unknown kind."""
+    """Return the corruptor that makes one fault of the kinds in `task.faults`; names come from the texts themselves.
+    Raises UsageError for an unknown kind."""
     kinds, names = _kinds(settings(config).faults), names_in(text.source for text in texts.examples)
 
     def corruptor(text: Example, rng: random.Random) -> Corruption | None:

@@ -37,7 +37,7 @@ class ParsedJudgement:
 
 
 def read(text: str) -> ParsedJudgement:
-    """The reading of a completion.
+    """Return the reading of a completion.
 
     The letter counts if `<judgement>` opens and closes exactly once, around A or B and white space; two judgements do
     not count. Well formed is `<notes>`, notes that are not blank, `</notes>`, `<judgement>`, the letter,
@@ -56,14 +56,15 @@ def read(text: str) -> ParsedJudgement:
 
 
 def scaled_by_accuracy(right: Sequence[Sequence[bool]], power: float) -> Values:
-    """PxG rewards: the share of right judgements to `power` for a right one, 0 for a wrong one."""
+    """Return PxG rewards: the share of right judgements to `power` for a right one, 0 for a wrong one."""
     flat = [one for row in right for one in row]
     worth = (sum(flat) / len(flat)) ** power if flat else 0.0
     return [[worth if one else 0.0 for one in row] for row in right]
 
 
 def notes_bonus(tokens: int | None, *, target: int, width: float) -> float:
-    """exp(-((tokens - target) / width)² / 2): 1 at the target, 0.61 at a distance of `width`; 0 without notes."""
+    """Return exp(-((tokens - target) / width)² / 2): 1 at the target, 0.61 at a distance of `width`; 0 without
+    notes."""
     return 0.0 if tokens is None else math.exp(-(((tokens - target) / width) ** 2) / 2)
 
 
@@ -73,19 +74,19 @@ Decode = Callable[[Sequence[int]], str]
 
 @cache
 def decoder(model: str) -> Decode:
-    """The function that turns token ids of a model into text."""
+    """Return the function that turns token ids of a model into text."""
     from smolsum.policy.load import load_decoder  # takes a second
 
     return load_decoder(model)
 
 
 def is_right(reading: ParsedJudgement, prompt: Prompt) -> bool:
-    """Whether the letter is that of the original."""
+    """Return whether the letter is that of the original."""
     return reading.letter == prompt.references[0]
 
 
 def notes_tokens(rollout: Rollout, reading: ParsedJudgement, decode: Decode) -> int | None:
-    """How many of the sampled tokens have text of the notes in them; None where there are no notes."""
+    """Return how many of the sampled tokens have text of the notes in them; None where there are no notes."""
     if reading.notes is None:
         return None
     start, end = reading.notes
@@ -93,7 +94,7 @@ def notes_tokens(rollout: Rollout, reading: ParsedJudgement, decode: Decode) -> 
 
 
 def _tokens_for(place: int, rollout: Rollout, decode: Decode) -> int:
-    """The fewest of its first tokens whose text reaches `place`, found by halving."""
+    """Return how many of the first tokens it takes until their text reaches `place`, found by halving."""
     low, high = 0, len(rollout.token_ids)
     while low < high:
         middle = (low + high) // 2
@@ -103,23 +104,24 @@ def _tokens_for(place: int, rollout: Rollout, decode: Decode) -> int:
 
 
 def score_right(groups: Sequence[RolloutGroup], config: Config) -> Values:
-    """1 for the letter of the original, else 0: the judgement alone, not scaled."""
+    """Return 1 for the letter of the original, else 0: the judgement alone, not scaled."""
     return [[float(is_right(read(r.text), group.prompt)) for r in group.rollouts] for group in groups]
 
 
 def score_judgement(groups: Sequence[RolloutGroup], config: Config, found: Mapping[str, Values]) -> Values:
-    """The accuracy of all that is scored together to `task.accuracy_power` where it is right, else 0."""
+    """Return the accuracy of all that is scored together to `task.accuracy_power` where it is right, else 0."""
     right = [[value == 1 for value in row] for row in found[RIGHT]]
     return scaled_by_accuracy(right, settings(config).accuracy_power)
 
 
 def score_format(groups: Sequence[RolloutGroup], config: Config, found: Mapping[str, Values]) -> Values:
-    """1 for a right judgement in exactly the wanted form, else 0."""
+    """Return 1 for a right judgement in exactly the wanted form, else 0."""
     return _where_right(groups, found, lambda rollout: float(read(rollout.text).well_formed))
 
 
 def score_notes(groups: Sequence[RolloutGroup], config: Config, found: Mapping[str, Values]) -> Values:
-    """1 for a right judgement after notes of `task.notes_tokens` sampled tokens, less for other lengths, else 0."""
+    """Return 1 for a right judgement after notes of `task.notes_tokens` sampled tokens, less for other lengths, else
+    0."""
     task, decode = settings(config), decoder(config.model.path)
 
     def worth(rollout: Rollout) -> float:

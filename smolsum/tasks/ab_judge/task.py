@@ -38,8 +38,8 @@ KINDS = (*FAULTS, BY_MODEL)
 
 
 def load(config: Config, split: str) -> Split:
-    """A pair of each text of the split's `data.prompt_column` that can be corrupted, and how many cannot. UsageError
-    where none can."""
+    """Return a pair for each text of the split's `data.prompt_column` that can be corrupted, and a note on those that
+    cannot. Raises UsageError where none can."""
     texts = load_split(config.data, split, references=False)
     task = settings(config)
     if task.corruptor == "rules":
@@ -70,13 +70,13 @@ def _no_pairs(what: str, task: AbJudgeConfig) -> UsageError:
 
 
 def messages(example: Example, config: Config) -> Messages:
-    """The instruction with the number of tokens in it, and both samples."""
+    """Return the instruction with the number of tokens in it, and both samples."""
     task = settings(config)
     return chat(task.system_prompt.replace(NOTES_TOKENS, str(task.notes_tokens)), example.source)
 
 
 def check(config: Config) -> Sequence[str]:
-    """A warning where advantages are standardised, which takes the power of the accuracy out again."""
+    """Return a warning where advantages are standardised, which takes the power of the accuracy out again."""
     task, scale = settings(config), config.grpo.advantage_scale
     scaled = [name for name, stage in config.stages.items() if stage.rewards.get("judgement")]
     if not scaled or task.accuracy_power == 0 or scale == "none":
@@ -89,15 +89,15 @@ def check(config: Config) -> Sequence[str]:
 
 
 def variant(task: TaskConfig, text: str) -> TaskConfig:
-    """The settings for a baseline's `--prompt`: `<N>-tokens` asks for notes of that length, several words are the
-    instruction itself. UsageError for another single word."""
+    """Return the settings for a baseline's `--prompt`: `<N>-tokens` asks for notes of that length, several words are
+    the instruction itself. Raises UsageError for another single word."""
     if match := re.fullmatch(r"(\d+)-tokens", text):
         return replace(task, notes_tokens=int(match[1]))  # type: ignore[call-arg]
     return with_instruction(task, text, "128-tokens (or another number)")
 
 
 def step_metrics(groups: Sequence[RolloutGroup], config: Config) -> dict[str, float]:
-    """The share of a step's judgements that are right, and of those that say A."""
+    """Return the share of a step's judgements that are right, and of those that say A."""
     readings = [(read(rollout.text), group.prompt) for group in groups for rollout in group.rollouts]
     says_a = [reading.letter == "A" for reading, _ in readings if reading.letter]
     accuracy = {"accuracy": fmean(is_right(reading, prompt) for reading, prompt in readings)}
@@ -105,7 +105,7 @@ def step_metrics(groups: Sequence[RolloutGroup], config: Config) -> dict[str, fl
 
 
 def measurer(splits: Sequence[Split], config: Config) -> Measure:
-    """Measures a judgement. `right` (and `passed`), `judged`, `well_formed` and `truncated` are 0 or 1; so is `said_a`,
+    """Measure a judgement. `right` (and `passed`), `judged`, `well_formed` and `truncated` are 0 or 1; so is `said_a`,
     None without a judgement; `a_is_original` gives the right letter; `notes_tokens` is None without notes."""
     decode = decoder(config.model.path)
 
@@ -128,9 +128,9 @@ def measurer(splits: Sequence[Split], config: Config) -> Measure:
 
 
 def summarise(rows: Sequence[MetricRow]) -> Summary:
-    """Accuracy, which counts a missing judgement as wrong, with its 95 % interval (Wilson's); `p_chance`, the two-sided
-    exact probability that coin tosses give an accuracy as far from 1/2; the share of judgements that say A with its p
-    against 1/2; the accuracy where A, and where B, is the original; accuracy by kind of fault."""
+    """Return accuracy, which counts a missing judgement as wrong, with its 95 % interval (Wilson's); `p_chance`, the
+    two-sided exact probability that coin tosses give an accuracy as far from 1/2; the share of judgements that say A
+    with its p against 1/2; the accuracy where A, and where B, is the original; accuracy by kind of fault."""
     from scipy.stats import binomtest
 
     n, right = len(rows), sum(row["right"] == 1 for row in rows)

@@ -56,7 +56,7 @@ class QuestionSet:
     facts: tuple[Mapping[str, Any], ...] = field(default=())
 
     def as_metadata(self) -> dict[str, Any]:
-        """As plain values, for an example's metadata."""
+        """Return plain values, for an example's metadata."""
         return {"questions": [asdict(question) for question in self.questions], "facts": list(self.facts)}
 
 
@@ -74,7 +74,7 @@ class Reading:
 
 
 def asked_of(metadata: Mapping[str, Any]) -> QuestionSet:
-    """The reverse of `as_metadata`."""
+    """Return the questions of an example's metadata: the reverse of `as_metadata`."""
     questions = tuple(
         Question(q["text"], q["answer"], q["kind"], tuple(q["forms"]), tuple(q["who"])) for q in metadata["questions"]
     )
@@ -82,7 +82,7 @@ def asked_of(metadata: Mapping[str, Any]) -> QuestionSet:
 
 
 def from_facts(name: str, facts: Sequence[Mapping[str, Any]]) -> tuple[Question, ...]:
-    """Up to five questions about a post's facts, chosen by its id alone."""
+    """Return up to five questions about a post's facts, chosen by its id alone."""
     open_to_question = [fact for fact in facts if fact.get("slot") in ASKED]
 
     def lot(fact: Mapping[str, Any]) -> bytes:
@@ -100,10 +100,10 @@ FACTS = "facts"
 
 
 def load(config: Config, split: str) -> Split:
-    """The documents of a split, in file order; each example's metadata has its questions (`asked_of`).
+    """Return the documents of a split, in file order; each example's metadata has its questions (`asked_of`).
 
     Where train, validation and test are one split of the data, its documents are divided by `task.split_seed`.
-    UsageError for data or a document without questions, and for other wrong input.
+    Raises UsageError for data or a document without questions, and for other wrong input.
     """
     data, task = config.data, settings(config)
     examples = _documents(data, task, split)
@@ -113,8 +113,8 @@ def load(config: Config, split: str) -> Split:
 
 
 def divide(examples: Sequence[Example], task: DocQaConfig) -> dict[str, tuple[Example, ...]]:
-    """Divides one split's documents into three, by the seed alone: shuffled, then validation, test, and the rest to
-    train on. UsageError if none would be left."""
+    """Divide one split's documents into three, by the seed alone: shuffled, then validation, test, and the rest to
+    train on. Raises UsageError if none would be left."""
     held = task.validation_documents + task.test_documents
     if len(examples) <= held:
         raise UsageError(
@@ -132,7 +132,7 @@ def divide(examples: Sequence[Example], task: DocQaConfig) -> dict[str, tuple[Ex
 
 @lru_cache(maxsize=2)
 def known_forms(data: DataConfig) -> FactVocabulary:
-    """The forms of the facts of all splits, for the rule-based reader."""
+    """Return the forms of the facts of all splits, for the rule-based reader."""
     posts = [example.metadata[FACTS] for name in SPLITS for example in load_split(data, name).examples]
     return vocabulary(posts)
 
@@ -162,7 +162,7 @@ def _with_questions(example: Example) -> Example:
 
 
 def _grouped(rows: Sequence[PlacedRow], task: DocQaConfig) -> tuple[Example, ...]:
-    """The documents in the order in which they first appear."""
+    """Return the documents in the order in which they first appear."""
     texts: dict[str, str] = {}
     asked: dict[str, list[Question]] = {}
     for where, row in rows:

@@ -18,14 +18,14 @@ from smolsum.types import Prompt
 
 
 def reading(text: str, prompt: Prompt) -> Reading:
-    """A text with the document of its prompt and what is asked about it."""
+    """Return a text with the document of its prompt and what is asked about it."""
     return Reading(text, prompt.source, asked_of(prompt.metadata))
 
 
 def answered(readings: Sequence[Reading], config: Config) -> list[Verdicts]:
-    """Which questions the reader of `config` answers rightly from each text; a model is asked about all at once.
+    """Return which questions the reader of `config` answers rightly from each text; a model is asked about all at once.
 
-    UsageError for rules where the questions are not made from facts, and errors as of `BatchClient.ask`.
+    Raises UsageError for rules where the questions are not made from facts, and errors as of `BatchClient.ask`.
     """
     task = settings(config)
     if task.reader == RULES:
@@ -36,8 +36,8 @@ def answered(readings: Sequence[Reading], config: Config) -> list[Verdicts]:
 
 
 def ranked(groups: Sequence[Sequence[Reading]], config: Config) -> list[list[float] | None]:
-    """A score in [0, 1] for each summary of each document's group, made by comparing them; None for a group that the
-    reader gave no score.
+    """Return a score in [0, 1] for each summary of each document's group, made by comparing them; None for a group that
+    the reader gave no score.
 
     The rules score a summary by its place among the shares of questions answered; ties get the middle of their places.
     A model sees each different text of a group once. 0.5 where all texts are the same.
@@ -50,8 +50,10 @@ def ranked(groups: Sequence[Sequence[Reading]], config: Config) -> list[list[flo
 
 
 def check_reader(example: Mapping[str, Any], task: DocQaConfig) -> None:
-    """UsageError for a model without a key or URL, and for rules where the data, of which `example` is one's metadata,
-    have no facts. Sends no request."""
+    """Check that the reader can be asked, without a request; `example` is the metadata of one of the data.
+
+    Raises UsageError for a model without a key or URL, and for rules where the data have no facts.
+    """
     if task.reader != RULES:
         from smolsum.tasks.doc_qa.reader_model import clients_of
 
@@ -61,8 +63,8 @@ def check_reader(example: Mapping[str, Any], task: DocQaConfig) -> None:
 
 
 def measures(config: Config) -> dict[str, Any]:
-    """The settings that measures depend on, and which models at which endpoints reader and grader are. UsageError as of
-    `check_reader`."""
+    """Return the settings that measures depend on, and which models at which endpoints reader and grader are. Raises
+    UsageError as of `check_reader`."""
     task = settings(config)
     if task.reader == RULES:
         return task.measures
@@ -72,14 +74,14 @@ def measures(config: Config) -> dict[str, Any]:
 
 
 def share(verdicts: Verdicts) -> float | None:
-    """Questions answered rightly over all, in [0, 1]; None where one could not be asked: a failure is no wrong
-    answer."""
+    """Return the share of questions answered rightly, in [0, 1]; None where one could not be asked, as a failure is not
+    a wrong answer."""
     right = [verdict for verdict in verdicts if verdict is not None]
     return sum(right) / len(verdicts) if verdicts and len(right) == len(verdicts) else None
 
 
 def mid_rank(own: float, every: Sequence[float]) -> float:
-    """How many of the others are below, plus half of those that are equal, over all others: in [0, 1]."""
+    """Return how many of the others are below, plus half of those that are equal, over all others: in [0, 1]."""
     if len(every) == 1:
         return 0.5
     below, equal = sum(other < own for other in every), sum(other == own for other in every) - 1
@@ -87,14 +89,14 @@ def mid_rank(own: float, every: Sequence[float]) -> float:
 
 
 def answer(question: Question, stated: Sequence[Statement]) -> tuple[str, ...]:
-    """What a text answers to a question, in order and each form once; `stated` are its statements."""
+    """Return what a text answers to a question, in order and each form once; `stated` are its statements."""
     who = {spelling(person) for person in question.who}
     said = [s.form for s in stated if question.kind in s.kinds and (not who or s.person in who)]
     return tuple(dict.fromkeys(said))
 
 
 def is_right(question: Question, said: Sequence[str], facts: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether an answer has the expected form, and none of that kind that the document does not state."""
+    """Return whether an answer has the expected form, and none of that kind that the document does not state."""
     own = {spelling(form) for fact in facts if fact["kind"] == question.kind for form in fact["forms"]}
     expected = {spelling(form) for form in question.forms}
     return not expected.isdisjoint(said) and own.issuperset(said)
@@ -103,7 +105,7 @@ def is_right(question: Question, said: Sequence[str], facts: Sequence[Mapping[st
 def read(
     text: str, questions: Sequence[Question], facts: Sequence[Mapping[str, Any]], vocabulary: FactVocabulary
 ) -> tuple[bool, ...]:
-    """Whether each question is answered rightly by a text alone."""
+    """Return whether each question is answered rightly by a text alone."""
     stated = statements(text, vocabulary)
     return tuple(is_right(question, answer(question, stated), facts) for question in questions)
 

@@ -52,19 +52,19 @@ a better one has a higher score, and equal ones the same. Reply with JSON:
 
 
 def read_call(text: str, question: str) -> Call:
-    """Asks what a text says to a question; the answer is a text, or "" where the text is silent."""
+    """Ask what a text says to a question; the answer is a text, or "" where the text is silent."""
     schema = _object(answer={"type": ["string", "null"]})
     return Call(READ.format(text=text, question=question), schema, _answer)
 
 
 def grade_call(document: str, question: str, expected: str, given: str) -> Call:
-    """Asks whether an answer is right; the answer is a bool."""
+    """Ask whether an answer is right; the answer is a bool."""
     prompt = GRADE.format(document=document, question=question, expected=expected, given=given)
     return Call(prompt, _object(right={"type": "boolean"}), _right)
 
 
 def rank_call(document: str, summaries: Sequence[str], limit: int) -> Call:
-    """Asks for a score of each summary, in [0, 1]; the answer is the list of them in order."""
+    """Ask for a score of each summary, in [0, 1]; the answer is the list of them in order."""
     count = len(summaries)
     shown = "\n\n".join(f"<summary number={n}>\n{text}\n</summary>" for n, text in enumerate(summaries, start=1))
     each = _object(summary={"type": "integer"}, score={"type": "number"}) | {"additionalProperties": False}
@@ -108,7 +108,7 @@ def _scores(found: Mapping[str, Any], count: int) -> list[float]:
 
 
 def ask_model(readings: Sequence[Reading], task: DocQaConfig) -> list[Verdicts]:
-    """Asks for all answers first, then for grades of those that say anything."""
+    """Ask for all answers first, then for grades of those that say anything."""
     asked = [(item, question) for item in readings for question in item.asked.questions]
     spoken = [(item, question) for item, question in asked if item.text.strip()]
     calls = [read_call(item.text, question.text) for item, question in spoken]
@@ -131,7 +131,7 @@ def ask_model(readings: Sequence[Reading], task: DocQaConfig) -> list[Verdicts]:
 
 
 def rank(groups: Sequence[Sequence[Reading]], task: DocQaConfig) -> list[list[float] | None]:
-    """Scores in [0, 1]: a group's different texts are shown once each, in an order drawn from the texts."""
+    """Return scores in [0, 1]: a group's different texts are shown once each, in an order drawn from the texts."""
     pairs = [(group, _shuffled([item.text for item in group])) for group in groups]
     calls = [rank_call(group[0].document, order, task.max_words) for group, order in pairs if len(order) > 1]
     scores = iter(clients_of(task)[0].ask(calls))
@@ -144,21 +144,21 @@ def rank(groups: Sequence[Sequence[Reading]], task: DocQaConfig) -> list[list[fl
 
 
 def _shuffled(texts: Sequence[str]) -> list[str]:
-    """Each different text once, in an order that depends on the texts alone."""
+    """Return each different text once, in an order that depends on the texts alone."""
     distinct = sorted(set(texts))
     order = np.random.default_rng([len(text) for text in distinct]).permutation(len(distinct))
     return [distinct[int(place)] for place in order]
 
 
 def endpoint_names(task: DocQaConfig) -> dict[str, str]:
-    """The models of reader and grader, and their endpoints: the same name elsewhere may be another model."""
+    """Return the models of reader and grader, and their endpoints: the same name elsewhere may be another model."""
     return {role: client.endpoint.name for role, client in zip(("reader", "grader"), clients_of(task), strict=True)}
 
 
 @lru_cache(maxsize=4)
 def clients_of(task: DocQaConfig) -> tuple[BatchClient, BatchClient]:
-    """Reader and grader of a run, which share one request budget in this process. UsageError without a key or URL for
-    them."""
+    """Return reader and grader of a run, which share one request budget in this process. Raises UsageError without a
+    key or URL for them."""
     budget = RequestBudget(task.max_calls, "task.max_calls")
     reader = _client(task.reader, "reader", task, budget)
     return reader, _client(task.grader or task.reader, "grader", task, budget)

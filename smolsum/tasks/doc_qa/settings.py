@@ -59,5 +59,5 @@ class DocQaConfig(TaskConfig):
 
 
 def settings(config: Config) -> DocQaConfig:
-    """The task's own part of a configuration."""
+    """Return the task's own part of a configuration."""
     return cast(DocQaConfig, config.task)

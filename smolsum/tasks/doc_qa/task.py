@@ -37,22 +37,22 @@ from smolsum.types import Prompt, Rollout, RolloutGroup
 
 
 def score_answered(groups: Sequence[RolloutGroup], config: Config) -> Values:
-    """PxG shares of the document's questions that the reader answers rightly from the summary alone, in [0, 1]; None
-    where the reader failed."""
+    """Return PxG shares of the document's questions that the reader answers rightly from the summary alone, in [0, 1];
+    None where the reader failed."""
     readings = [reading(r.text, g.prompt) for g in groups for r in g.rollouts]
     shares = iter([share(verdicts) for verdicts in answered(readings, config)])
     return [[next(shares) for _ in group.rollouts] for group in groups]
 
 
 def score_word_limit(groups: Sequence[RolloutGroup], config: Config) -> Values:
-    """PxG rewards in [-1, 0], as of `word_limit_reward`."""
+    """Return PxG rewards in [-1, 0], as of `word_limit_reward`."""
     limit = settings(config).max_words
     return [[word_limit_reward(count_words(r.text), limit) for r in group.rollouts] for group in groups]
 
 
 def score_ranking(groups: Sequence[RolloutGroup], config: Config) -> Values:
-    """PxG scores in [0, 1] from comparing the summaries of a group with each other, as ART's RULER does; None for a
-    whole group that the reader did not rank. They compare within a group only, as an advantage does."""
+    """Return PxG scores in [0, 1] from comparing the summaries of a group with each other, as ART's RULER does; None
+    for a whole group that the reader did not rank. They compare within a group only, as an advantage does."""
     found = ranked([[reading(r.text, g.prompt) for r in g.rollouts] for g in groups], config)
     return [list(f) if f is not None else [None] * len(g.rollouts) for f, g in zip(found, groups, strict=True)]
 
@@ -64,14 +64,14 @@ MEANS = (
 
 
 def messages(example: Example, config: Config) -> Messages:
-    """The system prompt with the limit, and the document as the user's turn."""
+    """Return the system prompt with the limit, and the document as the user's turn."""
     task = settings(config)
     return chat(task.system_prompt.replace("{max_words}", str(task.max_words)), example.source)
 
 
 def measurer(splits: Sequence[Split], config: Config) -> Measure:
-    """Measures a summary: the shares of questions answered from it, from its first `max_words` words, and from the
-    whole document; its words; what it copies and repeats. UsageError for a reader that cannot read these data."""
+    """Measure a summary: the shares of questions answered from it, from its first `max_words` words, and from the whole
+    document; its words; what it copies and repeats. Raises UsageError for a reader that cannot read these data."""
     limit = settings(config).max_words
     check_reader(splits[0].examples[0].metadata, settings(config))
 
@@ -97,26 +97,26 @@ def measurer(splits: Sequence[Split], config: Config) -> Measure:
 
 
 def ask_ahead(completions: Sequence[tuple[Prompt, Rollout]], config: Config) -> None:
-    """Asks a model about all completions at once; the answers are kept for the measures. Rules need no request."""
+    """Ask a model about all completions at once; the answers are kept for the measures. Rules need no request."""
     limit = settings(config).max_words
     if settings(config).reader != RULES:
         answered([reading(t, p) for p, r in completions for t in texts(p, r, limit)], config)
 
 
 def texts(prompt: Prompt, rollout: Rollout, limit: int) -> tuple[str, str, str]:
-    """The texts that are read: the completion, what the limit leaves of it, and the document."""
+    """Return the texts that are read: the completion, what the limit leaves of it, and the document."""
     return rollout.text, first_words(rollout.text, limit), prompt.source
 
 
 def summarise(rows: Sequence[MetricRow]) -> Summary:
-    """Means over the examples that have a value, and the number of examples without a score."""
+    """Return means over the examples that have a value, and the number of examples without a score."""
     summary: Summary = {key: mean(rows, key) for key in MEANS}
     summary["completions/mean_length"] = mean(rows, "tokens")
     return summary | {"unread": float(sum(row["answered_within"] is None for row in rows))}
 
 
 def step_metrics(groups: Sequence[RolloutGroup], config: Config) -> dict[str, float]:
-    """Words of a step's completions, and the share that is over the limit."""
+    """Return the mean number of words of a step's completions, and the share of those over the limit."""
     limit = settings(config).max_words
     counts = [count_words(rollout.text) for group in groups for rollout in group.rollouts]
     return {"words/mean": fmean(counts), "words/over_limit": fmean(count > limit for count in counts)}

@@ -53,7 +53,7 @@ class _Refused(ValueError):
 
 @lru_cache(maxsize=4096)
 def take_apart(text: str) -> ParsedAnswer:
-    """Returns the parts of a completion, for any text."""
+    """Return the parts of a completion, for any text."""
     thought, said = _split_thoughts(text)
     block, fence, outside = None, "none", said
     if found := _first_block(said):
@@ -69,8 +69,8 @@ def take_apart(text: str) -> ParsedAnswer:
 
 
 def _split_thoughts(text: str) -> tuple[str | None, str]:
-    """The first thoughts, stripped, or None; and the text without any, stripped. Each search continues
-    where the last one ended, here and below: a pattern would start again at every tag or fence that is never closed."""
+    """Return the first thoughts, stripped, or None; and the text without any, stripped. Each search continues where the
+    last one ended, here and below: a pattern would start again at every tag or fence that is never closed."""
     thought, kept, place = None, [], 0
     while (start := text.find(OPEN, place)) >= 0 and (end := text.find(CLOSE, start + len(OPEN))) >= 0:
         thought = text[start + len(OPEN) : end].strip() if thought is None else thought
@@ -80,8 +80,8 @@ def _split_thoughts(text: str) -> tuple[str | None, str]:
 
 
 def _first_block(said: str) -> tuple[int, int, int, str] | None:
-    """Where the first closed block marked as JSON, or else the first closed one, has its fence, its content's ends, and
-    which of the two it is; None without a closed block."""
+    """Return where the first closed block marked as JSON, or else the first closed one, has its fence, its content's
+    ends, and which of the two it is; None without a closed block."""
     for label, fence in ((JSON_LABEL, "json"), (LABEL, "other")):
         if (found := label.search(said)) and (end := said.find(FENCE, found.end())) >= 0:
             return found.start(), found.end(), end, fence
@@ -89,7 +89,7 @@ def _first_block(said: str) -> tuple[int, int, int, str] | None:
 
 
 def blocks(text: str) -> int:
-    """Returns how many closed blocks a text has."""
+    """Return how many closed blocks a text has."""
     count, place = 0, 0
     while (found := LABEL.search(text, place)) and (end := text.find(FENCE, found.end())) >= 0:
         count, place = count + 1, end + len(FENCE)
@@ -97,8 +97,8 @@ def blocks(text: str) -> int:
 
 
 def _parse(block: str) -> tuple[Any, str, float | None]:
-    """The value, or what is wrong and where. Refuses NaN, Infinity and a key given twice, which Python's own parser
-    accepts."""
+    """Return the value, or what is wrong and where. Refuses NaN, Infinity and a key given twice, which Python's own
+    parser accepts."""
     try:
         value = json.loads(block, parse_constant=_no_constant, object_pairs_hook=_unique)
         return (None, "too deep", None) if _levels(value) > DEEPEST else (value, "", None)
@@ -111,7 +111,7 @@ def _parse(block: str) -> tuple[Any, str, float | None]:
 
 
 def _levels(value: Any) -> int:
-    """The levels of lists, objects and what is in them."""
+    """Return how many levels a value has; a number, a text and an empty list have one."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return 1 + max(map(_levels, inner), default=0)
 
@@ -128,7 +128,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def depth(value: Any) -> int:
-    """Returns the nesting depth of objects that are not empty; lists do not count."""
+    """Return the nesting depth of objects that are not empty; lists do not count."""
     if isinstance(value, dict):
         return 1 + max(map(depth, value.values())) if value else 0
     return max(map(depth, value), default=0) if isinstance(value, list) else 0

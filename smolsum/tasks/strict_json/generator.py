@@ -54,7 +54,7 @@ class Template:
 
 
 def _typed(rng: Random, count: int, taken: Sequence[str] = ()) -> dict[str, Schema]:
-    """Properties of `count` keys with types, the first a text."""
+    """Return properties of `count` keys with types, the first a text."""
     kinds = ["string", *rng.choices(list(TYPES), weights=(4, 4, 2, 2), k=count - 1)]
     found: dict[str, Schema] = {}
     for kind in kinds:
@@ -64,7 +64,7 @@ def _typed(rng: Random, count: int, taken: Sequence[str] = ()) -> dict[str, Sche
 
 
 def _choice(rng: Random) -> dict[str, Schema]:
-    """A key that may have one of a few values."""
+    """Return a key that may have one of a few values."""
     key = rng.choice(list(CHOICES))
     return {key: {"type": "string", "enum": rng.sample(CHOICES[key], rng.randint(2, 3))}}
 
@@ -78,7 +78,7 @@ def _exactly(count: int, items: Schema) -> Schema:
 
 
 def _keys(properties: dict[str, Schema]) -> str:
-    """The keys in words: "name" (string), "size" (small or large)."""
+    """Return the keys in words: "name" (string), "size" (small or large)."""
     return ", ".join(
         f'"{key}" ({" or ".join(p["enum"]) if "enum" in p else p["type"]})' for key, p in properties.items()
     )
@@ -273,7 +273,7 @@ PATIENCE = 60
 
 
 def _mix(task: StrictJsonConfig) -> dict[str, float]:
-    """The share of each level. UsageError unless they make 1."""
+    """Return the share of each level. Raises UsageError unless they make 1."""
     mix = {level: getattr(task, level) for level in LEVELS}
     if abs(sum(mix.values()) - 1) > 1e-6:
         shares = ", ".join(f"task.{level} = {share:g}" for level, share in mix.items())
@@ -285,8 +285,8 @@ def _mix(task: StrictJsonConfig) -> dict[str, float]:
 
 
 def split_of(task: StrictJsonConfig, split: str) -> Split:
-    """The split of prompts that these settings make. UsageError for shares that do not make 1, and for a level with
-    too few different prompts."""
+    """Return the split of prompts that these settings make. Raises UsageError for shares that do not make 1, and for a
+    level with too few different prompts."""
     return _splits(task)[split]
 
 
@@ -308,7 +308,7 @@ def _splits(task: StrictJsonConfig) -> dict[str, Split]:
 
 
 def _draw(own: list[Template], rng: Random, known: set[str], level: str, made: int) -> tuple[str, dict[str, Any]]:
-    """A new prompt; the templates take turns."""
+    """Return a new prompt; the templates take turns."""
     for attempt in range(PATIENCE * len(own)):
         template = own[(made + attempt) % len(own)]
         asked = template.draw(rng)

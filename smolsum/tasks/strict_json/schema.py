@@ -31,7 +31,7 @@ from smolsum.tasks.strict_json.answer import depth as depth_of
 
 
 def validator_of(schema: Any) -> Any:
-    """A validator; what its references lead to has to be in the schema itself."""
+    """Return a validator; what its references lead to has to be in the schema itself."""
     from jsonschema import Draft202012Validator  # not before it is needed
     from referencing import Registry
 
@@ -39,7 +39,7 @@ def validator_of(schema: Any) -> Any:
 
 
 def resolver_of(schema: Any) -> Any:
-    """What finds the parts of a schema that its references name."""
+    """Return a resolver of the references in a schema."""
     from referencing import Registry
     from referencing.jsonschema import DRAFT202012
 
@@ -47,7 +47,7 @@ def resolver_of(schema: Any) -> Any:
 
 
 def unreadable(schema: Any) -> str:
-    """Why something is no JSON Schema, and where; empty for one."""
+    """Return why something is no JSON Schema, and where; empty for one."""
     from jsonschema import Draft202012Validator  # not before it is needed
     from jsonschema.exceptions import SchemaError
     from referencing.exceptions import Unresolvable
@@ -77,7 +77,7 @@ def unreadable(schema: Any) -> str:
 
 
 def _comes_back(reference: str, resolver: Any) -> bool:
-    """Whether a reference leads to itself without going into the value, where a validator would never end."""
+    """Return whether a reference leads to itself without going into the value, where a validator would never end."""
     queue, seen = [resolver.lookup(reference).contents], set()
     while queue:
         schema = queue.pop()
@@ -95,7 +95,7 @@ def _comes_back(reference: str, resolver: Any) -> bool:
 
 
 def keywords(schema: Any) -> Iterator[tuple[str, Any]]:
-    """Every keyword of a schema with its value, wherever it stands; a schema that is `false` is one itself."""
+    """Yield every keyword of a schema with its value, wherever it stands; a schema that is `false` is one itself."""
     from referencing.jsonschema import DRAFT202012
 
     if isinstance(schema, Mapping):
@@ -114,13 +114,13 @@ TYPES: dict[str, type] = {"object": dict, "array": list, "string": str, "boolean
 
 
 def satisfies(value: Any, schema: Schema, depth: int | None = None) -> bool:
-    """Whether a value is what a schema (and a least depth) asks for."""
+    """Return whether a value is what a schema (and a least depth) asks for."""
     return not _broken(_validator(json.dumps(schema))[0], value) and (depth is None or depth_of(value) >= depth)
 
 
 def conformance(value: Any, schema: Schema, depth: int | None = None) -> float:
-    """The mean over the checks of a schema (and of a least depth), in [0, 1]; 1 where `satisfies` is true, and nowhere
-    else."""
+    """Return the mean over the checks of a schema (and of a least depth), in [0, 1]; 1 where `satisfies` is true, and
+    nowhere else."""
     validator, others = _validator(json.dumps(schema))
     broken = _broken(validator, value)
     if not broken and (depth is None or depth_of(value) >= depth):
@@ -134,7 +134,7 @@ def conformance(value: Any, schema: Schema, depth: int | None = None) -> float:
 
 
 def _broken(validator: Any, value: Any) -> set[str]:
-    """The keywords that a value violates."""
+    """Return the keywords that a value violates."""
     try:
         return {str(error.validator) for error in validator.iter_errors(value)}
     except OverflowError:  # a number beyond floats, which is to be a multiple of one
@@ -143,13 +143,13 @@ def _broken(validator: Any, value: Any) -> set[str]:
 
 @lru_cache(maxsize=4096)
 def _validator(text: str) -> tuple[Any, frozenset[str]]:
-    """The library's validator of a schema, and the keywords that only it knows."""
+    """Return the library's validator of a schema, and the keywords that only it knows."""
     schema = json.loads(text)
     return validator_of(schema), frozenset(name for name, _ in keywords(schema)) - CHECKED
 
 
 def checks(value: Any, schema: Schema, place: str = "") -> Iterator[tuple[str, float]]:
-    """Yields the name and the result of each check, a place below the top before the name: `users[].keys`."""
+    """Yield the name and the result of each check, a place below the top before the name: `users[].keys`."""
     kind = schema.get("type")
     if not place and kind:
         yield "type", float(_is(value, kind))
@@ -201,12 +201,12 @@ def _count(entries: int, asked: int) -> float:
 
 
 def _among(value: Any, allowed: Sequence[Any]) -> bool:
-    """Whether a value is one of those allowed; true is not 1."""
+    """Return whether a value is one of those allowed; true is not 1."""
     return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in allowed)
 
 
 def _is(value: Any, kind: str | Sequence[str] | None) -> bool:
-    """Whether a value is of a JSON type; true and false are no numbers, and 3.0 is an integer."""
+    """Return whether a value is of a JSON type; true and false are no numbers, and 3.0 is an integer."""
     if not isinstance(kind, str):
         return kind is None or any(_is(value, one) for one in kind)
     if kind in ("integer", "number"):
@@ -237,7 +237,7 @@ Parts = Sequence[SchemaPart]
 
 
 def contradiction(schema: Any) -> str:
-    """Why something is no JSON Schema, or why no value can satisfy it, and where; empty for a good schema.
+    """Return why something is no JSON Schema, or why no value can satisfy it, and where; empty for a good schema.
 
     A schema without `type` means what its keywords are about: with `minLength` a string. Found are impossible types,
     values, ranges, counts, required keys and items, through `$ref`, `allOf`, `anyOf` and `oneOf`, at places that must
@@ -254,7 +254,7 @@ class _ContradictionSearch:
     resolver: Any
 
     def problem(self, parts: Parts, path: str) -> str:
-        """Why no value can stand at a place; empty where one may."""
+        """Return why no value can stand at a place; empty where one may."""
         held, why = self._collect(parts, path)
         if why:
             return why
@@ -274,7 +274,7 @@ class _ContradictionSearch:
         return found[0] if found and all(found) else self._branches(held, path)
 
     def _collect(self, parts: Parts, path: str) -> tuple[list[SchemaPart], str]:
-        """All parts, with those behind references and `allOf`; or why nothing satisfies them."""
+        """Return all parts, with those behind references and `allOf`; or why nothing satisfies them."""
         held, queue = list[SchemaPart](), list(parts)
         while queue:
             schema, passed = queue.pop(0)
@@ -343,7 +343,7 @@ def _number(held: Parts, path: str) -> str:
 
 
 def _bound(held: Parts, closed: str, exclusive: str, sign: int) -> tuple[float, bool, str] | None:
-    """The narrowest bound on one side, whether it is itself excluded, and the keyword with its value."""
+    """Return the narrowest bound on one side, whether it is itself excluded, and the keyword with its value."""
     found = [
         (sign * p.schema[name], name == exclusive, f"{name} {p.schema[name]}")
         for p in held
@@ -372,8 +372,8 @@ def _type_names(part: SchemaPart) -> list[str]:
 
 
 def _types(held: Parts) -> tuple[set[str], list[str]]:
-    """The types that all parts allow, whole numbers counting as numbers, and the types as they are named; without any
-    `type` those that the keywords are about."""
+    """Return the types that all parts allow, whole numbers counting as numbers, and the types as they are named;
+    without any `type` those that the keywords are about."""
     named = [names for part in held if (names := _type_names(part))]
     if not named:
         return {kind for kind, words in SPEAKS_OF.items() if any(p.schema.keys() & set(words) for p in held)}, []

@@ -42,5 +42,5 @@ class StrictJsonConfig(TaskConfig):
 
 
 def settings(config: Config) -> StrictJsonConfig:
-    """The task's own part of a configuration."""
+    """Return the task's own part of a configuration."""
     return cast(StrictJsonConfig, config.task)

@@ -25,13 +25,13 @@ LOOP = re.compile(r"(?=\S)(.{2,30}?)\1{4,}", re.DOTALL)
 
 
 def format_reward(text: str) -> float:
-    """1 with a closed block marked as JSON, 0.5 with another closed block, else 0."""
+    """Return 1 with a closed block marked as JSON, 0.5 with another closed block, else 0."""
     return {"json": 1.0, "other": 0.5, "none": 0.0}[take_apart(text).fence]
 
 
 def validity_reward(text: str) -> float:
-    """1 for JSON that parses; else by where the first error is: beyond 85 % of the block 0.7, beyond 40 % 0.4, before
-    0.2, nowhere in particular 0.1; 0 without a block."""
+    """Return 1 for JSON that parses; else by where the first error is: beyond 85 % of the block 0.7, beyond 40 % 0.4,
+    before 0.2, nowhere in particular 0.1; 0 without a block."""
     answer = take_apart(text)
     if answer.block is None:
         return 0.0
@@ -43,7 +43,7 @@ def validity_reward(text: str) -> float:
 
 
 def schema_reward(text: str, prompt: Prompt) -> float:
-    """The mean of the checks that the prompt's schema makes (`conformance`), in [0, 1]; 0 for what does not
+    """Return the mean of the checks that the prompt's schema makes (`conformance`), in [0, 1]; 0 for what does not
     parse."""
     answer = take_apart(text)
     if not answer.parses:
@@ -52,8 +52,8 @@ def schema_reward(text: str, prompt: Prompt) -> float:
 
 
 def reasoning_reward(text: str) -> float:
-    """-0.5 without thoughts or with a placeholder for them (dots, or nothing but `PLACEHOLDER`), -0.2 for fewer than 10
-    characters, then (characters - 10) / 70 up to 1."""
+    """Return -0.5 without thoughts or with a placeholder for them (dots, or nothing but `PLACEHOLDER`), -0.2 for fewer
+    than 10 characters, then (characters - 10) / 70 up to 1."""
     thought = take_apart(text).thought
     if thought is None or (thought and PLACEHOLDER.issuperset(re.findall(r"\w+", thought.lower()))):
         return -0.5
@@ -61,9 +61,9 @@ def reasoning_reward(text: str) -> float:
 
 
 def truncation_reward(text: str) -> float:
-    """1 for a closed block or bare JSON that parses; -1 for signs of an end too soon: an open block, or from the first
-    bracket on an open bracket, a comma or colon at the end, an open quote; else 0: there is no JSON that could be cut,
-    or none that is cut. Prose may stand before it; brackets inside quotes are text."""
+    """Return 1 for a closed block or bare JSON that parses; -1 for signs of an end too soon: an open block, or from the
+    first bracket on an open bracket, a comma or colon at the end, an open quote; else 0: there is no JSON that could be
+    cut, or none that is cut. Prose may stand before it; brackets inside quotes are text."""
     answer = take_apart(text)
     if answer.fence != "none":
         return 1.0
@@ -79,9 +79,9 @@ def truncation_reward(text: str) -> float:
 
 
 def repetition_reward(text: str) -> float:
-    """-1 for two blocks or a unit repeated five times in a row; a text under 80 characters is else 1; a longer one by
-    the smaller of two shares, of distinct lines (from 6 lines of over 5 characters on) and of distinct trigrams of
-    words (from 20 words on): above 0.5 1, above 0.3 0, else -1."""
+    """Return -1 for two blocks or a unit repeated five times in a row; a text under 80 characters is else 1; a longer
+    one by the smaller of two shares, of distinct lines (from 6 lines of over 5 characters on) and of distinct trigrams
+    of words (from 20 words on): above 0.5 1, above 0.3 0, else -1."""
     text = text.strip()
     if blocks(text) > 1 or LOOP.search(text):
         return -1.0
@@ -96,8 +96,8 @@ def repetition_reward(text: str) -> float:
 
 
 def strictness_reward(text: str) -> float:
-    """By the characters outside block and thoughts: none 1, up to 10 0.5, under 20 % of the text 0, under 50 % -0.5,
-    else -1. Without a closed block 0: signal `format` covers that."""
+    """Return a value by the characters outside block and thoughts: none 1, up to 10 0.5, under 20 % of the text 0,
+    under 50 % -0.5, else -1. Without a closed block 0: signal `format` covers that."""
     answer = take_apart(text)
     if answer.fence == "none":
         return 0.0
@@ -109,7 +109,7 @@ def strictness_reward(text: str) -> float:
 
 
 def score_schema(groups: Sequence[RolloutGroup], config: Config) -> Values:
-    """PxG means of the checks of each prompt's schema."""
+    """Return PxG means of the checks of each prompt's schema."""
     return [[schema_reward(rollout.text, group.prompt) for rollout in group.rollouts] for group in groups]
 
 
@@ -135,8 +135,8 @@ MEANINGS = {
 
 
 def redistributed(weights: Mapping[str, float], settings: TaskConfig) -> Mapping[str, float]:
-    """The weights of a stage where completions do not think: that of `reasoning` goes to the others in proportion,
-    w + w / sum of the others x w_reasoning, and is 0 itself."""
+    """Return the weights of a stage where completions do not think: that of `reasoning` goes to the others in
+    proportion, w + w / sum of the others x w_reasoning, and is 0 itself."""
     if not isinstance(settings, StrictJsonConfig) or settings.think or not weights.get("reasoning"):
         return weights
     total = sum(weights.values()) - weights["reasoning"]
@@ -146,7 +146,7 @@ def redistributed(weights: Mapping[str, float], settings: TaskConfig) -> Mapping
 
 
 def check(config: Config) -> Sequence[str]:
-    """Warnings where what is asked for and what is rewarded differ about thinking."""
+    """Return warnings where what is asked for and what is rewarded differ about thinking."""
     task, stages = settings(config), config.stages.items()
     found = []
     if task.think and (silent := [name for name, stage in stages if not stage.rewards.get("reasoning")]):

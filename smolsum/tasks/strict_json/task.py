@@ -45,9 +45,9 @@ CHECKED = ("type", "count", "min count", "keys", "types", "enums", "depth", "oth
 
 
 def load(config: Config, split: str) -> Split:
-    """Prompts from the generator, or from the user's data with a column `schema` (a JSON Schema, as an object or as
-    text) and the optional columns `depth` (a whole number from 1) and `level`. UsageError for a wrong depth and for a
-    schema that nothing can satisfy."""
+    """Return prompts from the generator, or from the user's data with a column `schema` (a JSON Schema, as an object or
+    as text) and the optional columns `depth` (a whole number from 1) and `level`. Raises UsageError for a wrong depth
+    and for a schema that nothing can satisfy."""
     if config.data.path == GENERATED:
         return split_of(settings(config), split)
     found = load_split(config.data, split, references=False)
@@ -55,7 +55,7 @@ def load(config: Config, split: str) -> Split:
 
 
 def _with_schema(example: Example) -> Example:
-    """The example with its schema parsed and checked."""
+    """Return the example with its schema parsed and checked."""
     schema, depth = example.metadata.get("schema"), example.metadata.get("depth")
     try:
         schema = json.loads(schema) if isinstance(schema, str) else schema
@@ -78,13 +78,13 @@ def _with_schema(example: Example) -> Example:
 
 
 def messages(example: Example, config: Config) -> Messages:
-    """The instruction and, as the user's turn, what is asked."""
+    """Return the instruction and, as the user's turn, what is asked."""
     return chat(settings(config).instruction, example.source)
 
 
 def measurer(splits: Sequence[Split], config: Config) -> Measure:
-    """Metrics of one completion: `parses` where a closed block marked as JSON holds JSON, `passed` where that satisfies
-    the schema too, the seven signals, and what failed."""
+    """Measure one completion: `parses` where a closed block marked as JSON holds JSON, `passed` where that
+    satisfies the schema too, the seven signals, and what failed."""
 
     def measure(prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
         answer, schema, asked = take_apart(rollout.text), prompt.metadata["schema"], prompt.metadata.get("depth")
@@ -112,7 +112,7 @@ def measurer(splits: Sequence[Split], config: Config) -> Measure:
 
 
 def _failed(value: Any, schema: Mapping[str, Any], asked: int | None) -> list[str]:
-    """The checks that a value does not pass wholly, wherever in it."""
+    """Return the checks that a value does not pass wholly, wherever in it."""
     missed = {name.rpartition(".")[2].removeprefix("item ") for name, score in checks(value, schema) if score < 1}
     if asked is not None and depth(value) < asked:
         missed.add("depth")
@@ -120,8 +120,8 @@ def _failed(value: Any, schema: Mapping[str, Any], asked: int | None) -> list[st
 
 
 def summarise(rows: Sequence[MetricRow]) -> Summary:
-    """The share that parses and that which satisfies its schema, each with Wilson's 95 % interval, over all and by
-    level; means of the signals; lengths."""
+    """Return the share that parses and that which satisfies its schema, each with Wilson's 95 % interval, over all and
+    by level; means of the signals; lengths."""
     summary: Summary = {}
     for name in PASSES:
         summary |= _share(name, [row[name] for row in rows])
@@ -141,8 +141,8 @@ def _share(name: str, values: Sequence[float]) -> Summary:
 
 
 def aggregate_samples(prompts: Sequence[Sequence[MetricRow]]) -> Summary:
-    """The summary over all samples, its intervals over prompts; and the chance that one of k samples parses, and that
-    one satisfies its schema, over all prompts and by level."""
+    """Return the summary over all samples, its intervals over prompts; and the chance that one of k samples parses, and
+    that one satisfies its schema, over all prompts and by level."""
     found = summarise([row for rows in prompts for row in rows])
     for level in (None, *LEVELS):
         chosen = [rows for rows in prompts if level is None or rows[0]["level"] == level]
@@ -155,7 +155,7 @@ def aggregate_samples(prompts: Sequence[Sequence[MetricRow]]) -> Summary:
 
 
 def step_metrics(groups: Sequence[RolloutGroup], config: Config) -> dict[str, float]:
-    """The shares of a step's completions that parse and that satisfy their schemas."""
+    """Return the shares of a step's completions that parse and that satisfy their schemas."""
     measure = measurer((), config)
     rows = [measure(group.prompt, rollout) for group in groups for rollout in group.rollouts]
     return {f"json/{name}": fmean(row[name] for row in rows) for name in PASSES}
@@ -185,7 +185,7 @@ ERRORS = (
 
 
 def variant(task: TaskConfig, text: str) -> TaskConfig:
-    """The settings for a baseline's prompt: `plain`, `think`, or an instruction of several words."""
+    """Return the settings for a baseline's prompt: `plain`, `think`, or an instruction of several words."""
     if text in ("plain", "think"):
         return replace(task, system_prompt="", think=text == "think")  # type: ignore[call-arg]
     return with_instruction(task, text, "plain, think")
