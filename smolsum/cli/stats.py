@@ -70,8 +70,7 @@ def stats(
             hint="name A and B, or --vs-baseline A for many, or join the runs of one arm with ','",
         )
 
-    from smolsum.stats.compare import Options, against_baseline, correlations
-    from smolsum.stats.compare import paired as compare_two
+    from smolsum.stats.compare import Options, against_baseline, compare_two, correlations
     from smolsum.stats.loading import combine_seeds, distinct, load_arm
     from smolsum.stats.render import show
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from smolsum.errors import UsageError
 from smolsum.report.collect import EvaluationResult, LeftOut, ReportInputs, TrainedRun
@@ -14,6 +14,7 @@ from smolsum.stats.loading import PROMPT
 Entry: TypeAlias = TrainedRun | EvaluationResult
 Settings: TypeAlias = tuple[tuple[str, str], ...]
 """settings of a task by name, as text; equal settings measure the same"""
+T = TypeVar("T", str, Settings)
 Kind: TypeAlias = tuple[str, Hashable]
 """a value that has to be equal within its group: the group (empty: all, or a model's name) and the value"""
 _MEASURED = "how it was measured"
@@ -23,7 +24,7 @@ _MAX_NAMES = 4
 
 def comparable(inputs: ReportInputs) -> ReportInputs:
     """Return the inputs with what cannot be compared moved to `left_out`. Raises UsageError if nothing remains."""
-    judge = _most_frequent_judge(inputs)
+    judge = _most_frequent(inputs, lambda e: e.judge)
     measured = _measured_alike(replace(inputs, trained=tuple(_judged_by(run, judge) for run in inputs.trained)))
     entries: list[Entry] = [*measured.trained, *measured.baselines]
     left_out = list(measured.left_out)
@@ -42,11 +43,11 @@ def comparable(inputs: ReportInputs) -> ReportInputs:
     return replace(kept, notices=(*(run.gap for run in trained if run.gap), *_differences_aside(kept)))
 
 
-def _most_frequent_judge(inputs: ReportInputs) -> str | None:
-    """The judge that scored the most runs (their last step) and baselines; None if nothing was judged."""
-    judges = [{e.judge for e in run.evaluations if e.step == run.last.step} for run in inputs.trained]
-    judges += [{e.judge} for e in inputs.baselines]
-    counts = Counter(judge for names in judges for judge in sorted(filter(None, names)))
+def _most_frequent(inputs: ReportInputs, of: Callable[[EvaluationResult], T | None]) -> T | None:
+    """The value that the most runs (evaluations of their last step) and baselines have; None without any value."""
+    found = [{of(e) for e in run.evaluations if e.step == run.last.step} for run in inputs.trained]
+    found += [{of(e)} for e in inputs.baselines]
+    counts = Counter(value for values in found for value in sorted(filter(None, values)))
     return counts.most_common(1)[0][0] if counts else None
 
 
@@ -57,12 +58,9 @@ def _judged_by(run: TrainedRun, judge: str | None) -> TrainedRun:
 
 
 def _measured_alike(inputs: ReportInputs) -> ReportInputs:
-    """Leave out those evaluations of runs that were measured otherwise than most runs and baselines; of a run whose
-    last step was measured otherwise, those that were not measured as its last one."""
-    last_steps = [{_settings(e) for e in run.evaluations if e.step == run.last.step} for run in inputs.trained]
-    last_steps += [{_settings(e)} for e in inputs.baselines]
-    counts = Counter(settings for found in last_steps for settings in sorted(filter(None, found)))
-    most = counts.most_common(1)[0][0] if counts else None
+    """Leave out the evaluations of runs that were not measured as most runs and baselines were; of a run whose last
+    step was not, those that were not measured as its last step."""
+    most = _most_frequent(inputs, _settings)
     runs, left_out = [], list(inputs.left_out)
     for run in inputs.trained:
         usual = any(e.step == run.last.step and _settings(e) in (most, None) for e in run.evaluations)

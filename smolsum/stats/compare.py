@@ -31,7 +31,7 @@ class Options:
     """of random flips and resamples"""
 
 
-def paired(a: Arm, b: Arm, options: Options) -> Report:
+def compare_two(a: Arm, b: Arm, options: Options) -> Report:
     """Return b - a in every metric: the t-test and its checks."""
     check_comparable([a, b])
     rows = [

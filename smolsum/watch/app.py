@@ -207,7 +207,7 @@ class WatchApp(App[None]):
     def action_step(self, by: int) -> None:
         """Show the completions of another step; after the last one, follow the newest."""
         run = self.watched
-        step = (self.options.step if self.options.step is not None else run.step) + by
+        step = self.snapshot().step + by
         self._change(step=None if step >= run.step else max(step, run.first_step), row=0, scroll=0)
 
     def action_prompt(self, by: int) -> None:
@@ -296,7 +296,7 @@ class Browser:
 
     def load(self, options: ViewOptions) -> Snapshot:
         """Return this moment of the view with the completions of the shown step."""
-        step = options.step if options.step is not None else self._run.step
+        step = self.snapshot(options).step
         if step != self._step:
             groups = read_groups(self._run.paths, step)
             if groups or options.step is not None:  # while the newest step is being written, the one before stays
