@@ -178,6 +178,7 @@ class Session:
     def steps(self, optimizer: Optimizer) -> Iterator[int]:
         """Yield the current stage's remaining steps, from 0. After each one, saves a checkpoint if one is due, then
         pauses or stops if the user of any rank requested it."""
+        self._announce_stage()
         for k in range(self.stage_step, self.plan[self.stage]):
             self.step, self.in_step = self.step + 1, True
             self.clock.start()
@@ -187,6 +188,10 @@ class Session:
             if self._leaving and ranks.any_rank(not self._pause()):
                 self._interrupt()
             self.in_step = False
+
+    def _announce_stage(self) -> None:
+        self.progress.phase(f"training stage {self.stage}")
+        self._status("running", self.stage, phase="training")
 
     @contextmanager
     def checkpoint_on_failure(self, optimizer: Optimizer) -> Iterator[None]:
@@ -335,6 +340,9 @@ class FollowerSession(Session):
 
     def load_optimizer(self, optimizer: Optimizer) -> None:
         optimizer.follow_first()
+
+    def _announce_stage(self) -> None:
+        pass
 
     def validates(self, k: int) -> bool:
         return False

@@ -9,12 +9,18 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.training import arguments, events, learned, make_data, start, weights
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
+from smolsum.grpo.update import gradients
+from smolsum.train import loop
+
+PHASES: list[str] = []
+"""the phases that status.json names in the middle of each step of the run `seeded`"""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +43,14 @@ def seeded(finished: Path, data: Path) -> Path:
     runs = finished.parent
     shutil.copytree(data, runs / "posts")
     steps = {"stages__length__steps": 1, "stages__quality__steps": 1}
-    assert main([*arguments(runs / "posts", runs, "seeded", **steps), "--seed=7"]) == 0
+
+    def watched(*given: Any, **named: Any) -> Any:
+        PHASES.append(json.loads((runs / "seeded" / "status.json").read_text())["phase"])
+        return gradients(*given, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "gradients", watched)
+        assert main([*arguments(runs / "posts", runs, "seeded", **steps), "--seed=7"]) == 0
     return runs / "seeded"
 
 
@@ -95,6 +108,12 @@ def test_stages_of_an_equal_run_are_reused(finished: Path, data: Path, capsys: p
     assert "stage_reused" in events(run)
     assert weights(run, 5) == weights(finished, 5)
     assert [row["step"] for row in read_jsonl(run / "metrics.jsonl")] == [6, 7, 8]
+
+
+def test_first_step_of_a_stage_is_training(seeded: Path) -> None:
+    """Not what came before it: at 0.5 B the first step takes minutes."""
+    assert seeded.exists()
+    assert PHASES == ["training", "training"]
 
 
 def test_another_seed_reuses_nothing(seeded: Path) -> None:
