@@ -179,7 +179,11 @@ class ChatClient:
         except httpx.ReadTimeout:
             return []  # it takes connections: the first question will show
         except httpx.HTTPError as error:
-            raise self._unreachable(error) from error
+            said = f"{type(error).__name__}: {error}".rstrip(": ") + self._through
+            raise UnreachableError(
+                f"the {self.endpoint.role}'s endpoint {self.endpoint.address} does not answer: {said}",
+                hint="start it, or correct OPENAI_BASE_URL, then run this again",
+            ) from error
         if response.status_code in (401, 403):
             raise self._refused(response)
         try:
@@ -256,13 +260,6 @@ class ChatClient:
         return UsageError(
             f"the endpoint {self.endpoint.address} refuses the key (HTTP {response.status_code}: {said})",
             hint="export OPENAI_API_KEY=… with a key for that endpoint",
-        )
-
-    def _unreachable(self, error: Exception) -> UnreachableError:
-        said = f"{type(error).__name__}: {error}".rstrip(": ")
-        return UnreachableError(
-            f"the {self.endpoint.role}'s endpoint {self.endpoint.address} does not answer: {said}{self._through}",
-            hint="start it, or correct OPENAI_BASE_URL, then run this again",
         )
 
 

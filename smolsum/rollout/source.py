@@ -48,7 +48,6 @@ class Source(Protocol):
 
     def sample(self, request: GroupRequest) -> list[RolloutGroup]:
         """Return the groups, in the order of the prompts."""
-        ...
 
     def metrics(self) -> dict[str, float]:
         """Return metrics of the last step's sampling."""

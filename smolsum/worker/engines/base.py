@@ -63,29 +63,23 @@ class Engine(Protocol):
 
     async def start(self) -> ServedWeights:
         """Start it; returns what it serves. Raises SmolsumError with a remedy if it cannot start."""
-        ...
 
     async def stop(self) -> None:
         """Stop it and all its processes; calls under way fail. May be called again."""
-        ...
 
     async def failed(self) -> None:
         """Wait until it cannot be started again, then raise EngineError. Never returns."""
-        ...
 
     async def sample(
         self, request: SampleRequest, terms: SamplingTerms, on_token: Callable[[int], None] | None = None
     ) -> Completion:
         """Sample one rollout; `on_token` gets each token id. Cancelling the call ends it. Raises EngineError."""
-        ...
 
     async def logprobs(
         self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
     ) -> list[list[float]]:
         """Return the log-probs of the completion in each pair of prompt and completion ids. Raises EngineError."""
-        ...
 
     async def load(self, weights: ServedWeights) -> None:
         """Serve these weights; if that fails, keep serving the old ones. Raises UsageError for weights of another
         model, EngineError, and SmolsumError for a full disk."""
-        ...
