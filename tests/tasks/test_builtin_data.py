@@ -63,6 +63,7 @@ def test_a_row_is_a_post_one_reference_and_facts(splits: dict[str, Split]) -> No
     for split in splits.values():
         for example in split.examples:
             assert list(example.metadata) == ["facts"]
+            assert example.metadata["facts"]
             assert len(example.references) == 1
             assert example.id.startswith(split.name)
 

@@ -145,15 +145,6 @@ def test_an_existing_directory_wins_over_a_hub_id(tmp_path: Path, monkeypatch: p
     assert len(load_split(DataConfig(path="owner/name"), "train").examples) == 3
 
 
-def test_the_built_in_splits_have_facts_and_share_no_post() -> None:
-    """`builtin:tldr-mini` is the default, complete, and its splits are disjoint."""
-    train, validation, test = (load_split(DataConfig(), name) for name in ("train", "validation", "test"))
-    assert len(train.examples) >= 2000
-    assert min(len(validation.examples), len(test.examples)) >= 200
-    assert all(example.metadata["facts"] for example in train.examples)
-    assert overlap(train, validation) == overlap(train, test) == overlap(validation, test) == []
-
-
 def test_overlap_lists_shared_posts_once(tmp_path: Path) -> None:
     """A post that two splits share is named once, in the first split's order."""
     write_jsonl(tmp_path / "train.jsonl", [row(prompt=text) for text in ("c", "a", "b", "a")])

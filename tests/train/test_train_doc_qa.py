@@ -112,7 +112,8 @@ def test_a_reader_that_fails_for_some_documents(
         return answer(json.dumps({"answer": "Noah."}))
 
     server.mischief = some
-    assert train(data, tmp_path, tmp_path / "a", monkeypatch) == 0
+    short = ("--set=stages.qa.steps=2", "--set=sampling.max_new_tokens=24")
+    assert train(data, tmp_path, tmp_path / "a", monkeypatch, *short) == 0
     said, run = capsys.readouterr().err, tmp_path / "mine"
     assert "not read" in said
     again = f"smolsum eval {run}"

@@ -65,7 +65,7 @@ def test_steps_run_through_the_listed_files(tmp_path: Path, monkeypatch: pytest.
     changes = {
         "train__validate_every": 0,
         "train__checkpoint_every": 9,
-        "stages__length__steps": 3,
+        "stages__length__steps": 2,
         "stages__quality__steps": 1,
     }
     assert main(arguments(make_data(tmp_path / "data"), tmp_path / "runs", "traced", **changes)) == 0
