@@ -65,7 +65,7 @@ class MeasureFlags:
     ] = 1
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Folder of the results.")] = None
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Settings of a model that is no run, in TOML.")
+        Path | None, typer.Option(metavar="FILE", help="Settings for a model that is not a run, in TOML.")
     ] = None
     sets: Annotated[list[str] | None, set_option("data.path=DIR")] = None
     worker: WorkerFlag = None

@@ -136,7 +136,7 @@ def _check(score: Any) -> float:
             raise BadAnswer(f"the score is not a number: {score[:20]!r}") from None
     if isinstance(score, bool) or not isinstance(score, int | float):
         raise BadAnswer(f"no score in the answer, but {score!r}")
-    if not 0 <= score <= MAX_SCORE or 0 < score < 1:  # NaN too; a whole number of many digits is no float
+    if not 0 <= score <= MAX_SCORE or 0 < score < 1:  # NaN too; a whole number of many digits is not a float
         raise BadAnswer(f"a score of {str(score)[:20]}, not one from 0 to {MAX_SCORE}")
     return float(score)
 

@@ -47,13 +47,13 @@ def resolver_of(schema: Any) -> Any:
 
 
 def unreadable(schema: Any) -> str:
-    """Return why something is no JSON Schema, and where; empty for one."""
+    """Return why something is not a JSON Schema, and where; empty for one."""
     from jsonschema import Draft202012Validator  # not before it is needed
     from jsonschema.exceptions import SchemaError
     from referencing.exceptions import Unresolvable
 
     if not isinstance(schema, Mapping):
-        return "it is no JSON object"
+        return "it is not a JSON object"
     resolver = resolver_of(schema)
     try:
         Draft202012Validator.check_schema(schema)
@@ -61,16 +61,16 @@ def unreadable(schema: Any) -> str:
         while parts:
             for keyword, value in keywords(parts.pop()):
                 if isinstance(value, float) and not math.isfinite(value):
-                    return f"{keyword} {value} is no number of JSON"
+                    return f"{keyword} {value} is not a JSON number"
                 if keyword == "$ref" and value not in seen:
                     seen.add(value)
                     parts.append(resolver.lookup(value).contents)
         if circles := [value for value in sorted(seen) if _comes_back(value, resolver)]:
-            return f"its $ref {circles[0]!r} asks for itself without end"
+            return f"its $ref {circles[0]!r} refers to itself without end"
     except SchemaError as error:
         return f"at {error.json_path[2:]}: {error.message}" if error.json_path[2:] else error.message
     except Unresolvable:
-        return f"its $ref {value!r} leads to nothing in it"
+        return f"its $ref {value!r} points to nothing in the schema"
     except RecursionError:
         return "it nests too deep"
     return ""
@@ -206,7 +206,7 @@ def _among(value: Any, allowed: Sequence[Any]) -> bool:
 
 
 def _is(value: Any, kind: str | Sequence[str] | None) -> bool:
-    """Return whether a value is of a JSON type; true and false are no numbers, and 3.0 is an integer."""
+    """Return whether a value is of a JSON type; true and false are not numbers, and 3.0 is an integer."""
     if not isinstance(kind, str):
         return kind is None or any(_is(value, one) for one in kind)
     if kind in ("integer", "number"):
@@ -237,7 +237,7 @@ Parts = Sequence[SchemaPart]
 
 
 def contradiction(schema: Any) -> str:
-    """Return why something is no JSON Schema, or why no value can satisfy it, and where; empty for a good schema.
+    """Return why something is not a JSON Schema, or why no value can satisfy it, and where; empty for a good schema.
 
     A schema without `type` means what its keywords are about: with `minLength` a string. Found are impossible types,
     values, ranges, counts, required keys and items, through `$ref`, `allOf`, `anyOf` and `oneOf`, at places that must
@@ -265,7 +265,7 @@ class _ContradictionSearch:
             return "" if good else f"{_at(path)}none of the allowed values {listed[0]} satisfies the rest"
         types, named = _types(held)
         if named and not types:
-            return f"{_at(path)}it is to be {' and '.join(named)} at once"
+            return f"{_at(path)}it would have to be {' and '.join(named)} at once"
         checks: dict[str, Callable[[Parts, str], str]] = {
             "object": self._object, "array": self._array, "number": _number,
             "string": lambda held, path: _range(held, path, "minLength", "maxLength"),
@@ -285,7 +285,7 @@ class _ContradictionSearch:
             held.append(SchemaPart(schema, passed))
             if reference := schema.get("$ref"):
                 if reference in passed:
-                    return [], f"{_at(path)}{reference!r} asks for itself without end"
+                    return [], f"{_at(path)}{reference!r} refers to itself without end"
                 queue.append(SchemaPart(self.resolver.lookup(reference).contents, passed | {reference}))
             queue += [SchemaPart(part, passed) for part in schema.get("allOf", ())]
         return held, ""
