@@ -9,8 +9,8 @@ runs/latest -> <name>
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
@@ -196,11 +196,9 @@ def last_attempt(paths: RunPaths) -> int:
     return max((int(match[1]) for match in logs if match), default=0)
 
 
-@contextmanager
-def acquire(paths: RunPaths) -> Iterator[None]:
+def acquire(paths: RunPaths) -> AbstractContextManager[None]:
     """Hold the run for this process while the block runs. Raises UsageError if another process trains it."""
-    with locked(paths.lock, f"run {paths.name!r} is being trained", paths.resume_command):
-        yield
+    return locked(paths.lock, f"run {paths.name!r} is being trained", paths.resume_command)
 
 
 def _started(root: Path) -> float | None:

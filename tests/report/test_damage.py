@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli
+import tomli_w
 from support.studies import JUDGE, PATHS, evaluation, judged, run
 
 from smolsum.cli import main
@@ -145,6 +147,16 @@ def test_a_file_that_cannot_be_read(runs: Path, name: str) -> None:
     assert out.name == "odd"
     assert out.reason.startswith("malformed: ")
     assert name in out.reason
+
+
+def test_a_section_of_the_settings_that_is_not_a_table(runs: Path) -> None:
+    """A number in its place: that run alone is named, with the file."""
+    path = runs / "odd" / "config.toml"
+    config = tomli.loads(path.read_text())
+    for section in config:
+        path.write_text(tomli_w.dumps({**config, section: 7}))
+        (out,) = read(runs).left_out
+        assert (out.name, out.reason.startswith(f"malformed: {path} is damaged: ")) == ("odd", True), section
 
 
 def test_scores_that_are_no_numbers(runs: Path) -> None:
