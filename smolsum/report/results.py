@@ -62,12 +62,12 @@ def paired_values(
     column: str, a: Sequence[EvaluationResult], b: Sequence[EvaluationResult]
 ) -> tuple[Values, Values] | None:
     """Return a column of the scores of both arms (evaluations x examples), in the order of the examples of `a`; None
-    if an evaluation lacks it."""
+    if an evaluation lacks it, or if no example has it in all of them."""
     if not all(column in e.scores.metrics for e in (*a, *b)):
         return None
     arms = [Arm("", tuple(e.scores for e in arm)) for arm in (a, b)]
     before, after = (arm.values(column, arms[0].ids) for arm in arms)
-    return before, after
+    return (before, after) if np.isfinite([*before, *after]).all(axis=0).any() else None
 
 
 def count_flips(column: str, before: EvaluationResult, after: EvaluationResult) -> McNemar | None:
@@ -121,11 +121,9 @@ def configuration_results(inputs: ReportInputs) -> list[ConfigurationResult]:
 
 
 def compare(a: ConfigurationResult, b: ConfigurationResult) -> MixedResult | None:
-    """Return b - a in the composite over shared examples; None unless both were judged."""
-    if (pair := paired_values(COMPOSITE, a.evaluations, b.evaluations)) is None:
-        return None
-    found = compare_runs(*pair, alternative="two-sided")
-    return found if math.isfinite(found.result.delta) else None  # no example has both
+    """Return b - a in the composite over shared examples; None unless examples have both."""
+    pair = paired_values(COMPOSITE, a.evaluations, b.evaluations)
+    return compare_runs(*pair, alternative="two-sided") if pair else None
 
 
 def _result(group: Sequence[TrainedRun]) -> ConfigurationResult:

@@ -280,14 +280,32 @@ def test_control_characters_are_signs(runs: Path, form: str, name: str, signs: s
     assert text in [cell["text"] for cell in cells]
 
 
+def judge_half(path: Path, half: int) -> None:
+    """Keep the composite of every other example of a scores file."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [row if place % 2 == half else {**row, "composite": None} for place, row in enumerate(rows)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_prompts_without_a_common_example_are_not_compared(runs: Path) -> None:
+    """Both baselines were judged, but on different examples: the row of the composite is empty, and no cell is NaN."""
+    weights = {"path": PATHS["lfm"], "dtype": "bfloat16", "weights": "w1"}
+    for half, prompt in enumerate(("50-words", "64-tokens")):
+        folder = runs / f"baseline-{prompt}"
+        evaluation(folder, judged(columns(0.1)), metrics(0.1), model=weights)
+        judge_half(folder / "scores.jsonl", half)
+    inputs = report(runs)
+    (table,) = [i for section in build(inputs).sections for i in section.items if i.number == "5"]
+    rows = {row[0].text: row[1:] for row in table.rows}  # type: ignore[union-attr]
+    assert all(cell.command for cell in rows["Composite"])
+    assert not any(cell.command for cell in rows["Clarity"])
+
+
 def test_strategies_without_a_common_example_are_not_tested(runs: Path) -> None:
     """The best of both strategies were judged, but on different examples: no test, and the cells say why."""
     trained(runs, "joint", 0.2, {"included": ["length", "meteor"]})
-    for name, judged_half in (("odd/eval/quality-test", 0), ("joint/eval/included-test", 1)):
-        path = runs / name / "scores.jsonl"
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        rows = [row if place % 2 == judged_half else {**row, "composite": None} for place, row in enumerate(rows)]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    judge_half(runs / "odd/eval/quality-test/scores.jsonl", 0)
+    judge_half(runs / "joint/eval/included-test/scores.jsonl", 1)
     shutil.rmtree(runs / "other")
     (table,) = [item for section in build(read(runs)).sections for item in section.items if item.number == "14"]
     ((model, staged, joint, *tested),) = table.rows  # type: ignore[union-attr]
