@@ -5,6 +5,7 @@ Ctrl-C works: a shell starts a background job with SIGINT ignored, and what the 
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -22,3 +23,9 @@ import smolsum.policy  # noqa: E402, F401
 
 settings.register_profile("smolsum", deadline=None)
 settings.load_profile("smolsum")
+
+
+def pytest_collection_finish() -> None:
+    """Keep the imported modules out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()
