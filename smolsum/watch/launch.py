@@ -38,7 +38,7 @@ def launch(arguments: Sequence[str], runs_dir: Path) -> tuple[Launched, RunPaths
     """Start `smolsum ARGUMENTS`, print its output, and return it with its run, or None if it ended before it had one.
     Ctrl-C ends the trainer too, and raises InterruptedRun with the command that resumes its run."""
     with _interrupts() as interrupts:
-        console.narrate("the view opens once there is a run; until then Ctrl-C ends the training")
+        console.narrate("the view opens once there is a run; until then Ctrl-C stops the training")
         launched, printed = _start(arguments), 0
         while not interrupts:
             ended = launched.process.poll() is not None
@@ -50,11 +50,11 @@ def launch(arguments: Sequence[str], runs_dir: Path) -> tuple[Launched, RunPaths
             if ended or paths is not None:
                 return launched, paths
             time.sleep(POLL_S)
-        console.narrate("ending the training, which has hardly begun")
+        console.narrate("stopping the training, which has just started")
         _end(launched, interrupts)
         paths = _run_of(launched, runs_dir)
         hint = paths.resume_command if paths else None
-        raise InterruptedRun("interrupted while the training started; it was ended too", hint=hint)
+        raise InterruptedRun("interrupted while the training started; the training was stopped too", hint=hint)
 
 
 @contextmanager

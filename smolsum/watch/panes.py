@@ -133,7 +133,7 @@ def _progress(snapshot: Snapshot, width: int) -> Text:
 
 
 def alerts(snapshot: Snapshot, width: int, height: int, *, full: bool = False) -> Pane:
-    """Return the alerts as sentences, with advice where there is room or if `full`; first what a run failed of."""
+    """Return the alerts as sentences, with advice where there is room or if `full`; first why a run failed."""
     state = snapshot.run_state
     found = [Alert("trouble", clean(state.detail), clean(state.hint))] if state.state in TROUBLE else []
     found += find_alerts(snapshot.run)

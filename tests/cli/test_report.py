@@ -394,7 +394,7 @@ def test_a_task_that_is_not_the_study_s(capsys: pytest.CaptureFixture[str], tmp_
         ["long", "5", "0"],
         ["short", "1", "0"],
     ]
-    assert "the task asks none" in json.dumps(items["S3"])
+    assert "the task has no judge" in json.dumps(items["S3"])
     assert items["S6"]["columns"] == ["Model", "Configuration", "Prose"]
     assert items["S6"]["notes"] == ["Prose: no verse."]
     assert "--reward meteor" not in (tmp_path / "report.json").read_text()

@@ -40,7 +40,7 @@ def test_ctrl_c_while_it_starts(tmp_path: Path, after: str) -> None:
             terminal.until(after)
         terminal.send("\x03")
         assert terminal.code() == 130
-        assert "interrupted while the training started; it was ended too" in terminal.text
+        assert "interrupted while the training started; the training was stopped too" in terminal.text
     assert gone(tmp_path)
 
 

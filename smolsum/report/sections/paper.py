@@ -192,7 +192,7 @@ def _results(label: str, inputs: ReportInputs, model: str, strategy: str, mine: 
             f"{best} (average {averages[best]:.3f}).",
         )
     if missing := [f"{one.name} {result.missing}" for one, result in tests if result.missing]:
-        notes.append(f"Pairs left out for want of a score: {', '.join(missing)}.")
+        notes.append(f"Pairs left out because a score is missing: {', '.join(missing)}.")
     if any(one.seeds for one in [*mine, *([baseline] if baseline else [])]):
         notes.append("xN: N seeds; their mean per example is compared, and t counts seeds and examples as samples.")
     return Table(label, f"{model} - {STRATEGIES[strategy]}", columns, mark_best(rows, range(1, 7)), tuple(notes))

@@ -15,7 +15,7 @@ def provenance_table(inputs: ReportInputs) -> Table:
     path = first.folder / SUMMARY
     judge = Cell(inputs.judge) if inputs.judge else empty(judge_command(inputs, first))
     if not inputs.criteria:
-        judge = words("the task asks none")
+        judge = words("the task has no judge")
     rows = [
         ("Runs", words(len(inputs.trained))),
         ("Baselines", words(len(inputs.baselines))),
