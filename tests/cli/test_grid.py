@@ -149,7 +149,7 @@ def test_what_is_done_is_not_trained_again(whole: Path, data: Path, call: Call) 
 def test_one_failure_does_not_stop_the_others(whole: Path, data: Path, tmp_path: Path, call: Call) -> None:
     """A run that cannot be trained is named in the end, with exit code 1; all others are there."""
     command, names = [text for text in grid(data, tmp_path) if text != "--reward=bleu"], (RUNS[0], "held", RUNS[3])
-    for run, name in zip((RUNS[0], RUNS[1], RUNS[3]), names, strict=True):
+    for run, name in zip(RUNS[:2], names[:2], strict=True):  # the third is trained after the one that fails
         shutil.copytree(whole / run, tmp_path / name, symlinks=True)
     held = RunPaths(tmp_path / "held")
     held.status.write_text('{"state": "interrupted", "step": 1}')
