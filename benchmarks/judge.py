@@ -19,7 +19,7 @@ from pathlib import Path
 
 from smolsum.evaluate.judging import Item, JudgeJob, JudgeOptions, ask_judge
 from smolsum.llm.client import Endpoint
-from smolsum.llm.retry import RetryPolicy
+from smolsum.llm.request_policy import RetryPolicy
 from smolsum.tasks.tldr import CRITERIA
 
 SERVER = Path(__file__).parents[1] / "tests" / "support" / "judge_server.py"

@@ -25,11 +25,11 @@ from smolsum.config.sections import (
     TrainConfig,
     WorkersConfig,
 )
+from smolsum.grpo.batch_gradient import gradients
 from smolsum.grpo.optimizer import Optimizer
-from smolsum.grpo.update import gradients
 from smolsum.policy.load import load_policy
 from smolsum.policy.weights import identity
-from smolsum.rollout import workers
+from smolsum.rollout import remote_source
 from smolsum.rollout.source import GroupRequest
 from smolsum.types import Prompt
 
@@ -62,8 +62,8 @@ def measure(seconds: float) -> tuple[float, float, float]:
         stages={"length": STAGE},
     )
     prompts = [Prompt(f"{n}", (), tuple(range(20, 220)), ("",), {}) for n in range(PROMPTS)]
-    workers.PROBED = 0  # a worker without a model cannot prove its weights
-    source = workers.RemoteSource(policy, config, prompts, on_event=lambda *_, **__: None, stopping=lambda: False)
+    remote_source.PROBED = 0  # a worker without a model cannot prove its weights
+    source = remote_source.RemoteSource(policy, config, prompts, on_event=lambda *_, **__: None, stopping=lambda: False)
     optimizer = Optimizer(policy.model, config.optimizer)
     advantages = mx.array([[float(g) - 3.5 for g in range(GROUP)]] * PROMPTS)
     steps, updates = [], []

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from smolsum.rollout.pool import Pool
-from smolsum.rollout.pool_worker import ExpectedModel, PoolWorker
-from smolsum.rollout.protocol import SampleRequest, SamplingTerms, WorkerClient
+from smolsum.rollout.protocol import SampleRequest, SamplingTerms
+from smolsum.rollout.worker_client import ExpectedModel, PoolWorker, WorkerClient
 from smolsum.weights.publish import Publisher, WeightsVersion
 
 SIMULATED = Path(__file__).parent / "cases" / "simulated_worker.py"

@@ -34,10 +34,10 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 
 from smolsum.config.sections import GrpoConfig, OptimizerConfig, StageConfig
+from smolsum.grpo.batch_gradient import gradients
 from smolsum.grpo.optimizer import Optimizer
-from smolsum.grpo.update import gradients
-from smolsum.policy.cpu import kernels
-from smolsum.policy.gradients import Chunking
+from smolsum.policy import kernels
+from smolsum.policy.group_gradient import Chunking
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.types import Prompt, Rollout, RolloutGroup
 from smolsum.weights import delta

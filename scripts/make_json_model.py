@@ -20,7 +20,7 @@ from builtin_models import CONFIGS, start_copying
 from make_models import BUILTIN, END, drill_loss, drills, fit, prompt_text, save, train_tokenizer
 from tokenizers import Tokenizer
 
-from smolsum.policy.cpu import kernels
+from smolsum.policy import kernels
 from smolsum.tasks.data import Example
 from smolsum.tasks.strict_json.generator import split_of
 from smolsum.tasks.strict_json.settings import PLAIN, THINKING, StrictJsonConfig

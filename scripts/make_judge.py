@@ -21,7 +21,7 @@ from make_models import BUILTIN, END, fit, prompt_text, save
 from tokenizers import AddedToken, Tokenizer
 
 from smolsum.config.sections import Config, DataConfig
-from smolsum.policy.cpu import kernels
+from smolsum.policy import kernels
 from smolsum.tasks import TASKS
 from smolsum.tasks.ab_judge.pairs import AbJudgeConfig, rules
 from smolsum.tasks.ab_judge.signals import TAG

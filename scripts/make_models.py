@@ -22,7 +22,7 @@ from make_data import stories
 from tldr_mini.compose import Story, reference, summary
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from smolsum.policy.cpu import kernels
+from smolsum.policy import kernels
 from smolsum.policy.cpu.streams import map_over_streams
 from smolsum.policy.logprobs import group_hidden, group_logprobs, token_logprobs  # loads a fast BLAS before MLX
 from smolsum.tasks.tldr import TldrConfig, variant

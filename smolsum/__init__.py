@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from smolsum.errors import SmolsumError as SmolsumError
     from smolsum.grpo.advantages import gdpo_advantages as gdpo_advantages
     from smolsum.grpo.advantages import group_advantages as group_advantages
+    from smolsum.grpo.batch_gradient import gradients as gradients
     from smolsum.grpo.loss import policy_loss as policy_loss
     from smolsum.grpo.optimizer import Optimizer as Optimizer
     from smolsum.grpo.optimizer import learning_rate as learning_rate
-    from smolsum.grpo.update import gradients as gradients
     from smolsum.policy.cpu import prepare_cpu as prepare_cpu
     from smolsum.policy.load import Policy as Policy
     from smolsum.policy.load import load_policy as load_policy
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from smolsum.runs.reader import read_run as read_run
     from smolsum.stats.loading import load_scores as load_scores
     from smolsum.stats.paired import paired_ttest as paired_ttest
-    from smolsum.train.api import load_prompts as load_prompts
-    from smolsum.train.api import make_config as make_config
-    from smolsum.train.api import make_prompt as make_prompt
-    from smolsum.train.api import train_run as train_run
+    from smolsum.train.python_api import load_prompts as load_prompts
+    from smolsum.train.python_api import make_config as make_config
+    from smolsum.train.python_api import make_prompt as make_prompt
+    from smolsum.train.python_api import train_run as train_run
     from smolsum.types import Prompt as Prompt
     from smolsum.types import Rollout as Rollout
     from smolsum.types import RolloutGroup as RolloutGroup
@@ -51,7 +51,7 @@ _NAMES = {
     "grpo.advantages": ("gdpo_advantages", "group_advantages"),
     "grpo.loss": ("policy_loss",),
     "grpo.optimizer": ("Optimizer", "learning_rate"),
-    "grpo.update": ("gradients",),
+    "grpo.batch_gradient": ("gradients",),
     "policy.cpu": ("prepare_cpu",),
     "policy.load": ("Policy", "load_policy", "snapshot"),
     "policy.logprobs": ("group_logprobs",),
@@ -63,7 +63,7 @@ _NAMES = {
     "runs.reader": ("read_run",),
     "stats.loading": ("load_scores",),
     "stats.paired": ("paired_ttest",),
-    "train.api": ("load_prompts", "make_config", "make_prompt", "train_run"),
+    "train.python_api": ("load_prompts", "make_config", "make_prompt", "train_run"),
     "types": ("Prompt", "Rollout", "RolloutGroup"),
 }
 """the public names of each module"""

@@ -18,7 +18,7 @@ from support.training import SETTINGS, make_data
 
 import smolsum
 from smolsum.config.sections import Config
-from smolsum.train import api
+from smolsum.train import python_api
 
 PAGE = ROOT / "docs" / "python.md"
 IMPORT_BUDGET_MS = 100
@@ -124,7 +124,7 @@ def test_page_runs_reads_and_compares(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_wrong_setting_is_named() -> None:
     """As on the command line."""
     with pytest.raises(smolsum.SmolsumError, match="tran"):
-        api.make_config(settings={"tran.seed": 1})
+        python_api.make_config(settings={"tran.seed": 1})
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="MLX has a fast BLAS elsewhere")

@@ -8,10 +8,10 @@ from random_qwen2 import random_qwen2
 from shapes import SHAPES, UPDATES, Stopwatch, arguments, report
 
 from smolsum.config.sections import Config, GrpoConfig, OptimizerConfig, SamplingConfig, StageConfig, TrainConfig
+from smolsum.grpo.batch_gradient import gradients
 from smolsum.grpo.optimizer import Optimizer
-from smolsum.grpo.update import gradients
-from smolsum.policy.cpu import kernels
-from smolsum.policy.gradients import Chunking
+from smolsum.policy import kernels
+from smolsum.policy.group_gradient import Chunking
 from smolsum.policy.memory import MaxLengths, estimate, shape_of
 from smolsum.types import Prompt, Rollout, RolloutGroup
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from smolsum.cli.measure import MeasureFlags, ModelFlag, judge_options, measure
+from smolsum.cli.evaluation import MeasureFlags, ModelFlag, judge_options, measure
 from smolsum.cli.options import Invocation, OutputFlags, TaskFlag
 from smolsum.errors import UsageError
 
 if TYPE_CHECKING:
     from smolsum.config.sections import Config
-    from smolsum.evaluate.target import Target
+    from smolsum.evaluate.evaluated_model import Target
 
 
 def baseline(
@@ -58,10 +58,10 @@ def baseline(
         raise UsageError(f"--name is for one model, and there are {len(models)}", hint="give one --model")
 
     def find() -> dict[str, Callable[[], Target]]:
+        from smolsum.evaluate.evaluated_model import baseline_targets
         from smolsum.evaluate.sampling import ApiModel
-        from smolsum.evaluate.target import baseline_targets
         from smolsum.llm.client import find_endpoint
-        from smolsum.llm.retry import RetryPolicy
+        from smolsum.llm.request_policy import RetryPolicy
 
         endpoints = [find_endpoint(one, os.environ, role="model", option="--api") for one in api or []]
         policy = RetryPolicy(flags.attempts, flags.deadline)

@@ -23,7 +23,7 @@ def doctor(
 
     Loads no model and shows no key. The exit code is 4 if something fails that training needs or that you set up.
     """
-    from smolsum.cli.checks import examine
+    from smolsum.cli.doctor_checks import examine
 
     findings = examine(
         os.environ, runs_dir=runs_folder(runs_dir), vllm_python=vllm_python or sys.executable, online=online

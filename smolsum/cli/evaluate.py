@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smolsum import console
-from smolsum.cli.measure import MeasureFlags, ModelFlag, judge_options, measure
+from smolsum.cli.evaluation import MeasureFlags, ModelFlag, judge_options, measure
 from smolsum.cli.options import Invocation, OutputFlags, TaskFlag, runs_folder
 from smolsum.errors import UsageError
 
 if TYPE_CHECKING:
     from smolsum.cli.grid import Selection
-    from smolsum.evaluate.target import Target
+    from smolsum.evaluate.evaluated_model import Target
     from smolsum.runs.paths import RunPaths
 
 
@@ -79,7 +79,7 @@ def evaluate(
 
     def find() -> dict[str, Callable[[], Target]]:
         from smolsum.cli.grid import select
-        from smolsum.evaluate.target import find_target
+        from smolsum.evaluate.evaluated_model import find_target
 
         options = flags.for_targets(task)
         if subject is not None:

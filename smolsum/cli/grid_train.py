@@ -9,7 +9,7 @@ from smolsum import console
 from smolsum.cli.grid import Planned
 from smolsum.errors import InterruptedRun, SmolsumError, UsageError
 from smolsum.files import locked
-from smolsum.policy import ranks
+from smolsum.policy import distributed
 from smolsum.train.loop import train
 from smolsum.train.progress import Progress
 
@@ -23,7 +23,7 @@ def train_grid(planned: Sequence[Planned], *, quiet: bool, remedy: str) -> None:
     `remedy` is the command that continues. Raises SmolsumError with the names of the runs that failed, once all others
     are trained; InterruptedRun after Ctrl-C; UsageError where another process trains a grid in the same directory.
     """
-    if not ranks.alone():
+    if not distributed.alone():
         raise UsageError(
             "several machines train one run, not a grid", hint="mlx.launch with one --model, --strategy and --reward"
         )

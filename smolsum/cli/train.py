@@ -192,7 +192,7 @@ def _check_ahead(configs: Sequence[Config], *, warn: bool) -> None:
 def _forecast(config: Config) -> tuple[dict[str, int], dict[str, float] | None]:
     """Return the optimizer steps of each stage, and the memory of the run in GB by part, None for a model that is not
     on this machine."""
-    from smolsum.config.schedule import needs_data, planned_steps
+    from smolsum.config.stage_steps import needs_data, planned_steps
     from smolsum.tasks import TASKS
     from smolsum.train.setup import forecast
 

@@ -24,7 +24,7 @@ from smolsum.evaluate.judge_metrics import agreement, judge_noise, judged_column
 from smolsum.files import Lines, to_json
 from smolsum.llm.cache import AnswerCache, content_key
 from smolsum.llm.client import ChatClient, Endpoint, name_with_address, unknown_model
-from smolsum.llm.retry import Requester, RequestOutcome, RetryPolicy, ask_all
+from smolsum.llm.request_policy import Requester, RequestOutcome, RetryPolicy, ask_all
 from smolsum.runs.record_io import has_scores, read_lines, read_object, to_row
 from smolsum.runs.records import SUMMARY, Judgement
 from smolsum.types import COMPOSITE, Criterion, Seen

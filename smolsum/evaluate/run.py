@@ -15,12 +15,12 @@ from smolsum import console
 from smolsum.config.sections import Config
 from smolsum.console import Meter
 from smolsum.errors import UsageError
+from smolsum.evaluate.evaluated_model import Target
 from smolsum.evaluate.judge_metrics import judged_summary
-from smolsum.evaluate.prompts import encode_prompts, meteor_matching, split_fingerprints
+from smolsum.evaluate.prompt_encoding import encode_prompts, meteor_matching, split_fingerprints
 from smolsum.evaluate.sampling import GREEDY, DecodingSettings, complete, complete_by_api, complete_by_workers
 from smolsum.evaluate.storage import TASK, WEIGHTS, Completer, obtain, write_scores
 from smolsum.evaluate.tables import describe_task, error_shares, show_judged, show_measured, show_unjudged
-from smolsum.evaluate.target import Target
 from smolsum.files import digest, locked
 from smolsum.policy.load import Policy
 from smolsum.policy.weights import tokenizer_digest

@@ -12,11 +12,11 @@ from smolsum.config.sections import Config
 from smolsum.errors import SmolsumError
 from smolsum.llm.batch import BatchClient, Call
 from smolsum.llm.client import Endpoint
-from smolsum.llm.retry import RetryPolicy
+from smolsum.llm.request_policy import RetryPolicy
 from smolsum.policy.load import Policy
 from smolsum.policy.sampling import rollout_seed
+from smolsum.rollout.remote_source import SubmittedGroups, WorkerSampler
 from smolsum.rollout.source import sample_seeded
-from smolsum.rollout.workers import SubmittedGroups, WorkerSampler
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
 AHEAD = 2

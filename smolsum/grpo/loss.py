@@ -27,7 +27,7 @@ import mlx.core as mx
 
 from smolsum.config.fields import Correction, KlEstimate, LossKind
 from smolsum.config.sections import GrpoConfig
-from smolsum.policy import ranks
+from smolsum.policy import distributed
 
 SEQUENCE_RATIO = ("gspo", "study")
 """losses with one ratio for each sequence, of its mean log-probs"""
@@ -127,7 +127,8 @@ def loss_and_tally(
 
     `old_logp_GT` is the ratio's denominator. Where `sampler_logp_GT` is given, it is what the sampler reported, and
     `old_logp_GT` are the trainer's log-probs just before the update. `ref_logp_GT` are the reference's log-probs;
-    `entropy_GT`, the entropies of the policy's next-token distributions, are only logged. Errors: see `policy_loss`.
+    `entropy_GT`, the entropies of the policy's next-token distributions, are only logged, and have no gradient. Errors:
+    see `policy_loss`.
     """
     if config.beta > 0 and ref_logp_GT is None:
         raise ValueError("beta > 0 needs ref_logp_GT: the reference's log-probs of the same tokens")
@@ -142,8 +143,8 @@ def loss_and_tally(
     tally: Tally = {"sum": {}, "min": {}, "max": {}}
     if config.loss == "cispo":
         objective_GT = mx.stop_gradient(mx.minimum(ratio_GT, config.eps_max)) * advantages_G1 * logp_GT
-        clipped_GT = (ratio_GT > config.eps_max) & (advantages_G1 > 0)
-        tally["sum"]["cispo_clip_ratio"] = weighted(clipped_GT, unit_GT)
+        is_clipped_GT = (ratio_GT > config.eps_max) & (advantages_G1 > 0)
+        tally["sum"]["cispo_clip_ratio"] = weighted(is_clipped_GT, unit_GT)
     else:
         clipped_GT = mx.clip(ratio_GT, 1 - config.eps_low, 1 + config.eps_high)
         objective_GT = mx.minimum(ratio_GT * advantages_G1, clipped_GT * advantages_G1)
@@ -321,7 +322,7 @@ def merged(a: Tally, b: Tally) -> Tally:
 
 def over_ranks(tally: Tally) -> Tally:
     """Return the tally of all ranks' parts together."""
-    join = {"sum": ranks.total, "min": ranks.lowest, "max": ranks.highest}
+    join = {"sum": distributed.total, "min": distributed.lowest, "max": distributed.highest}
     return {kind: join[kind](entries) for kind, entries in tally.items()}
 
 

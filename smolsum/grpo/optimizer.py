@@ -14,7 +14,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_unflatten
 
 from smolsum.config.sections import OptimizerConfig, StageConfig
-from smolsum.policy import ranks
+from smolsum.policy import distributed
 from smolsum.policy.cpu.streams import map_over_streams
 
 CLIP_FLOOR = 1e-6
@@ -150,9 +150,9 @@ class Optimizer:
 
     def follow_first(self) -> None:
         """Take the first rank's state, where several ranks train together."""
-        self.steps = ranks.gathered(self.steps)[0]
+        self.steps = distributed.gathered(self.steps)[0]
         for arrays in (self.m, self.v, self.masters):
-            arrays.update({name: ranks.from_first(array) for name, array in arrays.items()})
+            arrays.update({name: distributed.from_first(array) for name, array in arrays.items()})
 
 
 def _parts(array: mx.array) -> Iterator[slice]:

@@ -1,5 +1,5 @@
-"""Many questions at once to a model behind an endpoint, while something else is under way: each paid for once, with
-outages waited for and progress shown."""
+"""A client that sends many questions at once while the caller goes on: each is paid for once, outages are waited for,
+and progress is shown."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ from typing import Any
 from smolsum.errors import UnreachableError, UsageError
 from smolsum.llm.cache import AnswerCache, content_key
 from smolsum.llm.client import BadAnswer, ChatClient, Declined, Endpoint, NoAnswer, parse_object, unknown_model
-from smolsum.llm.retry import RequestBudget, Requester, RequestOutcome, RetryPolicy, ask_all, current_hook
+from smolsum.llm.request_policy import RequestBudget, Requester, RequestOutcome, RetryPolicy, ask_all, current_hook
 
 PROGRESS_S = 10.0
 """between two progress messages"""

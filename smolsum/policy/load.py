@@ -19,7 +19,7 @@ from mlx_lm.utils import _get_classes, load_model
 from smolsum.config.sections import LoraConfig
 from smolsum.errors import SmolsumError, UnreachableError, UsageError, nearest
 from smolsum.files import digest
-from smolsum.policy.cpu import kernels
+from smolsum.policy import kernels
 from smolsum.policy.lora import add_adapters, base_of, is_quantised, quantise
 from smolsum.policy.supported import check_supported
 

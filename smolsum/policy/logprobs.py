@@ -16,7 +16,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map
 from mlx_lm.models.cache import ArraysCache, ConcatenateKVCache, KVCache, RotatingKVCache, make_prompt_cache
 
-from smolsum.policy.cpu import kernels
+from smolsum.policy import kernels
 
 CHUNK_LOGITS = 16_000_000
 """Logits held at once; more are computed chunk by chunk, and again in backward."""

@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten
 from smolsum.config.sections import Config
 from smolsum.errors import MachineError
 from smolsum.policy.cpu.streams import streams
-from smolsum.policy.gradients import WHOLE, Chunking, can_checkpoint
+from smolsum.policy.group_gradient import WHOLE, Chunking, can_checkpoint
 from smolsum.policy.logprobs import CHUNK_LOGITS, can_share_prefix
 
 GB = 1e9

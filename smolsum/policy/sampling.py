@@ -20,7 +20,7 @@ import mlx.nn as nn
 import numpy as np
 from mlx_lm.models.cache import BatchKVCache, make_prompt_cache
 
-from smolsum.policy.cpu import kernels
+from smolsum.policy import kernels
 
 COMPACT = 0.75
 """finished rollouts leave the batch once no more than this share of it is still running"""

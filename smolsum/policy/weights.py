@@ -1,7 +1,7 @@
 """The weights of a policy on disk and on their way to workers, and the facts by which two processes compare policies.
 
-On disk: the Hugging Face layout, or mlx-lm's adapter format. On their way: numpy arrays by the names of that layout, of
-a policy with adapters the adapters alone; bfloat16, which numpy lacks, is seen as uint16.
+On disk: the Hugging Face layout, or mlx-lm's adapter format. On their way: numpy arrays with the names of that
+layout, only the adapters of a policy that has them; bfloat16, which numpy lacks, is seen as uint16.
 """
 
 import json

@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from smolsum.config.study import SIGNALS
+from smolsum.config.run_labels import SIGNALS
 from smolsum.report.collect import ReportInputs
 from smolsum.report.document import Item, Page, Section
 from smolsum.report.results import configuration_results

@@ -10,7 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from smolsum.config.study import CRITERIA, model_name, reward_of, strategy_of
+from smolsum.config.run_labels import CRITERIA, model_name, reward_of, strategy_of
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import finite, read_jsonl
 from smolsum.report.document import Cell, CellSource, number

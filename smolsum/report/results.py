@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from smolsum.config.study import LENGTH_ONLY, PREFIX, REWARD_SETS
+from smolsum.config.run_labels import LENGTH_ONLY, PREFIX, REWARD_SETS
 from smolsum.report.collect import EvaluationResult, ReportInputs, TrainedRun
 from smolsum.report.document import Cell, number, p_value, plain
 from smolsum.stats.loading import Arm, group_seeds

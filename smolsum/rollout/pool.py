@@ -14,16 +14,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from smolsum.errors import SmolsumError, UsageError
-from smolsum.rollout.pool_worker import PoolWorker
-from smolsum.rollout.protocol import (
-    ExpectedWeights,
-    FailedRollout,
-    OtherVersionError,
-    RolloutAnswer,
-    SampleRequest,
-    SamplingTerms,
-    WorkerError,
-)
+from smolsum.rollout.protocol import ExpectedWeights, FailedRollout, RolloutAnswer, SampleRequest, SamplingTerms
+from smolsum.rollout.worker_client import OtherVersionError, PoolWorker, WorkerError
 from smolsum.weights.publish import Published, Publisher, WeightsVersion
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0

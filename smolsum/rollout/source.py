@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from smolsum.config.sections import Config, SamplingConfig
-from smolsum.policy import ranks
+from smolsum.policy import distributed
 from smolsum.policy.load import Policy
 from smolsum.policy.sampling import generate, rollout_seed
 from smolsum.types import Prompt, Rollout, RolloutGroup
@@ -65,8 +65,8 @@ class LocalSource(Source):
         self.policy, self.config = policy, config
 
     def sample(self, request: GroupRequest) -> list[RolloutGroup]:
-        prompts, limit = ranks.share(request.prompts), self.config.sampling.max_new_tokens
-        seeds = ranks.share(group_seeds(request, self.config.sampling.rollouts, self.config.train.seed))
+        prompts, limit = distributed.share(request.prompts), self.config.sampling.max_new_tokens
+        seeds = distributed.share(group_seeds(request, self.config.sampling.rollouts, self.config.train.seed))
         groups = sample_seeded(
             self.policy, prompts, seeds, request.temperature, max_new_tokens=limit, version=request.step - 1
         )
@@ -141,19 +141,19 @@ def decode(policy: Policy, token_ids: Sequence[int]) -> str:
 
 
 def exchanged(mine: Sequence[RolloutGroup], prompts: Sequence[Prompt]) -> list[RolloutGroup]:
-    """Return the groups of all prompts, from what each rank sampled of its share (`ranks.share`)."""
-    if ranks.alone():
+    """Return the groups of all prompts, from what each rank sampled of its share (`distributed.share`)."""
+    if distributed.alone():
         return list(mine)
-    shares = ranks.gathered(_plain(mine))
+    shares = distributed.gathered(_plain(mine))
     n = len(shares)
     return [_group(prompt, shares[place % n][place // n]) for place, prompt in enumerate(prompts)]
 
 
 def from_first(groups: Sequence[RolloutGroup] | None, prompts: Sequence[Prompt]) -> list[RolloutGroup]:
     """Return the first rank's groups; the other ranks pass None."""
-    if ranks.alone():
+    if distributed.alone():
         return list(groups or [])
-    rows = ranks.gathered(_plain(groups or []))[0]
+    rows = distributed.gathered(_plain(groups or []))[0]
     return [_group(prompt, row) for prompt, row in zip(prompts, rows, strict=True)]
 
 

@@ -17,8 +17,8 @@ from difflib import get_close_matches
 from itertools import chain, count
 from pathlib import Path
 
+from smolsum.config.run_labels import NAMED
 from smolsum.config.sections import Config
-from smolsum.config.study import NAMED
 from smolsum.errors import UsageError
 from smolsum.files import locked, point, writing
 

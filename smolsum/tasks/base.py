@@ -1,7 +1,7 @@
 """What a task is: prompts, rewards, an evaluation and presets. All other rooms know a task only by the record `Task`.
 
-To add one, write `tasks/<name>.py` with a `TASK`, and add its name to `NAMES` in `tasks/__init__.py`. The page "A task"
-of CONTRIBUTING.md is a complete one; what it leaves out has the defaults below.
+To add one, write `tasks/<name>.py` with a `TASK`, and add its name to `NAMES` in `tasks/__init__.py`. The section "A
+task" of CONTRIBUTING.md shows a complete one; what that leaves out has the defaults below.
 """
 
 from __future__ import annotations

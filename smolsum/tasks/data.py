@@ -15,7 +15,7 @@ import xxhash
 
 from smolsum.config.sections import DataConfig
 from smolsum.errors import UsageError
-from smolsum.tasks.readers import PlacedRow, kind_of, nearest_name, read_rows
+from smolsum.tasks.data_rows import PlacedRow, kind_of, nearest_name, read_rows
 
 SPLITS = ("train", "validation", "test")
 ID_COLUMN = "id"

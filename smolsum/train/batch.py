@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from smolsum.config.schedule import epoch_counts
 from smolsum.config.sections import Config, StageConfig
+from smolsum.config.stage_steps import epoch_counts
 from smolsum.grpo.advantages import zero_spread
 from smolsum.rewards.combine import Signal, combine, score_all
 from smolsum.rollout.source import GroupRequest, Source

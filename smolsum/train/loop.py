@@ -10,13 +10,13 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from smolsum.config.schedule import planned_steps
 from smolsum.config.sections import Config
+from smolsum.config.stage_steps import planned_steps
 from smolsum.grpo.advantages import advantages
+from smolsum.grpo.batch_gradient import gradients
 from smolsum.grpo.optimizer import Optimizer, learning_rate
-from smolsum.grpo.update import gradients
-from smolsum.llm.retry import WaitHook, use_hook
-from smolsum.policy import ranks
+from smolsum.llm.request_policy import WaitHook, use_hook
+from smolsum.policy import distributed
 from smolsum.rollout.source import Source
 from smolsum.train.batch import BatchSampler, PromptOrder, step_metrics
 from smolsum.train.progress import Progress
@@ -34,7 +34,7 @@ def train(
     Raises InterruptedRun after a first Ctrl-C, once the step is finished and saved; SmolsumError for everything
     that a user can fix.
     """
-    role = Session if ranks.leads() else FollowerSession
+    role = Session if distributed.leads() else FollowerSession
     with role.open(config, resume, progress) as session:
         progress.phase(f"loading {config.model.path} and {config.data.path}")
         with use_hook(WaitHook(notify=lambda kind, message: progress.warn(message), progress=progress.phase)):

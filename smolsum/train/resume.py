@@ -7,7 +7,7 @@ from typing import Any
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError
 from smolsum.grpo.optimizer import Optimizer
-from smolsum.policy import ranks
+from smolsum.policy import distributed
 from smolsum.policy.load import Policy
 from smolsum.policy.weights import load_trained, save_trained
 from smolsum.runs import checkpoints, manifest
@@ -25,7 +25,7 @@ def fingerprints(config: Config, provenance: Mapping[str, Any], steps: Mapping[s
         previous = next(reversed(found.values()), "")
         found[name] = stage_fingerprint(config, provenance, name, steps[name], previous)
     own = {key: provenance[key] for key in manifest.FIXED}
-    first, *others = ranks.gathered(own | {"settings": found})
+    first, *others = distributed.gathered(own | {"settings": found})
     for n, other in enumerate(others, start=1):
         if unlike := [key for key, value in other.items() if value != first[key]]:
             pair = f"{other[unlike[0]]} and {first[unlike[0]]}"

@@ -15,7 +15,7 @@ from smolsum.evaluate.sampling import complete
 from smolsum.evaluate.storage import share_completions
 from smolsum.evaluate.tables import headline_table, missing_warnings
 from smolsum.grpo.optimizer import Optimizer
-from smolsum.policy import ranks
+from smolsum.policy import distributed
 from smolsum.policy.load import snapshot
 from smolsum.runs import manifest
 from smolsum.runs.checkpoints import Checkpoint, Validation, validation
@@ -145,12 +145,12 @@ class Session:
         # taken only where the KL term reads it: it keeps a copy of the weights alive
         self.stage_start = snapshot(self.setup.policy.model) if self.config.stages[stage].beta > 0 else None
         self._restored = self._find_checkpoint()
-        self.step = ranks.gathered(self._restored.step if self._restored else start)[0]
+        self.step = distributed.gathered(self._restored.step if self._restored else start)[0]
         self.stage_step = self.step - start
         if self._restored:
             self._saved.load(stage, self._restored, self.setup.policy)
         model = self.setup.policy.model
-        model.update(ranks.from_first(model.trainable_parameters()))
+        model.update(distributed.from_first(model.trainable_parameters()))
         return self.step == end
 
     def _find_checkpoint(self) -> Checkpoint | None:
@@ -183,9 +183,9 @@ class Session:
             self.step, self.in_step = self.step + 1, True
             self.clock.start()
             yield k
-            self._leaving = ranks.any_rank(self._is_requested())
+            self._leaving = distributed.any_rank(self._is_requested())
             self._save(optimizer, self._validation)
-            if self._leaving and ranks.any_rank(not self._pause()):
+            if self._leaving and distributed.any_rank(not self._pause()):
                 self._interrupt()
             self.in_step = False
 

@@ -10,17 +10,17 @@ from typing import Any
 from smolsum.config.presets import leaves
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError
-from smolsum.evaluate.prompts import encode_prompts, meteor_matching, split_fingerprints
+from smolsum.evaluate.prompt_encoding import encode_prompts, meteor_matching, split_fingerprints
 from smolsum.files import digest
-from smolsum.policy import ranks
+from smolsum.policy import distributed
 from smolsum.policy.cpu.blas import preload
-from smolsum.policy.gradients import Chunking
+from smolsum.policy.group_gradient import Chunking
 from smolsum.policy.load import Policy, is_here, load_policy, weights_hash
 from smolsum.policy.logprobs import can_share_prefix
 from smolsum.policy.memory import GB, MaxLengths, choose_chunking, estimate, shape_of
 from smolsum.policy.weights import tokenizer_digest
+from smolsum.rollout.remote_source import RemoteSource
 from smolsum.rollout.source import LocalSource, Receiver, Source
-from smolsum.rollout.workers import RemoteSource
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Task
 from smolsum.tasks.data import SPLITS, Split, overlap
@@ -101,7 +101,7 @@ def open_source(setup: Setup, config: Config, *, notify: Callable[..., None], st
     policy itself. Arguments and errors as of RemoteSource."""
     if not config.workers.urls:
         return LocalSource(setup.policy, config)
-    if not ranks.leads():
+    if not distributed.leads():
         return Receiver()
     return RemoteSource(setup.policy, config, setup.prompts["train"], on_event=notify, stopping=stopping)
 

@@ -23,10 +23,10 @@ from smolsum.runs.control import make_request, withdraw
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
 from smolsum.watch import layout
+from smolsum.watch.completions import group_of, sample_of
 from smolsum.watch.keys import KEYS, footer, help_rows
-from smolsum.watch.pane import ORANGE, cut
+from smolsum.watch.pane_text import ORANGE, cut
 from smolsum.watch.panes import header, message
-from smolsum.watch.rollouts import group_of, sample_of
 from smolsum.watch.snapshot import SMOOTHING, WINDOWS, Snapshot, ViewOptions
 
 CONFIRM = "stop"

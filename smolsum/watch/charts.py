@@ -13,7 +13,7 @@ from rich.text import Text
 from smolsum.runs.reader import Run
 from smolsum.runs.series import Point, smoothed
 from smolsum.watch.braille import Pattern, Trace, bounds, draw, heights, row_of
-from smolsum.watch.pane import CURVES, DIM, NAME_WIDTH, RED, VALUE_WIDTH, Pane, number
+from smolsum.watch.pane_text import CURVES, DIM, NAME_WIDTH, RED, VALUE_WIDTH, Pane, number
 from smolsum.watch.snapshot import Snapshot, ViewOptions
 
 RUNS = "AB"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from smolsum.runs.status import ALIVE_STATES
-from smolsum.watch.pane import DIM
+from smolsum.watch.pane_text import DIM
 
 
 @dataclass(frozen=True)

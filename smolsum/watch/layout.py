@@ -8,9 +8,9 @@ from rich.text import Text
 
 from smolsum.runs.completions import read_groups
 from smolsum.runs.reader import Run
-from smolsum.watch import rollouts
+from smolsum.watch import completions
 from smolsum.watch.charts import CHARTS, chart, sparklines
-from smolsum.watch.pane import Pane, framed
+from smolsum.watch.pane_text import Pane, framed
 from smolsum.watch.panes import alerts, events, header, message, results, settings, times, workers
 from smolsum.watch.snapshot import Snapshot, ViewOptions
 
@@ -32,8 +32,8 @@ PANES: dict[str, Draw] = {
     "results": results,
     "events": events,
     "config": settings,
-    "table": rollouts.table,
-    "texts": rollouts.texts,
+    "table": completions.table,
+    "texts": completions.texts,
 }
 
 

@@ -17,7 +17,7 @@ from smolsum.runs.reader import Run
 from smolsum.runs.status import TROUBLE, pace
 from smolsum.watch.alerts import Alert, find_alerts
 from smolsum.watch.charts import RUNS
-from smolsum.watch.pane import (
+from smolsum.watch.pane_text import (
     DIM,
     GREEN,
     NAME_WIDTH,

@@ -1,7 +1,8 @@
 """What a worker answers to a bad body: every field is checked before anything is done, and the error (status 422)
 names what is wrong.
 
-The types are in `smolsum/rollout/protocol.py`; here are the limits that depend on the model served.
+The types are in `smolsum/rollout/protocol.py`; here are all limits that a type does not state. `Chat` in
+`smolsum/worker/openai_api.py` checks the fields that only OpenAI's interface has.
 """
 
 import reprlib

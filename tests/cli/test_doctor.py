@@ -10,8 +10,8 @@ import pytest
 from support.judge_server import serving
 from support.serving import face
 
-from smolsum.cli import checks, main
-from smolsum.cli.checks import Finding
+from smolsum.cli import doctor_checks, main
+from smolsum.cli.doctor_checks import Finding
 from smolsum.worker.engines.mlx import MlxEngine
 
 Examine = Callable[..., dict[str, Finding]]
@@ -20,10 +20,10 @@ Examine = Callable[..., dict[str, Finding]]
 @pytest.fixture
 def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Examine:
     """All findings by name, in an environment of the test's own; MLX is not started again."""
-    monkeypatch.setattr(checks, "PROBE", 'print(\'{"device": "Device(gpu, 0)", "blas": "", "gflops": 900}\')')
+    monkeypatch.setattr(doctor_checks, "PROBE", 'print(\'{"device": "Device(gpu, 0)", "blas": "", "gflops": 900}\')')
 
     def run(online: bool = False, **environ: str) -> dict[str, Finding]:
-        found = checks.examine(environ, runs_dir=tmp_path / "runs", vllm_python="/no/python", online=online)
+        found = doctor_checks.examine(environ, runs_dir=tmp_path / "runs", vllm_python="/no/python", online=online)
         return {one.name: one for one in found}
 
     return run
@@ -46,7 +46,7 @@ def test_this_machine_has_a_finding_for_every_check(
 
 def test_a_broken_mlx_fails_with_its_reason(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes the probe down is a finding, with the last thing it said."""
-    monkeypatch.setattr(checks, "PROBE", "raise ImportError('libmlx.so: no such file')")
+    monkeypatch.setattr(doctor_checks, "PROBE", "raise ImportError('libmlx.so: no such file')")
     found = examine()["MLX device"]
     assert found.level == "fail"
     assert "ImportError: libmlx.so: no such file" in found.detail
@@ -55,9 +55,9 @@ def test_a_broken_mlx_fails_with_its_reason(examine: Examine, monkeypatch: pytes
 
 def test_a_slow_blas_is_a_warning(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
     """MLX's own products are slow on a Linux CPU, and that can be fixed."""
-    monkeypatch.setattr(checks.sys, "platform", "linux")
+    monkeypatch.setattr(doctor_checks.sys, "platform", "linux")
     monkeypatch.delenv("SMOLSUM_BLAS", raising=False)
-    monkeypatch.setattr(checks, "PROBE", 'print(\'{"device": "Device(cpu, 0)", "blas": "", "gflops": 4}\')')
+    monkeypatch.setattr(doctor_checks, "PROBE", 'print(\'{"device": "Device(cpu, 0)", "blas": "", "gflops": 4}\')')
     found = examine()["BLAS"]
     assert (found.level, "libopenblas" in found.command) == ("warn", True)
 

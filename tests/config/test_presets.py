@@ -17,8 +17,8 @@ from support.places import ROOT
 
 from smolsum.config.presets import KINDS, find_preset, names_for, preset_names, read_preset
 from smolsum.config.resolve import resolve
+from smolsum.config.run_labels import REWARD_SETS
 from smolsum.config.sections import Config, to_toml
-from smolsum.config.study import REWARD_SETS
 from smolsum.tasks import TASKS
 from smolsum.tasks.tldr import TldrConfig
 

@@ -24,7 +24,7 @@ from smolsum.evaluate.judging import (
 )
 from smolsum.files import read_jsonl
 from smolsum.llm.client import Endpoint
-from smolsum.llm.retry import MAX_CONSECUTIVE_FAILURES, RetryPolicy
+from smolsum.llm.request_policy import MAX_CONSECUTIVE_FAILURES, RetryPolicy
 from smolsum.tasks.tldr import CRITERIA
 
 QUICK = RetryPolicy(attempts=3, deadline_s=5.0, wait_s=0.01)

@@ -14,7 +14,7 @@ from support.judge_server import KEY, Reply, answer, failure, serving
 from smolsum.errors import UnreachableError, UsageError
 from smolsum.llm.batch import BatchClient, Call
 from smolsum.llm.client import BadAnswer, Endpoint
-from smolsum.llm.retry import RequestBudget, RetryPolicy, WaitHook, use_hook
+from smolsum.llm.request_policy import RequestBudget, RetryPolicy, WaitHook, use_hook
 
 SCHEMA = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
 QUICK = RetryPolicy(attempts=3, deadline_s=2.0, wait_s=0.01)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.models import EOS, assert_trees_close, build
 
-from smolsum.policy.cpu import kernels
+from smolsum.policy import kernels
 from smolsum.policy.logprobs import (
     CHUNK_LOGITS,
     branch_hidden,

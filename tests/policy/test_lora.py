@@ -13,8 +13,8 @@ from support.models import EOS, group, write
 
 from smolsum.config.sections import GrpoConfig, LoraConfig, OptimizerConfig, StageConfig
 from smolsum.errors import UsageError
+from smolsum.grpo.batch_gradient import gradients
 from smolsum.grpo.optimizer import Optimizer
-from smolsum.grpo.update import gradients
 from smolsum.policy import logprobs
 from smolsum.policy.load import Policy, load_policy, snapshot
 from smolsum.policy.logprobs import group_logprobs

@@ -15,10 +15,10 @@ from support.models import build
 
 from smolsum.config.sections import Config, EngineConfig, GrpoConfig, OptimizerConfig, StageConfig, TrainConfig
 from smolsum.errors import MachineError
+from smolsum.grpo.batch_gradient import gradients
 from smolsum.grpo.optimizer import Optimizer
-from smolsum.grpo.update import gradients
 from smolsum.policy.cpu.streams import streams
-from smolsum.policy.gradients import WHOLE, Chunking
+from smolsum.policy.group_gradient import WHOLE, Chunking
 from smolsum.policy.memory import GB, MaxLengths, ModelShape, choose_chunking, estimate, shape_of
 from smolsum.types import Prompt, Rollout, RolloutGroup
 

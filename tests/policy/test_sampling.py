@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import chisquare
 from support.models import EOS, build
 
-from smolsum.policy.cpu import kernels
+from smolsum.policy import kernels
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.sampling import Completion, generate, rollout_seed
 

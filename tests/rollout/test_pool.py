@@ -14,8 +14,8 @@ from support.scripted_worker import EOS, FACTS, FAULTS, ScriptedWorker, completi
 from smolsum.errors import SmolsumError
 from smolsum.rollout import pool as pool_module
 from smolsum.rollout.pool import Pool, RolloutBatch
-from smolsum.rollout.pool_worker import ExpectedModel, PoolWorker
-from smolsum.rollout.protocol import SampleRequest, SamplingTerms, WorkerClient, WorkerError
+from smolsum.rollout.protocol import SampleRequest, SamplingTerms
+from smolsum.rollout.worker_client import ExpectedModel, PoolWorker, WorkerClient, WorkerError
 from smolsum.weights.delta import checksum
 from smolsum.weights.publish import Publisher, WeightsVersion
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from smolsum.errors import UsageError
-from smolsum.rollout.pool_worker import ExpectedModel, check, check_probe
-from smolsum.rollout.protocol import NEUTRAL_SAMPLING, Health, WorkerError
+from smolsum.rollout.protocol import NEUTRAL_SAMPLING, Health
+from smolsum.rollout.worker_client import ExpectedModel, WorkerError, check, check_probe
 
 FACTS = {"architecture": "qwen2", "vocab_size": 50, "tokenizer": "abc", "dtype": "bfloat16"}
 HEALTH: dict[str, Any] = FACTS | {

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from smolsum.cli.measure import evaluate_all
+from smolsum.cli.evaluation import evaluate_all
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import to_toml
 from smolsum.errors import SmolsumError, UsageError
+from smolsum.evaluate.evaluated_model import Target, TargetOptions, find_target
 from smolsum.evaluate.sampling import GREEDY
-from smolsum.evaluate.target import Target, TargetOptions, find_target
 from smolsum.runs import checkpoints
 from smolsum.runs.paths import RunPaths, create_run
 from smolsum.tasks import TASKS

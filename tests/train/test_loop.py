@@ -16,7 +16,7 @@ from support.training import arguments, events, learned, make_data, start, weigh
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
-from smolsum.grpo.update import gradients
+from smolsum.grpo.batch_gradient import gradients
 from smolsum.train import loop
 
 PHASES: list[str] = []

@@ -16,7 +16,7 @@ from support.watching import BEGAN, append, golden, make_run, row, stamp
 from smolsum.runs.completions import first_group, read_groups
 from smolsum.runs.reader import Run
 from smolsum.watch.layout import PANES, Slot, page, pages, pane, slots
-from smolsum.watch.pane import number
+from smolsum.watch.pane_text import number
 from smolsum.watch.snapshot import Snapshot, ViewOptions
 
 NOW = BEGAN + timedelta(seconds=200)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from smolsum.report import charts
 from smolsum.report.collect import ReportInputs
-from smolsum.report.commands import judge_command
 from smolsum.report.document import DASH, Cell, CellSource, Figure, Table, letter, number, plain, words
 from smolsum.report.results import ConfigurationResult
+from smolsum.report.shell_commands import judge_command
 from smolsum.runs.records import SUMMARY, Judging
 from smolsum.stats.correlation import correlate
 from smolsum.types import COMPOSITE

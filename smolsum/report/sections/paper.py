@@ -4,10 +4,18 @@
 import math
 from collections.abc import Sequence
 
-from smolsum.config.study import CRITERIA, FINETUNED, INCLUDED, LENGTH_ONLY, PREFIX, REWARD_SETS, SIGNALS, STRATEGIES
+from smolsum.config.run_labels import (
+    CRITERIA,
+    FINETUNED,
+    INCLUDED,
+    LENGTH_ONLY,
+    PREFIX,
+    REWARD_SETS,
+    SIGNALS,
+    STRATEGIES,
+)
 from smolsum.report import charts
 from smolsum.report.collect import EvaluationResult, ReportInputs
-from smolsum.report.commands import baseline_command, judge_all_command, judge_command, train_command
 from smolsum.report.document import (
     DASH,
     Cell,
@@ -28,6 +36,7 @@ from smolsum.report.document import (
 )
 from smolsum.report.results import ConfigurationResult, baseline_of, compare, flip_cells, paired_values
 from smolsum.report.sections.scores import ERRORS
+from smolsum.report.shell_commands import baseline_command, judge_all_command, judge_command, train_command
 from smolsum.stats.correlation import correlate
 from smolsum.stats.paired import ALPHA
 from smolsum.stats.seeds import compare_runs

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from smolsum.report.collect import LeftOut, ReportInputs
-from smolsum.report.commands import judge_command
 from smolsum.report.document import DASH, Cell, CellSource, Table, empty, number, plain, words
 from smolsum.report.results import ConfigurationResult
+from smolsum.report.shell_commands import judge_command
 from smolsum.runs.records import SUMMARY
 
 

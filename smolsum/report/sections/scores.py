@@ -10,7 +10,6 @@ from scipy.stats import t as student
 
 from smolsum.report import charts
 from smolsum.report.collect import EvaluationResult, ReportInputs
-from smolsum.report.commands import judge_command
 from smolsum.report.document import (
     DASH,
     Cell,
@@ -27,9 +26,10 @@ from smolsum.report.document import (
     words,
 )
 from smolsum.report.results import ConfigurationResult, baseline_of
+from smolsum.report.shell_commands import judge_command
 from smolsum.runs.records import SCORES
 from smolsum.stats.paired import CONFIDENCE
-from smolsum.tasks.sampling_stats import wilson
+from smolsum.tasks.pass_at_k import wilson
 
 ERRORS = "errors/"
 """prefix of the names of errors among the metrics"""

@@ -5,11 +5,11 @@ from functools import reduce
 from typing import Any
 
 from smolsum.config.presets import leaves
-from smolsum.config.study import SIGNALS
+from smolsum.config.run_labels import SIGNALS
 from smolsum.errors import SmolsumError
 from smolsum.report.collect import ReportInputs, TrainedRun
-from smolsum.report.commands import judge_command, train_command
 from smolsum.report.document import DASH, Cell, CellSource, Table, empty, number, plain, shortened, words
+from smolsum.report.shell_commands import judge_command, train_command
 from smolsum.runs.record_io import read_lines
 from smolsum.runs.records import SUMMARY, Judging, SampledRollout
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from smolsum.report import charts
 from smolsum.report.collect import ReportInputs, TrainedRun
-from smolsum.report.commands import judge_command
 from smolsum.report.document import (
     DASH,
     Cell,
@@ -27,6 +26,7 @@ from smolsum.report.document import (
 )
 from smolsum.report.results import count_flips, flip_cells, paired_values
 from smolsum.report.sections.scores import ERRORS
+from smolsum.report.shell_commands import judge_command
 from smolsum.runs.records import SUMMARY
 from smolsum.stats.multiple_testing import holm
 from smolsum.stats.paired import ALPHA

@@ -7,7 +7,7 @@ from typing import Any
 
 from smolsum.llm.batch import BatchClient, Call
 from smolsum.llm.client import BadAnswer, find_endpoint
-from smolsum.llm.retry import RetryPolicy
+from smolsum.llm.request_policy import RetryPolicy
 from smolsum.tasks.ab_judge.corruption import BY_MODEL, MIN_WORDS, WORD, Corruption
 from smolsum.tasks.ab_judge.pairs import Corruptor
 from smolsum.tasks.data import Example

@@ -1,4 +1,4 @@
-"""Documents with their questions: rows of a data set, one a question, or made from the facts of posts, one row a post.
+"""Documents with their questions, from data with one row for each question, or made from the facts of posts.
 
 A fact (`smolsum.tasks.facts`) is something that a post states; its key `slot` names what a question can ask.
 """
@@ -13,9 +13,9 @@ from typing import Any
 from smolsum.config.sections import Config, DataConfig
 from smolsum.errors import UsageError
 from smolsum.tasks.data import SPLITS, Example, Split, column_of, generated_split, load_split, read_split
+from smolsum.tasks.data_rows import PlacedRow, kind_of, nearest_name
 from smolsum.tasks.doc_qa.settings import DocQaConfig, settings
 from smolsum.tasks.facts import FactVocabulary, vocabulary
-from smolsum.tasks.readers import PlacedRow, kind_of, nearest_name
 
 ASKED = {
     "N": "What is the name of the person whom the writer is upset about?",

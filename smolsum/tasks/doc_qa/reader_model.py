@@ -10,7 +10,7 @@ import numpy as np
 
 from smolsum.llm.batch import BatchClient, Call
 from smolsum.llm.client import BadAnswer, find_endpoint
-from smolsum.llm.retry import RequestBudget, RetryPolicy
+from smolsum.llm.request_policy import RequestBudget, RetryPolicy
 from smolsum.tasks.doc_qa.documents import UNANSWERABLE, Reading, Verdicts
 from smolsum.tasks.doc_qa.settings import DocQaConfig
 

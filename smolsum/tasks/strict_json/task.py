@@ -29,7 +29,7 @@ from smolsum.tasks.base import (
     with_instruction,
 )
 from smolsum.tasks.data import Example, Split, load_split
-from smolsum.tasks.sampling_stats import interval_of_means, passing, wilson
+from smolsum.tasks.pass_at_k import interval_of_means, passing, wilson
 from smolsum.tasks.strict_json import signals
 from smolsum.tasks.strict_json.answer import depth, take_apart
 from smolsum.tasks.strict_json.generator import LEVELS, split_of

@@ -14,7 +14,7 @@ from support.judge_server import Reply, answer, failure, serving
 from smolsum.cli.main import main
 from smolsum.config.sections import Config, DataConfig
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
-from smolsum.llm.retry import WaitHook, use_hook
+from smolsum.llm.request_policy import WaitHook, use_hook
 from smolsum.tasks import TASKS
 from smolsum.tasks.ab_judge.corruptor_model import RETRY
 from smolsum.tasks.ab_judge.pairs import AbJudgeConfig

@@ -11,9 +11,9 @@ from mlx.utils import tree_map
 
 from smolsum.config.sections import GrpoConfig, StageConfig
 from smolsum.grpo.loss import BatchTotals, Tally, loss_and_tally, means, merged, over_ranks
-from smolsum.policy import ranks
+from smolsum.policy import distributed
 from smolsum.policy.cpu.streams import map_one_by_one, map_over_streams, map_with_streams
-from smolsum.policy.gradients import WHOLE, Chunking, group_value_and_grad
+from smolsum.policy.group_gradient import WHOLE, Chunking, group_value_and_grad
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.types import Rollout, RolloutGroup
 
@@ -44,8 +44,8 @@ def gradients(
     shares = {"batch/skipped_groups_frac": 1 - len(kept) / len(groups)}
     if not kept:
         return tree_map(mx.zeros_like, model.trainable_parameters()), {"loss": 0.0, **shares}
-    idle = len(kept) <= ranks.rank()  # more ranks than groups: this one computes a group without counting it
-    kept = kept[:1] if idle else ranks.share(kept)
+    idle = len(kept) <= distributed.rank()  # more ranks than groups: this one computes a group without counting it
+    kept = kept[:1] if idle else distributed.share(kept)
     groups, advantages_PG = [groups[p] for p in kept], advantages_PG[mx.array(kept)]
     ref_logps = _logprobs(model, groups, stage, chunking, reference) if stage.beta > 0 else [None] * len(groups)
     sampled: list[Any] = [_sampled(group) for group in groups]
@@ -95,7 +95,7 @@ def gradients(
         del grads
         mx.eval(total, tally)  # frees this group's gradient
     assert tally is not None
-    total, value, tally = ranks.total(total), ranks.total(mx.array(value)).item(), over_ranks(tally)
+    total, value, tally = distributed.total(total), distributed.total(mx.array(value)).item(), over_ranks(tally)
     shares["perf/peak_memory_gb"] = mx.get_peak_memory() / 1e9
     return total, {"loss": value, **shares, **{name: mean.item() for name, mean in means(tally).items()}}
 

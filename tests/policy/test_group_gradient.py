@@ -8,7 +8,7 @@ import pytest
 from support.models import EOS, assert_trees_close, build
 
 from smolsum.policy.cpu.streams import map_over_streams
-from smolsum.policy.gradients import Chunking, _shares, can_checkpoint, checkpointed, group_value_and_grad
+from smolsum.policy.group_gradient import Chunking, _shares, can_checkpoint, checkpointed, group_value_and_grad
 from smolsum.policy.logprobs import group_logprobs
 
 # isort: split

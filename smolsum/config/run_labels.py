@@ -1,4 +1,5 @@
-"""The study's words for a run: its model, its strategy and its reward configuration."""
+"""How runs are named in lists and reports: by model, strategy and reward configuration, in the study's words; and what
+each reward signal means."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath

@@ -6,7 +6,7 @@ from typing import Any
 
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config
-from smolsum.evaluate.prompts import encode_prompts
+from smolsum.evaluate.prompt_encoding import encode_prompts
 from smolsum.policy.load import Policy, encode_chat
 from smolsum.tasks import TASKS
 from smolsum.train.loop import train

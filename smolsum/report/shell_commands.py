@@ -5,8 +5,8 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 
 from smolsum.config.presets import preset_names, read_preset
+from smolsum.config.run_labels import FINETUNED, LENGTH_ONLY, REWARD_SETS, STAGES
 from smolsum.config.sections import TaskConfig
-from smolsum.config.study import FINETUNED, LENGTH_ONLY, REWARD_SETS, STAGES
 from smolsum.report.collect import EvaluationResult, ReportInputs
 from smolsum.runs.records import Judging
 

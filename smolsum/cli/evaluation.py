@@ -17,9 +17,9 @@ from smolsum.cli.options import Invocation, OutputFlags, RunsFlag, WorkerFlag, r
 from smolsum.errors import InterruptedRun, SmolsumError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
+    from smolsum.evaluate.evaluated_model import Target, TargetOptions
     from smolsum.evaluate.judging import Estimate, JudgeOptions
     from smolsum.evaluate.sampling import DecodingSettings
-    from smolsum.evaluate.target import Target, TargetOptions
 
 ModelFlag = Annotated[
     list[str] | None,
@@ -81,7 +81,7 @@ class MeasureFlags:
 
     def for_targets(self, task: str | None) -> TargetOptions:
         """Return the options of the targets."""
-        from smolsum.evaluate.target import TargetOptions
+        from smolsum.evaluate.evaluated_model import TargetOptions
 
         return TargetOptions(
             split=self.split,
@@ -113,7 +113,7 @@ def judge_options(flags: MeasureFlags, *, quiet: bool, environ: Mapping[str, str
         raise UsageError(f"{model} cannot be its own second judge", hint="--second-judge with another model")
 
     from smolsum.evaluate.judging import JudgeOptions
-    from smolsum.llm.retry import RetryPolicy
+    from smolsum.llm.request_policy import RetryPolicy
 
     return JudgeOptions(
         endpoint=find_endpoint(model, environ),
@@ -169,7 +169,7 @@ def measure(
     try:
         if not output.quiet:
             console.narrate("starting")  # the imports below take seconds on a cold disk
-        from smolsum.llm.retry import WaitHook, use_hook
+        from smolsum.llm.request_policy import WaitHook, use_hook
 
         with use_hook(WaitHook(progress=(lambda text: None) if output.quiet else console.narrate)):
             evaluate_all(

@@ -23,9 +23,9 @@ from smolsum.config.sections import Config, WorkersConfig
 from smolsum.policy.load import Policy
 from smolsum.policy.weights import identity, probe_scores, probe_sequences, served_arrays
 from smolsum.rollout.pool import Pool, RolloutBatch
-from smolsum.rollout.pool_worker import ExpectedModel, PoolWorker, preflight
-from smolsum.rollout.protocol import RolloutAnswer, SampleRequest, SamplingTerms, WorkerClient, WorkerError, check_token
+from smolsum.rollout.protocol import RolloutAnswer, SampleRequest, SamplingTerms, check_token
 from smolsum.rollout.source import GroupRequest, Source, decode, from_first, group_seeds
+from smolsum.rollout.worker_client import ExpectedModel, PoolWorker, WorkerClient, WorkerError, preflight
 from smolsum.types import Prompt, Rollout, RolloutGroup
 from smolsum.weights.publish import Publisher, WeightsVersion
 

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from smolsum.runs.completions import Group, changes, chosen
 from smolsum.runs.records import SampledRollout
-from smolsum.watch.pane import DIM, GREEN, ORANGE, RED, SKY, Pane, ending, number, wrapped
+from smolsum.watch.pane_text import DIM, GREEN, ORANGE, RED, SKY, Pane, ending, number, wrapped
 from smolsum.watch.snapshot import Snapshot
 
 MIN_REWARDS = 3

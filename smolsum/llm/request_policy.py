@@ -1,5 +1,5 @@
-"""Many questions to one model: so many at a time, each with a deadline and a number of attempts; a limit on requests;
-and waits that the user can interrupt."""
+"""How requests to a model are made: how many at a time, with a deadline and a number of attempts each, within a budget
+of requests, and with waits that the user can interrupt."""
 
 import asyncio
 import time

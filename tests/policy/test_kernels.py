@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smolsum.policy.cpu import kernels
+from smolsum.policy import kernels
 
 # isort: split
 import mlx.core as mx

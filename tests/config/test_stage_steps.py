@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smolsum.config.schedule import apportion, epoch_counts
 from smolsum.config.sections import Config, StageConfig, TrainConfig
+from smolsum.config.stage_steps import apportion, epoch_counts
 from smolsum.errors import UsageError
 from smolsum.train.batch import PromptOrder
 from smolsum.types import Prompt

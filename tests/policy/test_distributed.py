@@ -38,8 +38,8 @@ UPDATE = """
 import random, sys
 from smolsum.config.sections import StageConfig
 from smolsum.config.sections import GrpoConfig
-from smolsum.grpo.update import gradients
-from smolsum.policy import ranks
+from smolsum.grpo.batch_gradient import gradients
+from smolsum.policy import distributed
 from smolsum.policy.load import load_policy
 from smolsum.types import Prompt, Rollout, RolloutGroup
 import mlx.core as mx
@@ -57,7 +57,7 @@ grads, metrics = gradients(
     load_policy("builtin:tiny").model, groups, advantages, GrpoConfig(), stage, max_new_tokens=32
 )
 metrics.pop("perf/peak_memory_gb")
-if ranks.leads():
+if distributed.leads():
     mx.savez(sys.argv[2], **dict(tree_flatten(grads)), metrics=mx.array([metrics[k] for k in sorted(metrics)]))
 """
 

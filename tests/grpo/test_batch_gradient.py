@@ -11,11 +11,11 @@ import pytest
 from support.models import EOS, assert_trees_close, build, group
 
 from smolsum.config.sections import GrpoConfig, StageConfig
-from smolsum.grpo import update
+from smolsum.grpo import batch_gradient
+from smolsum.grpo.batch_gradient import batch_totals, weights
+from smolsum.grpo.batch_gradient import gradients as update_gradients
 from smolsum.grpo.loss import policy_loss
-from smolsum.grpo.update import batch_totals, weights
-from smolsum.grpo.update import gradients as update_gradients
-from smolsum.policy.gradients import Chunking
+from smolsum.policy.group_gradient import Chunking
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.types import RolloutGroup
 
@@ -115,7 +115,7 @@ def test_chunked_logits_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logits made in parts, groups on several streams: the same gradient, twice in a row, of a model left as it was."""
     model, config = build("qwen2"), GrpoConfig(old_logprobs="recomputed")
     whole, _ = gradients(model, GROUPS * 2, mx.concatenate([ADVANTAGES] * 2), config, stage())
-    monkeypatch.setattr(update, "group_logprobs", functools.partial(group_logprobs, chunk_logits=3 * 64))
+    monkeypatch.setattr(batch_gradient, "group_logprobs", functools.partial(group_logprobs, chunk_logits=3 * 64))
     for _ in range(2):
         tree, _ = gradients(model, GROUPS * 2, mx.concatenate([ADVANTAGES] * 2), config, stage())
         assert_trees_close(tree, whole)

@@ -12,7 +12,7 @@ import pytest
 
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
 from smolsum.llm.client import Answer, BadAnswer, Declined, NoAnswer
-from smolsum.llm.retry import MAX_CONSECUTIVE_FAILURES, Requester, RequestOutcome, RetryPolicy, ask_all
+from smolsum.llm.request_policy import MAX_CONSECUTIVE_FAILURES, Requester, RequestOutcome, RetryPolicy, ask_all
 
 QUICK = RetryPolicy(attempts=3, deadline_s=5.0, wait_s=0.001)
 CONCURRENCY = 4
