@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from smolsum import console
-from smolsum.cli.options import set_option
+from smolsum.cli.options import PresetFlag, set_option
 from smolsum.errors import UsageError
 from smolsum.tasks import NAMES
 
@@ -27,6 +27,7 @@ def data(
         ),
     ] = None,
     preview: Annotated[int, typer.Option(metavar="N", min=1, help="Examples of each split to print.")] = 3,
+    preset: PresetFlag = None,
     sets: Annotated[list[str] | None, set_option("task.train_prompts=5000")] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings in TOML.", show_default=False)] = None,
 ) -> None:
@@ -41,7 +42,8 @@ def data(
     from smolsum.tasks import TASKS
     from smolsum.tasks.data import SPLITS
 
-    resolved = resolve(TASKS, config_file=config, sets=sets or [], flags={"task.name": task})
+    flags = {"task.name": task}
+    resolved = resolve(TASKS, presets=preset or [], config_file=config, sets=sets or [], flags=flags)
     chosen = TASKS[task]
     splits = {name: chosen.prompts.load(resolved.config, name) for name in SPLITS}
     if output is None:

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from smolsum import console
-from smolsum.cli.options import Invocation, OutputFlags, RunsFlag, WorkerFlag, runs_folder, set_option, worker_list
+from smolsum.cli.options import (
+    Invocation,
+    OutputFlags,
+    PresetFlag,
+    RunsFlag,
+    WorkerFlag,
+    runs_folder,
+    set_option,
+    worker_list,
+)
 from smolsum.errors import InterruptedRun, SmolsumError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
@@ -67,6 +76,7 @@ class MeasureFlags:
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Settings for a model that is not a run, in TOML.")
     ] = None
+    preset: PresetFlag = None
     sets: Annotated[list[str] | None, set_option("data.path=DIR")] = None
     worker: WorkerFlag = None
     runs_dir: RunsFlag = None
@@ -89,6 +99,7 @@ class MeasureFlags:
             runs_dir=runs_folder(self.runs_dir),
             task=task,
             name=self.name,
+            presets=self.preset or [],
             config_file=self.config,
             sets=self.sets or [],
             workers=worker_list(self.worker) or os.environ.get("SMOLSUM_WORKERS", ""),

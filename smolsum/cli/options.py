@@ -37,6 +37,15 @@ WorkerFlag = Annotated[
         help="Let this `smolsum serve-worker` sample; repeatable.  [default: $SMOLSUM_WORKERS, by comma]",
     ),
 ]
+PresetFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--preset",
+        metavar="NAME",
+        help="Shipped settings: study: as the study ran, flaws included; kalomaze: constant rate after a warm-up, "
+        "tight clipping; a task's own (docs/); repeatable.",
+    ),
+]
 VllmPythonFlag = Annotated[
     str | None,
     typer.Option("--vllm-python", metavar="PATH", help="Python of the environment that has vLLM.  [default: this one]"),

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from smolsum import console
-from smolsum.cli.options import Invocation, OutputFlags, RunsFlag, TaskFlag, WorkerFlag, set_option, worker_list
+from smolsum.cli.options import (
+    Invocation,
+    OutputFlags,
+    PresetFlag,
+    RunsFlag,
+    TaskFlag,
+    WorkerFlag,
+    set_option,
+    worker_list,
+)
 from smolsum.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,14 +62,7 @@ def train(
             "meteor]",
         ),
     ] = None,
-    preset: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Shipped settings: study: as the study ran, flaws included; kalomaze: constant rate after a warm-up, "
-            "tight clipping; a task's own (docs/); repeatable.",
-        ),
-    ] = None,
+    preset: PresetFlag = None,
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Settings in TOML; a run's config.toml repeats that run.")
     ] = None,

@@ -73,6 +73,7 @@ class TargetOptions:
     task: str | None = None
     name: str | None = None
     """of the folder"""
+    presets: Sequence[str] = ()
     config_file: Path | None = None
     sets: Sequence[str] = ()
     """KEY=VALUE"""
@@ -213,7 +214,9 @@ def _settings(options: TargetOptions, model: str | None, config_file: Path | Non
     """Return the settings, with the workers of this evaluation: those that trained a run may be gone."""
     flags = {"run.dir": str(options.runs_dir), "workers.urls": options.workers, "task.name": options.task}
     try:
-        return resolve(TASKS, model=model, config_file=config_file, sets=options.sets, flags=flags).config
+        return resolve(
+            TASKS, model=model, presets=options.presets, config_file=config_file, sets=options.sets, flags=flags
+        ).config
     except UsageError as error:
         if model is not None and error.message.startswith("flag --model"):
             raise UsageError(f"no run, checkpoint or model {model!r}", hint=error.hint) from error

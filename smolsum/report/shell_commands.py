@@ -12,6 +12,8 @@ from smolsum.runs.records import Judging
 
 KEPT = ("--task", "--preset", "--config", "--set", "--seed", "--runs-dir")
 """flags of `smolsum train` that a similar run keeps"""
+SHARED = tuple(flag for flag in KEPT if flag != "--seed")
+"""those that `smolsum baseline` has too; its --seed is that of sampling"""
 EVALUATED = ("data", "task", "sampling", "rewards", "model")
 """sections that an evaluation reads"""
 
@@ -43,7 +45,8 @@ def judge_command(inputs: ReportInputs, evaluation: EvaluationResult) -> str:
 
 def judge_all_command(inputs: ReportInputs, model: str, strategy: str) -> str:
     """Return the command that judges all runs of a model and a strategy."""
-    command = shlex.join(["smolsum", "eval", "--model", _model_argument(inputs, model), "--strategy", strategy])
+    kept = _kept_flags(inputs, model, lambda section, name: False, only=("--runs-dir",))
+    command = shlex.join(["smolsum", "eval", "--model", _model_argument(inputs, model), "--strategy", strategy, *kept])
     return f"{command} {_judge_flags(inputs)}"
 
 
@@ -51,7 +54,7 @@ def baseline_command(inputs: ReportInputs, model: str, variant: str = "") -> str
     """Return the command that evaluates an untrained model with a length in its prompt; all variants if none is
     named."""
     prompt = ["--prompt", variant] if variant else []
-    kept = _kept_flags(inputs, model, lambda section, _: section in EVALUATED, without="--seed")
+    kept = _kept_flags(inputs, model, lambda section, _: section in EVALUATED, only=SHARED)
     local = model in inputs.trainable
     named = ["--model", _model_argument(inputs, model)] if local else ["--api", inputs.path_of(model)]
     command = shlex.join(["smolsum", "baseline", *_task_flag(inputs), *named, *prompt, *kept])
@@ -80,14 +83,16 @@ def _model_argument(inputs: ReportInputs, model: str) -> str:
     return path
 
 
-def _kept_flags(inputs: ReportInputs, model: str, keep: Callable[[str, str], bool], *, without: str = "") -> list[str]:
-    """The `KEPT` flags (except one) that were typed for a run of the model, or else for the first run; of `--set` only
-    those whose section and name are to be kept."""
+def _kept_flags(
+    inputs: ReportInputs, model: str, keep: Callable[[str, str], bool], *, only: Sequence[str] = KEPT
+) -> list[str]:
+    """The flags among `only` that were typed for a run of the model, or else for the first run; of `--set` only those
+    whose section and name are to be kept."""
     runs = [run for run in inputs.trained if run.model == model] or list(inputs.trained)
     typed = runs[0].info.argv[1:] if runs else []
     found = []
     for flag, value in _pairs(typed):
-        if flag == without:
+        if flag not in only:
             continue
         if flag == "--set":
             section, _, name = value.partition("=")[0].strip().partition(".")
