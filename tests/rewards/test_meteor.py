@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nltk.corpus.reader.wordnet import WordNetCorpusReader
 from nltk.translate.meteor_score import meteor_score
 
 from smolsum.config.sections import Config, RewardsConfig
@@ -75,6 +79,28 @@ def test_the_wordnet_of_this_machine_counts_synonyms() -> None:
         pytest.skip("no WordNet on this machine")
     text, reference = "the auto halted near a small shop", "the car stopped near a little store"
     assert meteor(text, [reference], matcher=lexicon) > meteor(text, [reference], matcher=PLAIN)
+
+
+def test_the_wordnet_of_this_machine_is_read_as_nltk_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """nltk's own loading of thousands of index lines gives each lemma the offsets that bisection finds."""
+    if not (source := Path(module.find_lexicon().source)).is_absolute():
+        pytest.skip("no system WordNet on this machine")
+    reader = module._load_database(source)
+    satellites, lazy = reader.satellite_offsets, reader._lemma_pos_offset_map
+    sample = {lemma for lemma in lazy if crc32(lemma.encode()) % 40 == 0}
+    read = reader.open
+
+    def open_sampled(file: str) -> StringIO:
+        return StringIO("".join(line for line in read(file) if line.split(" ", 1)[0] in sample))
+
+    monkeypatch.setattr(reader, "open", open_sampled)
+    monkeypatch.setattr(reader, "_lemma_pos_offset_map", defaultdict(dict))
+    WordNetCorpusReader._load_lemma_pos_offset_map(reader)
+    assert len(sample) > 3000
+    assert reader._lemma_pos_offset_map == {lemma: lazy[lemma] for lemma in sample}
+    monkeypatch.setattr(reader, "open", read)
+    WordNetCorpusReader._scan_satellites(reader)
+    assert reader.satellite_offsets == satellites
 
 
 @pytest.mark.usefixtures("no_wordnet")

@@ -105,6 +105,25 @@ def test_a_refused_database_is_found_out_at_once_and_leaves_no_trace(
     assert nltk.data.path == []
 
 
+def test_an_index_cut_short_is_found_out_at_once(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last line of a file that is not whole shows before training, not at the look-up of its word."""
+    index = database / "index.noun"
+    index.write_text(index.read_text().rpartition(" ")[0])
+    monkeypatch.setattr(meteor, "SYSTEM_DIRECTORIES", (str(database),))
+    lexicon = meteor.find_lexicon()
+    assert lexicon.kind == "exact+stem"
+    assert "damaged index line 'car n 1 0 1 0'" in lexicon.refused[0]
+
+
+def test_an_index_gives_a_whole_lemma_in_each_part_of_speech() -> None:
+    """A lemma before, between and after those listed is unknown; an adjective lists its satellites again."""
+    nouns = ["dog n 2 1 @ 2 1 00000010 00000020", "dog_days n 1 0 1 0 00000030"]
+    index = meteor.LemmaIndex([nouns, ["dog a 3 2 & ! 3 0 00000040 00000050 00000060"], []], {60, 40})
+    assert index["dog"] == {"n": [10, 20], "a": [40, 50, 60], "s": [40, 60]}
+    assert dict(index) == {"dog": index["dog"], "dog_days": {"n": [30]}}
+    assert not any(word in index for word in ("", "cat", "dog_", "do", "dog n", "zebra", "\ud800"))
+
+
 def test_a_look_up_is_done_once(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The words of a data set recur: their synsets are remembered."""
     monkeypatch.setenv("WNSEARCHDIR", str(database))
