@@ -16,22 +16,7 @@ import httpx
 import msgspec
 
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
-from smolsum.rollout.protocol import (
-    NEUTRAL_SAMPLING,
-    ErrorAnswer,
-    ExpectedWeights,
-    FailedRollout,
-    Health,
-    LogprobsAnswer,
-    LogprobsBody,
-    RolloutAnswer,
-    RolloutsBody,
-    SampleRequest,
-    SamplingTerms,
-    ScoredSequence,
-    WeightsAnswer,
-    parse,
-)  # fmt: skip
+from smolsum.rollout import protocol
 from smolsum.weights.publish import Published, Publisher
 
 CONNECT_S, HEALTH_S = 10.0, 15.0
@@ -70,39 +55,39 @@ class WorkerClient:
         """Close the connections."""
         await self._http.aclose()
 
-    async def health(self) -> Health:
+    async def health(self) -> protocol.Health:
         """GET /health, with a shorter timeout."""
-        return await self._call("GET", "/health", Health, timeout_s=min(HEALTH_S, self._timeout_s))
+        return await self._call("GET", "/health", protocol.Health, timeout_s=min(HEALTH_S, self._timeout_s))
 
-    async def put_weights(self, body: bytes) -> WeightsAnswer:
+    async def put_weights(self, body: bytes) -> protocol.WeightsAnswer:
         """Send a patch or an anchor; returns what the worker serves afterwards."""
-        return await self._call("PUT", "/v1/weights", WeightsAnswer, content=body)
+        return await self._call("PUT", "/v1/weights", protocol.WeightsAnswer, content=body)
 
     async def logprobs(
-        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], expected: ExpectedWeights
+        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], expected: protocol.ExpectedWeights
     ) -> list[list[float]]:
         """Return log-probs, at temperature 1, of the completion in each pair of prompt and completion token ids."""
-        scored = tuple(ScoredSequence(tuple(prompt), tuple(completion)) for prompt, completion in sequences)
-        body = LogprobsBody(version=expected.version, weights=expected.weights, sequences=scored)
-        answer = await self._call("POST", "/v1/logprobs", LogprobsAnswer, content=msgspec.json.encode(body))
+        scored = tuple(protocol.ScoredSequence(tuple(prompt), tuple(completion)) for prompt, completion in sequences)
+        body = protocol.LogprobsBody(version=expected.version, weights=expected.weights, sequences=scored)
+        answer = await self._call("POST", "/v1/logprobs", protocol.LogprobsAnswer, content=msgspec.json.encode(body))
         if [len(row) for row in answer.logprobs] != [len(completion) for _, completion in sequences]:
             raise self._nonsense("its log-probs do not match the tokens of the sequences")
         return [list(row) for row in answer.logprobs]
 
     async def rollouts(
         self,
-        requests: Sequence[SampleRequest],
-        terms: SamplingTerms,
-        expected: ExpectedWeights,
+        requests: Sequence[protocol.SampleRequest],
+        terms: protocol.SamplingTerms,
+        expected: protocol.ExpectedWeights,
         *,
         vocab_size: int,
         eos_ids: frozenset[int],
-    ) -> AsyncIterator[RolloutAnswer | FailedRollout]:
+    ) -> AsyncIterator[protocol.RolloutAnswer | protocol.FailedRollout]:
         """Yield each rollout as it ends.
 
         The stream ends once each id has come exactly once. Anything else raises WorkerError.
         """
-        body = RolloutsBody(
+        body = protocol.RolloutsBody(
             version=expected.version,
             weights=expected.weights,
             temperature=terms.temperature,
@@ -125,7 +110,7 @@ class WorkerClient:
                     rollout = self._rollout(fields)
                     if rollout.id not in open_ids:
                         raise self._nonsense(f"it sent a rollout {rollout.id[:40]!r} that was not requested")
-                    if isinstance(rollout, RolloutAnswer):
+                    if isinstance(rollout, protocol.RolloutAnswer):
                         self._check(rollout, terms, expected, vocab_size, eos_ids)
                     open_ids.discard(rollout.id)
                     deadline.reschedule(asyncio.get_running_loop().time() + self._timeout_s)
@@ -137,8 +122,10 @@ class WorkerClient:
         if open_ids:
             raise self._nonsense(f"{len(open_ids)} of {len(requests)} rollouts are missing from its answer")
 
-    def _rollout(self, fields: dict[str, Any]) -> RolloutAnswer | FailedRollout:
-        kind: type[RolloutAnswer | FailedRollout] = FailedRollout if "error" in fields else RolloutAnswer
+    def _rollout(self, fields: dict[str, Any]) -> protocol.RolloutAnswer | protocol.FailedRollout:
+        kind: type[protocol.RolloutAnswer | protocol.FailedRollout] = (
+            protocol.FailedRollout if "error" in fields else protocol.RolloutAnswer
+        )
         try:
             return msgspec.convert(fields, kind)
         except (msgspec.ValidationError, UnicodeEncodeError) as error:
@@ -146,9 +133,9 @@ class WorkerClient:
 
     def _check(
         self,
-        rollout: RolloutAnswer,
-        terms: SamplingTerms,
-        expected: ExpectedWeights,
+        rollout: protocol.RolloutAnswer,
+        terms: protocol.SamplingTerms,
+        expected: protocol.ExpectedWeights,
         vocab_size: int,
         eos_ids: frozenset[int],
     ) -> None:
@@ -186,16 +173,16 @@ class WorkerClient:
 
     def _parse(self, text: str, kind: type[T]) -> T:
         try:
-            return parse(text, kind)
+            return protocol.parse(text, kind)
         except ValueError as error:
             raise self._nonsense(f"{text[:60]!r}: {error}") from error
 
     def _refusal(self, status: int, content: bytes) -> WorkerError:
         """Return the error for an answer that is not 200, in the worker's own words if it gives any."""
         try:
-            answer = parse(content, ErrorAnswer)
+            answer = protocol.parse(content, protocol.ErrorAnswer)
         except ValueError:
-            answer = ErrorAnswer(content[:80].decode(errors="replace") or "no reason given")
+            answer = protocol.ErrorAnswer(content[:80].decode(errors="replace") or "no reason given")
         kind = OtherVersionError if status == 409 else WorkerError
         return kind(f"{self.url} refused ({status}): {answer.error}", hint=answer.hint or "see its log")
 
@@ -298,7 +285,7 @@ class PoolWorker:
         """Check that its log-probs of fixed sequences are the trainer's."""
         probe = newest.version
         if probe.sequences:
-            found = await self.client.logprobs(probe.sequences, ExpectedWeights(newest.number, newest.weights))
+            found = await self.client.logprobs(probe.sequences, protocol.ExpectedWeights(newest.number, newest.weights))
             check_probe(self.url, found, probe.logprobs, self.expected.dtype)
         self.version, self.weights = newest.number, newest.weights
 
@@ -321,7 +308,7 @@ async def preflight(urls: Sequence[str], token: str | None, expected: ExpectedMo
             raise UsageError(f"{other} and {url} are the same worker", hint="name it once")
 
 
-def check(url: str, health: Health, expected: ExpectedModel) -> None:
+def check(url: str, health: protocol.Health, expected: ExpectedModel) -> None:
     """Raise UsageError if the worker's /health shows another policy, or sampling that is not neutral."""
     for name in FACTS:
         if getattr(health, name) != expected.facts[name]:
@@ -330,7 +317,7 @@ def check(url: str, health: Health, expected: ExpectedModel) -> None:
                 f"{url} serves another {name}: {getattr(health, name)} there, {expected.facts[name]} here",
                 hint=f"start it with smolsum serve-worker {remedy}, and the same version of smolsum",
             )
-    neutral = NEUTRAL_SAMPLING
+    neutral = protocol.NEUTRAL_SAMPLING
     if cut := {name: value for name, value in health.sampling.items() if value not in neutral.get(name, (value,))}:
         raise UsageError(
             f"{url} changes the distribution that it samples from: {cut} there, nothing here",
