@@ -29,7 +29,7 @@ from smolsum.report.results import ConfigurationResult, baseline_of
 from smolsum.report.shell_commands import judge_command
 from smolsum.runs.records import SCORES
 from smolsum.stats.paired import CONFIDENCE
-from smolsum.tasks.pass_at_k import wilson
+from smolsum.tasks.success_rates import wilson
 
 ERRORS = "errors/"
 """prefix of the names of errors among the metrics"""

@@ -30,7 +30,7 @@ from smolsum.tasks.base import (
     with_instruction,
 )
 from smolsum.tasks.data import Example, Split, generated_split, load_split
-from smolsum.tasks.pass_at_k import wilson
+from smolsum.tasks.success_rates import wilson
 from smolsum.tasks.text_metrics import PERCENTILES, length_table
 from smolsum.types import Prompt, Rollout, RolloutGroup
 

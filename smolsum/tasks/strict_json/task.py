@@ -29,12 +29,12 @@ from smolsum.tasks.base import (
     with_instruction,
 )
 from smolsum.tasks.data import Example, Split, load_split
-from smolsum.tasks.pass_at_k import interval_of_means, passing, wilson
 from smolsum.tasks.strict_json import signals
 from smolsum.tasks.strict_json.answer import depth, take_apart
 from smolsum.tasks.strict_json.generator import LEVELS, split_of
 from smolsum.tasks.strict_json.schema import checks, contradiction, satisfies
 from smolsum.tasks.strict_json.settings import StrictJsonConfig, settings
+from smolsum.tasks.success_rates import interval_of_means, passing, wilson
 from smolsum.tasks.text_metrics import length_table
 from smolsum.types import Prompt, Rollout, RolloutGroup
 

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 from scipy import stats
 
-from smolsum.tasks.pass_at_k import interval_of_means, pass_at_k, passing, wilson
+from smolsum.tasks.success_rates import interval_of_means, pass_at_k, passing, wilson
 
 
 def test_wilson() -> None:
