@@ -376,7 +376,6 @@ def _stage(name: str, given: Mapping[str, Given], sources: dict[str, str], schem
 
 
 def _table(given: Mapping[str, Given], section: str) -> dict[str, float]:
-    """Return a table of numbers."""
     return {key.rpartition(".")[2]: item.value for key, item in given.items() if key.startswith(f"{section}.")}
 
 

@@ -179,10 +179,6 @@ def _task(entry: Entry) -> Kind | None:
     return ("", settings["name"]) if settings else None
 
 
-def _data(entry: Entry) -> Kind:
-    return "", _last(entry).scores.origin.get("data")
-
-
 def _measured(entry: Entry) -> Kind | None:
     settings = _settings(_last(entry), _task_settings(entry))
     return None if settings is None else ("", settings)
@@ -200,7 +196,7 @@ def _base_model(entry: Entry) -> Kind:
 
 _CHECKS: tuple[tuple[str, Callable[[Entry], Kind | None]], ...] = (
     ("its task", _task),
-    ("the fingerprint of its test split", _data),
+    ("the fingerprint of its test split", lambda entry: ("", _last(entry).scores.origin.get("data"))),
     (_MEASURED, _measured),
     ("its judge", _judge),
     ("the fingerprint of its base model", _base_model),

@@ -168,8 +168,8 @@ def _load_database(directory: Path) -> Any:
         raise
 
 
-class LemmaIndex(Mapping[str, dict[str, list[int]]]):
-    """nltk's map of a lemma to {part of speech: offsets of its synsets}, found by bisection.
+class LemmaIndex:
+    """nltk's map of a lemma to {part of speech: offsets of its synsets} (empty for others), found by bisection.
 
     `indexes` holds the lines of each index file (wndb(5WN)), `satellites` the offsets of adjective satellites.
     Raises ValueError if the first or last line of a file is damaged.
@@ -189,17 +189,12 @@ class LemmaIndex(Mapping[str, dict[str, list[int]]]):
             if at < len(lines) and lines[at].split(maxsplit=1)[0] == lemma:
                 part, offsets = _parse_index_line(lines[at])
                 found[part] = offsets
-        if not found:
-            raise KeyError(lemma)
         if "a" in found:  # nltk lists the satellites among the adjectives again
             found["s"] = [offset for offset in found["a"] if offset in self._satellites]
         return found
 
-    def __iter__(self) -> Iterator[str]:
-        return iter({line.partition(" ")[0] for lines in self._indexes for line in lines})
-
-    def __len__(self) -> int:
-        return len(list(self))
+    def __contains__(self, lemma: str) -> bool:
+        return bool(self[lemma])
 
 
 def _parse_index_line(line: str) -> tuple[str, list[int]]:

@@ -77,6 +77,7 @@ FUNCTION_WORDS = _words(
 )
 PREPOSITIONS = _words("in on at by for from of with into about under between")
 NUMBERS = _words("two three four five six seven eight nine ten eleven twelve twenty")
+DENIALS = _words("not never")
 AUXILIARIES = _words("is are was were am has have had do does did will would can could should may might must")
 AGREEMENT = _both_ways("is/are was/were has/have does/do this/these that/those") | {"am": "is"}
 ARTICLES = _both_ways("a/an")
@@ -101,7 +102,6 @@ def _swapped(passage: Passage, rng: random.Random) -> Iterator[Edit]:
 
 
 def _repeated(passage: Passage, rng: random.Random) -> Iterator[Edit]:
-    """A word is written twice."""
     for _, word in passage.inner():
         yield Edit(word.start(), word.end(), f"{word[0]} {word[0]}")
 
@@ -144,7 +144,6 @@ def _another_number(digits: str, rng: random.Random) -> str:
 
 
 def _name(passage: Passage, rng: random.Random) -> Iterator[Edit]:
-    """Another name."""
     for _, word in passage.inner():
         others = [name for name in passage.names if name != word[0]]
         if looks_like_name(word[0]) and others:
@@ -155,14 +154,10 @@ def _negation(passage: Passage, rng: random.Random) -> Iterator[Edit]:
     """A `not` added or removed."""
     for place, word in enumerate(passage.words):
         lower = word[0].lower()
-        if lower in ("not", "never") and place > 0 and not passage.gap(place - 1).strip():
+        if lower in DENIALS and place > 0 and not passage.gap(place - 1).strip():
             yield Edit(passage.words[place - 1].end(), word.end(), "")
-        elif lower in AUXILIARIES and not _denied(passage, place):
+        elif lower in AUXILIARIES and not any(w[0].lower() in DENIALS for w in passage.words[place + 1 : place + 3]):
             yield Edit(word.end(), word.end(), " not")
-
-
-def _denied(passage: Passage, place: int) -> bool:
-    return any(word[0].lower() in ("not", "never") for word in passage.words[place + 1 : place + 3])
 
 
 def _agreement(passage: Passage, rng: random.Random) -> Iterator[Edit]:
@@ -190,7 +185,6 @@ def _exchanged(passage: Passage, partners: Mapping[str, str]) -> Iterator[Edit]:
 
 
 def _preposition(passage: Passage, rng: random.Random) -> Iterator[Edit]:
-    """Another preposition."""
     for word in passage.words:
         if word[0].lower() in PREPOSITIONS:
             yield _instead(word, rng.choice([p for p in PREPOSITIONS if p != word[0].lower()]))
