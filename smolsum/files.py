@@ -99,8 +99,7 @@ class Lines:
     when `append` returns."""
 
     def __init__(self, path: Path, remedy: str, *, shared: bool = False) -> None:
-        """Open or create the file, and remove an unfinished line; `remedy` is the command that continues after a
-        full disk."""
+        """Open or create the file, and remove an unfinished line; `remedy` continues after a full disk."""
         self._path, self._remedy, self._shared = path, remedy, shared
         with writing(path, remedy):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -168,8 +168,7 @@ def measure(
     judging: JudgeOptions | None,
     skip: bool,
 ) -> None:
-    """Evaluate all targets that `find` returns, by name, each made when its turn comes; with `skip` not those that are
-    done."""
+    """Evaluate all targets of `find`, by name, each made when its turn comes; with `skip` not those that are done."""
     if not math.isfinite(flags.temperature):
         raise UsageError(
             f"--temperature {flags.temperature} is not a finite number", hint="0 is greedy, 1 the model's own"

@@ -214,8 +214,7 @@ def _show_forecast(config: Config, steps: dict[str, int], memory: dict[str, floa
 
 
 def _resumed_settings(run: str, runs_dir: str, flags: Mapping[str, str | None]) -> Config:
-    """Return the settings that a run began with, except those of `flags` that are given. `run` is a path, or a name in
-    `runs_dir`."""
+    """Return the settings that a run began with, except the given `flags`. `run` is a path, or a name in `runs_dir`."""
     from smolsum.config.resolve import resolve
     from smolsum.runs.paths import open_run
     from smolsum.tasks import TASKS

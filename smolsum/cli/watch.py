@@ -76,8 +76,7 @@ def watch(
 
 
 def able_to_draw() -> bool:
-    """Return whether the view can be opened: stdin and stderr, where it is drawn, are a terminal that can move its
-    cursor."""
+    """Return whether the view can be opened: stdin and stderr are a terminal that can move its cursor."""
     return sys.stdin.isatty() and sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "")
 
 

@@ -197,8 +197,7 @@ def _find_task(given: Sequence[Entry], tasks: Mapping[str, ConfigurableTask]) ->
 
 
 def _model_layer(model: str, task: ConfigurableTask) -> tuple[str, list[Entry]]:
-    """Return the model path that --model stands for, and the entries of its preset, or of the task where it has
-    none."""
+    """Return the model path that --model means, and the entries of its preset, or of the task if it has none."""
     names = names_for(task, "models")
     if model in names:
         preset = read_for(task, "models", model)
@@ -380,8 +379,7 @@ def _table(given: Mapping[str, Given], section: str) -> dict[str, float]:
 
 
 def check_combinations(config: Config, sources: Mapping[str, str]) -> None:
-    """Raise UsageError for settings that are valid one by one but not together; `sources` has the source of each
-    dotted key."""
+    """Raise UsageError for settings that are valid alone but not together; `sources` gives the source of each key."""
     grpo = config.grpo
     if grpo.correction != "none" and grpo.old_logprobs == "sampler":
         raise UsageError(

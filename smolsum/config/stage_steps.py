@@ -9,8 +9,7 @@ from smolsum.errors import UsageError, nearest
 
 
 def apportion(count: int, shares: Mapping[str, float]) -> dict[str, int]:
-    """Divide `count` by shares that sum to 1, in whole numbers: the largest remainders are rounded up, the first of
-    equal ones."""
+    """Divide `count` by shares that sum to 1: the largest remainders are rounded up, the first of equal ones."""
     exact = {name: count * share for name, share in shares.items()}
     whole = {name: int(value + 1e-9) for name, value in exact.items()}
     left = sorted(exact, key=lambda name: whole[name] - exact[name])[: count - sum(whole.values())]

@@ -36,8 +36,7 @@ class Target:
     """why this checkpoint, in a sentence, if the user did not name it"""
 
     def load(self, *, shapes_only: bool = False) -> Policy:
-        """Return the policy; with `shapes_only` its tokenizer, and arrays without values. Errors as of
-        `load_policy`."""
+        """Return the policy; with `shapes_only` its arrays have no values. Errors as of `load_policy`."""
         model, trained = self.config.model, self.checkpoint
         adapter = self.config.lora if model.adapter == "lora" else None
         whole = trained is not None and adapter is None
@@ -168,8 +167,7 @@ def _find_checkpoint(reference: str, runs_dir: Path) -> tuple[RunPaths, Checkpoi
 
 
 def _best(run: RunPaths, config: Config, reference: str) -> tuple[Checkpoint, str]:
-    """Return the run's checkpoint with the best validation, and a sentence about it. Raises UsageError without one, and
-    for a damaged one."""
+    """Return the run's best checkpoint by validation, and a sentence. Raises UsageError without one, or if damaged."""
     best = best_of(checkpoints.list_checkpoints(run), config.stages)
     if best is None:
         raise _no_best(reference)

@@ -36,8 +36,7 @@ def encode_prompts(policy: Policy, task: Task, split: Split, config: Config) -> 
 
 
 def meteor_matching(task: Task, config: Config, warn: Callable[[str], None]) -> str:
-    """Return how METEOR matches words on this machine, with a warning if WordNet is missing; empty for a task without
-    METEOR."""
+    """Return how METEOR matches words here, and warn if WordNet is missing; empty for a task without METEOR."""
     if "meteor" not in task.rewards.signals:
         return ""
     matcher = ensure_meteor(config.rewards.require_wordnet)

@@ -111,8 +111,7 @@ class Measured:
 
 
 def score(job: EvaluationJob, completer: Completer, *, quiet: bool = True) -> Measured:
-    """Complete the prompts, measure the completions, and save both; existing scores, which may have a judge's, are
-    kept."""
+    """Complete the prompts, measure and save; scores that exist, which may be a judge's, are kept."""
     folder, task, samples = job.folder, job.task, job.decoding.samples
     with Meter("generating", len(job.prompts), quiet=quiet) as meter:
         groups = obtain(folder, job.prompts, job.made_from, completer, job.remedy, report=meter.to, samples=samples)

@@ -43,8 +43,7 @@ def _shown(shown: Sequence[Metric], metrics: Metrics) -> list[dict[str, str]]:
 
 
 def error_shares(kinds: Sequence[ErrorKind], rows: Sequence[MetricRow]) -> dict[str, float | None]:
-    """Return `errors/<name>` for each kind: the share of rows that have it among those with a known answer; None
-    without any."""
+    """Return `errors/<name>` for each kind: its share of the rows with a known answer; None without any."""
     shares: dict[str, float | None] = {}
     for kind in kinds:
         known = [shown for row in rows if (shown := kind.shown(row)) is not None]
@@ -53,8 +52,7 @@ def error_shares(kinds: Sequence[ErrorKind], rows: Sequence[MetricRow]) -> dict[
 
 
 def headline_table(headlines: Sequence[Metric], results: Mapping[str, Metrics]) -> tuple[list[str], list[list[str]]]:
-    """Return column titles, and a row for the model at the start and after each stage; metrics without any value are
-    left out."""
+    """Return column titles, and a row for the start and after each stage; metrics without any value are left out."""
     known = [name for metrics in results.values() for name, value in metrics.items() if value is not None]
     shown = [h for h in headlines if h.name in known]
     rows = []

@@ -53,8 +53,7 @@ class _Round:
 
 
 class BatchProgress:
-    """Progress messages of one batch: at its start, every few seconds, when the endpoint stops answering, at its
-    end."""
+    """Progress messages of a batch: at its start, every few seconds, when the endpoint stops answering, at its end."""
 
     def __init__(self, name: str, total: int) -> None:
         self._name, self._total = name, total

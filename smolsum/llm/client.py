@@ -27,8 +27,7 @@ MAX_QUOTED = 120
 
 
 def name_with_address(model: str, address: str) -> str:
-    """Return a model's name, with the address of its endpoint unless that is OpenAI's: elsewhere a name may mean any
-    model."""
+    """Return a model's name, with its endpoint's address unless that is OpenAI's, as a name may mean any model."""
     return model if address in ("", OPENAI) else f"{model} at {address}"
 
 

@@ -71,8 +71,7 @@ class RequestBudget:
         return 0 < self.limit <= self.spent
 
     def affordable(self, questions: dict[K, V]) -> dict[K, V]:
-        """Return the first questions, as many as requests are left. Raises UnreachableError when the budget is
-        spent."""
+        """Return the first questions, as many as are left. Raises UnreachableError when the budget is spent."""
         if self.is_spent:
             raise UnreachableError(
                 f"the {self.limit} requests that {self.setting} allows are used up; answers are kept",

@@ -37,8 +37,7 @@ def score_each(score: Callable[[str], float | None]) -> Scorer:
 
 
 def score_against_references(score: Callable[[str, Sequence[str]], float]) -> Scorer:
-    """Return the signal that compares each completion's text with its prompt's references; None for a prompt without
-    any."""
+    """Return the signal that compares each text with its prompt's references; None for a prompt without any."""
 
     def score_texts(groups: Sequence[RolloutGroup], config: Config) -> Values:
         return [

@@ -26,8 +26,7 @@ def write(
     fingerprints: Mapping[str, str],
     provenance: Mapping[str, Any],
 ) -> None:
-    """Write both files of a new run: `steps` and `fingerprints` by stage, and the `provenance` of model, data and
-    machine."""
+    """Write both files of a new run: `steps` and `fingerprints` by stage, `provenance` of model, data and machine."""
     info = {
         "schema_version": SCHEMA_VERSION,
         "argv": sys.argv,

@@ -121,8 +121,7 @@ def words(text: str) -> list[tuple[int, int]]:
 
 
 def _parts(text: str) -> Iterator[tuple[int, int, bool]]:
-    """Yield start and end of each run of letters or digits, before contractions are joined, and whether it is
-    letters."""
+    """Yield start and end of each run of letters or digits, contractions apart, and whether it is letters."""
     for match in _PART.finditer(text):
         start, end = match.span()
         if match["letters"] is None:

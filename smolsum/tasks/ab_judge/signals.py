@@ -63,8 +63,7 @@ def scaled_by_accuracy(right: Sequence[Sequence[bool]], power: float) -> Values:
 
 
 def notes_bonus(tokens: int | None, *, target: int, width: float) -> float:
-    """Return exp(-((tokens - target) / width)² / 2): 1 at the target, 0.61 at a distance of `width`; 0 without
-    notes."""
+    """Return exp(-((tokens - target) / width)² / 2): 1 at the target, 0.61 `width` away; 0 without notes."""
     return 0.0 if tokens is None else math.exp(-(((tokens - target) / width) ** 2) / 2)
 
 
@@ -120,8 +119,7 @@ def score_format(groups: Sequence[RolloutGroup], config: Config, found: Mapping[
 
 
 def score_notes(groups: Sequence[RolloutGroup], config: Config, found: Mapping[str, Values]) -> Values:
-    """Return 1 for a right judgement after notes of `task.notes_tokens` sampled tokens, less for other lengths, else
-    0."""
+    """Return 1 for a right judgement after notes of `task.notes_tokens` sampled tokens, less for others, else 0."""
     task, decode = settings(config), decoder(config.model.path)
 
     def worth(rollout: Rollout) -> float:

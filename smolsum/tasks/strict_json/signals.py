@@ -43,8 +43,7 @@ def validity_reward(text: str) -> float:
 
 
 def schema_reward(text: str, prompt: Prompt) -> float:
-    """Return the mean of the checks that the prompt's schema makes (`conformance`), in [0, 1]; 0 for what does not
-    parse."""
+    """Return the mean of the checks of the prompt's schema (`conformance`), in [0, 1]; 0 if it does not parse."""
     answer = take_apart(text)
     if not answer.parses:
         return 0.0
