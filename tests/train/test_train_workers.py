@@ -75,6 +75,25 @@ def test_a_run_without_workers_waits_stops_and_goes_on(tmp_path: Path) -> None:
         assert all(re.fullmatch(r"127\.0\.0\.1:\d+", row["worker"]) for row in rollouts)
 
 
+@pytest.mark.slow
+def test_weights_travel_as_often_as_asked(tmp_path: Path) -> None:
+    """With weights sent every n steps and nothing sampled ahead, the rollouts of a step are from the last sending."""
+    data, runs = make_data(tmp_path / "data"), tmp_path / "runs"
+    settings = {"stages__length__steps": 7, "stages__quality__steps": 1, "sampling__max_new_tokens": 16}
+    with process("--model", "tiny", log=tmp_path / "log") as (_, client):
+        for every in (1, 2, 5):
+            asked = {**settings, "workers__sync_every": every, "workers__max_staleness": every - 1}
+            name = f"every-{every}"
+            assert main([*arguments(data, runs, name, **asked), "--worker", str(client.base_url)]) == 0
+            *rows, last = read_jsonl(runs / name / "metrics.jsonl")
+            assert last["staleness/max"] < every  # the next stage's first weights may still be on their way
+            for row in rows:
+                age = (row["step"] - 1) % every
+                rollouts = read_jsonl(runs / name / "completions" / f"step-{row['step']:06d}.jsonl")
+                assert {rollout["policy_version"] for rollout in rollouts} == {row["step"] - 1 - age}
+                assert (row["staleness/mean"], row["staleness/max"]) == (age, age)
+
+
 def until_step(run: Path, step: int, training: subprocess.Popen[str]) -> None:
     """Wait until that many steps are written."""
     deadline = time.monotonic() + 120
