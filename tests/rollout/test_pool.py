@@ -26,7 +26,7 @@ PROBE = [([1, 2], [3, 4])]
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a failed worker is tried again."""
-    monkeypatch.setattr(pool_module, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(pool_module, "FIRST_PAUSE_S", 0.02)
 
 
 def version(number: int) -> WeightsVersion:
@@ -68,14 +68,18 @@ def pool_of(
 
 @pytest.fixture
 def workers() -> Iterator[Callable[..., ScriptedWorker]]:
+    made: list[ScriptedWorker] = []
     with ExitStack() as stack:
 
         def make(**settings: float) -> ScriptedWorker:
             worker = ScriptedWorker(**settings)  # type: ignore[arg-type]
             stack.callback(worker.close)
+            made.append(worker)
             return worker
 
         yield make
+        for worker in made:  # each takes a while, so all at once
+            worker.begin_to_close()
 
 
 def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
@@ -231,7 +235,7 @@ def test_nonsense_in_health_ends_no_run(change: dict[str, object], workers: Call
 
 def test_failing_worker_uses_up_no_retries_while_another_works(workers: Callable[..., ScriptedWorker]) -> None:
     """It joins again and again, gets one rollout at a time, and never one that it failed at."""
-    sick, slow = workers(), workers(delay_s=0.3)
+    sick, slow = workers(), workers(delay_s=0.12)
     with pool_of(sick, slow, retries=2) as pool:
         pool.publish(version(0)).result(timeout=10)
         until(all_up(pool))
@@ -244,7 +248,7 @@ def test_failing_worker_uses_up_no_retries_while_another_works(workers: Callable
 def test_waiting_time_runs_while_all_workers_hang(workers: Callable[..., ScriptedWorker]) -> None:
     """Also while one of them is joining again."""
     first, second = workers(), workers()
-    with pool_of(first, second, timeout_s=0.6) as pool:
+    with pool_of(first, second, timeout_s=0.3) as pool:
         pool.publish(version(0)).result(timeout=10)
         until(all_up(pool))
         first.fault = second.fault = "hangs"
@@ -252,7 +256,7 @@ def test_waiting_time_runs_while_all_workers_hang(workers: Callable[..., Scripte
         pool.submit(wanted(4), TERMS, least_version=0)
         until(lambda: pool.workers[0].state != "up")
         second.hangs = True
-        until(lambda: pool.waited_s() > 1.5)
+        until(lambda: pool.waited_s() > 0.75)
         assert "workers_lost" in kinds(pool)
 
 

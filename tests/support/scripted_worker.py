@@ -58,9 +58,13 @@ class ScriptedWorker:
 
     def close(self) -> None:
         """Stop at once; open requests fail."""
-        self._server.should_exit = self._server.force_exit = True
+        self.begin_to_close()
         self._thread.join()
         self._socket.close()
+
+    def begin_to_close(self) -> None:
+        """Stop soon, without waiting for it."""
+        self._server.should_exit = self._server.force_exit = True
 
     def restart(self) -> ScriptedWorker:
         """A new one at the same port, without weights."""

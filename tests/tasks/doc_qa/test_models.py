@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import stamina
 from support.documents_of import config, group
 from support.judge_server import JudgeServer, Mischief, Reply, answer, failure, serving
 from support.reading_server import DOCUMENT, QUESTIONS, brain
@@ -26,12 +27,12 @@ EXAMPLE = Example("d", DOCUMENT, ("x",), QuestionSet(tuple(Question(q, a) for q,
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[JudgeServer, Config]]:
-    """A reader, and settings that name it."""
+    """A reader, and settings that name it; there is no pause between attempts."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with serving(mischief=brain) as server:
+    with serving(mischief=brain) as server, stamina.set_testing(True, attempts=2, cap=True):
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         clients_of.cache_clear()
-        yield server, config(reader="judge-a", grader="judge-b", wait_s=1.0, attempts=2, deadline_s=2.0)
+        yield server, config(reader="judge-a", grader="judge-b", wait_s=0.3, attempts=2, deadline_s=2.0)
 
 
 def troubled(server: JudgeServer, trouble: Mischief) -> None:
