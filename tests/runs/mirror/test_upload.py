@@ -49,6 +49,7 @@ def mirrored(data: Path, tmp_path_factory: pytest.TempPathFactory, s3: S3Server)
     """A short mirrored run of two stages, whose first checkpoints are pruned."""
     runs = tmp_path_factory.mktemp("mirrored")
     short = {"stages__length__steps": 3, "stages__quality__steps": 1, "train__checkpoint_every": 1}
+    short |= {"train__validate_every": 0, "sampling__max_new_tokens": 12}
     assert main([*arguments(data, runs, "whole", **short), "--mirror", s3.url]) == 0
     return runs / "whole"
 
