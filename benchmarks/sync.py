@@ -36,7 +36,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from smolsum.config.sections import GrpoConfig, OptimizerConfig, StageConfig
 from smolsum.grpo.batch_gradient import gradients
 from smolsum.grpo.optimizer import Optimizer
-from smolsum.policy import kernels
+from smolsum.policy import fast_math
 from smolsum.policy.group_gradient import Chunking
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.types import Prompt, Rollout, RolloutGroup
@@ -67,7 +67,7 @@ def main() -> None:
     model.update(tree_unflatten([(name, a.astype(mx.bfloat16).astype(mx.float32)) for name, a in drawn]))
     mx.eval(model.parameters())
     del drawn
-    kernels.install(model)
+    fast_math.install(model)
     group, advantages = rollouts(shape)
     optimizer = Optimizer(model, OptimizerConfig())
     base = served(model)

@@ -20,7 +20,7 @@ from builtin_models import CONFIGS, start_copying
 from make_models import BUILTIN, END, drill_loss, drills, fit, prompt_text, save, train_tokenizer
 from tokenizers import Tokenizer
 
-from smolsum.policy import kernels
+from smolsum.policy import fast_math
 from smolsum.tasks.data import Example
 from smolsum.tasks.strict_json.generator import split_of
 from smolsum.tasks.strict_json.settings import PLAIN, THINKING, StrictJsonConfig
@@ -140,7 +140,7 @@ def lesson_loss(model: nn.Module, lesson: tuple[mx.array, mx.array]) -> mx.array
     """Return the mean loss over the tokens of the answers."""
     tokens, mask = lesson
     logits, target = model(tokens[:, :-1]), mx.stop_gradient(tokens[:, 1:])
-    loss = kernels.logsumexp(logits) - mx.take_along_axis(logits, target[..., None], -1)
+    loss = fast_math.logsumexp(logits) - mx.take_along_axis(logits, target[..., None], -1)
     return (loss.reshape(mask.shape) * mask).sum() / mask.sum()
 
 
@@ -154,7 +154,7 @@ def main() -> None:
     model_class, args = _get_classes(CONFIG)
     for phase in phases:
         rng, model = random.Random(SEED), model_class(args.from_dict(CONFIG))
-        kernels.install(model)
+        fast_math.install(model)
         if phase == "copy":
             start_copying(model)
             fit(model, drills(VOCABULARY, rng), drill_loss, name=phase, steps=STEPS[phase], rate=3e-3)

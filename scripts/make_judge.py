@@ -21,9 +21,10 @@ from make_models import BUILTIN, END, fit, prompt_text, save
 from tokenizers import AddedToken, Tokenizer
 
 from smolsum.config.sections import Config, DataConfig
-from smolsum.policy import kernels
+from smolsum.policy import fast_math
 from smolsum.tasks import TASKS
-from smolsum.tasks.ab_judge.pairs import AbJudgeConfig, rules
+from smolsum.tasks.ab_judge.pairs import rules
+from smolsum.tasks.ab_judge.settings import AbJudgeConfig
 from smolsum.tasks.ab_judge.signals import TAG
 from smolsum.tasks.data import Example, load_split
 
@@ -64,7 +65,7 @@ def start() -> nn.Module:
     """Return the weights of `tiny`, with embeddings for the tags close to the mean of all."""
     model_class, args = _get_classes(CONFIGS[NAME])
     model = model_class(args.from_dict(CONFIGS[NAME]))
-    kernels.install(model)
+    fast_math.install(model)
     weights = {k: v.astype(mx.float32) for k, v in mx.load(str(BUILTIN / "tiny" / "model.safetensors")).items()}
     known = weights["model.embed_tokens.weight"]
     fresh = known.mean(0, keepdims=True) + 0.02 * mx.random.normal((len(TAGS), known.shape[1]))
@@ -197,7 +198,7 @@ def lesson_loss(noticing: Noticing, lesson: tuple[mx.array, ...]) -> mx.array:
 
 
 def _mean_loss(logits: mx.array, targets: mx.array, weights: mx.array) -> mx.array:
-    losses = kernels.logsumexp(logits) - mx.take_along_axis(logits, targets[..., None], -1)
+    losses = fast_math.logsumexp(logits) - mx.take_along_axis(logits, targets[..., None], -1)
     return (losses[..., 0] * weights).sum() / weights.sum()
 
 

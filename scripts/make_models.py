@@ -22,7 +22,7 @@ from make_data import stories
 from tldr_mini.compose import Story, reference, summary
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from smolsum.policy import kernels
+from smolsum.policy import fast_math
 from smolsum.policy.cpu.streams import map_over_streams
 from smolsum.policy.logprobs import group_hidden, group_logprobs, token_logprobs  # loads a fast BLAS before MLX
 from smolsum.tasks.tldr import TldrConfig, variant
@@ -130,7 +130,7 @@ def drill_loss(model: nn.Module, tokens: mx.array) -> mx.array:
     """Return the mean loss over the second copy."""
     length = tokens.shape[1] // 2
     logits, target = model(tokens[:, :-1])[:, length:], mx.stop_gradient(tokens[:, length + 1 :])
-    return (kernels.logsumexp(logits) - mx.take_along_axis(logits, target[..., None], -1)).mean()
+    return (fast_math.logsumexp(logits) - mx.take_along_axis(logits, target[..., None], -1)).mean()
 
 
 class Summaries:
@@ -257,7 +257,7 @@ def main() -> None:
     for phase in arguments.phases:
         rng, steps = random.Random(SEED), STEPS[name][phase]
         model = model_class(args.from_dict(CONFIGS[name]))
-        kernels.install(model)
+        fast_math.install(model)
         if phase == "copy":
             start_copying(model)
             fit(model, drills(VOCABULARY, rng), drill_loss, name=phase, steps=steps, rate=3e-3)

@@ -98,8 +98,8 @@ def test_reports_need_no_mlx() -> None:
 
 def test_view_needs_no_mlx() -> None:
     """Runs can be watched on a machine without MLX; a page of text needs no app either."""
-    assert loaded("import smolsum.watch.app, smolsum.watch.launch") <= {"rich", "textual"}
-    assert loaded("import smolsum.watch.layout, smolsum.watch.launch") <= {"rich"}
+    assert loaded("import smolsum.watch.app, smolsum.watch.start_trainer") <= {"rich", "textual"}
+    assert loaded("import smolsum.watch.layout, smolsum.watch.start_trainer") <= {"rich"}
 
 
 def test_training_needs_no_view() -> None:

@@ -10,7 +10,7 @@ from shapes import SHAPES, UPDATES, Stopwatch, arguments, report
 from smolsum.config.sections import Config, GrpoConfig, OptimizerConfig, SamplingConfig, StageConfig, TrainConfig
 from smolsum.grpo.batch_gradient import gradients
 from smolsum.grpo.optimizer import Optimizer
-from smolsum.policy import kernels
+from smolsum.policy import fast_math
 from smolsum.policy.group_gradient import Chunking
 from smolsum.policy.memory import MaxLengths, estimate, shape_of
 from smolsum.types import Prompt, Rollout, RolloutGroup
@@ -35,7 +35,7 @@ def main() -> None:
     args = arguments()
     shape = SHAPES[args.shape]
     model = random_qwen2(shape, args.dtype)
-    kernels.install(model)
+    fast_math.install(model)
     rng = random.Random(0)
 
     def ids(n: int) -> tuple[int, ...]:

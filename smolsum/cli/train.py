@@ -240,7 +240,7 @@ def _train_and_watch(arguments: Sequence[str], runs_dir: Path, *, ascii: bool, r
     """Start the training in a separate process and open the view on it; print the run's directory after the view.
     Returns the training's exit code, 0 while it continues."""
     from smolsum.cli.watch import able_to_draw, show
-    from smolsum.watch.launch import launch
+    from smolsum.watch.start_trainer import launch
 
     if not able_to_draw():
         raise UsageError("--watch needs a terminal that can be redrawn", hint="leave --watch out")

@@ -100,7 +100,7 @@ def show(paths: RunPaths, second: RunPaths | None, *, ascii: bool, readonly: boo
     from datetime import UTC, datetime
 
     from smolsum.runs.reader import Run
-    from smolsum.runs.status import process_lives, run_state
+    from smolsum.runs.run_state import process_lives, run_state
     from smolsum.watch.app import WatchApp
     from smolsum.watch.snapshot import ViewOptions
 

@@ -1,5 +1,4 @@
-"""How runs are named in lists and reports: by model, strategy and reward configuration, in the study's words; and what
-each reward signal means."""
+"""How runs are named in lists and reports: by model, strategy and reward configuration, in the study's words."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
@@ -9,13 +8,6 @@ LENGTH_ONLY, FINETUNED, INCLUDED = "length-only", "finetuned", "included"
 STAGES = {LENGTH_ONLY: ("length",), FINETUNED: ("length", "quality"), INCLUDED: ("included",)}
 STRATEGIES = {FINETUNED: "length-penalty fine-tuned", INCLUDED: "length-penalty included"}
 PREFIX = {FINETUNED: "quality-", INCLUDED: "length-quality-"}
-SIGNALS = {
-    "bleu": ("BLEU", "[0, 1]", "n-gram precision against the reference, with a brevity penalty"),
-    "rouge": ("ROUGE-L", "[0, 1]", "F1 of the longest common subsequence with the reference"),
-    "meteor": ("METEOR", "[0, 1]", "unigram precision and recall with stems and synonyms, less for broken order"),
-    "length": ("length", "(-∞, 0]", "distance from the target, in targets, negative"),
-    "overlong": ("overlong", "[-1, 0]", "soft punishment for the last tokens before the limit"),
-}
 REWARD_SETS = {
     "rouge": ("rouge",),
     "meteor": ("meteor",),

@@ -24,8 +24,8 @@ from smolsum.evaluate.tables import describe_task, error_shares, show_judged, sh
 from smolsum.files import digest, locked
 from smolsum.policy.load import Policy
 from smolsum.policy.weights import tokenizer_digest
-from smolsum.runs.manifest import FIXED
 from smolsum.runs.record_io import has_scores
+from smolsum.runs.run_info import FIXED
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Task
 from smolsum.tasks.data import SPLITS, Split

@@ -1,4 +1,8 @@
-"""A policy from a built-in model, a local directory or the hub."""
+"""A policy from a built-in model, a local directory or the hub.
+
+Some architectures compute logits in their own way, or read their caches as if a batch held one prompt. Such a model
+would fail late, or be sampled wrongly without an error. So each model is tried when it is loaded.
+"""
 
 import json
 import re
@@ -10,6 +14,7 @@ from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 import xxhash
 from mlx.utils import tree_flatten, tree_map
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -19,9 +24,10 @@ from mlx_lm.utils import _get_classes, load_model
 from smolsum.config.sections import LoraConfig
 from smolsum.errors import SmolsumError, UnreachableError, UsageError, nearest
 from smolsum.files import digest
-from smolsum.policy import kernels
+from smolsum.policy import fast_math
+from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.lora import add_adapters, base_of, is_quantised, quantise
-from smolsum.policy.supported import check_supported
+from smolsum.policy.sampling import generate
 
 BUILTIN = "builtin:"
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
@@ -33,6 +39,10 @@ FUSED = "fused"
 _supported: set[str] = set()
 """digests of the config.json files whose architecture was tried in this process"""
 LAYOUT = "give a directory in the Hugging Face layout: config.json, *.safetensors, tokenizer.json"
+TRIAL_PROMPTS, TRIAL_SAMPLES, TRIAL_TOKENS = ((3, 4, 5, 6, 7), (8,)), 2, 4
+"""prompts of unequal length that are decoded together, the rollouts of each, and the tokens of a rollout"""
+MAX_DIFFERENCE, MAX_DIFFERENCE_HALF = 0.01, 0.5
+"""in nats, for float32 and for half precision: more than rounding, less than what a wrong mask does"""
 
 
 @dataclass(frozen=True)
@@ -106,7 +116,7 @@ def load_policy(
         model.set_dtype(DTYPES[dtype])
     if not shapes_only:
         mx.eval(model.parameters())
-    kernels.install(model)
+    fast_math.install(model)
     architecture = digest(config)
     if not shapes_only and architecture not in _supported:
         check_supported(model, f"{path} (architecture {config['model_type']!r})")
@@ -115,6 +125,32 @@ def load_policy(
     if lora:
         add_adapters(model, lora, dtype=DTYPES[policy.dtype], seed=seed)
     return policy
+
+
+def check_supported(model: nn.Module, name: str) -> None:
+    """Raise UsageError for a model that fails, or whose log-probs of sampling in a batch are not those of scoring."""
+    half = any(p.dtype in (mx.bfloat16, mx.float16) for _, p in tree_flatten(model.parameters()))
+    try:
+        if (difference := _difference(model)) <= (MAX_DIFFERENCE_HALF if half else MAX_DIFFERENCE):
+            return
+        reason = f"gives sampled tokens log-probs that differ by {difference:.2g} nats from those of scoring"
+    except (TypeError, ValueError, AttributeError, LookupError, RuntimeError) as error:
+        reason = f"does not work with smolsum: {(str(error) or type(error).__name__).splitlines()[0]}"
+    hint = "choose a model of another architecture (qwen2, qwen3, llama, gemma, lfm2, …)"
+    raise UsageError(f"the model {name} {reason}", hint=hint)
+
+
+def _difference(model: nn.Module) -> float:
+    """Return the largest difference in nats between the log-probs of sampling in a batch and those of scoring."""
+    seeds = [[TRIAL_SAMPLES * p + g for g in range(TRIAL_SAMPLES)] for p in range(len(TRIAL_PROMPTS))]
+    sampled = generate(model, TRIAL_PROMPTS, seeds, eos_ids=frozenset(), temperature=1.0, max_new_tokens=TRIAL_TOKENS)
+    worst = 0.0
+    for prompt, row in zip(TRIAL_PROMPTS, sampled, strict=True):
+        completions = [one.token_ids for one in row]
+        for shared in (True, False):
+            logp, _ = group_logprobs(model, prompt, completions, shared_prefix=shared)
+            worst = max(worst, float(np.abs(np.array(logp) - np.array([one.logprobs for one in row])).max()))
+    return worst
 
 
 def load_decoder(path_or_id: str) -> Callable[[Sequence[int]], str]:

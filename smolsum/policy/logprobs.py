@@ -16,7 +16,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map
 from mlx_lm.models.cache import ArraysCache, ConcatenateKVCache, KVCache, RotatingKVCache, make_prompt_cache
 
-from smolsum.policy import kernels
+from smolsum.policy import fast_math
 
 CHUNK_LOGITS = 16_000_000
 """Logits held at once; more are computed chunk by chunk, and again in backward."""
@@ -245,7 +245,7 @@ def _score_tokens(
     def part(module: nn.Module, hidden: mx.array, target: mx.array) -> list[mx.array]:
         logits = module(hidden[None])[0].astype(mx.float32)
         logits = logits if temperature == 1 else logits / temperature
-        logp, spread = kernels.logprob_and_entropy(logits, target, entropy=entropy)
+        logp, spread = fast_math.logprob_and_entropy(logits, target, entropy=entropy)
         return [logp, mx.stop_gradient(spread)] if entropy else [logp]
 
     vocabulary = project(hidden_ND[None, :1]).shape[-1]  # never evaluated

@@ -20,7 +20,7 @@ import mlx.nn as nn
 import numpy as np
 from mlx_lm.models.cache import BatchKVCache, make_prompt_cache
 
-from smolsum.policy import kernels
+from smolsum.policy import fast_math
 
 COMPACT = 0.75
 """finished rollouts leave the batch once no more than this share of it is still running"""
@@ -189,12 +189,12 @@ def sample(logits_BV: mx.array, temperature_B: Sequence[float], uniform_B: mx.ar
     temperature; a row of temperature 0 takes the likeliest token, with its log-prob at 1."""
     divisor = mx.array([t or 1.0 for t in temperature_B])
     logits_BV = logits_BV.astype(mx.float32) / divisor[:, None]
-    logp_BV = logits_BV - kernels.logsumexp(logits_BV)
+    logp_BV = logits_BV - fast_math.logsumexp(logits_BV)
     greedy = [t == 0 for t in temperature_B]
     if all(greedy):
         token = mx.argmax(logp_BV, axis=-1)
     else:
-        cdf = mx.cumsum(kernels.exp(logp_BV), axis=-1)
+        cdf = mx.cumsum(fast_math.exp(logp_BV), axis=-1)
         token = mx.minimum(mx.sum(cdf <= uniform_B[:, None] * cdf[:, -1:], axis=-1), logp_BV.shape[-1] - 1)
         if any(greedy):
             token = mx.where(mx.array(greedy), mx.argmax(logp_BV, axis=-1), token)

@@ -3,11 +3,11 @@
 
 from collections.abc import Sequence
 
-from smolsum.config.run_labels import SIGNALS
 from smolsum.report.collect import ReportInputs
 from smolsum.report.document import Item, Page, Section
 from smolsum.report.results import configuration_results
 from smolsum.report.sections import judge, paper, provenance, scores, setup, training
+from smolsum.rewards import MEANINGS
 
 
 def build(inputs: ReportInputs) -> Page:
@@ -23,7 +23,7 @@ def build(inputs: ReportInputs) -> Page:
         (
             "Method",
             [
-                setup.signals_table(inputs, tuple(SIGNALS) if study else ()),
+                setup.signals_table(inputs, tuple(MEANINGS) if study else ()),
                 *([paper.configurations_table(inputs)] if study else []),
                 setup.settings_table(inputs),
                 *setup.stage_settings_tables(inputs, signals=not study),

@@ -1,7 +1,8 @@
 """The reward signals that any task can offer, by name; a task adds its own (`TaskRewards.signals`).
 
 To add one, write `rewards/<name>.py` with a pure function on plain values, which evaluation calls too, and a `Scorer`
-(`combine.py`) next to it, and add a line to `REWARDS`. A scorer gets the whole step at once, so that it can call a
+(`combine.py`) next to it, and add a line to `REWARDS` and to `MEANINGS`, and the name to the help
+of `--reward`. A scorer gets the whole step at once, so that it can call a
 judge or depend on the batch; that of a `Dependent` also gets other signals' values. It returns P lists of G values in
 the order of the groups and their rollouts, None for a value that could not be computed: missing is never 0. Import
 metric libraries inside the functions.
@@ -19,3 +20,11 @@ REWARDS: dict[str, Signal] = {
     "bleu": score_bleu,
     "overlong": score_overlong,
 }
+MEANINGS = {
+    "bleu": ("BLEU", "[0, 1]", "n-gram precision against the reference, with a brevity penalty"),
+    "rouge": ("ROUGE-L", "[0, 1]", "F1 of the longest common subsequence with the reference"),
+    "meteor": ("METEOR", "[0, 1]", "unigram precision and recall with stems and synonyms, less for broken order"),
+    "length": ("length", "(-∞, 0]", "distance from the target, in targets, negative"),
+    "overlong": ("overlong", "[-1, 0]", "soft punishment for the last tokens before the limit"),
+}
+"""title, range and meaning of each, for reports"""

@@ -10,7 +10,7 @@ from smolsum.runs.paths import LATEST, RunPaths, list_runs
 from smolsum.runs.reader import Run, read_leniently
 from smolsum.runs.record_io import has_scores
 from smolsum.runs.records import SUMMARY, Summary
-from smolsum.runs.status import run_state
+from smolsum.runs.run_state import run_state
 
 SHOWN = ("length/within_tol", "rouge", "meteor", "bleu", "composite")
 """Metrics that a list has room for; an evaluation that has none of them shows its headlines."""

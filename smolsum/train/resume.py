@@ -10,7 +10,7 @@ from smolsum.grpo.optimizer import Optimizer
 from smolsum.policy import distributed
 from smolsum.policy.load import Policy
 from smolsum.policy.weights import load_trained, save_trained
-from smolsum.runs import checkpoints, manifest
+from smolsum.runs import checkpoints, run_info
 from smolsum.runs.checkpoints import Checkpoint, Validation, rank
 from smolsum.runs.paths import RunPaths
 from smolsum.train.setup import stage_fingerprint
@@ -24,7 +24,7 @@ def fingerprints(config: Config, provenance: Mapping[str, Any], steps: Mapping[s
     for name in config.stages:
         previous = next(reversed(found.values()), "")
         found[name] = stage_fingerprint(config, provenance, name, steps[name], previous)
-    own = {key: provenance[key] for key in manifest.FIXED}
+    own = {key: provenance[key] for key in run_info.FIXED}
     first, *others = distributed.gathered(own | {"settings": found})
     for n, other in enumerate(others, start=1):
         if unlike := [key for key, value in other.items() if value != first[key]]:

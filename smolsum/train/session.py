@@ -17,7 +17,7 @@ from smolsum.evaluate.tables import headline_table, missing_warnings
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.policy import distributed
 from smolsum.policy.load import snapshot
-from smolsum.runs import manifest
+from smolsum.runs import run_info
 from smolsum.runs.checkpoints import Checkpoint, Validation, validation
 from smolsum.runs.control import Heartbeat, is_requested, take_request, wait_while_paused, withdraw_all
 from smolsum.runs.journal import Journal, discard_after
@@ -109,9 +109,9 @@ class Session:
         self._files.enter_context(acquire(self.paths))
         attempt = last_attempt(self.paths) + 1
         if self._resumed and self.paths.info.exists():
-            manifest.check_resume(self.paths, self.plan, self.fingerprints, setup.provenance)
+            run_info.check_resume(self.paths, self.plan, self.fingerprints, setup.provenance)
         else:
-            manifest.write(self.paths, self.config, self.plan, self.fingerprints, setup.provenance)
+            run_info.write(self.paths, self.config, self.plan, self.fingerprints, setup.provenance)
         self._saved = StageCheckpoints(
             self.paths, self.config, self.plan, self.fingerprints, busy=lambda: self._mirror.busy
         )

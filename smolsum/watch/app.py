@@ -18,12 +18,12 @@ from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
 
 from smolsum.errors import SmolsumError
-from smolsum.runs.completions import Group, first_group, read_groups, sort_keys
+from smolsum.runs.completion_groups import Group, first_group, read_groups, sort_keys
 from smolsum.runs.control import make_request, withdraw
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
 from smolsum.watch import layout
-from smolsum.watch.completions import group_of, sample_of
+from smolsum.watch.completion_browser import group_of, sample_of
 from smolsum.watch.keys import KEYS, footer, help_rows
 from smolsum.watch.pane_text import ORANGE, cut
 from smolsum.watch.panes import header, message

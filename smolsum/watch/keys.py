@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from smolsum.runs.status import ALIVE_STATES
+from smolsum.runs.run_state import ALIVE_STATES
 from smolsum.watch.pane_text import DIM
 
 

@@ -6,9 +6,9 @@ from functools import partial
 
 from rich.text import Text
 
-from smolsum.runs.completions import read_groups
+from smolsum.runs.completion_groups import read_groups
 from smolsum.runs.reader import Run
-from smolsum.watch import completions
+from smolsum.watch import completion_browser
 from smolsum.watch.charts import CHARTS, chart, sparklines
 from smolsum.watch.pane_text import Pane, framed
 from smolsum.watch.panes import alerts, events, header, message, results, settings, times, workers
@@ -32,8 +32,8 @@ PANES: dict[str, Draw] = {
     "results": results,
     "events": events,
     "config": settings,
-    "table": completions.table,
-    "texts": completions.texts,
+    "table": completion_browser.table,
+    "texts": completion_browser.texts,
 }
 
 

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from smolsum.config.presets import leaves
 from smolsum.console import duration
-from smolsum.runs.completions import clean
+from smolsum.runs.completion_groups import clean
 from smolsum.runs.reader import Run
-from smolsum.runs.status import TROUBLE, pace
+from smolsum.runs.run_state import TROUBLE, pace
 from smolsum.watch.alerts import Alert, find_alerts
 from smolsum.watch.charts import RUNS
 from smolsum.watch.pane_text import (

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from smolsum.files import finite
-from smolsum.runs.completions import Group
+from smolsum.runs.completion_groups import Group
 from smolsum.runs.reader import Run
-from smolsum.runs.status import RunState, pace, run_state
+from smolsum.runs.run_state import RunState, pace, run_state
 from smolsum.watch.alerts import find_alerts
 
 SCHEMA_VERSION = 1

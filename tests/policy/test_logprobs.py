@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.models import EOS, assert_trees_close, build
 
-from smolsum.policy import kernels
+from smolsum.policy import fast_math
 from smolsum.policy.logprobs import (
     CHUNK_LOGITS,
     branch_hidden,
@@ -37,7 +37,7 @@ def use(monkeypatch: pytest.MonkeyPatch, model: nn.Module, *, ours: bool) -> Non
     """The model's arithmetic: our kernels, or mlx-lm's own functions."""
     swiglu, attention = activations.swiglu, base.scaled_dot_product_attention
     if ours:
-        swiglu, attention = kernels.swiglu, kernels.attention
+        swiglu, attention = fast_math.swiglu, fast_math.attention
     for module in {sys.modules[type(part).__module__] for part in model.modules()}:
         for name, function in (("swiglu", swiglu), ("scaled_dot_product_attention", attention)):
             if name in vars(module):

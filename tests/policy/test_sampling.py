@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import chisquare
 from support.models import EOS, build
 
-from smolsum.policy import kernels
+from smolsum.policy import fast_math
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.sampling import Completion, generate, rollout_seed
 
@@ -107,7 +107,7 @@ def test_half_precision_samples_and_trains(family: str) -> None:
     """A bfloat16 model works on every backend, and its two sets of log-probs agree to its rounding."""
     model = build(family)
     model.set_dtype(mx.bfloat16)
-    kernels.install(model)
+    fast_math.install(model)
     for prompt, row in zip(PROMPTS, sample(model, PROMPTS, SEEDS, tokens=6), strict=True):
         logp, _ = group_logprobs(model, prompt, [c.token_ids for c in row])
         for got, c in zip(logp.tolist(), row, strict=True):

@@ -10,10 +10,9 @@ from support.models import EOS, FAMILIES, SHARED, build, write
 
 import smolsum.policy.sampling as sampling
 from smolsum.errors import UsageError
-from smolsum.policy.load import load_policy
+from smolsum.policy.load import check_supported, load_policy
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.sampling import generate, rollout_seed
-from smolsum.policy.supported import check_supported
 
 # isort: split
 import mlx.core as mx
@@ -98,7 +97,7 @@ def test_a_batch_whose_mask_is_wrong_is_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sampling, "_GroupedHeadsCache", BatchKVCache)
     with pytest.raises(UsageError, match=r"the model tiny (gives sampled tokens|does not work)"):
         check_supported(build("gemma2"), "tiny")
-    monkeypatch.setattr("smolsum.policy.supported.TOKENS", 12)
-    monkeypatch.setattr("smolsum.policy.supported.SAMPLES", 1)
+    monkeypatch.setattr("smolsum.policy.load.TRIAL_TOKENS", 12)
+    monkeypatch.setattr("smolsum.policy.load.TRIAL_SAMPLES", 1)
     with pytest.raises(UsageError, match=r"log-probs that differ by \d\.\d+ nats"):
         check_supported(build("gemma2"), "tiny")

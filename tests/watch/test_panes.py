@@ -13,7 +13,7 @@ import pytest
 from msgspec import structs
 from support.watching import BEGAN, append, golden, make_run, row, stamp
 
-from smolsum.runs.completions import first_group, read_groups
+from smolsum.runs.completion_groups import first_group, read_groups
 from smolsum.runs.reader import Run
 from smolsum.watch.layout import PANES, Slot, page, pages, pane, slots
 from smolsum.watch.pane_text import number

@@ -4,16 +4,7 @@
 import math
 from collections.abc import Sequence
 
-from smolsum.config.run_labels import (
-    CRITERIA,
-    FINETUNED,
-    INCLUDED,
-    LENGTH_ONLY,
-    PREFIX,
-    REWARD_SETS,
-    SIGNALS,
-    STRATEGIES,
-)
+from smolsum.config.run_labels import CRITERIA, FINETUNED, INCLUDED, LENGTH_ONLY, PREFIX, REWARD_SETS, STRATEGIES
 from smolsum.report import charts
 from smolsum.report.collect import EvaluationResult, ReportInputs
 from smolsum.report.document import (
@@ -37,6 +28,7 @@ from smolsum.report.document import (
 from smolsum.report.results import ConfigurationResult, baseline_of, compare, flip_cells, paired_values
 from smolsum.report.sections.scores import ERRORS
 from smolsum.report.shell_commands import baseline_command, judge_all_command, judge_command, train_command
+from smolsum.rewards import MEANINGS
 from smolsum.stats.correlation import correlate
 from smolsum.stats.paired import ALPHA
 from smolsum.stats.seeds import compare_runs
@@ -145,7 +137,7 @@ def configurations_table(inputs: ReportInputs) -> Table:
     """Return Table 8: the study's reward configurations, each with its runs."""
     rows = []
     for reward, names in REWARD_SETS.items():
-        cells = [words(reward), words(" + ".join(SIGNALS[name][0] for name in names))]
+        cells = [words(reward), words(" + ".join(MEANINGS[name][0] for name in names))]
         for strategy in STRATEGIES:
             runs = [run for run in inputs.trained if (run.strategy, run.reward) == (strategy, reward)]
             if runs:

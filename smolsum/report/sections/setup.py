@@ -5,11 +5,11 @@ from functools import reduce
 from typing import Any
 
 from smolsum.config.presets import leaves
-from smolsum.config.run_labels import SIGNALS
 from smolsum.errors import SmolsumError
 from smolsum.report.collect import ReportInputs, TrainedRun
 from smolsum.report.document import DASH, Cell, CellSource, Table, empty, number, plain, shortened, words
 from smolsum.report.shell_commands import judge_command, train_command
+from smolsum.rewards import MEANINGS
 from smolsum.runs.record_io import read_lines
 from smolsum.runs.records import SUMMARY, Judging, SampledRollout
 
@@ -153,7 +153,7 @@ def signals_table(inputs: ReportInputs, always: Sequence[str] = ()) -> Table:
         name for run in inputs.trained for stage in run.config["stages"].values() for name in stage["rewards"]
     )
     own = {name: one for e in inputs.evaluations for name, one in e.summary.signals.items()}
-    known = {name: (name, one.get("range", ""), one.get("meaning", "")) for name, one in own.items()} | SIGNALS
+    known = {name: (name, one.get("range", ""), one.get("meaning", "")) for name, one in own.items()} | MEANINGS
     rows = []
     for name in dict.fromkeys((*always, *used)):
         described = known.get(name, (name, DASH.text, DASH.text))

@@ -17,7 +17,7 @@ from functools import cache
 
 from smolsum.config.sections import Config
 from smolsum.rewards.combine import Dependent, Signal, Values
-from smolsum.tasks.ab_judge.pairs import settings
+from smolsum.tasks.ab_judge.settings import settings
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
 WELL_FORMED = re.compile(r"\s*<notes>(?P<notes>.*)</notes>\s*<judgement>(?P<letter>[AB])</judgement>\s*", re.DOTALL)

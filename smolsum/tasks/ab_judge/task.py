@@ -11,7 +11,8 @@ from smolsum.config.sections import Config, TaskConfig
 from smolsum.errors import UsageError
 from smolsum.rewards import REWARDS
 from smolsum.tasks.ab_judge.corruption import BY_MODEL, FAULTS, MIN_WORDS
-from smolsum.tasks.ab_judge.pairs import NOTES_TOKENS, AbJudgeConfig, make_pairs, rules, settings
+from smolsum.tasks.ab_judge.pairs import make_pairs, rules
+from smolsum.tasks.ab_judge.settings import NOTES_TOKENS, AbJudgeConfig, settings
 from smolsum.tasks.ab_judge.signals import MEANINGS, SIGNALS, decoder, is_right, notes_tokens, read
 from smolsum.tasks.base import (
     ErrorKind,

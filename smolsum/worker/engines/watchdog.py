@@ -1,4 +1,4 @@
-"""Run a command that must not outlive its owner: `python watchdog.py COMMAND…`, in its own session.
+"""Run a command that must not outlive its owner: `python watchdog.py COMMAND…`, in its own session. Restarts nothing.
 
 When the pipe at stdin closes, as it does however the owner ends, the command is terminated, and after it all processes
 of the session. On Linux the command also ends when this process is killed. A script that imports nothing of smolsum, so
@@ -20,11 +20,11 @@ PR_SET_PDEATHSIG = 1
 
 def main(command: list[str]) -> None:
     """Run the command; does not return."""
-    die_with_parent = None
+    watchdog = None
     if sys.platform == "linux":
         prctl = ctypes.CDLL(None).prctl  # looked up before the fork, after which little is safe
-        die_with_parent = lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # noqa: E731
-    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
+        watchdog = lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # noqa: E731
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=watchdog)
 
     def watch() -> None:
         while os.read(0, 1):

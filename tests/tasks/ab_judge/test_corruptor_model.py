@@ -17,7 +17,7 @@ from smolsum.errors import SmolsumError, UnreachableError, UsageError
 from smolsum.llm.request_policy import WaitHook, use_hook
 from smolsum.tasks import TASKS
 from smolsum.tasks.ab_judge.corruptor_model import RETRY
-from smolsum.tasks.ab_judge.pairs import AbJudgeConfig
+from smolsum.tasks.ab_judge.settings import AbJudgeConfig
 from smolsum.tasks.data import Split
 
 TASK = TASKS["ab-judge"]

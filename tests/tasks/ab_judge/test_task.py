@@ -19,7 +19,7 @@ from smolsum.grpo.advantages import group_advantages
 from smolsum.policy.load import load_policy
 from smolsum.rewards.combine import combine, score_all
 from smolsum.tasks import TASKS
-from smolsum.tasks.ab_judge.pairs import AbJudgeConfig
+from smolsum.tasks.ab_judge.settings import AbJudgeConfig
 from smolsum.tasks.ab_judge.signals import notes_tokens, read
 from smolsum.tasks.ab_judge.task import measurer, summarise
 from smolsum.types import Prompt, Rollout, RolloutGroup

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smolsum.policy import kernels
+from smolsum.policy import fast_math
 
 # isort: split
 import mlx.core as mx
@@ -47,18 +47,18 @@ def assert_same(got: list[mx.array], expected: list[mx.array], *, tolerance: flo
 def test_exp_is_exact_to_a_few_units_in_the_last_place() -> None:
     """From -200 to 88 the relative error stays under 4e-6, and what is denormal is nearly 0."""
     x = np.linspace(-200.0, 88.0, 28801, dtype=np.float32)
-    got, expected = np.array(kernels.exp(mx.array(x))).astype(np.float64), np.exp(x.astype(np.float64))
+    got, expected = np.array(fast_math.exp(mx.array(x))).astype(np.float64), np.exp(x.astype(np.float64))
     np.testing.assert_allclose(got, expected, rtol=4e-6, atol=1.2e-38)
 
 
 def test_exp_of_zero_is_one() -> None:
     """A probability of 1 has no rounding error."""
-    assert kernels.exp(mx.array([0.0, -0.0])).tolist() == [1.0, 1.0]
+    assert fast_math.exp(mx.array([0.0, -0.0])).tolist() == [1.0, 1.0]
 
 
 def test_exp_is_held_outside_its_range() -> None:
     """Very large arguments give something large and finite, very negative ones 0, NaN stays NaN."""
-    large, small, missing = kernels.exp(mx.array([1e4, -1e6, float("nan")])).tolist()
+    large, small, missing = fast_math.exp(mx.array([1e4, -1e6, float("nan")])).tolist()
     assert 1e38 < large < 4e38
     assert small == 0.0
     assert missing != missing
@@ -68,7 +68,7 @@ def test_exp_is_held_outside_its_range() -> None:
 def test_swiglu_is_silu_times_x(gate: mx.array) -> None:
     """Value and both gradients as of MLX's sigmoid."""
     inputs = [gate, ORDINARY[::-1] + 1.0]
-    got = vjp(kernels.swiglu, inputs, ORDINARY)
+    got = vjp(fast_math.swiglu, inputs, ORDINARY)
     assert_same(got, vjp(lambda g, x: g * mx.sigmoid(g) * x, inputs, ORDINARY), tolerance=2e-5)
 
 
@@ -77,7 +77,7 @@ def test_swiglu_is_silu_times_x(gate: mx.array) -> None:
 def test_logsumexp_is_mlx_s(x: mx.array, tolerance: float) -> None:
     """Value and gradient."""
     cotangent = ORDINARY[:, :1]
-    got = vjp(kernels.logsumexp, [x], cotangent)
+    got = vjp(fast_math.logsumexp, [x], cotangent)
     assert_same(got, vjp(lambda a: mx.logsumexp(a, axis=-1, keepdims=True), [x], cotangent), tolerance=tolerance)
 
 
@@ -103,7 +103,7 @@ def test_attention_is_mlx_s(kind: str, length: int, total: int, scale: float) ->
     def plain(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
         return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
 
-    got = vjp(lambda q, k, v: kernels.attention(q, k, v, cache=None, scale=scale, mask=mask), [q, k, v], g)
+    got = vjp(lambda q, k, v: fast_math.attention(q, k, v, cache=None, scale=scale, mask=mask), [q, k, v], g)
     # differences of large scores lose digits
     assert_same(got, vjp(plain, [q, k, v], g), tolerance=1e-5 if scale < 1 else 2e-2)
 
@@ -113,7 +113,7 @@ def test_attention_never_looks_at_what_is_masked() -> None:
     q, k, v = (mx.random.normal((1, 1, 4, 8), key=mx.random.key(n)) for n in range(3))
     loud = mx.concatenate([k[..., :3, :], q[..., 2:3, :] * 1e5], axis=2)  # the last key, seen by the last query only
     got, expected = (
-        kernels.attention(q, key, v, cache=None, scale=1.0, mask="causal")[..., :3, :] for key in (loud, k)
+        fast_math.attention(q, key, v, cache=None, scale=1.0, mask="causal")[..., :3, :] for key in (loud, k)
     )
     np.testing.assert_allclose(np.array(got), np.array(expected), rtol=1e-6)
 
@@ -122,7 +122,7 @@ def test_attention_of_a_row_that_sees_nothing_is_finite() -> None:
     """Padding in front of a prompt gives no NaN, forward or backward."""
     q, k, v, g = (mx.random.normal((1, 2, 3, 8), key=mx.random.key(n)) for n in range(4))
     mask = mx.array([[False, False, False], [False, True, False], [False, True, True]])
-    for array in vjp(lambda q, k, v: kernels.attention(q, k, v, cache=None, scale=1.0, mask=mask), [q, k, v], g):
+    for array in vjp(lambda q, k, v: fast_math.attention(q, k, v, cache=None, scale=1.0, mask=mask), [q, k, v], g):
         assert mx.isfinite(array).all().item()
 
 
@@ -132,8 +132,8 @@ def test_half_precision_is_left_to_mlx(dtype: mx.Dtype) -> None:
     x = ORDINARY.astype(dtype)
     q = mx.random.normal((1, 2, 3, 8), key=mx.random.key(5)).astype(dtype)
     pairs = [
-        (kernels.swiglu(x, x), activations.swiglu(x, x)),
-        (kernels.attention(q, q, q, cache=None, scale=1.0, mask="causal"),
+        (fast_math.swiglu(x, x), activations.swiglu(x, x)),
+        (fast_math.attention(q, q, q, cache=None, scale=1.0, mask="causal"),
          mx.fast.scaled_dot_product_attention(q, q, q, scale=1.0, mask="causal")),
     ]  # fmt: skip
     for got, expected in pairs:
@@ -145,7 +145,7 @@ def test_attention_sinks_are_not_forgotten() -> None:
     """A model with sinks (gpt-oss) keeps them."""
     q = mx.random.normal((1, 2, 3, 8), key=mx.random.key(6))
     sinks = mx.array([3.0, -1.0])
-    got = kernels.attention(q, q, q, cache=None, scale=1.0, mask="causal", sinks=sinks)
+    got = fast_math.attention(q, q, q, cache=None, scale=1.0, mask="causal", sinks=sinks)
     expected = mx.fast.scaled_dot_product_attention(q, q, q, scale=1.0, mask="causal", sinks=sinks)
     np.testing.assert_allclose(np.array(got), np.array(expected), rtol=1e-5, atol=1e-6)
 
@@ -161,12 +161,12 @@ def test_log_prob_of_a_token_and_entropy(x: mx.array) -> None:
         return mx.take_along_axis(logp, target[:, None], -1)[:, 0], mx.stop_gradient(entropy)
 
     def own(x: mx.array) -> tuple[mx.array, mx.array]:
-        return kernels.logprob_and_entropy(x, target)
+        return fast_math.logprob_and_entropy(x, target)
 
     cotangents = [ORDINARY[:, 0], ORDINARY[:, 1]]
     for got, expected in zip(mx.vjp(own, [x], cotangents), mx.vjp(book, [x], cotangents), strict=True):
         assert_same(got, expected, tolerance=1e-5)
-    logp, nothing = kernels.logprob_and_entropy(x, target, entropy=False)
+    logp, nothing = fast_math.logprob_and_entropy(x, target, entropy=False)
     assert_same([logp, nothing], [book(x)[0], mx.zeros(6)], tolerance=1e-5)
 
 
@@ -179,6 +179,6 @@ def test_install_replaces_mlx_lm_s_functions_only(monkeypatch: pytest.MonkeyPatc
     module = types.ModuleType("family")
     module.swiglu, module.scaled_dot_product_attention = swiglu, base.scaled_dot_product_attention
     monkeypatch.setitem(sys.modules, "family", module)
-    kernels.install(type("Model", (nn.Module,), {"__module__": "family"})())
+    fast_math.install(type("Model", (nn.Module,), {"__module__": "family"})())
     assert module.swiglu is swiglu
-    assert module.scaled_dot_product_attention is kernels.attention
+    assert module.scaled_dot_product_attention is fast_math.attention

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from support.watching import TEXTS, append, make_run
 
-from smolsum.runs.completions import changes, chosen, clean, first_group, read_groups, sort_keys
+from smolsum.runs.completion_groups import changes, chosen, clean, first_group, read_groups, sort_keys
 
 
 def test_groups(tmp_path: Path) -> None:

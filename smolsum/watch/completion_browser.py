@@ -4,7 +4,7 @@ from statistics import fmean, pstdev
 
 from rich.text import Text
 
-from smolsum.runs.completions import Group, changes, chosen
+from smolsum.runs.completion_groups import Group, changes, chosen
 from smolsum.runs.records import SampledRollout
 from smolsum.watch.pane_text import DIM, GREEN, ORANGE, RED, SKY, Pane, ending, number, wrapped
 from smolsum.watch.snapshot import Snapshot

@@ -16,7 +16,7 @@ from support.watching import BEGAN, STEP_S, append, make_run, stamp, status
 
 from smolsum.runs.control import make_request
 from smolsum.runs.reader import Run
-from smolsum.runs.status import Pace, RunState, pace, process_lives, run_state
+from smolsum.runs.run_state import Pace, RunState, pace, process_lives, run_state
 
 HERE = platform.node()
 LAST_BEAT = 30 + 10 * STEP_S
