@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from smolsum.cli.evaluation import MeasureFlags, ModelFlag, judge_options, measure
+from smolsum.cli.eval_and_baseline import MeasureFlags, ModelFlag, judge_options, measure
 from smolsum.cli.options import Invocation, OutputFlags, TaskFlag
 from smolsum.errors import UsageError
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smolsum import console
-from smolsum.cli.evaluation import MeasureFlags, ModelFlag, judge_options, measure
+from smolsum.cli.eval_and_baseline import MeasureFlags, ModelFlag, judge_options, measure
 from smolsum.cli.options import Invocation, OutputFlags, TaskFlag, runs_folder
 from smolsum.errors import UsageError
 

@@ -75,7 +75,7 @@ def combine(
     """Return PxG totals, the sum over signals of weight x value; None where a signal of non-zero weight is None.
 
     A rollout whose total is None has no part in the advantages and gets the advantage 0; it still counts in the loss's
-    denominators and the KL term. Raises ValueError for a signal that is not PxG.
+    denominators, and in the KL term if its group is trained on. Raises ValueError for a signal that is not PxG.
     """
     for name in weights:
         if [len(row) for row in scores[name]] != [len(group.rollouts) for group in groups]:

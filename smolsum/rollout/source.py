@@ -1,7 +1,7 @@
 """Where the training loop gets its rollouts: the `Source` protocol, and the source that samples in this process.
 
 With several ranks each samples its share of the prompts and they exchange the results; the source that uses workers
-(`workers.py`) lives on the first rank alone.
+(`remote_source.py`) lives on the first rank alone.
 """
 
 from collections.abc import Sequence

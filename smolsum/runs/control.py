@@ -14,8 +14,8 @@ from typing import Literal, Self
 
 from smolsum.errors import SmolsumError
 from smolsum.files import writing
-from smolsum.runs.journal import Journal
 from smolsum.runs.paths import RunPaths
+from smolsum.runs.run_writer import RunWriter
 
 Request = Literal["pause", "stop"]
 POLL_S = 0.2
@@ -74,9 +74,9 @@ class Heartbeat:
     """
 
     def __init__(
-        self, paths: RunPaths, journal: Journal, interruptible: Callable[[], bool], *, listen_s: float = LISTEN_S
+        self, paths: RunPaths, writer: RunWriter, interruptible: Callable[[], bool], *, listen_s: float = LISTEN_S
     ) -> None:
-        self._paths, self._journal, self._interruptible, self._listen_s = paths, journal, interruptible, listen_s
+        self._paths, self._writer, self._interruptible, self._listen_s = paths, writer, interruptible, listen_s
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="heartbeat", daemon=True)
 
@@ -94,7 +94,7 @@ class Heartbeat:
             try:
                 if pausing != is_requested(self._paths, "pause") or time.monotonic() - last > BEAT_S:
                     pausing = is_requested(self._paths, "pause")
-                    self._journal.beat(pausing=pausing)
+                    self._writer.beat(pausing=pausing)
                     last = time.monotonic()
                 if self._interruptible() and take_request(self._paths, "stop"):
                     os.kill(os.getpid(), signal.SIGINT)

@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import fmean, median
 
 from smolsum.console import duration
-from smolsum.runs.journal import AT_WORK_STATES
 from smolsum.runs.reader import Run
+from smolsum.runs.run_writer import AT_WORK_STATES
 
 STALE_S = 600.0
 STALE_STEPS = 10
@@ -132,7 +132,7 @@ def pace(run: Run, state: RunState, now: datetime) -> Pace:
 
 
 def seconds_since(stamp: str, now: datetime) -> float | None:
-    """Return the seconds from a time as the journal writes it (ISO 8601, UTC) to `now`; None for any other text."""
+    """Return the seconds from a time as a run's files have it (ISO 8601, UTC) to `now`; None for any other text."""
     try:
         return max(0.0, (now - datetime.fromisoformat(stamp)).total_seconds())
     except (ValueError, TypeError):

@@ -1,7 +1,7 @@
 """Measures of a text: its words, its length, what it repeats and what it copies from its source.
 
-Words are counted so that writing them together saves none where case, digits, hyphens or apostrophes show it; 20
-letters in a row end a word.
+Words that are run together count separately where case, digits, hyphens or apostrophes mark the boundary, and after 20
+letters.
 """
 
 import re

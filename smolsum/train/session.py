@@ -20,11 +20,11 @@ from smolsum.policy.load import snapshot
 from smolsum.runs import run_info
 from smolsum.runs.checkpoints import Checkpoint, Validation, validation
 from smolsum.runs.control import Heartbeat, is_requested, take_request, wait_while_paused, withdraw_all
-from smolsum.runs.journal import Journal, discard_after
 from smolsum.runs.mirror.upload import Mirror
 from smolsum.runs.paths import RunPaths, acquire, create_run, last_attempt, open_run, planned_name
 from smolsum.runs.record_io import has_scores, read_summary
 from smolsum.runs.records import State
+from smolsum.runs.run_writer import RunWriter, discard_after
 from smolsum.train.progress import Progress, StepClock
 from smolsum.train.resume import OPTIMIZER, StageCheckpoints, fingerprints, span
 from smolsum.train.setup import Setup
@@ -53,7 +53,7 @@ class Session:
         self.stop_requested = self.in_step = False
         self.results: dict[str, Mapping[str, float | None]] = {}
         self._resumed, self._paths, self._files, self._mirror = paths is not None, paths, files, mirror
-        self._journal: Journal | None = None
+        self._writer: RunWriter | None = None
         self._restored: Checkpoint | None = None
         self._validation: Validation = {}
         self._leaving = self._evaluating = False
@@ -65,10 +65,10 @@ class Session:
         return self._paths
 
     @property
-    def journal(self) -> Journal:
+    def writer(self) -> RunWriter:
         """The writer of the run directory, from `begin` on."""
-        assert self._journal is not None
-        return self._journal
+        assert self._writer is not None
+        return self._writer
 
     @classmethod
     @contextmanager
@@ -89,7 +89,7 @@ class Session:
                 raise
             except BaseException as error:
                 session._fail(error)
-                if isinstance(error, KeyboardInterrupt) and session._journal:
+                if isinstance(error, KeyboardInterrupt) and session._writer:
                     raise InterruptedRun(
                         "interrupted; the run can go on from what was last saved", hint=session.paths.resume_command
                     ) from error
@@ -119,17 +119,17 @@ class Session:
         if self._resumed:
             discard_after(self.paths, point)
         self._mirror.begin(self.paths)
-        self._journal = self._files.enter_context(Journal(self.paths, attempt))
+        self._writer = self._files.enter_context(RunWriter(self.paths, attempt))
         withdraw_all(self.paths)  # requests to an earlier attempt
-        self._files.enter_context(Heartbeat(self.paths, self.journal, lambda: self._evaluating))
-        self.journal.event("started", f"attempt {attempt} from step {point}", step=point)
+        self._files.enter_context(Heartbeat(self.paths, self.writer, lambda: self._evaluating))
+        self.writer.event("started", f"attempt {attempt} from step {point}", step=point)
         for path, problem in (damaged[step] for step in sorted(damaged) if step > point):
             message = f"checkpoint {path.name} is damaged and was passed over: {problem}"
             self.notify("checkpoint_damaged", message, point)
         for warning in setup.warnings:
             self.notify("warning", warning, point)
         self.progress.plan(list(self.plan.items()), setup.task.evaluation.watched)
-        self.journal.status("starting", step=point, phase="loaded", stage=next(iter(self.plan)))
+        self.writer.status("starting", step=point, phase="loaded", stage=next(iter(self.plan)))
         begun(self.paths.root)
 
     def _compare_ranks(self, setup: Setup, plan: Mapping[str, int]) -> None:
@@ -216,8 +216,8 @@ class Session:
         for each rollout."""
         self.stage_step += 1
         metrics = {**metrics, **self.clock.times()}
-        self.journal.completions(self.step, rollouts)
-        self.journal.metrics({"step": self.step, "stage": self.stage, "stage_step": self.stage_step, **metrics})
+        self.writer.completions(self.step, rollouts)
+        self.writer.metrics({"step": self.step, "stage": self.stage, "stage_step": self.stage_step, **metrics})
         self._status("running", self.stage, phase="training")
         self._mirror.pass_on(self.notify)
         self.progress.step(self.stage, self.step, metrics)
@@ -233,7 +233,7 @@ class Session:
         """Save a checkpoint if one is due (`StageCheckpoints.save`) or the run is about to pause or stop."""
         policy, anyway = self.setup.policy, self._leaving
         if self._saved.save(self.stage, self.step, policy, optimizer, validation, anyway=anyway):
-            self.journal.event("checkpoint", f"checkpoint of step {self.step} saved", step=self.step)
+            self.writer.event("checkpoint", f"checkpoint of step {self.step} saved", step=self.step)
             self._mirror.wake()
 
     def evaluate(self, label: str) -> None:
@@ -259,8 +259,8 @@ class Session:
         head, rows = headline_table(task.evaluation.columns(*self.results.values()), self.results)
         warnings = missing_warnings(task, self.results, n, self.paths)
         self.progress.results(f"test split, {n} prompts, greedy", head, rows, warnings)
-        self.journal.status("finished", step=self.step, phase="finished", stage=next(reversed(self.plan)))
-        self.journal.event("finished", f"finished at step {self.step}", step=self.step)
+        self.writer.status("finished", step=self.step, phase="finished", stage=next(reversed(self.plan)))
+        self.writer.event("finished", f"finished at step {self.step}", step=self.step)
 
     def _is_requested(self) -> bool:
         """Return whether this rank's user wants the run to pause or to stop."""
@@ -289,13 +289,13 @@ class Session:
 
     def _interrupt(self) -> None:
         """End the run after a stop; the last step is finished and saved."""
-        self.journal.status("interrupted", step=self.step, phase="stopped", stage="")
-        self.journal.event("interrupted", f"stopped by the user after step {self.step}", step=self.step)
+        self.writer.status("interrupted", step=self.step, phase="stopped", stage="")
+        self.writer.event("interrupted", f"stopped by the user after step {self.step}", step=self.step)
         raise InterruptedRun(f"stopped after step {self.step}; a checkpoint is saved", hint=self.paths.resume_command)
 
     def notify(self, kind: str, message: str, step: int | None = None, **fields: Any) -> None:
         """Write an event and show it."""
-        self.journal.event(kind, message, step=self.step if step is None else step, **fields)
+        self.writer.event(kind, message, step=self.step if step is None else step, **fields)
         if kind in NOTES:
             self.progress.note(message)
         else:
@@ -303,19 +303,19 @@ class Session:
 
     def _status(self, state: State, stage: str = "", *, phase: str) -> None:
         """Write what the run is doing, and its number of steps, to status.json."""
-        self.journal.status(state, step=self.step, phase=phase, stage=stage, steps=sum(self.plan.values()))
+        self.writer.status(state, step=self.step, phase=phase, stage=stage, steps=sum(self.plan.values()))
 
     def _fail(self, error: BaseException) -> None:
         """Write the failure down, as far as the disk allows. An error that may pass, or that came after the first step,
         gets the command that resumes the run as its hint."""
-        if self._journal is None:
+        if self._writer is None:
             return
         passes = isinstance(error, UnreachableError) or (self.step and not isinstance(error, MachineError))
         resume = self.paths.resume_command
         if isinstance(error, SmolsumError) and passes and resume not in (error.hint or ""):
             error.hint = "; ".join(filter(None, (error.hint, f"{resume} goes on with the run")))
         try:
-            self.journal.failure(error, self.step)
+            self.writer.failure(error, self.step)
         except SmolsumError:
             self.progress.warn("the failure could not be written to the run directory")
 

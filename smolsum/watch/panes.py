@@ -183,7 +183,7 @@ def settings(snapshot: Snapshot, width: int, height: int) -> Pane:
 
 
 def _clock(stamp: str) -> str:
-    """Return the local time of day of a time in the journal; dashes for anything else."""
+    """Return the local time of day of a time in a run's files; dashes for anything else."""
     try:
         return datetime.fromisoformat(stamp).astimezone().strftime("%H:%M:%S")
     except ValueError:

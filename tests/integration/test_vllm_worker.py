@@ -221,7 +221,9 @@ def processes(server: VllmEngine) -> dict[str, int]:
     assert server.server is not None
     table = subprocess.run(["ps", "-ww", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
     rows = [line.split(None, 2) for line in table.splitlines()[1:]]
-    (watchdog,) = [int(pid) for pid, _, args in rows if str(server.server.socket) in args and "watchdog.py" in args]
+    (watchdog,) = [
+        int(pid) for pid, _, args in rows if str(server.server.socket) in args and "die_with_owner.py" in args
+    ]
     (api,) = [int(pid) for pid, parent, _ in rows if int(parent) == watchdog]
     (core,) = [int(pid) for pid, parent, args in rows if int(parent) == api and "EngineCore" in args]
     return {"watchdog": watchdog, "api_server": api, "EngineCore": core}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from smolsum.cli.evaluation import evaluate_all
+from smolsum.cli.eval_and_baseline import evaluate_all
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import to_toml
 from smolsum.errors import SmolsumError, UsageError

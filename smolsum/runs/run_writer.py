@@ -1,4 +1,4 @@
-"""The journal of a run: the only writer of its metrics, events, status, completions and log."""
+"""The only writer of a run's metrics, events, status, completions and log."""
 
 import os
 import platform
@@ -19,7 +19,7 @@ AT_WORK_STATES: tuple[State, ...] = ("starting", "running", "pausing", "paused")
 """States of a run that a process works on."""
 
 
-class Journal:
+class RunWriter:
     """Writes one attempt of a run, in the process that holds the run (`paths.acquire`); only `beat` may be called from
     another thread.
 
@@ -120,7 +120,7 @@ def discard_after(paths: RunPaths, step: int) -> int:
     """Remove the metrics lines after `step`, which a resumed run writes again; -1 removes all. Returns their number.
 
     They move to `logs/attempt_<n>-discarded.jsonl`, together with a half-written last line; n is the last attempt, so
-    call this before the Journal of the next one is open. Events stay: they did happen.
+    call this before the RunWriter of the next one is open. Events stay: they did happen.
     """
     content, rows = read_bytes(paths.metrics), read_jsonl(paths.metrics)
     while rows and parse(rows[-1], StepRow, str(paths.metrics)).step > step:

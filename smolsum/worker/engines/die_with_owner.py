@@ -1,4 +1,5 @@
-"""Run a command that must not outlive its owner: `python watchdog.py COMMAND…`, in its own session. Restarts nothing.
+"""Run a command that must not outlive its owner: `python die_with_owner.py COMMAND…`, in its own session. It
+restarts nothing.
 
 When the pipe at stdin closes, as it does however the owner ends, the command is terminated, and after it all processes
 of the session. On Linux the command also ends when this process is killed. A script that imports nothing of smolsum, so

@@ -1,4 +1,4 @@
-"""The journal: whole lines and whole files, resumption to the byte, and a disk that refuses."""
+"""Writing the files of a run: whole lines and whole files, resumption to the byte, and a disk that refuses."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from support.disks import mounted
 
 from smolsum.errors import SmolsumError
 from smolsum.files import read_jsonl
-from smolsum.runs.journal import Journal, discard_after
 from smolsum.runs.paths import RunPaths, create_run
+from smolsum.runs.run_writer import RunWriter, discard_after
 
 
 @pytest.fixture
@@ -41,15 +41,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def train(paths: RunPaths, attempt: int, steps: range) -> None:
     """Writes the metrics of some steps, as a deterministic trainer would."""
-    with Journal(paths, attempt) as journal:
+    with RunWriter(paths, attempt) as writer:
         for step in steps:
-            journal.metrics({"step": step, "loss": 1 / (step + 3), "stage": "length", "kl": None})
+            writer.metrics({"step": step, "loss": 1 / (step + 3), "stage": "length", "kl": None})
 
 
-def fill(journal: Journal) -> None:
+def fill(writer: RunWriter) -> None:
     """Writes metrics until something stops it."""
     for step in range(10_000):
-        journal.metrics({"step": step, "text": "x" * 700})
+        writer.metrics({"step": step, "text": "x" * 700})
 
 
 # what is written
@@ -57,17 +57,17 @@ def fill(journal: Journal) -> None:
 
 def test_metrics_are_lines_that_can_be_read_at_once(paths: RunPaths) -> None:
     """Each row is on disk when the call returns; the first one carries the schema's version."""
-    with Journal(paths, 1) as journal:
-        journal.metrics({"step": 1, "reward": -0.25})
+    with RunWriter(paths, 1) as writer:
+        writer.metrics({"step": 1, "reward": -0.25})
         assert paths.metrics.read_bytes() == b'{"schema_version": 1, "step": 1, "reward": -0.25}\n'
-        journal.metrics({"step": 2, "reward": 0.1})
+        writer.metrics({"step": 2, "reward": 0.1})
         assert read_jsonl(paths.metrics)[1] == {"step": 2, "reward": 0.1}
 
 
 def test_metrics_that_are_not_finite(paths: RunPaths) -> None:
     """NaN and infinities are null in the file, and an event names the metrics."""
-    with Journal(paths, 1) as journal:
-        journal.metrics({"step": 7, "loss": math.nan, "kl": -math.inf, "reward": 0.5})
+    with RunWriter(paths, 1) as writer:
+        writer.metrics({"step": 7, "loss": math.nan, "kl": -math.inf, "reward": 0.5})
     [row], [event] = read_jsonl(paths.metrics), read_jsonl(paths.events)
     assert row == {"schema_version": 1, "step": 7, "loss": None, "kl": None, "reward": 0.5}
     assert event["kind"] == "warning"
@@ -77,8 +77,8 @@ def test_metrics_that_are_not_finite(paths: RunPaths) -> None:
 
 def test_event(paths: RunPaths) -> None:
     """An event has a time in UTC, the attempt, a kind, a sentence and what else is known."""
-    with Journal(paths, 3) as journal:
-        journal.event("checkpoint", "step 100 saved", step=100, bytes=5, loss=math.nan)
+    with RunWriter(paths, 3) as writer:
+        writer.event("checkpoint", "step 100 saved", step=100, bytes=5, loss=math.nan)
     [event] = read_jsonl(paths.events)
     written = datetime.fromisoformat(event.pop("time"))
     assert written.utcoffset() is not None
@@ -89,9 +89,9 @@ def test_event(paths: RunPaths) -> None:
 
 def test_status(paths: RunPaths) -> None:
     """The status says who writes the run, and where it stands; the last one is the one that counts."""
-    with Journal(paths, 2) as journal:
-        journal.status("starting", step=0, phase="loading", stage="length")
-        journal.status("running", step=5, phase="update", stage="meteor", total=100)
+    with RunWriter(paths, 2) as writer:
+        writer.status("starting", step=0, phase="loading", stage="length")
+        writer.status("running", step=5, phase="update", stage="meteor", total=100)
     status = json.loads(paths.status.read_bytes())
     assert status["pid"] == os.getpid()
     assert status["host"]
@@ -104,9 +104,9 @@ def test_status(paths: RunPaths) -> None:
 
 def test_completions_of_a_step_that_is_run_again(paths: RunPaths) -> None:
     """A step's rollouts are one file, which the same step of a later attempt replaces."""
-    with Journal(paths, 1) as journal:
-        journal.completions(4, [{"text": "old", "token_ids": (1, 2)}, {"text": "older"}])
-        journal.completions(4, ({"text": text} for text in ("naïve 🦜", "half \udc80 pair")))
+    with RunWriter(paths, 1) as writer:
+        writer.completions(4, [{"text": "old", "token_ids": (1, 2)}, {"text": "older"}])
+        writer.completions(4, ({"text": text} for text in ("naïve 🦜", "half \udc80 pair")))
     assert read_jsonl(paths.completions(4)) == [{"text": "naïve 🦜"}, {"text": "half \udc80 pair"}]
     assert "naïve 🦜".encode() in paths.completions(4).read_bytes()
     assert [path.name for path in paths.completions(4).parent.iterdir()] == ["step-000004.jsonl"]
@@ -114,8 +114,8 @@ def test_completions_of_a_step_that_is_run_again(paths: RunPaths) -> None:
 
 def test_completions_that_are_not_finite(paths: RunPaths) -> None:
     """A NaN deep in a row is null in the file, an event names it, and the rest of the row is as it was."""
-    with Journal(paths, 1) as journal:
-        journal.completions(2, [{"id": "x", "logprobs": (-0.5, -math.inf), "rewards": {"bleu": math.nan}}])
+    with RunWriter(paths, 1) as writer:
+        writer.completions(2, [{"id": "x", "logprobs": (-0.5, -math.inf), "rewards": {"bleu": math.nan}}])
     [row] = read_jsonl(paths.completions(2))
     assert row == {"id": "x", "logprobs": [-0.5, None], "rewards": {"bleu": None}}
     assert read_jsonl(paths.events)[0]["keys"] == ["logprobs", "rewards"]
@@ -123,9 +123,9 @@ def test_completions_that_are_not_finite(paths: RunPaths) -> None:
 
 def test_log(paths: RunPaths) -> None:
     """Text of any number of lines goes to the log of the attempt, each piece after its time."""
-    with Journal(paths, 2) as journal:
-        journal.log("Traceback:\n  boom\n")
-        journal.log("bye")
+    with RunWriter(paths, 2) as writer:
+        writer.log("Traceback:\n  boom\n")
+        writer.log("bye")
     first, second, third = paths.log(2).read_text().splitlines()
     assert (first[23:], second, third[23:]) == ("Z Traceback:", "  boom", "Z bye")
 
@@ -133,8 +133,8 @@ def test_log(paths: RunPaths) -> None:
 def test_half_a_line_is_removed_before_the_next(paths: RunPaths) -> None:
     """What a killed attempt left of a line does not spoil the first line of the next attempt."""
     paths.events.write_bytes(b'{"kind": "a"}\n{"kind": "b", "mess')
-    with Journal(paths, 2) as journal:
-        journal.event("c", "whole")
+    with RunWriter(paths, 2) as writer:
+        writer.event("c", "whole")
     assert [event["kind"] for event in read_jsonl(paths.events)] == ["a", "c"]
 
 
@@ -142,9 +142,9 @@ def test_a_copy_without_empty_directories(paths: RunPaths) -> None:
     """A copied run that lost its empty directories can be written on."""
     for directory in ("logs", "completions"):
         (paths.root / directory).rmdir()
-    with Journal(paths, 1) as journal:
-        journal.log("x")
-        journal.completions(1, [])
+    with RunWriter(paths, 1) as writer:
+        writer.log("x")
+        writer.completions(1, [])
     assert paths.completions(1).read_bytes() == b""
 
 
@@ -191,11 +191,11 @@ def test_concurrent_reader_sees_whole_files(paths: RunPaths) -> None:
     rows = [{"id": n, "text": "x" * 5000} for n in range(20)]
 
     def write() -> None:
-        with Journal(paths, 1) as journal:
+        with RunWriter(paths, 1) as writer:
             for step in range(150):
-                journal.status("running", step=step, phase="update", stage="s", pad="y" * (step * 97 % 9000))
-                journal.completions(1, rows[: 1 + step % 20])
-                journal.metrics({"step": step, "text": "z" * 3000})
+                writer.status("running", step=step, phase="update", stage="s", pad="y" * (step * 97 % 9000))
+                writer.completions(1, rows[: 1 + step % 20])
+                writer.metrics({"step": step, "text": "z" * 3000})
 
     thread = threading.Thread(target=write)
     thread.start()
@@ -220,8 +220,8 @@ def test_how_an_attempt_ended(paths: RunPaths) -> None:
         (KeyboardInterrupt(), "interrupted", "interrupted by the user", paths.resume_command),
         (ZeroDivisionError(), "failed", "ZeroDivisionError", paths.resume_command),
     ):
-        with Journal(paths, 1) as journal:
-            journal.failure(error, 3)
+        with RunWriter(paths, 1) as writer:
+            writer.failure(error, 3)
         status = json.loads(paths.status.read_bytes())
         assert (status["state"], status["error"], status["hint"]) == (state, said, hint)
         assert read_jsonl(paths.events)[-1]["message"] == said
@@ -275,8 +275,8 @@ def test_discarded_lines_add_up(paths: RunPaths) -> None:
 
 def test_events_stay(paths: RunPaths) -> None:
     """Events are history: a resumption keeps those after the checkpoint."""
-    with Journal(paths, 1) as journal:
-        journal.event("worker", "down", step=9)
+    with RunWriter(paths, 1) as writer:
+        writer.event("worker", "down", step=9)
     discard_after(paths, 1)
     assert len(read_jsonl(paths.events)) == 1
 
@@ -287,22 +287,22 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from smolsum.errors import SmolsumError
-from smolsum.runs.journal import Journal
+from smolsum.runs.run_writer import RunWriter
 from smolsum.runs.paths import RunPaths
 paths = RunPaths(Path(sys.argv[1]))
-with Journal(paths, 1) as journal:
-    journal.metrics({"step": 1})
-    journal.completions(1, [{"text": "kept"}])
+with RunWriter(paths, 1) as writer:
+    writer.metrics({"step": 1})
+    writer.completions(1, [{"text": "kept"}])
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
     for attempt in (
-        lambda: journal.metrics({"step": 2, "x": "x" * 200}),
-        lambda: journal.completions(1, [{"text": "x" * 200}]),
+        lambda: writer.metrics({"step": 2, "x": "x" * 200}),
+        lambda: writer.completions(1, [{"text": "x" * 200}]),
     ):
         try:
             attempt()
         except SmolsumError as error:
             print(error.exit_code, error.message, error.hint, sep="|")
-    journal.metrics({"step": 2})
+    writer.metrics({"step": 2})
 """
 
 
@@ -324,18 +324,18 @@ def test_full_disk(small_disk: Path) -> None:
     """On a full disk each write fails with the remedy, and what was written before can all be read."""
     paths = create_run(small_disk, "a")
     rows: list[Mapping[str, Any]] = [{"text": "x" * 1000}] * 40
-    with Journal(paths, 1) as journal:
+    with RunWriter(paths, 1) as writer:
         with pytest.raises(SmolsumError, match=f"^the disk is full at {paths.metrics}$") as caught:
-            fill(journal)
+            fill(writer)
         assert caught.value.hint == f"free space there, then smolsum train --resume {paths.root}"
         assert caught.value.exit_code == 1
         with pytest.raises(SmolsumError, match="the disk is full"):
-            journal.completions(1, rows)
+            writer.completions(1, rows)
         steps = [row["step"] for row in read_jsonl(paths.metrics)]
         assert steps == list(range(len(steps)))
         assert list(paths.completions(1).parent.iterdir()) == []
         (small_disk / "ballast").unlink()
-        journal.metrics({"step": len(steps), "text": "goes on"})
-        journal.completions(1, rows)
+        writer.metrics({"step": len(steps), "text": "goes on"})
+        writer.completions(1, rows)
     assert read_jsonl(paths.metrics)[-1]["text"] == "goes on"
     assert len(read_jsonl(paths.completions(1))) == 40
