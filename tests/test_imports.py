@@ -77,7 +77,7 @@ def test_progress_is_light() -> None:
     assert loaded(code) == set()
 
 
-@pytest.mark.parametrize("module", ["runs.paths", "runs.writer", "runs.checkpoints", "runs.reader"])
+@pytest.mark.parametrize("module", ["runs.paths", "runs.run_writer", "runs.checkpoints", "runs.reader"])
 def test_run_directory_needs_no_mlx(module: str) -> None:
     """Run directories can be read on a machine without MLX."""
     assert not {"mlx", "mlx_lm", "transformers", "datasets"} & loaded(f"import smolsum.{module}")
