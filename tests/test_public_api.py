@@ -87,11 +87,11 @@ def test_names_are_documented() -> None:
 def test_page_trains_a_policy_in_40_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its first code runs as it stands, with fewer steps, and leaves a checkpoint that loads."""
+    """Its first code runs as it stands, with fewer steps and tokens, and leaves a checkpoint that loads."""
     monkeypatch.chdir(tmp_path)
     code = blocks()[0]
     assert len(code.splitlines()) < 40
-    exec(code.replace("STEPS = 10", "STEPS = 2"), {})
+    exec(code.replace("STEPS = 10", "STEPS = 2").replace('max_new_tokens": 48', 'max_new_tokens": 12'), {})
     said = capsys.readouterr().out
     assert [line.split(":")[0] for line in said.splitlines()] == ["step 1", "step 2"]
     trained = smolsum.load_policy(str(tmp_path / "my-policy"))
