@@ -49,7 +49,7 @@ def grid(data: Path, runs: Path, *more: str) -> list[str]:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small data set."""
-    return make_data(tmp_path_factory.mktemp("data") / "posts")
+    return make_data(tmp_path_factory.mktemp("data") / "posts", test=2)
 
 
 @pytest.fixture(scope="module")

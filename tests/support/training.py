@@ -34,10 +34,10 @@ SETTINGS = {
 }
 
 
-def make_data(folder: Path) -> Path:
-    """A directory with a few rows of each built-in split, as Parquet."""
+def make_data(folder: Path, **sizes: int) -> Path:
+    """A directory with a few rows of each built-in split, as Parquet; `sizes` are other numbers of rows."""
     folder.mkdir()
-    for split, size in SIZES.items():
+    for split, size in (SIZES | sizes).items():
         source = Path(str(resources.files("smolsum.tasks"))) / "builtin" / "tldr-mini" / f"{split}.parquet"
         pl.read_parquet(source).head(size).write_parquet(folder / f"{split}.parquet")
     return folder

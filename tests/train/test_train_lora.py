@@ -26,7 +26,7 @@ LORA = {"lora__rank": 4, "lora__scale": 4.0, "stages__length__steps": 2, "stages
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small data set."""
-    return make_data(tmp_path_factory.mktemp("data") / "posts")
+    return make_data(tmp_path_factory.mktemp("data") / "posts", test=2)
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ def s3() -> Iterator[S3Server]:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small data set."""
-    return make_data(tmp_path_factory.mktemp("data") / "posts")
+    return make_data(tmp_path_factory.mktemp("data") / "posts", test=2)
 
 
 @pytest.fixture(scope="module")
