@@ -67,6 +67,6 @@ def test_steps_run_through_the_listed_files(tmp_path: Path, monkeypatch: pytest.
         "stages__length__steps": 2,
         "stages__quality__steps": 1,
     }
-    assert main(arguments(make_data(tmp_path / "data"), tmp_path / "runs", "traced", **changes)) == 0
+    assert main(arguments(make_data(tmp_path / "data", test=1), tmp_path / "runs", "traced", **changes)) == 0
     entered = {str(Path(file).relative_to(PACKAGE)) for file in files if Path(file).is_relative_to(PACKAGE)}
     assert sorted(entered | {"train/loop.py"}) == sorted([*listed(), *also()])  # loop.py is entered once for a stage
