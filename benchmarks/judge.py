@@ -17,8 +17,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from smolsum.evaluate.judging import Item, JudgeJob, JudgeOptions, ask_judge
-from smolsum.llm.client import Endpoint
+from smolsum.evaluate.judgements import Item
+from smolsum.evaluate.judging import JudgeJob, JudgeOptions, ask_judge
+from smolsum.llm.endpoints import Endpoint
 from smolsum.llm.request_policy import RetryPolicy
 from smolsum.tasks.tldr import CRITERIA
 

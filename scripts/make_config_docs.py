@@ -13,8 +13,9 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from smolsum.config.fields import base_type
+from smolsum.config.fields import base_type, toml_word
 from smolsum.config.presets import read_preset
+from smolsum.config.resolve import INHERITED
 from smolsum.config.sections import SECTIONS, StageConfig, TaskConfig
 from smolsum.tasks import TASKS
 
@@ -93,6 +94,8 @@ def _one_line(text: str) -> str:
 
 def _defaults(section: str, field: Field[Any]) -> str:
     """The record's default, and that of the profile `default` where it differs."""
+    if section == "stages.NAME" and field.name in INHERITED:
+        return "inherited"
     changed = PROFILE.get(f"{section}.{field.name}", field.default)
     return _default(field.default) + (f"; profile: {_default(changed)}" if changed != field.default else "")
 
@@ -106,7 +109,7 @@ def _default(value: object) -> str:
 
 def _values(hint: Any) -> str:
     if get_origin(hint) is Literal:
-        return ", ".join(f"`{choice}`" for choice in get_args(hint))
+        return ", ".join(f"`{toml_word(choice)}`" for choice in get_args(hint))
     rules = [rule.words for rule in get_args(hint)[1:]] if get_origin(hint) is Annotated else []
     return ", ".join(rules if rules and base_type(hint) is str else [TYPES[base_type(hint)], *rules])
 

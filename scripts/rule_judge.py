@@ -3,7 +3,7 @@
     uv run python scripts/rule_judge.py --port 8077
 
 It counts words where a model would read. Its scores show that the way from completions to tables works, and say nothing
-about quality. For meaningful scores serve a real model (llama.cpp, vLLM, Ollama …) and set OPENAI_BASE_URL.
+about quality. For meaningful scores serve a real model (llama.cpp, vLLM, Ollama …) and set SMOLSUM_JUDGE_URL.
 
 faithfulness   share of the summary's longer words, names and numbers that the post has too
 coverage       share of the post's names, numbers and most frequent longer words that the summary has

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from smolsum.grpo.advantages import gdpo_advantages as gdpo_advantages
     from smolsum.grpo.advantages import group_advantages as group_advantages
     from smolsum.grpo.batch_gradient import gradients as gradients
+    from smolsum.grpo.learning_rate import choose_rates as choose_rates
+    from smolsum.grpo.learning_rate import learning_rate as learning_rate
     from smolsum.grpo.loss import policy_loss as policy_loss
     from smolsum.grpo.optimizer import Optimizer as Optimizer
-    from smolsum.grpo.optimizer import learning_rate as learning_rate
     from smolsum.policy.cpu import prepare_cpu as prepare_cpu
     from smolsum.policy.load import Policy as Policy
     from smolsum.policy.load import load_policy as load_policy
@@ -50,7 +51,8 @@ _NAMES = {
     "errors": ("SmolsumError",),
     "grpo.advantages": ("gdpo_advantages", "group_advantages"),
     "grpo.loss": ("policy_loss",),
-    "grpo.optimizer": ("Optimizer", "learning_rate"),
+    "grpo.learning_rate": ("choose_rates", "learning_rate"),
+    "grpo.optimizer": ("Optimizer",),
     "grpo.batch_gradient": ("gradients",),
     "policy.cpu": ("prepare_cpu",),
     "policy.load": ("Policy", "load_policy", "snapshot"),

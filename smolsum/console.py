@@ -218,10 +218,10 @@ def duration(seconds: float) -> str:
 
 
 @contextmanager
-def stop_signals(request_stop: Callable[[], bool]) -> Iterator[None]:
-    """Make the first Ctrl-C (or SIGTERM) call `request_stop`, which returns whether a step is to be finished. If not,
-    and at the second Ctrl-C, KeyboardInterrupt is raised at once. Outside of the main thread, which alone may handle
-    signals, nothing changes."""
+def stop_signals(request_stop: Callable[[], bool], said: str = "finishing the step, then saving") -> Iterator[None]:
+    """Make the first Ctrl-C (or SIGTERM) call `request_stop`, which returns whether a step is to be finished: then
+    `said` is shown. If not, and at the second Ctrl-C, KeyboardInterrupt is raised at once. Outside of the main thread,
+    which alone may handle signals, nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -231,7 +231,7 @@ def stop_signals(request_stop: Callable[[], bool]) -> Iterator[None]:
         if not request_stop():
             raise KeyboardInterrupt
         # not print(): the signal may come while Python writes to the same stream
-        os.write(2, b"finishing the step, then saving; Ctrl-C again to quit at once\n")
+        os.write(2, f"{said}; Ctrl-C again to quit at once\n".encode())
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -11,7 +11,7 @@ import math
 import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +21,8 @@ from smolsum.errors import SmolsumError, UsageError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk."""
+BLOCK, LONGEST_LINE = 1 << 20, 8 << 20
+"""Bytes that `line_blocks` reads at once, and of the longest line that it returns."""
 
 
 @contextmanager
@@ -178,6 +180,33 @@ def json_objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any] | None]:
 def whole_lines(content: bytes) -> list[bytes]:
     """Return the lines that have their line end, without it."""
     return content.split(b"\n")[:-1]
+
+
+def line_blocks(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yield a file from an offset on in blocks of whole lines, each with its offset, so that a file of any size needs
+    little memory; nothing of a file that cannot be read.
+
+    A last line without its line end comes alone. An empty block stands for a line above `LONGEST_LINE`, which is left
+    out.
+    """
+    with suppress(OSError), path.open("rb") as file:
+        file.seek(offset)
+        rest, skipping = b"", False
+        while chunk := file.read(BLOCK):
+            if skipping:
+                end = chunk.find(b"\n") + 1
+                skipping = end == 0
+                offset += end or len(chunk)
+                chunk = b"" if skipping else chunk[end:]
+            rest += chunk
+            if end := rest.rfind(b"\n") + 1:
+                yield offset, rest[:end]
+                offset, rest = offset + end, rest[end:]
+            elif len(rest) > LONGEST_LINE:
+                yield offset, b""
+                offset, rest, skipping = offset + len(rest), b"", True
+        if rest:
+            yield offset, rest
 
 
 def read_bytes(path: Path) -> bytes:

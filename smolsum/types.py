@@ -58,6 +58,8 @@ class RolloutGroup:
 Seen = Literal["source", "completion", "reference"]
 
 
+DEFAULT_ROUNDS = 5
+"""times that a judge scores each example, unless a flag says otherwise"""
 COMPOSITE = "composite"
 """the column with the sum of all criteria"""
 PASS_RATE, PASSED = "pass_rate", "passed"

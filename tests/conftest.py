@@ -1,6 +1,7 @@
 """Sets MLX up as the package does before any test imports it, so that runs in this process round as runs in a process
 of their own. Property-based tests have no deadline, as other processes may slow the machine down. Bytecode is kept.
-Ctrl-C works: a shell starts a background job with SIGINT ignored, and what the tests start would inherit that.
+Ctrl-C works: a shell starts a background job with SIGINT ignored, and what the tests start would inherit that. The
+width of the terminal that the tests are started in does not count.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import threading
 # Some machines turn bytecode off, and each process that a test starts would then compile a thousand modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+os.environ.pop("COLUMNS", None)
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

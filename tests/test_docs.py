@@ -13,7 +13,7 @@ import tomli
 import typer
 from support.places import ROOT
 
-from smolsum.cli.main import app
+from smolsum.cli.main import app, main
 from smolsum.config.sections import SECTIONS, STAGE_FIELDS
 from smolsum.rollout.protocol import Health
 from smolsum.tasks import TASKS
@@ -21,6 +21,7 @@ from smolsum.tasks import TASKS
 CARDS = ROOT.glob("smolsum/policy/builtin/*/README.md")
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks" / "README.md", *CARDS])
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+KNOWN = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 NO_SHELL = ("python", "toml", "json", "text", "yaml")
 """Languages of blocks that hold no commands."""
 SECTION_FIELDS = {name: set(record.__dataclass_fields__) for name, record in SECTIONS.items()}
@@ -69,13 +70,74 @@ def setting_exists(key: str) -> bool:
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_commands_parse(page: Path) -> None:
     """Each command, and each of its flags and values, is accepted by the program's own parser; nothing is run."""
-    known = typer.main.get_command(app).commands
     for name, *rest in commands(page.read_text(encoding="utf-8")):
-        assert name in known, f"{page.name}: no command {name}"
+        assert name in KNOWN, f"{page.name}: no command {name}"
         try:
-            known[name].make_context(name, rest).close()
+            KNOWN[name].make_context(name, rest).close()
         except typer.TyperException as error:
             pytest.fail(f"{page.name}: smolsum {shlex.join([name, *rest])}: {error.format_message()}")
+
+
+def test_commands_of_the_help_parse() -> None:
+    """So is each example in the help of a command, also behind a variable."""
+    examples = [
+        words for one in KNOWN.values() for words in commands(re.sub("^ *", "    ", one.help or "", flags=re.MULTILINE))
+    ]
+    examples = [words for words in examples if "`" not in " ".join(words)]  # prose
+    assert len(examples) >= 15
+    for name, *rest in examples:
+        try:
+            KNOWN[name].make_context(name, rest).close()
+        except typer.TyperException as error:
+            pytest.fail(f"smolsum {shlex.join([name, *rest])}: {error.format_message()}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_settings_of_commands_are_accepted(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each training of one run that a page shows resolves: its model, strategy, signals, presets and values."""
+    monkeypatch.chdir(tmp_path)
+    for name, *rest in commands(page.read_text(encoding="utf-8")):
+        if name == "train" and "capitals" not in rest and not {"--resume", "--mirror", "--find-lr", "all"} & set(rest):
+            given = [word for word in rest if word not in ("--dry-run", "--watch")]
+            assert main(["train", *given, "--dry-run", "--quiet"]) == 0, f"{rest}: {capsys.readouterr().err}"
+
+
+def named_commands(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields the command and the flags of each `smolsum …` in a sentence, flags up to the next comma or semicolon."""
+    for match in re.finditer(r"(?<!of )\bsmolsum ([a-z][\w-]*)([^,;`]*)", text):
+        yield match[1], re.findall(r"(?<!\S)--[a-z-]+", match[2])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_commands_in_sentences_exist(page: Path) -> None:
+    """A command that a sentence names exists, with its flags."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert unknown("; ".join(re.findall(r"`((?:uv run )?smolsum [^`\n]+)`", text))) == []
+
+
+def test_commands_of_hints_exist() -> None:
+    """So does each that the hint of an error names."""
+    hints = []
+    for path in sorted((ROOT / "smolsum").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.keyword) and node.arg in ("hint", "remedy"):
+                parts = [part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant)]
+                hints.append(" X ".join(part for part in parts if isinstance(part, str)))
+    assert sum(len(list(named_commands(hint))) for hint in hints) >= 10
+    assert [wrong for hint in hints for wrong in unknown(hint)] == []
+
+
+def unknown(text: str) -> list[str]:
+    """The commands, and flags of commands, of a text that the program does not have."""
+    found = []
+    for name, flags in named_commands(text):
+        known = (
+            {flag for one in KNOWN[name].params for flag in [*one.opts, *one.secondary_opts]} if name in KNOWN else ()
+        )
+        found += [f"{name} {flag}" for flag in flags if flag not in known] if known else [name]
+    return found
 
 
 def test_commands_are_found() -> None:

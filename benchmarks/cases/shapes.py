@@ -74,6 +74,6 @@ class Stopwatch:
 
 def report(**figures: object) -> None:
     """Print the figures as one line of JSON, with the peak of the process's resident memory in GB."""
-    scale = 1e9 if sys.platform == "darwin" else 1e6
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
     print(json.dumps({**figures, "peak_gb": round(peak, 2)}), flush=True)

@@ -66,8 +66,7 @@ def main() -> None:
         train=TrainConfig(prompts_per_step=args.prompts),
         stages={"length": STAGE},
     )
-    sizes = {"hidden_size": shape.width, "num_attention_heads": shape.heads, "vocab_size": shape.vocabulary}
-    expected = estimate(shape_of(model, sizes), config, CHUNKINGS[args.mode], MaxLengths(args.prompt, args.tokens))
+    expected = estimate(shape_of(model), config, CHUNKINGS[args.mode], MaxLengths(args.prompt, args.tokens))
     report(
         seconds=clock.laps[-1],
         first_s=clock.laps[0],

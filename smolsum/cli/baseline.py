@@ -36,8 +36,8 @@ def baseline(
         list[str] | None,
         typer.Option(
             metavar="MODEL",
-            help="A model at $OPENAI_BASE_URL or OpenAI completes the same prompts; repeatable. --model then counts "
-            "tokens.",
+            help="A model at $SMOLSUM_POLICY_URL, $OPENAI_BASE_URL or OpenAI completes the same prompts; repeatable. "
+            "--model then counts tokens.",
         ),
     ] = None,
 ) -> None:
@@ -60,10 +60,10 @@ def baseline(
     def find() -> dict[str, Callable[[], Target]]:
         from smolsum.evaluate.evaluated_model import baseline_targets
         from smolsum.evaluate.sampling import ApiModel
-        from smolsum.llm.client import find_endpoint
+        from smolsum.llm.endpoints import POLICY, find_endpoint
         from smolsum.llm.request_policy import RetryPolicy
 
-        endpoints = [find_endpoint(one, os.environ, role="model", option="--api") for one in api or []]
+        endpoints = [find_endpoint(one, os.environ, POLICY) for one in api or []]
         policy = RetryPolicy(flags.attempts, flags.deadline)
         apis = [ApiModel(endpoint, policy, flags.concurrency) for endpoint in endpoints]
         options = flags.for_targets(task)

@@ -11,11 +11,15 @@ import typer
 
 from smolsum import console
 from smolsum.cli.options import PresetFlag, set_option
+from smolsum.config.hub import download_command
 from smolsum.errors import UsageError
 from smolsum.tasks import NAMES
 
 if TYPE_CHECKING:
-    from smolsum.tasks.data import Example
+    from collections.abc import Mapping
+
+    from smolsum.config.sections import Config
+    from smolsum.tasks.data import Example, Split
 
 
 def data(
@@ -31,7 +35,7 @@ def data(
     sets: Annotated[list[str] | None, set_option("task.train_prompts=5000")] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings in TOML.", show_default=False)] = None,
 ) -> None:
-    """Show the prompts that a task trains and is tested on, or write them to files.
+    """Show the prompts that a task trains and is tested on, as data and as the model gets them, or write them to files.
 
     \b
     Show hard prompts; write a data set to edit and use with --set data.path=DIR:
@@ -40,7 +44,8 @@ def data(
     """
     from smolsum.config.resolve import resolve
     from smolsum.tasks import TASKS
-    from smolsum.tasks.data import SPLITS
+    from smolsum.tasks.data import SPLITS, check_references
+    from smolsum.tasks.hub_data import commit_of
 
     flags = {"task.name": task}
     resolved = resolve(TASKS, presets=preset or [], config_file=config, sets=sets or [], flags=flags)
@@ -52,11 +57,17 @@ def data(
                 console.data(_line(example))
     else:
         _write(output, {name: "".join(f"{_line(e)}\n" for e in split.examples) for name, split in splits.items()})
+    for warning in filter(None, [*(split.left_out for split in splits.values()), check_references(splits, {})]):
+        console.warn(warning)
     rows = [[name, str(len(split.examples)), split.fingerprint] for name, split in splits.items()]
     console.table(["split", "examples", "fingerprint"], rows)
+    if commit := commit_of(resolved.config.data.path):
+        console.narrate(f"{resolved.config.data.path} is at commit {commit}")
     if chosen.prompts.category:
         _show_kinds({name: chosen.prompts.categories(split.examples) for name, split in splits.items()})
-    if output is not None:
+    if output is None:
+        _show_prompt(resolved.config, splits)
+    else:
         console.data(str(output))
 
 
@@ -83,6 +94,24 @@ def _write(folder: Path, contents: dict[str, str]) -> None:
         raise UsageError(f"cannot make {folder}: {error.strerror}", hint="--output with another directory") from error
     for name, content in contents.items():
         replace(folder / f"{name}.jsonl", content.encode(), f"--output {os.fspath(folder)}")
+
+
+def _show_prompt(config: Config, splits: Mapping[str, Split]) -> None:
+    """Print the system prompt, and what the model gets of the first training prompt, with the lengths of all."""
+    from smolsum.tasks import TASKS
+    from smolsum.train.data_preview import COLUMNS, preview
+
+    first = TASKS[config.task.name].prompts.messages(splits["train"].examples[0], config)
+    console.narrate(f"system prompt: {' '.join(one['content'] for one in first if one['role'] == 'system') or 'none'}")
+    path, found = config.model.path, preview(splits, config)
+    if found is None:
+        here = f"known once {path} is on this machine ({download_command(path)})"
+        console.narrate(f"rendered prompt and token lengths: {here}")
+        return
+    console.narrate(f"first training prompt as {path} gets it:\n{found.prompt}")
+    console.table(["split", "tokens of", *COLUMNS], found.lengths)
+    if found.advice:
+        console.narrate(found.advice)
 
 
 def _show_kinds(kinds: dict[str, tuple[str, ...]]) -> None:

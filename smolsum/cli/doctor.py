@@ -14,19 +14,36 @@ from smolsum.errors import MachineError
 
 
 def doctor(
-    online: Annotated[bool, typer.Option("--online", help="Also ask the judge's server for its models.")] = False,
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="Also try this model: preset, local directory, or hub id that is downloaded already.",
+        ),
+    ] = "",
+    online: Annotated[
+        bool, typer.Option("--online", help="Also ask the server of each endpoint for its models.")
+    ] = False,
     vllm_python: VllmPythonFlag = None,
     runs_dir: RunsFlag = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, for an issue.")] = False,
 ) -> None:
     """Check what this machine can do, and print a command for each shortcoming.
 
-    Loads no model and shows no key. The exit code is 4 if something fails that training needs or that you set up.
+    Shows no key, and loads no model but that of --model. The exit code is 4 if something fails that training needs or
+    that you set up.
     """
     from smolsum.cli.doctor_checks import examine
+    from smolsum.config.resolve import model_path
+    from smolsum.tasks import TASKS
 
     findings = examine(
-        os.environ, runs_dir=runs_folder(runs_dir), vllm_python=vllm_python or sys.executable, online=online
+        os.environ,
+        runs_dir=runs_folder(runs_dir),
+        vllm_python=vllm_python or sys.executable,
+        online=online,
+        model=model and model_path(model, TASKS),
     )
     if as_json:
         console.data(json.dumps({"schema_version": 1, "findings": [asdict(one) for one in findings]}, indent=2))

@@ -24,6 +24,7 @@ from smolsum.cli.options import (
     worker_list,
 )
 from smolsum.errors import InterruptedRun, SmolsumError, UnreachableError, UsageError
+from smolsum.types import DEFAULT_ROUNDS
 
 if TYPE_CHECKING:
     from smolsum.evaluate.evaluated_model import Target, TargetOptions
@@ -48,14 +49,18 @@ class MeasureFlags:
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Model that judges, at $OPENAI_BASE_URL or OpenAI; none: no judge.  [default: $SMOLSUM_JUDGE_MODEL; "
-            "gpt-5-mini-2025-08-07 where OPENAI_BASE_URL is set; else none]",
+            help="Model that judges, at $SMOLSUM_JUDGE_URL, $OPENAI_BASE_URL or OpenAI; none: no judge.  [default: "
+            "$SMOLSUM_JUDGE_MODEL; gpt-5-mini-2025-08-07 where one of these URLs is set; else none]",
         ),
     ] = None
     second_judge: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Another judge, for how far the two agree.")
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Another judge, for how far the two agree; at $SMOLSUM_SECOND_JUDGE_URL, else where the first one is.",
+        ),
     ] = None
-    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Times that each example is judged.")] = 5
+    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Times that each example is judged.")] = DEFAULT_ROUNDS
     concurrency: Annotated[int, typer.Option(metavar="N", min=1, help="Questions to the judge at a time.")] = 16
     deadline: Annotated[
         float, typer.Option(metavar="S", min=0.1, help="Seconds that an answer of the judge may take.")
@@ -109,9 +114,9 @@ class MeasureFlags:
 def judge_options(flags: MeasureFlags, *, quiet: bool, environ: Mapping[str, str]) -> JudgeOptions | None:
     """Return the judge by flag, $SMOLSUM_JUDGE_MODEL or a base URL that is set; None without a judge. Raises UsageError
     for a judge without a key or a URL, and for a second one without a first."""
-    from smolsum.llm.client import DEFAULT_JUDGE, find_endpoint
+    from smolsum.llm.endpoints import DEFAULT_JUDGE, JUDGE, SECOND_JUDGE, find_endpoint, has_url
 
-    default = DEFAULT_JUDGE if environ.get("OPENAI_BASE_URL") else None
+    default = DEFAULT_JUDGE if has_url(JUDGE, environ) else None
     model = environ.get("SMOLSUM_JUDGE_MODEL") or default if flags.judge is None else flags.judge
     second = flags.second_judge
     if not math.isfinite(flags.deadline):
@@ -120,20 +125,26 @@ def judge_options(flags: MeasureFlags, *, quiet: bool, environ: Mapping[str, str
         if second:
             raise UsageError("--second-judge needs a first one", hint="--judge MODEL")
         return None
-    if model == second:
-        raise UsageError(f"{model} cannot be its own second judge", hint="--second-judge with another model")
+    itself = UsageError(f"{model} cannot be its own second judge", hint="--second-judge with another model")
+    if model == second and not environ.get(SECOND_JUDGE.url_variable, "").strip():
+        raise itself
+    judge = find_endpoint(model, environ, JUDGE)
+    other = find_endpoint(second, environ, SECOND_JUDGE) if second else None
+    if other is not None and other.name == judge.name:
+        raise itself
 
     from smolsum.evaluate.judging import JudgeOptions
     from smolsum.llm.request_policy import RetryPolicy
 
     return JudgeOptions(
-        endpoint=find_endpoint(model, environ),
-        second=find_endpoint(second, environ) if second else None,
+        endpoint=judge,
+        second=other,
         rounds=flags.rounds,
         concurrency=flags.concurrency,
         retry=RetryPolicy(attempts=flags.attempts, deadline_s=flags.deadline),
         approve=_Approval(flags.yes, quiet),
         fresh=flags.fresh,
+        by_flag=bool(flags.judge or second),
     )
 
 
@@ -202,15 +213,18 @@ def evaluate_all(
 ) -> None:
     """Evaluate each target and print its folder; with `skip` not those that have all scores.
 
-    A failure does not stop the others, unless the judge is out of reach, which is the same for all. Raises SmolsumError
-    with the names of the failed ones in the end.
+    A failure does not stop the others, unless the judge is out of reach or has nothing to judge, which is the same for
+    all. Raises SmolsumError with the names of the failed ones in the end.
     """
     from smolsum.evaluate.run import evaluate
 
     failed: dict[str, SmolsumError] = {}
+    by_flag = judging is not None and judging.by_flag
     for number, (name, make) in enumerate(targets.items(), start=1):
         try:
             target = make()
+            if by_flag:
+                _check_criteria(target)
             if skip and is_done(target, judging):
                 folder = target.folder
             else:
@@ -219,7 +233,7 @@ def evaluate_all(
                 if not quiet and target.chosen:
                     console.narrate(target.chosen)
                 folder = evaluate(target, split=split, decoding=decoding, judging=judging, quiet=quiet, remedy=remedy)
-        except (UnreachableError, InterruptedRun):
+        except (UnreachableError, InterruptedRun, _NoCriteriaError):
             raise
         except SmolsumError as error:
             if len(targets) == 1:
@@ -237,18 +251,32 @@ def evaluate_all(
         raise SmolsumError(summary, hint=hint) from first
 
 
+class _NoCriteriaError(UsageError):
+    """A judge by flag for a task that has nothing to judge."""
+
+
+def _check_criteria(target: Target) -> None:
+    from smolsum.tasks import TASKS
+
+    task = TASKS[target.config.task.name]
+    if not task.evaluation.criteria:
+        raise _NoCriteriaError(
+            f"task {task.name} has no criteria for a judge", hint="leave --judge and --second-judge out"
+        )
+
+
 def is_done(target: Target, judging: JudgeOptions | None) -> bool:
     """Return whether the folder has all scores, and with `judging` all judgements of that judge."""
-    from smolsum.evaluate.judging import judge_spec
+    from smolsum.evaluate.judgements import judge_spec
     from smolsum.runs.record_io import has_scores, read_summary
     from smolsum.tasks import TASKS
 
     if not has_scores(target.folder):
         return False
-    if judging is None:
+    criteria = TASKS[target.config.task.name].evaluation.criteria
+    if judging is None or not criteria:
         return True
     summary = read_summary(target.folder)
-    criteria = TASKS[target.config.task.name].evaluation.criteria
     if summary.judge != judge_spec(judging.endpoint, judging.rounds, criteria).name:
         return False
     if summary.judging is not None and summary.judging.missing:

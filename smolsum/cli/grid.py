@@ -22,6 +22,7 @@ from smolsum.runs.record_io import read
 from smolsum.runs.records import Status
 from smolsum.tasks import DEFAULT_TASK, TASKS
 from smolsum.tasks.base import Task
+from smolsum.tasks.data import Split
 
 ALL = "all"
 PLACE_SECTIONS = ("run", "workers", "engine")
@@ -189,40 +190,78 @@ def _free_name(config: Config, runs_dir: Path, taken: set[str]) -> str:
     return free_name("-".join([safe_name(config.model.path), *parts]), is_taken)
 
 
-def steps_of(planned: Sequence[Planned]) -> list[dict[str, int] | None]:
+class Previews:
+    """The splits of a plan's runs, for its checks and its steps: what runs share is loaded once."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Split | SmolsumError] = {}
+
+    def split(self, config: Config, name: str) -> Split:
+        """Return a split as a dry run of this configuration has it. Raises what loading it raises."""
+        key = digest([name, asdict(config.data), asdict(config.task), asdict(config.train)])
+        if key not in self._found:
+            try:
+                self._found[key] = TASKS[config.task.name].prompts.load_preview(config, name)
+            except SmolsumError as error:
+                self._found[key] = error
+        found = self._found[key]
+        if isinstance(found, SmolsumError):
+            raise found
+        return found
+
+
+def steps_of(planned: Sequence[Planned], previews: Previews) -> list[dict[str, int] | None]:
     """Return the optimizer steps of every stage of each run; None where they depend on data that are not here."""
     found: list[dict[str, int] | None] = []
-    prompts: dict[str, tuple[str, ...] | None] = {}
     for one in planned:
-        task = TASKS[one.config.task.name]
-        if not needs_data(one.config):
-            found.append(planned_steps(one.config, ()))
-            continue
-        key = digest([asdict(one.config.data), asdict(one.config.task)])
-        if key not in prompts:
+        kinds: tuple[str, ...] = ()
+        if needs_data(one.config):
             try:
-                prompts[key] = task.prompts.categories(task.prompts.load(one.config, "train").examples)
+                examples = previews.split(one.config, "train").examples
             except SmolsumError:
-                prompts[key] = None
-        kinds = prompts[key]
-        found.append(None if kinds is None else planned_steps(one.config, kinds))
+                found.append(None)
+                continue
+            kinds = TASKS[one.config.task.name].prompts.categories(examples)
+        found.append(planned_steps(one.config, kinds))
     return found
 
 
-def show_plan(planned: Sequence[Planned]) -> None:
+def shared_stages(planned: Sequence[Planned], counted: Sequence[dict[str, int] | None]) -> list[str | None]:
+    """Return the first stage of each run whose end is copied from a run before it, None for a run that has none."""
+    found: list[str | None] = []
+    trained: set[tuple[object, ...]] = set()
+    for one, steps in zip(planned, counted, strict=True):
+        name, stage = next(iter(one.config.stages.items()))
+        key = (one.config.model.path, tuple(sorted(stage.rewards.items())), steps[name] if steps else 0)
+        found.append(name if len(one.config.stages) > 1 and key in trained else None)
+        trained.add(key)
+    return found
+
+
+def steps_to_train(planned: Sequence[Planned], previews: Previews) -> list[int | None]:
+    """Return the optimizer steps that are left for each run; None where they depend on data that are not here."""
+    counted = steps_of(planned, previews)
+    found: list[int | None] = []
+    for one, steps, shared in zip(planned, counted, shared_stages(planned, counted), strict=True):
+        behind = status_of(one.resume).step if one.resume else 0
+        first = steps[shared] if steps and shared else 0
+        if one.state == "done":
+            found.append(0)
+        else:
+            found.append(None if steps is None else max(sum(steps.values()) - max(behind, first), 0))
+    return found
+
+
+def show_plan(planned: Sequence[Planned], previews: Previews) -> None:
     """Print a line for each run with its state and steps, and their total."""
     rows, left, unknown = [], 0, False
-    trained: set[tuple[object, ...]] = set()
-    for one, steps in zip(planned, steps_of(planned), strict=True):
+    counted = steps_of(planned, previews)
+    for one, steps, shared in zip(planned, counted, shared_stages(planned, counted), strict=True):
         parts = []
-        for number, (name, stage) in enumerate(one.config.stages.items()):
+        for name, stage in one.config.stages.items():
             count = steps[name] if steps else 0
-            key = (one.config.model.path, tuple(sorted(stage.rewards.items())), count)
-            shared = number == 0 and len(one.config.stages) > 1 and key in trained
-            if number == 0:
-                trained.add(key)
-            parts.append(f"{name} {count or f'{stage.epochs:g} of the data'}{' (shared)' if shared else ''}")
-            left += 0 if shared or one.state == "done" else count
+            parts.append(f"{name} {count or _epochs(stage.epochs)}{' (shared)' if name == shared else ''}")
+            left += 0 if name == shared or one.state == "done" else count
             unknown = unknown or steps is None
         step = status_of(one.resume).step if one.resume else 0
         state = f"goes on at step {step}" if one.state == "goes on" and step else one.state
@@ -234,6 +273,10 @@ def show_plan(planned: Sequence[Planned]) -> None:
     counts = ", ".join(f"{states.count(state)} {text}" for state, text in _COUNTED.items() if state in states)
     total = "steps known once the data are here" if unknown else f"{left} steps at most"
     console.narrate(f"{len(planned)} runs: {counts}; {total}")
+
+
+def _epochs(number: float) -> str:
+    return f"{number:g} {'epoch' if number == 1 else 'epochs'}"
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(UsageError(message[:1].lower() + message[1:], hint=help_page), invocation)
     except KeyboardInterrupt:
         code = 130
-    except Exception as failure:
+    except Exception as failure:  # a fault of the program: say so like any other error
         hint = None if invocation.debug else f"{invocation.command_line} --debug"
         unexpected = SmolsumError(f"unexpected {type(failure).__name__}: {failure}", hint=hint)
         unexpected.__cause__ = failure

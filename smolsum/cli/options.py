@@ -43,7 +43,7 @@ PresetFlag = Annotated[
         "--preset",
         metavar="NAME",
         help="Shipped settings: study: as the study ran, flaws included; kalomaze: constant rate after a warm-up, "
-        "tight clipping; a task's own (docs/); repeatable.",
+        "tight clipping; small: a small model of your own; a task's own (docs/); repeatable.",
     ),
 ]
 VllmPythonFlag = Annotated[

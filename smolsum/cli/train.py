@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from smolsum import console
+from smolsum.cli.find_rate import SweepFlags, find_rate
 from smolsum.cli.options import (
     Invocation,
     OutputFlags,
@@ -21,21 +22,26 @@ from smolsum.cli.options import (
     set_option,
     worker_list,
 )
+from smolsum.config.hub import download_command
 from smolsum.errors import UsageError
 
 if TYPE_CHECKING:
+    from smolsum.cli.grid import Planned
+    from smolsum.config.resolve import Resolved
     from smolsum.config.sections import Config
+    from smolsum.train.memory_plan import MemoryPlan
 
 VIEW_FLAGS = ("--watch", "--ascii", "--readonly")
 RESUME_FLAGS = (*VIEW_FLAGS, "--resume", "--runs-dir", "--worker", "--mirror", "--plain", "--quiet", "--debug")
 """Flags that leave a resumed run the same run."""
-SINGLE_FLAGS = ("--name", "--watch")
+SINGLE_FLAGS = ("--name", "--find-lr")
 """Flags that make sense for one run only."""
 
 
 def train(
     invocation: Invocation,
     output: OutputFlags,
+    sweep: SweepFlags,
     task: TaskFlag = None,
     model: Annotated[
         list[str] | None,
@@ -98,10 +104,13 @@ def train(
     \b
     Minutes on two CPU cores:
       smolsum train --model tiny --strategy finetuned --reward meteor
+    The learning rate for a model of your own:
+      smolsum train --model ./my-model --find-lr
     The whole study; what is done is not trained again:
       smolsum train --model all --strategy all --reward all --dry-run
     """
     output.apply()
+    sweep.check(invocation.flags)
     if resume is not None and not resume.strip():
         raise UsageError("--resume is empty", hint="smolsum runs lists the runs")
     if resume is not None and (other := [flag for flag in invocation.flags if flag not in RESUME_FLAGS]):
@@ -112,7 +121,7 @@ def train(
     if (ascii or readonly) and not watch:
         raise UsageError("--ascii and --readonly are for the view that --watch opens", hint="add --watch")
 
-    from smolsum.cli.grid import plan, select, show_plan
+    from smolsum.cli.grid import Previews, plan, select, show_plan
     from smolsum.config.resolve import render_with_sources, resolve
     from smolsum.tasks import TASKS
 
@@ -125,17 +134,25 @@ def train(
         "flags": flags,
         "environ": os.environ,
     }
-    chosen = select(model, strategy, reward, task)
+    chosen, view = select(model, strategy, reward, task), {"ascii": ascii, "readonly": readonly}
     if chosen.is_grid:
         if single := [flag for flag in SINGLE_FLAGS if flag in invocation.flags]:
             raise UsageError(
                 f"{', '.join(single)} {'is' if len(single) == 1 else 'are'} for one run, and several are selected",
-                hint="give one --model, --strategy and --reward; smolsum watch shows the run under way",
+                hint="give one --model, --strategy and --reward",
             )
         planned = plan(chosen, **layers)
         _check_ahead([one.config for one in planned], warn=dry_run)
         if dry_run:
-            show_plan(planned)
+            previews = Previews()
+            if not output.quiet and any(one.state != "done" for one in planned):
+                from smolsum.cli.grid_check import check_plan
+
+                check_plan(planned, previews)
+            show_plan(planned, previews)
+            return
+        if watch and any(one.state != "done" for one in planned):
+            _leave(invocation, _train_and_watch(invocation.arguments, planned[0].root.parent, planned, **view))
             return
         from smolsum.cli.grid_train import train_grid
 
@@ -143,16 +160,21 @@ def train(
         return
     resolved = resolve(TASKS, model=chosen.models[0], strategy=chosen.strategies[0], reward=chosen.rewards[0], **layers)
     _check_ahead([resolved.config], warn=dry_run)
+    if sweep.find_lr:
+        find_rate(resolved, sweep, invocation.arguments, quiet=output.quiet)
+        return
     runs = resolved.config.run.dir
     if dry_run:
+        resolved, small = (resolved, "") if output.quiet else _with_rates(resolved)
         cost = None if output.quiet else _forecast(resolved.config)  # before any output, as it may fail
+        advice = [] if output.quiet else [text for text in (small, _length_advice(resolved.config)) if text]
         console.data(render_with_sources(resolved).rstrip())
         if cost:
             _show_forecast(resolved.config, *cost)
+        for text in advice:
+            console.narrate(text)
     elif watch:
-        if code := _train_and_watch(invocation.arguments, _folder_of(resume, runs), ascii=ascii, readonly=readonly):
-            invocation.explained = True  # by the training, or by its view
-            raise typer.Exit(max(1, code))  # killed by a signal: a negative number
+        _leave(invocation, _train_and_watch(invocation.arguments, _folder_of(resume, runs), (), **view))
     else:
         _train(resolved.config, resume, place, quiet=output.quiet)
 
@@ -172,6 +194,11 @@ def _train(config: Config, resume: str | None, place: Mapping[str, str | None], 
                 place = {**place, "run.mirror": mirror}
             settings = _resumed_settings(resume, config.run.dir, place) if resume else config
             run_training(settings, resume=resume, progress=progress, begun=made.append)
+    except UsageError as error:
+        if not (resume and "--set " in (error.hint or "")):
+            raise
+        hint = "put back what the run began with, as a resumed run keeps its settings, or start a new run with --config"
+        raise UsageError(error.message, hint=hint) from error
     finally:  # also after a failure: the user needs the name to resume the run
         for run in made:
             console.data(str(run))
@@ -187,30 +214,66 @@ def _check_ahead(configs: Sequence[Config], *, warn: bool) -> None:
     if warn:
         from smolsum.tasks import TASKS
 
-        for warning in dict.fromkeys(text for config in configs for text in TASKS[config.task.name].check(config)):
+        for warning in dict.fromkeys(text for config in configs for text in TASKS[config.task.name].warnings(config)):
             console.warn(warning)
+        notes = (TASKS[config.task.name].prompts.preview_note(config) for config in configs)
+        for note in dict.fromkeys(filter(None, notes)):
+            console.narrate(note)
 
 
-def _forecast(config: Config) -> tuple[dict[str, int], dict[str, float] | None]:
-    """Return the optimizer steps of each stage, and the memory of the run in GB by part, None for a model that is not
-    on this machine."""
+def _with_rates(resolved: Resolved) -> tuple[Resolved, str]:
+    """Return the settings with the learning rates that the model decides, each with the reason as its source, and the
+    advice to take `--preset small` where a small model has settings for half a billion parameters."""
+    from dataclasses import replace
+
+    from smolsum.train.setup import SMALL, preview_rates
+
+    config, parameters, reason = preview_rates(resolved.config)
+    rates = {"optimizer": resolved.config.optimizer.learning_rate}
+    rates |= {f"stages.{name}": stage.learning_rate for name, stage in resolved.config.stages.items()}
+    sources = dict(resolved.sources)
+    for key in (f"{section}.learning_rate" for section, rate in rates.items() if not rate):
+        if not sources[key].startswith("stage default"):
+            sources[key] = reason if sources[key] == "default" else f"{sources[key]}; {reason}"
+    for_large = sources["grpo.beta"] == "preset profiles/default"
+    advice = (
+        f"the model has {parameters / 1e6:.3g} M parameters, and these settings were made for 500 M: "
+        "--preset small has settings that suit it better"
+    )
+    return replace(resolved, config=config, sources=sources), advice if 0 < parameters < SMALL and for_large else ""
+
+
+def _length_advice(config: Config) -> str:
+    from smolsum.train.data_preview import preview_advice
+
+    return preview_advice(config)
+
+
+def _forecast(config: Config) -> tuple[dict[str, int], MemoryPlan | None]:
+    """Return the optimizer steps of each stage, and the memory of the run, None for a model that is not on this
+    machine."""
     from smolsum.config.stage_steps import needs_data, planned_steps
     from smolsum.tasks import TASKS
     from smolsum.train.setup import forecast
 
     task = TASKS[config.task.name]
-    kinds = task.prompts.categories(task.prompts.load(config, "train").examples) if needs_data(config) else ()
+    kinds = task.prompts.categories(task.prompts.load_preview(config, "train").examples) if needs_data(config) else ()
     return planned_steps(config, kinds), forecast(config)
 
 
-def _show_forecast(config: Config, steps: dict[str, int], memory: dict[str, float] | None) -> None:
+def _show_forecast(config: Config, steps: dict[str, int], memory: MemoryPlan | None) -> None:
     epochs = {name: "" if stage.steps else f" (epochs = {stage.epochs:g})" for name, stage in config.stages.items()}
     console.table(["stage", "steps"], [[stage, f"{count}{epochs[stage]}"] for stage, count in steps.items()])
     if memory is None:
         path = config.model.path
-        console.narrate(f"memory: known once {path} is on this machine (hf download {path})")
+        console.narrate(f"memory: known once {path} is on this machine ({download_command(path)})")
     else:
-        console.table(["memory", "GB"], [[name, f"{size:.2f}"] for name, size in memory.items()])
+        sizes = {**memory.parts, "peak": memory.peak, "peak without chunks": memory.whole}
+        rows = [[name, f"{size / 1e9:.2f}"] for name, size in sizes.items()]
+        console.table(["memory", "GB"], [*rows, [f"limit: {memory.limit.source}", f"{memory.limit.size / 1e9:.2f}"]])
+        console.narrate(memory.line)
+        for warning in memory.warnings:
+            console.warn(warning)
 
 
 def _resumed_settings(run: str, runs_dir: str, flags: Mapping[str, str | None]) -> Config:
@@ -220,6 +283,11 @@ def _resumed_settings(run: str, runs_dir: str, flags: Mapping[str, str | None]) 
     from smolsum.tasks import TASKS
 
     paths = open_run(run, Path(runs_dir))
+    if not paths.config.is_file():
+        raise UsageError(
+            f"{paths.root} has no config.toml, so its settings are not known",
+            hint="restore config.toml from a copy or the run's mirror, or start a new run",
+        )
     return resolve(TASKS, config_file=paths.config, flags={"run.dir": str(paths.root.parent), **flags}).config
 
 
@@ -236,23 +304,41 @@ def _fetched(url: str, runs_dir: str, mirror: str | None, note: Callable[[str], 
     return str(paths.root), url.rstrip("/").rsplit("/", 1)[0] if mirror is None else mirror
 
 
-def _train_and_watch(arguments: Sequence[str], runs_dir: Path, *, ascii: bool, readonly: bool) -> int:
-    """Start the training in a separate process and open the view on it; print the run's directory after the view.
-    Returns the training's exit code, 0 while it continues."""
+def _train_and_watch(
+    arguments: Sequence[str], runs_dir: Path, grid: Sequence[Planned], *, ascii: bool, readonly: bool
+) -> int:
+    """Start the training in a separate process and open the view on it, which goes from run to run of a grid; after
+    the view, print the run's directory, or those of the grid's runs that are complete. Returns the training's exit
+    code, 0 while it continues."""
     from smolsum.cli.watch import able_to_draw, show
     from smolsum.watch.start_trainer import launch
 
     if not able_to_draw():
         raise UsageError("--watch needs a terminal that can be redrawn", hint="leave --watch out")
     launched, paths = launch([*(one for one in arguments if one not in VIEW_FLAGS), "--plain"], runs_dir)
-    if paths is None:
-        return launched.process.returncode  # the training has printed why
-    try:
-        show(paths, None, ascii=ascii, readonly=readonly)
-    except KeyboardInterrupt:  # before the view takes Ctrl-C as a key
-        console.narrate(f"run continues: smolsum watch {paths.reference}")
-    console.data(str(paths.root))
+    if paths is not None:  # else the training has printed why
+        try:
+            show(paths, (), ascii=ascii, readonly=readonly, following=bool(grid))
+        except KeyboardInterrupt:  # before the view takes Ctrl-C as a key
+            console.narrate(f"run continues: smolsum watch {paths.reference}")
+    roots = _complete(grid) if grid else [paths.root] if paths else []
+    for root in roots:
+        console.data(str(root))
     return launched.process.poll() or 0
+
+
+def _complete(grid: Sequence[Planned]) -> list[Path]:
+    from smolsum.cli.grid import is_finished
+    from smolsum.runs.paths import RunPaths
+
+    return [one.root for one in grid if is_finished(RunPaths(one.root))]
+
+
+def _leave(invocation: Invocation, code: int) -> None:
+    """Exit with the code of a training, which has printed the reason, or its view has."""
+    if code:
+        invocation.explained = True
+        raise typer.Exit(max(1, code))  # killed by a signal: a negative number
 
 
 def _folder_of(resume: str | None, runs_dir: str) -> Path:

@@ -8,9 +8,10 @@ import os
 import shutil
 import sys
 import termios
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -20,8 +21,11 @@ from smolsum.errors import UsageError
 
 if TYPE_CHECKING:
     from smolsum.runs.paths import RunPaths
+    from smolsum.watch.grid_follower import GridView
 
 VERBS = {"paused": "stays paused", "pausing": "pauses after its step", "stopping": "stops after its step"}
+MOST_OTHERS = 9
+"""Runs that a view can draw next to the first."""
 PAGE_SIZE = (120, 40)
 """Columns and lines of a page that is printed without a terminal."""
 
@@ -35,14 +39,19 @@ def watch(
             show_default=False,
         ),
     ] = None,
-    other: Annotated[
-        str | None, typer.Argument(metavar="RUN2", help="A second run, drawn next to the first.", show_default=False)
+    others: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN2 ...", help="Further runs, drawn next to the first.", show_default=False),
     ] = None,
     runs_dir: RunsFlag = None,
     readonly: Annotated[bool, typer.Option("--readonly", help="Without pause and stop.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Print the page as plain text and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print state, metrics and alerts as JSON and exit.")] = False,
     ascii: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII characters only.")] = False,
+    theme: Annotated[
+        Literal["auto", "dark", "light"],
+        typer.Option("--theme", help="Colours for a dark or a light terminal; auto: as the terminal reports."),
+    ] = "auto",
 ) -> None:
     """Look at a run while it trains, or afterwards.
 
@@ -58,21 +67,21 @@ def watch(
 
     folder = runs_folder(runs_dir)
     interactive = not (once or as_json) and sys.stdout.isatty() and able_to_draw()
-    paths = open_run(run, folder) if run else _newest(folder, ask=interactive)
-    if paths is None:
-        return
-    second = open_run(other, folder) if other else None
+    paths, choosing = (open_run(run, folder), False) if run else _newest(folder, at_work_first=interactive)
+    further = [open_run(other, folder) for other in others or ()]
+    if len(further) > MOST_OTHERS:
+        raise UsageError(f"{1 + len(further)} runs are too many for one view", hint=f"at most {1 + MOST_OTHERS}")
     if as_json:
-        documents = [as_document(read_run(each)) for each in (paths, second) if each]
-        answer = documents[0] if second is None else {"schema_version": 1, "runs": documents}
+        documents = [as_document(read_run(each)) for each in (paths, *further)]
+        answer = {"schema_version": 1, "runs": documents} if further else documents[0]
         console.data(json.dumps(answer, indent=2, allow_nan=False))
         return
     if not interactive:
         if not once:
             console.narrate("not a terminal that can be redrawn: printing one page, as with --once")
-        print_page(paths, second, ascii=ascii)
+        print_page(paths, further, ascii=ascii)
         return
-    show(paths, second, ascii=ascii, readonly=readonly)
+    show(paths, further, ascii=ascii, readonly=readonly, choosing=choosing, following=not run, theme=theme)
 
 
 def able_to_draw() -> bool:
@@ -80,7 +89,7 @@ def able_to_draw() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "")
 
 
-def print_page(paths: RunPaths, second: RunPaths | None, *, ascii: bool) -> None:
+def print_page(paths: RunPaths, others: Sequence[RunPaths], *, ascii: bool) -> None:
     """Print the page to stdout, in the size of the terminal or of $COLUMNS and $LINES."""
     from smolsum.runs.reader import read_run
     from smolsum.watch.layout import plain_page
@@ -89,13 +98,24 @@ def print_page(paths: RunPaths, second: RunPaths | None, *, ascii: bool) -> None
     size = shutil.get_terminal_size(PAGE_SIZE)
     encoding = sys.stdout.encoding or "ascii"
     options = ViewOptions(ascii=ascii or not encoding.lower().startswith("utf"))
-    other = read_run(second) if second else None
-    for line in plain_page(read_run(paths), other, options, size.columns, size.lines):
+    further = [read_run(other) for other in others]
+    for line in plain_page(read_run(paths), further, options, size.columns, size.lines):
         console.data(line.encode(encoding, "replace").decode(encoding))  # a completion may contain any character
 
 
-def show(paths: RunPaths, second: RunPaths | None, *, ascii: bool, readonly: bool) -> None:
-    """Open the view until the user leaves it, then print the run's state; exit with 1 if the view failed."""
+def show(
+    paths: RunPaths,
+    others: Sequence[RunPaths],
+    *,
+    ascii: bool,
+    readonly: bool,
+    choosing: bool = False,
+    following: bool = False,
+    theme: Literal["auto", "dark", "light"] = "auto",
+) -> None:
+    """Open the view until the user leaves it, then print the state of the run that it showed, and of its grid; exit
+    with 1 if the view failed. With `choosing`, the view opens with the list of runs over it; with `following`, it goes
+    from run to run of a grid."""
     gc.disable()  # speeds up the first page, whose loading makes no garbage
     from datetime import UTC, datetime
 
@@ -103,19 +123,32 @@ def show(paths: RunPaths, second: RunPaths | None, *, ascii: bool, readonly: boo
     from smolsum.runs.run_state import process_lives, run_state
     from smolsum.watch.app import WatchApp
     from smolsum.watch.snapshot import ViewOptions
+    from smolsum.watch.themes import ask_for_background, is_light
 
-    other = Run(second) if second else None
+    further = [Run(other) for other in others]
     _ask_the_terminal_for_its_size()
-    app = WatchApp(Run(paths), other, options=ViewOptions(ascii=ascii), readonly=readonly)
+    light = is_light(theme, os.environ, ask_for_background)
+    app = WatchApp(
+        Run(paths),
+        further,
+        options=ViewOptions(ascii=ascii),
+        readonly=readonly,
+        choosing=choosing,
+        following=following,
+        light=light,
+    )
     with suppress(termios.error):  # a space that was pressed before the view appeared would pause the run
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
     app.run()
+    paths = app.watched.paths
     after = Run(paths)
     after.poll_status()
     lives = process_lives(after.status.pid)
     after.poll()  # a process that had ended before has written everything
     stands = run_state(after, datetime.now(UTC), lambda _: lives, gone_s=0.0)
-    if stands.alive:
+    if grid := app.snapshot().grid:
+        _say_how_it_stands(grid, paths)
+    elif stands.alive:
         console.narrate(f"run {VERBS.get(stands.state, 'continues')}: smolsum watch {paths.reference}")
     elif stands.detail:
         console.narrate(f"run {stands.state}: {stands.detail}")
@@ -125,29 +158,36 @@ def show(paths: RunPaths, second: RunPaths | None, *, ascii: bool, readonly: boo
         raise typer.Exit(1)
 
 
+def _say_how_it_stands(grid: GridView, paths: RunPaths) -> None:
+    """Print how far a grid is, which of its runs failed, and what continues it."""
+    if grid.alive:
+        console.narrate(f"grid continues: {grid.text} (smolsum watch {paths.reference})")
+    else:
+        console.narrate(grid.text)
+    if grid.failed:
+        console.narrate(f"failed: {', '.join(grid.failed)}")
+    if not grid.alive and (grid.failed or not grid.complete):
+        console.narrate(f"hint: {grid.command}")
+
+
 def _ask_the_terminal_for_its_size() -> None:
     """Remove variables that Textual would trust over the real size of the terminal."""
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
 
 
-def _newest(folder: Path, *, ask: bool) -> RunPaths | None:
-    """Return the newest run. With `ask`, a run being trained comes first; the user picks one of several or none."""
+def _newest(folder: Path, *, at_work_first: bool) -> tuple[RunPaths, bool]:
+    """Return the newest run; with `at_work_first`, the newest that is being trained, if any. Also return whether there
+    are several of these, so that the user should choose."""
     from smolsum.runs.paths import list_runs
 
     found = list_runs(folder)
     if not found:
         hint = "smolsum train --model tiny makes one; if runs are elsewhere, --runs-dir DIR"
         raise UsageError(f"no runs in {folder}", hint=hint)
-    if ask:
+    working = []
+    if at_work_first:
         from smolsum.runs.listing import at_work
 
         working = at_work(found)
-        if len(working) > 1:
-            from smolsum.watch.app import Picker
-
-            _ask_the_terminal_for_its_size()
-            return Picker(working).run()
-        if working:
-            return working[0]
-    return found[-1]
+    return (working or found)[-1], len(working) > 1

@@ -7,9 +7,11 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
+from ipaddress import AddressValueError, IPv6Address
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from smolsum.errors import UsageError, nearest
+from smolsum.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,20 @@ def worker_urls(text: str) -> list[str]:
 
 
 def _are_workers(text: str) -> bool:
-    """Whether a text is empty, or has URLs of a scheme, a host and perhaps a port, each once."""
+    """Whether a text is empty, or has URLs of workers, each once."""
     urls = worker_urls(text)
-    plain = all(re.fullmatch(r"https?://(\[[0-9a-fA-F:.]+\]|[^\s/:@?#\[\]]+)(:\d{1,5})?", url) for url in urls)
-    return not text or (plain and len(urls) == len(set(urls)) > 0)
+    return not text or (all(map(_is_worker, urls)) and len(urls) == len(set(urls)) > 0)
+
+
+def _is_worker(url: str) -> bool:
+    """Whether this is a scheme, a host and perhaps a port, and nothing else."""
+    match = re.fullmatch(r"https?://(\[([0-9a-f:.]+)\]|[^\s/:@?#\[\]]+)(:(\d{1,5}))?", url, re.IGNORECASE)
+    try:
+        if match and match[2]:
+            IPv6Address(match[2])
+    except AddressValueError:
+        return False
+    return match is not None and 0 < int(match[4] or 80) < 2**16
 
 
 Count = Annotated[int, Rule("0 or more", lambda n: n >= 0)]
@@ -60,35 +72,48 @@ Schedule = Literal["constant", "linear", "cosine"]
 LossKind = Literal["grpo", "study", "dr_grpo", "dapo", "gspo", "cispo"]
 KlEstimate = Literal["k1", "k2", "k3"]
 AdvantageScale = Literal["group", "batch", "none", "gdpo"]
+AdvantageStd = Literal["sample", "population"]
+Masking = Literal["auto", True, False]
 Correction = Literal["none", "token_truncate", "sequence_truncate", "token_mask", "sequence_mask"]
 _NAMES = {str: "a text in quotes", int: "a whole number", float: "a number", bool: "true or false", dict: "a table"}
 
 
 def base_type(hint: Any) -> Any:
-    """Return a field's plain type: `str` for texts and choices, else `int`, `float`, `bool` or `dict`."""
+    """Return a field's plain type: `str` for texts and choices, else `int`, `float`, `bool` or `dict`. For a choice of
+    words, true and false it is `bool`, so that `--set` reads the last two as TOML."""
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
+    if get_origin(hint) is Literal and bool in map(type, get_args(hint)):
+        return bool
     return {Literal: str, dict: dict}.get(get_origin(hint), hint)
+
+
+def toml_word(choice: str | bool) -> str:
+    """Return a choice as it stands in TOML, without quotes."""
+    return str(choice).lower() if isinstance(choice, bool) else choice
 
 
 def check_value(key: str, hint: Any, value: object, source: str) -> Any:
     """Return `value` as the field's type; UsageError names `source` where type, choice or range is wrong."""
     kind, problem, remedy = base_type(hint), "", f"leave {key} out to get its default"
+    choices = {toml_word(choice): choice for choice in get_args(hint)} if get_origin(hint) is Literal else {}
+    listed = f"one of {', '.join(choices)}"
     if kind is float and type(value) is int and abs(value) < 2**53:
         value = float(value)
-    if type(value) is not kind:
-        problem = _NAMES[kind]
+    if type(value) is not kind and type(value) not in map(type, choices.values()):
+        problem = listed if choices and kind is bool else _NAMES[kind]
     elif isinstance(value, int) and abs(value) >= 2**53:
         problem = "below 2^53 in size"
     elif isinstance(value, float) and not math.isfinite(value):
         problem = "a finite number"
-    elif get_origin(hint) is Literal and value not in get_args(hint):
-        problem = f"one of {', '.join(get_args(hint))}"
+    elif choices and value not in choices.values():
+        problem = listed
     elif get_origin(hint) is Annotated:
         broken = next((rule for rule in get_args(hint)[1:] if not rule.holds(value)), Rule("", bool))
         problem, remedy = broken.words, broken.remedy or remedy
     if problem:
-        if get_origin(hint) is Literal and isinstance(value, str):
-            remedy = nearest(value, get_args(hint))
+        if choices and isinstance(value, str):
+            close = get_close_matches(value, choices, n=1)
+            remedy = f"did you mean {close[0]}?" if close else remedy  # the message lists them all
         raise UsageError(f"{source}: {key} must be {problem}, got {value!r}", hint=remedy)
     return value

@@ -11,7 +11,7 @@ To add a preset, add a file, or a table to the file of a task. It opens with a c
 that it reproduces, or says that it reproduces no table. `read_file` reads a user's own configuration in the same way.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -79,6 +79,8 @@ class ConfigurableRewards(Protocol):
 
     @property
     def signals(self) -> Mapping[str, Any]: ...
+    @property
+    def length_signals(self) -> Collection[str]: ...
     @property
     def adjust_weights(self) -> Callable[[Mapping[str, float], TaskConfig], Mapping[str, float]]: ...
 
@@ -207,11 +209,19 @@ def names_for(task: ConfigurableTask, kind: str) -> tuple[str, ...]:
     return tuple(sorted({*shipped, *getattr(task.presets, kind)}))
 
 
-def find_preset(task: ConfigurableTask, name: str) -> tuple[str, str]:
-    """Return kind and name of a preset; UsageError with the nearest name for an unknown one."""
+def find_preset(
+    task: ConfigurableTask, name: str, tasks: Mapping[str, ConfigurableTask] | None = None
+) -> tuple[str, str]:
+    """Return kind and name of a preset. UsageError for an unknown one, with the nearest name, and for one of another of
+    the `tasks`, with its name."""
     for kind in KINDS:
         if name in names_for(task, kind):
             return kind, name
+    if owners := [key for key, one in (tasks or {}).items() if any(name in names_for(one, kind) for kind in KINDS)]:
+        raise UsageError(
+            f"preset {name!r} belongs to the task {' and '.join(owners)}, not to {task.name}",
+            hint=f"--task {owners[0]}, or leave --preset {name} out",
+        )
     hint = "a file of your own is given with --config" if name.endswith(".toml") else None
     known = [name for kind in KINDS for name in names_for(task, kind)]
     raise UsageError(f"unknown preset {name!r}", hint=hint or nearest(name, known))

@@ -7,7 +7,7 @@ value typed for the whole run (`--set grpo.beta=0.1`) also replaces the values o
 have no effect otherwise.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -30,7 +30,7 @@ from smolsum.config.presets import (
     read_preset,
     task_defaults,
 )
-from smolsum.config.sections import SECTIONS, STAGE_FIELDS, Config, StageConfig, to_toml
+from smolsum.config.sections import SECTIONS, STAGE_FIELDS, Config, StageConfig, TaskConfig, to_toml
 from smolsum.errors import UsageError, nearest
 
 INHERITED = {
@@ -39,6 +39,7 @@ INHERITED = {
     "schedule": "optimizer.schedule",
     "warmup_steps": "optimizer.warmup_steps",
     "beta": "grpo.beta",
+    "mask_truncated": "grpo.mask_truncated",
 }
 """Where a stage takes a setting from that it leaves out."""
 ENVIRONMENT = {"SMOLSUM_RUNS_DIR": "run.dir", "SMOLSUM_WORKERS": "workers.urls"}
@@ -146,7 +147,7 @@ def resolve(
     task = _find_task([*bare, *named, *own], tasks)
     schema = Schema(task, tuple(tasks))
     typed = named + [entry for key, text in texts for entry in _parse_set(key, text, schema)]
-    shipped = [find_preset(task, name) for name in presets]
+    shipped = [find_preset(task, name, tasks) for name in presets]
     layers = [read_for(task, kind, name) for kind, name in shipped if kind != "strategies"]
     if model is not None:
         path, preset = _model_layer(model, task)
@@ -311,7 +312,10 @@ def _stage_names(given: Mapping[str, Given]) -> list[str]:
 
 def _build(given: dict[str, Given], schema: Schema) -> Resolved:
     """Return the records with defaults and inherited stage values filled in."""
+    adapted = given.get("model.adapter")
     _imply_adapter(given)
+    if adapted is None or (adapted.value, adapted.by) != ("lora", "preset"):
+        _leave_out_rate(given)
     sources: dict[str, str] = {}
     sections: dict[str, Any] = {}
     given.setdefault("task.name", Given(schema.task.name, "default", "preset"))
@@ -321,16 +325,11 @@ def _build(given: dict[str, Given], schema: Schema) -> Resolved:
             item = given.setdefault(f"{name}.{field.name}", Given(field.default, "default", "preset"))
             values[field.name], sources[f"{name}.{field.name}"] = item.value, item.source
         sections[name] = record(**values)
-    stages = {name: _stage(name, given, sources, schema) for name in _stage_names(given)}
-    for name, stage in stages.items():
-        weights = dict(schema.task.rewards.adjust_weights(stage.rewards, sections["task"]))
-        if weights != stage.rewards:
-            for signal in stage.rewards:
-                del sources[f"stages.{name}.rewards.{signal}"]
-            sources |= dict.fromkeys(
-                (f"stages.{name}.rewards.{s}" for s in weights), f"task {schema.task.name}, derived"
-            )
-            stages[name] = replace(stage, rewards=weights)
+    for key, (value, source) in sections["task"].derived.items():
+        if sources[f"task.{key}"] == "default" and value != getattr(sections["task"], key):
+            sections["task"] = replace(sections["task"], **{key: value})
+            sources[f"task.{key}"] = source
+    stages = {name: _stage(name, given, sources, schema, sections["task"]) for name in _stage_names(given)}
     config = Config(**sections, stages=stages)
     check_combinations(config, sources)
     schema.task.check(config)
@@ -347,7 +346,18 @@ def _imply_adapter(given: dict[str, Given]) -> None:
         given["model.adapter"] = Given("lora", f"derived, as {key} is given", given[key].by)
 
 
-def _stage(name: str, given: Mapping[str, Given], sources: dict[str, str], schema: Schema) -> StageConfig:
+def _leave_out_rate(given: dict[str, Given]) -> None:
+    """Leave the learning rates of a model's preset out where the user adds an adapter: they are for all weights."""
+    if given.get("model.adapter", Given("none", "", "preset")).value != "lora":
+        return
+    for key in [key for key in given if key.endswith(".learning_rate")]:
+        if given[key].source.startswith("preset models/"):
+            given[key] = Given(0.0, f"left out, as that of {given[key].source} is for all weights", "preset")
+
+
+def _stage(
+    name: str, given: Mapping[str, Given], sources: dict[str, str], schema: Schema, task: TaskConfig
+) -> StageConfig:
     """Return one stage and record its sources; settings that it lacks come from the run's sections."""
     prefix = f"stages.{name}"
     weights = {key: item for key, item in given.items() if key.startswith(f"{prefix}.rewards.")}
@@ -367,11 +377,25 @@ def _stage(name: str, given: Mapping[str, Given], sources: dict[str, str], schem
             chosen[field] = item
     if rank["epochs"] > rank["steps"]:
         chosen["steps"] = Given(0, f"derived, as {prefix}.epochs is given", "preset")
-    for key, item in (*weights.items(), *((f"{prefix}.{field}", item) for field, item in chosen.items())):
-        sources[key] = item.source
     rewards, mix = _table(given, f"{prefix}.rewards"), _table(given, f"{prefix}.mix")
+    sources |= {key: item.source for key, item in weights.items()}
+    adjusted = dict(schema.task.rewards.adjust_weights(rewards, task))
+    if adjusted != rewards:
+        for key in weights:
+            del sources[key]
+        sources |= dict.fromkeys((f"{prefix}.rewards.{s}" for s in adjusted), f"task {schema.task.name}, derived")
+    if chosen["mask_truncated"].value == "auto":
+        chosen["mask_truncated"] = _auto_mask(adjusted, schema.task.rewards.length_signals)
+    sources |= {f"{prefix}.{field}": item.source for field, item in chosen.items()}
     sources.update({f"{prefix}.mix.{kind}": given[f"{prefix}.mix.{kind}"].source for kind in mix})
-    return StageConfig(rewards=rewards, mix=mix, **{field: item.value for field, item in chosen.items()})
+    return StageConfig(rewards=adjusted, mix=mix, **{field: item.value for field, item in chosen.items()})
+
+
+def _auto_mask(weights: Mapping[str, float], length_signals: Collection[str]) -> Given:
+    """Return whether a stage with these signals leaves out truncated completions."""
+    found = [signal for signal, weight in weights.items() if weight and signal in length_signals]
+    reason = f"signal {found[0]} depends" if found else "no signal depends"
+    return Given(not found, f"derived, as {reason} on length or truncation", "preset")
 
 
 def _table(given: Mapping[str, Given], section: str) -> dict[str, float]:

@@ -27,7 +27,8 @@ class ModelConfig:
     """The policy, which is the model that is trained."""
 
     path: fields.Text = "builtin:tiny"
-    """Built-in model (`builtin:NAME`), local directory or hub id."""
+    """Built-in model (`builtin:NAME`), local directory or hub id (`OWNER/NAME`, or `OWNER/NAME@REVISION` for a branch,
+    tag or commit)."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of the weights that sample and compute; `auto` depends on the machine."""
     quantize: fields.Bits = 0
@@ -42,12 +43,13 @@ class DataConfig:
     """Where prompts and references come from."""
 
     path: fields.Text = "builtin:tldr-mini"
-    """Built-in data set (`builtin:NAME`), local directory with a file for each split, hub id, or `generated` (made by
-    the task)."""
+    """Built-in data set (`builtin:NAME`), local directory with a file for each split, `generated` (made by the task),
+    or hub id: `OWNER/NAME`, with `:CONFIGURATION` for one of several, and with `@REVISION` for a branch, tag or commit
+    (`abisee/cnn_dailymail:3.0.0@main`)."""
     prompt_column: fields.Text = "prompt"
     """Column of the text that the prompt is made of."""
     completion_column: fields.Text = "completion"
-    """Column of the reference."""
+    """Column of the reference, or references. Data without it serve where no reward compares with references."""
     train_split: fields.Text = "train"
     """Split that training prompts come from."""
     validation_split: fields.Text = "validation"
@@ -75,6 +77,16 @@ class TaskConfig:
         return ()
 
     @property
+    def needed_tokens(self) -> int:
+        """Tokens that a completion needs to do what is asked; 0 where the task has no length."""
+        return 0
+
+    @property
+    def derived(self) -> dict[str, tuple[Any, str]]:
+        """Settings that follow from others where nothing gives them: the value of each, and its source in words."""
+        return {}
+
+    @property
     def measures(self) -> dict[str, Any]:
         """The settings that measures depend on."""
         return {key: value for key, value in asdict(self).items() if key not in self.work}
@@ -91,6 +103,12 @@ class RewardsConfig:
     """Lowest value of the signal `length` for the shapes `clipped` and `dead_band`."""
     overlong_buffer: fields.PositiveCount = 32
     """Number of tokens before max_new_tokens over which the signal `overlong` falls from 0 to -1."""
+    length_counts: Literal["sampled", "retokenized"] = "sampled"
+    """Tokens that the signal `length` counts: those that were `sampled`, or those of the decoded text, `retokenized` as
+    in the study's code. What an evaluation measures is always sampled."""
+    bleu: Literal["smoothed", "study"] = "smoothed"
+    """Signal `bleu`: `smoothed` as sacrebleu advises for single sentences, or as in the `study`'s code, 0 unless an
+    n-gram of each order from 1 to 4 matches. An evaluation's BLEU is always smoothed."""
     require_wordnet: bool = False
     """Whether METEOR stops the run without WordNet; otherwise it matches words and stems only, with a warning."""
 
@@ -122,7 +140,10 @@ class GrpoConfig:
     eps_max: fields.Cap = 5.0
     """Largest weight of a token in `cispo`, which uses neither eps_low nor eps_high."""
     beta: fields.NonNegative = 1e-4
-    """Weight of the KL divergence to the frozen starting model; 0 loads no reference model."""
+    """Weight of the KL divergence to the frozen reference model; 0 keeps no reference."""
+    reference: Literal["stage", "start"] = "stage"
+    """The reference of the KL divergence: the model that the `stage` starts from, or that which the run's first stage
+    starts from, `start` (with an adapter, the base model)."""
     kl: fields.KlEstimate = "k3"
     """Estimator of the KL divergence. `k1` has no gradient on average, unless kl_unbiased is set."""
     kl_unbiased: bool = False
@@ -130,6 +151,10 @@ class GrpoConfig:
     advantage_scale: fields.AdvantageScale = "group"
     """Standard deviation that centred rewards are divided by: of the `group`, the `batch`, or `none`. `gdpo` divides
     each signal by its group's before the weighted sum, and the sum by the batch's, so that all signals count."""
+    advantage_std: fields.AdvantageStd = "sample"
+    """That deviation: of a `sample`, over n - 1, as in TRL, or of the `population`, over n, as in the study's code."""
+    advantage_eps: fields.NonNegative = 1e-4
+    """Number added to that deviation."""
     old_logprobs: Literal["sampler", "recomputed"] = "sampler"
     """Log-probs in the ratio's denominator: those of the sampler, or those of a second pass just before the update."""
     correction: fields.Correction = "none"
@@ -142,9 +167,13 @@ class GrpoConfig:
     off_policy_delta: fields.NonNegative = 0.0
     """A sequence with negative advantage is dropped if its mean log-prob fell by more than this since it was sampled;
     0: never dropped."""
-    mask_truncated: bool = True
-    """Whether the loss leaves out completions that reached max_new_tokens. The signal `overlong` punishes them
-    instead."""
+    mask_truncated: fields.Masking = "auto"
+    """Whether the loss leaves out completions that reached max_new_tokens. DAPO (arXiv:2503.14476, section 3.4) leaves
+    them out, since a reward of the whole text punishes a sound one that was cut. A signal that depends on length or
+    truncation punishes them on purpose, and would never be learnt: `auto` leaves them out only in stages without such a
+    signal."""
+    train_eos: bool = True
+    """Whether the end-of-sequence token is trained, which decides where a text ends; the study's code did not."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +182,8 @@ class OptimizerConfig:
 
     name: Literal["adam", "adamw"] = "adamw"
     """`adamw` applies weight decay, `adam` none."""
-    learning_rate: fields.Positive = 2e-6
-    """Peak learning rate."""
+    learning_rate: fields.NonNegative = 0.0
+    """Peak learning rate; 0: chosen for the number of parameters and the adapter (`--dry-run` says how)."""
     beta1: fields.Decay = 0.9
     """Decay rate of the first moment."""
     beta2: fields.Decay = 0.999
@@ -201,7 +230,7 @@ class EngineConfig:
     shared_prefix: bool = True
     """Whether a prompt is computed once for all its completions, where the model allows it."""
     memory_budget_gb: fields.NonNegative = 0.0
-    """Memory for weights, optimizer and update together, in GB; 0: as much as is fastest."""
+    """Memory of the whole process in GB, or on a GPU of its arrays; 0: what this machine has."""
 
 
 @dataclass(frozen=True)
@@ -261,8 +290,8 @@ class StageConfig:
     """Passes over the training split, used where steps is 0."""
     temperature: fields.Positive
     """Sampling temperature of this stage."""
-    learning_rate: fields.Positive
-    """Peak learning rate of this stage."""
+    learning_rate: fields.NonNegative
+    """Peak learning rate of this stage; 0: chosen as for the run."""
     schedule: fields.Schedule
     """Course of this stage's learning rate after the warm-up."""
     warmup_steps: fields.Count
@@ -271,6 +300,8 @@ class StageConfig:
     """KL weight of this stage."""
     mix: dict[str, float] = field(default_factory=dict)
     """Share of each kind of prompt, for tasks that have kinds; empty: prompts in the order of the data."""
+    mask_truncated: bool = True
+    """Whether the loss of this stage leaves out completions that reached max_new_tokens."""
 
 
 @dataclass(frozen=True)

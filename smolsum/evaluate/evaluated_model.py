@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from smolsum.runs import checkpoints
 from smolsum.runs.checkpoints import Checkpoint, best_of, have_same_rewards, validation_of
 from smolsum.runs.paths import RunPaths, open_run, safe_name
 from smolsum.runs.record_io import has_scores, read_summary
-from smolsum.runs.records import BEHIND
+from smolsum.runs.records import BEHIND, Summary
+from smolsum.runs.run_evaluations import RunOrigin, representatives
+from smolsum.runs.run_info import at_commit
 from smolsum.tasks import DEFAULT_TASK, TASKS
 
 
@@ -92,8 +95,8 @@ def find_target(reference: str, options: TargetOptions, *, best: bool = False) -
         own = f"eval-{_of(config)}{safe_name(reference)}-{split}{_suffix(decoding)}"
         folder = _folder(options.runs_dir, name or own)
         return Target(config, folder, folder.name)
-    if options.config_file is not None or options.task is not None:
-        flag = "--config" if options.task is None else "--task"
+    given = {"--task": options.task, "--config": options.config_file, "--preset": options.presets or None}
+    if flag := next((name for name, value in given.items() if value is not None), None):
         raise UsageError(
             f"{reference} has its own settings, so it takes no {flag}", hint="change single ones with --set"
         )
@@ -102,7 +105,7 @@ def find_target(reference: str, options: TargetOptions, *, best: bool = False) -
             f"{reference} was trained with its own model and adapter, so it takes no --set {trained}",
             hint="leave it out, or evaluate another model by its name or path",
         )
-    config = _settings(options, None, run.config)
+    config = at_commit(_settings(options, None, run.config), run)
     checkpoint, chosen = _best(run, config, reference) if best else (checkpoint, "")
     folder, label = _evaluation(run, checkpoint.step, split, decoding)
     folder = _folder(run.evaluations, name) if name else folder
@@ -222,16 +225,17 @@ def _settings(options: TargetOptions, model: str | None, config_file: Path | Non
 
 
 def _evaluation(run: RunPaths, step: int, split: str, decoding: DecodingSettings) -> tuple[Path, str]:
-    """Return the folder and label of the training's evaluation of the step, or new ones."""
+    """Return the folder and label of the run's own evaluation of the step, or new ones."""
     if decoding == GREEDY:
-        for folder in sorted(run.evaluations.glob(f"*-{split}")):
-            if has_scores(folder):
-                try:
-                    summary = read_summary(folder)
-                except SmolsumError:  # a damaged one is made again
-                    continue
-                if summary.step == step and summary.sampler == GREEDY.name:
-                    return folder, str(summary.label)
+        origin, found = RunOrigin.read(run), dict[Path, Summary]()
+        for folder in filter(has_scores, sorted(run.evaluations.glob(f"*-{split}"))):
+            with suppress(SmolsumError):  # a damaged one is made again
+                summary = read_summary(folder)
+                if (summary.step, summary.sampler) == (step, GREEDY.name) and not origin.is_other_data(folder, summary):
+                    found[folder] = summary
+        if found:
+            chosen = representatives(found, origin)[0]
+            return chosen, str(found[chosen].label)
     label = f"step-{step:06d}"
     return run.evaluation(f"{label}-{split}{_suffix(decoding)}"), label
 

@@ -91,7 +91,7 @@ def prices(model: str) -> tuple[float, float] | None:
     return None if listed is None or not listed.input_price else (listed.input_price, listed.output_price or 0.0)
 
 
-class _Model(DeepEvalBaseLLM):  # type: ignore[misc]
+class _Model(DeepEvalBaseLLM):  # type: ignore[misc]  # DeepEval is untyped
     """DeepEval's model for one question; without a client it only keeps the prompt."""
 
     def __init__(self, client: ChatClient | None) -> None:
@@ -108,8 +108,8 @@ class _Model(DeepEvalBaseLLM):  # type: ignore[misc]
         return str(self.name)
 
     def generate(self, prompt: str, schema: Any = None) -> Any:
-        """Required by DeepEval's abstract class; only `a_generate` is used."""
-        raise NotImplementedError
+        """Not used: DeepEval's abstract class requires it, and questions are asked by `a_generate`."""
+        raise NotImplementedError  # nothing here waits for an answer without an event loop
 
     async def a_generate(self, prompt: str, schema: Any = None) -> Any:
         """Return the answer as DeepEval's object."""

@@ -1,60 +1,31 @@
-"""The judge of an evaluation: its questions, their cost, asking them, and the judgements in the folder.
-
-judgements.jsonl   a JSON line for each (example, round, metric), failures too; only ever appended to, and the last line
-                   of a question counts
-the cache          `~/.cache/smolsum/judge`: a judge is never paid twice for the same texts
-"""
+"""The judge of an evaluation: its cost, asking it, recalling what it said before, and what a summary says of it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
-
-import msgspec
-import xxhash
+from typing import TYPE_CHECKING, Any
 
 from smolsum import console
 from smolsum.console import Meter
 from smolsum.errors import SmolsumError
 from smolsum.evaluate.judge_metrics import agreement, judge_noise, judged_columns
-from smolsum.files import Lines, to_json
-from smolsum.llm.cache import AnswerCache, content_key
-from smolsum.llm.client import ChatClient, Endpoint, name_with_address, unknown_model
+from smolsum.evaluate.judgements import Item, JudgeQuestion, JudgeSpec, Ledger, judge_spec
+from smolsum.llm.client import ChatClient, unknown_model
+from smolsum.llm.endpoints import Endpoint
 from smolsum.llm.request_policy import Requester, RequestOutcome, RetryPolicy, ask_all
-from smolsum.runs.record_io import has_scores, read_lines, read_object, to_row
+from smolsum.runs.record_io import has_scores, read_object
 from smolsum.runs.records import SUMMARY, Judgement
-from smolsum.types import COMPOSITE, Criterion, Seen
+from smolsum.types import COMPOSITE, Criterion
 
 if TYPE_CHECKING:
     from smolsum.evaluate.geval import Verdict
 
-JUDGEMENTS = "judgements.jsonl"
 CHARACTERS_A_TOKEN = 4
 OUTPUT_TOKENS = 750
 """of an answer: at gpt-5-mini's prices this makes the $7 that the study paid for 4000 of them"""
-
-
-@dataclass(frozen=True)
-class Item:
-    """One completion to judge, with its prompt's source and references."""
-
-    id: str
-    source: str
-    completion: str
-    references: tuple[str, ...]
-
-    def texts(self, sees: Sequence[Seen]) -> dict[Seen, str]:
-        """Return the texts that a criterion is shown; several references stand below each other."""
-        every: dict[Seen, str] = {
-            "source": self.source,
-            "completion": self.completion,
-            "reference": "\n\n".join(self.references),
-        }
-        return {seen: every[seen] for seen in sees}
 
 
 @dataclass(frozen=True)
@@ -91,132 +62,8 @@ class JudgeOptions:
     """called with a judge's name before its first question; False asks nothing"""
     fresh: bool = False
     """whether to ask again what other evaluations have paid for"""
-
-
-@dataclass(frozen=True)
-class JudgeQuestion:
-    """One question: a metric of an example in one round. `key` is a fingerprint of judge, prompt, texts and round."""
-
-    id: str
-    round: int
-    metric: str
-    key: str
-    texts: Mapping[Seen, str]
-
-
-@dataclass(frozen=True)
-class JudgeSpec:
-    """All that makes a judge's scores comparable: its name, the number of rounds, the fingerprint of each criterion's
-    prompt, and its endpoint."""
-
-    model: str
-    rounds: int
-    prompts: Mapping[str, str]
-    endpoint: str = ""
-    """URL without credentials"""
-
-    @property
-    def judge(self) -> str:
-        """The judge's unique name: with the endpoint's address unless that is OpenAI's."""
-        return name_with_address(self.model, self.endpoint)
-
-    @property
-    def name(self) -> str:
-        """The judge of a scores file; scores of different names are not compared."""
-        digest = xxhash.xxh3_64_hexdigest("".join(f"{k} {v}\n" for k, v in sorted(self.prompts.items())).encode())
-        return f"{self.judge}, {self.rounds} {'round' if self.rounds == 1 else 'rounds'}, prompts {digest[:8]}"
-
-    def questions(self, items: Sequence[Item], criteria: Sequence[Criterion]) -> list[JudgeQuestion]:
-        """Return all questions, a whole round before the next, so that a part of them is of use too."""
-        questions = []
-        for number in range(1, self.rounds + 1):
-            for item in items:
-                for c in criteria:
-                    texts = item.texts(c.sees)
-                    key = content_key(self.judge, self.prompts[c.name], sorted(texts.items()), number)
-                    questions.append(JudgeQuestion(item.id, number, c.name, key, texts))
-        return questions
-
-
-def judge_spec(endpoint: Endpoint, rounds: int, criteria: Sequence[Criterion]) -> JudgeSpec:
-    """Return the specification of a judge at an endpoint."""
-    from smolsum.evaluate import geval
-
-    async def prompts() -> dict[str, str]:
-        return {c.name: await geval.fingerprint(c) for c in criteria}
-
-    return JudgeSpec(endpoint.model, rounds, asyncio.run(prompts()), endpoint.address)
-
-
-class Ledger:
-    """The judgements of one evaluation by one judge: the known ones, and the file and cache for new ones."""
-
-    def __init__(self, folder: Path, judge: str, remedy: str, *, fresh: bool = False) -> None:
-        """Read the judgements by a judge, known as `JudgeSpec.judge`; `fresh` ignores what other evaluations paid for.
-        Raises SmolsumError for a damaged file."""
-        self._path, self._remedy, self._stack = folder / JUDGEMENTS, remedy, ExitStack()
-        self.usage = {"calls": 0, "input_tokens": 0, "output_tokens": 0}
-        """of all lines"""
-        self._known = dict[str, Judgement]()
-        """the last judgement of each question, by key and example"""
-        for judgement in read_lines(self._path, Judgement, hint="remove that line; its question is asked again"):
-            if judgement.judge == judge and not (fresh and judgement.score is not None and not judgement.attempts):
-                self._note(judgement)
-        own = {j.key: j for j in self._known.values() if j.score is not None} if fresh else None
-        self._cache = AnswerCache("judge", judge, remedy, read=_cached_score, row=lambda key, j: to_row(j), known=own)
-
-    def __enter__(self) -> Self:
-        self._lines = self._stack.enter_context(Lines(self._path, self._remedy))
-        self._stack.enter_context(self._cache)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def last(self, question: JudgeQuestion) -> Judgement | None:
-        """Return the question's last judgement in this evaluation, which may be a failure."""
-        return self._known.get(question.key + question.id)
-
-    def find(self, question: JudgeQuestion) -> Judgement | None:
-        """Return the question's score: from this evaluation, or for the same content from elsewhere."""
-        last = self.last(question)
-        return last if last and last.score is not None else self._cache.get(question.key)
-
-    def failed(self, question: JudgeQuestion) -> bool:
-        """Return whether the question failed before, while the judge scored others."""
-        last = self.last(question)
-        return last is not None and last.score is None and any(j.score is not None for j in self._known.values())
-
-    def take_from_cache(self, questions: Sequence[JudgeQuestion]) -> None:
-        """Add the scores that were paid for elsewhere."""
-        for question in questions:
-            cached = self.find(question)
-            if cached and cached is not self.last(question):
-                free = {"attempts": 0, "seconds": 0.0, "input_tokens": 0, "output_tokens": 0}
-                self._write(msgspec.structs.replace(cached, id=question.id, **free))
-
-    def record(self, judgement: Judgement) -> None:
-        """Add an outcome."""
-        self._write(judgement)
-        if judgement.score is not None and judgement.attempts:
-            self._cache.add(judgement.key, judgement)
-
-    def _write(self, judgement: Judgement) -> None:
-        self._lines.append(to_json(to_row(judgement)))
-        self._note(judgement)
-
-    def _note(self, judgement: Judgement) -> None:
-        self._known[judgement.key + judgement.id] = judgement
-        self.usage["calls"] += judgement.attempts
-        self.usage["input_tokens"] += judgement.input_tokens
-        self.usage["output_tokens"] += judgement.output_tokens
-
-
-def _cached_score(row: Mapping[str, Any]) -> Judgement:
-    judgement = msgspec.convert(row, Judgement)
-    if judgement.score is None:
-        raise ValueError("not a score")
-    return judgement
+    by_flag: bool = False
+    """whether a flag asks for a judge, and not only the environment: a task without criteria then refuses it"""
 
 
 @dataclass(frozen=True)
@@ -398,7 +245,7 @@ def _recall_last(job: JudgeJob) -> JudgeResult:
 def _recall_second(job: JudgeJob, judged: Judged) -> dict[str, Any]:
     """Return the facts of the second judge of an earlier evaluation in this folder."""
     second = _recall_judge(job, _facts_before(job).get("second") or {})
-    return {} if second is None or second.spec.model == judged.spec.model else _second_facts(job, judged, second)
+    return {} if second is None or second.spec.judge == judged.spec.judge else _second_facts(job, judged, second)
 
 
 def _recall_judge(job: JudgeJob, facts: Mapping[str, Any]) -> Judged | None:

@@ -20,7 +20,7 @@ from smolsum.evaluate.judge_metrics import judged_summary
 from smolsum.evaluate.prompt_encoding import encode_prompts, meteor_matching, split_fingerprints
 from smolsum.evaluate.sampling import GREEDY, DecodingSettings, complete, complete_by_api, complete_by_workers
 from smolsum.evaluate.storage import TASK, WEIGHTS, Completer, obtain, write_scores
-from smolsum.evaluate.tables import describe_task, error_shares, show_judged, show_measured, show_unjudged
+from smolsum.evaluate.tables import describe_task, error_shares, show_judged, show_measured, show_unjudged, with_judge
 from smolsum.files import digest, locked
 from smolsum.policy.load import Policy
 from smolsum.policy.weights import tokenizer_digest
@@ -28,7 +28,7 @@ from smolsum.runs.record_io import has_scores
 from smolsum.runs.run_info import FIXED
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Task
-from smolsum.tasks.data import SPLITS, Split
+from smolsum.tasks.data import SPLITS, Split, check_references
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
 if TYPE_CHECKING:
@@ -150,7 +150,8 @@ def evaluate(
         show_measured(task, metrics, len(rows), of=split, how=_means(task, decoding), remedy=remedy, quiet=quiet)
         failure = None
         if task.evaluation.criteria:
-            from smolsum.evaluate.judging import Item, JudgeJob, judge
+            from smolsum.evaluate.judgements import Item
+            from smolsum.evaluate.judging import JudgeJob, judge
 
             items = [Item(g.prompt.id, g.prompt.source, g.rollouts[0].text, g.prompt.references) for g in found.groups]
             result = judge(JudgeJob(target.folder, items, task.evaluation.criteria, remedy, quiet), judging)
@@ -160,7 +161,7 @@ def evaluate(
                 rows = [{**row, "judge": name, **columns[row["id"]]} for row in rows]
                 metrics |= judged_summary(task.evaluation.criteria, rows) | error_shares(task.evaluation.errors, rows)
                 summary |= {"judge": name, "judging": result.facts}
-                again = remedy if judging else f"{remedy} --judge {judged.spec.model}"
+                again = remedy if judging else with_judge(remedy, judged.spec.model, judged.spec.rounds)
                 show_judged(task.evaluation.criteria, metrics, result.facts, judged.missing, again, quiet=quiet)
         write_scores(target.folder, rows, metrics, summary, remedy)
         if task.evaluation.criteria and "judge" not in summary and failure is None:
@@ -176,8 +177,8 @@ def _prepare(target: Target, split: str, decoding: DecodingSettings, remedy: str
     chosen, others = _splits(config, task, split)
     tokenizing = target.load(shapes_only=True)
     prompts, dropped = encode_prompts(tokenizing, task, chosen, config)
-    if chosen.left_out:
-        console.warn(chosen.left_out)
+    for warning in filter(None, [chosen.left_out, check_references({split: chosen}, {})]):
+        console.warn(warning)
     if dropped:
         console.warn(f"{dropped} prompts longer than {config.data.max_input_tokens} tokens were dropped")
     matcher = meteor_matching(task, config, console.warn)

@@ -11,7 +11,7 @@ from smolsum import console
 from smolsum.config.sections import Config
 from smolsum.errors import SmolsumError
 from smolsum.llm.batch import BatchClient, Call
-from smolsum.llm.client import Endpoint
+from smolsum.llm.endpoints import Endpoint
 from smolsum.llm.request_policy import RetryPolicy
 from smolsum.policy.load import Policy
 from smolsum.policy.sampling import rollout_seed

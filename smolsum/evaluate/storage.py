@@ -20,7 +20,7 @@ summary.json:
   metrics              {name: mean over the examples that have a value, or null}; judged ones also as `<name>/se`; with
                        several samples, of which the lines have the first, over all if the task has metrics of them;
                        `errors/<kind>`: share of the examples that have that error
-  score, criteria, headlines, panels, watched, errors    how the task shows them (`tables.describe_task`)
+  score, criteria, headlines, measures, panels, watched, errors    how the task shows them (`tables.describe_task`)
   judge                as in the lines
   judging              model, endpoint (URL), rounds, prompts (fingerprints), thresholds,
                        usage (calls, tokens, dollars, cached),
@@ -38,10 +38,9 @@ from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import Lines, replace, to_json
 from smolsum.runs.paths import list_runs
 from smolsum.runs.record_io import encode, has_scores, read_lines, read_summary, to_row
-from smolsum.runs.records import SCHEMA_VERSION, SCORES, SUMMARY, Generation, Score, Summary
+from smolsum.runs.records import GENERATIONS, SCHEMA_VERSION, SCORES, SUMMARY, Generation, Score, Summary
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
-GENERATIONS = "generations.jsonl"
 ORIGIN = "origin.json"
 TASK = "task"
 """of origin and summary: the settings that the task's measures depend on"""
@@ -118,7 +117,14 @@ def check_origin(folder: Path, origin: Mapping[str, Any], remedy: str) -> None:
     elif then != now:
         one, two = _flat(then), _flat(now)
         keys = [key for key in {**one, **two} if one.get(key) != two.get(key)]
-        differences = "; ".join(f"{key} {one.get(key)} then, {two.get(key)} now" for key in keys)
+        same_data = "fingerprint" not in keys
+        words = {
+            "fingerprint": "other data",
+            "prompts": "other prompts" if same_data else "",
+            "tokenizer": "another tokenizer",
+        }
+        said = [words.get(key, f"{key} {one.get(key)} then, {two.get(key)} now") for key in keys]
+        differences = "; ".join(text for text in said if text)
         raise UsageError(
             f"{folder} holds the evaluation of something else: {differences}", hint="--name OTHER keeps both"
         )

@@ -2,15 +2,17 @@
 and explanations in a summary, so that its readers need not know the task."""
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from smolsum import console
-from smolsum.llm.client import DEFAULT_JUDGE
+from smolsum.llm.endpoints import DEFAULT_JUDGE, JUDGE, has_url
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.records import Judgement
 from smolsum.tasks.base import ErrorKind, Metric, MetricRow, Task
-from smolsum.types import COMPOSITE, PASS_RATE, Criterion
+from smolsum.types import COMPOSITE, DEFAULT_ROUNDS, PASS_RATE, Criterion
 
 MAX_LISTED = 5
 """missing judgements"""
@@ -19,14 +21,19 @@ Metrics = Mapping[str, float | None]
 
 def describe_task(task: Task, metrics: Metrics) -> dict[str, Any]:
     """Return the part of a summary that explains the task: the column that configurations are compared by, the judge's
-    criteria, headlines and tables with their titles and shown values, the metrics to watch in training, the meaning of
-    each error, and the task's own signals."""
+    criteria, headlines and tables with their titles and shown values, the direction of each headline, the metrics to
+    watch in training, the meaning of each error, and the task's own signals."""
     panels = [{"title": panel.title, "headlines": _shown(panel.metrics, metrics)} for panel in task.evaluation.tables]
     return {
         "score": task.evaluation.score,
         "prompting": list(task.prompts.prompt_settings),
         "criteria": [criterion.name for criterion in task.evaluation.criteria],
         "headlines": _shown((*task.evaluation.headlines, *filter(None, [task.evaluation.missing])), metrics),
+        "measures": [
+            {key: value for key, value in asdict(metric).items() if key != "meaning"}
+            for metric in task.evaluation.headlines
+            if metric.better
+        ],
         "panels": [panel for panel in panels if panel["headlines"]],
         "watched": {name: list(chosen) for name, chosen in task.evaluation.watched.items()},
         "errors": {kind.name: kind.meaning for kind in task.evaluation.errors},
@@ -72,17 +79,18 @@ def missing_warnings(task: Task, results: Mapping[str, Metrics], examples: int, 
 
 
 def show_measured(task: Task, metrics: Metrics, examples: int, *, of: str, how: str, remedy: str, quiet: bool) -> None:
-    """Print the task's tables, and how to fill empty ones; tables that the data cannot fill are left out. Examples
-    that are in no mean are a warning, also when quiet."""
+    """Print the task's tables, and how to fill empty ones, or what the data lack for them. Examples that are in no mean
+    are a warning, also when quiet."""
     if not quiet:
         console.narrate(f"{of} split, {examples} examples, {how}")
         for panel in task.evaluation.tables:
             if any(metrics.get(h.name) is not None for h in panel.metrics):
                 row = ["-" if (v := metrics.get(h.name)) is None else h.show(v) for h in panel.metrics]
                 console.table([h.title for h in panel.metrics], [row], title=panel.title)
-            elif panel.remedy:
+            elif panel.remedy or panel.needs:
                 names = ", ".join(h.title for h in panel.metrics)
-                console.narrate(f"missing: {names}; to fill them: {panel.remedy}")
+                why = f"to fill them: {panel.remedy}" if panel.remedy else f"the data have no {panel.needs}"
+                console.narrate(f"missing: {names}; {why}")
     if lacks := task.evaluation.lacks(metrics, examples):
         console.warn(f"{lacks}; {remedy} asks again")
 
@@ -127,10 +135,25 @@ def show_unjudged(criteria: Sequence[Criterion], remedy: str, *, quiet: bool) ->
     if quiet:
         return
     names = ", ".join([*(c.name for c in criteria), COMPOSITE, PASS_RATE])
-    own = bool(os.environ.get("OPENAI_BASE_URL"))
-    key = "" if own or os.environ.get("OPENAI_API_KEY") else "export OPENAI_API_KEY=… (or OPENAI_BASE_URL), then "
-    command = f"{remedy.replace(' --judge none', '')} --judge {'MODEL' if own else DEFAULT_JUDGE}"
+    own = has_url(JUDGE, os.environ)
+    key = "" if own or os.environ.get("OPENAI_API_KEY") else "export OPENAI_API_KEY=… (or SMOLSUM_JUDGE_URL), then "
+    command = with_judge(remedy, "MODEL" if own else DEFAULT_JUDGE)
     console.narrate(f"missing: {names}; to fill them: {key}{command}")
+
+
+def with_judge(command: str, judge: str, rounds: int = 0) -> str:
+    """Return a command of `smolsum eval` or `baseline` with this judge in place of the one that it names, if any; with
+    `rounds` also with that number of rounds."""
+    replaced = ("--judge", "--rounds") if rounds else ("--judge",)
+    kept, words = list[str](), iter(shlex.split(command))
+    for word in words:
+        flag, joined, _ = word.partition("=")
+        if flag not in replaced:
+            kept.append(word)
+        elif not joined:
+            next(words, None)  # its value
+    own = ["--rounds", str(rounds)] if rounds not in (0, DEFAULT_ROUNDS) else []
+    return shlex.join([*kept, "--judge", judge, *own])
 
 
 def _show_agreement(names: Sequence[str], second: Mapping[str, Any]) -> None:

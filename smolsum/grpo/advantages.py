@@ -6,44 +6,55 @@ from typing import Any, Literal
 import mlx.core as mx
 import numpy as np
 
-from smolsum.config.fields import AdvantageScale
-
-STD_FLOOR = 1e-4
-"""added to a standard deviation before it divides, as TRL does"""
+from smolsum.config.fields import AdvantageScale, AdvantageStd
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def advantages(
-    totals_PG: Any, scores: Mapping[str, Any], weights: Mapping[str, float], *, scale: AdvantageScale
+    totals_PG: Any,
+    scores: Mapping[str, Any],
+    weights: Mapping[str, float],
+    *,
+    scale: AdvantageScale,
+    std: AdvantageStd = "sample",
+    eps: float = 1e-4,
 ) -> mx.array:
     """Return advantages of a step's rollouts, float32 (P, G): from their total rewards, or with `gdpo` from each signal
     in `weights`."""
     if scale == "gdpo":
-        return gdpo_advantages(scores, weights)
-    return group_advantages(totals_PG, scale=scale)
+        return gdpo_advantages(scores, weights, std=std, eps=eps)
+    return group_advantages(totals_PG, scale=scale, std=std, eps=eps)
 
 
-def group_advantages(rewards_PG: Any, *, scale: Literal["group", "batch", "none"] = "group") -> mx.array:
+def group_advantages(
+    rewards_PG: Any,
+    *,
+    scale: Literal["group", "batch", "none"] = "group",
+    std: AdvantageStd = "sample",
+    eps: float = 1e-4,
+) -> mx.array:
     """Return rewards minus their group's mean, divided by a standard deviation: float32 (P, G).
 
     `group`: the group's own, as in GRPO (arXiv:2402.03300, section 4.1.2); `batch`: that of all rewards of the step;
-    `none`: not divided, as in Dr. GRPO (arXiv:2503.20783, eq. 3). Standard deviations are those of a sample (n - 1),
-    plus 1e-4. A missing reward (NaN) is left out and has the advantage 0; so has every rollout of a group whose rewards
-    are all equal. Raises ValueError for another `scale`.
+    `none`: not divided, as in Dr. GRPO (arXiv:2503.20783, eq. 3). The deviation is that of a `sample` (over n - 1), as
+    in TRL, or of the `population` (over n), plus `eps`. A missing reward (NaN) is left out and has the advantage 0; so
+    has every rollout of a group whose rewards are all equal. Raises ValueError for another `scale`.
     """
     rewards = np.asarray(rewards_PG, dtype=np.float64)
     if scale == "group":
-        return _array(_standardised(rewards))
+        return _array(_standardised(rewards, std, eps))
     if scale == "batch":
         kept = rewards[~np.isnan(rewards)]
-        return _array(_centred(rewards) / _divisor(kept - kept.mean() if kept.size else kept))
+        return _array(_divided(_centred(rewards), _deviation(kept - kept.mean() if kept.size else kept, std) + eps))
     if scale != "none":
         raise ValueError(f"scale must be group, batch or none, not {scale!r}")
     return _array(_centred(rewards))
 
 
-def gdpo_advantages(scores: Mapping[str, Any], weights: Mapping[str, float]) -> mx.array:
+def gdpo_advantages(
+    scores: Mapping[str, Any], weights: Mapping[str, float], *, std: AdvantageStd = "sample", eps: float = 1e-4
+) -> mx.array:
     """Return each signal's advantage in its group, summed by weight, divided by the batch's deviation: float32 (P, G).
 
     GDPO (arXiv:2601.05242): a signal counts by its weight, however widely its values spread. `scores` holds PxG values
@@ -52,10 +63,10 @@ def gdpo_advantages(scores: Mapping[str, Any], weights: Mapping[str, float]) -> 
     """
     signals = [np.array(scores[name], dtype=np.float64) for name, weight in weights.items() if weight != 0]
     missing = np.isnan(signals).any(axis=0)
-    parts = [_standardised(np.where(missing, np.nan, signal)) for signal in signals]
+    parts = [_standardised(np.where(missing, np.nan, signal), std, eps) for signal in signals]
     summed = sum(weight * part for weight, part in zip(filter(None, weights.values()), parts, strict=True))
     # every group's advantages sum to 0, so the batch's mean is 0 too, and a group that teaches nothing stays at 0
-    return _array(summed / _divisor(np.asarray(summed)[~missing]))
+    return _array(_divided(np.asarray(summed), _deviation(np.asarray(summed)[~missing], std) + eps))
 
 
 def zero_spread(rewards_PG: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -77,16 +88,22 @@ def _centred(rewards: Floats) -> Floats:
     return centred
 
 
-def _standardised(rewards: Floats) -> Floats:
-    """Centred rewards, divided by their group's deviation."""
+def _standardised(rewards: Floats, std: AdvantageStd, eps: float) -> Floats:
+    """Centred rewards, divided by their group's deviation plus `eps`."""
     centred, count = _centred(rewards), (~np.isnan(rewards)).sum(axis=1, keepdims=True)
-    deviation: Floats = np.sqrt((centred**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1))
-    return centred / (deviation + STD_FLOOR)
+    deviation = np.sqrt((centred**2).sum(axis=1, keepdims=True) / np.maximum(count - (std == "sample"), 1))
+    return _divided(centred, deviation + eps)
 
 
-def _divisor(centred: Floats) -> float:
-    """Return the deviation of values whose mean is 0, with its floor."""
-    return float(np.sqrt((centred**2).sum() / max(centred.size - 1, 1))) + STD_FLOOR
+def _deviation(centred: Floats, std: AdvantageStd) -> float:
+    """Return the deviation of values whose mean is 0."""
+    return float(np.sqrt((centred**2).sum() / max(centred.size - (std == "sample"), 1)))
+
+
+def _divided(centred: Floats, divisor: Any) -> Floats:
+    """Return the quotient; a divisor of 0 divides zeros only, and leaves them."""
+    quotient: Floats = centred / np.where(divisor > 0, divisor, 1.0)
+    return quotient
 
 
 def _array(values: Any) -> mx.array:

@@ -30,7 +30,7 @@ def gradients(
     reference: Any = None,
 ) -> tuple[Any, dict[str, float]]:
     """Return the gradient tree of the step's loss over all groups, like `model.trainable_parameters()`, and the loss
-    metrics over all trained tokens.
+    metrics over all trained tokens. Truncated completions are left out where `stage.mask_truncated` says so.
 
     `advantages_PG` is float32 (P, G) in the order of the groups; `max_new_tokens` is the sampler's limit; `reference`,
     needed where `stage.beta` > 0, is a tree of the frozen policy's trainable parameters. A group whose advantages are
@@ -39,8 +39,8 @@ def gradients(
     of the groups, and all return the sums over all groups.
     """
     objective = replace(config, beta=stage.beta)
-    totals = batch_totals(groups, config, max_new_tokens)
-    kept = [p for p, group in enumerate(groups) if _teaches(group, advantages_PG[p].tolist(), config)]
+    totals = batch_totals(groups, config, stage, max_new_tokens)
+    kept = [p for p, group in enumerate(groups) if _teaches(group, advantages_PG[p].tolist(), config, stage)]
     shares = {"batch/skipped_groups_frac": 1 - len(kept) / len(groups)}
     if not kept:
         return tree_map(mx.zeros_like, model.trainable_parameters()), {"loss": 0.0, **shares}
@@ -57,7 +57,7 @@ def gradients(
     def step(p: int, streams: Sequence[mx.Stream] = ()) -> Any:
         """Return loss and tally of one group, and its gradient."""
         group = groups[p]
-        trained_G = mx.array([float(not (idle or _is_masked(rollout, config))) for rollout in group.rollouts])
+        trained_GT = (0.0 if idle else 1.0) * _trained_mask(group, config, stage)
 
         def loss(logp: mx.array, entropy: mx.array, mask: mx.array, rows: slice) -> tuple[mx.array, Tally]:
             def of(arrays: Sequence[Any]) -> Any:
@@ -67,7 +67,7 @@ def gradients(
                 logp,
                 of(old_logps),
                 advantages_PG[p, : len(group.rollouts)][rows],
-                mask * trained_G[rows, None],
+                mask * trained_GT[rows],
                 objective,
                 totals,
                 ref_logp_GT=of(ref_logps),
@@ -100,11 +100,12 @@ def gradients(
     return total, {"loss": value, **shares, **{name: mean.item() for name, mean in means(tally).items()}}
 
 
-def batch_totals(groups: Sequence[RolloutGroup], config: GrpoConfig, max_new_tokens: int) -> BatchTotals:
+def batch_totals(
+    groups: Sequence[RolloutGroup], config: GrpoConfig, stage: StageConfig, max_new_tokens: int
+) -> BatchTotals:
     """Return the denominators of a step's loss: a masked rollout counts as a sequence without tokens, as in TRL."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    trained = [rollout for rollout in rollouts if not _is_masked(rollout, config)]
-    return BatchTotals(len(rollouts), sum(len(rollout.token_ids) for rollout in trained), max_new_tokens)
+    return BatchTotals(len(rollouts), sum(_trained_tokens(r, config, stage) for r in rollouts), max_new_tokens)
 
 
 @contextmanager
@@ -118,14 +119,24 @@ def weights(model: nn.Module, parameters: Any) -> Iterator[None]:
         model.update(own)
 
 
-def _teaches(group: RolloutGroup, advantages_G: Sequence[float], config: GrpoConfig) -> bool:
+def _teaches(group: RolloutGroup, advantages_G: Sequence[float], config: GrpoConfig, stage: StageConfig) -> bool:
     """Return whether any rollout of the group has an advantage and is trained on."""
     pairs = zip(group.rollouts, advantages_G, strict=False)  # as many advantages as the widest group has
-    return any(advantage != 0 and not _is_masked(rollout, config) for rollout, advantage in pairs)
+    return any(advantage != 0 and _trained_tokens(rollout, config, stage) > 0 for rollout, advantage in pairs)
 
 
-def _is_masked(rollout: Rollout, config: GrpoConfig) -> bool:
-    return config.mask_truncated and rollout.truncated
+def _trained_tokens(rollout: Rollout, config: GrpoConfig, stage: StageConfig) -> int:
+    """Return how many of a rollout's tokens are trained, from its first on."""
+    if stage.mask_truncated and rollout.truncated:
+        return 0
+    return len(rollout.token_ids) if config.train_eos else rollout.length
+
+
+def _trained_mask(group: RolloutGroup, config: GrpoConfig, stage: StageConfig) -> mx.array:
+    """Return 1 for each token that is trained, else 0: float32 (G, T)."""
+    longest = max(len(rollout.token_ids) for rollout in group.rollouts)
+    counts_G1 = mx.array([[_trained_tokens(rollout, config, stage)] for rollout in group.rollouts])
+    return (mx.arange(longest) < counts_G1).astype(mx.float32)
 
 
 def _logprobs(

@@ -16,6 +16,7 @@ Where this departs from the papers:
 8. A reward that is missing leaves its rollout in the batch with the advantage 0; it is still held to the reference.
 9. A group whose advantages are all 0 counts in the denominators, but never reaches the model: it has no KL term
    (`smolsum/grpo/batch_gradient.py`).
+10. With `grpo.train_eos` off, as in the study's code, the end-of-sequence token is outside of the mask.
 
 Where this departs from TRL 1.16, beyond 2 and 7: KL estimates are not weighted with the ratio unless `kl_unbiased` is
 set; truncated weights have no lower bound; clip metrics of sequence losses leave out masked rows.

@@ -13,24 +13,12 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_unflatten
 
-from smolsum.config.sections import OptimizerConfig, StageConfig
+from smolsum.config.sections import OptimizerConfig
 from smolsum.policy import distributed
-from smolsum.policy.cpu.streams import map_over_streams
+from smolsum.policy.cpu.streams import PART, map_over_streams
 
 CLIP_FLOOR = 1e-6
 """added to a gradient's norm before it divides, as MLX does"""
-PART = 1 << 23
-"""elements that a stream updates at once"""
-
-
-def learning_rate(stage: StageConfig, step: int, steps: int) -> float:
-    """Return the step size of a stage's optimizer step (from 0) of `steps`: linear warm-up, then constant, or linear or
-    cosine towards 0."""
-    if step < stage.warmup_steps:
-        return stage.learning_rate * (step + 1) / stage.warmup_steps
-    done = (step - stage.warmup_steps) / max(1, steps - stage.warmup_steps)
-    course = {"constant": 1.0, "linear": 1.0 - done, "cosine": 0.5 * (1.0 + math.cos(math.pi * done))}
-    return stage.learning_rate * course[stage.schedule]
 
 
 class Optimizer:

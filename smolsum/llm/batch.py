@@ -9,7 +9,8 @@ from typing import Any
 
 from smolsum.errors import UnreachableError, UsageError
 from smolsum.llm.cache import AnswerCache, content_key
-from smolsum.llm.client import BadAnswer, ChatClient, Declined, Endpoint, NoAnswer, parse_object, unknown_model
+from smolsum.llm.client import BadAnswer, ChatClient, Declined, NoAnswer, parse_object, unknown_model
+from smolsum.llm.endpoints import Endpoint
 from smolsum.llm.request_policy import RequestBudget, Requester, RequestOutcome, RetryPolicy, ask_all, current_hook
 
 PROGRESS_S = 10.0
@@ -160,7 +161,7 @@ class BatchClient:
         count, last = len(unanswered), list(unanswered.values())[-1]
         return UnreachableError(
             f"the {self.endpoint.role} {self.endpoint.model} gave no answer to "
-            f"{count} {'question' if count == 1 else 'questions'}, the last with {last}",
+            f"{count} {'question' if count == 1 else 'questions'}; the last failure: {last}",
             hint=f"wait until {self.endpoint.address} answers, then {REMEDY}",
         )
 
@@ -174,7 +175,7 @@ class BatchClient:
                 self._store(failures)
         if failures:
             name, last = f"the {self.endpoint.role} {self.endpoint.model}", list(failures.values())[-1]
-            failed = f"{name} failed {len(failures)} of {count} questions, the last with {last}"
+            failed = f"{name} failed {len(failures)} of {count} questions; the last failure: {last}"
             current_hook().notify("unanswered", failed)
 
     def _store(self, refused: Iterable[str]) -> None:

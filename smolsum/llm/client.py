@@ -1,10 +1,10 @@
-"""HTTP to a model behind an OpenAI-compatible endpoint: where it is, the proxies and certificates on the way, one
-client for all questions, and the meaning of its answers and failures."""
+"""HTTP to a model behind an OpenAI-compatible endpoint: the proxies and certificates on the way, one client for all
+questions, and the meaning of its answers and failures."""
 
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import ip_address
 from types import TracebackType
 from typing import Any, Self
@@ -13,42 +13,25 @@ from urllib.request import getproxies, proxy_bypass
 import httpx
 
 from smolsum.errors import SmolsumError, UnreachableError, UsageError, nearest
+from smolsum.llm.endpoints import Endpoint, without_credentials
 
-OPENAI = "https://api.openai.com/v1"
-DEFAULT_JUDGE = "gpt-5-mini-2025-08-07"
-"""the study's"""
 PREFLIGHT_S = 15.0
 """that a connection and the list of models may take"""
-BASE_URL = "export OPENAI_BASE_URL with the right path, often http://HOST:PORT/v1"
 MAX_BRACES = 1000
 """of an answer, at which a JSON object may begin"""
 MAX_QUOTED = 120
 """characters of a server's text that an error quotes"""
 
 
-def name_with_address(model: str, address: str) -> str:
-    """Return a model's name, with its endpoint's address unless that is OpenAI's, as a name may mean any model."""
-    return model if address in ("", OPENAI) else f"{model} at {address}"
-
-
 def _proxy_of(url: str) -> str:
     """Return the proxy that the environment names for a URL, without credentials; empty without one."""
     parts, proxies = httpx.URL(url), getproxies()
-    if _is_loopback(url) or proxy_bypass(parts.host):
+    if is_loopback(url) or proxy_bypass(parts.host):
         return ""
     return without_credentials(proxies.get(parts.scheme) or proxies.get("all") or "")
 
 
-def without_credentials(url: str) -> str:
-    """Return a URL without user, password, query and fragment."""
-    try:
-        found = str(httpx.URL(url).copy_with(username=None, password=None, query=None, fragment=None))
-    except (httpx.InvalidURL, ValueError):
-        found = url.partition("?")[0]
-    return found.rpartition("@")[2].rstrip("/")
-
-
-def _is_loopback(url: str) -> bool:
+def is_loopback(url: str) -> bool:
     """Return whether the URL is of this machine, which no proxy can reach."""
     host = httpx.URL(url).host
     try:
@@ -71,27 +54,6 @@ def _environment_error(error: Exception, proxy: str) -> UsageError:
         f"the proxy {proxy or 'of the environment'} cannot be used: {said}",
         hint="give HTTPS_PROXY, HTTP_PROXY or ALL_PROXY as http://HOST:PORT, or name the endpoint in NO_PROXY",
     )
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """The URL of a model, its name there, its role for us, and the option that names it."""
-
-    url: str
-    model: str
-    key: str = field(default="", repr=False)
-    role: str = "judge"
-    option: str = "--judge"
-
-    @property
-    def address(self) -> str:
-        """The URL without credentials, which may be shown and written to files."""
-        return without_credentials(self.url)
-
-    @property
-    def name(self) -> str:
-        """The model's unique name: with the address unless that is OpenAI's."""
-        return name_with_address(self.model, self.address)
 
 
 @dataclass(frozen=True)
@@ -121,30 +83,6 @@ class Declined(Exception):
     """The endpoint refuses this one question, and would refuse it again."""
 
 
-def find_endpoint(model: str, environ: Mapping[str, str], *, role: str = "judge", option: str = "--judge") -> Endpoint:
-    """Return the endpoint of $OPENAI_BASE_URL, else OpenAI's. Raises UsageError without a key for OpenAI, or for a bad
-    URL or key."""
-    url, key = environ.get("OPENAI_BASE_URL", "").strip().rstrip("/"), environ.get("OPENAI_API_KEY", "").strip()
-    if not url and not key:
-        raise UsageError(
-            f"no key for the {role} {model}: OPENAI_API_KEY is not set",
-            hint="export OPENAI_API_KEY=…, or OPENAI_BASE_URL=http://HOST:PORT/v1 for a server of your own",
-        )
-    if not all(" " < character <= "~" for character in key):
-        raise UsageError(
-            "OPENAI_API_KEY holds a character that no key has: a blank, a line end, a control character or non-ASCII",
-            hint="export OPENAI_API_KEY=… again, with the key alone",
-        )
-    hint = "export OPENAI_BASE_URL=http://HOST:PORT/v1"
-    try:
-        parts = httpx.URL(url or OPENAI)
-    except httpx.InvalidURL as error:
-        raise UsageError(f"OPENAI_BASE_URL cannot be used: {error}", hint=hint) from error
-    if parts.scheme not in ("http", "https") or not parts.host:
-        raise UsageError(f"OPENAI_BASE_URL is not a URL: {without_credentials(url)!r}", hint=hint)
-    return Endpoint(url or OPENAI, model, key, role, option)
-
-
 class ChatClient:
     """Connections to one endpoint, kept for all questions. Deadlines are the caller's (`asyncio.timeout`)."""
 
@@ -157,7 +95,7 @@ class ChatClient:
                 headers={"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {},
                 limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
                 timeout=httpx.Timeout(None, connect=PREFLIGHT_S),
-                trust_env=not _is_loopback(endpoint.url),
+                trust_env=not is_loopback(endpoint.url),
             )
         except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
             raise _environment_error(error, self._proxy) from error
@@ -181,7 +119,7 @@ class ChatClient:
             said = f"{type(error).__name__}: {error}".rstrip(": ") + self._through
             raise UnreachableError(
                 f"the {self.endpoint.role}'s endpoint {self.endpoint.address} does not answer: {said}",
-                hint="start it, or correct OPENAI_BASE_URL, then run this again",
+                hint=f"start it, or correct {self.endpoint.url_variable}, then run this again",
             ) from error
         if response.status_code in (401, 403):
             raise self._refused(response)
@@ -215,7 +153,7 @@ class ChatClient:
             raise self._failure(response)
         if _is_page(response):
             raise self._no_endpoint("a web page")
-        return _read(response)
+        return self._read(response)
 
     @property
     def _through(self) -> str:
@@ -223,7 +161,7 @@ class ChatClient:
 
     def _failure(self, response: httpx.Response) -> Exception:
         """Return the error that a status other than 200 means."""
-        status, said = response.status_code, _error_text(response)
+        status, said = response.status_code, self._error_text(response)
         message = f"HTTP {status}: {said}" if said else f"HTTP {status}"
         if status in (401, 403):
             return self._refused(response)
@@ -231,14 +169,15 @@ class ChatClient:
             to = without_credentials(response.headers.get("location", "")).removesuffix("/chat/completions")
             return UsageError(
                 f"the endpoint {self.endpoint.address} has moved (HTTP {status}) to {to or 'nowhere'}",
-                hint=f"export OPENAI_BASE_URL={to}" if to.startswith("http") else BASE_URL,
+                hint=f"export {self.endpoint.url_variable}={to}" if to.startswith("http") else self._right_path,
             )
         if status == 405 or (status < 500 and status not in (404, 429) and _is_page(response)):
             return self._no_endpoint(f"HTTP {status}")
         if status == 404 or "model_not_found" in response.text:
             return UsageError(
                 f"the endpoint {self.endpoint.address} has no {self.endpoint.role} {self.endpoint.model!r} ({message})",
-                hint=f"{self.endpoint.option} with a name that it lists, or OPENAI_BASE_URL with the right path (…/v1)",
+                hint=f"{self.endpoint.option} with a name that it lists, or {self.endpoint.url_variable} with the "
+                "right path (…/v1)",
             )
         if "insufficient_quota" in response.text:
             return SmolsumError(
@@ -251,15 +190,49 @@ class ChatClient:
 
     def _no_endpoint(self, answer: str) -> UsageError:
         return UsageError(
-            f"{self.endpoint.address} is not an OpenAI-compatible endpoint: it answers with {answer}", hint=BASE_URL
+            f"{self.endpoint.address} is not an OpenAI-compatible endpoint: it answers with {answer}",
+            hint=self._right_path,
         )
 
     def _refused(self, response: httpx.Response) -> UsageError:
-        said = _error_text(response)
+        said = self._error_text(response)
         return UsageError(
             f"the endpoint {self.endpoint.address} refuses the key (HTTP {response.status_code}: {said})",
-            hint="export OPENAI_API_KEY=… with a key for that endpoint",
+            hint=f"export {self.endpoint.key_variable}=… with a key for that endpoint",
         )
+
+    def _read(self, response: httpx.Response) -> Answer:
+        try:
+            content = response.json()
+            text = content["choices"][0]["message"]["content"]
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise BadAnswer(f"not a chat completion: {self._quoted(response.text)!r}") from error
+        if not isinstance(text, str) or not text.strip():
+            raise BadAnswer("an empty answer")
+        usage = content.get("usage")
+        counted = ("prompt_tokens", "completion_tokens")
+        counts = [usage.get(key) for key in counted] if isinstance(usage, dict) else [0, 0]
+        return Answer(text, *(count if isinstance(count, int) and 0 <= count < 2**53 else 0 for count in counts))
+
+    def _error_text(self, response: httpx.Response) -> str:
+        """Return the endpoint's own message for a failure."""
+        if _is_page(response):
+            return "a web page"
+        try:
+            error = response.json()["error"]
+            said = error["message"] if isinstance(error, dict) else error
+        except (ValueError, TypeError, KeyError):
+            said = response.text
+        return self._quoted(str(said))
+
+    def _quoted(self, text: str) -> str:
+        """Return the start of a server's text; a server may repeat the key that it got."""
+        shown = text.replace(self.endpoint.key, "(the key)") if self.endpoint.key else text
+        return " ".join(shown.split())[:MAX_QUOTED]
+
+    @property
+    def _right_path(self) -> str:
+        return f"export {self.endpoint.url_variable} with the right path, often http://HOST:PORT/v1"
 
 
 def unknown_model(endpoint: Endpoint, listed: list[str], error: SmolsumError) -> SmolsumError:
@@ -267,31 +240,6 @@ def unknown_model(endpoint: Endpoint, listed: list[str], error: SmolsumError) ->
     if isinstance(error, UsageError) and listed and endpoint.model not in listed:
         return UsageError(error.message, hint=nearest(endpoint.model, listed))
     return error
-
-
-def _read(response: httpx.Response) -> Answer:
-    try:
-        content = response.json()
-        text = content["choices"][0]["message"]["content"]
-    except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise BadAnswer(f"not a chat completion: {response.text[:MAX_QUOTED]!r}") from error
-    if not isinstance(text, str) or not text.strip():
-        raise BadAnswer("an empty answer")
-    usage = content.get("usage")
-    counts = [usage.get(key) for key in ("prompt_tokens", "completion_tokens")] if isinstance(usage, dict) else [0, 0]
-    return Answer(text, *(count if isinstance(count, int) and 0 <= count < 2**53 else 0 for count in counts))
-
-
-def _error_text(response: httpx.Response) -> str:
-    """Return the endpoint's own message for a failure."""
-    if _is_page(response):
-        return "a web page"
-    try:
-        error = response.json()["error"]
-        said = error["message"] if isinstance(error, dict) else error
-    except (ValueError, TypeError, KeyError):
-        said = response.text
-    return " ".join(str(said).split())[:MAX_QUOTED]
 
 
 def _retry_after(response: httpx.Response) -> float | None:

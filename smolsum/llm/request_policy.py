@@ -193,16 +193,16 @@ def _consecutive_failures(requester: Requester, failures: Sequence[NoAnswer | De
     name = f"the {role} {requester.name}"
     if all(isinstance(failure, BadAnswer) for failure in failures):
         return SmolsumError(
-            f"{name} gave no {requester.wanted} to {count} questions in a row, the last with {last}",
+            f"{name} gave no {requester.wanted} to {count} questions in a row; the last failure: {last}",
             hint=f"choose a {role} that can answer in JSON, then {requester.remedy}",
         )
     if all(isinstance(failure, Declined) for failure in failures):
         return SmolsumError(
-            f"{name} refused {count} questions in a row, the last with {last}",
+            f"{name} refused {count} questions in a row; the last failure: {last}",
             hint=f"check the model's name, or choose a {role} that accepts them, then {requester.remedy}",
         )
     return UnreachableError(
-        f"{name} failed {count} questions in a row, the last with {last}",
+        f"{name} failed {count} questions in a row; the last failure: {last}",
         hint=f"wait until it answers, then {requester.remedy}",
     )
 

@@ -5,7 +5,6 @@ would fail late, or be sampled wrongly without an error. So each model is tried 
 """
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +20,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 from mlx_lm.utils import _get_classes, load_model
 
+from smolsum.config.hub import HubName, download_command, hub_name, silence_hub_client
 from smolsum.config.sections import LoraConfig
 from smolsum.errors import SmolsumError, UnreachableError, UsageError, nearest
 from smolsum.files import digest
@@ -30,12 +30,17 @@ from smolsum.policy.lora import add_adapters, base_of, is_quantised, quantise
 from smolsum.policy.sampling import generate
 
 BUILTIN = "builtin:"
-HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
-DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+DTYPES: dict[Dtype, mx.Dtype] = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 COMPANIONS = ("*.json", "*.jinja", "*.txt", "*.model")
 """the files of a checkpoint besides its weights"""
 FUSED = "fused"
 """the folder of an adapter checkpoint that holds the whole model"""
+SIZES = (
+    "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "num_hidden_layers", "intermediate_size",
+    "vocab_size",
+)  # fmt: skip
+"""the sizes in a config.json that most architectures have"""
 _supported: set[str] = set()
 """digests of the config.json files whose architecture was tried in this process"""
 LAYOUT = "give a directory in the Hugging Face layout: config.json, *.safetensors, tokenizer.json"
@@ -56,7 +61,14 @@ class Policy:
     lora: LoraConfig | None = None
     """the adapters that are trained instead of the weights"""
     source: str = ""
-    """what it was loaded from: `builtin:NAME`, a directory or a hub id"""
+    """what it was loaded from: `builtin:NAME`, a directory or a hub id, perhaps with a revision"""
+    system: str = ""
+    """the system message that it is trained with, which its checkpoints apply to chats without one; empty: none"""
+
+    @property
+    def commit(self) -> str:
+        """The commit of a model from the hub; empty for others."""
+        return self.path.name if self.path.parent.name == "snapshots" else ""
 
     @property
     def quantised(self) -> bool:
@@ -69,25 +81,32 @@ class Policy:
         return frozenset(self.tokenizer.eos_token_ids)
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> Dtype:
         """Type of the weights that compute: float32, bfloat16 or float16."""
         weights = {p.dtype for _, p in tree_flatten(self.model.parameters())}
         return next(name for name, dtype in DTYPES.items() if dtype in weights)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of all weights in memory, read or not."""
+        return sum(p.nbytes for _, p in tree_flatten(self.model.parameters()))
 
 
 def load_policy(
     path_or_id: str,
     *,
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = None,
+    dtype: Dtype | None = None,
     lora: LoraConfig | None = None,
     quantize: int = 0,
     seed: int = 0,
     shapes_only: bool = False,
 ) -> Policy:
-    """Return the policy at `builtin:NAME`, a local directory or a hub id, its floating-point weights as `dtype`.
+    """Return the policy at `builtin:NAME`, a local directory or a hub id (OWNER/NAME or OWNER/NAME@REVISION), its
+    floating-point weights as `dtype`.
 
     With `lora` the weights are frozen and adapters, drawn from `seed`, are trained; `quantize` is 0, or the bits (4 or
-    8) that weights are quantised to. With `shapes_only` no weight is read: the arrays have shapes and types only.
+    8) that weights are quantised to. With `shapes_only` no weight is read: the arrays have shapes and types only,
+    until `read_weights`.
 
     `None` or "auto" means float32 on the CPU, where half precision is 30 times slower, and the checkpoint's type on a
     GPU. Raises UsageError where a file is missing, broken or of an unknown architecture; UnreachableError where
@@ -102,7 +121,8 @@ def load_policy(
         tokenizer = load_tokenizer(path, eos_token_ids=eos_ids)
     except (ValueError, RuntimeError, KeyError, OSError, TypeError, ArithmeticError) as error:
         raise UsageError(
-            f"{path} cannot be loaded: {_first_line(error)}", hint="check the files or download the model again"
+            f"{path} cannot be loaded: {_wrong_size(config) or _first_line(error)}",
+            hint="check the files or download the model again",
         ) from error
     if tokenizer.chat_template is None:
         raise UsageError(
@@ -114,25 +134,37 @@ def load_policy(
         quantise(model, config, quantize)  # from the checkpoint's values, as mlx_lm.convert does
     if dtype in DTYPES:
         model.set_dtype(DTYPES[dtype])
-    if not shapes_only:
-        mx.eval(model.parameters())
     fast_math.install(model)
-    architecture = digest(config)
-    if not shapes_only and architecture not in _supported:
-        check_supported(model, f"{path} (architecture {config['model_type']!r})")
-        _supported.add(architecture)  # other weights of the same architecture work too
     policy = Policy(model, tokenizer, path, config, lora, path_or_id)
     if lora:
         add_adapters(model, lora, dtype=DTYPES[policy.dtype], seed=seed)
+    if not shapes_only:
+        read_weights(policy)
     return policy
+
+
+def read_weights(policy: Policy) -> None:
+    """Read the weights of a policy that was loaded with `shapes_only`. Raises UsageError for an architecture that does
+    not work."""
+    for _, array in tree_flatten(policy.model.parameters()):
+        mx.eval(array)  # one by one: of no two are the file's and the computing type in memory together
+    architecture = digest(policy.config)
+    if architecture not in _supported:
+        check_supported(policy.model, f"{policy.path} (architecture {policy.config['model_type']!r})")
+        _supported.add(architecture)  # other weights of the same architecture work too
 
 
 def check_supported(model: nn.Module, name: str) -> None:
     """Raise UsageError for a model that fails, or whose log-probs of sampling in a batch are not those of scoring."""
     half = any(p.dtype in (mx.bfloat16, mx.float16) for _, p in tree_flatten(model.parameters()))
     try:
-        if (difference := _difference(model)) <= (MAX_DIFFERENCE_HALF if half else MAX_DIFFERENCE):
+        difference = _difference(model)
+        if difference <= (MAX_DIFFERENCE_HALF if half else MAX_DIFFERENCE):
             return
+        if not np.isfinite(difference):
+            raise UsageError(
+                f"the model {name} gives log-probs that are not finite", hint="check its weights, or download it again"
+            )
         reason = f"gives sampled tokens log-probs that differ by {difference:.2g} nats from those of scoring"
     except (TypeError, ValueError, AttributeError, LookupError, RuntimeError) as error:
         reason = f"does not work with smolsum: {(str(error) or type(error).__name__).splitlines()[0]}"
@@ -141,30 +173,42 @@ def check_supported(model: nn.Module, name: str) -> None:
 
 
 def _difference(model: nn.Module) -> float:
-    """Return the largest difference in nats between the log-probs of sampling in a batch and those of scoring."""
+    """Return the largest difference in nats between the log-probs of sampling in a batch and those of scoring; NaN or
+    infinite where one is."""
     seeds = [[TRIAL_SAMPLES * p + g for g in range(TRIAL_SAMPLES)] for p in range(len(TRIAL_PROMPTS))]
     sampled = generate(model, TRIAL_PROMPTS, seeds, eos_ids=frozenset(), temperature=1.0, max_new_tokens=TRIAL_TOKENS)
-    worst = 0.0
+    found = []
     for prompt, row in zip(TRIAL_PROMPTS, sampled, strict=True):
         completions = [one.token_ids for one in row]
         for shared in (True, False):
             logp, _ = group_logprobs(model, prompt, completions, shared_prefix=shared)
-            worst = max(worst, float(np.abs(np.array(logp) - np.array([one.logprobs for one in row])).max()))
-    return worst
+            found.append(np.abs(np.array(logp) - np.array([one.logprobs for one in row])).max())
+    return float(np.max(found))  # NaN if one is
 
 
 def load_decoder(path_or_id: str) -> Callable[[Sequence[int]], str]:
     """Return a function from token ids of the model at `path_or_id` to text without special tokens. No weight is read.
     Raises what `load_policy` raises."""
+    tokenizer = _load_tokenizer(path_or_id)
+    return lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+def load_encoder(path_or_id: str) -> Callable[[str], list[int]]:
+    """Return a function from text to token ids of the model at `path_or_id`, without special tokens around them. No
+    weight is read. Raises what `load_policy` raises."""
+    tokenizer = _load_tokenizer(path_or_id)
+    return lambda text: list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def _load_tokenizer(path_or_id: str) -> TokenizerWrapper:
     path = locate(path_or_id)
     try:
-        tokenizer = load_tokenizer(path)
+        return load_tokenizer(path)
     except (ValueError, RuntimeError, KeyError, OSError, TypeError) as error:
         raise UsageError(
             f"the tokenizer in {path} cannot be loaded: {_first_line(error)}",
             hint="check the files or download the model again",
         ) from error
-    return lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
 def locate(path_or_id: str) -> Path:
@@ -176,31 +220,48 @@ def locate(path_or_id: str) -> Path:
         if name not in names:
             raise UsageError(f"no built-in model {name!r}", hint=nearest(name, names))
         return folder / name
+    if (hub := _on_hub(path_or_id)) is not None:
+        return _download(hub)
     path = Path(path_or_id).expanduser()
-    if path.exists() or not HUB_ID.fullmatch(path_or_id) or path_or_id[0] in "./~":
-        if not path.is_dir():
-            raise UsageError(
-                f"no model at {path_or_id!r}: no such directory, and not a hub id (owner/name)",
-                hint="give a directory with config.json and *.safetensors, or a preset: tiny, tiny-lfm, qwen, lfm",
-            )
-        return path
-    return _download(path_or_id)
+    if not path.is_dir():
+        raise UsageError(
+            f"no model at {path_or_id!r}: no such directory, and not a hub id (OWNER/NAME[@REVISION])",
+            hint="give a directory with config.json and *.safetensors, or a preset: tiny, tiny-lfm, qwen, lfm",
+        )
+    return path
 
 
 def is_here(path_or_id: str) -> bool:
     """Return whether the model is on this machine: built in, a directory, or in the hub's cache."""
     from huggingface_hub import try_to_load_from_cache
 
-    hub = bool(HUB_ID.fullmatch(path_or_id)) and not Path(path_or_id).exists()
-    return not hub or isinstance(try_to_load_from_cache(path_or_id, "config.json"), str)
+    hub = _on_hub(path_or_id)
+    return hub is None or isinstance(try_to_load_from_cache(hub.id, "config.json", revision=hub.revision or None), str)
 
 
-def _download(hub_id: str) -> Path:
+def _on_hub(path_or_id: str) -> HubName | None:
+    """Return the parts of a hub id, None for a path on this machine: one that exists, or looks like a path, is never
+    looked up on a hub. A model has no configurations."""
+    if path_or_id[:1] in ("", ".", "/", "~") or Path(path_or_id).exists():
+        return None
+    hub = hub_name(path_or_id)
+    return hub if hub is not None and not hub.configuration else None
+
+
+def _download(hub: HubName) -> Path:
     from huggingface_hub import constants, errors, snapshot_download
 
+    silence_hub_client()
+    hub_id = str(hub)
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=["*.safetensors", *COMPANIONS]))
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
+        patterns = ["*.safetensors", *COMPANIONS]
+        return Path(snapshot_download(hub.id, revision=hub.revision or None, allow_patterns=patterns))
+    except errors.RevisionNotFoundError as error:
+        raise UsageError(
+            f"hub model {hub.id!r} has no revision {hub.revision!r}",
+            hint=f"--model {hub.id}, perhaps with @ and a branch, tag or commit",
+        ) from error
+    except errors.RepositoryNotFoundError as error:
         raise UsageError(
             f"hub model {hub_id!r} does not exist, or you have no access: {_first_line(error)}",
             hint="check the name, or hf auth login",
@@ -212,9 +273,10 @@ def _download(hub_id: str) -> Path:
                 hint="set HF_HOME to a writable directory with free space",
             ) from error
         offline = " (HF_HUB_OFFLINE is set)" if constants.HF_HUB_OFFLINE else ""
+        reason = _first_line(error).removeprefix("Got: ")  # as the client introduces the cause
         raise UnreachableError(
-            f"the hub did not answer for model {hub_id!r}{offline}: {_first_line(error)}",
-            hint=f"try again later, or `hf download {hub_id} --local-dir DIR` elsewhere and --model DIR",
+            f"the hub did not answer for model {hub_id!r}{offline}: {reason}",
+            hint=f"try again later, or `{download_command(hub_id)} --local-dir DIR` elsewhere and --model DIR",
         ) from error
 
 
@@ -250,9 +312,19 @@ def _check(path: Path) -> dict[str, Any]:
     return dict(config)
 
 
+def _wrong_size(config: Mapping[str, Any]) -> str:
+    """Return in words which size of the config is no whole number above 0; empty where all are. Asked only about a
+    model that cannot be loaded, since some architectures have layers without heads."""
+    for key in SIZES:
+        value = config.get(key)
+        if isinstance(value, str | float | bool) or (isinstance(value, int) and value <= 0):
+            return f"{key} in config.json must be a whole number above 0, got {value!r}"
+    return ""
+
+
 def _check_layers(path: Path, config: Mapping[str, Any]) -> None:
     """Raise UsageError where the config has more layers than the weights have tensors: to build them takes minutes."""
-    layers = config.get("num_hidden_layers", 0)
+    layers = config.get("num_hidden_layers") or 0
     if layers > (tensors := sum(len(mx.load(str(file))) for file in path.glob("model*.safetensors"))):
         raise UsageError(f"{path}/config.json has {layers} layers, the weights {tensors} tensors", hint=LAYOUT)
 
@@ -276,7 +348,8 @@ def _eos(path: Path, config: Mapping[str, Any]) -> list[int] | int | None:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+    lines = (str(error) or type(error).__name__).splitlines()
+    return " ".join(lines[: 1 + lines[0].rstrip().endswith(":")]).rstrip(".")
 
 
 def weights_hash(path: Path) -> str:

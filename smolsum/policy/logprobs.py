@@ -252,9 +252,58 @@ def _score_tokens(
     rows = len(target_N) if chunk_logits is None else max(1, chunk_logits // vocabulary)
     if len(target_N) <= rows:
         return part(project, hidden_ND, target_N)
-    again = recomputed(project, part)
-    parts = [again(hidden_ND[i : i + rows], target_N[i : i + rows]) for i in range(0, len(target_N), rows)]
-    return [mx.concatenate(column) for column in zip(*parts, strict=True)]
+    slices = [slice(i, i + rows) for i in range(0, len(target_N), rows)]
+    return _one_after_another(project, part, slices, hidden_ND, target_N)
+
+
+def _one_after_another(
+    module: nn.Module,
+    part: Callable[[nn.Module, mx.array, mx.array], list[mx.array]],
+    slices: Sequence[slice],
+    hidden_ND: mx.array,
+    target_N: mx.array,
+) -> list[mx.array]:
+    """Return the columns of `part(module, hidden, target)` over all slices, which backward computes again.
+
+    Each slice begins when the one before is done, forward and back: MLX would work on all side by side, and hold the
+    logits of all.
+    """
+    twin = replica(module)
+
+    def run(parameters: Any, hidden: mx.array, own: slice) -> list[mx.array]:
+        twin.update(parameters)
+        return part(twin, hidden, target_N[own])
+
+    @mx.custom_function  # type: ignore[untyped-decorator]  # MLX has no types
+    def columns(parameters: Any, hidden_ND: mx.array) -> list[mx.array]:
+        parts: list[list[mx.array]] = []
+        for own in slices:
+            parts.append(run(parameters, _after(hidden_ND[own], parts[-1:]), own))
+        return [mx.concatenate(column) for column in zip(*parts, strict=True)]
+
+    @columns.vjp  # type: ignore[untyped-decorator]  # MLX has no types
+    def backward(primals: Any, cotangents: Any, outputs: Any) -> Any:
+        parameters, hidden_ND = primals
+        total, parts = None, list[mx.array]()
+        for own in reversed(slices):
+
+            def weighted(parameters: Any, hidden: mx.array, own: slice = own) -> mx.array:
+                pairs = zip(run(parameters, hidden, own), cotangents, strict=True)
+                return sum((mx.sum(column * g[own]) for column, g in pairs), mx.array(0.0))
+
+            more, by_hidden = mx.grad(weighted, argnums=(0, 1))(parameters, _after(hidden_ND[own], [parts[-1:], total]))
+            total = more if total is None else tree_map(mx.add, total, more)
+            parts.append(by_hidden)
+        return total, mx.concatenate(parts[::-1])
+
+    found: list[mx.array] = columns(module.trainable_parameters(), hidden_ND)
+    return found
+
+
+def _after(array: mx.array, earlier: Any) -> mx.array:
+    """Return the array, to be used when the arrays of the tree `earlier` are there."""
+    leaves = [one for _, one in tree_flatten(earlier) if isinstance(one, mx.array)]
+    return mx.depends([array], leaves)[0] if leaves else array
 
 
 # Recomputation

@@ -123,6 +123,15 @@ def is_quantised(model: nn.Module) -> bool:
     return any(isinstance(module, QUANTISED) for _, module in model.named_modules())
 
 
+def count_parameters(model: nn.Module) -> int:
+    """Return the number of weights of a model without its adapters; a quantised weight counts as the one it was."""
+    adapters = {id(p) for _, m in model.named_modules() if isinstance(m, LoRALinear) for p in (m.lora_a, m.lora_b)}
+    packed = {id(m.weight): 32 // m.bits for _, m in model.named_modules() if isinstance(m, QUANTISED)}
+    scales = {id(p) for _, m in model.named_modules() if isinstance(m, QUANTISED) for p in (m.scales, m.get("biases"))}
+    weights = (p for _, p in tree_flatten(model.parameters()) if id(p) not in adapters | scales)
+    return sum(p.size * packed.get(id(p), 1) for p in weights)
+
+
 def quantise(model: nn.Module, config: Mapping[str, Any], bits: int) -> None:
     """Quantise the model in place as `mlx_lm.convert` would; a model that has these bits already stays as it is.
 

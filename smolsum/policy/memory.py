@@ -1,29 +1,46 @@
-"""The peak memory of an update, estimated before anything is loaded, and the chunking that keeps it within a budget.
+"""The peak memory of training, estimated before anything is loaded, and the chunking that keeps it within a limit.
 
-Counts arrays: weights, what the optimizer and the KL term keep, and what forward and backward hold for the longest
-prompt and completion. Does not count the Python process, about 0.4 GB.
+Counts MLX's arrays while rollouts are sampled, while an update is computed, and while the optimizer moves the weights;
+the largest of the three is the peak. What the process holds apart from arrays comes on top (`device_memory`).
+The constants are fitted to peaks of MLX 0.32 on the CPU (`benchmarks/memory.py` compares them), which frees an array
+some operations after its last use.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
+from mlx_lm.models.cache import make_prompt_cache
 
 from smolsum.config.sections import Config
-from smolsum.errors import MachineError
-from smolsum.policy.cpu.streams import streams
+from smolsum.policy.cpu.streams import PART, streams
 from smolsum.policy.group_gradient import WHOLE, Chunking, can_checkpoint
-from smolsum.policy.logprobs import CHUNK_LOGITS, can_share_prefix
+from smolsum.policy.logprobs import CHUNK_LOGITS, can_share_prefix, text_model
 
-GB = 1e9
-ACTIVATIONS = 2.5
+ACTIVATIONS = 2.0
 """float32 values held for backward, for each output of a layer's matrices"""
 SCORES = 0.9
 """for each attention score"""
-LOGITS = 3.2
-"""for each logit"""
+LOGITS = 7.0
+"""for each logit: the loss's own arrays, of which backward needs one"""
+CHUNKED_LOGITS = 15.0
+"""for each logit of a chunk: the operations that MLX queues ahead have their arrays already"""
+SAMPLED_LOGITS = 6.0
+"""for each logit of a decoded token"""
+GRADIENTS = 0.3
+"""share of a group's gradient, without its largest tensor, that is there when most activations still are"""
+CHUNK_GRADIENTS, TWICE_GRADIENTS = 1.2, 1.15
+"""the same in chunks, where the completions' gradient is complete before the prompt's begins: as a share of the whole
+gradient, without and with layers that are computed twice"""
+UPDATED = 10
+"""float32 values under way in an optimizer step, for each value that the streams work on"""
+WIDTH = ("hidden_size", "n_embd", "d_model", "model_dim", "hidden_dim")
+HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "num_query_heads")
+"""names that architectures have for these sizes"""
+STATE_TOKENS = 256
+"""length of the prompt on which what layers remember is found: the step by which mlx-lm's caches grow"""
 
 
 @dataclass(frozen=True)
@@ -43,6 +60,10 @@ class ModelShape:
     width: int
     heads: int
     vocabulary: int
+    remembered: int
+    """bytes that all layers remember of a token"""
+    unpacked: int
+    """values of the largest quantised matrix"""
     shares: bool
     """whether a prompt's completions can share what its layers remember"""
     recomputes: bool
@@ -57,12 +78,13 @@ class MaxLengths:
     completion: int
 
 
-def shape_of(model: nn.Module, config: Mapping[str, Any]) -> ModelShape:
-    """Return the shape of a model, whose weights need not be evaluated. `config` is its config.json."""
+def shape_of(model: nn.Module) -> ModelShape:
+    """Return the shape of a model, whose weights need not be evaluated."""
     trained = [p for _, p in tree_flatten(model.trainable_parameters())]
     held = [p for _, p in tree_flatten(model.parameters())]
     outputs = [len(m.weight) for layer in model.layers for m in layer.modules() if "weight" in m and m.weight.ndim == 2]
-    config = config.get("text_config", config)
+    features = sum(outputs) // len(model.layers)
+    remembered, vocabulary = _of_a_pass(model)
     return ModelShape(
         parameters=sum(p.size for p in held),
         trained=sum(p.size for p in trained),
@@ -70,76 +92,160 @@ def shape_of(model: nn.Module, config: Mapping[str, Any]) -> ModelShape:
         weight_bytes=sum(p.nbytes for p in held),
         itemsize=max(p.itemsize for p in trained),
         layers=len(model.layers),
-        features=sum(outputs) // len(model.layers),
-        width=config["hidden_size"],
-        heads=config["num_attention_heads"],
-        vocabulary=config["vocab_size"],
+        features=features,
+        width=_size(model, WIDTH) or features,
+        heads=_size(model, HEADS),
+        vocabulary=vocabulary,
+        remembered=remembered,
+        unpacked=max((_unpacked(module) for module in model.modules()), default=0),
         shares=can_share_prefix(model),
         recomputes=can_checkpoint(model),
     )
 
 
+def _size(model: nn.Module, names: Sequence[str]) -> int:
+    """Return the first of these settings that mlx-lm's model has, the largest value where it is one of each layer; 0
+    where it has none."""
+    text = text_model(model)
+    settings = vars(getattr(text, "args", None) or text.config)
+    value = next((settings[name] for name in names if settings.get(name)), 0)
+    return int(max(value) if isinstance(value, list) else value)
+
+
+def _of_a_pass(model: nn.Module) -> tuple[int, int]:
+    """Return the bytes that all layers remember of one token, in the mean over a short prompt, and the number of logits
+    of a token. Nothing is computed."""
+    caches = make_prompt_cache(model)
+    logits = model(mx.zeros((1, STATE_TOKENS), mx.int32), cache=caches)
+    arrays = [array for _, array in tree_flatten([cache.state for cache in caches]) if isinstance(array, mx.array)]
+    return int(sum(array.nbytes for array in arrays) // STATE_TOKENS), logits.shape[-1]
+
+
+def _unpacked(module: nn.Module) -> int:
+    """Return the values of a quantised matrix, which its products unpack; 0 for every other module."""
+    return int(module.scales.size * module.group_size) if "scales" in module else 0
+
+
 def estimate(shape: ModelShape, config: Config, chunking: Chunking, lengths: MaxLengths) -> dict[str, float]:
-    """Return the bytes that an update of these lengths holds at most, by purpose; their sum is the peak."""
-    prompt, tokens = lengths.prompt, lengths.completion
+    """Return the bytes that arrays take at the peak, by purpose; their sum is the peak."""
     kept = {"masters": (8, 0 if shape.itemsize == 4 else 4), "stochastic": (6, 0), "study": (2 * shape.itemsize, 0)}
     moments, copy = kept[config.optimizer.precision]
+    gradient = float(shape.trained * shape.itemsize)
+    always = {
+        "weights": float(shape.weight_bytes),
+        "optimizer": float(shape.trained * (moments + copy)),
+        "reference": gradient if any(stage.beta > 0 for stage in config.stages.values()) else 0.0,
+    }
+    phases = (
+        _of_update(shape, config, chunking, lengths, gradient),
+        {"gradients": gradient, "step": _of_step(shape)},
+        {"sampling": _of_sampling(shape, config, lengths)},
+    )
+    return always | max(phases, key=lambda phase: sum(phase.values()))
+
+
+def _of_update(
+    shape: ModelShape, config: Config, chunking: Chunking, lengths: MaxLengths, gradient: float
+) -> dict[str, float]:
+    """Return the bytes of gradients, activations and logits where together they are the most."""
+    prompt, tokens = lengths.prompt, lengths.completion
     group = config.sampling.rollouts
-    lanes = len(streams()) if chunking.rows is None else 1  # groups computed at once
-    groups = min(lanes, config.train.prompts_per_step * config.train.accumulation_steps)
-    sums = 1 if config.train.prompts_per_step * config.train.accumulation_steps == 1 else 2
+    whole = chunking.rows is None
+    count = config.train.prompts_per_step * config.train.accumulation_steps
+    groups = min(len(streams()) if whole else 1, count)  # at once
+    earlier = gradient if count > groups else 0.0
     rows = chunking.rows or group
     shared = prompt if chunking.shared_prefix else 0
     branch = rows * (tokens + (0 if chunking.shared_prefix else prompt))
-    scores = shape.heads * (shared**2 + branch * (prompt + tokens))
+    scores = SCORES * shape.heads * (shared**2 + branch * (prompt + tokens))
+    attended = 0.0
+    if chunking.shared_prefix:  # keys and values of each rollout, and the gradient of the prompt's from each chunk
+        attended = (rows * (prompt + tokens) + 1.3 * -(-group // rows) * prompt) * shape.remembered / 4
     features = ACTIVATIONS * shape.features
     if chunking.checkpointing:  # one layer in full; for the others their inputs and caches
-        held = (shared + branch) * (features + shape.layers * 2 * shape.width) + SCORES * scores
+        held = (shared + branch) * (features + shape.layers * 2 * shape.width) + scores + attended
     else:
-        held = shape.layers * ((shared + branch) * features + SCORES * scores)
-    logits = rows * tokens * shape.vocabulary
+        held = shape.layers * ((shared + branch) * features + scores) + attended
+    logits = LOGITS * rows * tokens * shape.vocabulary
     if chunking.logits is not None:
-        logits = min(logits, chunking.logits)
-    gradient = shape.trained * shape.itemsize
-    reference = any(stage.beta > 0 for stage in config.stages.values())
-    return {
-        "weights": float(shape.weight_bytes),
-        "optimizer": float(shape.trained * (moments + copy)),
-        "reference": float(gradient if reference else 0),
-        "gradients": float(gradient * min(sums, groups + 1) + (shape.largest * 4 if rows < group else 0)),
-        "activations": groups * held * 4.0,
-        "logits": groups * LOGITS * logits * 4,
+        logits = min(logits, CHUNKED_LOGITS * chunking.logits)
+    largest = float(shape.largest * shape.itemsize)
+    before = gradient if rows < group else 0.0  # the sum over the chunks before
+    in_chunks = (TWICE_GRADIENTS if chunking.checkpointing else CHUNK_GRADIENTS) * gradient
+    first = largest + GRADIENTS * (gradient - largest) if whole else before + in_chunks
+    start = {
+        "gradients": earlier + groups * first,
+        "activations": groups * held * 4.0 + groups * 2.0 * 4 * shape.unpacked,
+        "logits": groups * logits * 4,
     }
+    # in chunks the completions' part and the prompt's part of the gradient are both complete before they are added
+    complete = gradient + max(before, 0.0 if whole else gradient)
+    end = {"gradients": earlier + groups * (complete + 1.15 * largest)}
+    return max(start, end, key=lambda parts: sum(parts.values()))
 
 
-def choose_chunking(shape: ModelShape, config: Config, lengths: MaxLengths) -> Chunking:
-    """Return the fastest chunking within `engine.memory_budget_gb`; 0 is no budget.
-
-    Raises MachineError where not even one rollout at a time fits, with the budget that would.
-    """
-    whole = replace(WHOLE, shared_prefix=config.engine.shared_prefix and shape.shares)
-    budget = config.engine.memory_budget_gb * GB
-    if not budget:
-        return whole
-    least = float("inf")
-    for chunking in _ways(whole, shape, config.sampling.rollouts):
-        needed = sum(estimate(shape, config, chunking, lengths).values())
-        if needed <= budget:
-            return chunking
-        least = min(least, needed)
-    raise MachineError(
-        f"an update of one rollout at a time needs about {least / GB:.2f} GB, more than engine.memory_budget_gb ="
-        f" {config.engine.memory_budget_gb:g}",
-        hint=f"--set engine.memory_budget_gb={least / GB * 1.05:.2f}, a smaller model, or an adapter: "
-        "--set lora.rank=8",
-    )
+def _of_step(shape: ModelShape) -> float:
+    """Return the bytes of an optimizer step beyond weights, state and gradient: the parts that are under way, and the
+    new values of a tensor of several parts."""
+    parts = UPDATED * min(shape.largest, len(streams()) * PART) * 4.0
+    return parts + (shape.largest * shape.itemsize if shape.largest > PART else 0)
 
 
-def _ways(whole: Chunking, shape: ModelShape, group: int) -> Iterator[Chunking]:
+def _of_sampling(shape: ModelShape, config: Config, lengths: MaxLengths) -> float:
+    """Return the bytes of sampling here: what the layers remember of all rows, once more while it is put together, and
+    the logits. An evaluation or a validation has `train.eval_batch` rows."""
+    rows = config.train.eval_batch
+    if not config.workers.urls:
+        rows = max(rows, config.train.prompts_per_step * config.train.accumulation_steps * config.sampling.rollouts)
+    whole = rows * (lengths.prompt + lengths.completion) * shape.remembered
+    prefill = lengths.prompt * (shape.vocabulary + 4 * shape.features) + shape.heads * lengths.prompt**2
+    decoding = SAMPLED_LOGITS * rows * shape.vocabulary
+    return 2.0 * whole + 4.0 * (max(prefill, decoding) + 2.0 * shape.unpacked)
+
+
+def ways(shape: ModelShape, config: Config) -> Iterator[Chunking]:
     """Yield all chunkings, from the fastest to the one that needs the least memory."""
+    whole = replace(WHOLE, shared_prefix=config.engine.shared_prefix and shape.shares)
+    group = config.sampling.rollouts
     sizes = [rows for rows in (group, group // 2, group // 4, 1) if rows]
     yield whole
     for checkpointing in (False, True)[: 1 + shape.recomputes]:
         for rows in dict.fromkeys(sizes):
             for logits in (CHUNK_LOGITS, CHUNK_LOGITS // 8):
                 yield replace(whole, rows=rows, logits=logits, checkpointing=checkpointing)
+
+
+# Runs made before their chunks were recorded
+
+
+def unrecorded_chunking(shape: ModelShape, config: Config, lengths: MaxLengths) -> Chunking:
+    """Return the chunks of a run whose run.json has none. Such a run chose them by `engine.memory_budget_gb` alone and
+    an estimate of fewer arrays; resumed, it must choose the same ones."""
+    whole, *smaller = ways(shape, config)
+    budget = config.engine.memory_budget_gb * 1e9
+    fitting = (way for way in (whole, *smaller) if _unrecorded_estimate(shape, config, way, lengths) <= budget)
+    return next(fitting, smaller[-1]) if budget else whole
+
+
+def _unrecorded_estimate(shape: ModelShape, config: Config, chunking: Chunking, lengths: MaxLengths) -> float:
+    kept = {"masters": (8, 0 if shape.itemsize == 4 else 4), "stochastic": (6, 0), "study": (2 * shape.itemsize, 0)}
+    prompt, tokens, group = lengths.prompt, lengths.completion, config.sampling.rollouts
+    count = config.train.prompts_per_step * config.train.accumulation_steps
+    groups = min(len(streams()) if chunking.rows is None else 1, count)
+    rows = chunking.rows or group
+    shared = prompt if chunking.shared_prefix else 0
+    branch = rows * (tokens + (0 if chunking.shared_prefix else prompt))
+    scores = 0.9 * shape.heads * (shared**2 + branch * (prompt + tokens))
+    features = 2.5 * shape.features
+    if chunking.checkpointing:
+        held = (shared + branch) * (features + shape.layers * 2 * shape.width) + scores
+    else:
+        held = shape.layers * ((shared + branch) * features + scores)
+    logits = rows * tokens * shape.vocabulary
+    if chunking.logits is not None:
+        logits = min(logits, chunking.logits)
+    gradient = shape.trained * shape.itemsize
+    reference = gradient if any(stage.beta > 0 for stage in config.stages.values()) else 0
+    gradients = gradient * min(1 if count == 1 else 2, groups + 1) + (shape.largest * 4 if rows < group else 0)
+    state = shape.weight_bytes + shape.trained * sum(kept[config.optimizer.precision])
+    return float(state + reference + gradients + groups * (held + 3.2 * logits) * 4)

@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -22,8 +22,19 @@ from mlx_lm.models.cache import BatchKVCache, make_prompt_cache
 
 from smolsum.policy import fast_math
 
+SCORED_AT_ONCE = 128
+"""tokens of a text whose logits are in memory together"""
 COMPACT = 0.75
 """finished rollouts leave the batch once no more than this share of it is still running"""
+
+
+class SampledToken(NamedTuple):
+    """A token id, its natural log-prob, and where they are wanted the likeliest tokens in its place with theirs, the
+    likeliest first."""
+
+    id: int
+    logprob: float
+    likeliest: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -33,6 +44,14 @@ class Completion:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: Literal["stop", "length"]
+    likeliest: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """as in `SampledToken`, for each token; empty where they are not wanted"""
+
+    @property
+    def tokens(self) -> list[SampledToken]:
+        """All of each token."""
+        likeliest = self.likeliest or ((),) * len(self.token_ids)
+        return [SampledToken(*each) for each in zip(self.token_ids, self.logprobs, likeliest, strict=True)]
 
 
 def rollout_seed(run_seed: int, *place: int | str) -> int:
@@ -77,10 +96,15 @@ class ActiveSequence:
     temperature: float
     """0 is greedy"""
     max_new_tokens: int
-    on_token: Callable[[int], None] | None = None
+    on_token: Callable[[SampledToken], None] | None = None
     """called with each token as it is sampled"""
+    top_p: float = 1.0
+    """share of the probability that is sampled, from the likeliest tokens; 1: the full distribution"""
+    wanted: int = 0
+    """number of likeliest tokens to keep for each token"""
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    likeliest: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
     stopped: bool = False
     """EOS was sampled"""
     abandoned: bool = False
@@ -99,16 +123,19 @@ class ActiveSequence:
     @property
     def completion(self) -> Completion:
         """The result, once it has ended."""
-        return Completion(tuple(self.ids), tuple(self.logprobs), "stop" if self.stopped else "length")
+        reason: Literal["stop", "length"] = "stop" if self.stopped else "length"
+        return Completion(tuple(self.ids), tuple(self.logprobs), reason, tuple(self.likeliest))
 
-    def accept(self, token: int, logprob: float, eos_ids: frozenset[int]) -> None:
+    def accept(self, token: SampledToken, eos_ids: frozenset[int]) -> None:
         """Append a sampled token, unless the rollout has ended."""
         if not self.ended:
-            self.ids.append(token)
-            self.logprobs.append(logprob)
-            self.stopped = token in eos_ids
+            self.ids.append(token.id)
+            self.logprobs.append(token.logprob)
+            if self.wanted:
+                self.likeliest.append(token.likeliest[: self.wanted])
+            self.stopped = token.id in eos_ids
             if self.on_token:
-                self.on_token(token)
+                self.on_token(token._replace(likeliest=token.likeliest[: self.wanted]))
 
 
 class DecodeBatch:
@@ -141,10 +168,15 @@ class DecodeBatch:
         empty when all have ended."""
         uniforms = [sequence.uniforms[min(len(sequence.ids), sequence.max_new_tokens - 1)] for sequence in self.rows]
         temperatures = [sequence.temperature for sequence in self.rows]
-        token, logp = sample(self._logits, temperatures, mx.array(np.array(uniforms)))
+        logits = self._logits
+        if any(sequence.top_p < 1 for sequence in self.rows):
+            logits = nucleus(logits, temperatures, [sequence.top_p for sequence in self.rows])
+        token, logp = sample(logits, temperatures, mx.array(np.array(uniforms)))
         mx.eval(token, logp)  # the host must see every token to know which rows have ended
-        for sequence, i, lp in zip(self.rows, token.tolist(), logp.tolist(), strict=True):
-            sequence.accept(i, lp, self.eos_ids)
+        wanted = max(sequence.wanted for sequence in self.rows)
+        likeliest = top_tokens(_scaled(logits, temperatures), wanted) if wanted else [()] * len(self.rows)
+        for sequence, *sampled in zip(self.rows, token.tolist(), logp.tolist(), likeliest, strict=True):
+            sequence.accept(SampledToken(*sampled), self.eos_ids)
         alive = [row for row, sequence in enumerate(self.rows) if not sequence.ended]
         if not alive:
             self.clear()
@@ -171,7 +203,7 @@ def prefill(model: nn.Module, prompts: Sequence[tuple[int, ...]]) -> tuple[list[
         filled[prompt] = cache, logits
     layers = zip(*(filled[prompt][0] for prompt in prompts), strict=True)
     merged = [type(layer[0]).merge(list(layer)) for layer in layers]
-    if model.model_type == "gemma2" and model.args.num_attention_heads > model.args.num_key_value_heads:
+    if getattr(model, "model_type", "") == "gemma2" and model.args.num_attention_heads > model.args.num_key_value_heads:
         for layer in merged:
             layer.__class__ = _GroupedHeadsCache
     return merged, mx.concatenate([filled[prompt][1] for prompt in prompts])
@@ -187,8 +219,7 @@ class _GroupedHeadsCache(BatchKVCache):  # type: ignore[misc]  # mlx_lm has no t
 def sample(logits_BV: mx.array, temperature_B: Sequence[float], uniform_B: mx.array) -> tuple[mx.array, mx.array]:
     """Return tokens (B,) by inversion of the cumulative distribution, and their log-probs (B,) float32 at the sampling
     temperature; a row of temperature 0 takes the likeliest token, with its log-prob at 1."""
-    divisor = mx.array([t or 1.0 for t in temperature_B])
-    logits_BV = logits_BV.astype(mx.float32) / divisor[:, None]
+    logits_BV = _scaled(logits_BV, temperature_B)
     logp_BV = logits_BV - fast_math.logsumexp(logits_BV)
     greedy = [t == 0 for t in temperature_B]
     if all(greedy):
@@ -199,3 +230,42 @@ def sample(logits_BV: mx.array, temperature_B: Sequence[float], uniform_B: mx.ar
         if any(greedy):
             token = mx.where(mx.array(greedy), mx.argmax(logp_BV, axis=-1), token)
     return token, mx.take_along_axis(logp_BV, token[:, None], -1)[:, 0]
+
+
+def _scaled(logits_BV: mx.array, temperature_B: Sequence[float]) -> mx.array:
+    divisor = mx.array([t or 1.0 for t in temperature_B])
+    return logits_BV.astype(mx.float32) / divisor[:, None]
+
+
+def nucleus(logits_BV: mx.array, temperature_B: Sequence[float], top_p_B: Sequence[float]) -> mx.array:
+    """Return logits (B, V) float32 that leave each row its likeliest tokens of `top_p` of the probability at the
+    sampling temperature, at least one (Holtzman et al. 2020, arXiv 1904.09751, section 3.1); rows of `top_p` 1 stay."""
+    scaled_BV = _scaled(logits_BV, temperature_B)
+    order_BV = mx.argsort(-scaled_BV, axis=-1)
+    p_BV = mx.softmax(mx.take_along_axis(scaled_BV, order_BV, -1), axis=-1)
+    before_BV = mx.cumsum(p_BV, axis=-1) - p_BV
+    top_p_B1 = mx.array(top_p_B)[:, None]
+    kept_BV = (before_BV < top_p_B1) | (top_p_B1 >= 1) | (mx.arange(order_BV.shape[-1]) == 0)
+    kept_BV = mx.take_along_axis(kept_BV, mx.argsort(order_BV, axis=-1), -1)
+    return mx.where(kept_BV, logits_BV.astype(mx.float32), fast_math.MASKED)
+
+
+def top_tokens(logits_NV: mx.array, count: int) -> list[tuple[tuple[int, float], ...]]:
+    """Return the `count` likeliest tokens of each row with their log-probs, the likeliest first."""
+    logp_NV = logits_NV - fast_math.logsumexp(logits_NV)
+    best_NK = mx.argsort(-logp_NV, axis=-1)[:, :count]
+    rows = zip(best_NK.tolist(), mx.take_along_axis(logp_NV, best_NK, -1).tolist(), strict=True)
+    return [tuple(zip(*row, strict=True)) for row in rows]
+
+
+def score_text(model: nn.Module, ids: Sequence[int], wanted: int) -> list[SampledToken]:
+    """Return the tokens of a text after its first one, with their log-probs float32 at temperature 1 and the `wanted`
+    likeliest tokens in the place of each."""
+    cache, scored = make_prompt_cache(model), list[SampledToken]()
+    for start in range(0, len(ids) - 1, SCORED_AT_ONCE):
+        chunk = list(ids[start : start + SCORED_AT_ONCE + 1])
+        logits_NV = model(mx.array(chunk[:-1])[None], cache=cache)[0].astype(mx.float32)
+        logp_N1 = mx.take_along_axis(logits_NV - fast_math.logsumexp(logits_NV), mx.array(chunk[1:])[:, None], -1)
+        likeliest = top_tokens(logits_NV, wanted) if wanted else [()] * (len(chunk) - 1)
+        scored += map(SampledToken, chunk[1:], logp_N1[:, 0].tolist(), likeliest)
+    return scored

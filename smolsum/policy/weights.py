@@ -19,6 +19,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from smolsum.config.sections import LoraConfig
 from smolsum.errors import UsageError
 from smolsum.files import digest
+from smolsum.policy.chat_template import plain_template, write_system
 from smolsum.policy.load import COMPANIONS, DTYPES, FUSED, Policy
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.lora import add_adapters, fused_weights, load_adapters, save_adapters
@@ -39,6 +40,8 @@ def save_policy(policy: Policy, weights: Mapping[str, Any], folder: Path) -> Non
         "dtype": policy.dtype,
         "torch_dtype": policy.dtype,
     }
+    if policy.system:
+        write_system(policy.tokenizer, policy.system, folder)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     mx.save_safetensors(
         str(folder / "model.safetensors"),
@@ -63,6 +66,8 @@ def save_trained(policy: Policy, folder: Path) -> None:
         save_policy(policy, policy.model.parameters(), folder)
         return
     save_adapters(policy.model, policy.lora, policy.source, folder)
+    if policy.system:
+        write_system(policy.tokenizer, policy.system, folder)
     if policy.lora.fuse:
         plain = {k: v for k, v in policy.config.items() if k not in ("quantization", "quantization_config")}
         (folder / FUSED).mkdir()
@@ -149,8 +154,8 @@ def identity(policy: Policy) -> dict[str, Any]:
 
 
 def tokenizer_digest(tokenizer: TokenizerWrapper) -> str:
-    """Digest of the vocabulary, followed by that of the chat template."""
-    return digest(tokenizer.get_vocab()) + digest(tokenizer.chat_template)
+    """Digest of the vocabulary, followed by that of the chat template without a default system message of ours."""
+    return digest(tokenizer.get_vocab()) + digest(plain_template(tokenizer.chat_template))
 
 
 def probe_sequences(

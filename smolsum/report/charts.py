@@ -5,9 +5,10 @@ drawing of 310 or 400 units, so that it can be read on a phone.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 from typing import TypeAlias
 
 from smolsum.report.document import shortened
@@ -16,6 +17,8 @@ WIDTH, PANEL = 400.0, 310.0
 """widths of a drawing, and of one of several that are placed next to or below each other"""
 REM = 13.0
 """units in 1 rem at a drawing's full width"""
+MANY = 200
+"""points above which a scatter draws them small and faint"""
 COLOURS = 8
 """series with a colour of their own; later ones repeat the colours with other strokes"""
 STROKES = ("", " dashed", " dotted", " mixed")
@@ -42,6 +45,35 @@ class Plot:
     series: tuple[PlotSeries, ...]
 
 
+@dataclass(frozen=True)
+class Spot:
+    """A point of a way through a plot, with its intervals; ends that are not known are NaN."""
+
+    name: str
+    x: float
+    y: float
+    x_interval: tuple[float, float] = (math.nan, math.nan)
+    y_interval: tuple[float, float] = (math.nan, math.nan)
+
+
+@dataclass(frozen=True)
+class Way:
+    """Points in the order in which they were reached."""
+
+    name: str
+    spots: tuple[Spot, ...]
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class AxisText:
+    """An axis: its title, how its ticks are shown, and whether lower values are better and so at the far end."""
+
+    title: str
+    show: Callable[[float], str]
+    lower_is_better: bool = False
+
+
 def panels(panels: Sequence[Plot], names: Sequence[str]) -> tuple[str, ...]:
     """Return a drawing for each panel, with its own y axis, and one of their legend. `names` fixes the colours."""
     return tuple(_svg(content, height, alt, PANEL) for content, height, alt in _pieces(panels, names))
@@ -61,24 +93,114 @@ def lines(panels: Sequence[Plot], names: Sequence[str], *, alt: str) -> str:
 def _pieces(panels: Sequence[Plot], names: Sequence[str]) -> list[tuple[str, float, str]]:
     """Content, height and alternative text of each panel, and of the legend."""
     height = 150.0
-    drawn = [_plot(panel, PANEL, height, names) for panel in panels]
+    drawn = [_plot(panel, PANEL, height, names, x_title="step", whole=True) for panel in panels]
     legend, tall = _legend(names, 2, PANEL)
     found = [(content, height + 20, panel.title) for content, panel in zip(drawn, panels, strict=True)]
     return [*found, (legend, tall + 8, f"Legend: {', '.join(names)}")]
 
 
-def scatter(
-    series: Sequence[PlotSeries], *, alt: str, x_title: str, y_title: str, front: Sequence[tuple[float, float]] = ()
-) -> str:
-    """Return points by series; steps join `front` from the left. Series of one point each are numbered, as there may
-    be more of them than colours."""
-    if all(len(one.values) == 1 for one in series):
-        series = [replace(one, name=f"{place} {one.name}") for place, one in enumerate(series, start=1)]
+def scatter(series: Sequence[PlotSeries], *, alt: str, x_title: str, y_title: str) -> str:
+    """Return points by series; small and faint where there are many."""
     names = [one.name for one in series]
-    panel = Plot(y_title, tuple(series))
-    drawn = _plot(panel, WIDTH, 280, names, dots=True, x_title=x_title, front=front)
+    drawn = _plot(Plot(y_title, tuple(series)), WIDTH, 280, names, x_title=x_title, dots=True)
     legend, tall = _legend(names, 312, WIDTH)
     return _svg(drawn + legend, 318 + tall, alt)
+
+
+def ways(
+    ways: Sequence[Way],
+    *,
+    alt: str,
+    x_axis: AxisText,
+    y_axis: AxisText,
+    front: Sequence[Spot] = (),
+    width: float = WIDTH,
+) -> str:
+    """Return ways as arrows from point to point, each point with a cross of its intervals; better is up and right. The
+    best way's last point has a ring. A single way has names at its points, several have numbers and a legend; steps
+    join `front` from the left."""
+    spots = [spot for way in ways for spot in way.spots]
+    height, left, right, top = 290.0, LEFT, width - 12, 26.0
+    bottom = height - BOTTOM
+    xs = [value for spot in spots for value in (spot.x, *spot.x_interval) if math.isfinite(value)]
+    ys = [value for spot in spots for value in (spot.y, *spot.y_interval) if math.isfinite(value)]
+    x_ticks, y_ticks = ticks(min(xs), max(xs)), ticks(min(ys), max(ys))
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = (x - x_ticks[0]) / (x_ticks[-1] - x_ticks[0])
+        up = (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
+        across = 1 - across if x_axis.lower_is_better else across
+        up = 1 - up if y_axis.lower_is_better else up
+        return left + across * (right - left), bottom - up * (bottom - top)
+
+    parts = [_text(4, 13, y_axis.title, "start", "title"), _text(right, height + 18, x_axis.title, "end", "title")]
+    for tick in y_ticks:
+        y = place(x_ticks[0], tick)[1]
+        parts.append(f'<path class="grid" d="M{left:.1f} {y:.1f}H{right:.1f}"/>')
+        parts.append(_text(left - 4, y + 3.5, y_axis.show(tick), "end", "faint"))
+    for tick in x_ticks:
+        x = place(tick, y_ticks[0])[0]
+        parts.append(f'<path class="grid" d="M{x:.1f} {top:.1f}V{bottom:.1f}"/>')
+        parts.append(_text(x, bottom + 14, x_axis.show(tick), "middle" if x < right - 20 else "end", "faint"))
+    if len(front) > 1:
+        steps = [place(spot.x, spot.y) for spot in front]
+        path = f"M{steps[0][0]:.1f} {steps[0][1]:.1f}" + "".join(f"V{y:.1f}H{x:.1f}" for x, y in steps[1:])
+        parts.append(f'<path class="front" d="{path}"/>')
+    labels: list[tuple[str, tuple[float, float]]] = []
+    taken: list[tuple[float, float]] = []
+    drawn: set[tuple[tuple[float, float], ...]] = set()
+    for number, way in enumerate(ways, start=1):
+        colour, points = _class(number - 1), [place(spot.x, spot.y) for spot in way.spots]
+        for start, end in pairwise(points):
+            if (start, end) not in drawn and math.dist(start, end) > 8:
+                parts.append(f'<g class="way {colour}">{_arrow(start, end)}</g>')
+                shares = [part / 20 for part in range(21)]
+                taken += [(start[0] + s * (end[0] - start[0]), start[1] + s * (end[1] - start[1])) for s in shares]
+            drawn.add((start, end))
+        for spot, (x, y) in zip(way.spots, points, strict=True):
+            last = spot is way.spots[-1]
+            if ((x, y),) not in drawn or last:
+                parts.append(_cross(spot, place, colour))
+                title = escape(f"{way.name}: {spot.name}" if last and len(ways) > 1 else spot.name)
+                kind = "end" if last else "from"
+                ring = f'<circle class="ring" cx="{x:.1f}" cy="{y:.1f}" r="7.5"/>' if way.best and last else ""
+                parts.append(
+                    f'<g class="dot {colour} {kind}"><title>{title}</title>{ring}'
+                    f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4"/></g>'
+                )
+            drawn.add(((x, y),))
+            name = spot.name if len(ways) == 1 or not last else str(number)
+            if (name, (x, y)) not in labels:
+                labels.append((name, (x, y)))
+    parts.append(_labels(labels, (left, top, right, bottom), taken))
+    if len(ways) == 1:
+        return _svg("".join(parts), height + 26, alt, width)
+    names = [f"{number} {way.name}{' (best)' * way.best}" for number, way in enumerate(ways, start=1)]
+    legend, tall = _legend(names, height + 26, width)
+    return _svg("".join(parts) + legend, height + 30 + tall, alt, width)
+
+
+def _arrow(start: tuple[float, float], end: tuple[float, float]) -> str:
+    """A line with a head, both ends a little off their points."""
+    length = math.dist(start, end)
+    across, down = (end[0] - start[0]) / length, (end[1] - start[1]) / length
+    tip = (end[0] - 5 * across, end[1] - 5 * down)
+    neck = (tip[0] - 7 * across, tip[1] - 7 * down)
+    line = f"M{start[0] + 5 * across:.1f} {start[1] + 5 * down:.1f}L{neck[0]:.1f} {neck[1]:.1f}"
+    wings = [(neck[0] - 3 * side * down, neck[1] + 3 * side * across) for side in (1, -1)]
+    head = "L".join(f"{x:.1f} {y:.1f}" for x, y in (tip, *wings))
+    return f'<path class="shaft" d="{line}"/><path class="head" d="M{head}Z"/>'
+
+
+def _cross(spot: Spot, place: Callable[[float, float], tuple[float, float]], colour: str) -> str:
+    """The intervals of a point, as far as they are known."""
+    ends = [
+        ((spot.x_interval[0], spot.y), (spot.x_interval[1], spot.y)),
+        ((spot.x, spot.y_interval[0]), (spot.x, spot.y_interval[1])),
+    ]
+    lines = [(place(*low), place(*high)) for low, high in ends if all(map(math.isfinite, (*low, *high)))]
+    path = "".join(f"M{a:.1f} {b:.1f}L{c:.1f} {d:.1f}" for (a, b), (c, d) in lines)
+    return f'<path class="span {colour}" d="{path}"/>' if path else ""
 
 
 def heat(names: Sequence[str], values: Sequence[Sequence[float]], *, alt: str) -> str:
@@ -115,11 +237,14 @@ def bars(names: Sequence[str], parts: Sequence[str], shares: Sequence[Sequence[f
                     f"{title}</rect>"
                 )
             x += wide
-    legend, tall = _legend(parts, 36 * len(names) + 4, WIDTH, 0)
-    return _svg("".join(drawn) + legend, 36 * len(names) + 10 + tall, alt)
+    bottom = 36.0 * len(names)
+    for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
+        drawn.append(_text(share * WIDTH, bottom + 8, f"{share:.0%}", anchor, "faint"))
+    legend, tall = _legend(parts, bottom + 18, WIDTH, 0)
+    return _svg("".join(drawn) + legend, bottom + 24 + tall, alt)
 
 
-def spans(names: Sequence[str], values: Sequence[tuple[float, float, float]], *, alt: str) -> str:
+def spans(names: Sequence[str], values: Sequence[tuple[float, float, float]], *, alt: str, x_title: str) -> str:
     """Return a dot for each name with a line from low to high, on one axis; `values` are (middle, low, high), all
     finite."""
     label = min(270.0, max((len(name) for name in names), default=0) * LETTER + 10)
@@ -132,13 +257,14 @@ def spans(names: Sequence[str], values: Sequence[tuple[float, float, float]], *,
     drawn = []
     for tick in axis:
         drawn.append(f'<path class="grid" d="M{place(tick):.1f} 0V{bottom:g}"/>')
-        drawn.append(_text(place(tick), bottom + 16, _tick(tick), "middle", "faint"))
+        drawn.append(_text(place(tick), bottom + 16, tick_text(tick), "middle", "faint"))
     for row, (name, (middle, low, high)) in enumerate(zip(names, values, strict=True)):
         y = row * 22.0 + 11
-        drawn.append(_text(label, y + 4, shortened(name, int(label / LETTER)), "end"))
+        drawn.append(_text(label, y + 4, shortened(name, int(label / LETTER / 1.12)), "end"))
         drawn.append(f'<path class="line c0" d="M{place(low):.1f} {y:g}H{place(high):.1f}"/>')
         drawn.append(f'<circle class="dot c0" cx="{place(middle):.1f}" cy="{y:g}" r="4"/>')
-    return _svg("".join(drawn), bottom + 24, alt)
+    drawn.append(_text(WIDTH - 6, bottom + 32, x_title, "end", "title"))
+    return _svg("".join(drawn), bottom + 38, alt)
 
 
 def _plot(
@@ -147,18 +273,18 @@ def _plot(
     height: float,
     names: Sequence[str],
     *,
+    x_title: str,
+    whole: bool = False,
     dots: bool = False,
-    x_title: str = "",
-    front: Sequence[tuple[float, float]] = (),
 ) -> str:
-    """The content of a plot, with lines; with `dots` as a scatter, which has a title of its x axis."""
+    """The content of a plot, with lines, or with `dots` as a scatter; `whole`: x has whole numbers only."""
     points = [point for one in panel.series for point in one.values if all(map(math.isfinite, point))]
     parts = [_text(LEFT, 13, panel.title, "start", "title")]
     left, right, top, bottom = LEFT, width - 6, TOP, height - BOTTOM
     if not points:
         parts.append(_text((left + right) / 2, (top + bottom) / 2, "no values", "middle", "faint"))
         return "".join(parts)
-    x_ticks = ticks(min(x for x, _ in points), max(x for x, _ in points))
+    x_ticks = ticks(min(x for x, _ in points), max(x for x, _ in points), whole=whole)
     y_ticks = ticks(min(y for _, y in points), max(y for _, y in points))
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -169,41 +295,40 @@ def _plot(
     for tick in y_ticks:
         y = place(x_ticks[0], tick)[1]
         parts.append(f'<path class="grid" d="M{left:.1f} {y:.1f}H{right:.1f}"/>')
-        parts.append(_text(left - 4, y + 3.5, _tick(tick), "end", "faint"))
+        parts.append(_text(left - 4, y + 3.5, tick_text(tick), "end", "faint"))
     for tick in x_ticks:
         x = place(tick, y_ticks[0])[0]
         anchor = "end" if tick == x_ticks[-1] else "middle"
-        parts.append(_text(x, bottom + 15, _tick(tick), anchor, "faint"))
+        parts.append(_text(x, bottom + 15, tick_text(tick), anchor, "faint"))
     if dots:
         parts.append(_text(right, height + 6, x_title, "end", "faint"))
-    if front:
-        steps = [place(*point) for point in front]
-        path = f"M{steps[0][0]:.1f} {steps[0][1]:.1f}" + "".join(f"V{y:.1f}H{x:.1f}" for x, y in steps[1:])
-        parts.append(f'<path class="front" d="{path}"/>')
-    labels: list[tuple[str, tuple[float, float]]] = []
+    else:
+        parts.append(_text(right, 13, x_title, "end", "faint"))
+    many = " many" if len(points) > MANY else ""
     for one in panel.series:
         colour = _class(names.index(one.name))
         inside = [place(x, y) for x, y in one.values if math.isfinite(x) and math.isfinite(y)]
-        if dots:
-            circles = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2"/>' for x, y in inside)
-            parts.append(f'<g class="dot {colour}"><title>{escape(one.name)}</title>{circles}</g>')
-            if len(inside) == 1 and (name := one.name.split()[0]).isdigit():
-                labels.append((name, inside[0]))
+        if dots and inside:
+            # a line of no length has round ends: a point in a third of the bytes of a circle
+            path = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in inside)
+            parts.append(f'<path class="points {colour}{many}" d="{path}"><title>{escape(one.name)}</title></path>')
         elif inside:
             path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in inside)
             parts.append(f'<path class="line {colour}" d="{path}"><title>{escape(one.name)}</title></path>')
-    return "".join(parts) + _labels(labels, (left, top, right, bottom))
+    return "".join(parts)
 
 
-def _labels(labels: Sequence[tuple[str, tuple[float, float]]], frame: Box) -> str:
-    """Short texts near their points: each at the nearest place that covers neither points nor other texts, with a thin
-    line to its point if that is far."""
-    dots = [(x - 3.2, y - 3.2, x + 3.2, y + 3.2) for _, (x, y) in labels]
+def _labels(
+    labels: Sequence[tuple[str, tuple[float, float]]], frame: Box, avoided: Sequence[tuple[float, float]] = ()
+) -> str:
+    """Short texts near their points: each at the nearest place that covers neither points (also those `avoided`) nor
+    other texts, with a thin line to its point if that is far."""
+    dots = [(x - 3.2, y - 3.2, x + 3.2, y + 3.2) for x, y in (*(point for _, point in labels), *avoided)]
     taken, parts = list(dots), []
     for name, (x, y) in labels:
         wide, tall = len(name) * LETTER + 1, 9.0
         places = [
-            (x + reach * math.cos(turn * math.pi / 8), y - reach * math.sin(turn * math.pi / 8))
+            (x + (reach + wide / 2 - 4) * math.cos(turn * math.pi / 8), y - reach * math.sin(turn * math.pi / 8))
             for reach in range(11, 111, 5)
             for turn in (2, 6, 14, 10, 0, 8, 4, 12, 1, 3, 5, 7, 9, 11, 13, 15)
         ]
@@ -226,19 +351,22 @@ def _meet(one: Box, other: Box) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
-def ticks(low: float, high: float) -> list[float]:
-    """Return at least two round numbers, about four steps, from at or below `low` to at or above `high`."""
+def ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
+    """Return at least two round numbers, about four steps, from at or below `low` to at or above `high`; `whole`:
+    whole numbers."""
     if high - low < 1e-12 * max(1.0, abs(high)):
         pad = abs(high) * 0.1
         low, high = (low - pad, high + pad) if pad else (0.0, 1.0)
-    raw = (high - low) / 4
+    raw = max(1.0, (high - low) / 4) if whole else (high - low) / 4
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * unit for unit in (1, 2, 2.5, 5, 10) if power * unit >= raw * 0.999)
+    units = (1, 2, 5, 10) if whole and power == 1 else (1, 2, 2.5, 5, 10)
+    step = next(power * unit for unit in units if power * unit >= raw * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [index * step for index in range(first, max(last, first + 1) + 1)]
 
 
-def _tick(value: float) -> str:
+def tick_text(value: float) -> str:
+    """Return the label of a tick."""
     return f"{value:.4g}".replace("-", "\N{MINUS SIGN}").replace("e\N{MINUS SIGN}0", "e\N{MINUS SIGN}")
 
 
@@ -249,8 +377,8 @@ def _legend(names: Sequence[str], top: float, width: float, left: float = 8.0) -
         wide = len(name) * LETTER + 30
         if x > left and x + wide > width:
             x, y = left, y + 16
-        parts.append(f'<path class="key {_class(place)}" d="M{x:.1f} {y - 4:.1f}h14"/>')
-        parts.append(_text(x + 18, y, name, "start"))
+        key = f'<path class="key {_class(place)}" d="M{x:.1f} {y - 4:.1f}h14"/>'
+        parts.append(f'<g class="entry {_class(place)}">{key}{_text(x + 18, y, name, "start")}</g>')
         x += wide
     return "".join(parts), (y - top + 6 if names else 0.0)
 

@@ -17,11 +17,16 @@ from smolsum.report.document import Cell, CellSource, number
 from smolsum.runs.paths import LATEST, RunPaths
 from smolsum.runs.record_io import has_scores, parse, read, read_object, read_summary
 from smolsum.runs.records import BEHIND, SCORES, SUMMARY, RunInfo, RunSettings, Status, Summary
+from smolsum.runs.run_evaluations import SAMPLER, SPLIT, RunOrigin, split_of
 from smolsum.stats.loading import Scores, load_scores
+from smolsum.tasks import TASKS
+from smolsum.tasks.base import Metric
 from smolsum.types import COMPOSITE
 
-SPLIT, SAMPLER = "test", "greedy"
-"""the evaluations that a report is about"""
+
+def start_command(model: str, run: RunPaths) -> str:
+    """Return the command that evaluates an untrained model with the settings of a run."""
+    return shlex.join(["smolsum", "eval", model, "--config", str(run.config)])
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,10 @@ class EvaluationResult:
             return f"smolsum eval {shlex.quote(self.summary.model.path)}"
         run = RunPaths(self.folder.parents[1])
         last = sum(read(run.info, RunInfo).steps.values())
-        return f"smolsum eval {run.checkpoint(self.step) if self.step < last else run.reference}"
+        if self.step == 0:  # no checkpoint: the model itself, asked as the run asked it
+            return start_command(self.summary.model.path, run)
+        subject = shlex.quote(str(run.checkpoint(self.step))) if self.step < last else run.reference
+        return f"smolsum eval {subject}"
 
     @property
     def variant(self) -> str:
@@ -78,6 +86,11 @@ class EvaluationResult:
         named = re.fullmatch(r"\d+-(words|tokens)", self.variant)
         return self.variant if named else str((self.summary.task or {}).get("system_prompt", ""))
 
+    @property
+    def asks_for_length(self) -> bool:
+        """Whether this is a baseline whose prompt names a length."""
+        return bool(re.fullmatch(r"\d+-(words|tokens)", self.prompt))
+
     def metric(self, name: str) -> float | None:
         """Return the mean of a metric over the examples; None if it is missing."""
         return self.summary.metrics.get(name)
@@ -92,8 +105,19 @@ class EvaluationResult:
 
 
 @dataclass(frozen=True)
+class OtherEvaluation:
+    """An evaluation of a run that is not compared with those of other runs."""
+
+    folder: Path
+    summary: Summary
+    differences: Sequence[str]
+    """how it differs from the run's own evaluations, in words"""
+
+
+@dataclass(frozen=True)
 class TrainedRun:
-    """A finished run with its greedy evaluations on the test split, the earliest first."""
+    """A finished run with its greedy evaluations on its own test split, the earliest first; of several of a step, the
+    last stands for the run."""
 
     paths: RunPaths
     config: Mapping[str, Any]
@@ -103,6 +127,8 @@ class TrainedRun:
     evaluations: tuple[EvaluationResult, ...]
     sampled: tuple[EvaluationResult, ...] = ()
     """evaluations of the same examples that are not greedy"""
+    others: tuple[OtherEvaluation, ...] = ()
+    """all others: of other data, of another split"""
     gap: str = ""
     """a sentence on missing steps; empty if `metrics` has all"""
 
@@ -129,7 +155,12 @@ class TrainedRun:
     @property
     def first(self) -> EvaluationResult | None:
         """The evaluation of the model before training."""
-        return self.evaluations[0] if self.evaluations[0].step == 0 else None
+        return next((e for e in reversed(self.evaluations) if e.step == 0), None)
+
+    @property
+    def start_command(self) -> str:
+        """The command that evaluates the model that the run began with."""
+        return start_command(str(self.config["model"]["path"]), self.paths)
 
     @property
     def last(self) -> EvaluationResult:
@@ -203,10 +234,39 @@ class ReportInputs:
         """The column that configurations are compared by."""
         return self.evaluations[0].summary.score or COMPOSITE
 
+    @cached_property
+    def measures(self) -> tuple[Metric, ...]:
+        """The headlines of which some values are better: as the evaluations state them, or else as the task has them
+        now."""
+        found = {
+            one.name: Metric(one.name, one.title, one.form, better=one.better, role=one.role, column=one.column)
+            for e in reversed(self.evaluations)
+            for one in reversed(e.summary.measures)
+        }
+        if not found:
+            first = self.evaluations[0].summary.task or {}
+            name = self.trained[0].config["task"]["name"] if self.trained else first.get("name", "")
+            task = TASKS.get(str(name))
+            return tuple(metric for metric in task.evaluation.headlines if metric.better) if task else ()
+        return tuple(reversed(found.values()))
+
+    def meaning_of(self, metric: Metric) -> str:
+        """Return what a metric is in a sentence, as the task has it now; its title if the task does not say."""
+        task = TASKS.get(str((self.evaluations[0].summary.task or {}).get("name", "")))
+        own = task.evaluation.headlines if task else ()
+        found = next((one.meaning for one in own if (one.name, one.title) == (metric.name, metric.title)), "")
+        return found or metric.title
+
     @property
     def follows_study(self) -> bool:
         """Whether the task is judged as the study's is, so that the report has the study's tables."""
         return self.criteria == CRITERIA
+
+    @property
+    def has_references(self) -> bool:
+        """Whether training can be rewarded by references: some data has them, or is not known."""
+        corpora = [run.info.corpus for run in self.trained]
+        return not corpora or any(corpus is None or corpus.train.references is not None for corpus in corpora)
 
     def path_of(self, model: str) -> str:
         """Return the path or hub id of a model."""
@@ -267,12 +327,9 @@ def _read_run(paths: RunPaths) -> TrainedRun:
         raise SmolsumError(f"{paths.info} has other stages than {paths.config}")
     folders = [folder for folder in sorted(paths.evaluations.glob("*")) if has_scores(folder)]
     summaries = {folder: read_summary(folder) for folder in folders}
-    found = [
-        _read_evaluation(folder)
-        for folder, summary in summaries.items()
-        if (summary.split or folder.name.rpartition("-")[2]) == SPLIT
-    ]
-    found.sort(key=lambda one: (one.step or 0, one.judge is not None))
+    origin = RunOrigin.of(config, info)
+    own = [f for f, one in summaries.items() if split_of(f, one) == SPLIT and not origin.is_other_data(f, one)]
+    found = [_read_evaluation(folder) for folder in sorted(own, key=lambda f: origin.rank(f, summaries[f]))]
     evaluations = [one for one in found if one.summary.sampler == SAMPLER]
     if any(one.step is None for one in evaluations):
         raise SmolsumError(f"{paths.evaluations} has an evaluation without a step")
@@ -280,11 +337,16 @@ def _read_run(paths: RunPaths) -> TrainedRun:
     if not evaluations or evaluations[-1].step != last:
         command = f"smolsum eval {paths.reference}"
         raise _UnfinishedError(f"half-finished: no evaluation of its last step, {last}", command)
-    origin = evaluations[-1].scores.origin
     sampled = [one for one in found if one.summary.sampler != SAMPLER and one.step is not None]
-    sampled = [one for one in sampled if one.scores.origin == origin]
+    sampled = [one for one in sampled if one.scores.origin == evaluations[-1].scores.origin]
+    shown = {one.folder for one in (*evaluations, *sampled)}
+    others = [
+        OtherEvaluation(folder, summary, origin.differences(folder, summary))
+        for folder, summary in summaries.items()
+        if folder not in shown
+    ]
     metrics = finite(read_jsonl(paths.metrics))
-    run = TrainedRun(paths, config, info, metrics, tuple(evaluations), tuple(sampled))
+    run = TrainedRun(paths, config, info, metrics, tuple(evaluations), tuple(sampled), tuple(others))
     return replace(run, metrics=(), gap=gap) if (gap := _gap(run)) else run
 
 
@@ -313,10 +375,18 @@ def _read_evaluation(folder: Path) -> EvaluationResult:
         "it has no model.path": not summary.model.path,
         f"n is {summary.n}, but {SCORES} has {scores.frame.height} lines": summary.n != scores.frame.height,
         "it does not say what was judged": summary.judge and not (judging and judging.prompts and judging.thresholds),
+        "its command has an open quotation mark": not _can_be_split(summary.command),
     }.items():
         if is_so:
             raise SmolsumError(f"{path} is damaged: {wrong}")
     return EvaluationResult(folder, summary, replace(scores, name=folder.name))
+
+
+def _can_be_split(command: str) -> bool:
+    try:
+        return bool(shlex.split(command)) or not command
+    except ValueError:
+        return False
 
 
 def _gap(run: TrainedRun) -> str:

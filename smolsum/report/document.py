@@ -2,8 +2,9 @@
 
 import math
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
@@ -11,6 +12,8 @@ from urllib.parse import quote
 from smolsum.stats.paired import ALPHA
 
 MINUS = "\N{MINUS SIGN}"
+ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
+"""what follows the name of a metric, by which values are better"""
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,20 @@ class Cell:
     source: CellSource | None = None
     command: str = ""
     """the command that would fill an empty cell"""
+    wider: str = ""
+    """a command that would fill this cell and others like it"""
     best: bool = False
     """whether the value is the best of its column"""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The rows of a table that nothing fills, as one line: their names, and the commands that would fill them."""
+
+    text: str
+    """what they lack, such as not run"""
+    names: tuple[str, ...]
+    commands: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -55,11 +70,45 @@ class Table:
     notes: tuple[str, ...] = ()
     folded: bool = False
     """whether HTML shows it only on request"""
+    selected: int = 0
+    """rows that a paper has room for; 0: all"""
+    better: Mapping[str, str] = field(default_factory=dict)
+    """columns of which higher or lower values are better"""
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """The columns, each with an arrow towards its better values."""
+        return tuple(f"{name}{ARROWS[self.better.get(name, '')]}" for name in self.columns)
+
+    @property
+    def filled(self) -> tuple[tuple[Cell, ...], ...]:
+        """The rows that are shown: all that have a value, or no command for one."""
+        return tuple(row for row in self.rows if not _is_gap(row))
+
+    @property
+    def gap(self) -> Gap | None:
+        """The other rows; None if every row is shown."""
+        rows = [row for row in self.rows if _is_gap(row)]
+        if not rows:
+            return None
+        blanks = [cell for row in rows for cell in {cell.command: cell for cell in row if cell.command}.values()]
+        wider = Counter(cell.wider for cell in blanks if cell.wider)
+        commands = dict.fromkeys(cell.wider if wider[cell.wider] > 1 else cell.command for cell in blanks)
+        names = (self._name(row) for row in rows) if self.filled else ()
+        texts = dict.fromkeys(cell.text for cell in blanks)
+        return Gap(", ".join(texts), tuple(dict.fromkeys(names)), tuple(commands))
+
+    def _name(self, row: Sequence[Cell]) -> str:
+        """What a row is about: its first cell, or the second if the first is the only model's."""
+        if self.columns[0] != "Model" or row[1].command:
+            return row[0].text
+        several = len({other[0].text for other in self.rows}) > 1
+        return f"{row[0].text} {row[1].text}" if several else row[1].text
 
     @property
     def numeric(self) -> list[bool]:
         """Which columns hold numbers, and so are aligned right."""
-        cells = [[row[column] for row in self.rows] for column in range(len(self.columns))]
+        cells = [[row[column] for row in self.filled or self.rows] for column in range(len(self.columns))]
         return [
             any(isinstance(cell.value, float) for cell in column)
             and all(isinstance(cell.value, float) or len(cell.text) < 16 for cell in column)
@@ -83,6 +132,11 @@ class Figure:
 Item: TypeAlias = Table | Figure
 
 
+def _is_gap(row: Sequence[Cell]) -> bool:
+    """Whether a row has a command and no value."""
+    return any(cell.command for cell in row) and all(cell.value is None and cell.source is None for cell in row)
+
+
 @dataclass(frozen=True)
 class Section:
     """A heading with its tables and figures."""
@@ -99,7 +153,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A whole report. `verdict` is its first sentence."""
+    """A whole report. `verdict` is what it says first: a line for each model."""
 
     title: str
     verdict: str
@@ -130,9 +184,9 @@ def shortened(text: str, letters: int) -> str:
     return text if len(text) <= letters else text[: max(1, letters - 1)] + "…"
 
 
-def empty(command: str, text: str = "not run") -> Cell:
-    """Return an empty cell with the command that would fill it."""
-    return Cell(text, command=command)
+def empty(command: str, text: str = "not run", *, wider: str = "") -> Cell:
+    """Return an empty cell with the command that would fill it, and one that would fill others like it too."""
+    return Cell(text, command=command, wider=wider)
 
 
 def number(
@@ -176,6 +230,11 @@ def p_value(value: float) -> str:
 def interval(low: float, high: float) -> Cell:
     """Return a cell with the interval of a difference; a dash if it is undefined (NaN)."""
     return DASH if math.isnan(low) else words(f"[{signed(3)(low)}, {signed(3)(high)}]")
+
+
+def direction_cell(delta: float, p: float, better: str = "better", worse: str = "worse") -> Cell:
+    """Return in words which way a significant difference goes; a dash for one that is not, or undefined (NaN)."""
+    return words(better if delta > 0 else worse) if p < ALPHA else DASH
 
 
 def test_cells(t: float, p: float, p_holm: float | None) -> tuple[Cell, ...]:

@@ -76,6 +76,10 @@ def count_flips(column: str, before: EvaluationResult, after: EvaluationResult) 
     return mcnemar(pair[0][0], pair[1][0], alternative="two-sided") if pair else None
 
 
+FLIPPED = {"Rescued": "higher", "Regressed": "lower"}
+"""which counts of changed examples are better"""
+
+
 def flip_cells(flips: McNemar) -> tuple[Cell, Cell, Cell]:
     """Return cells for the examples gained, those lost, and p."""
     return number(flips.gained, plain(0)), number(flips.lost, plain(0)), number(flips.p, p_value)
@@ -129,7 +133,7 @@ def compare(a: ConfigurationResult, b: ConfigurationResult) -> MixedResult | Non
 def _result(group: Sequence[TrainedRun]) -> ConfigurationResult:
     first, evaluations = group[0], tuple(run.last for run in group)
     length_only = first.strategy == LENGTH_ONLY
-    name = LENGTH_ONLY if length_only else PREFIX.get(first.strategy, f"{first.strategy}: ") + first.reward
+    name = LENGTH_ONLY if length_only else PREFIX.get(first.strategy, f"{first.strategy} with ") + first.reward
     one = ConfigurationResult(first.model, first.strategy, first.reward, name, evaluations, tuple(group))
     return replace(one, name=name + one.seeds)
 

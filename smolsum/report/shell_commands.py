@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from smolsum.config.presets import preset_names, read_preset
 from smolsum.config.run_labels import FINETUNED, LENGTH_ONLY, REWARD_SETS, STAGES
-from smolsum.config.sections import TaskConfig
-from smolsum.report.collect import EvaluationResult, ReportInputs
+from smolsum.config.sections import RunConfig, TaskConfig
+from smolsum.evaluate.tables import with_judge
+from smolsum.report.collect import EvaluationResult, ReportInputs, TrainedRun
 from smolsum.runs.records import Judging
 
 KEPT = ("--task", "--preset", "--config", "--set", "--seed", "--runs-dir")
@@ -16,6 +17,8 @@ SHARED = tuple(flag for flag in KEPT if flag != "--seed")
 """those that `smolsum baseline` has too; its --seed is that of sampling"""
 EVALUATED = ("data", "task", "sampling", "rewards", "model")
 """sections that an evaluation reads"""
+RUNS_DIR = RunConfig.dir
+"""the folder of runs where nothing names one"""
 
 
 def train_command(inputs: ReportInputs, model: str, strategy: str = FINETUNED, reward: str = "meteor") -> str:
@@ -23,13 +26,18 @@ def train_command(inputs: ReportInputs, model: str, strategy: str = FINETUNED, r
     default."""
     named = ["--model", _model_argument(inputs, model)] if model in inputs.trainable else []
     if not inputs.follows_study:
-        kept = _kept_flags(inputs, model, lambda section, name: True)
+        kept = _shared_flags(_runs_of(inputs, model), lambda section, name: True)
         return shlex.join(["smolsum", "train", *_task_flag(inputs), *named, *kept])
     stages = STAGES[strategy]
+    similar = _similar_run(inputs, model, strategy)
     if strategy == LENGTH_ONLY:
         strategy, reward = FINETUNED, "length"  # the fine-tuned runs begin with it
     signals = "-".join(REWARD_SETS.get(reward, (reward,)))
-    kept = _kept_flags(inputs, model, lambda section, name: section != "stages" or name in stages)
+
+    def keep(section: str, name: str) -> bool:
+        return section != "stages" or name in stages
+
+    kept = _kept_flags(similar, keep) if similar else _shared_flags(_runs_of(inputs, model), keep)
     return shlex.join(["smolsum", "train", *named, "--strategy", strategy, "--reward", signals, *kept])
 
 
@@ -40,25 +48,35 @@ def judge_command(inputs: ReportInputs, evaluation: EvaluationResult) -> str:
     outside = evaluation.step is None and not evaluation.remote and evaluation in inputs.baselines
     if outside and (prompt := evaluation.prompt):
         return baseline_command(inputs, evaluation.model, prompt)
-    return f"{evaluation.command} {_judge_flags(inputs)}"
+    return _judged(inputs, evaluation.command)
 
 
 def judge_all_command(inputs: ReportInputs, model: str, strategy: str) -> str:
     """Return the command that judges all runs of a model and a strategy."""
-    kept = _kept_flags(inputs, model, lambda section, name: False, only=("--runs-dir",))
+    run = _similar_run(inputs, model, strategy)
+    kept = _kept_flags(run, lambda section, name: False, only=("--runs-dir",)) if run else []
     command = shlex.join(["smolsum", "eval", "--model", _model_argument(inputs, model), "--strategy", strategy, *kept])
-    return f"{command} {_judge_flags(inputs)}"
+    return _judged(inputs, command)
 
 
 def baseline_command(inputs: ReportInputs, model: str, variant: str = "") -> str:
     """Return the command that evaluates an untrained model with a length in its prompt; all variants if none is
     named."""
     prompt = ["--prompt", variant] if variant else []
-    kept = _kept_flags(inputs, model, lambda section, _: section in EVALUATED, only=SHARED)
+    runs = _runs_of(inputs, model)
+    kept = _kept_flags(runs[0], lambda section, _: section in EVALUATED, only=SHARED) if runs else []
     local = model in inputs.trainable
     named = ["--model", _model_argument(inputs, model)] if local else ["--api", inputs.path_of(model)]
     command = shlex.join(["smolsum", "baseline", *_task_flag(inputs), *named, *prompt, *kept])
-    return f"{command} {_judge_flags(inputs)}"
+    return _judged(inputs, command)
+
+
+def untrained_command(inputs: ReportInputs, model: str) -> str:
+    """Return the command that evaluates the untrained model as its runs are evaluated."""
+    run = next(run for run in inputs.trained if run.model == model)
+    kept = _kept_flags(run, lambda section, name: False, only=("--runs-dir",))
+    command = shlex.join([*shlex.split(run.start_command), *kept])
+    return _judged(inputs, command) if inputs.judge else command
 
 
 def _task_flag(inputs: ReportInputs) -> list[str]:
@@ -67,11 +85,10 @@ def _task_flag(inputs: ReportInputs) -> list[str]:
     return [] if inputs.trained or name == TaskConfig.name else ["--task", name]
 
 
-def _judge_flags(inputs: ReportInputs) -> str:
-    """The flags for the judge of this report; MODEL if it has none yet."""
+def _judged(inputs: ReportInputs, command: str) -> str:
+    """The command with the judge of this report; with MODEL if it has none yet."""
     judging = next((e.summary.judging for e in inputs.evaluations if e.judge and e.summary.judging), Judging())
-    rounds = "" if judging.rounds in (0, 5) else f" --rounds {judging.rounds}"
-    return f"--judge {shlex.quote(judging.model or 'MODEL')}{rounds}"
+    return with_judge(command, judging.model or "MODEL", judging.rounds)
 
 
 def _model_argument(inputs: ReportInputs, model: str) -> str:
@@ -83,23 +100,54 @@ def _model_argument(inputs: ReportInputs, model: str) -> str:
     return path
 
 
-def _kept_flags(
-    inputs: ReportInputs, model: str, keep: Callable[[str, str], bool], *, only: Sequence[str] = KEPT
-) -> list[str]:
-    """The flags among `only` that were typed for a run of the model, or else for the first run; of `--set` only those
-    whose section and name are to be kept."""
-    runs = [run for run in inputs.trained if run.model == model] or list(inputs.trained)
-    typed = runs[0].info.argv[1:] if runs else []
+def _runs_of(inputs: ReportInputs, model: str) -> list[TrainedRun]:
+    """The runs of a model; all if it has none."""
+    return [run for run in inputs.trained if run.model == model] or list(inputs.trained)
+
+
+def _similar_run(inputs: ReportInputs, model: str, strategy: str) -> TrainedRun | None:
+    """The first run of a strategy among those of a model; for length alone also a fine-tuned one, which begins with
+    it. None without one."""
+    wanted = (LENGTH_ONLY, FINETUNED) if strategy == LENGTH_ONLY else (strategy,)
+    runs = _runs_of(inputs, model)
+    return next((run for one in wanted for run in runs if run.strategy == one), None)
+
+
+def _shared_flags(runs: Sequence[TrainedRun], keep: Callable[[str, str], bool]) -> list[str]:
+    """The flags that were typed for all runs, and those of data and task for the first: a report has only runs that
+    agree in these, however they were typed."""
+    if not runs:
+        return []
+    each = [dict.fromkeys(_typed_for(run)) for run in runs]
     found = []
-    for flag, value in _pairs(typed):
-        if flag not in only:
-            continue
-        if flag == "--set":
-            section, _, name = value.partition("=")[0].strip().partition(".")
-            if not keep(section, name.partition(".")[0]):
-                continue
-        found += [flag, value]
+    for flag, value in each[0]:
+        section, name = _setting_of(flag, value)
+        agreed = flag == "--task" or section in ("data", "task")
+        if keep(section, name) and (agreed or all((flag, value) in others for others in each)):
+            found += [flag, value]
     return found
+
+
+def _kept_flags(run: TrainedRun, keep: Callable[[str, str], bool], *, only: Sequence[str] = KEPT) -> list[str]:
+    """The flags among `only` that were typed for a run; of `--set` only those whose section and name are to be kept."""
+    typed = [(flag, value) for flag, value in _typed_for(run) if flag in only]
+    return [word for pair in typed if pair[0] != "--set" or keep(*_setting_of(*pair)) for word in pair]
+
+
+def _setting_of(flag: str, value: str) -> tuple[str, str]:
+    """The section and the first name in it that a `--set` sets; empty for another flag."""
+    if flag != "--set":
+        return "", ""
+    section, _, name = value.partition("=")[0].strip().partition(".")
+    return section, name.partition(".")[0]
+
+
+def _typed_for(run: TrainedRun) -> list[tuple[str, str]]:
+    """The flags that were typed for a run, and its folder of runs where an environment variable or a file named it."""
+    found = list(_pairs(run.info.argv[1:]))
+    folder = str(run.config.get("run", {}).get("dir", RUNS_DIR))
+    named = any(flag == "--runs-dir" or _setting_of(flag, value) == ("run", "dir") for flag, value in found)
+    return found if named or folder == RUNS_DIR else [*found, ("--runs-dir", folder)]
 
 
 def _pairs(typed: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -1,11 +1,11 @@
 """The reward signals that any task can offer, by name; a task adds its own (`TaskRewards.signals`).
 
 To add one, write `rewards/<name>.py` with a pure function on plain values, which evaluation calls too, and a `Scorer`
-(`combine.py`) next to it, and add a line to `REWARDS` and to `MEANINGS`, and the name to the help
-of `--reward`. A scorer gets the whole step at once, so that it can call a
-judge or depend on the batch; that of a `Dependent` also gets other signals' values. It returns P lists of G values in
-the order of the groups and their rollouts, None for a value that could not be computed: missing is never 0. Import
-metric libraries inside the functions.
+(`combine.py`) next to it. Add a line to `REWARDS` and to `MEANINGS`, the name to the help of `--reward`, to
+`LENGTH_SIGNALS` if a text is worth less because it is long or cut, and to `COMPARED` if it needs references. A scorer
+gets the whole step at once, so that it can call a judge or depend on the batch; that of a `Dependent` also gets other
+signals' values. It returns P lists of G values in the order of the groups and their rollouts, None for a value that
+could not be computed: missing is never 0. Import metric libraries inside the functions.
 """
 
 from smolsum.rewards.combine import Signal
@@ -20,6 +20,8 @@ REWARDS: dict[str, Signal] = {
     "bleu": score_bleu,
     "overlong": score_overlong,
 }
+COMPARED = ("rouge", "meteor", "bleu")
+"""those that compare with references, missing for a prompt without any"""
 MEANINGS = {
     "bleu": ("BLEU", "[0, 1]", "n-gram precision against the reference, with a brevity penalty"),
     "rouge": ("ROUGE-L", "[0, 1]", "F1 of the longest common subsequence with the reference"),
@@ -28,3 +30,6 @@ MEANINGS = {
     "overlong": ("overlong", "[-1, 0]", "soft punishment for the last tokens before the limit"),
 }
 """title, range and meaning of each, for reports"""
+LENGTH_SIGNALS = ("length", "overlong")
+"""those that depend on a completion's length, or on whether it was cut: stages that train them learn from truncated
+completions too (`grpo.mask_truncated`)"""

@@ -1,12 +1,12 @@
 """Rewards of length in sampled tokens: distance from a target, and a soft punishment close to the token limit."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError
 from smolsum.rewards.combine import Values
-from smolsum.types import RolloutGroup
+from smolsum.types import Rollout, RolloutGroup
 
 
 class LengthTarget(Protocol):
@@ -43,13 +43,25 @@ def length_reward(length: int, *, target: int, shape: str, floor: float, toleran
             )
 
 
-def score_length(groups: Sequence[RolloutGroup], config: Config) -> Values:
-    """Return PxG length rewards, from the sampled ids without EOS (never from re-tokenised text)."""
+def score_length(
+    groups: Sequence[RolloutGroup], config: Config, count: Callable[[Rollout], int] | None = None
+) -> Values:
+    """Return PxG length rewards, from the sampled ids without EOS, or from a task's own `count` of tokens.
+
+    Raises UsageError for another `rewards.length_counts` without a `count`, since only a task has a tokenizer.
+    """
+    if count is None and config.rewards.length_counts != "sampled":
+        raise UsageError(
+            f"rewards.length_counts = {config.rewards.length_counts}, but only the signal length of task tldr has a "
+            "tokenizer to count with",
+            hint="--set rewards.length_counts=sampled",
+        )
+    count = count or (lambda rollout: rollout.length)
     task = cast(LengthTarget, config.task)
     return [
         [
             length_reward(
-                rollout.length,
+                count(rollout),
                 target=task.target_tokens,
                 shape=config.rewards.length_shape,
                 floor=config.rewards.length_floor,

@@ -71,7 +71,8 @@ class Lexicon:
 
 @cache
 def find_lexicon() -> Lexicon:
-    """Return the first usable WordNet: nltk's own data, then a system database; else a lexicon without synonyms.
+    """Return the first usable WordNet: nltk's own data, then a system database; else a lexicon without synonyms. Of a
+    system database's index files only the first and last lines are checked here.
 
     Loading takes a tenth of a second and 25 MB, once a process.
     """
@@ -163,7 +164,7 @@ def _load_database(directory: Path) -> Any:
             # nltk opens these at the first look-up: one that it refuses must show now, not in mid-run
             reader.open(f"data.{part}").close()
         return reader
-    except BaseException:
+    except BaseException:  # also Ctrl-C: the path of a database that is not used does not stay
         nltk.data.path.remove(str(directory))
         raise
 
@@ -172,7 +173,7 @@ class LemmaIndex:
     """nltk's map of a lemma to {part of speech: offsets of its synsets} (empty for others), found by bisection.
 
     `indexes` holds the lines of each index file (wndb(5WN)), `satellites` the offsets of adjective satellites.
-    Raises ValueError if the first or last line of a file is damaged.
+    Raises MachineError if the first or last line of a file is damaged, and later for any line that is asked for.
     """
 
     def __init__(self, indexes: Iterable[list[str]], satellites: Set[int]) -> None:
@@ -198,12 +199,16 @@ class LemmaIndex:
 
 
 def _parse_index_line(line: str) -> tuple[str, list[int]]:
-    """Return the part of speech and the synset offsets from a line of an index file."""
-    _, part, synsets, pointers, *rest = line.split()
-    senses, _, *offsets = rest[int(pointers) :]
-    if not 0 < int(synsets) == int(senses) == len(offsets):
-        raise ValueError(f"damaged index line {line!r}")
-    return part, [int(offset) for offset in offsets]
+    """Return the part of speech and the synset offsets from a line of an index file. Raises MachineError if it is
+    damaged."""
+    try:
+        _, part, synsets, pointers, *rest = line.split()
+        senses, _, *offsets = rest[int(pointers) :]
+        if 0 < int(synsets) == int(senses) == len(offsets):
+            return part, [int(offset) for offset in offsets]
+    except ValueError:
+        pass
+    raise MachineError(f"WordNet has a damaged index line {line[:60]!r}", hint="install WordNet again")
 
 
 def _cached_synsets(reader: Any) -> Callable[[str], Sequence[Any]]:

@@ -3,10 +3,12 @@ it, and sentence BLEU (Papineni et al. 2002), as `sacrebleu` does.
 """
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-from smolsum.rewards.combine import score_against_references
+from smolsum.config.sections import Config
+from smolsum.rewards.combine import Values, score_against_references
+from smolsum.types import RolloutGroup
 
 
 @cache
@@ -29,21 +31,29 @@ score_rouge = score_against_references(rouge_l)
 
 
 @cache
-def _metric() -> Any:
+def _metric(smoothed: bool) -> Any:
     from sacrebleu.metrics.bleu import BLEU
 
-    return BLEU(effective_order=True)
+    return BLEU(effective_order=True) if smoothed else BLEU(smooth_method="none")
 
 
-def bleu(text: str, references: Sequence[str]) -> float:
+def bleu(text: str, references: Sequence[str], *, smoothed: bool = True) -> float:
     """Return sentence BLEU of `text` against all its references together, in [0, 1]; 0 for empty text.
 
     sacrebleu's own settings (13a tokeniser, case kept, exponential smoothing) divided by 100, with
     `effective_order`: n-gram orders that a text is too short to have are left out instead of lowering its
     score, as sacrebleu advises for single sentences. `references` holds at least one.
+
+    Not `smoothed`: BLEU of a corpus of this one text (Papineni et al. 2002, section 2.3), 0 unless an n-gram of each
+    order from 1 to 4 matches. So computes the library `evaluate`, which the study's code calls, for one reference.
     """
+    # of a whole corpus, as sentence_score warns of every text without effective_order
+    score = _metric(smoothed).corpus_score([text], [[reference] for reference in references]).score
     # rounding lets a perfect match come out at 100.00000000000004
-    return min(1.0, float(_metric().sentence_score(text, references).score) / 100)
+    return min(1.0, float(score) / 100)
 
 
-score_bleu = score_against_references(bleu)
+def score_bleu(groups: Sequence[RolloutGroup], config: Config) -> Values:
+    """Return PxG BLEU of each text against its prompt's references, smoothed or not as `rewards.bleu` says."""
+    score = partial(bleu, smoothed=config.rewards.bleu == "smoothed")
+    return score_against_references(score)(groups, config)

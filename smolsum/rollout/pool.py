@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -20,6 +20,8 @@ from smolsum.weights.publish import Published, Publisher, WeightsVersion
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
 """before a worker that failed is tried again; doubled each time"""
+PROBE_S, SILENT_S = 4.0, 8.0
+"""between two looks whether a busy worker is still there; without an answer for so long it is silent"""
 SMOOTHING = 0.5
 """weight of the last request in the measured speed"""
 
@@ -142,8 +144,9 @@ class Pool:
                     if worker.state != "up":
                         self._joined(worker)
                     if taken := await self._take(worker):
-                        await self._sample(worker, taken)
-            except Exception as error:
+                        async with self._watching(worker):
+                            await self._sample(worker, taken)
+            except Exception as error:  # any error: the worker joins again after a pause
                 self._lost(worker, _trouble(worker, error))
                 worker.failures += 1
                 await asyncio.sleep(min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** (worker.failures - 1)))
@@ -154,14 +157,44 @@ class Pool:
         if worker.version == newest.number:
             return
         began = time.monotonic()
-        try:
-            await worker.push(self.publisher, newest, worker.version)
-        except OtherVersionError as error:
-            if worker.version is None:
-                raise
-            self._emit("worker_resynced", f"{error.message}; it is sent all weights", worker)
-            await worker.push(self.publisher, newest, None)
+        async with self._watching(worker):
+            try:
+                await worker.push(self.publisher, newest, worker.version)
+            except OtherVersionError as error:
+                if worker.version is None:
+                    raise
+                self._emit("worker_resynced", f"{error.message}; it is sent all weights", worker)
+                await worker.push(self.publisher, newest, None)
         worker.sync_s = time.monotonic() - began
+
+    @contextlib.asynccontextmanager
+    async def _watching(self, worker: PoolWorker) -> AsyncIterator[None]:
+        """Look now and then whether a worker still answers while it is busy, long before its request times out. Says
+        once that it is silent, and once that it answers again."""
+        silent = False
+
+        async def look() -> None:
+            nonlocal silent
+            while True:
+                await asyncio.sleep(PROBE_S)
+                try:
+                    await worker.client.health(SILENT_S)
+                except WorkerError as error:
+                    if not silent:
+                        self._emit("worker_silent", error.message, worker, error.hint)
+                    silent = True
+                else:
+                    if silent:
+                        self._emit("worker_up", f"{worker.url} answers again", worker)
+                    silent = False
+
+        looking = asyncio.create_task(look())
+        try:
+            yield
+            if silent:
+                self._emit("worker_up", f"{worker.url} answers again", worker)
+        finally:
+            looking.cancel()
 
     async def _take(self, worker: PoolWorker) -> list[PendingRollout]:
         """Return rollouts for a worker, as soon as its version has any; none once there is a newer version."""
@@ -207,7 +240,7 @@ class Pool:
                     continue
                 tokens += len(rollout.token_ids)
                 pending.batch.fill(rollout, worker.name)
-        except Exception as error:
+        except Exception as error:  # any error: other workers sample what is left
             self._return(list(still_open.values()), worker, _trouble(worker, error))
             raise
         finally:

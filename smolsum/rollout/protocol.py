@@ -48,6 +48,10 @@ class SamplingTerms(Struct, frozen=True):
 
     temperature: float
     max_new_tokens: int
+    top_p: float = 1.0
+    """share of the probability that is sampled, from the likeliest tokens; rollouts for training have 1"""
+    likeliest: int = 0
+    """number of likeliest tokens to return in the place of each"""
 
 
 class RolloutsBody(ExpectedWeights, frozen=True, kw_only=True):
@@ -56,6 +60,15 @@ class RolloutsBody(ExpectedWeights, frozen=True, kw_only=True):
     temperature: float
     max_new_tokens: int
     requests: Annotated[tuple[SampleRequest, ...], Meta(min_length=1)]
+    # what would make rollouts differ from the policy's distribution: refused unless neutral
+    top_p: Any = UNSET
+    top_k: Any = UNSET
+    min_p: Any = UNSET
+    repetition_penalty: Any = UNSET
+    presence_penalty: Any = UNSET
+    frequency_penalty: Any = UNSET
+    stop: Any = UNSET
+    logit_bias: Any = UNSET
 
     @property
     def terms(self) -> SamplingTerms:
@@ -180,5 +193,5 @@ def check_token(token: str | None) -> None:
     """Raise UsageError for a worker's token that a header cannot carry."""
     if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token and token):
         raise UsageError(
-            "the worker's token is empty or has white space or unprintable characters", hint="openssl rand -hex 16"
+            "SMOLSUM_WORKER_TOKEN is empty or has white space or unprintable characters", hint="openssl rand -hex 16"
         )

@@ -112,7 +112,7 @@ class WorkerSampler:
     ) -> SubmittedGroups:
         """Request a rollout for each seed of each prompt, sampled with `least_version` or a later one."""
         requests = [
-            [SampleRequest(f"{prompt.id} #{next(self._numbers)}", prompt.token_ids, seed) for seed in row]
+            [SampleRequest(str(next(self._numbers)), prompt.token_ids, seed) for seed in row]
             for prompt, row in zip(prompts, seeds, strict=True)
         ]
         terms = SamplingTerms(temperature, self.max_new_tokens)

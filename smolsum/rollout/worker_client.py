@@ -55,9 +55,9 @@ class WorkerClient:
         """Close the connections."""
         await self._http.aclose()
 
-    async def health(self) -> protocol.Health:
+    async def health(self, within_s: float = HEALTH_S) -> protocol.Health:
         """GET /health, with a shorter timeout."""
-        return await self._call("GET", "/health", protocol.Health, timeout_s=min(HEALTH_S, self._timeout_s))
+        return await self._call("GET", "/health", protocol.Health, timeout_s=min(within_s, self._timeout_s))
 
     async def put_weights(self, body: bytes) -> protocol.WeightsAnswer:
         """Send a patch or an anchor; returns what the worker serves afterwards."""

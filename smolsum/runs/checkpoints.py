@@ -27,6 +27,8 @@ from smolsum.runs.record_io import encode, parse
 from smolsum.runs.records import SCHEMA_VERSION, CheckpointMeta
 
 META = "meta.json"
+PROBE_BYTES = 2**26
+"""room without which a disk counts as full: a tensor that found none may be larger than what is left"""
 _STEP = re.compile(r"step-(\d+)")
 _ASIDE = re.compile(r"\.step-(\d+)\.old")
 
@@ -170,9 +172,8 @@ def _write(write: Callable[[Path], None], directory: Path) -> None:
         write(directory)
     except OSError:
         raise
-    except Exception:
-        # the errors of MLX and safetensors have no errno, so try the disk itself
-        (directory / ".probe").write_bytes(bytes(2**16))
+    except Exception:  # MLX and safetensors have errors of any class, without errno: try the disk itself
+        (directory / ".probe").write_bytes(bytes(PROBE_BYTES))
         raise
 
 

@@ -1,4 +1,4 @@
-"""`smolsum runs`: each run with its state and newest evaluation, then the evaluations outside of runs."""
+"""`smolsum runs`: each run with its state and last evaluation, then the evaluations outside of runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from smolsum.runs.paths import LATEST, RunPaths, list_runs
 from smolsum.runs.reader import Run, read_leniently
 from smolsum.runs.record_io import has_scores
 from smolsum.runs.records import SUMMARY, Summary
+from smolsum.runs.run_evaluations import RunOrigin, representatives
 from smolsum.runs.run_state import run_state
 
 SHOWN = ("length/within_tol", "rouge", "meteor", "bleu", "composite")
@@ -37,7 +38,7 @@ class Listed:
     hint: str
     """the command that helps where something is wrong"""
     metrics: dict[str, float | None]
-    """of its newest evaluation: those of `SHOWN`, or its headlines"""
+    """of the evaluation that stands for it: those of `SHOWN`, or its headlines"""
     titles: dict[str, str]
     """of those metrics"""
 
@@ -73,14 +74,15 @@ def _run(paths: RunPaths) -> Listed:
         " > ".join(dict.fromkeys(rewards)),
         run.info.created,
         hint,
-        *_metrics(_newest(run)),
+        *_metrics(_representative(run)),
     )
 
 
-def _newest(run: Run) -> Summary:
-    """The summary of the evaluation of the last step; of several the one with the most metrics."""
-    found = run.evaluations().values()
-    return max(found, key=lambda s: (-1 if s.step is None else s.step, len(s.metrics)), default=Summary())
+def _representative(run: Run) -> Summary:
+    """The summary of the evaluation that stands for the run; in a tie the one with the most metrics."""
+    found = {run.paths.evaluation(name): summary for name, summary in run.evaluations().items()}
+    chosen = representatives(found, RunOrigin.of(run.config, run.info))
+    return max((found[folder] for folder in chosen), key=lambda summary: len(summary.metrics), default=Summary())
 
 
 def _metrics(summary: Summary) -> tuple[dict[str, float | None], dict[str, str]]:

@@ -8,6 +8,7 @@ runs/latest -> <name>
 
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -17,6 +18,7 @@ from difflib import get_close_matches
 from itertools import chain, count
 from pathlib import Path
 
+from smolsum.config.hub import hub_name
 from smolsum.config.run_labels import NAMED
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError
@@ -69,9 +71,9 @@ class RunPaths:
 
     @property
     def reference(self) -> str:
-        """The run on a command line: its name in the usual directory of runs, else its path."""
+        """The run on a command line, quoted for a shell: its name in the usual directory of runs, else its path."""
         usual = self.root.parent == Path(os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
-        return self.name if usual else str(self.root)
+        return shlex.quote(self.name if usual else str(self.root))
 
     def completions(self, step: int) -> Path:
         """Every rollout of a step, one a line."""
@@ -105,6 +107,9 @@ def step_name(step: int) -> str:
 
 def safe_name(text: str) -> str:
     """Return the last part of a path or hub id, or a text, with only characters that are safe in a file name."""
+    hub = hub_name(text)
+    if hub is not None and hub.revision:
+        text = f"{hub.id}-{hub.revision.replace('/', '-')}"
     last = re.split("[/:]", text.rstrip("/"))[-1]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("._-") or "model"
 
@@ -155,13 +160,20 @@ def create_run(runs_dir: Path, name: str) -> RunPaths:
     return paths
 
 
+def _shortest(path: Path) -> Path:
+    """Return a path that exists without `.` and `..` where they are not needed. Where it has no name, or `..` follows a
+    link, it is absolute."""
+    short = Path(os.path.normpath(path))
+    return short if short.name not in ("", "..") and short.exists() and short.samefile(path) else path.resolve()
+
+
 def open_run(reference: str, runs_dir: Path) -> RunPaths:
     """Return the run with this name or path, or the newest for `latest`. Raises UsageError if it does not exist."""
     path = Path(os.path.expanduser(reference))
-    for root in (runs_dir / reference, path if path.name else path.resolve()):
-        if reference and _started(root) is not None:
+    for root in (runs_dir / reference, path):
+        if reference and last_started(root) is not None:
             # follow a link once, so that the run has its own name instead of that of the link
-            return RunPaths(root.parent / os.readlink(root) if root.is_symlink() else root)
+            return RunPaths(_shortest(root.parent / os.readlink(root) if root.is_symlink() else root))
     if reference and path.is_dir() and (runs := list_runs(path)):
         hint = f"choose one of its runs: {', '.join(str(run.root) for run in runs[-4:])}"
         raise UsageError(f"{reference!r} is a directory of runs, not a run", hint=hint)
@@ -186,7 +198,7 @@ def list_runs(runs_dir: Path) -> list[RunPaths]:
         return []
     except OSError as error:
         raise UsageError(f"cannot read {runs_dir}: {error.strerror}", hint="SMOLSUM_RUNS_DIR=DIR") from error
-    found = sorted((time, root) for root in roots if (time := _started(root)) is not None)
+    found = sorted((time, root) for root in roots if (time := last_started(root)) is not None)
     return [RunPaths(root) for _, root in found]
 
 
@@ -201,8 +213,8 @@ def acquire(paths: RunPaths) -> AbstractContextManager[None]:
     return locked(paths.lock, f"run {paths.name!r} is being trained", paths.resume_command)
 
 
-def _started(root: Path) -> float | None:
-    """When the run at `root` was last started, in seconds since the epoch; None if it is not a run."""
+def last_started(root: Path) -> float | None:
+    """Return when the run at `root` was last started, in seconds since 1970; None if it is not a run."""
     paths = RunPaths(root)
     for mark in (paths.lock, paths.config):  # a copy made by hand may lack the lock
         with suppress(OSError):  # a directory that may not be read does not count

@@ -9,6 +9,7 @@ import os
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -19,12 +20,14 @@ from smolsum.files import json_objects
 from smolsum.runs.control import Request, is_requested
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import read_object, salvage
-from smolsum.runs.records import LARGEST, SUMMARY, Event, RunInfo, RunSettings, Status, StepRow, Summary
+from smolsum.runs.records import GENERATIONS, LARGEST, SUMMARY, Event, RunInfo, RunSettings, Status, StepRow, Summary
 from smolsum.runs.series import Series
 
 R = TypeVar("R", bound=msgspec.Struct)
 CHUNK = 1 << 20
 EVENTS = 200
+LOGS, LOG_BYTES = 5, 1 << 16
+"""Newest logs that are read, and how much from the end of each."""
 NEVER_DRAWN = ("schema_version", "step", "stage_step")
 
 
@@ -51,18 +54,29 @@ class Run:
     """the same lines of events.jsonl, as they are"""
     worker_events: dict[str, Event]
     """the newest event of each worker, by its id"""
+    reused: dict[str, str]
+    """the stages that were taken from another run, and its name"""
 
-    def __init__(self, paths: RunPaths) -> None:
+    def __init__(self, paths: RunPaths, *, last_bytes: int | None = None) -> None:
+        """With `last_bytes`, only so much of the ends of metrics and events is read: enough for the state, the newest
+        values and the time left, but `first_step` and `stage_began` are those of what was read."""
         self.paths = paths
         self.config: dict[str, Any] = {}
         """config.toml, as it is"""
         self.settings = RunSettings()
         self.gone = False
         """whether the directory was removed since it was read"""
+        self.log_lines: list[tuple[int, str]] = []
+        """the newest lines of the logs, each with its attempt: tracebacks, with their times"""
+        self._log_sizes: dict[int, int] = {}
+        self.evaluated = 0
+        """completions of the evaluation under way"""
+        self.evaluation_s: float | None = None
+        """seconds of the newest evaluation; None where none was timed"""
         self._status = Document(paths.status, Status)
         self._info = Document(paths.info, RunInfo)
         self._results: dict[str, Document[Summary]] = {}
-        self._metrics, self._events = Tail(paths.metrics), Tail(paths.events)
+        self._metrics, self._events = Tail(paths.metrics, last_bytes), Tail(paths.events, last_bytes)
         self._restarts = (0, 0)
         self._requests = (False, False)
         self._forget_metrics()
@@ -77,10 +91,8 @@ class Run:
         self.gone = gone
         if gone:
             return changed
-        requests = (is_requested(self.paths, "pause"), is_requested(self.paths, "stop"))
-        changed |= requests != self._requests
-        self._requests = requests
-        changed |= self.poll_status() | self._refresh_results()
+        changed |= self.poll_status() | self._refresh_results() | self._count_evaluated()
+        changed |= self._read_logs()
         if not self.config:
             changed |= self._read_config()
         while self.behind():
@@ -96,12 +108,33 @@ class Run:
         return changed
 
     def poll_status(self) -> bool:
-        """Read status.json and run.json alone; whether one changed."""
-        return self._status.refresh() | self._info.refresh()
+        """Read status.json, run.json and the requests in `control/` alone; whether one changed."""
+        before = self._requests
+        self._requests = (is_requested(self.paths, "pause"), is_requested(self.paths, "stop"))
+        return (self._requests != before) | self._status.refresh() | self._info.refresh()
 
     def behind(self) -> bool:
         """Whether the files hold more than was read."""
         return any([self._metrics.more(), self._events.more()])
+
+    @property
+    def last_row_s(self) -> float | None:
+        """When metrics.jsonl was last written, in seconds since 1970; None before its first line."""
+        return self._metrics.written if self.row else None
+
+    @property
+    def read_share(self) -> float:
+        """The part of metrics.jsonl that was read, in [0, 1]; 1 for a file that is missing or ends in half a line."""
+        return self._metrics.share
+
+    @property
+    def damaged_lines(self) -> dict[str, int]:
+        """Lines that were left out because they cannot be read, by the name of their file; without files in order."""
+        found = {
+            self.paths.metrics.name: self._metrics.damaged + self._without_step,
+            self.paths.events.name: self._events.damaged,
+        }
+        return {name: count for name, count in found.items() if count}
 
     @property
     def status(self) -> Status:
@@ -179,6 +212,12 @@ class Run:
         """The run's own evaluations, of the start and after each stage; empty summaries for those still missing."""
         return {label: document.value for label, document in self._results.items()}
 
+    @property
+    def newest_result(self) -> tuple[str, Summary]:
+        """The label and the summary of the newest evaluation that training made; an empty label before the first."""
+        found = [(label, summary) for label, summary in self.results.items() if summary.metrics]
+        return found[-1] if found else ("", Summary())
+
     def evaluations(self) -> dict[str, Summary]:
         """All finished evaluations in `eval/`, by the name of their folder; empty summaries for damaged ones."""
         return {path.parent.name: read_leniently(path) for path in sorted(self.paths.evaluations.glob(f"*/{SUMMARY}"))}
@@ -186,9 +225,11 @@ class Run:
     def _forget_metrics(self) -> None:
         self.series, self.row, self.first_step, self.stage_began = {}, {}, 0, {}
         self._last: StepRow | None = None
+        self._without_step = 0
 
     def _forget_events(self) -> None:
         self.events, self.event_rows, self.worker_events = deque(maxlen=EVENTS), deque(maxlen=EVENTS), {}
+        self.reused = {}
 
     def _refresh_results(self) -> bool:
         for label in ("start", *self.stages):
@@ -196,6 +237,32 @@ class Run:
                 self._results[label] = Document(self.paths.stage_evaluation(label) / SUMMARY, Summary)
         changed = [summary.refresh() for summary in self._results.values()]
         return any(changed)
+
+    def _count_evaluated(self) -> bool:
+        """Count the completions of the evaluation under way."""
+        before, self.evaluated = self.evaluated, 0
+        if self.status.phase == "evaluating":
+            with suppress(OSError):
+                folder = self.paths.stage_evaluation(self.status.stage)
+                self.evaluated = (folder / GENERATIONS).read_bytes().count(b"\n")
+        return self.evaluated != before
+
+    def _read_logs(self) -> bool:
+        """Read the ends of the newest logs again where one has changed."""
+        attempts = range(max(1, self.status.attempt - LOGS + 1), self.status.attempt + 1)
+        sizes = {}
+        for attempt in attempts:
+            with suppress(OSError):
+                sizes[attempt] = self.paths.log(attempt).stat().st_size
+        if sizes == self._log_sizes:
+            return False
+        self._log_sizes, self.log_lines = sizes, []
+        for attempt, size in sizes.items():
+            with suppress(OSError), self.paths.log(attempt).open("rb") as file:
+                file.seek(max(0, size - LOG_BYTES))
+                text = file.read(LOG_BYTES).decode("utf-8", "replace")
+                self.log_lines += [(attempt, line) for line in text.splitlines()]
+        return True
 
     def _read_config(self) -> bool:
         try:
@@ -215,6 +282,10 @@ class Run:
             self.event_rows.append(row)
             if event.worker and event.kind.startswith("worker_"):
                 self.worker_events[event.worker] = event
+            if event.kind == "stage_reused" and event.stage and event.origin:
+                self.reused[event.stage] = event.origin
+            if event.kind == "evaluated":
+                self.evaluation_s = event.seconds
         return len(rows) + len(events)
 
     def _take(self, rows: Sequence[dict[str, Any]]) -> None:
@@ -223,6 +294,7 @@ class Run:
         for row in rows:
             last = salvage(row, StepRow)
             if last is None:
+                self._without_step += 1
                 continue
             self._last, self.row = last, row
             self.first_step = self.first_step or last.step
@@ -259,15 +331,19 @@ def read_leniently(path: Path) -> Summary:
 class Tail:
     """The whole lines of a JSON Lines file as they come.
 
-    A last line without its end waits for its end; a line that is not a JSON object is passed over. A file that was
-    replaced or cut, as a resumed run does, is read again from its start: `restarts` goes up.
+    A last line without its end waits for its end; a line that is not a JSON object is left out, and counted in
+    `damaged`. A file that was replaced or cut, as a resumed run does, is read again from its start: `restarts` goes up.
+    With `last_bytes`, it is read from the first whole line of its end only.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, last_bytes: int | None = None) -> None:
         self.path = path
-        self.restarts = 0
+        self.restarts = self.damaged = 0
+        self._last_bytes = last_bytes
         self._offset = 0
         self._inode = self._size = self._half = 0
+        self.written = 0.0
+        """when the file was last written, in seconds since 1970"""
 
     def more(self) -> bool:
         """Whether there may be new lines. Notices a file that was replaced or cut."""
@@ -277,9 +353,16 @@ class Tail:
             return False
         if self._inode not in (0, stat.st_ino) or stat.st_size < self._offset:
             self.restarts += 1
-            self._offset = self._half = 0
-        self._inode, self._size = stat.st_ino, stat.st_size
+            self._offset = self._half = self.damaged = 0
+        if self._last_bytes is not None and self._offset == 0 and stat.st_size > self._last_bytes:
+            self._offset = self._line_start(stat.st_size - self._last_bytes)
+        self._inode, self._size, self.written = stat.st_ino, stat.st_size, stat.st_mtime
         return stat.st_size > max(self._offset, self._half)
+
+    @property
+    def share(self) -> float:
+        """The part of the file that was read, by its size at the last look."""
+        return 1.0 if self._size in (0, self._half) else min(self._offset / self._size, 1.0)
 
     def read(self) -> Iterator[dict[str, Any]]:
         """Yield the objects of at most a chunk of new lines; none where the file cannot be read."""
@@ -289,7 +372,21 @@ class Tail:
         # a last line that is half written is looked at again once it has grown
         self._half = 0 if content else self._size
         self._offset += len(content)
-        yield from (row for row in json_objects(content.splitlines()) if row is not None)
+        lines = [line for line in content.split(b"\n") if line.strip()]
+        for row in json_objects(lines):
+            if row is None:
+                self.damaged += 1
+            else:
+                yield row
+
+    def _line_start(self, place: int) -> int:
+        """Where the first line at or after `place` begins, or the byte before `place` if no line begins there."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(place - 1)
+                return place + file.read(CHUNK).find(b"\n")
+        except OSError:
+            return 0
 
     def _next_lines(self) -> bytes:
         """Up to a chunk from the offset to the last line end in it, more only for a longer line."""

@@ -17,6 +17,7 @@ from msgspec import Meta, Struct, field
 
 SCHEMA_VERSION = 1
 SUMMARY = "summary.json"
+GENERATIONS = "generations.jsonl"
 SCORES = "scores.jsonl"
 BEHIND = "behind "
 """Before the address of an endpoint, where a summary has the fingerprint of a model's weights."""
@@ -28,7 +29,13 @@ Count = Annotated[int, Meta(ge=0, lt=2**53)]
 Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 """A finite number; whole numbers are accepted, true and false are not."""
 Number01 = Annotated[float, Meta(ge=0, le=1)]
+NOTES = (
+    "started", "checkpoint", "evaluated", "finished", "stage_reused", "paused", "resumed", "worker_up", "workers_back",
+    "worker_resynced", "mirror", "mirror_back", "reader_back", "grader_back", "memory",
+)  # fmt: skip
+"""Kinds of events that are no warnings."""
 State = Literal["starting", "running", "pausing", "paused", "finished", "failed", "interrupted"]
+RunOfGridState = Literal["to train", "loading", "training", "done", "failed"]
 
 
 class Record(Struct, frozen=True, omit_defaults=True):
@@ -81,6 +88,31 @@ class Corpus(Record, frozen=True):
     test: CorpusSplit
 
 
+class ChunkingInfo(Record, frozen=True):
+    """How much of an update is computed at once (`smolsum.policy.group_gradient.Chunking`)."""
+
+    rows: Count | None = None
+    logits: Count | None = None
+    checkpointing: bool = False
+    shared_prefix: bool = True
+
+
+class MemoryInfo(Record, frozen=True):
+    """The memory that a run was planned with, in GB."""
+
+    chunking: ChunkingInfo = ChunkingInfo()
+    estimate_gb: Number = 0.0
+    """expected peak of the process, or of the arrays on a GPU"""
+    whole_gb: Number = 0.0
+    """the same without chunks"""
+    limit_gb: Number = 0.0
+    source: str = ""
+    """of the limit, in words"""
+    prompt_tokens: Count = 0
+    """of the longest prompt"""
+    new_tokens: Count = 0
+
+
 class RunInfo(Record, frozen=True):
     """run.json: what the run was made from."""
 
@@ -97,6 +129,8 @@ class RunInfo(Record, frozen=True):
     """fingerprint"""
     data: dict[str, SplitInfo] = {}
     """by split"""
+    revisions: dict[str, str] = {}
+    """the commits of model and data set, where they are from the hub, by their names in the settings"""
     headlines: dict[str, str] = {}
     """titles of the metrics that people look at first"""
     corpus: Corpus | None = None
@@ -104,6 +138,8 @@ class RunInfo(Record, frozen=True):
     """where METEOR's synonyms come from"""
     settings: dict[str, Any] = {}
     """by dotted key, in JSON"""
+    memory: MemoryInfo | None = None
+    """missing in runs made before the plan was kept"""
     blas: str | None = None
     versions: dict[str, str] = {}
     machine: dict[str, str] = {}
@@ -123,6 +159,8 @@ class Status(Record, frozen=True):
     host: str = ""
     steps: Count = 0
     """planned steps of the run; 0 where they are not known"""
+    examples: Count = 0
+    """prompts of the evaluation under way; 0 where they are not known"""
     error: str = ""
     hint: str | None = None
     heartbeat: str = ""
@@ -142,6 +180,11 @@ class Event(Record, frozen=True):
     worker: str | None = None
     keys: list[str] = []
     """metrics that were not finite"""
+    seconds: Number | None = None
+    """what an evaluation took"""
+    stage: str | None = None
+    origin: str | None = None
+    """the run that the stage was taken from"""
 
 
 class StepRow(Record, frozen=True):
@@ -283,6 +326,17 @@ class HeadlineTable(Record, frozen=True):
     headlines: list[HeadlineText]
 
 
+class MeasureInfo(Record, frozen=True):
+    """A headline with its direction: the fields of a task's `Metric`."""
+
+    name: str
+    title: str
+    form: Annotated[str, Meta(pattern=r"^\.\d[%fg]$")] = ".1%"
+    better: Literal["higher", "lower", ""] = ""
+    role: Literal["constraint", "quality", ""] = ""
+    column: str = ""
+
+
 class Judging(Record, frozen=True):
     """Who judged an evaluation, and what it cost."""
 
@@ -324,6 +378,8 @@ class Summary(Record, frozen=True):
     """settings of the task that change the prompt alone"""
     criteria: list[str] | None = None
     headlines: list[HeadlineText] = []
+    measures: list[MeasureInfo] = []
+    """the headlines of which some values are better; older runs lack them"""
     panels: list[HeadlineTable] = []
     watched: dict[str, list[str]] = {}
     errors: dict[str, str] = {}
@@ -336,6 +392,31 @@ class Summary(Record, frozen=True):
     def __post_init__(self) -> None:
         if self.task is not None:
             msgspec.convert({f"task.{key}": value for key, value in self.task.items()}, RunSettings)
+
+
+class RunOfGrid(Record, frozen=True):
+    """A run of a grid. Times are ISO 8601 in UTC, empty before."""
+
+    name: str = ""
+    model: str = ""
+    state: RunOfGridState = "to train"
+    steps: Count | None = None
+    """optimizer steps that the grid has to train for it; None where they depend on data that are not here"""
+    began: str = ""
+    ended: str = ""
+    error: str = ""
+
+
+class GridRecord(Record, frozen=True):
+    """.grid.json: what the grid under way, or the last one, is doing."""
+
+    schema_version: int = SCHEMA_VERSION
+    pid: int | None = None
+    host: str = ""
+    command: str = ""
+    """continues the grid"""
+    state: Literal["training", "ended"] = "ended"
+    runs: list[RunOfGrid] = []
 
 
 class StageSettings(Record, frozen=True):
@@ -354,6 +435,7 @@ class RunSettings(Record, frozen=True):
     target_tokens: Count | None = field(name="task.target_tokens", default=None)
     tolerance_tokens: Count | None = field(name="task.tolerance_tokens", default=None)
     seed: Count | None = field(name="train.seed", default=None)
+    validate_every: Count | None = field(name="train.validate_every", default=None)
     max_new_tokens: Count | None = field(name="sampling.max_new_tokens", default=None)
     max_grad_norm: Number | None = field(name="optimizer.max_grad_norm", default=None)
     max_staleness: Count | None = field(name="workers.max_staleness", default=None)

@@ -1,18 +1,22 @@
 """Write what a run is made from, config.toml and run.json, and check it when the run is resumed."""
 
+import dataclasses
 import json
+import shlex
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from itertools import accumulate
 from typing import Any
 
+from smolsum.config.hub import hub_name
 from smolsum.config.sections import Config, to_toml
-from smolsum.errors import UsageError
+from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import read_jsonl, replace
 from smolsum.runs.checkpoints import list_checkpoints
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.record_io import checked, parse, read_object
+from smolsum.runs.record_io import checked, parse, read, read_object
 from smolsum.runs.records import SCHEMA_VERSION, RunInfo, StepRow
 
 FIXED = ("model", "tokenizer", "data", "meteor")
@@ -39,14 +43,30 @@ def write(
     _write_info(paths, info)
 
 
+def at_commit(config: Config, paths: RunPaths) -> Config:
+    """Return the settings with the hub data set at the commit that the run read, so that a resumed run and its
+    evaluations read the same; unchanged where run.json names no commit for it."""
+    with suppress(SmolsumError):  # a damaged file is reported where the run is resumed
+        commit, name = read(paths.info, RunInfo).revisions.get(config.data.path), hub_name(config.data.path)
+        if commit and name:
+            path = str(dataclasses.replace(name, revision=commit))
+            return dataclasses.replace(config, data=dataclasses.replace(config.data, path=path))
+    return config
+
+
+def begun_with(paths: RunPaths) -> RunInfo | None:
+    """Return what run.json says of a run that is resumed; None where it has none yet. Raises SmolsumError where it is
+    damaged."""
+    return _read(paths)[1] if paths.info.exists() else None
+
+
 def check_resume(
     paths: RunPaths, steps: Mapping[str, int], fingerprints: Mapping[str, str], provenance: Mapping[str, Any]
 ) -> None:
     """Check a resumed run against run.json, and record the new settings of stages that have not begun. UsageError where
     a stage that has begun has other settings or facts now. Raises SmolsumError where run.json is damaged."""
-    again = f"start a new run: smolsum train --config {paths.config} --name OTHER"
-    info = read_object(paths.info, hint=f"restore it, or {again}")
-    then = parse(info, RunInfo, str(paths.info), needs=("steps", "fingerprints"), hint=f"restore it, or {again}")
+    again = _again(paths)
+    info, then = _read(paths)
     for key in FIXED:
         now = json.loads(json.dumps(provenance[key]))
         if info.get(key) != now:
@@ -70,6 +90,17 @@ def check_resume(
     now = {"steps": dict(steps), "fingerprints": dict(fingerprints), "settings": settings}
     if any(info.get(key) != value for key, value in now.items()):
         _write_info(paths, info | now)
+
+
+def _again(paths: RunPaths) -> str:
+    return f"start a new run: smolsum train --config {shlex.quote(str(paths.config))} --name OTHER"
+
+
+def _read(paths: RunPaths) -> tuple[dict[str, Any], RunInfo]:
+    """Return run.json as it is, and as a record."""
+    hint = f"restore it, or {_again(paths)}"
+    info = read_object(paths.info, hint=hint)
+    return info, parse(info, RunInfo, str(paths.info), needs=("steps", "fingerprints"), hint=hint)
 
 
 def _begun(paths: RunPaths, planned: Mapping[str, int]) -> list[str]:

@@ -120,15 +120,30 @@ class Pace:
 
 
 def pace(run: Run, state: RunState, now: datetime) -> Pace:
-    """Return the time since the attempt began, up to now or its last heartbeat, and the time that the steps left will
-    take at the mean of the last few; only a run that makes steps has an end in sight."""
+    """Return the time since the attempt began, up to now or its last heartbeat, and the time that is left: of steps at
+    the mean of the last few, of evaluations as the newest one took. Only a run that makes steps has an end in sight."""
     began = next((event.time for event in reversed(run.events) if event.kind == "started"), "")
     elapsed = seconds_since(began, now)
     if elapsed is not None and not state.alive:
         elapsed -= seconds_since(run.status.heartbeat, now) or 0.0
-    steps = run.recent("perf/step_s", ETA_STEPS)
-    left = run.total - run.step
-    return Pace(elapsed, fmean(steps) * left if steps and state.state in MOVING and left > 0 else None)
+    step = mean_step(run)
+    if step is None or state.state not in MOVING:
+        return Pace(elapsed, None)
+    left = step * max(run.total - run.step, 0) + (run.evaluation_s or 0.0) * _evaluations_left(run)
+    return Pace(elapsed, left or None)
+
+
+def _evaluations_left(run: Run) -> float:
+    """Return how many evaluations a run still makes; of the one under way, the part that is left."""
+    left = [label for label, summary in run.results.items() if not summary.metrics]
+    begun = run.status.phase == "evaluating" and run.status.stage in left
+    return len(left) - (min(run.evaluated / run.status.examples, 1.0) if begun and run.status.examples else 0.0)
+
+
+def mean_step(run: Run) -> float | None:
+    """Return the mean seconds of the newest steps of a run; None before the first one."""
+    recent = run.recent("perf/step_s", ETA_STEPS)
+    return fmean(recent) if recent else None
 
 
 def seconds_since(stamp: str, now: datetime) -> float | None:
@@ -158,3 +173,8 @@ def _defunct(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:1] == [b"Z"]
     except OSError:
         return False
+
+
+def progress(run: Run) -> str:
+    """Return the step of a run and its planned steps."""
+    return f"{run.step}/{run.total}" if run.total else str(run.step)

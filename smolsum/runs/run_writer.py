@@ -123,7 +123,7 @@ def discard_after(paths: RunPaths, step: int) -> int:
     call this before the RunWriter of the next one is open. Events stay: they did happen.
     """
     content, rows = read_bytes(paths.metrics), read_jsonl(paths.metrics)
-    while rows and parse(rows[-1], StepRow, str(paths.metrics)).step > step:
+    while rows and parse(rows[-1], StepRow, f"{paths.metrics}:{len(rows)}").step > step:
         rows.pop()
     kept = sum(len(line) + 1 for line in whole_lines(content)[: len(rows)])
     if kept == len(content):

@@ -1,18 +1,18 @@
-"""The values of a metric over all steps, in memory that does not grow with their number."""
+"""The values of a metric over all steps, and as the few points that a chart can show."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import pairwise
 from typing import cast
 
 from smolsum.runs.records import LARGEST
 
-BUCKETS = 512
-RECENT = 512
+MOST_POINTS = 512
 
 
 @dataclass(frozen=True)
@@ -25,91 +25,63 @@ class Point:
     high: float
 
 
-class Bucket:
-    """Sums and extremes of some neighbouring steps."""
-
-    __slots__ = ("count", "high", "low", "steps", "total")
-
-    def __init__(self, steps: Sequence[int], values: Sequence[float]) -> None:
-        self.count, self.steps, self.total = len(values), float(sum(steps)), float(sum(values))
-        self.low, self.high = min(values), max(values)
-
-    def join(self, other: Bucket) -> None:
-        """Add another bucket to this one."""
-        self.count += other.count
-        self.steps += other.steps
-        self.total += other.total
-        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
-
-    def point(self) -> Point:
-        """The bucket as a point of a chart."""
-        return Point(self.steps / self.count, self.low, self.total / self.count, self.high)
-
-
 class Series:
-    """The values of one metric, in order of step.
-
-    At most BUCKETS buckets with least, mean and greatest value over the whole run: when they are full, neighbours are
-    joined and each new one holds twice as many steps. The last RECENT values are kept as they are.
-    """
+    """The values of one metric, in order of step: 16 bytes a step."""
 
     def __init__(self) -> None:
-        self.count = self.missing = 0
+        self.steps, self.values = array("q"), array("d")
+        self.missing = 0
         self.low, self.high = math.inf, -math.inf
-        self._buckets: list[Bucket] = []
-        self._size = 1
-        self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT)
 
     def extend(self, steps: Sequence[int], values: Sequence[float | None]) -> None:
         """Add the values of the next steps, in order; None (not finite) only counts as missing."""
         places, numbers = _known(steps, values)
         self.missing += len(steps) - len(places)
-        if not places:
-            return
-        self.count += len(places)
-        self._recent.extend(zip(places[-RECENT:], numbers[-RECENT:], strict=True))
-        self.low, self.high = min(self.low, min(numbers)), max(self.high, max(numbers))
-        start = 0
-        while start < len(places):
-            free = self._size - self._buckets[-1].count if self._buckets else 0
-            if free:
-                end = start + free
-                self._buckets[-1].join(Bucket(places[start:end], numbers[start:end]))
-            else:
-                if len(self._buckets) == BUCKETS:
-                    self._halve()
-                    continue
-                end = start + self._size
-                self._buckets.append(Bucket(places[start:end], numbers[start:end]))
-            start = end
+        if places:
+            self.steps.extend(places)
+            self.values.extend(numbers)
+            self.low, self.high = min(self.low, min(numbers)), max(self.high, max(numbers))
 
-    def _halve(self) -> None:
-        """Join neighbours, so that each bucket holds twice as many steps."""
-        for left, right in zip(self._buckets[::2], self._buckets[1::2], strict=True):
-            left.join(right)
-        self._buckets = self._buckets[::2]
-        self._size *= 2
+    @property
+    def count(self) -> int:
+        """Values so far."""
+        return len(self.values)
 
     @property
     def last(self) -> float | None:
         """The newest value."""
-        return self._recent[-1][1] if self._recent else None
+        return self.values[-1] if self.values else None
 
     @property
     def last_step(self) -> int | None:
         """The step of the newest value."""
-        return self._recent[-1][0] if self._recent else None
+        return self.steps[-1] if self.steps else None
 
     def recent(self, number: int, since: int = 0) -> list[float]:
-        """The newest values from the step `since` on, at most `number` and RECENT, oldest first."""
-        newest = islice(reversed(self._recent), number)
-        return [value for _, value in takewhile(lambda pair: pair[0] >= since, newest)][::-1]
+        """The newest values from the step `since` on, at most `number`, oldest first."""
+        return list(self.values[max(bisect_left(self.steps, since), len(self.values) - number) :])
 
-    def points(self, since: float = -math.inf) -> list[Point]:
-        """The points after the step `since`: each step if all of them are recent, else buckets."""
-        if self._recent and (self._recent[0][0] <= since or self.count == len(self._recent)):
-            return [Point(step, value, value, value) for step, value in self._recent if step > since]
-        return [point for bucket in self._buckets if (point := bucket.point()).step > since]
+    def at(self, step: float) -> tuple[int, float] | None:
+        """The last value at this step or before it, with its step."""
+        place = bisect_right(self.steps, step)
+        return (self.steps[place - 1], self.values[place - 1]) if place else None
+
+    def points(self, since: float = -math.inf, until: float = math.inf, most: int = MOST_POINTS) -> list[Point]:
+        """The values after the step `since` up to the step `until` as at most about `most` points: each step if there
+        is room, else equal numbers of neighbouring steps, always the same ones."""
+        first, end = bisect_right(self.steps, since), bisect_right(self.steps, until)
+        size = 1
+        while end - first > size * most:
+            size *= 2
+        if size == 1:
+            return [Point(self.steps[n], v, v, v) for n, v in enumerate(self.values[first:end], start=first)]
+        edges = [first, *range(first - first % size + size, end, size), end]
+        return [self._joined(a, b) for a, b in pairwise(edges) if a < b]
+
+    def _joined(self, first: int, end: int) -> Point:
+        """Neighbouring values as one point."""
+        values = self.values[first:end]
+        return Point(sum(self.steps[first:end]) / (end - first), min(values), sum(values) / (end - first), max(values))
 
 
 def _known(steps: Sequence[int], values: Sequence[float | None]) -> tuple[Sequence[int], Sequence[float]]:

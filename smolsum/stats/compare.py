@@ -1,13 +1,22 @@
 """The comparisons of `smolsum stats`, each as a report of rows."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from smolsum.stats.correlation import correlate
 from smolsum.stats.loading import Arm, check_comparable, shared_metrics
 from smolsum.stats.multiple_testing import benjamini_hochberg, count_tests, holm
-from smolsum.stats.paired import ALPHA, CONFIDENCE, POWER, Alternative, cross_checks, mcnemar, smallest_detectable
+from smolsum.stats.paired import (
+    ALPHA,
+    CONFIDENCE,
+    POWER,
+    Alternative,
+    CrossChecks,
+    cross_checks,
+    mcnemar,
+    smallest_detectable,
+)
 from smolsum.stats.render import Report, ResultSection, Row, figure
 from smolsum.stats.seeds import compare_runs
 
@@ -17,6 +26,8 @@ _NOTE_TEXTS = {
     "constant": "every pair differs by the same amount",
     "too few": "fewer than two pairs are complete",
 }
+
+CHECKS_NOTE = "Wilcoxon, sign flip: p of the same question by ranks and by random signs; bootstrap: 95 % interval (BCa)"
 
 
 @dataclass(frozen=True)
@@ -40,10 +51,12 @@ def compare_two(a: Arm, b: Arm, options: Options) -> Report:
     ]
     _adjust(rows)
     several = len(a.members) + len(b.members) > 2
+    ranks = () if several else ("wilcoxon_p", "sign_flip_p")
+    changes = () if several else ("bootstrap", "gained", "lost", "mcnemar_p")
     sections = [
         ResultSection("difference", ("metric", "mean_a", "mean_b", "delta", "interval", "t", "p"), rows),
-        ResultSection("strength", ("metric", "d_z", "p_holm", "p_bh", "wilcoxon_p", "sign_flip_p", "detectable"), rows),
-        ResultSection("pairs", ("metric", "n", "missing", "bootstrap", "gained", "lost", "mcnemar_p"), rows),
+        ResultSection("strength", ("metric", "d_z", "p_holm", "p_bh", *ranks, "detectable"), rows),
+        ResultSection("pairs", ("metric", "n", "missing", *changes), rows),
     ]
     if several:
         sections.append(_runs_section("metric", rows, options))
@@ -54,7 +67,7 @@ def compare_two(a: Arm, b: Arm, options: Options) -> Report:
         rows=tuple(rows),
         notes=(
             *_notes(options, rows, several),
-            "Wilcoxon, sign flip: p of the same question by ranks and by random signs; bootstrap: 95 % interval (BCa)",
+            *([] if several else [CHECKS_NOTE]),
             *_flips_note(rows),
             *_asides(rows, "metric"),
         ),
@@ -115,11 +128,20 @@ def correlations(arms: Sequence[Arm], options: Options) -> Report:
 
 
 def _tests(metric: str, a: Arm, b: Arm, options: Options, *, checked: bool = False) -> Row:
-    """The tests of b - a in a metric, with the cross-checks if `checked`."""
+    """The tests of b - a in a metric, with the cross-checks if `checked`.
+
+    Cross-checks and McNemar's test count examples only: they are None where an arm has several runs, which vary too.
+    """
     values_a, values_b = (arm.values(metric, a.ids) for arm in (a, b))
     found = compare_runs(values_a, values_b, alternative=options.alternative, matched=options.matched)
     means = values_a.mean(axis=0), values_b.mean(axis=0)
-    flips = mcnemar(*means, alternative=options.alternative)
+    several = len(a.members) + len(b.members) > 2
+    flips = None if several else mcnemar(*means, alternative=options.alternative)
+    checks: Row = {}
+    if checked and several:
+        checks = dict.fromkeys(field.name for field in fields(CrossChecks))
+    elif checked:
+        checks = asdict(cross_checks(*means, alternative=options.alternative, seed=options.seed))
     result = found.result
     return {
         **{name: getattr(result, name) for name in _RESULT_COLUMNS},
@@ -129,7 +151,7 @@ def _tests(metric: str, a: Arm, b: Arm, options: Options, *, checked: bool = Fal
         "run_sd_b": found.run_sd_b,
         "run_sd_delta": found.run_sd_delta,
         "note": result.note,
-        **(asdict(cross_checks(*means, alternative=options.alternative, seed=options.seed)) if checked else {}),
+        **checks,
         "gained": flips.gained if flips else None,
         "lost": flips.lost if flips else None,
         "mcnemar_p": flips.p if flips else None,
@@ -149,15 +171,20 @@ def _adjust(rows: Sequence[Row]) -> None:
 
 
 def _head(arms: Sequence[Arm], options: Options, rows: Sequence[Row]) -> dict[str, Any]:
-    """What was compared and how, for the head of a report."""
-    first = arms[0].members[0]
+    """What was compared and how, for the head of a report. Of split, data and judge what all evaluations state."""
+    members = [member for arm in arms for member in arm.members]
+    first = members[0]
+    common = {
+        key: first.origin.get(key) if all(member.origin.get(key) is not None for member in members) else None
+        for key in ("split", "data", "judge")
+    }
     a, *b = [{"name": arm.name, "files": [str(member.path) for member in arm.members]} for arm in arms]
     return {
         "a": a,
         "b": b,
         "direction": "b - a",
         "examples": first.frame.height,
-        **{key: first.origin.get(key) for key in ("split", "data", "judge")},
+        **common,
         "alternative": options.alternative,
         "matched": options.matched,
         "alpha": ALPHA,
@@ -187,7 +214,8 @@ def _notes(options: Options, rows: Sequence[Row], several: bool) -> list[str]:
     if several:
         notes.append(
             "an arm of several runs is its mean per example; t, p and the interval count runs and examples as samples; "
-            "'these runs' counts examples only. An arm of one run cannot show how much its training varies"
+            "'these runs' counts examples only, says nothing about other runs, and so has no star. An arm of one run "
+            "cannot show how much its training varies"
         )
     return notes
 

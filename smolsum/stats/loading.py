@@ -19,6 +19,7 @@ from smolsum.files import digest, json_lines
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import has_scores, parse, read_object, read_summary
 from smolsum.runs.records import SCORES, Score, Summary
+from smolsum.runs.run_evaluations import RunOrigin, representatives
 from smolsum.stats.paired import MAX_SIZE
 
 T = TypeVar("T")
@@ -83,11 +84,11 @@ class Arm:
 
 def load_scores(reference: str, *, finite: bool = False) -> Scores:
     """Return the scores of a JSON Lines file, of an evaluation's folder, or of a run (its path, or its name in the
-    runs folder): the evaluation of its last step. Raises UsageError, with the line, if a file is damaged; with
-    `finite`, also for NaN and infinities, which are missing values otherwise."""
-    path = _find_scores(reference)
-    if path.parent.parent.name == "eval" and Path(reference).name not in (path.name, path.parent.name):
-        console.narrate(f"{reference}: {path.parent.name}, the evaluation of its last step")
+    runs folder): the run's own evaluation of its last step. Raises UsageError, with the line, if a file is damaged;
+    with `finite`, also for NaN and infinities, which are missing values otherwise."""
+    path, said = _find_scores(reference)
+    if said:
+        console.narrate(f"{reference}: {said}")
     try:
         rows = [
             (number, parse(row, Score, f"{path}:{number}", hint="give each line its own id, the same in all files"))
@@ -215,8 +216,9 @@ def shared_metrics(arms: Sequence[Arm], wanted: Sequence[str]) -> list[str]:
     return shared
 
 
-def _find_scores(reference: str) -> Path:
-    """The scores file that a path or the name of a run means. Raises UsageError if it does not exist."""
+def _find_scores(reference: str) -> tuple[Path, str]:
+    """The scores file that a path or the name of a run means, and which evaluation of the run that is, in words.
+    Raises UsageError if it does not exist."""
     runs_dir = Path(os.environ.get("SMOLSUM_RUNS_DIR") or "runs")
     given = Path(os.path.expanduser(reference))
     path = next((p for p in (given, runs_dir / reference) if reference and p.exists()), None)
@@ -226,29 +228,35 @@ def _find_scores(reference: str) -> Path:
             hint="give a .jsonl file, the folder of an evaluation or a run",
         )
     if not path.is_dir():
-        return path
+        return path, ""
     if (path / SCORES).exists():
-        return path / SCORES
+        return path / SCORES, ""
     evaluations = path if path.name == "eval" else RunPaths(path).evaluations
-    steps = {found.parent: _step(found.parent) for found in sorted(evaluations.glob(f"*/{SCORES}"))}
-    if not steps:
+    summaries = {found.parent: _summary(found.parent) for found in sorted(evaluations.glob(f"*/{SCORES}"))}
+    if not summaries:
         raise UsageError(f"{path} holds no {SCORES}", hint="smolsum train makes one for each stage of a run")
-    newest = [folder for folder, step in steps.items() if step == max(steps.values())]
-    if len(newest) > 1:
+    origin = RunOrigin.read(RunPaths(evaluations.parent))
+    chosen, *equal = representatives(summaries, origin)
+    if equal:
+        names = ", ".join(folder.name for folder in (chosen, *equal))
         raise UsageError(
-            f"{path} holds {len(newest)} evaluations of its last step: {', '.join(f.name for f in newest)}",
-            hint=f"name one, e.g. {newest[0]}",
+            f"{path} holds {1 + len(equal)} evaluations of its last step: {names}", hint=f"name one, e.g. {chosen}"
         )
-    return newest[0] / SCORES
+    said = f"{chosen.name}, the evaluation of its last step"
+    if differences := origin.differences(chosen, summaries[chosen]):
+        said += f" ({', '.join(differences)})"
+    same = [f for f, one in summaries.items() if f != chosen and one.step == summaries[chosen].step]
+    if others := [f"{f.name} ({', '.join(origin.differences(f, summaries[f])) or 'the same'})" for f in same]:
+        said += f"; not taken: {', '.join(others)}"
+    return chosen / SCORES, said
 
 
-def _step(folder: Path) -> int:
-    """The step that was evaluated; -1 if the evaluation does not state it."""
+def _summary(folder: Path) -> Summary:
+    """The summary of an evaluation; an empty one if it has none yet."""
     try:
-        step = read_summary(folder).step if has_scores(folder) else None
+        return read_summary(folder) if has_scores(folder) else Summary()
     except SmolsumError as error:
         raise UsageError(error.message, hint=error.hint) from error
-    return -1 if step is None else step
 
 
 def _name(path: Path, reference: str) -> str:

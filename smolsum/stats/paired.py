@@ -26,6 +26,8 @@ _MAX_BATCH_NUMBERS = 2_000_000
 _ROUNDING = 64 * float(np.finfo(np.float64).eps)
 MAX_SIZE = 1e70
 """the largest absolute value: the tests take fourth powers of differences"""
+_MIN_DIFFERENCE = 1e-150
+"""smaller differences count as none: their squares are too small for a float"""
 
 
 @dataclass(frozen=True)
@@ -234,8 +236,9 @@ def _note(x: NDArray[np.float64], y: NDArray[np.float64]) -> Note:
 
 def _rounding(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
     """The rounding error of each difference, from its own two values: one huge pair does not affect the others."""
-    size: NDArray[np.float64] = np.maximum(np.abs(x), np.abs(y))
-    return _ROUNDING * size
+    size = np.maximum(np.abs(x), np.abs(y))
+    error: NDArray[np.float64] = np.maximum(_ROUNDING * size, _MIN_DIFFERENCE)
+    return error
 
 
 def _tied(d: NDArray[np.float64], rounding: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -65,8 +65,13 @@ def signed(value: float | None) -> str:
 
 def p_value(value: float | None) -> str:
     """Return a p value, with a star below 0.05."""
-    text = f"{value:.1e}" if value is not None and 0 < value < 0.0001 else figure(value)
+    text = p_without_star(value)
     return f"{text} *" if value is not None and value < 0.05 else text
+
+
+def p_without_star(value: float | None) -> str:
+    """Return a p value that decides nothing."""
+    return f"{value:.1e}" if value is not None and 0 < value < 0.0001 else figure(value)
 
 
 def _interval(row: Row, low: str, high: str) -> str:
@@ -100,7 +105,7 @@ _COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "run_sd_a": ("run sd a", figure),
     "run_sd_b": ("run sd b", figure),
     "run_sd_delta": ("run sd b - a", figure),
-    "p_these_runs": ("p these runs", p_value),
+    "p_these_runs": ("p these runs", p_without_star),
     "r": ("r", signed),
     "r_within": ("within", signed),
 }

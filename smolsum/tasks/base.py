@@ -6,14 +6,15 @@ task" of CONTRIBUTING.md shows a complete one; what that leaves out has the defa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from smolsum.config.presets import TaskPresets as TaskPresets
 from smolsum.config.sections import Config, TaskConfig
 from smolsum.errors import UsageError
+from smolsum.rewards import LENGTH_SIGNALS
 from smolsum.rewards.combine import Signal, score_all
 from smolsum.tasks.data import Example, Split, load_split
 from smolsum.types import COMPOSITE, Criterion, Prompt, Rollout, RolloutGroup
@@ -59,6 +60,10 @@ class TaskPrompts:
     load: Callable[[Config, str], Split] = lambda config, split: load_split(config.data, split)
     """the split `train`, `validation` or `test`, read from [data] or made from a seed (`generated_split`, for the path
     `generated`); what is checked or scored later belongs in an example's metadata. UsageError for wrong input"""
+    preview: Callable[[Config, str], Split] | None = None
+    """the split for a dry run, where `load` asks a model: about as many and as long prompts, without a request"""
+    preview_note: Callable[[Config], str] = lambda config: ""
+    """a sentence on what the preview does not have; empty: it is what `load` returns"""
     category: str = ""
     """the metadata column by whose values a stage may mix prompts; empty: no mixes"""
     variant: Callable[[TaskConfig, str], TaskConfig] = own_instruction
@@ -67,6 +72,10 @@ class TaskPrompts:
     """the prompt variants of `smolsum baseline` without `--prompt`"""
     prompt_settings: tuple[str, ...] = ("system_prompt",)
     """settings that change how the policy is asked and not what is measured: evaluations that differ in them compare"""
+
+    def load_preview(self, config: Config, split: str) -> Split:
+        """Return a split for a dry run: of `preview`, else of `load`. Raises what they raise."""
+        return (self.preview or self.load)(config, split)
 
     def categories(self, examples: Sequence[Example] | Sequence[Prompt]) -> tuple[str, ...]:
         """Return the category of each example or prompt, empty where it has none."""
@@ -82,6 +91,9 @@ class TaskRewards:
     computed, never 0), or a `Dependent` that needs others' values. `smolsum.rewards.REWARDS` has the general ones"""
     meanings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """range and meaning, in words, of the task's own signals, for reports"""
+    length_signals: Collection[str] = LENGTH_SIGNALS
+    """the signals that depend on a completion's length, or on whether it was cut: stages that train one of them learn
+    from truncated completions too, unless `grpo.mask_truncated` is set"""
     adjust_weights: Callable[[Mapping[str, float], TaskConfig], Mapping[str, float]] = lambda weights, task: weights
     """the weights of a stage's signals under these settings"""
 
@@ -93,6 +105,15 @@ class Metric:
     name: str
     title: str
     form: str = ".1%"
+    better: Literal["higher", "lower", ""] = field(default="", kw_only=True)
+    """which values are better; empty: neither (a report then compares nothing by it)"""
+    role: Literal["constraint", "quality", ""] = field(default="", kw_only=True)
+    """what a report opens with: the first headline of each role. The constraint is what a completion has to obey, the
+    quality how good it is; a judge's composite replaces the quality where there is one"""
+    column: str = field(default="", kw_only=True)
+    """the column of the scores that tests of this metric use; empty: the one with its name"""
+    meaning: str = field(default="", kw_only=True)
+    """what a share counts, as a sentence before the number needs it (answers that parse); empty: the title says it"""
 
     def show(self, value: float) -> str:
         """Return a value as text."""
@@ -102,11 +123,12 @@ class Metric:
 @dataclass(frozen=True)
 class MetricTable:
     """One table of an evaluation: its title, its columns, and how to get their values where an evaluation has none of
-    them; without a remedy such a table is left out."""
+    them. Without a remedy such a table is left out; what the data would need for it is then said."""
 
     title: str
     metrics: tuple[Metric, ...]
     remedy: str = ""
+    needs: str = ""
 
 
 @dataclass(frozen=True)
@@ -223,3 +245,17 @@ class Task:
             stage = {"rewards": dict.fromkeys(self.rewards.signals, 1.0)}
             strategies = {self.name: {"stages": {self.name: stage}}}
             object.__setattr__(self, "presets", replace(self.presets, strategies=strategies))
+
+    def warnings(self, config: Config) -> list[str]:
+        """Return the warnings of `check`, and those about stages that leave truncated completions out although a signal
+        depends on length."""
+        found = list(self.check(config))
+        for name, stage in config.stages.items():
+            signals = [s for s, weight in stage.rewards.items() if weight and s in self.rewards.length_signals]
+            if stage.mask_truncated and signals:
+                found.append(
+                    f"stage {name} rewards {' and '.join(signals)} but leaves out completions that were cut "
+                    "(mask_truncated = true), so it learns nothing from those that are too long: "
+                    "--set grpo.mask_truncated=auto trains on them"
+                )
+        return found

@@ -2,20 +2,35 @@
 
 A split is one file (or its shards): of `builtin:NAME`, a directory that holds
 `<split>.jsonl`, `<split>.json` (one object a line), `<split>.parquet` or, as a hub snapshot does,
-`data/<split>-00000-of-00001.parquet`, or a hub id `owner/name`.
+`data/<split>-00000-of-00001.parquet`, or a hub id `owner/name`, perhaps with a configuration and a revision.
 """
 
 import json
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import xxhash
 
+from smolsum.config.hub import FORM, HubName, hub_name
 from smolsum.config.sections import DataConfig
 from smolsum.errors import UsageError
-from smolsum.tasks.data_rows import PlacedRow, kind_of, nearest_name, read_rows
+from smolsum.rewards import COMPARED
+from smolsum.tasks.data_rows import (
+    BUILTIN,
+    BUILTIN_NAMES,
+    LAYOUT,
+    SUFFIXES,
+    PlacedRow,
+    kind_of,
+    nearest_name,
+    read_builtin,
+    read_directory,
+)
+from smolsum.tasks.hub_data import read_hub
 
 SPLITS = ("train", "validation", "test")
 ID_COLUMN = "id"
@@ -40,24 +55,72 @@ class Split:
     fingerprint: str
     left_out: str = ""
     """which data the task could not use, and why, as a warning"""
+    no_references: str = ""
+    """why no example has a reference although rows may have some; empty otherwise"""
+    references_hint: str = ""
+    """the setting that may find them"""
 
 
 def load_split(data: DataConfig, split: str, *, references: bool = True) -> Split:
     """Return the split `train`, `validation` or `test`, read under the name that `data` gives it.
 
-    Without `references` the column of completions is not read. Ids come from an `id` column if there is one, else they
-    are `<split>-<row>`, rows counted from 1.
+    The column of completions holds the references. Without `references` it is not read, and where no row has it the
+    examples have none, unless `data.completion_column` is another than the default. Ids come from an `id` column if
+    there is one, else they are `<split>-<row>`, rows counted from 1.
 
     Raises UsageError for wrong input, UnreachableError for a hub that does not answer.
     """
-    return generated_split(split, _examples(read_split(data, split), data, split, references))
+    rows, column = read_split(data, split), data.completion_column
+    lacking = references and column == DataConfig().completion_column and not any(column in row for _, row in rows)
+    found = generated_split(split, _examples(rows, data, split, references and not lacking))
+    if not lacking:
+        return found
+    problem = _no_column(*rows[0], column, "data.completion_column", {data.prompt_column, ID_COLUMN})
+    return replace(found, no_references=problem.message, references_hint=problem.hint or "")
+
+
+def check_references(splits: Mapping[str, Split], stages: Mapping[str, Mapping[str, float]]) -> str:
+    """Return a warning if a split has no references; empty if all have some. Raises UsageError where a stage has a
+    reward that compares with references (weights by stage and signal), and the splits that it is trained and validated
+    on have none."""
+    lacking = {name: split for name, split in splits.items() if split.no_references}
+    for name, split in lacking.items():
+        for stage, weights in stages.items():
+            compared = [signal for signal in COMPARED if weights.get(signal)]
+            if compared and name in ("train", "validation"):
+                compare = "compares" if len(compared) == 1 else "compare"
+                raise UsageError(
+                    f"stage {stage} rewards {' and '.join(compared)}, which {compare} with references, but "
+                    f"{split.no_references}",
+                    hint=f"{split.references_hint}; or --reward length, which needs none",
+                )
+    first = next((split.no_references for split in lacking.values()), "")
+    return first and f"no references: {first}; not measured on {', '.join(lacking)}: {', '.join(COMPARED)}"
 
 
 def read_split(data: DataConfig, split: str) -> list[PlacedRow]:
     """Return the rows of the split `train`, `validation` or `test`; errors as of `load_split`."""
     if split not in SPLITS:
         raise UsageError(f"unknown split {split!r}", hint=f"choose from {', '.join(SPLITS)}")
-    return read_rows(data.path, getattr(data, f"{split}_split"), f"data.{split}_split")
+    name, setting = getattr(data, f"{split}_split"), f"data.{split}_split"
+    if data.path.startswith(BUILTIN):
+        return read_builtin(data.path.removeprefix(BUILTIN), name, setting)
+    if (hub := _on_hub(data.path)) is not None:
+        return read_hub(hub, name, setting)
+    return read_directory(Path(os.path.expanduser(data.path)), name, setting)
+
+
+def _on_hub(path: str) -> HubName | None:
+    """Return the parts of a hub id, None for a path on this machine: one that exists, or looks like a path, is never
+    looked up on a hub. Raises UsageError for what is neither."""
+    if path.startswith(("./", "../", "/", "~")) or path.endswith(SUFFIXES) or Path(path).exists():
+        return None
+    if (hub := hub_name(path)) is None:
+        raise UsageError(
+            f"no data at {path!r}: no such directory, and not a hub id ({FORM})",
+            hint=f"--set data.path=DIR, {LAYOUT}, or {BUILTIN}{BUILTIN_NAMES[0]}",
+        )
+    return hub
 
 
 def generated_split(name: str, examples: Iterable[Example], left_out: str = "") -> Split:
@@ -76,9 +139,16 @@ def overlap(a: Split, b: Split) -> list[str]:
 def _examples(rows: Sequence[PlacedRow], data: DataConfig, split: str, has_references: bool) -> Iterator[Example]:
     """Yield the rows as examples. Raises UsageError with the place of the first row that breaks a rule."""
     has_ids = any(ID_COLUMN in row for _, row in rows)
-    used = {data.prompt_column, *([data.completion_column] if has_references else []), ID_COLUMN}
+    columns = [data.prompt_column, *([data.completion_column] if has_references else [])]
+    used = {*columns, ID_COLUMN}
+    known = [column for column in columns if any(column in row for _, row in rows)]
     seen: dict[str, str] = {}
     for number, (where, row) in enumerate(rows, start=1):
+        if lacking := [column for column in known if column not in row]:
+            raise UsageError(
+                f"{where} has no column {lacking[0]!r}, only {', '.join(row) or 'an empty object'}; other rows have it",
+                hint="complete or remove the row",
+            )
         source = column_of(row, where, data.prompt_column, "data.prompt_column", used)
         references = _references(row, where, data, used) if has_references else ()
         name = _id(row.get(ID_COLUMN), where) if has_ids else f"{split}-{number}"
@@ -106,13 +176,17 @@ def column_of(row: Mapping[str, Any], where: str, column: str, setting: str, tak
     """Return a row's value in `column`, which `setting` names. Raises UsageError where the row has no such column, with
     the nearest of those that are not `taken`."""
     if column not in row:
-        free = [name for name in row if name not in taken]
-        near = nearest_name(column, free) or (free[0] if len(free) == 1 else "NAME")
-        raise UsageError(
-            f"{where} has no column {column!r}, only {', '.join(row) or 'an empty object'}",
-            hint=f"--set {setting}={near}" if free else "complete or remove the row",
-        )
+        raise _no_column(where, row, column, setting, taken)
     return row[column]
+
+
+def _no_column(where: str, row: Mapping[str, Any], column: str, setting: str, taken: Collection[str]) -> UsageError:
+    free = [name for name in row if name not in taken]
+    near = nearest_name(column, free) or (free[0] if len(free) == 1 else "NAME")
+    return UsageError(
+        f"{where} has no column {column!r}, only {', '.join(row) or 'an empty object'}",
+        hint=f"--set {setting}={near}" if free else f"add the column {column!r}",
+    )
 
 
 def _texts(values: Sequence[Any], what: str) -> tuple[str, ...]:

@@ -1,10 +1,8 @@
-"""The rows of a split, from the package, a local directory or the hub, each with its place for error messages."""
+"""The rows of a split, from the package or a local directory, each with its place for error messages."""
 
 import difflib
 import json
-import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
@@ -12,60 +10,44 @@ from typing import Any
 
 import polars
 
-from smolsum.errors import SmolsumError, UnreachableError, UsageError
+from smolsum.errors import UsageError
 
 BUILTIN, BUILTIN_NAMES = "builtin:", ("tldr-mini",)
 SUFFIXES = (".jsonl", ".json", ".parquet")
+USUAL_SPLITS = ("train", "validation", "test")
 OTHERS = (".csv", ".tsv", ".xlsx", ".arrow", ".gz", ".zst")
 """suffixes of data files that are not read"""
-HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 LAYOUT = "a directory with train.jsonl, validation.jsonl and test.jsonl (or .parquet)"
 
 PlacedRow = tuple[str, Mapping[str, Any]]
 """its place, for error messages, and its columns"""
 
 
-def read_rows(path: str, name: str, setting: str) -> list[PlacedRow]:
-    """Return the rows of split `name` at `path` (`builtin:NAME`, a directory or a hub id); `setting` is the key that
-    named it.
-
-    Raises UsageError for wrong input, UnreachableError for a hub that does not answer.
-    """
-    if path.startswith(BUILTIN):
-        return _read_builtin(path.removeprefix(BUILTIN), name, setting)
-    if _is_local(path):
-        return _read_directory(Path(os.path.expanduser(path)), name, setting)
-    return _read_hub(path, name, setting)
-
-
-def _is_local(path: str) -> bool:
-    """Return whether `path` is on this machine: one that exists, or looks like a path, is never looked up on a hub."""
-    if path.startswith(("./", "../", "/", "~")) or path.endswith(SUFFIXES) or Path(path).exists():
-        return True
-    if not HUB_ID.fullmatch(path):
-        raise UsageError(
-            f"no data at {path!r}: no such directory, and not a hub id (owner/name)",
-            hint=f"--set data.path=DIR, {LAYOUT}, or {BUILTIN}{BUILTIN_NAMES[0]}",
-        )
-    return False
-
-
-def _read_builtin(builtin: str, name: str, setting: str) -> list[PlacedRow]:
+def read_builtin(builtin: str, name: str, setting: str) -> list[PlacedRow]:
+    """Return the rows of split `name` of a data set in the package; `setting` is the key that named the split. Raises
+    UsageError for an unknown data set or split."""
     if builtin not in BUILTIN_NAMES:
         near = nearest_name(builtin, BUILTIN_NAMES) or BUILTIN_NAMES[0]
         raise UsageError(f"no built-in data set {builtin!r}", hint=f"--set data.path={BUILTIN}{near}")
     with resources.as_file(resources.files("smolsum.tasks") / "builtin" / builtin) as directory:
-        return _read_directory(directory, name, setting)
+        held = [path.stem for path in directory.iterdir() if path.suffix in SUFFIXES]
+        if name not in held:
+            near = nearest_name(name, held) or setting.removeprefix("data.").removesuffix("_split")
+            message = f"built-in data set {builtin!r} has no split {name!r}, only {', '.join(sorted(held))}"
+            raise UsageError(message, hint=f"--set {setting}={near}")
+        return read_directory(directory, name, setting)
 
 
-def _read_directory(directory: Path, name: str, setting: str) -> list[PlacedRow]:
+def read_directory(directory: Path, name: str, setting: str) -> list[PlacedRow]:
+    """Return the rows of split `name` in a directory; `setting` is the key that named the split. Raises UsageError with
+    the place of what is wrong."""
     if directory.is_file():
         raise UsageError(
             f"{directory} is one file, but training needs three splits that share no post",
             hint=f"make {LAYOUT}, and give the directory: --set data.path=DIR",
         )
     if not directory.is_dir():
-        raise UsageError(f"no data at {directory}: no such directory", hint=f"--set data.path=DIR, {LAYOUT}")
+        raise UsageError(f"no data at {directory.absolute()}: no such directory", hint=f"--set data.path=DIR, {LAYOUT}")
     try:
         return [row for path in _split_files(directory, name, setting) for row in _read_file(path)]
     except OSError as error:
@@ -79,7 +61,7 @@ def _split_files(directory: Path, name: str, setting: str) -> list[Path]:
     """Return the one file, or the complete shards, of split `name`. Raises UsageError for several candidates."""
     files = [path for suffix in SUFFIXES if (path := directory / (name + suffix)).exists()]
     pattern = re.compile(re.escape(name) + r"-\d+-of-(\d+)(-\w+)?\.parquet")
-    nested = sorted(directory.glob("data/*.parquet"))
+    nested = sorted([*directory.glob("data/*.parquet"), *directory.glob("*-of-*.parquet")])
     shards = {path: match for path in nested if (match := pattern.fullmatch(path.name))}
     if len(files) + bool(shards) > 1:
         names = ", ".join(path.relative_to(directory).as_posix() for path in (*files, *shards))
@@ -96,11 +78,13 @@ def _split_files(directory: Path, name: str, setting: str) -> list[Path]:
                 f"no file for split {name!r} in {directory}: {', '.join(others[:8])} is not read",
                 hint=f"write {name}.jsonl or {name}.json (one JSON object a line) or {name}.parquet",
             )
-        near = nearest_name(name, [path.stem.split("-")[0] for path in held]) or "NAME"
-        raise UsageError(
-            f"no file for split {name!r} in {directory}, which holds {names or 'no data file'}",
-            hint=f"write {directory / name}.jsonl, or --set {setting}={near}",
-        )
+        # a file that has the usual name of another split is that split: its rows must not be in two
+        free = [stem for path in held if (stem := path.stem.split("-")[0]) not in USUAL_SPLITS]
+        near = nearest_name(name, free) or "NAME"
+        hint = f"write {directory / name}.jsonl, or --set {setting}={near}"
+        if held and not free:
+            hint = f"move some rows of {held[0].name} to {directory / name}.jsonl, as splits must not share rows"
+        raise UsageError(f"no file for split {name!r} in {directory}, which holds {names or 'no data file'}", hint=hint)
     count = max((int(match[1]) for match in shards.values()), default=0)
     if len(shards) != count:
         raise UsageError(
@@ -155,62 +139,6 @@ def _json_rows(path: Path) -> Iterator[PlacedRow]:
 def _json_hint(line: str) -> str:
     array = "an array has to become one object a line: jq -c '.[]' FILE > train.jsonl"
     return array if line.startswith("[") else "write one JSON object a line, or remove the line"
-
-
-def _read_hub(path: str, name: str, setting: str) -> list[PlacedRow]:
-    import datasets  # takes seconds, and only hub ids need it
-    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined] # root of its HTTP client's
-    from huggingface_hub.utils.tqdm import disable_progress_bars
-
-    # where a user has set the variables, the libraries would only warn about this
-    if not sys.stderr.isatty() and "HF_DATASETS_DISABLE_PROGRESS_BARS" not in os.environ:
-        datasets.disable_progress_bars()
-    if not sys.stderr.isatty() and "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ:
-        disable_progress_bars()
-    try:
-        # as Arrow, so that no column (an image, say) is decoded
-        rows = datasets.load_dataset(path, split=name).with_format("arrow")[:].to_pylist()
-    except (OSError, ValueError, RuntimeError, HTTPError, datasets.exceptions.DatasetsError) as error:
-        raise _hub_error(error, path, setting) from error
-    if not rows:
-        raise UsageError(f"split {name!r} of hub data set {path!r} is empty", hint=f"--set {setting}=NAME")
-    return [(f"{path}, split {name!r}, row {number}", row) for number, row in enumerate(rows, start=1)]
-
-
-def _hub_error(error: Exception, path: str, setting: str) -> SmolsumError:
-    """Return the error of loading from the hub, by its cause: the request, this disk or the hub."""
-    from datasets import config, data_files, exceptions
-
-    what = f"hub data set {path!r}"
-    cause = error.__cause__ if isinstance(error, exceptions.DatasetGenerationError) else error
-    reason = (str(cause) or type(cause).__name__).splitlines()[0].rstrip(".")
-    download = f"hf download {path} --repo-type dataset --local-dir DIR"
-    # what huggingface_hub 1 says after its first try was refused: it tries again on the client that it closed
-    refused = isinstance(error, RuntimeError) and "client has been closed" in reason
-    if isinstance(error, exceptions.DatasetNotFoundError):
-        return UsageError(
-            f"{what} does not exist, or you have no access: {reason}",
-            hint=f"check the name, or hf auth login; for a directory --set data.path=./{path}",
-        )
-    if isinstance(cause, OSError) and cause.errno and not isinstance(cause, ConnectionError | TimeoutError):
-        return SmolsumError(
-            f"{what} cannot be kept on this disk: {reason}",
-            hint="set HF_HOME to a directory that can be written and has room",
-        )
-    if type(error) is ValueError:  # the library's own refusal: of the split's name, as a rule
-        return UsageError(f"{what}: {reason}", hint=f"--set {setting}=NAME")
-    unreadable = exceptions.DatasetsError | data_files.EmptyDatasetError | RuntimeError | ValueError
-    if isinstance(error, unreadable) and not refused:
-        return UsageError(f"{what} cannot be read: {reason}", hint=f"{download}, then make it {LAYOUT}")
-    if config.HF_HUB_OFFLINE:
-        return UnreachableError(
-            f"{what} is not in the cache, and HF_HUB_OFFLINE forbids a download",
-            hint=f"unset HF_HUB_OFFLINE, or {download} elsewhere and --set data.path=DIR",
-        )
-    return UnreachableError(
-        f"the hub did not answer for data set {path!r}: {'connection refused' if refused else reason}",
-        hint=f"try again later, or {download} elsewhere and --set data.path=DIR",
-    )
 
 
 def kind_of(value: object) -> str:

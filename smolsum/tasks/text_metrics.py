@@ -71,13 +71,18 @@ def length_table(tokens: Sequence[int]) -> dict[str, float]:
     }
 
 
+CLOSE = (1, 2)
+"""tokens from a target that are close to it, however long it is"""
+
+
 def length_row(tokens: int, target: int, tolerance: int) -> dict[str, float]:
-    """Return one completion's length in tokens; whether it is within `tolerance` of the target; whether it is over the
-    budget, which is the target itself; and its distance from the target in tokens."""
+    """Return one completion's length in tokens; whether it is within `tolerance`, within 1 and within 2 of the target;
+    whether it is over the budget, which is the target itself; and its distance from the target in tokens."""
     distance = abs(tokens - target)
     return {
         "tokens": tokens,
         "within_tol": float(distance <= tolerance),
+        **{f"within_{n}": float(distance <= n) for n in CLOSE},
         "over_budget": float(tokens > target),
         "off_target": float(distance),
     }

@@ -7,6 +7,7 @@ the target length: length is measured, not judged.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from statistics import fmean
 from typing import Any, cast
 
@@ -14,6 +15,8 @@ from smolsum.config.fields import Count, PositiveCount
 from smolsum.config.presets import task_presets
 from smolsum.config.sections import Config, TaskConfig
 from smolsum.rewards import REWARDS
+from smolsum.rewards.combine import Values
+from smolsum.rewards.length import score_length
 from smolsum.rewards.meteor import find_lexicon, meteor
 from smolsum.rewards.overlap import bleu, rouge_l
 from smolsum.tasks.base import (
@@ -33,6 +36,7 @@ from smolsum.tasks.base import (
 from smolsum.tasks.data import Split
 from smolsum.tasks.facts import count_facts, vocabulary
 from smolsum.tasks.text_metrics import (
+    CLOSE,
     PERCENTILES,
     copied_share,
     length_row,
@@ -52,7 +56,30 @@ class TldrConfig(TaskConfig):
     target_tokens: PositiveCount = 64
     """Length of a perfect completion in tokens, without the end-of-sequence token."""
     tolerance_tokens: Count = 5
-    """Distance from the target in tokens that still counts as on target."""
+    """Distance from the target in tokens that still counts as on target. Where nothing sets it, it follows the target:
+    5 for 64, in proportion, at least 1."""
+
+    @property
+    def needed_tokens(self) -> int:
+        """The longest summary that is on target."""
+        return self.target_tokens + self.tolerance_tokens
+
+    @property
+    def derived(self) -> dict[str, tuple[Any, str]]:
+        """The tolerance for the target."""
+        tolerance = max(1, round(TldrConfig.tolerance_tokens * self.target_tokens / TldrConfig.target_tokens))
+        return {"tolerance_tokens": (tolerance, "derived from task.target_tokens")}
+
+
+def check(config: Config) -> list[str]:
+    """Return a warning where completions end before the target."""
+    target, tokens = cast(TldrConfig, config.task).target_tokens, config.sampling.max_new_tokens
+    if tokens >= target:
+        return []
+    return [
+        f"no summary can reach task.target_tokens = {target}: sampling.max_new_tokens = {tokens} cuts it before;"
+        f" --set sampling.max_new_tokens={2 * target}, or a smaller target"
+    ]
 
 
 def variant(task: TaskConfig, text: str) -> TaskConfig:
@@ -62,6 +89,21 @@ def variant(task: TaskConfig, text: str) -> TaskConfig:
         asked = f"{TldrConfig().system_prompt} Use exactly {match[1]} {match[2]}."
         return replace(task, system_prompt=asked)
     return with_instruction(task, text, "50-words, 64-tokens (or another number)")
+
+
+@cache
+def _encoder(model: str) -> Callable[[str], list[int]]:
+    from smolsum.policy.load import load_encoder  # takes a second
+
+    return load_encoder(model)
+
+
+def score_summary_length(groups: Sequence[RolloutGroup], config: Config) -> Values:
+    """Return PxG length rewards, of the tokens that `rewards.length_counts` names."""
+    if config.rewards.length_counts == "sampled":
+        return score_length(groups, config)
+    encode = _encoder(config.model.path)
+    return score_length(groups, config, lambda rollout: len(encode(rollout.text)))
 
 
 FAITHFULNESS = Criterion(
@@ -112,7 +154,7 @@ CLARITY = Criterion(
 CRITERIA = (FAITHFULNESS, COVERAGE, CONCISENESS, CLARITY)
 
 
-LENGTHS = ("within_tol", "over_budget", "off_target")
+LENGTHS = ("within_tol", *(f"within_{n}" for n in CLOSE), "over_budget", "off_target")
 """columns whose means the summary has below `length/`"""
 TEXT = (
     "rouge", "meteor", "bleu", "copied", "novel_bigrams", "novel_trigrams", "repeated_trigrams", "empty", "truncated",
@@ -124,22 +166,25 @@ COPIED, REPETITIVE, UNFAITHFUL = 0.5, 0.2, 0.5
 
 
 def measurer(splits: Sequence[Split], config: Config) -> Measure:
-    """Measure a summary: its length, its overlap with the reference, copying and repetition, and facts where the data
-    have them."""
+    """Measure a summary: its length, copying and repetition, and, where the data have them, its overlap with the
+    reference and its facts."""
     facts = [
         example.metadata["facts"] for split in splits for example in split.examples if example.metadata.get("facts")
     ]
     task = cast(TldrConfig, config.task)
-    known, matcher = vocabulary(facts) if facts else None, find_lexicon()
+    known = vocabulary(facts) if facts else None
+
+    def found_meteor(text: str, references: Sequence[str]) -> float:
+        return meteor(text, references, matcher=find_lexicon())  # not before: a dry run measures nothing
+
+    overlap = (("rouge", rouge_l), ("meteor", found_meteor), ("bleu", bleu))
 
     def measure(prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
         row: dict[str, Any] = {
             **length_row(rollout.length, task.target_tokens, task.tolerance_tokens),
             "truncated": float(rollout.truncated),
             "empty": float(not rollout.text.strip()),
-            "rouge": rouge_l(rollout.text, prompt.references),
-            "meteor": meteor(rollout.text, prompt.references, matcher=matcher),
-            "bleu": bleu(rollout.text, prompt.references),
+            **{name: score(rollout.text, prompt.references) if prompt.references else None for name, score in overlap},
             "copied": copied_share(rollout.text, prompt.source),
             "novel_bigrams": novel_ngrams(rollout.text, prompt.source, 2),
             "novel_trigrams": novel_ngrams(rollout.text, prompt.source, 3),
@@ -172,7 +217,7 @@ def summarise(rows: Sequence[MetricRow]) -> Summary:
 
 
 def _beyond(column: str, limit: float) -> Callable[[MetricRow], bool | None]:
-    """Return the test whether a metric is over a limit."""
+    """Return a test of whether a metric is over a limit."""
     return lambda row: None if row.get(column) is None else row[column] > limit
 
 
@@ -194,23 +239,28 @@ ERRORS = (
 
 
 def step_metrics(groups: Sequence[RolloutGroup], config: Config) -> dict[str, float]:
-    """Return the share of a step's completions that are of the wanted length."""
+    """Return the shares of a step's completions that are of the wanted length: within the tolerance, within 1 and 2."""
     task = cast(TldrConfig, config.task)
     misses = [abs(rollout.length - task.target_tokens) for group in groups for rollout in group.rollouts]
-    return {"length/within_tol": fmean(miss <= task.tolerance_tokens for miss in misses)}
+    limits = {"within_tol": task.tolerance_tokens, **{f"within_{n}": n for n in CLOSE}}
+    return {f"length/{name}": fmean(miss <= limit for miss in misses) for name, limit in limits.items()}
 
 
 LENGTH = Metric("completions/mean_length", "tokens", ".1f")
-ON_TARGET = Metric("length/within_tol", "on target", ".0%")
-OVERLAP = (Metric("rouge", "ROUGE-L", ".3f"), Metric("meteor", "METEOR", ".3f"), Metric("bleu", "BLEU", ".3f"))
-WRONG = Metric("facts/wrong_share", "wrong facts")
-REPEATED = Metric("repeated_trigrams", "repeated")
+ON_TARGET = Metric("length/within_tol", "on target", ".0%", better="higher", role="constraint", column="within_tol")
+OVERLAP = (
+    Metric("rouge", "ROUGE-L", ".3f", better="higher"),
+    Metric("meteor", "METEOR", ".3f", better="higher", role="quality"),
+    Metric("bleu", "BLEU", ".3f", better="higher"),
+)
+WRONG = Metric("facts/wrong_share", "wrong facts", better="lower", column="facts_wrong")
+REPEATED = Metric("repeated_trigrams", "repeated", better="lower")
 
 TASK = Task(
     name="tldr",
     settings=TldrConfig,
     prompts=TaskPrompts(variant=variant, baselines=("50-words", "64-tokens")),
-    rewards=TaskRewards(signals=REWARDS),
+    rewards=TaskRewards(signals={**REWARDS, "length": score_summary_length}),
     evaluation=TaskEvaluation(
         measurer=measurer,
         needs_all_splits=True,
@@ -228,11 +278,12 @@ TASK = Task(
                     *(Metric(f"completions/p{p}_length", f"P{p}", ".0f") for p in PERCENTILES),
                     Metric("completions/max_length", "max", ".0f"),
                     ON_TARGET,
+                    *(Metric(f"length/within_{n}", f"within {n}", ".0%") for n in CLOSE),
                     Metric("length/over_budget", "over budget", ".0%"),
                     Metric("length/off_target", "mean error", ".1f"),
                 ),
             ),
-            MetricTable("overlap with the reference", OVERLAP),
+            MetricTable("overlap with the reference", OVERLAP, needs="references"),
             MetricTable(
                 "without a judge",
                 (
@@ -254,11 +305,12 @@ TASK = Task(
                     Metric("facts/covered_share", "covered"),
                     Metric("facts/posts_without", "posts without facts", ".0f"),
                 ),
-                remedy="give the data a column `facts` (smolsum/tasks/facts.py says what is in it)",
+                needs="facts",
             ),
         ),
         errors=ERRORS,
         criteria=CRITERIA,
     ),
     presets=task_presets("tldr"),
+    check=check,
 )

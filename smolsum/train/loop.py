@@ -7,17 +7,21 @@ uninterrupted one bit for bit.
 """
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from smolsum.config.sections import Config
 from smolsum.config.stage_steps import planned_steps
+from smolsum.errors import SmolsumError
 from smolsum.grpo.advantages import advantages
 from smolsum.grpo.batch_gradient import gradients
-from smolsum.grpo.optimizer import Optimizer, learning_rate
+from smolsum.grpo.learning_rate import learning_rate
+from smolsum.grpo.optimizer import Optimizer
 from smolsum.llm.request_policy import WaitHook, use_hook
 from smolsum.policy import distributed
 from smolsum.rollout.source import Source
+from smolsum.runs.paths import open_run
+from smolsum.runs.run_info import at_commit
 from smolsum.train.batch import BatchSampler, PromptOrder, step_metrics
 from smolsum.train.progress import Progress
 from smolsum.train.session import FollowerSession, Session
@@ -28,17 +32,20 @@ from smolsum.train.validate import validate
 def train(
     config: Config, *, resume: str | None, progress: Progress, begun: Callable[[Path], None] = lambda root: None
 ) -> None:
-    """Train every stage of a configuration, or finish the run `resume`. `begun` gets the run's directory as soon as it
-    exists, on the first rank.
+    """Train every stage of a configuration, or finish the run `resume`.
 
-    Raises InterruptedRun after a first Ctrl-C, once the step is finished and saved; SmolsumError for everything
-    that a user can fix.
+    `begun` gets the run's directory as soon as it exists, on the first rank. Raises InterruptedRun after a first
+    Ctrl-C, once the step is finished and saved, and SmolsumError for everything that a user can fix.
     """
+    if resume:
+        with suppress(SmolsumError):  # the session reports what is wrong with the run
+            config = at_commit(config, open_run(resume, Path(config.run.dir)))
     role = Session if distributed.leads() else FollowerSession
     with role.open(config, resume, progress) as session:
         progress.phase(f"loading {config.model.path} and {config.data.path}")
         with use_hook(WaitHook(notify=lambda kind, message: progress.warn(message), progress=progress.phase)):
-            setup = prepare(config)
+            setup = prepare(config, session.begun_with())
+            config = setup.config  # with the learning rates that were left to the model
         with closing(open_source(setup, config, notify=session.notify, stopping=session.should_stop)) as source:
             session.begin(setup, planned_steps(config, setup.task.prompts.categories(setup.prompts["train"])), begun)
             with use_hook(WaitHook(session.should_stop, session.notify, progress=lambda text: None)):
@@ -53,7 +60,7 @@ def train(
 def train_stage(session: Session, setup: Setup, source: Source) -> None:
     """Train the session's stage, from the checkpoint that the session restored or from the stage's start."""
     config, policy, stage = session.config, setup.policy, session.config.stages[session.stage]
-    reference, lap = session.stage_start, session.clock.lap
+    reference, lap = session.reference, session.clock.lap
     optimizer = Optimizer(policy.model, config.optimizer, seed=config.train.seed)
     session.load_optimizer(optimizer)
     prompts = setup.prompts["train"]
@@ -68,10 +75,13 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
             sampled, learned = sampler.collect(k)  # groups, signals and totals; groups that teach nothing refilled
         sampler.request_ahead(k)
         batch = sampled.take(learned)
-        advantages_PG = advantages(batch.totals, batch.scores, stage.rewards, scale=config.grpo.advantage_scale)
+        advantages_PG = advantages(
+            batch.totals, batch.scores, stage.rewards,
+            scale=config.grpo.advantage_scale, std=config.grpo.advantage_std, eps=config.grpo.advantage_eps,
+        )  # fmt: skip
         grads, metrics = gradients(
             policy.model, batch.groups, advantages_PG, config.grpo, stage,
-            max_new_tokens=config.sampling.max_new_tokens, chunking=setup.chunking, reference=reference,
+            max_new_tokens=config.sampling.max_new_tokens, chunking=setup.memory.chunking, reference=reference,
         )  # fmt: skip
         lap("fwd_bwd_s")
         metrics |= optimizer.step(policy.model, grads, learning_rate(stage, k, steps))

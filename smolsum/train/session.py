@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from smolsum.config.sections import Config
-from smolsum.console import stop_signals
+from smolsum.console import duration, stop_signals
 from smolsum.errors import InterruptedRun, MachineError, SmolsumError, UnreachableError
 from smolsum.evaluate.run import EvaluationJob, score
 from smolsum.evaluate.sampling import complete
@@ -22,26 +23,24 @@ from smolsum.runs.checkpoints import Checkpoint, Validation, validation
 from smolsum.runs.control import Heartbeat, is_requested, take_request, wait_while_paused, withdraw_all
 from smolsum.runs.mirror.upload import Mirror
 from smolsum.runs.paths import RunPaths, acquire, create_run, last_attempt, open_run, planned_name
+from smolsum.runs.reader import Run
 from smolsum.runs.record_io import has_scores, read_summary
-from smolsum.runs.records import State
+from smolsum.runs.records import NOTES, RunInfo, State
 from smolsum.runs.run_writer import RunWriter, discard_after
+from smolsum.runs.standstill import ADVICE, STEPS, standstill
 from smolsum.train.progress import Progress, StepClock
 from smolsum.train.resume import OPTIMIZER, StageCheckpoints, fingerprints, span
 from smolsum.train.setup import Setup
-
-NOTES = (
-    "stage_reused", "paused", "resumed", "worker_up", "workers_back", "worker_resynced", "mirror", "mirror_back",
-    "reader_back", "grader_back",
-)  # fmt: skip
-"""events that are shown as notes; all others are shown as warnings"""
+from smolsum.train.system_metrics import SystemMeter
+from smolsum.types import Prompt, RolloutGroup
 
 
 class Session:
     """One attempt at a run, on the rank that owns the run directory and the screen.
 
     `stage` is the current stage, `step` counts optimizer steps over all stages, `stage_step` those of the current one,
-    and `plan` holds the number of steps by stage. `stage_start` are the parameters (or adapters) that the stage began
-    with, for its KL term; None where beta is 0.
+    and `plan` holds the number of steps by stage. `reference` are the parameters (or adapters) that the stage's KL term
+    compares with (`grpo.reference`); None where beta is 0.
     """
 
     def __init__(
@@ -49,14 +48,17 @@ class Session:
     ) -> None:
         self.config, self.runs_dir, self.progress = config, Path(config.run.dir), progress
         self.stage, self.step, self.stage_step = "", 0, 0
-        self.clock = StepClock()
+        self.clock, self._system = StepClock(), SystemMeter()
         self.stop_requested = self.in_step = False
         self.results: dict[str, Mapping[str, float | None]] = {}
         self._resumed, self._paths, self._files, self._mirror = paths is not None, paths, files, mirror
         self._writer: RunWriter | None = None
         self._restored: Checkpoint | None = None
+        self.reference = self._run_start = None
         self._validation: Validation = {}
         self._leaving = self._evaluating = False
+        self._written: Run | None = None
+        self._still = ""
 
     @property
     def paths(self) -> RunPaths:
@@ -98,6 +100,10 @@ class Session:
                 with suppress(SmolsumError):  # a full disk is reported already
                     session._mirror.settle(session.notify, progress.phase)
 
+    def begun_with(self) -> RunInfo | None:
+        """Return run.json of a resumed run, which may lack it; None for a new run."""
+        return run_info.begun_with(self.paths) if self._resumed else None
+
     def begin(self, setup: Setup, plan: Mapping[str, int], begun: Callable[[Path], None]) -> None:
         """Make or take over the run directory, give it to `begun`, and find out where to go on. Raises UsageError where
         another rank would train something else, or where a resumed run would."""
@@ -126,6 +132,7 @@ class Session:
         for path, problem in (damaged[step] for step in sorted(damaged) if step > point):
             message = f"checkpoint {path.name} is damaged and was passed over: {problem}"
             self.notify("checkpoint_damaged", message, point)
+        self.notify("memory", setup.memory.line, point)
         for warning in setup.warnings:
             self.notify("warning", warning, point)
         self.progress.plan(list(self.plan.items()), setup.task.evaluation.watched)
@@ -133,8 +140,8 @@ class Session:
         begun(self.paths.root)
 
     def _compare_ranks(self, setup: Setup, plan: Mapping[str, int]) -> None:
-        """Compute the stages' fingerprints. Raises UsageError where another rank has others."""
-        self.setup, self.plan = setup, dict(plan)
+        """Take over the setup and compute the stages' fingerprints. Raises UsageError where another rank has others."""
+        self.setup, self.config, self.plan = setup, setup.config, dict(plan)
         self.fingerprints = fingerprints(self.config, setup.provenance, plan)
 
     def restore(self, stage: str) -> bool:
@@ -142,8 +149,7 @@ class Session:
         finished already. The end of a stage is copied from another run that trained the same one, except for the last
         stage."""
         self.stage, (start, end) = stage, span(self.plan, stage)
-        # taken only where the KL term reads it: it keeps a copy of the weights alive
-        self.stage_start = snapshot(self.setup.policy.model) if self.config.stages[stage].beta > 0 else None
+        self.reference = self._take_reference()
         self._restored = self._find_checkpoint()
         self.step = distributed.gathered(self._restored.step if self._restored else start)[0]
         self.stage_step = self.step - start
@@ -152,6 +158,18 @@ class Session:
         model = self.setup.policy.model
         model.update(distributed.from_first(model.trainable_parameters()))
         return self.step == end
+
+    def _take_reference(self) -> Any:
+        """Return the reference of the current stage, whose checkpoint is not loaded yet: the model is that which the
+        stage begins with. A reference keeps a copy of the weights alive, so there is one only where a KL term reads it.
+        """
+        model, stages = self.setup.policy.model, self.config.stages
+        beta = stages[self.stage].beta
+        if self.config.grpo.reference == "stage":
+            return snapshot(model) if beta > 0 else None
+        if self.stage == next(iter(stages)) and any(stage.beta > 0 for stage in stages.values()):
+            self._run_start = snapshot(model)
+        return self._run_start if beta > 0 else None
 
     def _find_checkpoint(self) -> Checkpoint | None:
         """Return this run's checkpoint to go on from, or the end of the stage in another run."""
@@ -164,6 +182,8 @@ class Session:
             f"stage {self.stage} was trained before, with the same model, data and settings: "
             f"its {self.plan[self.stage]} steps are taken from {origin}",
             copied.step,
+            stage=self.stage,
+            origin=origin.parents[1].name,
         )
         return copied
 
@@ -182,6 +202,7 @@ class Session:
         for k in range(self.stage_step, self.plan[self.stage]):
             self.step, self.in_step = self.step + 1, True
             self.clock.start()
+            self._system.start()
             yield k
             self._leaving = distributed.any_rank(self._is_requested())
             self._save(optimizer, self._validation)
@@ -212,10 +233,10 @@ class Session:
         return bool(every) and (k + 1) % every == 0
 
     def log(self, metrics: Mapping[str, float], rollouts: Sequence[Mapping[str, Any]]) -> None:
-        """Write a finished step to the run directory and to the screen: its metrics with the clock's times, and a row
-        for each rollout."""
+        """Write a finished step to the run directory and to the screen: its metrics with the clock's times and the
+        process's load, and a row for each rollout."""
         self.stage_step += 1
-        metrics = {**metrics, **self.clock.times()}
+        metrics = {**metrics, **self.clock.times(), **self._system.metrics()}
         self.writer.completions(self.step, rollouts)
         self.writer.metrics({"step": self.step, "stage": self.stage, "stage_step": self.stage_step, **metrics})
         self._status("running", self.stage, phase="training")
@@ -225,9 +246,20 @@ class Session:
         self._validation = validation(metrics, self.setup.task.evaluation.score) if shown else {}
         if shown:
             self.progress.validation(self.step, shown)
+        if self.stage_step % STEPS == 0 and self._still != self.stage:
+            self._check_standstill()
         if metrics.get("update/skipped"):
             message = f"step {self.step} had a gradient that is not finite; the weights stay as they were"
             self.notify("update_skipped", message)
+
+    def _check_standstill(self) -> None:
+        """Say so, once in a stage, if the policy stands still."""
+        self._written = self._written or Run(self.paths)
+        while self._written.poll() and self._written.behind():
+            pass
+        if sentence := standstill(self._written):
+            self._still = self.stage
+            self.notify("stands_still", sentence, hint=ADVICE)
 
     def _save(self, optimizer: Optimizer, validation: Validation) -> None:
         """Save a checkpoint if one is due (`StageCheckpoints.save`) or the run is about to pause or stop."""
@@ -241,16 +273,29 @@ class Session:
         folder = self.paths.stage_evaluation(label)
         if not has_scores(folder):
             self.progress.phase(f"evaluating on the test split: {label}")
-            self._status("running", label, phase="evaluating")
-            self._evaluating = True
             setup, remedy = self.setup, self.paths.resume_command
+            self._status("running", label, phase="evaluating", examples=len(setup.prompts["test"]))
+            self._evaluating = True
             stage = EvaluationJob(
                 folder, label, self.config, setup.task, "test", setup.prompts["test"], setup.measure, setup.provenance,
                 remedy, step=self.step, trained=self.fingerprints.get(label, ""),
             )  # fmt: skip
             share_completions(folder, stage.made_from, stage.weights, self.paths.root.parent, remedy)
-            score(stage, lambda missing: complete(setup.policy, missing, self.config, version=self.step))
+            began, kept = time.monotonic(), len(setup.prompts["test"])
+
+            def sample(missing: Sequence[Prompt]) -> Iterator[list[RolloutGroup]]:
+                nonlocal kept
+                kept -= len(missing)
+                return complete(setup.policy, missing, self.config, version=self.step)
+
+            score(stage, sample)
             self._evaluating = False
+            took = time.monotonic() - began
+            # completions of another run say nothing of the time that the next evaluation takes
+            self.writer.event(
+                "evaluated", f"{label}: evaluated {len(setup.prompts['test'])} prompts of the test split in"
+                f" {duration(took)}", step=self.step, **({} if kept else {"seconds": round(took, 3)}),
+            )  # fmt: skip
         self.results[label] = read_summary(folder).metrics
 
     def finish(self) -> None:
@@ -301,9 +346,11 @@ class Session:
         else:
             self.progress.warn(f"{message}; {fields['hint']}" if fields.get("hint") else message)
 
-    def _status(self, state: State, stage: str = "", *, phase: str) -> None:
+    def _status(self, state: State, stage: str = "", *, phase: str, examples: int = 0) -> None:
         """Write what the run is doing, and its number of steps, to status.json."""
-        self.writer.status(state, step=self.step, phase=phase, stage=stage, steps=sum(self.plan.values()))
+        self.writer.status(
+            state, step=self.step, phase=phase, stage=stage, steps=sum(self.plan.values()), examples=examples
+        )
 
     def _fail(self, error: BaseException) -> None:
         """Write the failure down, as far as the disk allows. An error that may pass, or that came after the first step,

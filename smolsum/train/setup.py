@@ -2,7 +2,7 @@
 
 import dataclasses
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -12,32 +12,49 @@ from smolsum.config.sections import Config
 from smolsum.errors import UsageError
 from smolsum.evaluate.prompt_encoding import encode_prompts, meteor_matching, split_fingerprints
 from smolsum.files import digest
+from smolsum.grpo.learning_rate import choose_rates, default_rate
 from smolsum.policy import distributed
+from smolsum.policy.chat_template import shared_system
 from smolsum.policy.cpu.blas import preload
-from smolsum.policy.group_gradient import Chunking
-from smolsum.policy.load import Policy, is_here, load_policy, weights_hash
+from smolsum.policy.device_memory import raise_wired_limit
+from smolsum.policy.load import Policy, is_here, load_policy, read_weights, weights_hash
 from smolsum.policy.logprobs import can_share_prefix
-from smolsum.policy.memory import GB, MaxLengths, choose_chunking, estimate, shape_of
+from smolsum.policy.lora import count_parameters
 from smolsum.policy.weights import tokenizer_digest
 from smolsum.rollout.remote_source import RemoteSource
 from smolsum.rollout.source import LocalSource, Receiver, Source
+from smolsum.runs.records import RunInfo
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Task
-from smolsum.tasks.data import SPLITS, Split, overlap
+from smolsum.tasks.data import SPLITS, Split, check_references, overlap
+from smolsum.tasks.hub_data import commit_of
 from smolsum.tasks.text_metrics import length_table
+from smolsum.train.memory_plan import MemoryPlan, plan_memory
 from smolsum.types import Prompt, Rollout
 
 LIBRARIES = ("smolsum", "mlx", "mlx-lm", "transformers", "rouge-score", "nltk", "sacrebleu")
 
+SMALL = 20_000_000
+"""parameters below which settings for half a billion do not suit a model"""
 LOOP = ("seed", "prompts_per_step", "accumulation_steps", "refill_rounds")
 SYNC = ("sync_every", "max_staleness")
 """settings of [train], and of [workers] where workers sample, that decide the weights"""
+
+
+LATER: dict[str, dict[str, Any]] = {
+    "rewards": {"length_counts": "sampled", "bleu": "smoothed"},
+    "grpo": {"reference": "stage", "advantage_std": "sample", "advantage_eps": 1e-4, "train_eos": True},
+}
+"""settings that were added after the first release, by section, with the value that every run before them had.
+Fingerprints leave out those that still have it, so that they equal the fingerprints of earlier runs"""
 
 
 @dataclass(frozen=True)
 class Setup:
     """Everything that a run needs, loaded and checked before anything is trained or written."""
 
+    config: Config
+    """the settings, with a number for each learning rate that was left to the model"""
     policy: Policy
     task: Task
     prompts: Mapping[str, tuple[Prompt, ...]]
@@ -45,17 +62,19 @@ class Setup:
     provenance: Mapping[str, Any]
     """fingerprints of model, tokenizer, prompts and data, the METEOR matcher, the settings that decide the weights,
     versions, machine"""
-    chunking: Chunking
+    memory: MemoryPlan
     warnings: tuple[str, ...]
 
 
-def prepare(config: Config) -> Setup:
-    """Load everything that `config` names. Raises the errors of loading, and UsageError for prompts over
-    `max_input_tokens`."""
-    policy = _policy(config)
+def prepare(config: Config, begun: RunInfo | None = None) -> Setup:
+    """Load everything that `config` names; `begun` is run.json of a run that is resumed. Raises the errors of loading,
+    UsageError for prompts over `max_input_tokens`, and MachineError where the memory does not suffice."""
+    policy = load_shapes(config)
+    config = choose_rates(config, policy.model)
     task = TASKS[config.task.name]
     splits = {name: task.prompts.load(config, name) for name in SPLITS}
-    warnings = [*task.check(config), *(split.left_out for split in splits.values() if split.left_out)]
+    warnings = [*task.warnings(config), *(split.left_out for split in splits.values() if split.left_out)]
+    warnings += filter(None, [check_references(splits, {name: one.rewards for name, one in config.stages.items()})])
     if not can_share_prefix(policy.model):
         warnings.append(
             "this model cannot share a prompt among its completions: the prompt is computed for each one, more slowly"
@@ -73,16 +92,24 @@ def prepare(config: Config) -> Setup:
                 f"{dropped} prompts of the {name} split are longer than {config.data.max_input_tokens} tokens "
                 "and were dropped"
             )
+    memory = plan_memory(config, policy, prompts["train"], begun, load_shapes)
+    warnings += memory.warnings
+    raise_wired_limit()
+    read_weights(policy)
+    policy = dataclasses.replace(policy, system=shared_system(prompts["train"]))
     matcher = meteor_matching(task, config, warnings.append)
+    commits = {config.model.path: policy.commit, config.data.path: commit_of(config.data.path)}
     provenance = {
         "model": {"path": config.model.path, "dtype": policy.dtype, "weights": weights_hash(policy.path)}
         | {"quantize": config.model.quantize},
         "tokenizer": tokenizer_digest(policy.tokenizer),
         "data": {name: split_fingerprints(split, prompts[name]) for name, split in splits.items()},
+        "revisions": {path: commit for path, commit in commits.items() if commit},
         "headlines": {headline.name: headline.title for headline in task.evaluation.headlines},
         "corpus": {name: corpus_facts(split, policy.tokenizer) for name, split in splits.items()},
         "meteor": matcher,
         "settings": deciding(config),
+        "memory": memory.record(),
         "blas": preload(),
         "versions": {name: version(name) for name in LIBRARIES},
         "machine": {
@@ -91,9 +118,8 @@ def prepare(config: Config) -> Setup:
             "processor": platform.machine(),
         },
     }
-    chunking = choose_chunking(shape_of(policy.model, policy.config), config, _max_lengths(prompts["train"], config))
     measure = task.evaluation.measurer(list(splits.values()), config)
-    return Setup(policy, task, prompts, measure, provenance, chunking, tuple(warnings))
+    return Setup(config, policy, task, prompts, measure, provenance, memory, tuple(warnings))
 
 
 def open_source(setup: Setup, config: Config, *, notify: Callable[..., None], stopping: Callable[[], bool]) -> Source:
@@ -106,19 +132,29 @@ def open_source(setup: Setup, config: Config, *, notify: Callable[..., None], st
     return RemoteSource(setup.policy, config, setup.prompts["train"], on_event=notify, stopping=stopping)
 
 
-def forecast(config: Config) -> dict[str, float] | None:
-    """Return the peak memory of an update in GB, by purpose, with their sum as `peak`. No weight is read.
+def forecast(config: Config, splits: Mapping[str, Split] | None = None) -> MemoryPlan | None:
+    """Return the memory that a new run would take, with `splits` if they are loaded already. No weight is read.
 
-    None for a model that is not on this machine yet. Raises what `prepare` raises for model, prompts and budget.
+    None for a model that is not on this machine yet. Raises what `prepare` raises for model, prompts and memory.
     """
     if not is_here(config.model.path):
         return None
-    policy, task = _policy(config, shapes_only=True), TASKS[config.task.name]
-    splits = {name: task.prompts.load(config, name) for name in SPLITS}
+    policy, task = load_shapes(config), TASKS[config.task.name]
+    splits = splits or {name: task.prompts.load_preview(config, name) for name in SPLITS}
+    check_references(splits, {name: one.rewards for name, one in config.stages.items()})
+    task.evaluation.measurer(list(splits.values()), config)  # refuses a reader that cannot read these data, for example
     prompts, _ = encode_prompts(policy, task, splits["train"], config)
-    shape, lengths = shape_of(policy.model, policy.config), _max_lengths(prompts, config)
-    parts = estimate(shape, config, choose_chunking(shape, config, lengths), lengths)
-    return {name: size / GB for name, size in {**parts, "peak": sum(parts.values())}.items()}
+    return plan_memory(config, policy, prompts, None, load_shapes)
+
+
+def preview_rates(config: Config) -> tuple[Config, int, str]:
+    """Return the settings as `prepare` will complete them, the model's number of parameters, and how the learning rate
+    is chosen, in words. No weight is read. A model that is not on this machine yet has 0 parameters and no rate."""
+    if not is_here(config.model.path):
+        return config, 0, f"chosen once {config.model.path} is on this machine"
+    model = load_shapes(config).model
+    parameters, adapter = count_parameters(model), config.lora if config.model.adapter == "lora" else None
+    return choose_rates(config, model), parameters, default_rate(parameters, adapter)[1]
 
 
 def corpus_facts(split: Split, tokenizer: Any) -> dict[str, Any]:
@@ -138,15 +174,19 @@ def corpus_facts(split: Split, tokenizer: Any) -> dict[str, Any]:
 def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, steps: int, previous: str) -> str:
     """Return what identifies the weights at a stage's end: a digest of model, data, settings, and the stages before
     (`previous`). Stages with the same fingerprint train to the same weights."""
+    stage = dataclasses.asdict(config.stages[name]) | {"steps": steps}
+    grpo = _known(config, "grpo") | {"mask_truncated": stage.pop("mask_truncated")}
+    if not previous or stage["beta"] == 0:  # in the first stage both references are the same
+        grpo.pop("reference", None)
     relevant = {
-        "stage": dataclasses.asdict(config.stages[name]) | {"steps": steps},
+        "stage": stage,
         "model": provenance["model"],
         "tokenizer": provenance["tokenizer"],
         "train": provenance["data"]["train"],
         "meteor": provenance["meteor"] if "meteor" in config.stages[name].rewards else "",
         "settings": [
             config.task.measures,
-            *(dataclasses.asdict(s) for s in (config.rewards, config.sampling, config.grpo, config.optimizer)),
+            *(_known(config, "rewards"), _known(config, "sampling"), grpo, _known(config, "optimizer")),
         ],
         "adapter": dataclasses.asdict(config.lora) if config.model.adapter == "lora" else None,
         "loop": tuple(getattr(config.train, key) for key in LOOP),
@@ -161,22 +201,34 @@ def deciding(config: Config) -> dict[str, Any]:
     """Return the settings that stage fingerprints hold, by dotted key: those of [stages.NAME] for that stage, the
     others for every stage."""
     whole = dataclasses.asdict(config)
-    kept = {name: whole[name] for name in ("stages", "rewards", "sampling", "grpo", "optimizer")}
+    for stage in whole["stages"].values():
+        if stage["mask_truncated"] == whole["grpo"]["mask_truncated"]:
+            del stage["mask_truncated"]
+    kept = {"stages": whole["stages"]}
+    kept |= {name: _known(config, name) for name in ("rewards", "sampling", "grpo", "optimizer")}
     kept |= {"task": config.task.measures, "train": {key: whole["train"][key] for key in LOOP}}
     kept |= {"lora": whole["lora"]} if config.model.adapter == "lora" else {}
     kept |= {"workers": {key: whole["workers"][key] for key in SYNC}} if config.workers.urls else {}
     return leaves(kept) | {"version of smolsum": version("smolsum")}
 
 
-def _policy(config: Config, *, shapes_only: bool = False) -> Policy:
-    """Load the policy. Raises UsageError for settings that train nothing or contradict the weights' type."""
+def _known(config: Config, section: str) -> dict[str, Any]:
+    """Return the settings of a section, without those added later that have the value of all runs before them."""
+    later = LATER.get(section, {})
+    values = dataclasses.asdict(getattr(config, section))
+    return {key: value for key, value in values.items() if key not in later or value != later[key]}
+
+
+def load_shapes(config: Config) -> Policy:
+    """Load the policy without its weights. Raises UsageError for settings that train nothing or contradict the weights'
+    type."""
     policy = load_policy(
         config.model.path,
         dtype=config.model.dtype,
         lora=config.lora if config.model.adapter == "lora" else None,
         quantize=config.model.quantize,
         seed=config.train.seed,
-        shapes_only=shapes_only,
+        shapes_only=True,
     )
     if policy.quantised and policy.lora is None:
         raise UsageError(
@@ -189,7 +241,3 @@ def _policy(config: Config, *, shapes_only: bool = False) -> Policy:
             hint="--set model.dtype=bfloat16, or --set optimizer.precision=masters",
         )
     return policy
-
-
-def _max_lengths(prompts: Sequence[Prompt], config: Config) -> MaxLengths:
-    return MaxLengths(max(len(prompt.token_ids) for prompt in prompts), config.sampling.max_new_tokens)

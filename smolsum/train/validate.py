@@ -12,7 +12,7 @@ from smolsum.train.setup import Setup
 
 
 def validate(session: Session, setup: Setup, stage: StageConfig) -> dict[str, float]:
-    """Return the metrics of a validation, under `validation/`: mean reward, the task's score and its summary.
+    """Return the metrics of a validation, under `validation/`: mean reward and length, the task's score and summary.
 
     The reward is left out unless every prompt has one: a mean over other prompts would not compare with earlier
     validations. Empty where the rewards or measures could not be computed at all.
@@ -30,7 +30,8 @@ def validate(session: Session, setup: Setup, stage: StageConfig) -> dict[str, fl
     totals = combine(groups, scores, stage.rewards)
     rewards = [row[0] for row in totals if row[0] is not None]
     column = [row[task.evaluation.score] for row in rows if row.get(task.evaluation.score) is not None]
-    summary = {task.evaluation.score: fmean(column) if column else None} | task.evaluation.summarise(rows)
+    tokens = {"completions/mean_length": fmean(g.rollouts[0].length for g in groups)}
+    summary = {task.evaluation.score: fmean(column) if column else None} | tokens | task.evaluation.summarise(rows)
     summary |= error_shares(task.evaluation.errors, rows)
     # a prompt without references lacks its overlap in every validation, so its absence changes no comparison
     lost = sum(row[0] is None and bool(g.prompt.references) for row, g in zip(totals, groups, strict=True))

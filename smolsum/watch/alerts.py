@@ -10,6 +10,8 @@ from statistics import fmean
 from typing import Literal
 
 from smolsum.runs.reader import Run
+from smolsum.runs.run_writer import AT_WORK_STATES
+from smolsum.runs.standstill import ADVICE, standstill
 
 WINDOW = 50
 """The newest steps that a check looks at."""
@@ -44,7 +46,9 @@ def _not_finite(run: Run) -> Alert | None:
         )
     if missing:
         name, count = max(missing.items(), key=lambda item: item[1])
-        return Alert("warning", f"{name} was not finite in {count} steps", "see events (e) for the steps and the names")
+        return Alert(
+            "warning", f"{name} was not finite in {count} steps", "see the log (l) for the steps and the names"
+        )
     return None
 
 
@@ -57,6 +61,27 @@ def _no_spread(run: Run) -> Alert | None:
         f"{fmean(shares):.0%} of the groups of the last {len(shares)} steps have the same reward for every rollout: "
         "they teach nothing",
         "train.refill_rounds=2 replaces them; a higher sampling.temperature or a finer reward spreads them",
+    )
+
+
+def _stands_still(run: Run) -> Alert | None:
+    sentence = standstill(run)
+    return Alert("warning", sentence, ADVICE) if sentence else None
+
+
+def _greedy_differs(run: Run) -> Alert | None:
+    greedy, sampled = run.recent("validation/completions/mean_length", 1), run.recent("completions/mean_length", ENOUGH)
+    target, tolerance = run.settings.target_tokens, run.settings.tolerance_tokens
+    if "length" not in run.weights() or target is None or tolerance is None or not greedy or len(sampled) < ENOUGH:
+        return None
+    off_target = max(abs(length - target) for length in (greedy[0], fmean(sampled)))
+    if min(off_target, abs(greedy[0] - fmean(sampled))) <= tolerance:
+        return None
+    return Alert(
+        "warning",
+        f"greedy completions have {greedy[0]:.0f} tokens and samples {fmean(sampled):.0f}: further apart than the "
+        f"tolerance of {tolerance}",
+        "results are measured on greedy ones: train on, or try another learning rate (smolsum train --find-lr)",
     )
 
 
@@ -80,13 +105,12 @@ def _clip(run: Run) -> Alert | None:
     if len(shares) < ENOUGH:
         return None
     if run.series[name].high == 0:
-        fresh = run.settings.old_logprobs == "sampler" and not any(run.recent("staleness/max", WINDOW))
+        if run.settings.old_logprobs == "sampler" and not any(run.recent("staleness/max", WINDOW)):
+            return None  # rollouts are fresh and each is used once, so the ratio is 1
         return Alert(
             "note",
             f"clipping never changed anything in {run.series[name].count} steps",
-            "expected: rollouts are fresh and each is used once, so the ratio is 1"
-            if fresh
-            else "the policy moves little between sampling and update: a higher learning rate would be safe",
+            "the policy moves little between sampling and update: a higher learning rate would be safe",
         )
     if fmean(shares) > 0.2:
         return Alert(
@@ -116,6 +140,39 @@ def _stale(run: Run) -> Alert | None:
         "warning",
         f"rollouts were up to {max(lags):.0f} versions old in the last {len(lags)} steps; the bound is {bound}",
         "see workers for the one that lags; fewer prompts in flight, or a faster link for weights",
+    )
+
+
+def _workers(run: Run) -> Alert | None:
+    """Only of a run at work: workers of one that has ended may be gone."""
+    if run.status.state not in AT_WORK_STATES:
+        return None
+    last = {name: event for name, event in run.worker_events.items() if event.kind in ("worker_down", "worker_silent")}
+    down = [name for name, event in last.items() if event.kind == "worker_down"]
+    if not last:
+        return None
+    name, event = next((item for item in last.items() if item[0] in down), next(iter(last.items())))
+    others = f" (and {len(last) - 1} more)" if len(last) > 1 else ""
+    word = "is down" if down else "is silent"
+    return Alert(
+        "trouble" if len(down) == len(run.workers()) else "warning",
+        f"worker {name} {word}{others}: {event.message}",
+        event.hint or "see its log; start it again with smolsum serve-worker, and it joins by itself",
+    )
+
+
+def _lagging(run: Run) -> Alert | None:
+    bound = run.settings.max_staleness
+    lags = {name: lag for name in run.workers() if (lag := run.in_last_step(f"workers/{name}/lag")) is not None}
+    if bound is None or not lags or run.status.state not in AT_WORK_STATES:
+        return None
+    name, most = max(lags.items(), key=lambda item: item[1])
+    if most <= bound:
+        return None
+    return Alert(
+        "warning",
+        f"the weights of worker {name} are {most:.0f} versions old; the bound is {bound}, so it samples nothing",
+        "see its log and its link; it joins again once it has the newest weights",
     )
 
 
@@ -197,8 +254,9 @@ def _repetition(run: Run) -> Alert | None:
 
 
 def _off_target(run: Run) -> Alert | None:
-    hits = run.recent("length/within_tol", 512)
-    if "length" not in run.weights() or len(hits) < 2 * WINDOW:
+    series = run.series.get("length/within_tol")
+    hits = series.recent(512, 0) if series and run.weights() else []
+    if len(hits) < 2 * ENOUGH:
         return None
     best = max(fmean(hits[n : n + ENOUGH]) for n in range(0, len(hits) - ENOUGH + 1, ENOUGH))
     now = fmean(hits[-ENOUGH:])
@@ -207,13 +265,32 @@ def _off_target(run: Run) -> Alert | None:
     return Alert(
         "warning",
         f"{now:.0%} of the completions have the wanted length, down from {best:.0%}",
-        "another signal pulls the length away: raise the weight of length",
+        "another signal pulls the length away: raise the weight of length"
+        if "length" in run.weights()
+        else f"stage {run.stage} does not reward the length: --strategy included rewards both, from the start",
+    )
+
+
+def _damaged(run: Run) -> Alert | None:
+    counts = run.damaged_lines
+    if not counts:
+        return None
+    parts = " and ".join(f"{count} of {name}" for name, count in counts.items())
+    word, verb = ("line", "is") if sum(counts.values()) == 1 else ("lines", "are")
+    return Alert(
+        "warning",
+        f"{sum(counts.values())} damaged {word} {verb} left out: {parts}",
+        "their steps are missing here; restore the file from a copy or a mirror",
     )
 
 
 CHECKS: tuple[Callable[[Run], Alert | None], ...] = (
     _not_finite,
+    _damaged,
+    _workers,
+    _lagging,
     _no_spread,
+    _stands_still,
     _flat_spread,
     _overfitting,
     _repetition,
@@ -222,6 +299,7 @@ CHECKS: tuple[Callable[[Run], Alert | None], ...] = (
     _dominated,
     _lost_updates,
     _off_target,
+    _greedy_differs,
     _clip,
     _gradient_always_cut,
 )

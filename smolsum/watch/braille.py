@@ -10,23 +10,26 @@ from typing import Literal
 
 from smolsum.runs.series import Point
 
-Pattern = Literal["solid", "dotted", "band", "rule"]
+Pattern = Literal["solid", "dotted", "dashed", "band", "haze", "rule"]
 BLANK = 0x2800
 MIN_POSITIVE = 1e-300
 """Smaller values count as 0 on a log scale."""
 # the bit of each dot of a braille character, by row and column (Unicode 16.0, chapter 21)
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 HEIGHTS = "_.-:=+*#"
-ASCII = {"solid": "*", "dotted": "o", "band": ":", "rule": "-"}
+ASCII = {"solid": "*", "dotted": "o", "dashed": "+", "band": ":", "haze": ".", "rule": "-"}
 
 
 @dataclass(frozen=True)
 class Trace:
-    """One line of a chart: points in order of step, or a level across the whole width (`rule`)."""
+    """One line of a chart: points in order of step, or a level across the whole width (`rule`); its style, and the
+    letter at its end, if any."""
 
     points: tuple[Point, ...] = ()
     pattern: Pattern = "solid"
     level: float = math.nan
+    style: str = ""
+    letter: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,10 @@ def _inked(pattern: Pattern, column: int, row: int, ascii: bool) -> bool:
             return True
         case "dotted":
             return column % 2 == 0 if ascii else column % 4 < 1 or (column + row) % 4 == 0
+        case "dashed":
+            return column % 4 != 3 if ascii else column % 8 < 5
+        case "haze":
+            return ascii or (column + row) % 2 == 0
         case "band":
             return ascii or (column % 4 == 0 and row % 2 == 0)
         case "rule":
@@ -143,7 +150,7 @@ def _spans(
             continue
         own = (row_of(high, rows, y, log), row_of(low, rows, y, log))
         joined = own
-        if previous is not None and trace.pattern != "band":
+        if previous is not None and trace.pattern not in ("band", "haze"):
             joined = (min(own[0], previous[1]), max(own[1], previous[0]))
         spans.append(joined)
         previous = own

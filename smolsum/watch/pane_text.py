@@ -21,6 +21,8 @@ class Pane:
     title: str
     note: str
     lines: tuple[Text, ...]
+    news: bool = True
+    """False: there is nothing to say, and the first page gives the room to others"""
 
 
 def framed(pane: Pane, width: int, height: int, *, ascii: bool = False) -> list[Text]:
@@ -45,6 +47,22 @@ def wrapped(text: str, width: int, style: str = "", indent: str = "") -> list[Te
     """Return a paragraph in lines of at most `width` cells."""
     found = wrap(text, max(width, 8), initial_indent=indent, subsequent_indent=indent) or [""]
     return [Text(line, style=style) for line in found]
+
+
+def flowed(text: str | Text, width: int) -> list[Text]:
+    """Return a text in lines of at most `width` cells, which keep its styles. A line that goes on in the next one ends
+    with a space instead of a line end."""
+    from rich.console import Console  # Rich needs a console to measure styled text
+
+    console = Console(width=width, color_system=None)
+    whole, lines = Text(text) if isinstance(text, str) else text, []
+    for paragraph in whole.split("\n", allow_blank=True):
+        parts = list(paragraph.wrap(console, max(width - 1, 8))) or [Text()]
+        for place, part in enumerate(parts):
+            part.rstrip()
+            line = Text(" ", end=" " if place < len(parts) - 1 else "\n")
+            lines.append(line.append_text(part))
+    return lines
 
 
 def cut(text: Text, width: int, *, ascii: bool = False) -> Text:
@@ -72,20 +90,22 @@ def bar(share: float, width: int, *, ascii: bool = False) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a number in at most seven characters: whole numbers as they are, else three digits; `-` for None."""
+    """Return a number in at most seven characters: whole numbers as they are, else two or three digits;
+    `-` for None."""
     if value is None:
         return "-"
     size = abs(value)
     if value == int(value) and size < 100_000:
         return str(int(value))
     if size < 0.001 or size >= 99_999.5:
-        return next(text for places in (1, 0) if len(text := _powers(value, places)) <= 7)
+        return next(text for places in (1, 0) if len(text := power(value, places)) <= 7)
     if size >= 100:
         return f"{value:.0f}"
-    return f"{value:.3f}" if size < 10 else f"{value:.1f}"
+    places = 4 if size < 0.01 else 3 if size < 10 else 1
+    return f"{value:.{places}f}"
 
 
-def _powers(value: float, places: int) -> str:
-    """A number with so many decimal places and the shortest power of ten."""
-    mantissa, power = f"{value:.{places}e}".split("e")
-    return f"{mantissa}e{int(power)}"
+def power(value: float, places: int) -> str:
+    """Return a number as a mantissa with so many decimals and the shortest power of ten."""
+    mantissa, exponent = f"{value:.{places}e}".split("e")
+    return f"{mantissa}e{int(exponent)}"

@@ -1,12 +1,11 @@
-"""The text of a page: header and message, and the panes alerts, events, settings, results, step times and workers.
+"""The text of a page: header and message, and the panes alerts, settings, step times and workers.
 
 A pane is a function from a snapshot and a size in characters to a `Pane`; `layout.PANES` lists them all.
 """
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
-from statistics import fmean
+from statistics import fmean, median
 
 from rich.text import Text
 
@@ -15,23 +14,12 @@ from smolsum.console import duration
 from smolsum.runs.completion_groups import clean
 from smolsum.runs.reader import Run
 from smolsum.runs.run_state import TROUBLE, pace
+from smolsum.watch import results_page
 from smolsum.watch.alerts import Alert, find_alerts
-from smolsum.watch.charts import RUNS
-from smolsum.watch.pane_text import (
-    DIM,
-    GREEN,
-    NAME_WIDTH,
-    ORANGE,
-    RED,
-    SKY,
-    VALUE_WIDTH,
-    Pane,
-    bar,
-    cut,
-    ending,
-    number,
-    wrapped,
-)
+from smolsum.watch.compare_page import compared_in_head
+from smolsum.watch.curves import RUNS
+from smolsum.watch.pane_text import DIM, GREEN, ORANGE, RED, SKY, Pane, bar, cut, ending, number, wrapped
+from smolsum.watch.run_log import clock
 from smolsum.watch.snapshot import Snapshot
 
 WITH_KEYS = {"pausing": "space takes it back", "paused": "space resumes"}
@@ -51,6 +39,8 @@ TIMES = {
     "weight_sync_s": "weight sync",
     "validate_s": "validation",
 }
+OVERDUE_STEPS, OVERDUE_S = 3, 10.0
+"""Usual steps, and seconds, after which a step is overdue."""
 MEAN_OVER = 20
 """Newest steps whose mean is shown."""
 WORKER_STATES = {"worker_up": "ok", "worker_down": "DOWN"}
@@ -60,21 +50,28 @@ SPARE_COLUMNS = ("queue", "synced")
 
 
 def header(snapshot: Snapshot, width: int) -> list[Text]:
-    """Return two lines: the run with its state, step and time; and a bar of its stages."""
+    """Return two lines: the run with its state, step and time; and a bar of its stages, with the grid at work."""
     run, state = snapshot.run, snapshot.run_state
-    which = f" {RUNS[0]}" if snapshot.other is not None else ""
+    which = f" {RUNS[0]}" if snapshot.others else ""
     style = RED if state.state in TROUBLE else STATE_STYLE.get(state.state, "")
     mark = f"{state.mark(snapshot.options.ascii)} {state.state.upper()}"
     left = Text.assemble((f"{which} {clean(run.paths.name)} ", "bold"), " ", (mark, f"bold {style}".strip()))
     total = f"/{run.total}" if run.total else ""
-    left.append(f"  step {run.step}{total}")
-    if snapshot.other is not None:
-        left.append(f"  {RUNS[1]} {clean(snapshot.other.paths.name)} step {snapshot.other.step}", style=ORANGE)
+    reading = run.read_share < 1
+    left.append(f"  reading metrics {run.read_share:.0%}" if reading else f"  step {run.step}{total}")
+    if state.alive and run.status.phase == "evaluating":
+        left.append(f"  evaluating {run.evaluated}/{run.status.examples or '?'}", style="bold")
+    if (since := overdue(snapshot)) is not None:
+        left.append(f"  last step {duration(since)} ago", style=f"bold {ORANGE}")
+    left.append_text(compared_in_head(snapshot, width - left.cell_len - 2))
     took = pace(run, state, snapshot.now)
+    gained = results_page.gained(run, ascii=snapshot.options.ascii)
     parts = [
         duration(took.elapsed_s) if took.elapsed_s is not None else "",
-        f"eta {duration(took.eta_s)}" if took.eta_s is not None else "",
-        clean(run.status.host),
+        f"eta {duration(took.eta_s)}" if took.eta_s is not None and not reading else "",
+        "" if snapshot.others else " ".join(gained),
+        f"on {clean(run.status.host)}" if run.status.host else "",
+        _load(run),
     ]
     parts = [part for part in parts if part]
     while parts and left.cell_len + len("  ".join(parts)) + 3 > width:
@@ -82,7 +79,20 @@ def header(snapshot: Snapshot, width: int) -> list[Text]:
     right = "  ".join(parts)
     left = cut(left, max(width - len(right) - 2, 0), ascii=snapshot.options.ascii)
     left.pad_right(max(width - len(right) - 2 - left.cell_len, 0))
-    return [left.append(f" {right} "), _progress(snapshot, width)]
+    if snapshot.grid is None:
+        return [left.append(f" {right} "), _progress(snapshot, width)]
+    grid = cut(Text(f" {snapshot.grid.text} ", style="bold"), width, ascii=snapshot.options.ascii)
+    return [left.append(f" {right} "), _progress(snapshot, width - grid.cell_len).append_text(grid)]
+
+
+def overdue(snapshot: Snapshot) -> float | None:
+    """Return the seconds since the last step of a run at work, once that is far longer than its steps take."""
+    run, steps = snapshot.run, snapshot.run.recent("perf/step_s", MEAN_OVER)
+    resting = run.status.phase != "training" or snapshot.run_state.state != "running"
+    if run.last_row_s is None or not steps or resting or run.read_share < 1:
+        return None
+    since = snapshot.now.timestamp() - run.last_row_s
+    return since if since > max(OVERDUE_STEPS * median(steps), OVERDUE_S) else None
 
 
 def message(snapshot: Snapshot, width: int) -> Text:
@@ -92,6 +102,8 @@ def message(snapshot: Snapshot, width: int) -> Text:
     if not state.detail:
         return cut(Text(f" {clean(_news(snapshot))}", style=DIM), width, ascii=snapshot.options.ascii)
     hint = WITH_KEYS.get(state.state, state.hint) if snapshot.options.asks else state.hint
+    if (grid := snapshot.grid) and not (state.alive or grid.alive or grid.complete):
+        hint = grid.command
     line = Text(f" {clean(state.detail)}{f'  -> {clean(hint)}' if hint else ''}")
     line = cut(line, width, ascii=snapshot.options.ascii)
     line.pad_right(width - line.cell_len)
@@ -105,10 +117,12 @@ def _news(snapshot: Snapshot) -> str:
     if run.behind():
         return "reading the run"
     if state.alive and run.status.phase == "evaluating":
-        return f"evaluating on the test split: {run.stage if run.row else run.status.stage}"
+        of = f" of {run.status.examples}" if run.status.examples else ""
+        return f"evaluating on the test split: {run.status.stage}, {run.evaluated}{of} completions"
     if not run.row and state.hopeful:
-        return "waiting for the first step"
-    return f"{_clock(run.events[-1].time)} {run.events[-1].message}" if run.events else ""
+        took = pace(run, state, snapshot.now).elapsed_s
+        return "waiting for the first step" + (f", {duration(took)} so far" if took else "")
+    return f"{clock(run.events[-1].time) or '--:--:--'} {run.events[-1].message}" if run.events else ""
 
 
 def _progress(snapshot: Snapshot, width: int) -> Text:
@@ -116,14 +130,17 @@ def _progress(snapshot: Snapshot, width: int) -> Text:
     run, ascii = snapshot.run, snapshot.options.ascii
     stages = run.stages or ({"steps": run.total} if run.total else {})
     if not stages:
-        return Text(" steps are not known yet", style=DIM)
+        line = Text(" steps are not known yet", style=DIM)
+        line.pad_right(max(width - line.cell_len, 0))
+        return line
     line, done, left = Text(" "), run.step, width - 2
     for place, (name, steps) in enumerate(stages.items()):
         own = min(max(done, 0), steps)
         done -= steps
         room = left if place == len(stages) - 1 else max(round((width - 2) * steps / max(run.total, 1)), 12)
         label = f"{clean(name)} {own}/{steps} "
-        label = label if len(label) < room - 4 else ""
+        longer = f"{label}from {clean(run.reused[name])} " if name in run.reused else label
+        label = next((text for text in (longer, label) if len(text) < room - 4), "")
         active = 0 < own < steps or (own == 0 and name == run.stage)
         line.append(label, style="bold" if active else "")
         line.append(bar(own / steps if steps else 1.0, max(room - len(label) - 1, 1), ascii=ascii) + " ", style=SKY)
@@ -141,7 +158,7 @@ def alerts(snapshot: Snapshot, width: int, height: int, *, full: bool = False) -
         nothing = (
             "nothing unusual" if snapshot.run.row else "nothing to judge yet" if state.hopeful else "nothing to judge"
         )
-        return Pane("alerts", "0", (Text(nothing, style=DIM),))
+        return Pane("alerts", "0", (Text(nothing, style=DIM),), news=False)
     lines = [line for alert in found for line in _alert(alert, width, full=True)]
     if len(lines) > height and not full:
         lines = [line for alert in found for line in _alert(alert, width, full=alert.level == "trouble")]
@@ -157,21 +174,6 @@ def _alert(alert: Alert, width: int, *, full: bool) -> list[Text]:
     return lines + (wrapped(f"-> {alert.advice}", width - 3, DIM, "   ") if full else [])
 
 
-def events(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """Return the events, the newest last; scrolling shows older ones."""
-    lines: list[Text] = []
-    for event in snapshot.run.events:
-        noted = event.kind in ("warning", "interrupted") or "worker" in event.kind
-        style = RED if event.kind == "failed" else ORANGE if noted else ""
-        hint = f" -> {event.hint}" if event.hint else ""
-        text = wrapped(clean(f"{event.message}{hint}"), width - 10, style)
-        lines += [Text(f"{_clock(event.time)}  ", style=DIM).append_text(text[0])]
-        lines += [Text(" " * 10).append_text(line) for line in text[1:]]
-    end = max(len(lines) - snapshot.options.scroll, min(height, len(lines)))
-    shown = lines[max(end - height, 0) : end]
-    return Pane("events", f"{len(snapshot.run.events)}", tuple(shown or [Text("none yet", style=DIM)]))
-
-
 def settings(snapshot: Snapshot, width: int, height: int) -> Pane:
     """Return the resolved configuration, from the scrolled line on."""
     lines = [
@@ -179,46 +181,9 @@ def settings(snapshot: Snapshot, width: int, height: int) -> Pane:
         for key, value in leaves(snapshot.run.config).items()
     ]
     start = min(snapshot.options.scroll, max(len(lines) - height, 0))
-    return Pane("config", str(snapshot.run.paths.config), tuple(lines[start : start + height]))
-
-
-def _clock(stamp: str) -> str:
-    """Return the local time of day of a time in a run's files; dashes for anything else."""
-    try:
-        return datetime.fromisoformat(stamp).astimezone().strftime("%H:%M:%S")
-    except ValueError:
-        return "--:--:--"
-
-
-def results(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """Return what the stages did to the model: a row for each headline metric; columns for the start, each stage and
-    the newest validation, as many from the right as there is room for."""
-    run = snapshot.run
-    columns = {
-        label if label == "start" else f"after {label}": dict(summary.metrics)
-        for label, summary in run.results.items()
-        if summary.metrics
-    }
-    validated = {metric: run.last(f"validation/{metric}") for metric in ("reward", *run.headlines)}
-    if any(value is not None for value in validated.values()):
-        columns["validation"] = validated
-    if not columns:
-        hopeful = snapshot.run_state.hopeful
-        nothing = "the model as it starts is being measured" if hopeful else "this run measured nothing"
-        return Pane("results", "", tuple(wrapped(nothing, width, DIM)))
-    titles = {metric: clean(title) for metric, title in {"reward": "reward", **run.headlines}.items()}
-    known = [metric for metric in titles if any(row.get(metric) is not None for row in columns.values())]
-    sizes = {label: max(len(label), VALUE_WIDTH - 2) + 2 for label in columns}
-    while len(columns) > 1 and NAME_WIDTH + sum(sizes[label] for label in columns) > width:
-        del columns[next(iter(columns))]
-    head = f"{'':<{NAME_WIDTH}}" + "".join(f"{clean(label):>{sizes[label]}}" for label in columns)
-    lines = [Text(head, style=DIM)]
-    for metric in known:
-        cells = "".join(f"{number(row.get(metric)):>{sizes[label]}}" for label, row in columns.items())
-        lines.append(Text(f"{titles[metric][:NAME_WIDTH]:<{NAME_WIDTH}}{cells}"))
-    step = run.series["validation/reward"].last_step if "validation/reward" in run.series else None
-    note = "greedy, test split" + (f"; validation of step {step}" if "validation" in columns and step else "")
-    return Pane("results", note, tuple(lines[:height]))
+    whose = f" of {RUNS[0]}" if snapshot.others else ""
+    place = f"{start + 1}-{min(start + height, len(lines))} of {len(lines)}  " if len(lines) > height else ""
+    return Pane(f"config{whose}", f"{place}{snapshot.run.paths.config}", tuple(lines[start : start + height]))
 
 
 def times(snapshot: Snapshot, width: int, height: int) -> Pane:
@@ -226,7 +191,7 @@ def times(snapshot: Snapshot, width: int, height: int) -> Pane:
     run = snapshot.run
     steps = run.recent("perf/step_s", MEAN_OVER)
     if not steps:
-        return Pane("step time", "", (Text("waiting for the first step", style=DIM),))
+        return Pane("step time", "", (Text("waiting for the first step", style=DIM),), news=False)
     mean = fmean(steps)
     parts = {}
     for name in run.named("perf/", "_s"):
@@ -238,13 +203,16 @@ def times(snapshot: Snapshot, width: int, height: int) -> Pane:
     rest = mean - sum(parts.values())
     if rest > 0.01 * mean:
         parts["other"] = rest
-    lines = []
-    for label, seconds in sorted(parts.items(), key=lambda part: -part[1])[:height]:
+    load = _load(run)
+    notes = [_speed(run), f"process: {load}" if load else ""]
+    lines: list[Text] = []
+    speed = [line for note in notes if note for line in wrapped(note, width, DIM)]
+    for label, seconds in sorted(parts.items(), key=lambda part: -part[1])[: max(height - len(speed), 2)]:
         head = f"{label[:17]:<17} {seconds:>7.2f}s "
         lines.append(
             Text(head).append(bar(seconds / mean, max(width - len(head) - 1, 1), ascii=snapshot.options.ascii), SKY)
         )
-    return Pane("step time", f"{mean:.2f} s, mean of {len(steps)}", tuple(lines))
+    return Pane("step time", f"{mean:.2f} s, mean of {len(steps)}", tuple([*lines, *speed][:height]))
 
 
 def workers(snapshot: Snapshot, width: int, height: int) -> Pane:
@@ -261,7 +229,7 @@ def workers(snapshot: Snapshot, width: int, height: int) -> Pane:
     run = snapshot.run
     names = run.workers()
     if not names:
-        return Pane("workers", "local", tuple(_local(run, width)))
+        return Pane("workers", "local", (Text("sampled by the trainer itself", style=DIM),), news=False)
     columns = dict(WORKER_COLUMNS)
     for spare in SPARE_COLUMNS:
         if max(map(len, names)) + 1 + sum(columns.values()) > width:
@@ -292,14 +260,23 @@ def _row(columns: Mapping[str, int], cells: Mapping[str, str]) -> str:
     return "".join(f"{cells[key]:{'<' if key == 'state' else '>'}{size}}" for key, size in columns.items())
 
 
-def _local(run: Run, width: int) -> list[Text]:
-    """The speed of a trainer that samples by itself, as the mean of the last steps."""
+def _speed(run: Run) -> str:
+    """The sampling speed of the last steps and the peak of memory, as far as they are known."""
     tokens, seconds = run.recent("num_tokens", MEAN_OVER), run.recent("perf/rollout_s", MEAN_OVER)
-    if not tokens or not sum(seconds):
-        return [Text("sampled by the trainer itself", style=DIM)]
     memory = run.last("perf/peak_memory_gb")
-    speed = f"sampled by the trainer: {sum(tokens) / sum(seconds):,.0f} tok/s"
-    return wrapped(speed + ("" if memory is None else f", peak memory {memory:.2f} GB"), width)
+    parts = [f"{sum(tokens) / sum(seconds):,.0f} tok/s sampled"] if tokens and sum(seconds) else []
+    return ", ".join([*parts, *([f"peak memory {memory:.2f} GB"] if memory is not None else [])])
+
+
+def _load(run: Run) -> str:
+    """The share of the processor in the last steps and the memory of the training process now; runs made before they
+    were measured have none."""
+    shares = run.recent("system/cpu_percent", MEAN_OVER)
+    parts = [f"{fmean(shares):.0f}% CPU"] if shares else []
+    for name, words in (("system/memory_rss_gb", "GB in RAM"), ("system/gpu_memory_gb", "GB on the GPU")):
+        size = run.last(name)
+        parts += [f"{size:.2f} {words}"] if size is not None else []
+    return ", ".join(parts)
 
 
 def _whole(value: float | None) -> str:

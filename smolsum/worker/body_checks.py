@@ -1,16 +1,18 @@
 """What a worker answers to a bad body: every field is checked before anything is done, and the error (status 422)
 names what is wrong.
 
-The types are in `smolsum/rollout/protocol.py`; here are all limits that a type does not state. `Chat` in
-`smolsum/worker/openai_api.py` checks the fields that only OpenAI's interface has.
+The types are in `smolsum/rollout/protocol.py`; here are all limits that a type does not state. `BodyReader` in
+`smolsum/worker/openai_bodies.py` checks the fields that only OpenAI's interface has.
 """
 
 import reprlib
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from msgspec import UNSET
+
 from smolsum.errors import UsageError
-from smolsum.rollout.protocol import LogprobsBody, RolloutsBody, parse
+from smolsum.rollout.protocol import NEUTRAL_SAMPLING, LogprobsBody, RolloutsBody, parse
 
 MAX_REQUESTS = 4096
 """rollouts, or sequences to score, in one body"""
@@ -31,6 +33,12 @@ def read(body: bytes, kind: type[T]) -> T:
 def read_rollouts(body: bytes, *, vocabulary: int, max_model_len: int) -> RolloutsBody:
     """Return the body of POST /v1/rollouts. Raises UsageError with the field that is wrong."""
     parsed = read(body, RolloutsBody)
+    for name, neutral in (*NEUTRAL_SAMPLING.items(), ("stop", ([],)), ("logit_bias", ({},))):
+        value = getattr(parsed, name)
+        if value not in (UNSET, None, *neutral):
+            raise UsageError(
+                f"{name} = {reprlib.repr(value)} is refused: rollouts are the policy's own", hint="leave it out"
+            )
     check_temperature(parsed.temperature)
     new = check_integer(parsed.max_new_tokens, "max_new_tokens", 1, max_model_len)
     _check_count("requests", parsed.requests)

@@ -1,63 +1,46 @@
 """OpenAI's completions and chat completions from the served policy, whole or streamed.
 
-The policy's own distribution is sampled. A request for top_p, penalties, tools or any unknown field is refused, not
-ignored.
+Log-probs are those of the distribution that is sampled: at the temperature (at 1 when greedy), within `top_p`. They and
+the token counts include the end-of-sequence token.
 """
 
 import asyncio
 import json
-import reprlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from smolsum.errors import UsageError
-from smolsum.policy.load import Policy, encode_chat
-from smolsum.policy.sampling import Completion
-from smolsum.rollout.protocol import NEUTRAL_SAMPLING, SampleRequest, SamplingTerms
-from smolsum.worker.body_checks import check_integer, check_temperature, check_tokens
+from smolsum.policy.load import Policy
+from smolsum.policy.sampling import SampledToken
+from smolsum.rollout.protocol import SampleRequest
+from smolsum.worker.openai_bodies import BYTES_PER_TOKEN, BadFieldError, BodyReader, Job, UnknownModelError
 from smolsum.worker.service import Service
 
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    **{name: (*values, None) for name, values in NEUTRAL_SAMPLING.items()},
-    "logit_bias": ({}, None), "logprobs": (False, None), "echo": (False, None),
-    "best_of": (1, None), "suffix": (None,), "tools": (None, []), "stop": (None, []), "tool_choice": ("none", None),
-    "parallel_tool_calls": (True, False, None), "top_logprobs": (0, None), "response_format": ({"type": "text"}, None),
-    "store": (False, None), "functions": (None, []), "function_call": ("none", None),
-}  # fmt: skip
-"""fields that are accepted only with one of these values, which change nothing"""
-ACCEPTED = (
-    "model", "prompt", "messages", "n", "seed", "temperature", "max_tokens", "max_completion_tokens", "stream",
-    "stream_options", "user", "metadata",
-)  # fmt: skip
-"""the other fields; the last two are the client's notes, which are ignored"""
-BYTES_PER_TOKEN = 64
-"""more than a token has on average in any text; a longer text cannot fit, and is refused before it is tokenised"""
-DEFAULT_TOKENS = 256
-MAX_CHOICES = 64
+CONTEXT = 4
+"""tokens before one that decide how it is written"""
+LEAST_LOGPROB = -9999.0
+"""as OpenAI's interface has it for a token that is never sampled"""
 
 
-@dataclass(frozen=True)
-class Job:
-    """One request: its prompt, once for each choice with that choice's seed."""
+@dataclass
+class Choice:
+    """One choice of an answer: its text, its tokens, those of the prompt if they are scored, and why it ended."""
 
-    chatting: bool
-    stream: bool
-    usage: bool
-    """whether a stream ends with the token counts"""
-    terms: SamplingTerms
-    requests: tuple[SampleRequest, ...]
+    text: str = ""
+    tokens: list[SampledToken] = field(default_factory=list)
+    prompt: list[SampledToken] = field(default_factory=list)
+    reason: str = "length"
 
 
 class Chat:
-    """Turns OpenAI's requests into rollouts of a service, with the tokenizer of its policy."""
+    """Answers OpenAI's requests with rollouts of a service."""
 
     def __init__(self, service: Service) -> None:
         self.service, self.policy = service, service.engine.policy
         self.since = int(time.time())
-        self._encoding = asyncio.Lock()
+        self._bodies = BodyReader(service)
 
     @property
     def max_bytes(self) -> int:
@@ -65,161 +48,237 @@ class Chat:
         return (1 << 16) + 6 * BYTES_PER_TOKEN * self.service.engine.max_model_len
 
     async def read(self, fields: dict[str, Any], *, chatting: bool) -> Job:
-        """Check the fields of a body. Raises UsageError for what is not supported."""
-        for name, value in fields.items():
-            if name not in ACCEPTED and not any(_same(value, neutral) for neutral in NEUTRAL.get(name, ())):
-                what = f"{reprlib.repr(name)[1:-1]} = {reprlib.repr(value)}"
-                raise UsageError(f"{what} is not supported: the policy is sampled as it is", hint="leave it out")
-        fields = {k: v for k, v in fields.items() if v is not None}
-        stream, options = fields.get("stream", False), fields.get("stream_options", {})
-        if not isinstance(stream, bool) or not isinstance(options, dict):
-            raise UsageError("stream is not a boolean, or stream_options not an object", hint="leave them out")
-        prompt = await (self._chat(fields.get("messages")) if chatting else self._text(fields.get("prompt")))
-        room = self.service.engine.max_model_len - len(prompt)
-        if room < 1 or not prompt:
-            raise UsageError(f"the prompt has {len(prompt)} tokens", hint=self._fitting())
-        limit = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
-        new = check_integer(fields.get(limit, min(room, DEFAULT_TOKENS)), limit, 1, room)
-        terms = SamplingTerms(check_temperature(fields.get("temperature", 1.0)), new)
-        choices = check_integer(fields.get("n", 1), "n", 1, MAX_CHOICES)
-        first = check_integer(fields.get("seed", secrets.randbits(62)), "seed", -(2**63), 2**63 - 1) % 2**62
-        each = tuple(SampleRequest(str(n), prompt, first + n) for n in range(choices))
-        return Job(chatting, stream, bool(options.get("include_usage")), terms, each)
+        """Check a body. Raises as `BodyReader.read`."""
+        return await self._bodies.read(fields, chatting=chatting)
 
     async def answer(self, job: Job) -> dict[str, Any]:
         """Return the body of the answer to a request that does not stream."""
-        tasks = [asyncio.create_task(self.service.sample(request, job.terms)) for request in job.requests]
+        tasks = [asyncio.create_task(self._choose(job, request, None)) for request in job.requests]
         try:
             every = await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
         choices = []
-        for n, (sampled, _) in enumerate(every):
-            text = self.policy.tokenizer.decode(list(sampled.token_ids), skip_special_tokens=True)
+        for n, (request, choice) in enumerate(zip(job.requests, every, strict=True)):
+            text = choice.text
+            if job.echo:
+                text = self.policy.tokenizer.decode(list(request.prompt_ids)) + text
             body = {"message": {"role": "assistant", "content": text}} if job.chatting else {"text": text}
-            choices.append(_choice(n, body, sampled.finish_reason))
-        return {**self._head(job, chunk=False), "choices": choices, "usage": _usage(job, [s for s, _ in every])}
+            context = () if job.echo else request.prompt_ids
+            logprobs = self._logprobs(job, choice.prompt + choice.tokens, context)
+            choices.append(_choice(n, body, choice.reason, logprobs))
+        usage = _usage(job, sum(len(choice.tokens) for choice in every))
+        return {**self._head(job, chunk=False), "choices": choices, "usage": usage}
 
     def models(self) -> dict[str, Any]:
         """Return the list of models, which has one."""
-        model = {"id": self.service.model, "object": "model", "created": self.since, "owned_by": "smolsum"}
-        return {"object": "list", "data": [model]}
+        return {"object": "list", "data": [self._model()]}
+
+    def model(self, name: str) -> dict[str, Any]:
+        """Return what there is to know about a model. Raises UnknownModelError for any but the served one."""
+        self._bodies.check_model(name)
+        return self._model()
+
+    def _model(self) -> dict[str, Any]:
+        return {"id": self.service.model, "object": "model", "created": self.since, "owned_by": "smolsum"}
 
     async def stream(self, job: Job) -> AsyncIterator[str]:
         """Yield server-sent events: pieces of text as they are sampled."""
-        head, events = self._head(job, chunk=True), asyncio.Queue[tuple[int, int | Completion | Exception]]()
-        texts = [_Text(self.policy) for _ in job.requests]
+        head, events = self._head(job, chunk=True), asyncio.Queue[tuple[int, Choice, bool] | Exception]()
 
-        async def sample(n: int, request: SampleRequest) -> None:
+        async def choose(n: int, request: SampleRequest) -> None:
             try:
-                sampled, _ = await self.service.sample(
-                    request, job.terms, on_token=lambda token: events.put_nowait((n, token))
-                )
-            except Exception as error:
-                events.put_nowait((n, error))
+                last = await self._choose(job, request, lambda piece: events.put_nowait((n, piece, False)))
+            except Exception as error:  # any error: the status is sent, so only an event can say it
+                events.put_nowait(error)
             else:
-                events.put_nowait((n, sampled))
+                events.put_nowait((n, last, True))
 
-        tasks = [asyncio.create_task(sample(n, request)) for n, request in enumerate(job.requests)]
-        ended: list[Completion] = []
+        tasks = [asyncio.create_task(choose(n, request)) for n, request in enumerate(job.requests)]
+        ended, sampled = 0, [list[SampledToken]() for _ in tasks]
         try:
             for n in range(len(tasks) if job.chatting else 0):
                 begin = {"delta": {"role": "assistant", "content": ""}}
                 yield _event({**head, "choices": [_choice(n, begin, None)]})
-            while len(ended) < len(tasks):
-                n, event = await events.get()
+            while ended < len(tasks):
+                event = await events.get()
                 if isinstance(event, Exception):
-                    yield _event({"error": str(event), "hint": getattr(event, "hint", None)})
+                    yield _event(error_body(500, event))
                     return
-                if isinstance(event, Completion):
-                    ended.append(event)
-                    piece, reason = texts[n].rest(event.token_ids), event.finish_reason
-                else:
-                    piece, reason = texts[n].add(event), None
-                if piece or reason:
-                    body = {"delta": {"content": piece}} if job.chatting else {"text": piece}
-                    yield _event({**head, "choices": [_choice(n, body, reason)]})
+                n, piece, last = event
+                ended += last
+                context = (*job.requests[n].prompt_ids, *(token.id for token in sampled[n]))
+                logprobs = self._logprobs(job, piece.tokens, context, offset=len(sampled[n]))
+                sampled[n] += piece.tokens
+                body = {"delta": {"content": piece.text}} if job.chatting else {"text": piece.text}
+                yield _event({**head, "choices": [_choice(n, body, piece.reason if last else None, logprobs)]})
             if job.usage:
-                yield _event({**head, "choices": [], "usage": _usage(job, ended)})
+                yield _event({**head, "choices": [], "usage": _usage(job, sum(map(len, sampled)))})
             yield "data: [DONE]\n\n"
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def _choose(self, job: Job, request: SampleRequest, emit: Callable[[Choice], None] | None) -> Choice:
+        """Sample one choice, until a stop text if there is any. `emit` gets pieces as they come, and the result is then
+        what is left."""
+        reader, stopped = _TextReader(self.policy, job.stops), asyncio.Event()
+        piece = Choice()
+
+        def take(token: SampledToken) -> None:
+            nonlocal piece
+            if not reader.stopped:
+                piece.tokens.append(token)
+                piece.text += reader.add(token.id)
+            if reader.stopped:
+                stopped.set()
+            elif emit is not None and piece.text:
+                emit(piece)
+                piece = Choice()
+
+        if job.echo and job.logprobs:
+            first = SampledToken(request.prompt_ids[0], float("nan"))
+            piece.prompt = [first, *await self.service.score_text(request.prompt_ids, job.terms.likeliest)]
+        if not job.terms.max_new_tokens:
+            return piece
+        on_token = take if emit is not None or job.stops else None
+        sampling = asyncio.create_task(self.service.sample(request, job.terms, on_token=on_token))
+        stopping = asyncio.create_task(stopped.wait())
+        try:
+            await asyncio.wait({sampling, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not reader.stopped:
+                completion, _ = sampling.result()
+                if on_token is None:
+                    piece.tokens = completion.tokens
+                piece.text += reader.rest(completion.token_ids)
+                piece.reason = completion.finish_reason
+        finally:
+            sampling.cancel()
+            stopping.cancel()
+            await asyncio.gather(sampling, stopping, return_exceptions=True)
+        if reader.stopped:
+            piece.reason = "stop"
+        return piece
+
     def _head(self, job: Job, *, chunk: bool) -> dict[str, Any]:
         kind = ("chat.completion.chunk" if chunk else "chat.completion") if job.chatting else "text_completion"
         name = f"{'chatcmpl' if job.chatting else 'cmpl'}-{secrets.token_hex(12)}"
         return {"id": name, "object": kind, "created": int(time.time()), "model": self.service.model}
 
-    async def _chat(self, messages: Any) -> tuple[int, ...]:
-        fine = isinstance(messages, list) and 0 < len(messages) <= self.service.engine.max_model_len
-        for message in messages if fine else ():
-            fine = fine and isinstance(message, dict) and isinstance(message.get("content"), str)
-            fine = fine and isinstance(message.get("role", "user"), str)
-        if not fine:
-            raise UsageError("messages is not a list of messages with text", hint="tools and images are not supported")
-        turns = [{"role": m.get("role", "user"), "content": m["content"]} for m in messages]
-        return await self._encoded(
-            [text for turn in turns for text in turn.values()], lambda: encode_chat(self.policy, turns)
-        )
+    def _logprobs(
+        self, job: Job, tokens: Sequence[SampledToken], context: Sequence[int], offset: int = 0
+    ) -> dict[str, Any] | None:
+        """Return the log-probs of tokens that follow `context`, in the form of the interface; None if they are not
+        wanted. `offset` is the number of tokens of this choice before them."""
+        if not job.logprobs:
+            return None
+        ids = [*context[-CONTEXT:], *(token.id for token in tokens)]
+        start = len(ids) - len(tokens)
+        texts, likeliest = [], []
+        for place, token in enumerate(tokens, start=start):
+            before = ids[max(0, place - CONTEXT) : place]
+            texts.append(self._written(before, token.id))
+            likeliest.append([(self._written(before, i), max(value, LEAST_LOGPROB)) for i, value in token.likeliest])
+        if job.chatting:
+            rows = [
+                _entry(text, token.logprob) | {"top_logprobs": [_entry(*one) for one in best]}
+                for text, token, best in zip(texts, tokens, likeliest, strict=True)
+            ]
+            return {"content": rows, "refusal": None}
+        begin = len(self.policy.tokenizer.decode(list(context[len(context) - offset :]))) if offset else 0
+        offsets = [begin]
+        for text in texts:
+            offsets.append(offsets[-1] + len(text))
+        # the first token of a text has no log-prob
+        return {
+            "tokens": texts,
+            "token_logprobs": [None if token.logprob != token.logprob else token.logprob for token in tokens],
+            "top_logprobs": [
+                dict(reversed(best)) if best and token.logprob == token.logprob else None
+                for best, token in zip(likeliest, tokens, strict=True)
+            ]
+            if job.terms.likeliest
+            else None,
+            "text_offset": offsets[:-1],
+        }
 
-    async def _text(self, prompt: Any) -> tuple[int, ...]:
-        if isinstance(prompt, list):
-            return check_tokens(prompt, "prompt", self.service.engine.facts["vocab_size"])
-        if not isinstance(prompt, str):
-            raise UsageError("prompt is neither text nor a list of token ids", hint="send one prompt at a time")
-        return await self._encoded([prompt], lambda: self.policy.tokenizer.encode(prompt))
-
-    async def _encoded(self, texts: Sequence[str], encode: Callable[[], Iterable[int]]) -> tuple[int, ...]:
-        """Return the result of `encode`, run in a thread after the texts are checked."""
-        try:
-            size = sum(len(text.encode()) for text in texts)
-        except UnicodeEncodeError as error:
-            raise UsageError("the prompt has half a surrogate pair", hint="send whole characters") from error
-        if size > BYTES_PER_TOKEN * self.service.engine.max_model_len:
-            raise UsageError(f"the prompt has {size} bytes", hint=self._fitting())
-        async with self._encoding:  # tokenizers are not thread-safe
-            return tuple(await asyncio.to_thread(encode))
-
-    def _fitting(self) -> str:
-        return f"1 to {self.service.engine.max_model_len - 1} tokens fit"
+    def _written(self, before: Sequence[int], token: int) -> str:
+        """Return what a token adds to the text of those before it."""
+        decode = self.policy.tokenizer.decode
+        shorter, longer = decode(list(before)), decode([*before, token])
+        return str(longer[len(shorter) :]) if longer.startswith(shorter) else str(decode([token]))
 
 
-class _Text:
-    """Decodes tokens one by one; a character is returned once all its bytes have arrived."""
+class _TextReader:
+    """Decodes tokens one by one, up to a stop text. A character is returned once all its bytes have arrived, and what
+    may be the start of a stop text once the text after it shows that it is not."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy, self._ids, self._returned = policy, list[int](), ""
+    def __init__(self, policy: Policy, stops: Sequence[str]) -> None:
+        self._policy, self._stops = policy, stops
+        self._ids, self._returned = list[int](), ""
+        self.stopped = False
 
     def add(self, token: int) -> str:
         """Return the text that this token completes, perhaps empty."""
         self._ids.append(token)
-        text = self._policy.tokenizer.decode(self._ids, skip_special_tokens=True)
-        return "" if text.endswith("\ufffd") else self._new(text)
+        text = self._decode(self._ids)
+        return "" if text.endswith("\ufffd") else self._new(text, held=self._held(text))
 
     def rest(self, token_ids: Sequence[int]) -> str:
         """Return the text of all tokens that has not been returned yet."""
-        return self._new(self._policy.tokenizer.decode(list(token_ids), skip_special_tokens=True))
+        return self._new(self._decode(token_ids), held=0)
 
-    def _new(self, text: str) -> str:
-        piece, self._returned = text[len(self._returned) :], text
+    def _decode(self, ids: Sequence[int]) -> str:
+        return str(self._policy.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def _new(self, text: str, *, held: int) -> str:
+        found = [place for stop in self._stops if (place := text.find(stop)) >= 0]
+        if found:
+            self.stopped, text = True, text[: min(found)]
+        elif held:
+            text = text[:-held]
+        piece = text[len(self._returned) :]
+        self._returned += piece
         return piece
 
+    def _held(self, text: str) -> int:
+        """Return the length of the longest end of the text that begins a stop text."""
+        sizes = (n for stop in self._stops for n in range(1, len(stop)) if text.endswith(stop[:n]))
+        return max(sizes, default=0)
 
-def _same(value: Any, other: Any) -> bool:
-    """Return whether two JSON values are equal; unlike in Python, 0 is not false."""
-    return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
+
+def error_body(status: int, error: Exception) -> dict[str, Any]:
+    """Return the body of an error answer with this status, as OpenAI's clients read it; the hint is part of the
+    message."""
+    message, hint = getattr(error, "message", str(error)), getattr(error, "hint", None)
+    code = {401: "invalid_api_key"}.get(status)
+    if isinstance(error, UnknownModelError):
+        code = "model_not_found"
+    return {
+        "error": {
+            "message": f"{message} (hint: {hint})" if hint else message,
+            "type": "invalid_request_error" if status < 500 else "server_error",
+            "param": error.param if isinstance(error, BadFieldError) else None,
+            "code": code,
+        }
+    }
 
 
-def _usage(job: Job, every: Sequence[Completion]) -> dict[str, int]:
-    prompt, completion = len(job.requests[0].prompt_ids), sum(len(sampled.token_ids) for sampled in every)
+def _usage(job: Job, completion: int) -> dict[str, int]:
+    prompt = sum(map(len, job.prompts))
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
-def _choice(n: int, body: Mapping[str, Any], reason: str | None) -> dict[str, Any]:
-    return {"index": n, **body, "logprobs": None, "finish_reason": reason}
+def _choice(n: int, body: Mapping[str, Any], reason: str | None, logprobs: Any = None) -> dict[str, Any]:
+    return {"index": n, **body, "logprobs": logprobs, "finish_reason": reason}
+
+
+def _entry(text: str, logprob: float) -> dict[str, Any]:
+    """Return a token of a chat's log-probs; half a character has no bytes that are known."""
+    whole = "\ufffd" not in text
+    return {"token": text, "logprob": max(logprob, LEAST_LOGPROB), "bytes": list(text.encode()) if whole else None}
 
 
 def _event(value: Any) -> str:

@@ -6,7 +6,9 @@ GET  /metrics              Prometheus text
 POST /v1/rollouts          token ids in; a line of JSON for each rollout as it ends
 POST /v1/logprobs          log-probs of given sequences
 PUT  /v1/weights           a patch or an anchor (application/octet-stream)
-POST /v1/completions, /v1/chat/completions, GET /v1/models     as OpenAI's clients expect
+POST /v1/completions, /v1/chat/completions, GET /v1/models, /v1/models/NAME     as OpenAI's clients expect
+
+An error has the form of `ErrorAnswer`, and under /v1/ OpenAI's form on every path but the three of the trainer.
 """
 
 import asyncio
@@ -17,7 +19,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -32,13 +34,16 @@ from smolsum.weights.delta import CorruptPatchError
 from smolsum.worker.body_checks import read, read_logprobs, read_rollouts
 from smolsum.worker.engines.base import EngineError
 from smolsum.worker.listen import is_loopback
-from smolsum.worker.openai_api import Chat
+from smolsum.worker.openai_api import Chat, error_body
+from smolsum.worker.openai_bodies import UnknownModelError
 from smolsum.worker.service import ConflictError, Service, prometheus
 
 MAX_JSON_BYTES = 32 << 20
 """bytes of a body of JSON"""
 MAX_INLINE_BYTES = 1 << 16
 """bytes of a body that is parsed in the event loop; longer ones are parsed in a thread, so that others need not wait"""
+TRAINERS = ("/v1/rollouts", "/v1/logprobs", "/v1/weights")
+"""the paths under /v1/ that are not OpenAI's"""
 T = TypeVar("T")
 
 
@@ -89,6 +94,9 @@ def app(service: Service, chat: Chat, *, token: str | None) -> ASGIApp:
     async def models(_: Request) -> Response:
         return Json(chat.models())
 
+    async def model(request: Request) -> Response:
+        return Json(chat.model(request.path_params["name"]))
+
     return _Guard(
         Starlette(
             routes=[
@@ -100,6 +108,7 @@ def app(service: Service, chat: Chat, *, token: str | None) -> ASGIApp:
                 Route("/v1/completions", partial(completions, chatting=False), methods=["POST"]),
                 Route("/v1/chat/completions", partial(completions, chatting=True), methods=["POST"]),
                 Route("/v1/models", models),
+                Route("/v1/models/{name:path}", model),
             ],
             exception_handlers={
                 SmolsumError: _failure,
@@ -123,20 +132,20 @@ class _Guard:
         self.inner, self.expected = inner, None if token is None else f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._refusal(dict(scope["headers"])) if scope["type"] == "http" else None
+        refusal = self._refusal(scope["path"], dict(scope["headers"])) if scope["type"] == "http" else None
         await (refusal or self.inner)(scope, receive, send)
 
-    def _refusal(self, headers: dict[bytes, bytes]) -> Response | None:
+    def _refusal(self, path: str, headers: dict[bytes, bytes]) -> Response | None:
         if self.expected is not None:
             if hmac.compare_digest(headers.get(b"authorization", b""), self.expected):
                 return None
-            return _error(401, "the token is missing or wrong", "set SMOLSUM_WORKER_TOKEN to the worker's token")
+            return _error(path, 401, "the token is missing or wrong", "set SMOLSUM_WORKER_TOKEN to the worker's token")
         host, origin = headers.get(b"host", b"").decode("latin-1"), headers.get(b"origin")
         hint = "use 127.0.0.1 or localhost, or give the worker a token (SMOLSUM_WORKER_TOKEN)"
         if not _names_loopback(host):
-            return _error(403, f"without a token this worker does not answer to the name {host[:80]!r}", hint)
+            return _error(path, 403, f"without a token this worker does not answer to the name {host[:80]!r}", hint)
         if origin is not None and origin.decode("latin-1").lower() != f"http://{host}".lower():
-            return _error(403, "without a token this worker does not answer other web pages", hint)
+            return _error(path, 403, "without a token this worker does not answer other web pages", hint)
         return None
 
 
@@ -195,28 +204,41 @@ STATUS: tuple[tuple[type[SmolsumError], int], ...] = (
     (ConflictError, 409),
     (TooLargeError, 413),
     (CorruptPatchError, 422),
+    (UnknownModelError, 404),
     (UsageError, 422),
     (EngineError, 503),
 )
 
 
-async def _failure(_: Request, error: Exception) -> Response:
+async def _failure(request: Request, error: Exception) -> Response:
+    path = request.url.path
     if isinstance(error, HTTPException):
-        return _error(error.status_code, error.detail.lower(), "the paths are listed in docs/workers.md")
+        return _error(path, error.status_code, error.detail.lower(), "the paths are listed in docs/workers.md")
     assert isinstance(error, SmolsumError)
     # any other SmolsumError comes from a full or failing disk
     status = next((status for kind, status in STATUS if isinstance(error, kind)), 507)
-    return _error(status, error.message, error.hint, error.version if isinstance(error, ConflictError) else UNSET)
+    if _is_openais(path):
+        return Json(error_body(status, error), status)
+    version = error.version if isinstance(error, ConflictError) else UNSET
+    return Json(ErrorAnswer(error.message, error.hint, version), status)
 
 
-async def _internal(_: Request, error: Exception) -> Response:
+async def _internal(request: Request, error: Exception) -> Response:
     """Answer for a bug; the server writes the traceback to the log."""
-    return _error(500, f"internal worker error: {type(error).__name__}", "see the worker's log, and report it")
+    what = f"internal worker error: {type(error).__name__}"
+    return _error(request.url.path, 500, what, "see the worker's log, and report it")
 
 
-async def _disconnected(_: Request, __: Exception) -> Response:
-    return _error(400, "the body was cut short", "send it again")
+async def _disconnected(request: Request, _: Exception) -> Response:
+    return _error(request.url.path, 400, "the body was cut short", "send it again")
 
 
-def _error(status: int, message: str, hint: str | None, version: int | UnsetType = UNSET) -> Response:
-    return Json(ErrorAnswer(message, hint, version), status)
+def _error(path: str, status: int, message: str, hint: str) -> Response:
+    if _is_openais(path):
+        return Json(error_body(status, SmolsumError(message, hint=hint)), status)
+    return Json(ErrorAnswer(message, hint), status)
+
+
+def _is_openais(path: str) -> bool:
+    """Return whether OpenAI's clients, not the trainer, send requests to this path."""
+    return path.startswith("/v1/") and path not in TRAINERS

@@ -16,6 +16,8 @@ from typing import Literal
 import uvicorn
 
 from smolsum.files import locked
+from smolsum.policy.load import Dtype
+from smolsum.worker.connections import QUEUE, AcceptErrors, server_config
 from smolsum.worker.engines.base import Engine
 from smolsum.worker.engines.mlx import MlxEngine
 from smolsum.worker.engines.vllm import VllmEngine
@@ -38,7 +40,7 @@ class Settings:
     engine: Literal["mlx", "vllm"] = "mlx"
     host: str = "127.0.0.1"
     token: str | None = None
-    dtype: str | None = None
+    dtype: Dtype | None = None
     quantize: int = 0
     max_model_len: int | None = None
     vllm_python: str = sys.executable
@@ -76,7 +78,8 @@ async def _serve(settings: Settings, folder: Path, listener: socket.socket, read
     try:
         await service.start()
         api = app(service, Chat(service), token=settings.token)
-        server = _Server(uvicorn.Config(api, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
+        server = _Server(server_config(api, timeout_graceful_shutdown=2))
+        loop.set_exception_handler(AcceptErrors())
         server.stopping = asyncio.Event()
         server.when_ready = lambda: ready(url(settings.host, listener))
         for number in STOPPING:
@@ -116,6 +119,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for listener in sockets or []:
+            listener.listen(QUEUE)  # asyncio takes the number that it accepts at once for this one too
         self.when_ready()
 
     @contextmanager

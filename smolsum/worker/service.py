@@ -17,7 +17,7 @@ from typing import Any, get_type_hints
 from smolsum.config.fields import check_value
 from smolsum.config.sections import LoraConfig
 from smolsum.errors import SmolsumError, UsageError
-from smolsum.policy.sampling import Completion
+from smolsum.policy.sampling import Completion, SampledToken
 from smolsum.rollout.protocol import (
     EndOfRollouts,
     ExpectedWeights,
@@ -132,7 +132,7 @@ class Service:
         request: SampleRequest,
         terms: SamplingTerms,
         expected: ExpectedWeights = ANY,
-        on_token: Callable[[int], None] | None = None,
+        on_token: Callable[[SampledToken], None] | None = None,
     ) -> tuple[Completion, int]:
         """Return one rollout, and the version that all of it is from. Raises as `require`."""
         async with self.lock.shared():
@@ -143,6 +143,14 @@ class Service:
         self.metrics.rollouts += 1
         self.metrics.tokens += len(completion.token_ids)
         return completion, version
+
+    async def score_text(self, ids: Sequence[int], wanted: int) -> list[SampledToken]:
+        """Return the tokens of a text after its first one, as `Engine.score_text`. Raises as `require`."""
+        async with self.lock.shared():
+            self.require()
+            scored = await self.engine.score_text(ids, wanted)
+        _check_finite([[token.logprob for token in scored]])
+        return scored
 
     async def logprobs(self, body: LogprobsBody) -> LogprobsAnswer:
         """Return the log-probs of the sequences, and the version that they are from; temperature 0 scores as 1."""

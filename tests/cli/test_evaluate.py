@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from support.training import SIZES, arguments, make_data
 
 from smolsum import console
 from smolsum.cli import main
+from smolsum.errors import UsageError
+from smolsum.evaluate.storage import check_origin
 from smolsum.files import read_jsonl
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Metric, MetricTable, TaskEvaluation, TaskPrompts
@@ -214,6 +217,23 @@ def test_a_run_keeps_its_own_evaluation(run: Path, call: Call) -> None:
         assert f"so it takes no --set {setting}" in err
 
 
+def test_other_data_do_not_represent_the_run(run: Path, tmp_path: Path, call: Call) -> None:
+    """Whatever their names, they change neither what `eval` nor what `stats` takes for the run."""
+    rows = pl.read_parquet(run.parent / "data" / "test.parquet").head(3).to_dicts()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = Path(shutil.copytree(run, tmp_path / "mine"))
+    for name in ("aa-test", "zz-test"):
+        code, out, err = call("eval", run, "--set=data.path=other", "--name", name)
+        assert (code, eval_folder(out)) == (0, run / "eval" / name), err
+    code, out, err = call("eval", run)
+    assert (code, eval_folder(out)) == (0, run / "eval" / "quality-test"), err
+    code, out, err = call("stats", f"{run}/eval/start-test", run)
+    assert code == 0, err
+    assert "mine: quality-test, the evaluation of its last step; not taken: aa-test (other data)" in err
+    assert "zz-test (other data)" in err
+
+
 def test_results_may_be_named(run: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of results is no run and no path."""
     monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(run.parent))
@@ -351,6 +371,20 @@ def test_other_settings_are_another_evaluation(run: Path, call: Call) -> None:
     assert Path("runs/eval-tiny-test/scores.jsonl").read_bytes() == before
 
 
+def test_what_else_an_evaluation_holds_is_said_in_words(tmp_path: Path) -> None:
+    """Other data, other prompts, another tokenizer: fingerprints say nothing to a user."""
+    origin = {"fingerprint": "f1", "prompts": "p1", "tokenizer": "t1", "dtype": "float32"}
+    check_origin(tmp_path, origin, "")
+    for change, said in (
+        ({"fingerprint": "f2", "prompts": "p2"}, "other data"),
+        ({"prompts": "p2"}, "other prompts"),
+        ({"tokenizer": "t2", "dtype": "bfloat16"}, "another tokenizer; dtype float32 then, bfloat16 now"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            check_origin(tmp_path, origin | change, "")
+        assert str(caught.value).endswith(f"holds the evaluation of something else: {said}")
+
+
 def test_a_damaged_summary_is_an_error(run: Path, call: Call) -> None:
     """With a remedy."""
     assert call("eval", run, "--name", "torn")[0] == 0
@@ -373,6 +407,7 @@ def test_a_damaged_summary_is_an_error(run: Path, call: Call) -> None:
         (["--temperature", "nan"], {}, 2, "--temperature"),
         (["--deadline", "inf"], {}, 2, "--deadline inf is not a finite number"),
         (["--config", "x.toml"], {}, 2, "takes no --config"),
+        (["--preset", "tiny"], {}, 2, "takes no --preset"),
     ],
 )
 def test_bad_requests_are_one_error(
@@ -422,15 +457,21 @@ def test_bad_splits_are_usage_errors(content: str, says: str, tmp_path: Path, ca
     assert says in err
 
 
-def test_one_split_and_no_facts(tmp_path: Path, call: Call) -> None:
-    """Data of one's own need no other split and no facts; their columns are said to be missing."""
+def test_one_split_without_facts_and_references(tmp_path: Path, call: Call) -> None:
+    """Data of one's own need no other split, no facts and no references: what needs them is missing, by name."""
     (tmp_path / "data").mkdir()
-    row = {"prompt": "My cat ate my lunch, and I do not know what to do.", "completion": "Cat ate lunch."}
+    row = {"prompt": "My cat ate my lunch, and I do not know what to do."}
     (tmp_path / "data" / "test.jsonl").write_text(json.dumps(row) + "\n")
     code, out, err = call("eval", "tiny", "--set=data.path=data", "--set=sampling.max_new_tokens=8")
     assert code == 0, err
-    assert "a column `facts`" in err
-    assert read_jsonl(eval_folder(out) / "scores.jsonl")[0]["truncated"] == 1.0
+    assert "has no column 'completion', only prompt; not measured on test: rouge, meteor, bleu" in err
+    assert "missing: ROUGE-L, METEOR, BLEU; the data have no references" in err
+    assert "posts without facts; the data have no facts" in err
+    assert "column `facts`" not in err
+    scored = read_jsonl(eval_folder(out) / "scores.jsonl")[0]
+    assert scored["truncated"] == 1.0
+    assert scored["rouge"] is scored["meteor"] is scored["bleu"] is None
+    assert summary(eval_folder(out))["metrics"]["meteor"] is None
 
 
 def test_another_task_has_its_own_metrics(
@@ -459,6 +500,36 @@ def test_another_task_has_its_own_metrics(
     assert row["composite"] == row["answers"]
     assert "valid" in err
     assert "meteor" not in row
+
+
+@pytest.mark.parametrize("task", ["doc-qa", "strict-json"])
+@pytest.mark.parametrize("flags", [("--judge", "judge-a"), ("--second-judge", "judge-b")])
+def test_a_judge_is_refused_where_the_task_has_no_criteria(
+    task: str, flags: tuple[str, ...], call: Call, server: JudgeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a flag, before anything is loaded or asked."""
+
+    def load(*args: Any, **kwargs: Any) -> None:
+        pytest.fail("something was loaded")
+
+    monkeypatch.setattr("smolsum.evaluate.run.evaluate", load)
+    code, out, err = call("baseline", "--task", task, *flags, "--runs-dir", tmp_path)
+    assert (code, out) == (2, ""), err
+    assert f"error: task {task} has no criteria for a judge" in err
+    assert not server.asked
+
+
+def test_a_judge_of_the_environment_is_passed_over_where_the_task_has_no_criteria(
+    call: Call, server: JudgeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An export that serves other tasks is no reason to fail."""
+    monkeypatch.setenv("SMOLSUM_JUDGE_MODEL", "judge-a")
+    few = ("--set", "task.test_prompts=3", "--set", "sampling.max_new_tokens=4")
+    code, out, err = call("baseline", "--task", "strict-json", *few, "--prompt", "plain", "--runs-dir", tmp_path)
+    assert code == 0, err
+    assert "judge" not in summary(eval_folder(out))
+    assert "judge" not in err
+    assert not server.asked
 
 
 @pytest.mark.slow

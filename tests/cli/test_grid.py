@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 from support.training import arguments, events, learned, make_data, start, wait_until, weights
 
 from smolsum.cli import main
 from smolsum.cli.grid_train import LOCK
+from smolsum.config.sections import Config
 from smolsum.files import locked, read_jsonl
+from smolsum.runs.grid_record import GRID
 from smolsum.runs.paths import RunPaths, acquire
+from smolsum.runs.record_io import read
+from smolsum.runs.records import GridRecord
+from smolsum.tasks import TASKS
+from smolsum.tasks.data import Split
 
 Call = Callable[..., tuple[int, str, str]]
 RUNS = ("tiny-length", "tiny-finetuned-rouge", "tiny-finetuned-bleu", "tiny-included-rouge", "tiny-included-bleu")
@@ -76,11 +85,20 @@ def test_all_of_all_plans_the_study(call: Call, tmp_path: Path, monkeypatch: pyt
     assert not Path("runs").exists()
 
 
+def test_all_models_of_the_judge(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The four sizes that kalomaze compares, as one command."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    code, out, _ = call("train", "--task=ab-judge", "--model=all", "--dry-run", f"--runs-dir={tmp_path / 'runs'}")
+    assert code == 0
+    models = [line.split()[-1] for line in out.splitlines()[1:]]
+    assert models == [f"Qwen/Qwen2.5-{size}-Instruct" for size in ("1.5B", "3B", "7B", "14B")]
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
         (["--name", "mine"], "--name is for one run"),
-        (["--watch"], "--watch is for one run"),
+        (["--watch"], "--watch needs a terminal that can be redrawn"),
         (["--set=stages.polish.steps=3"], "no run here has a stage 'polish'"),
         (["--reward=roug"], "unknown signal 'roug'"),
         (["--model=tny"], "unknown model 'tny'"),
@@ -95,15 +113,93 @@ def test_impossible_plans_are_usage_errors(flags: list[str], says: str, call: Ca
 
 
 @pytest.mark.parametrize("rewards", [["--reward=length", "--reward=rouge"], ["--reward=rouge", "--reward=length"]])
-def test_length_alone_is_planned_once(rewards: list[str], call: Call, tmp_path: Path) -> None:
+def test_length_alone_is_planned_once(rewards: list[str], call: Call, data: Path, tmp_path: Path) -> None:
     """With every strategy length alone is one run, not another one of the joint strategy."""
-    code, out, _ = call("train", "--strategy=all", *rewards, "--dry-run", f"--runs-dir={tmp_path / 'runs'}")
+    place = [f"--set=data.path={data}", f"--runs-dir={tmp_path / 'runs'}"]
+    code, out, _ = call("train", "--strategy=all", *rewards, "--dry-run", *place)
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()[1:]] == [
         "tiny-length",
         "tiny-finetuned-rouge",
         "tiny-included-rouge",
     ]
+
+
+@pytest.fixture(scope="module")
+def posts(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same data without references."""
+    posts = tmp_path_factory.mktemp("posts")
+    for file in data.iterdir():
+        pl.read_parquet(file).select("prompt").write_parquet(posts / file.name)
+    return posts
+
+
+def test_a_plan_is_checked_as_its_runs_are(call: Call, data: Path, posts: Path, tmp_path: Path) -> None:
+    """A line for each distinct problem, with the runs that have it, and the exit code of a single run; a run without
+    the problem is not named."""
+    place = ["--dry-run", f"--runs-dir={tmp_path / 'runs'}", f"--set=data.path={posts}"]
+    code, out, err = call("train", "--reward=length", "--reward=rouge", "--reward=bleu-rouge", *place)
+    assert (code, out, err.count("error:")) == (2, "", 1)
+    assert "2 of 3 runs to train cannot be trained" in err
+    lines = err.splitlines()[1:3]
+    assert ["tiny-finetuned-rouge: stage quality rewards rouge," in lines[0], "bleu" in lines[1]] == [True, True]
+    assert "or --reward length, which needs none" in err
+
+    place[-1:] = [f"--set=data.path={data}", "--set=engine.memory_budget_gb=0.01"]
+    single = call("train", "--reward=rouge", *place)
+    code, out, err = call("train", "--reward=rouge", "--reward=bleu", *place)
+    assert (single[0], code, out, err.count("cannot be trained"), err.count("tiny-")) == (4, 4, "", 1, 3)
+    assert err.splitlines()[0].endswith("3 of 3 runs to train cannot be trained")
+    assert "without --dry-run" not in err
+
+
+def test_data_are_loaded_once_for_a_plan(
+    call: Call, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the number of runs: the checks of references and of memory, and the steps, share the splits."""
+    prompts, loaded = TASKS["tldr"].prompts, list[str]()
+
+    def load(config: Config, split: str) -> Split:
+        loaded.append(split)
+        return prompts.load(config, split)
+
+    counted = {"tldr": replace(TASKS["tldr"], prompts=replace(prompts, preview=load))}
+    monkeypatch.setattr("smolsum.cli.grid.TASKS", counted)
+    monkeypatch.setattr("smolsum.train.setup.TASKS", counted)
+    place = [f"--set=data.path={data}", f"--runs-dir={tmp_path / 'runs'}", "--set=stages.quality.epochs=2"]
+    code, out, _ = call("train", "--strategy=all", "--reward=rouge", "--reward=bleu", "--dry-run", *place)
+    assert (code, len(out.splitlines()), sorted(loaded)) == (0, 1 + 5, ["test", "train", "validation"])
+
+
+def test_runs_without_a_problem_are_trained(call: Call, posts: Path, tmp_path: Path) -> None:
+    """The hint of a plan with problems is true: each line has its remedy, and the command trains the others."""
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{}")
+    sets = ["stages.length.steps=1", "train.prompts_per_step=1", "train.validate_every=0", "task.target_tokens=7"]
+    sets.append("sampling.max_new_tokens=8")
+    command = ["--model=tiny", f"--model={tmp_path / 'broken'}", "--reward=length", "--reward=rouge", "--plain"]
+    command += [f"--set={one}" for one in (*sets, f"data.path={posts}")] + [f"--runs-dir={tmp_path / 'runs'}"]
+    code, _, err = call("train", *command, "--dry-run")
+    lines = list(filter(None, err.splitlines()))
+    assert (code, len(lines)) == (2, 4), err
+    assert lines[0] == "error: 3 of 4 runs to train cannot be trained"
+    assert "tiny-finetuned-rouge, broken-finetuned-rouge: stage quality rewards rouge" in lines[1]
+    assert lines[1].endswith("or --reward length, which needs none)")
+    assert "broken-length: " in lines[2]
+    assert lines[3] == "hint: each line ends with its remedy; without --dry-run the other runs are trained"
+    code, out, err = call("train", *command, "--quiet")
+    assert (code, out.splitlines()) == (1, [str(tmp_path / "runs" / "tiny-length")])
+    assert "error: 3 of 4 runs failed: " in err
+
+
+def test_a_run_without_settings_is_not_resumed(call: Call, tmp_path: Path) -> None:
+    """The remedy is about the run, not about --config, which was not given."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "run.lock").touch()
+    code, _, err = call("train", f"--resume={tmp_path / 'mine'}", "--quiet")
+    assert code == 2
+    assert "has no config.toml, so its settings are not known" in err
+    assert "--config" not in err
 
 
 def test_all_needs_a_list(call: Call, tmp_path: Path) -> None:
@@ -113,6 +209,7 @@ def test_all_needs_a_list(call: Call, tmp_path: Path) -> None:
     assert "the task doc-qa has no list that 'all' stands for" in err
 
 
+@pytest.mark.slow
 def test_each_parent_is_trained_once(whole: Path, data: Path, tmp_path: Path) -> None:
     """The fine-tuned runs take the length stage, and all runs the first completions, from those before; they learn what
     a run alone learns."""
@@ -132,6 +229,7 @@ def test_each_parent_is_trained_once(whole: Path, data: Path, tmp_path: Path) ->
         assert shown[0] == shown[1]
 
 
+@pytest.mark.slow
 def test_what_is_done_is_not_trained_again(whole: Path, data: Path, call: Call) -> None:
     """The same command prints the same directories; a run is known by its settings, other ones get a name of their
     own."""
@@ -139,6 +237,8 @@ def test_what_is_done_is_not_trained_again(whole: Path, data: Path, call: Call) 
     code, out, _ = call(*grid(data, whole))
     assert (code, out.splitlines()) == (0, [str(whole / name) for name in RUNS])
     assert before == {path: path.stat().st_mtime_ns for path in before}
+    code, out, _ = call(*grid(data, whole, "--watch"))  # there is nothing to watch
+    assert (code, out.splitlines()) == (0, [str(whole / name) for name in RUNS])
     _, out, err = call(*grid(data, whole, "--seed=7", "--dry-run"))
     assert [line.split()[0] for line in out.splitlines()[1:]] == [f"{name}-2" for name in RUNS]
     assert "5 to train" in err
@@ -146,6 +246,7 @@ def test_what_is_done_is_not_trained_again(whole: Path, data: Path, call: Call) 
     assert "5 done" in err
 
 
+@pytest.mark.slow
 def test_one_failure_does_not_stop_the_others(whole: Path, data: Path, tmp_path: Path, call: Call) -> None:
     """A run that cannot be trained is named in the end, with exit code 1; all others are there."""
     command, names = [text for text in grid(data, tmp_path) if text != "--reward=bleu"], (RUNS[0], "held", RUNS[3])
@@ -161,6 +262,34 @@ def test_one_failure_does_not_stop_the_others(whole: Path, data: Path, tmp_path:
     assert "error: 1 of 3 runs failed: held" in err
     code, out, _ = call(*command)
     assert (code, out.splitlines()) == (0, [str(tmp_path / name) for name in names])
+
+
+@pytest.mark.slow
+def test_views_learn_how_far_a_grid_is(whole: Path) -> None:
+    """The record beside the runs names them in order, with the steps that were trained for each, and is over."""
+    record = read(whole / GRID, GridRecord)
+    assert (record.state, record.host) == ("ended", platform.node())
+    assert [(run.name, run.state, run.steps) for run in record.runs] == [(name, "done", 2) for name in RUNS]
+    assert all(run.began < run.ended for run in record.runs)
+    assert record.command.startswith("smolsum train --model=tiny")
+
+
+@pytest.mark.slow
+def test_a_stop_ends_the_grid(whole: Path, data: Path, tmp_path: Path) -> None:
+    """Asked of the run under way, or of the one before while the next is loaded: no run after it is trained, and the
+    record says so."""
+    command, names = [text for text in grid(data, tmp_path) if text != "--reward=bleu"], (RUNS[0], RUNS[1], RUNS[3])
+    process = start(command)
+    first = tmp_path / names[0]
+    wait_until(lambda: (first / "metrics.jsonl").exists() or process.poll() is not None)
+    wait_until(lambda: json.loads((first / "status.json").read_text())["state"] == "finished")
+    (first / "control" / "stop").touch()
+    out, err = process.communicate()
+    assert (process.returncode, out.splitlines()) == (130, [str(first)]), err
+    assert "hint: smolsum train --model=tiny" in err
+    record = read(tmp_path / GRID, GridRecord)
+    assert (record.state, [run.state for run in record.runs][::2]) == ("ended", ["done", "to train"])
+    assert not (tmp_path / names[2]).exists()
 
 
 def test_a_second_grid_in_a_directory_is_refused(data: Path, tmp_path: Path, call: Call) -> None:
@@ -197,6 +326,7 @@ def test_the_same_command_goes_on_after_a_stop(
         assert weights(tmp_path / name, step) == weights(whole / name, step)
 
 
+@pytest.mark.slow
 def test_a_run_killed_as_it_was_made_is_taken_over(data: Path, whole: Path, call: Call) -> None:
     """A directory without settings is taken over, one of another kind is not."""
     (whole / "tiny-finetuned-meteor").mkdir()
@@ -211,6 +341,7 @@ def test_a_run_killed_as_it_was_made_is_taken_over(data: Path, whole: Path, call
         (whole / name).rmdir()
 
 
+@pytest.mark.slow
 def test_eval_selects_runs_by_the_flags_of_train(whole: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """`eval` takes the grid's runs by the same flags, and says what is not there."""
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
@@ -233,6 +364,7 @@ def test_eval_selects_runs_by_the_flags_of_train(whole: Path, call: Call, monkey
         assert says in err
 
 
+@pytest.mark.slow
 def test_dry_run_shows_the_step_of_a_stopped_run(data: Path, whole: Path, call: Call) -> None:
     """A run that was interrupted goes on at its step."""
     status = whole / "tiny-included-bleu" / "status.json"
@@ -244,6 +376,7 @@ def test_dry_run_shows_the_step_of_a_stopped_run(data: Path, whole: Path, call: 
     assert "5 runs: 4 done, 1 to go on with" in err
 
 
+@pytest.mark.slow
 def test_a_plan_does_not_load_mlx(data: Path, whole: Path) -> None:
     """A plan loads nothing that computes."""
     line = f"main({grid(data, whole, '--dry-run')!r})"

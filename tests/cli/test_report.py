@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -129,23 +130,31 @@ def test_markdown_brings_its_figures(call: Call) -> None:
 
 
 def test_html_is_whole_and_safe(call: Call) -> None:
-    """The page is well formed, has no script, and shows a completion's markup as text."""
+    """The page is well formed, has no script except its own, and shows a completion's markup as text."""
     call()
     text = Path("report/report.html").read_text()
     assert "&lt;b&gt;bold&lt;/b&gt;" in text
-    assert "<script" not in text
+    assert text.count("<script") == text.count("<script>") == 1
     ElementTree.fromstring(
         text.partition("\n")[2].replace('<meta charset="utf-8">', "").replace('initial-scale=1">', 'initial-scale=1"/>')
     )
 
 
 def test_latex_has_every_table(call: Call) -> None:
-    """As many tables as the JSON has, each closed, with special letters escaped."""
+    """Each table of the JSON that some run fills, under its number, closed, with special letters escaped."""
     call("--format", "latex")
     call("--format", "json")
     text = Path("report/report.tex").read_text()
-    tables = Path("report/report.json").read_text().count('"table":')
-    assert text.count(r"\begin{longtable}") == text.count(r"\end{longtable}") == tables
+    found = [item for s in json.loads(Path("report/report.json").read_text())["sections"] for item in s["items"]]
+    filled = {
+        i["table"] for i in found if "table" in i and any("value" in c or "file" in c for r in i["rows"] for c in r)
+    }
+    numbers = re.findall(r"\\renewcommand\{\\thetable\}\{(\w+)\}", text)
+    assert text.count(r"\begin{longtable}") == text.count(r"\end{longtable}") == len(numbers)
+    assert filled <= set(numbers)
+    assert len(filled) > 15
+    figures = re.findall(r"\\renewcommand\{\\thefigure\}\{(\w+)\}", text)
+    assert figures == [item["figure"] for item in found if "figure" in item]
     assert r"100\%" in text or r"50.0\%" in text
     assert all("\N{MINUS SIGN}" not in line for line in text.splitlines() if not line.startswith("%"))
 
@@ -300,6 +309,7 @@ def test_a_baseline_alone(call: Call, capsys: pytest.CaptureFixture[str], runs: 
     assert main.main(["report", str(runs / "baseline-lfm-50-words-test"), "--format", "json"]) == 0
     found = json.loads(Path("report/report.json").read_text())
     tables = {item["table"]: item for section in found["sections"] for item in section["items"] if "table" in item}
+    assert all(table["rows"] for table in tables.values())
     assert tables["4"]["rows"][0][1]["text"] == "baseline-50-words"
     assert tables["4"]["rows"][0][2]["value"] == pytest.approx(1.75)
     assert tables["10"]["rows"][1][1]["command"].startswith("smolsum train --model lfm")
@@ -307,12 +317,17 @@ def test_a_baseline_alone(call: Call, capsys: pytest.CaptureFixture[str], runs: 
 
 
 def test_judged_baselines_are_judged(runs: Path) -> None:
-    """Where only baselines are judged it is training that lacks, not a judge; so too with length alone."""
-    for names in (["baseline-lfm-50-words-test"], ["baseline-lfm-50-words-test", "length"]):
+    """Where only baselines are judged it is training that lacks, not a judge; a run with length alone is one."""
+    for names, verdict in (
+        (["baseline-lfm-50-words-test"], "LFM2.5-350M: no trained configuration yet."),
+        (
+            ["baseline-lfm-50-words-test", "length"],
+            "LFM2.5-350M, length-only: composite (of 4, by the judge judge-a) 2.100; on target 50.0%. "
+            "Price: 4.0 minutes of training.",
+        ),
+    ):
         assert main.main(["report", *(str(runs / name) for name in names), "--format", "json"]) == 0
-        assert json.loads(next(Path().rglob("report.json")).read_text())["verdict"].endswith(
-            "no trained configuration yet."
-        )
+        assert json.loads(next(Path().rglob("report.json")).read_text())["verdict"] == verdict
 
 
 def test_latex_has_letters_for_all(call: Call, runs: Path) -> None:
@@ -331,6 +346,19 @@ def test_one_run_reports_into_itself(capsys: pytest.CaptureFixture[str], runs: P
     assert (runs / "meteor" / "report" / "report.html").exists()
 
 
+def test_the_earlier_name_of_a_flag_works(capsys: pytest.CaptureFixture[str], runs: Path) -> None:
+    """Scripts may have `--out`, which the help no longer shows; with both it is not clear which counts."""
+    command = ["report", "runs/length", "--format", "md", "--out", "there"]
+    assert main.main(command) == 0
+    assert capsys.readouterr().out == "there/report.md\n"
+    assert main.main([*command, "--output", "here"]) == 2
+    assert capsys.readouterr().err.startswith("error: --out is the earlier name of --output, and both are given")
+    assert not Path("here").exists()
+    assert main.main(["report", "--help"]) == 0
+    shown = capsys.readouterr().out.split()
+    assert ("--output" in shown, "--out" in shown) == (True, False)
+
+
 def test_right_and_wrong_have_one_test(tmp_path: Path) -> None:
     """Of a score that is 0 or 1 every p is McNemar's: five gained and none lost of six are 2 / 32, where a t-test would
     say 0.004."""
@@ -347,7 +375,7 @@ def test_right_and_wrong_have_one_test(tmp_path: Path) -> None:
     config = (root / "one" / "config.toml").read_text().replace('name = "tldr"', 'name = "poems"')
     config = config.replace("target_tokens = 64\n", "").replace("tolerance_tokens = 5\n", "")
     (root / "one" / "config.toml").write_text(config)
-    assert main.main(["report", str(root / "one"), "--out", str(tmp_path), "--format", "json"]) == 0
+    assert main.main(["report", str(root / "one"), "--output", str(tmp_path), "--format", "json"]) == 0
     page = json.loads((tmp_path / "report.json").read_text())
     items = {item.get("table"): item for s in page["sections"] for item in s["items"]}
     (row,) = items["S11"]["rows"]
@@ -382,12 +410,15 @@ def test_a_task_that_is_not_the_study_s(capsys: pytest.CaptureFixture[str], tmp_
             config = config.replace(line, "")
         (root / name / "config.toml").write_text(config.replace('name = "tldr"', 'name = "poems"'))
     assert (
-        main.main(["report", str(root / "short"), str(root / "long"), "--out", str(tmp_path), "--format", "json"]) == 0
+        main.main(["report", str(root / "short"), str(root / "long"), "--output", str(tmp_path), "--format", "json"])
+        == 0
     )
     found = json.loads((tmp_path / "report.json").read_text())
-    assert "of 2 runs long ends highest in rhymes" in found["verdict"]
+    assert "of 2 configurations verse with rhymes · long ends best in it rhymes, 0.717" in found["verdict"]
+    assert "; against the untrained model, 0.117" in found["verdict"]
     items = {item.get("table", item.get("figure")): item for s in found["sections"] for item in s["items"]}
-    assert not {"4", "5", "6", "8", "10", "10a", "11", "14", "S1", "S4"} & set(items)
+    assert not {"4", "5", "6", "8", "10", "10a", "11", "14", "S4"} & set(items)
+    assert "table" not in items["S1"]
     assert [row[4]["value"] for row in items["S11"]["rows"]] == pytest.approx([0.6, 0.1])
     assert [row[1]["text"] for row in items["S10"]["rows"]] == ["71.7%", "21.7%"]
     assert [[cell["text"] for cell in row[1:4]] for row in items["S5"]["rows"]] == [
@@ -399,6 +430,6 @@ def test_a_task_that_is_not_the_study_s(capsys: pytest.CaptureFixture[str], tmp_
     assert items["S6"]["notes"] == ["Prose: no verse."]
     assert "--reward meteor" not in (tmp_path / "report.json").read_text()
     for form in ("html", "md", "latex"):
-        assert main.main(["report", str(root / "short"), "--out", str(tmp_path), "--format", form]) == 0
+        assert main.main(["report", str(root / "short"), "--output", str(tmp_path), "--format", form]) == 0
     assert "summaries" not in (tmp_path / "report.html").read_text()
     capsys.readouterr()

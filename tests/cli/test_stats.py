@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -271,6 +272,24 @@ def test_runs_are_found_by_name(call: Call) -> None:
     assert start["a"]["name"] == "one/start-test"
 
 
+def test_a_run_stands_for_its_own_evaluation(call: Call) -> None:
+    """Other data, another split and samples of the last step are not taken, and stderr names them."""
+    own = evaluation("one", "quality", judged(2, 0.1), step=9)
+    data = {"test": {"split": "test", "fingerprint": "t1", "prompts": "p"}}
+    Path("runs/one/run.json").write_text(json.dumps({"data": data}))
+    evaluation("one", "zz", judged(3, 0.4), step=9, test="t2", judge="judge-a", sampler="greedy")
+    evaluation("one", "warm", judged(4, 0.4), step=9, sampler="temperature 1, seed 0", split="test")
+    code, out, err = call("one", lines("b.jsonl", judged(1)), "--format", "json")
+    assert code == 0
+    assert document(out)["a"] == {"name": "one", "files": [f"{own}/scores.jsonl"]}
+    assert "one: quality-test, the evaluation of its last step; not taken: " in err
+    assert "warm-test (temperature 1, seed 0), zz-test (other data)" in err
+    shutil.rmtree(own)
+    assert call("one", "b.jsonl")[0] == 2  # neither of what remains is the run's own
+    shutil.rmtree("runs/one/eval/warm-test")
+    assert "one: zz-test, the evaluation of its last step (other data)" in call("one", "b.jsonl")[2]
+
+
 def test_baseline_and_many(call: Call) -> None:
     """--vs-baseline adjusts over all runs and metrics together, and gives each metric a table of runs."""
     base = evaluation("base", "length", judged(0))
@@ -353,6 +372,38 @@ def test_strategy_against_strategy(call: Call) -> None:
     table = " ".join(call("--matched", *sides)[1].split())
     assert "p these runs" in table
     assert "count runs and examples as samples" in table
+
+
+@pytest.mark.parametrize("flags", [("--paired",), ("--matched",), ("--vs-baseline", "w=x,y")])
+def test_nothing_is_starred_that_forgets_runs(call: Call, flags: tuple[str, ...]) -> None:
+    """Runs that vary widely, each far from the others on every example: the test finds nothing, and no column next to
+    it may claim more by counting examples only."""
+    for number, (x, t) in enumerate([(0.0, 0.05), (0.1, 0.4)]):
+        evaluation(f"x{number}", "end", judged(1, x))
+        evaluation(f"t{number}", "end", judged(2, t))
+    for old, new in (("x0", "x"), ("x1", "y")):
+        (Path("runs") / old).rename(Path("runs") / new)
+    arms = ["lora=t0,t1"] if flags[0] == "--vs-baseline" else ["whole=x,y", "lora=t0,t1"]
+    code, out, _ = call(*flags, *arms, "--metric=composite", "--metric=passed")
+    assert code == 0
+    shown, notes = out.split("\n* p < 0.05")
+    assert "p these runs" in shown
+    assert "*" not in shown
+    for name in ("Wilcoxon", "sign flip", "bootstrap", "McNemar"):
+        assert name not in shown + notes
+    for row in document(call(*flags, *arms, "--metric=composite", "--metric=passed", "--format=json")[1])["results"]:
+        assert row["p_these_runs"] < 0.05 < row["p"]
+        names = ("wilcoxon_p", "sign_flip_p", "bootstrap_low", "bootstrap_high", "gained", "lost", "mcnemar_p")
+        assert {row.get(name) for name in names} == {None}
+
+
+def test_the_head_names_a_judge_that_all_have(call: Call) -> None:
+    """With scores of one judge and scores without any, what is compared was not judged."""
+    evaluation("one", "end", judged(1), judge="m, 5 rounds")
+    evaluation("two", "end", judged(2))
+    assert "m, 5 rounds" not in call("one", "two")[1]
+    evaluation("two", "end", judged(2), judge="m, 5 rounds")
+    assert "m, 5 rounds" in call("one", "two")[1]
 
 
 def test_correlation(call: Call) -> None:

@@ -65,7 +65,7 @@ def test_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path, "a")
     make_run(tmp_path, "b", steps=30)
     assert main(["watch", "a", "b", "--once", "--ascii", "--runs-dir", str(tmp_path)]) == 0
-    assert "B b step 30" in capsys.readouterr().out
+    assert "B b + FINISHED 30/80" in capsys.readouterr().out
     assert main(["watch", "a", "b", "--json", "--runs-dir", str(tmp_path)]) == 0
     assert [run["step"] for run in json.loads(capsys.readouterr().out)["runs"]] == [60, 30]
 

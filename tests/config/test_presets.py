@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 import tomli
 from support.places import ROOT
 
-from smolsum.config.presets import KINDS, find_preset, names_for, preset_names, read_preset
+from smolsum.config.presets import KINDS, find_preset, names_for, preset_names, read_preset, read_table, walk
 from smolsum.config.resolve import resolve
 from smolsum.config.run_labels import REWARD_SETS
 from smolsum.config.sections import Config, to_toml
@@ -24,7 +25,10 @@ from smolsum.tasks.tldr import TldrConfig
 
 PRESETS = [(kind, name) for kind in KINDS for name in preset_names(kind)]
 FOLDER = ROOT / "presets"
-TABLE = tomli.loads((ROOT / "tests" / "golden" / "presets.toml").read_text(encoding="utf-8"))
+SEEDS = tomli.loads((ROOT / "tests" / "golden" / "seed_settings.toml").read_text(encoding="utf-8"))
+SAID, TABLE = SEEDS["said"], SEEDS["presets"]
+OF_TASK = ("model", "strategy", "reward", "grid")
+"""what the file of a task says of the task itself"""
 
 
 def config(
@@ -50,21 +54,62 @@ def config(
 
 def test_names() -> None:
     """These presets are shipped, and no name stands for two of them."""
-    assert preset_names("profiles") == ("default", "kalomaze", "study")
+    assert preset_names("profiles") == ("default", "kalomaze", "small", "study")
     assert preset_names("models") == ("lfm", "qwen", "tiny", "tiny-lfm")
     assert preset_names("strategies") == ("finetuned", "included")
     assert len(PRESETS) == len({name for _, name in PRESETS})
 
 
-def own_presets() -> list[str]:
-    """The presets in the files of the tasks: `TASK KIND/NAME`, and `TASK defaults`."""
-    found = []
-    for name, task in TASKS.items():
-        own = task.presets
-        tables = {"models": own.models, "profiles": own.profiles, "strategies": own.strategies}
-        found += [f"{name} defaults"] * bool(own.defaults)
-        found += [f"{name} {kind}/{one}" for kind, of_kind in tables.items() for one in of_kind if name != "tldr"]
+def shipped() -> dict[str, dict[str, Any]]:
+    """The tables of all preset files, as `KIND/NAME`, and of a task's file as `TASK`, `TASK defaults` and
+    `TASK KIND/NAME`."""
+    found = {f"{kind}/{name}": read_table(kind, name) for kind, name in PRESETS}
+    for path in (FOLDER / "tasks").glob("*.toml"):
+        table = tomli.loads(path.read_text(encoding="utf-8"))
+        found[path.stem] = {key: value for key, value in table.items() if key in OF_TASK}
+        if "defaults" in table:
+            found[f"{path.stem} defaults"] = table["defaults"]
+        for kind in KINDS:
+            found |= {f"{path.stem} {kind}/{name}": one for name, one in table.get(kind, {}).items()}
     return found
+
+
+def flat(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Every dotted key with a value that is no table, and every empty table."""
+    return {key: value for key, value in walk(table) if not isinstance(value, dict) or not value}
+
+
+def resolved(name: str) -> list[dict[str, Any]]:
+    """The settings that a preset of the table makes, with each of the models and strategies that it names."""
+    task, _, preset = name.partition(" ")
+    if name in TASKS:
+        own = TASKS[name].presets
+        return [flat({key: getattr(own, key) for key in OF_TASK if getattr(own, key)})]
+    chosen = TABLE[name].get("with", {"model": ["qwen"]})
+    presets = (chosen["preset"],) if "preset" in chosen else ()
+    return [
+        flat(
+            asdict(
+                config(task=task if preset else None, model=m, strategy=s, presets=presets, reward=chosen.get("reward"))
+            )
+        )
+        for m in chosen.get("model", [None])
+        for s in chosen.get("strategy", [None])
+    ]
+
+
+def expected(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the seeds say of a preset and what is ours instead, for the stages of `settings`."""
+    entry, found = TABLE[name], dict[str, Any]()
+    said = [key_values for place in entry["from"] for key_values in SAID[place].values()]
+    for one in said:
+        for key, value in one.items():
+            assert key not in found or found[key] == value or key in entry.get("ours", {}), (name, key)
+            found[key] = value
+    found |= {key: own["value"] for key, own in entry.get("ours", {}).items()}
+    stages = dict.fromkeys(key.split(".")[1] for key in settings if key.startswith("stages."))
+    spread = {k.replace("*", stage): v for k, v in found.items() for stage in (stages if "*" in k else [""])}
+    return flat(spread)
 
 
 def test_opens_with_a_comment() -> None:
@@ -82,28 +127,45 @@ def test_opens_with_a_comment() -> None:
 
 
 def test_every_preset_is_in_the_table() -> None:
-    """No preset is without an entry that names its table, and no entry without a preset."""
-    assert sorted(TABLE) == sorted([*own_presets(), *(f"{kind}/{name}" for kind, name in PRESETS)])
+    """No preset is without an entry, no entry without a preset, and no place of a seed unused."""
+    assert sorted(TABLE) == sorted(shipped())
+    assert {place for entry in TABLE.values() for place in entry["from"]} == set(SAID)
 
 
-@pytest.mark.parametrize(
-    ("preset", "model"), [(name, model) for name in TABLE for model in TABLE[name]["with"]["model"]]
-)
-def test_table_holds(preset: str, model: str) -> None:
-    """Every preset resolves to the values of its table; where it differs on purpose, the golden file says why."""
-    entry, task = TABLE[preset], preset.partition(" ")[0] if " " in preset else None
-    chosen = {key: value for key, value in entry["with"].items() if key in ("strategy", "reward")}
-    presets = (entry["with"]["preset"],) if "preset" in entry["with"] else ()
-    found = asdict(config(task=task, model=model, presets=presets, **chosen))
-    for key, expected in entry["values"].items():
-        value: Any = found
-        for part in key.split("."):
-            value = value[part]
-        if isinstance(expected, dict) and "ours" in expected:
-            assert expected.keys() == {"seed", "ours", "why"}, key
-            assert expected["seed"] != expected["ours"], key
-            expected = expected["ours"]
-        assert (value, type(value)) == (expected, type(expected)), key
+@pytest.mark.parametrize("name", TABLE)
+def test_presets_hold_what_the_seeds_say(name: str) -> None:
+    """Every value that the seeds give for a preset is true of what it resolves to, or has one of ours instead."""
+    held = set[str]()
+    for settings in resolved(name):
+        for key, value in expected(name, settings).items():
+            if key in settings:
+                held.add(key)
+                assert (settings[key], type(settings[key])) == (value, type(value)), key
+    missing = set().union(*(expected(name, settings) for settings in resolved(name))) - held
+    assert not missing
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_value_of_a_preset_is_in_the_table(name: str) -> None:
+    """A value of a preset file is from a seed, or is listed as ours with a reason."""
+    known = set[str]().union(*(expected(name, settings) for settings in resolved(name)))
+    for key, value in flat(shipped()[name]).items():
+        key = key.replace("stage_defaults.", "stages.")
+        # a list of rewards stands for a table
+        assert key in known or (isinstance(value, list) and any(k.startswith(f"{key}.") for k in known)), key
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_what_is_ours_has_a_reason(name: str) -> None:
+    """A deviation is one, and what no seed gives stands in the preset itself; both say why."""
+    entry = TABLE[name]
+    said = [(key, value) for place in entry["from"] for one in SAID[place].values() for key, value in one.items()]
+    own = {key.replace("stage_defaults.", "stages.") for key in flat(shipped()[name])}
+    for key, one in entry.get("ours", {}).items():
+        assert one.keys() == {"value", "why"}, key
+        assert len(one["why"].split()) > 1, key
+        values = [value for other, value in said if other == key]
+        assert any(value != one["value"] for value in values) if values else key in own, key
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -90,6 +90,20 @@ def test_sources_name_every_layer(tmp_path: Path) -> None:
     assert result.config.run.dir == "/there"
 
 
+@pytest.mark.parametrize(("target", "tolerance"), [(64, 5), (24, 2), (12, 1), (1, 1), (128, 10)])
+def test_the_tolerance_follows_the_target(target: int, tolerance: int, tmp_path: Path) -> None:
+    """In proportion to the default, which stays; one that is given stays too, such as that of an older run."""
+    found = resolved(sets=[f"task.target_tokens={target}"])
+    assert isinstance(found.config.task, TldrConfig)
+    assert found.config.task.tolerance_tokens == tolerance
+    source = "default" if target == 64 else "derived from task.target_tokens"
+    assert found.sources["task.tolerance_tokens"] == source
+    file = config_file(tmp_path, f"[task]\ntarget_tokens = {target}\ntolerance_tokens = 5\n")
+    both: dict[str, Any] = {"sets": [f"task.target_tokens={target}", "task.tolerance_tokens=5"]}
+    for stated in ({"config_file": file}, both):
+        assert resolved(**stated).config.task.measures["tolerance_tokens"] == 5
+
+
 def test_sources_cover_the_config() -> None:
     """Every dotted key of the resolved configuration has a source, and no other key has one."""
     result = resolved(reward="meteor-rouge")
@@ -108,7 +122,13 @@ def test_environment_holds_only_folders() -> None:
     assert resolved().config == resolved(environ=environ).config
 
 
-@pytest.mark.parametrize("urls", [",", " ", "http://a:1,http://a:1/", "a:1", "ftp://a", "http://u:p@a", "http://a b"])
+@pytest.mark.parametrize(
+    "urls",
+    [
+        *(",", " ", "http://a:1,http://a:1/", "a:1", "ftp://a", "http://u:p@a", "http://a b"),
+        *("http://[:::]", "http://[a]", "http://a:0", "http://a:65536", "http://a/b"),
+    ],
+)
 def test_workers_that_are_no_urls_are_refused(urls: str) -> None:
     """Before anything is loaded: a run without a single URL would wait for its workers for ever."""
     error = refused(model="tiny", environ={"SMOLSUM_WORKERS": urls})
@@ -117,7 +137,7 @@ def test_workers_that_are_no_urls_are_refused(urls: str) -> None:
 
 
 def test_worker_urls_may_end_in_a_slash_or_a_comma() -> None:
-    resolved(model="tiny", environ={"SMOLSUM_WORKERS": "http://10.0.0.2:8100/, http://[::1]:8100,https://mac.local,"})
+    resolved(model="tiny", environ={"SMOLSUM_WORKERS": "http://10.0.0.2:8100/, http://[::1]:8100,HTTPS://mac.local,"})
 
 
 def test_model_takes_ids_and_folders(tmp_path: Path) -> None:
@@ -125,7 +145,7 @@ def test_model_takes_ids_and_folders(tmp_path: Path) -> None:
     for path in ("owner/name", "builtin:other", str(tmp_path)):
         result = resolved(model=path)
         assert path == result.config.model.path
-        assert result.sources["optimizer.learning_rate"] == "preset profiles/default"
+        assert (result.config.optimizer.learning_rate, result.sources["optimizer.learning_rate"]) == (0.0, "default")
 
 
 def test_default_model_gives_way(tmp_path: Path) -> None:
@@ -133,11 +153,26 @@ def test_default_model_gives_way(tmp_path: Path) -> None:
     file = config_file(tmp_path, '[model]\npath = "owner/name"\n')
     for result in (
         resolved(config_file=file),
-        resolved(presets=["qwen"]),
         resolved(sets=["model.path=owner/name"]),
         resolved(flags={"model.path": "owner/name"}),
     ):
-        assert result.config.optimizer.learning_rate == 2e-6
+        assert result.config.optimizer.learning_rate == 0.0
+    assert resolved(presets=["qwen"]).config.optimizer.learning_rate == 2e-6
+
+
+def test_an_adapter_of_ones_own_leaves_the_models_rate_out(tmp_path: Path) -> None:
+    """The rate of a model's preset is for what the preset trains: all weights, or its own adapter. One that the user
+    gives stays."""
+    file = config_file(tmp_path, "[lora]\nrank = 4\n")
+    for result in (resolved(model="qwen", sets=["lora.rank=8"]), resolved(model="tiny", config_file=file)):
+        assert result.config.optimizer.learning_rate == 0.0
+        assert {stage.learning_rate for stage in result.config.stages.values()} == {0.0}
+        assert "is for all weights" in result.sources["optimizer.learning_rate"]
+    own = resolved(model="qwen", sets=["lora.rank=8", "optimizer.learning_rate=1e-5"])
+    assert own.config.optimizer.learning_rate == 1e-5
+    for sets in ([], ["lora.rank=8"]):
+        shipped = resolved(model="smollm2-135m", flags={"task.name": "strict-json"}, sets=sets)
+        assert shipped.config.optimizer.learning_rate == 5e-6
 
 
 def test_model_flag_beats_the_file(tmp_path: Path) -> None:
@@ -333,6 +368,11 @@ def test_records_are_frozen() -> None:
     ("given", "message", "hint"),
     [
         ({"presets": ["studdy"]}, "unknown preset 'studdy'", "did you mean study?"),
+        (
+            {"presets": ["repliqa"]},
+            "preset 'repliqa' belongs to the task doc-qa, not to tldr",
+            "--task doc-qa, or leave --preset repliqa out",
+        ),
         ({"presets": ["my.toml"]}, "unknown preset 'my.toml'", "a file of your own is given with --config"),
         ({"model": "tinny"}, "flag --model: unknown model 'tinny'", "did you mean tiny?"),
         ({"strategy": "include"}, "flag --strategy: unknown strategy 'include'", "did you mean included?"),
@@ -354,6 +394,11 @@ def test_records_are_frozen() -> None:
             {"sets": ["grpo.loss=grop"]},
             "--set: grpo.loss must be one of grpo, study, dr_grpo, dapo, gspo, cispo, got 'grop'",
             "did you mean grpo?",
+        ),
+        (
+            {"sets": ["grpo.kl=other"]},
+            "--set: grpo.kl must be one of k1, k2, k3, got 'other'",
+            "leave grpo.kl out to get its default",
         ),
         ({"sets": ["grpo.kl=k33"]}, "--set: grpo.kl must be one of k1, k2, k3, got 'k33'", "did you mean k3?"),
         (

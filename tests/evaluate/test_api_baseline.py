@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.judge_server import JudgeServer, Reply, answer, failure, score_of, serving
+from support.reading_server import DOCUMENT, QUESTIONS, brain
 from support.training import make_data
 
 from smolsum.cli.main import main
@@ -72,14 +73,14 @@ def test_models_behind_an_endpoint(server: JudgeServer, tmp_path: Path, capsys: 
             assert row["answered_within"] == pytest.approx(sum(within) / len(within))
             assert row["words"] == count_words(text)
             assert row["tokens"] > 0
-    assert main(["report", *map(str, folders), "--format=json", "--out", str(tmp_path / "report")]) == 0
+    assert main(["report", *map(str, folders), "--format=json", "--output", str(tmp_path / "report")]) == 0
     page = next((tmp_path / "report").glob("*.json")).read_text()
     assert "Side by side" in page
     assert "answered_within with 95 % intervals" in page
     commands = {cell["command"] for cell in cells(page) if "command" in cell}
     assert commands == {"smolsum train --task doc-qa"}
     assert "judge-a: " in (verdict := json.loads(page)["verdict"])
-    assert verdict.count("in answered_within, without training.") == 2
+    assert verdict.count("in answered within the limit, without training.") == 2
     samples = [item for s in json.loads(page)["sections"] if s["title"] == "Samples" for item in s["items"]]
     assert [len(item["rows"]) for item in samples] == [4, 4]
     assert len(server.asked) == asked
@@ -103,7 +104,7 @@ def test_a_reader_that_fails_for_all(server: JudgeServer, tmp_path: Path, capsys
     assert f"4 of 4 not read, and in no mean; smolsum {' '.join(command)} asks again" in said
     assert "to fill them" not in said
     folder = next(runs.glob("baseline-*"))
-    assert main(["report", str(folder), "--format=json", "--out", str(tmp_path / "report")]) == 0
+    assert main(["report", str(folder), "--format=json", "--output", str(tmp_path / "report")]) == 0
     commands = {cell.get("command") for cell in cells((tmp_path / "report" / "report.json").read_text())}
     assert commands <= {None, "smolsum train --task doc-qa", f"smolsum {' '.join(command)}"}
     assert f"smolsum {' '.join(command)}" in commands
@@ -111,6 +112,116 @@ def test_a_reader_that_fails_for_all(server: JudgeServer, tmp_path: Path, capsys
     clients_of.cache_clear()
     assert main(command) == 0
     assert "not read" not in capsys.readouterr().err
+
+
+def documents(folder: Path) -> Path:
+    """A data set of one document in each split, with its three questions."""
+    folder.mkdir()
+    for split in ("train", "validation", "test"):
+        rows = [
+            {"document_id": split, "document_extracted": f"{DOCUMENT} ({split})", "question": question, "answer": said}
+            for question, said in QUESTIONS.items()
+        ]
+        (folder / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return folder
+
+
+@pytest.fixture
+def no_endpoints(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """An environment that names no endpoint and holds no answers."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "SMOLSUM_JUDGE_MODEL"):
+        monkeypatch.delenv(name, raising=False)
+    clients_of.cache_clear()
+    return monkeypatch
+
+
+def test_each_role_has_its_server_and_its_key(
+    no_endpoints: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One command: a model behind one endpoint writes the summary, the reader answers from it at another, the grader
+    grades at a third. By hand: the summary answers two of three questions, one of them wrongly. Each server gets its
+    own key and no other, and no key is in any file or message."""
+    data, runs = documents(tmp_path / "documents"), tmp_path / "runs"
+    command = ["baseline", "--task=doc-qa", "--api=judge-a", "--runs-dir", str(runs), f"--set=data.path={data}"]
+    command += ["--set=task.reader=judge-a", "--set=task.grader=judge-b"]
+    with (
+        serving(key="key-of-policy", mischief=lambda p, n: answer("The car is red. The hat is blue.")) as policy,
+        serving(key="key-of-reader", mischief=brain) as reader,
+        serving(key="key-of-grader", mischief=brain) as grader,
+    ):
+        servers = {"POLICY": policy, "READER": reader, "GRADER": grader}
+        for prefix, server in servers.items():
+            no_endpoints.setenv(f"SMOLSUM_{prefix}_URL", server.url)
+            no_endpoints.setenv(f"SMOLSUM_{prefix}_API_KEY", server.key)
+        no_endpoints.setenv("OPENAI_API_KEY", "key-of-openai")
+        assert main(command) == 0
+    for server in servers.values():
+        assert server.authorizations == {f"Bearer {server.key}"}
+    assert [prompt for _, prompt in policy.asked] == [f"{DOCUMENT} (test)"]
+    assert all(prompt.startswith("Answer a question") for _, prompt in reader.asked)
+    assert [model for model, _ in grader.asked] == ["judge-b"] * len(grader.asked)
+    assert all(prompt.startswith("Somebody was asked") for _, prompt in grader.asked)
+    out, err = capsys.readouterr()
+    folder = Path(out.split()[-1])
+    (row,) = read_jsonl(folder / "scores.jsonl")
+    assert row["answered"] == pytest.approx(1 / 3)
+    assert row["ceiling"] == 1.0
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["model"]["weights"].endswith(policy.url)
+    assert summary["task"]["reader"] == f"judge-a at {reader.url}"
+    assert summary["task"]["grader"] == f"judge-b at {grader.url}"
+    written = [path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any("key-of-" in text for text in [out, err, *written])
+
+
+def test_a_role_without_a_key_of_its_own_gets_none(
+    no_endpoints: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """OpenAI's key stays at home: the reader refuses the request, and the error names the reader's variable."""
+    data = documents(tmp_path / "documents")
+    command = ["baseline", "--task=doc-qa", "--api=judge-a", "--runs-dir", str(tmp_path / "runs")]
+    command += [f"--set=data.path={data}", "--set=task.reader=judge-a"]
+    with (
+        serving(mischief=lambda p, n: answer("The car is red.")) as policy,
+        serving(key="key-of-reader", mischief=brain) as reader,
+    ):
+        no_endpoints.setenv("SMOLSUM_POLICY_URL", policy.url)
+        no_endpoints.setenv("SMOLSUM_READER_URL", reader.url)
+        no_endpoints.setenv("OPENAI_API_KEY", "key-of-openai")
+        assert main(command) == 2
+        assert (policy.authorizations, reader.authorizations) == ({""}, {""})
+        assert "export SMOLSUM_READER_API_KEY=…" in capsys.readouterr().err
+        no_endpoints.setenv("SMOLSUM_GRADER_URL", policy.url)
+        clients_of.cache_clear()
+        assert main(command) == 2
+        assert "--set task.grader=MODEL, or unset SMOLSUM_GRADER_URL" in capsys.readouterr().err
+
+
+def test_two_judges_of_one_name_at_two_servers(
+    no_endpoints: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are two judges, asked with their own keys while a third server is the policy; at one server they are the
+    same."""
+    data = make_data(tmp_path / "posts", test=2)
+    command = ["baseline", "--api=judge-a", "--prompt=50-words", "--runs-dir", str(tmp_path / "runs"), "--rounds=1"]
+    command += [f"--set=data.path={data}", "--judge=judge-b", "--second-judge=judge-b"]
+    with serving(key="p", mischief=head) as policy, serving(key="j1") as first, serving(key="j2") as second:
+        for prefix, server in {"POLICY": policy, "JUDGE": first}.items():
+            no_endpoints.setenv(f"SMOLSUM_{prefix}_URL", server.url)
+            no_endpoints.setenv(f"SMOLSUM_{prefix}_API_KEY", server.key)
+        assert main(command) == 2
+        assert "judge-b cannot be its own second judge" in capsys.readouterr().err
+        no_endpoints.setenv("SMOLSUM_SECOND_JUDGE_URL", second.url)
+        no_endpoints.setenv("SMOLSUM_SECOND_JUDGE_API_KEY", second.key)
+        assert main(command) == 0
+        assert [one.authorizations for one in (policy, first, second)] == [{"Bearer p"}, {"Bearer j1"}, {"Bearer j2"}]
+        assert len(first.asked) == len(second.asked) == 8
+        folder = Path(capsys.readouterr().out.split()[-1])
+        judging = json.loads((folder / "summary.json").read_text())["judging"]
+        assert (judging["endpoint"], judging["second"]["endpoint"]) == (first.url, second.url)
+        assert main([*command[:-2], "--judge=judge-b"]) == 0  # the second judge's scores stay
+    assert json.loads((folder / "summary.json").read_text())["judging"]["second"]["endpoint"] == second.url
 
 
 def test_an_endpoint_without_a_key(

@@ -11,19 +11,10 @@ from support.judge_server import KEY, JudgeServer, Mischief, Reply, answer, fail
 
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.evaluate.judge_metrics import judged_summary
-from smolsum.evaluate.judging import (
-    JUDGEMENTS,
-    Estimate,
-    Item,
-    Judged,
-    JudgeJob,
-    JudgeOptions,
-    ask_judge,
-    judge_facts,
-    judges_agreement,
-)
+from smolsum.evaluate.judgements import JUDGEMENTS, Item
+from smolsum.evaluate.judging import Estimate, Judged, JudgeJob, JudgeOptions, ask_judge, judge_facts, judges_agreement
 from smolsum.files import read_jsonl
-from smolsum.llm.client import Endpoint
+from smolsum.llm.endpoints import Endpoint
 from smolsum.llm.request_policy import MAX_CONSECUTIVE_FAILURES, RetryPolicy
 from smolsum.tasks.tldr import CRITERIA
 

@@ -31,6 +31,31 @@ def test_hand_computed(scale: str, expected: list[list[float]]) -> None:
     np.testing.assert_allclose(np.array(got), expected, rtol=2e-6)
 
 
+@pytest.mark.parametrize(
+    ("scale", "expected"),
+    [
+        # deviations over n: 1.1180340 and 0.4330127, each plus 1e-6
+        ("group", [[-1.341640, -0.447213, 0.447213, 1.341640], [-0.577349, -0.577349, -0.577349, 1.732047]]),
+        # 15.875 over eight rewards: 1.4086785
+        ("batch", [[-1.064827, -0.354942, 0.354942, 1.064827], [-0.177471, -0.177471, -0.177471, 0.532413]]),
+        ("none", [[-1.5, -0.5, 0.5, 1.5], [-0.25, -0.25, -0.25, 0.75]]),
+    ],
+)
+def test_of_the_population_by_hand(scale: str, expected: list[list[float]]) -> None:
+    """As in the study's code: over n, and a smaller number that guards the division."""
+    got = np.array(group_advantages(REWARDS, scale=scale, std="population", eps=1e-6))
+    np.testing.assert_allclose(got, expected, rtol=2e-6)
+
+
+@pytest.mark.parametrize("scale", ["group", "batch"])
+def test_nothing_to_add_divides_nothing_by_zero(scale: str) -> None:
+    """Without a number that guards the division, equal rewards still have the advantage 0."""
+    got = np.array(group_advantages([[0.3, 0.3], [1.0, 3.0]], scale=scale, eps=0.0))
+    assert got[0].tolist() == [0.0, 0.0]
+    assert got[1, 1] > 0
+    assert np.array(group_advantages([[0.3, 0.3]], scale=scale, eps=0.0)).tolist() == [[0.0, 0.0]]
+
+
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 def test_a_missing_reward_takes_no_part(scale: str) -> None:
     """The others have the advantages they would have without it; it has 0."""
@@ -95,6 +120,13 @@ def test_gdpo_by_hand() -> None:
     summed = length / np.array([[1.000025], [1.0000125]]) + 0.5 * meteor
     expected = summed / (np.sqrt((summed**2).sum() / 5) + 1e-4)
     np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+def test_gdpo_of_the_population_by_hand() -> None:
+    """Length -2, 2 standardised is -1, 1, METEOR 0.1, 0.3 too; their weighted sum 1.5 is its own deviation."""
+    scores = {"length": [[-2.0, 2.0]], "meteor": [[0.1, 0.3]]}
+    got = np.array(gdpo_advantages(scores, {"length": 1.0, "meteor": 0.5}, std="population", eps=0.0))
+    np.testing.assert_allclose(got, [[-1.0, 1.0]], rtol=1e-6)
 
 
 def test_gdpo_hears_a_signal_however_small() -> None:

@@ -39,8 +39,11 @@ def gradients(*args: Any, **kwargs: Any) -> tuple[Any, dict[str, float]]:
     return update_gradients(*args, max_new_tokens=LIMIT, **kwargs)
 
 
-def stage(beta: float = 0.0, temperature: float = 1.0) -> StageConfig:
-    return StageConfig({}, 1, 1.0, temperature, learning_rate=1e-3, schedule="constant", warmup_steps=0, beta=beta)
+def stage(beta: float = 0.0, temperature: float = 1.0, *, masked: bool = True) -> StageConfig:
+    return StageConfig(
+        {}, 1, 1.0, temperature, learning_rate=1e-3, schedule="constant", warmup_steps=0, beta=beta,
+        mask_truncated=masked,
+    )  # fmt: skip
 
 
 def assert_same_weights(model: nn.Module, other: nn.Module) -> None:
@@ -76,10 +79,11 @@ def naive(
     def loss(model: nn.Module) -> mx.array:
         total, count = mx.array(0.0), 0
         for p, g in enumerate(groups):
-            logp, mask = logps(model, p)
+            logp, _ = logps(model, p)
             for row, rollout in enumerate(g.rollouts):
                 count += 1
-                if rollout.truncated and config.mask_truncated:
+                tokens = len(rollout.token_ids) - (rollout.finish_reason == "stop" and not config.train_eos)
+                if rollout.truncated and stage.mask_truncated:
                     continue
                 ratio, advantage = mx.exp(logp[row] - old[p][row]), ADVANTAGES[p, row]
                 clipped = mx.clip(ratio, 1 - config.eps_low, 1 + config.eps_high)
@@ -87,7 +91,7 @@ def naive(
                 if reference:
                     d = ref[p][row] - logp[row]
                     gain = gain - stage.beta * (mx.exp(d) - d - 1)
-                total = total - (gain * mask[row]).sum() / len(rollout.token_ids)
+                total = total - gain[:tokens].sum() / tokens
         return total / count
 
     value, tree = nn.value_and_grad(model, loss)(model)
@@ -96,13 +100,13 @@ def naive(
 
 @pytest.mark.parametrize("old", ["sampler", "recomputed"])
 @pytest.mark.parametrize("beta", [0.0, 0.2])
-@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize(("masked", "eos"), [(True, True), (False, True), (False, False)])
 @pytest.mark.parametrize("family", ["qwen2", "lfm2"])
-def test_it_is_the_gradient_of_the_whole_loss(family: str, masked: bool, beta: float, old: str) -> None:
+def test_it_is_the_gradient_of_the_whole_loss(family: str, masked: bool, eos: bool, beta: float, old: str) -> None:
     """Group by group with a shared prompt, or all at once without: the same, whatever is masked or kept."""
     model, reference = build(family), build(family, seed=1) if beta else None
-    config = GrpoConfig(mask_truncated=masked, old_logprobs=old, eps_low=0.3, eps_high=0.4)
-    leg = stage(beta, temperature=1.3)
+    config = GrpoConfig(train_eos=eos, old_logprobs=old, eps_low=0.3, eps_high=0.4)
+    leg = stage(beta, temperature=1.3, masked=masked)
     tree, metrics = gradients(
         model, GROUPS, ADVANTAGES, config, leg, reference=reference.parameters() if reference else None
     )
@@ -164,9 +168,27 @@ def test_a_correction_reaches_the_gradient(kind: str) -> None:
 
 def test_totals_leave_out_the_tokens_of_masked_rollouts() -> None:
     """Six rollouts; 4 + 2 tokens of the first group's finished ones, 2 + 3 of the second's."""
-    totals = batch_totals(GROUPS, GrpoConfig(mask_truncated=True), LIMIT)
+    totals = batch_totals(GROUPS, GrpoConfig(), stage(masked=True), LIMIT)
     assert (totals.sequences, totals.tokens, totals.max_length) == (6, 11, LIMIT)
-    assert batch_totals(GROUPS, GrpoConfig(mask_truncated=False), LIMIT).tokens == 18
+    assert batch_totals(GROUPS, GrpoConfig(), stage(masked=False), LIMIT).tokens == 18
+
+
+def test_totals_leave_out_what_ends_a_text_if_it_is_not_trained() -> None:
+    """Of those 18 and 11 tokens, four end a text."""
+    config = GrpoConfig(train_eos=False)
+    assert batch_totals(GROUPS, config, stage(masked=False), LIMIT).tokens == 14
+    assert batch_totals(GROUPS, config, stage(masked=True), LIMIT).tokens == 7
+
+
+def test_an_end_that_is_not_trained_has_no_gradient() -> None:
+    """Its own probability may be anything: with one completion that is nothing but an end, nothing is learnt."""
+    only_end = [group([5, 9, 33, 4], [[EOS], [EOS]])]
+    advantages = mx.array([[1.0, -0.5]])
+    learnt, _ = gradients(build("qwen2"), only_end, advantages, GrpoConfig(), stage())
+    untrained, metrics = gradients(build("qwen2"), only_end, advantages, GrpoConfig(train_eos=False), stage())
+    assert max(mx.abs(g).max().item() for _, g in tree_flatten(learnt)) > 0
+    assert max(mx.abs(g).max().item() for _, g in tree_flatten(untrained)) == 0
+    assert metrics["loss"] == 0.0
 
 
 @pytest.mark.parametrize("kind", ["study", "dr_grpo", "dapo", "gspo", "cispo"])

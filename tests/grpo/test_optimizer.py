@@ -1,4 +1,4 @@
-"""Adam on master weights against a plain float64 computation, schedules by hand, and state that survives a save."""
+"""Adam on master weights against a plain float64 computation, and state that survives a save."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from support.models import build
 
-from smolsum.config.sections import OptimizerConfig, StageConfig
+from smolsum.config.sections import OptimizerConfig
 from smolsum.grpo import optimizer as optimizer_module
-from smolsum.grpo.optimizer import Optimizer, learning_rate, random_bits, round_stochastically
+from smolsum.grpo.optimizer import Optimizer, random_bits, round_stochastically
 from smolsum.policy.cpu.streams import streams
 
 # isort: split
@@ -186,6 +186,7 @@ def test_the_study_had_the_optimizer_of_mlx(dtype: mx.Dtype, corrected: bool, mo
         assert mx.array_equal(ours.w, theirs.w).item()
 
 
+@pytest.mark.slow
 def test_a_step_needs_the_memory_of_a_few_tensors() -> None:
     """Those that the streams are at, not of all the weights once more, as one graph over the whole model would."""
     model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(60)))
@@ -246,30 +247,3 @@ def test_saved_state_goes_on_bit_for_bit(tmp_path: Path, precision: str, dtype: 
         for (name, x), (same, y) in zip(sorted(tree_flatten(a)), sorted(tree_flatten(b)), strict=True):
             assert (name, x.dtype) == (same, y.dtype)
             assert mx.array_equal(x, y).item()
-
-
-def stage(schedule: str, warmup: int = 0) -> StageConfig:
-    return StageConfig({}, 10, 1.0, 1.0, learning_rate=8.0, schedule=schedule, warmup_steps=warmup, beta=0.0)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "warmup", "expected"),
-    [
-        ("constant", 0, [8.0] * 6),
-        ("linear", 0, [8.0, 8 * 5 / 6, 8 * 4 / 6, 8 * 3 / 6, 8 * 2 / 6, 8 / 6]),
-        ("constant", 2, [4.0, 8.0, 8.0, 8.0, 8.0, 8.0]),
-        ("linear", 2, [4.0, 8.0, 8.0, 6.0, 4.0, 2.0]),
-        ("cosine", 2, [4.0, 8.0, 8.0, 4 * (1 + math.sqrt(0.5)), 4.0, 4 * (1 - math.sqrt(0.5))]),
-        ("cosine", 6, [8 / 6, 16 / 6, 4.0, 32 / 6, 40 / 6, 8.0]),
-        ("linear", 12, [8 / 12, 16 / 12, 2.0, 32 / 12, 40 / 12, 4.0]),
-    ],
-)
-def test_learning_rates_by_hand(schedule: str, warmup: int, expected: list[float]) -> None:
-    """Six steps: a warm-up that reaches the peak on its last step, then the schedule, never 0 before the end."""
-    assert [learning_rate(stage(schedule, warmup), step, 6) for step in range(6)] == pytest.approx(expected)
-
-
-def test_a_stage_of_one_step_has_its_rate() -> None:
-    """Whatever the schedule."""
-    for schedule in ("constant", "linear", "cosine"):
-        assert learning_rate(stage(schedule), 0, 1) == 8.0

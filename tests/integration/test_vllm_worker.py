@@ -43,11 +43,12 @@ CLOSE = 1e-4
 
 
 @contextmanager
-def engine(model: str, folder: Path, *, lora_rank: int = 0, python: str = PYTHON) -> Iterator[VllmEngine]:
-    """An engine that has not started; its folder's path is short, as sockets need it."""
-    folder.mkdir(exist_ok=True)
-    made = VllmEngine(model, dtype="float32", max_model_len=512, python=python, folder=folder, lora_rank=lora_rank)
-    yield made
+def engine(model: str, folder: Path | None = None, *, lora_rank: int = 0, python: str = PYTHON) -> Iterator[VllmEngine]:
+    """An engine that has not started, in a folder with a short path, as sockets need it."""
+    with TemporaryDirectory(dir="/tmp", prefix="w-") as short:
+        yield VllmEngine(
+            model, dtype="float32", max_model_len=512, python=python, folder=folder or Path(short), lora_rank=lora_rank
+        )
 
 
 class Pair:
@@ -106,6 +107,37 @@ class Pair:
         pytest.fail(f"the worker does not come back: {self.client.get('/health').text}")
 
 
+def answers_openais_clients(pair: Pair) -> bool:
+    """Whether log-probs, echo, stop texts and top_p of OpenAI's interface are those of the policy, streamed too."""
+    prompt = pair.policy.tokenizer.encode("a short text of several words")
+    ask = {"prompt": prompt, "seed": 1, "max_tokens": 24, "temperature": 1}
+
+    def choice(**changes: Any) -> Any:
+        answer = pair.client.post("/v1/completions", json=ask | changes)
+        assert answer.is_success, answer.text
+        return answer.json()["choices"][0]
+
+    scored = choice(echo=True, logprobs=2, max_tokens=1)["logprobs"]
+    mine = group_logprobs(pair.policy.model, prompt[:1], [prompt[1:]])[0][0].tolist()
+    assert scored["token_logprobs"][1 : len(prompt)] == pytest.approx(mine, abs=CLOSE)
+    assert [len(best or ()) for best in scored["top_logprobs"][:3]] == [0, 2, 2]
+    whole = choice(logprobs=2)
+    best = [max(likeliest.values()) for likeliest in whole["logprobs"]["top_logprobs"]]
+    assert all(a <= b + CLOSE for a, b in zip(whole["logprobs"]["token_logprobs"], best, strict=True))
+    with pair.client.stream("POST", "/v1/completions", json=ask | {"stream": True, "logprobs": 2}) as answer:
+        events = [json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: {")]
+    pieces = [event["choices"][0] for event in events]
+    assert "".join(piece["text"] for piece in pieces) == whole["text"]
+    streamed = [value for piece in pieces for value in piece["logprobs"]["token_logprobs"]]
+    assert streamed == pytest.approx(whole["logprobs"]["token_logprobs"], abs=CLOSE)
+    stop = whole["text"][6:9]
+    assert choice(stop=[stop])["text"] == whole["text"][: whole["text"].index(stop)]
+    assert choice(top_p=1e-6)["text"] == choice(temperature=0)["text"]
+    half = choice(top_p=0.5, logprobs=20)["logprobs"]
+    assert all(value > -1000 for value in half["token_logprobs"])
+    return True
+
+
 def computes_with(server: VllmEngine, policy: Policy, folder: Path) -> bool:
     """Whether vLLM multiplies with the policy's weights, every bit of every tensor; read back by unit vectors."""
     assert server.server is not None
@@ -127,6 +159,7 @@ def test_worker(tmp_path: Path) -> None:
         pair = Pair(client, load_policy("builtin:tiny", dtype="float32"))
         assert pair.agrees()
         assert computes_with(server, pair.policy, tmp_path)
+        assert answers_openais_clients(pair)
 
         # prompts of more tokens than are read at a time
         assert pair.agrees(count=64, length=400, tokens=4)
@@ -184,7 +217,7 @@ def test_hangs_and_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {PYTHON} "$@"\n')
     python.chmod(0o755)
-    with engine("builtin:tiny", tmp_path / "w", python=str(python)) as server, face(server) as client:
+    with engine("builtin:tiny", python=str(python)) as server, face(server) as client:
         pair = Pair(client, load_policy("builtin:tiny", dtype="float32"))
         assert pair.sync(1).is_success
         monkeypatch.setattr(vllm, "TIMEOUT_S", 2.0)
@@ -266,7 +299,7 @@ def test_adapters(tmp_path: Path) -> None:
     policy = load_policy("builtin:tiny", dtype="float32", lora=lora, seed=3)
     rng = np.random.default_rng(0)
     described = {"rank": lora.rank, "scale": lora.scale, "layers": lora.layers, "keys": lora.keys}
-    with engine("builtin:tiny", tmp_path / "w", lora_rank=4) as server, face(server) as client:
+    with engine("builtin:tiny", lora_rank=4) as server, face(server) as client:
         pair = Pair(client, policy)
         for version in (1, 2):
             base = served_arrays(policy)

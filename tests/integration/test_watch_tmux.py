@@ -87,11 +87,17 @@ def test_beside_a_training(terminal: Terminal, tmp_path: Path) -> None:
     page = terminal.until("PAUSED")
     last = read_jsonl(run / "metrics.jsonl")[-1]
     page = terminal.until(f"step {last['step']}/")
-    for key in ("reward", "reward_std", "completions/mean_length", "grad_norm"):
+    for key in ("reward", "completions/mean_length", "loss", "grad_norm"):
         assert number(last[key]) in page, (key, last[key], page)
     first = json.loads((run / "completions" / f"step-{last['step']:06}.jsonl").read_text().splitlines()[0])
     assert f"{len(first['token_ids']) - 1}" in page
     assert f"{first['advantage']:+.2f}" in page
+    terminal.keys("Tab", "Tab")
+    page = terminal.until("[metrics]")
+    for key in ("reward", "reward_std", "entropy", "perf/rollout_s"):
+        assert number(last[key]) in next(line for line in page.splitlines() if f" {key} " in line), (key, page)
+    terminal.keys("BTab", "BTab")
+    terminal.until("[overview]")
     for width, height in ((80, 24), (200, 60), (120, 40)):
         terminal.resize(width, height)
         terminal.until("[summary]" if width == 80 else "[overview]")

@@ -13,7 +13,8 @@ from support.judge_server import KEY, Reply, answer, failure, serving
 
 from smolsum.errors import UnreachableError, UsageError
 from smolsum.llm.batch import BatchClient, Call
-from smolsum.llm.client import BadAnswer, Endpoint
+from smolsum.llm.client import BadAnswer
+from smolsum.llm.endpoints import Endpoint
 from smolsum.llm.request_policy import RequestBudget, RetryPolicy, WaitHook, use_hook
 
 SCHEMA = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
@@ -103,7 +104,7 @@ def test_a_question_that_fails_for_good_is_missing() -> None:
         assert one.ask(calls(5)) == [0, 1, None, 3, 4]
         assert one.ask(calls(5)) == [0, 1, None, 3, 4]
         assert len(server.asked) == 4 + QUICK.attempts
-    assert events == [("unanswered", "the reader judge-a failed 1 of 5 questions, the last with HTTP 500: oops")]
+    assert events == [("unanswered", "the reader judge-a failed 1 of 5 questions; the last failure: HTTP 500: oops")]
 
 
 def test_an_outage_is_waited_for() -> None:

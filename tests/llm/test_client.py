@@ -11,7 +11,8 @@ import pytest
 from support.judge_server import KEY, JudgeServer, Reply, answer, failure, serving
 
 from smolsum.errors import SmolsumError, UsageError
-from smolsum.llm.client import Answer, BadAnswer, ChatClient, Declined, Endpoint, NoAnswer, find_endpoint, parse_object
+from smolsum.llm.client import Answer, BadAnswer, ChatClient, Declined, NoAnswer, parse_object
+from smolsum.llm.endpoints import Endpoint, find_endpoint
 
 SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"]}
 

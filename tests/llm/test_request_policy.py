@@ -131,7 +131,7 @@ def test_a_model_that_never_answers_is_left_soon(
         requests += 1
         raise error()
 
-    with pytest.raises(SmolsumError, match=f"the judge judge-a {says}, the last with {error()}") as caught:
+    with pytest.raises(SmolsumError, match=f"the judge judge-a {says}; the last failure: {error()}") as caught:
         batch(range(400), reply, retry)
     assert type(caught.value) is kind
     assert requests <= 2 * (MAX_CONSECUTIVE_FAILURES + CONCURRENCY)

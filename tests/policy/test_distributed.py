@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import mlx.core as mx
@@ -62,8 +63,10 @@ if distributed.leads():
 """
 
 
-def launch(count: int, command: list[str], folder: Path) -> list[subprocess.Popen[str]]:
-    """The command in `count` ranks that talk over free ports, or by itself."""
+def launch(
+    count: int, command: list[str], folder: Path, own: Sequence[Mapping[str, str]] = ({}, {})
+) -> list[subprocess.Popen[str]]:
+    """The command in `count` ranks that talk over free ports, or by itself; `own` are variables of each rank."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     hosts = folder / f"hosts-{time.monotonic_ns()}.json"
     hosts.write_text(json.dumps([[f"127.0.0.1:{s.getsockname()[1]}"] for s in sockets]))
@@ -72,9 +75,13 @@ def launch(count: int, command: list[str], folder: Path) -> list[subprocess.Pope
     ranked = [{"MLX_HOSTFILE": str(hosts), "MLX_RANK": str(n)} for n in range(count)] if count > 1 else [{}]
     return [
         subprocess.Popen(
-            [sys.executable, *command], env=os.environ | ring, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, *command],
+            env={**os.environ, **ring, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
-        for ring in ranked
+        for ring, variables in zip(ranked, own, strict=False)
     ]
 
 
@@ -122,7 +129,7 @@ def assert_same(got: Path, expected: Path) -> None:
         for key in one.keys() | other.keys():
             if isinstance(one[key], str) or one[key] is None:
                 assert one[key] == other[key] or key == "time", key
-            elif not key.startswith("perf/"):
+            elif not key.startswith(("perf/", "system/")):
                 assert one[key] == pytest.approx(other[key], rel=1e-3, abs=1e-5), key
     assert tokens(got) == tokens(expected)
 
@@ -222,3 +229,35 @@ def test_ranks_with_other_settings_are_refused(tmp_path: Path) -> None:
     )
     said = finish([ours[0], other], code=2)
     assert "rank 1 has another settings" in said[0][1]
+
+
+@pytest.mark.slow
+def test_a_rank_with_too_little_memory_ends_all(tmp_path: Path) -> None:
+    """Each says why, in place of a lost connection, with the exit code of a single process."""
+    limits = [{"SMOLSUM_MEMORY_GB": size} for size in ("9", "0.1")]
+    command = ["-m", "smolsum", "train", "--runs-dir", str(tmp_path / "runs"), "--model", "tiny"]
+    said = finish(launch(2, command, tmp_path, limits), code=4)
+    assert "error: training needs at least" in said[1][1]
+    assert "error: on rank 1, training needs at least" in said[0][1]
+    assert not (tmp_path / "runs").exists()
+
+
+AGREED = """
+import sys
+from smolsum.errors import MachineError
+from smolsum.policy import distributed
+from smolsum.train.memory_plan import _agreed
+
+for fitting in (([1, 4, 5], [0, 5, 6]), ([1, 2], [0, 3])):
+    try:
+        print(_agreed(fitting[distributed.rank()], None))
+    except MachineError as error:
+        print(error.message)
+"""
+
+
+@pytest.mark.slow
+def test_the_ranks_take_chunks_that_fit_on_all(tmp_path: Path) -> None:
+    """The fastest ones (4 is slower than 1 but need not hold less); where there are none, each rank says so."""
+    said = finish(launch(2, ["-c", AGREED], tmp_path))
+    assert [out.splitlines() for out, _ in said] == [["5", "no chunks fit on every rank"]] * 2

@@ -182,3 +182,26 @@ def test_install_replaces_mlx_lm_s_functions_only(monkeypatch: pytest.MonkeyPatc
     fast_math.install(type("Model", (nn.Module,), {"__module__": "family"})())
     assert module.swiglu is swiglu
     assert module.scaled_dot_product_attention is fast_math.attention
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_quantised_layers_multiply_as_mlx_does(bits: int) -> None:
+    """Products and gradients of a linear layer with a bias and of a tied head, for few and for many rows."""
+    linear, embedding = nn.Linear(128, 96), nn.Embedding(80, 128)
+    model = nn.Sequential(linear, embedding)
+    nn.quantize(model, 64, bits)
+    linear, embedding = model.layers
+
+    def both(x: mx.array) -> mx.array:
+        return mx.concatenate([linear(x), embedding.as_linear(x)], axis=-1)
+
+    for rows in (1, 3, 40):
+        x = mx.random.normal((2, rows, 128))
+        slow = mx.value_and_grad(lambda x: (both(x) ** 2).sum())(x), both(x)
+        mx.eval(slow)
+        fast_math.install(model)
+        assert type(linear) is not nn.QuantizedLinear
+        fast = mx.value_and_grad(lambda x: (both(x) ** 2).sum())(x), both(x)
+        np.testing.assert_allclose(np.array(fast[1]), np.array(slow[1]), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(np.array(fast[0][1]), np.array(slow[0][1]), rtol=1e-3, atol=1e-2)
+        linear.__class__, embedding.__class__ = nn.QuantizedLinear, nn.QuantizedEmbedding

@@ -84,7 +84,30 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "weights not weights": (with_text(WEIGHTS, "<html>not found</html>" * 90), "cannot be loaded"),
     "weights of another shape": (with_config(intermediate_size=64), "cannot be loaded"),
     "weights of another size": (with_config(num_hidden_layers=3), "cannot be loaded"),
-    "no heads": (with_config(num_attention_heads=0), "cannot be loaded"),
+    "no heads": (
+        with_config(num_attention_heads=0),
+        "num_attention_heads in config.json must be a whole number above 0, got 0",
+    ),
+    "no heads of keys": (
+        with_config(num_key_value_heads=0),
+        "num_key_value_heads in config.json must be a whole number above 0, got 0",
+    ),
+    "size below 0": (
+        with_config(hidden_size=-64),
+        "hidden_size in config.json must be a whole number above 0, got -64",
+    ),
+    "size as text": (
+        with_config(hidden_size="64"),
+        "hidden_size in config.json must be a whole number above 0, got '64'",
+    ),
+    "layers as text": (
+        with_config(num_hidden_layers="2"),
+        "num_hidden_layers in config.json must be a whole number above 0, got '2'",
+    ),
+    "half a vocabulary": (
+        with_config(vocab_size=0.5),
+        "vocab_size in config.json must be a whole number above 0, got 0.5",
+    ),
     "more layers than tensors": (with_config(num_hidden_layers=100_000), "100000 layers, the weights 2"),
     "weight missing": (drop_weight, "cannot be loaded"),
     "no tokenizer": (without("tokenizer.json"), "has no tokenizer.json"),

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.hub import HubServer
+from support.hub import HubServer, commit
 from support.models import write
+
+from smolsum.policy.load import weights_hash
 
 CLIENT = """
 import json, sys, time
@@ -22,7 +24,7 @@ from smolsum.policy.load import load_policy, weights_hash
 for line in sys.stdin:
     try:
         policy = load_policy(json.loads(line))
-        answer = {"hash": weights_hash(policy.path), "eos": sorted(policy.eos_ids)}
+        answer = {"hash": weights_hash(policy.path), "eos": sorted(policy.eos_ids), "commit": policy.commit}
     except SmolsumError as error:
         answer = {"code": error.exit_code, "message": error.message, "hint": error.hint}
     print(json.dumps(answer), flush=True)
@@ -43,14 +45,21 @@ def hub(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubSe
     bare = tmp_path_factory.mktemp("bare")
     (bare / "config.json").write_text('{"model_type": "llama"}')
     repositories = {"models/ann/tiny": model, "models/ann/gated": model, "models/ann/bare": bare}
-    with HubServer(repositories, gated=["models/ann/gated"]) as server:
+    first = write(tmp_path_factory.mktemp("first"), "qwen2")
+    revisions = {"models/ann/tiny": {"refs/pr/1": first}}
+    with HubServer(repositories, gated=["models/ann/gated"], revisions=revisions) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def ask(hub: HubServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
+def errors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stderr of the process that loads."""
+    return tmp_path_factory.mktemp("client") / "stderr"
+
+
+@pytest.fixture(scope="module")
+def ask(hub: HubServer, errors: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
     """A process that loads what it is asked for."""
-    errors = tmp_path_factory.mktemp("client") / "stderr"
     environment = hub.environment(tmp_path_factory.mktemp("hf-home"))
     with errors.open("w") as sink:
         process = subprocess.Popen(
@@ -78,6 +87,25 @@ def test_a_hub_id_is_downloaded_once(hub: HubServer, ask: Ask, model: Path) -> N
     assert not any("pytorch_model.bin" in line for line in hub.requests)
     with hub.down():
         assert ask("ann/tiny") == loaded
+
+
+def test_a_revision_is_named_after_an_at_sign(hub: HubServer, ask: Ask, model: Path) -> None:
+    """A branch, a tag, a pull request or a commit, each known by its commit; afterwards the hub may be down."""
+    first = hub.revisions["models/ann/tiny"]["refs/pr/1"]
+    asked = {"main": model, commit(model): model, "refs/pr/1": first, commit(first): first}
+    answers = {name: ask(f"ann/tiny@{name}") for name in asked}
+    for name, folder in asked.items():
+        assert (answers[name]["hash"], answers[name]["commit"]) == (weights_hash(folder), commit(folder))
+    with hub.down():
+        assert ask("ann/tiny@refs/pr/1") == answers["refs/pr/1"]
+
+
+def test_an_unknown_revision_is_refused(ask: Ask) -> None:
+    """The model and the revision are named; a configuration is for data."""
+    answer = ask("ann/tiny@v2")
+    assert (answer["code"], answer["message"]) == (2, "hub model 'ann/tiny' has no revision 'v2'")
+    assert answer["hint"].startswith("--model ann/tiny, perhaps with @")
+    assert "not a hub id (OWNER/NAME[@REVISION])" in ask("ann/tiny:small")["message"]
 
 
 @pytest.mark.parametrize("name", ["ann/none", "ann/gated"])
@@ -108,5 +136,12 @@ def test_a_hub_that_refuses_connections_is_unreachable(hub: HubServer, ask: Ask)
     with hub.down():
         answer = ask("ann/unseen")
     assert answer["code"] == 3
-    assert "'ann/unseen'" in answer["message"]
+    assert "for model 'ann/unseen': ConnectError: " in answer["message"]
     assert "\n" not in answer["message"]
+
+
+def test_a_download_prints_no_line_of_the_library(ask: Ask, errors: Path) -> None:
+    """Neither the hub's advice, nor a progress bar where stderr is no terminal, nor a retry before an error."""
+    assert "hash" in ask("ann/tiny")
+    assert ask("ann/none")["code"] == 2
+    assert errors.read_text() == ""

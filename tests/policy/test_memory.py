@@ -1,25 +1,30 @@
-"""What an update is expected to take of the memory, and the chunks that keep it within a budget."""
+"""What training is expected to take of the memory, next to measured peaks."""
 
 from __future__ import annotations
 
 import gc
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
+from runpy import run_path
+from typing import Any
 
 import smolsum.policy  # noqa: F401  loads a fast BLAS before MLX
 
 # isort: split
 import mlx.core as mx
 import pytest
+from mlx_lm.utils import _get_classes
 from support.models import build
 
+from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config, EngineConfig, GrpoConfig, OptimizerConfig, StageConfig, TrainConfig
-from smolsum.errors import MachineError
 from smolsum.grpo.batch_gradient import gradients
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.policy.cpu.streams import streams
 from smolsum.policy.group_gradient import WHOLE, Chunking
-from smolsum.policy.memory import GB, MaxLengths, ModelShape, choose_chunking, estimate, shape_of
+from smolsum.policy.memory import MaxLengths, ModelShape, estimate, shape_of, unrecorded_chunking, ways
+from smolsum.tasks import TASKS
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
 STAGE = StageConfig(
@@ -29,18 +34,23 @@ STAGE = StageConfig(
 SIZES = {"hidden_size": 192, "num_hidden_layers": 4, "intermediate_size": 640, "vocab_size": 3000}
 SHAPE = ModelShape(
     parameters=500_000_000, trained=500_000_000, largest=136_000_000, weight_bytes=2_000_000_000, itemsize=4,
-    layers=24, features=17_000, width=896, heads=14, vocabulary=151_936, shares=True, recomputes=True,
+    layers=24, features=17_000, width=896, heads=14, vocabulary=151_936, remembered=24_576, unpacked=0,
+    shares=True, recomputes=True,
 )  # fmt: skip
+EARLIER = {
+    0.0: WHOLE, 30.0: WHOLE, 14.0: Chunking(8, 2_000_000), 13.3: Chunking(4, 2_000_000), 12.8: Chunking(2, 2_000_000),
+    12.2: Chunking(8, 16_000_000, checkpointing=True),
+}  # fmt: skip
+"""budget in GB -> chunks"""
+LORA = replace(SHAPE, trained=4_400_000, largest=39_000)
 
 
 def config(budget: float = 0.0, prompts: int = 1) -> Config:
     return Config(
-        engine=EngineConfig(memory_budget_gb=budget), train=TrainConfig(prompts_per_step=prompts), stages={"a": STAGE}
+        engine=EngineConfig(memory_budget_gb=budget),
+        train=TrainConfig(prompts_per_step=prompts, eval_batch=1),
+        stages={"a": STAGE},
     )
-
-
-def needed(chunking: Chunking, lengths: MaxLengths) -> float:
-    return sum(estimate(SHAPE, config(), chunking, lengths).values()) / GB
 
 
 @pytest.fixture
@@ -49,6 +59,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("smolsum.policy.cpu.streams.blas_threads", lambda count: nullcontext())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(
     ("chunking", "prompts", "lengths"),
@@ -87,42 +98,64 @@ def test_the_estimate_is_near_the_measured_peak(chunking: Chunking, prompts: int
         optimizer.step(model, tree, 1e-6)
         del tree
     measured = mx.get_peak_memory() - held
-    sizes = {"hidden_size": 192, "num_attention_heads": model.args.num_attention_heads, "vocab_size": 3000}
-    expected = sum(estimate(shape_of(model, sizes), config(prompts=prompts), chunking, lengths).values())
+    expected = sum(estimate(shape_of(model), config(prompts=prompts), chunking, lengths).values())
     assert expected == pytest.approx(measured, rel=0.25)
 
 
-def test_without_a_budget_nothing_is_cut() -> None:
-    """All of a group at once, whatever it takes."""
-    assert choose_chunking(SHAPE, config(), MaxLengths(512, 160)) == WHOLE
-
-
-def test_a_model_that_cannot_share_its_prompt_is_planned_so() -> None:
-    """Its estimate is that of the repeated prompt, which is more."""
-    repeated = choose_chunking(replace(SHAPE, shares=False), config(), MaxLengths(330, 64))
-    assert not repeated.shared_prefix
-    assert needed(repeated, MaxLengths(330, 64)) > needed(WHOLE, MaxLengths(330, 64))
-
-
-def test_a_budget_is_kept_at_the_least_cost() -> None:
-    """A budget that the whole update needs changes nothing; a smaller one takes fewer rollouts at a time, then
-    recomputed layers; each choice fits."""
+def test_chunks_hold_less_from_way_to_way() -> None:
+    """Fewer rollouts at a time, or layers that are computed twice, never hold more activations; the last way holds a
+    fraction of the first."""
     lengths = MaxLengths(330, 64)
-    assert choose_chunking(SHAPE, config(needed(WHOLE, lengths) + 0.1), lengths) == WHOLE
-    smaller = choose_chunking(SHAPE, config(needed(WHOLE, lengths) - 0.5), lengths)
-    assert smaller.rows is not None
-    assert not smaller.checkpointing
-    smallest = needed(Chunking(rows=1, logits=2_000_000, checkpointing=True), lengths)
-    least = choose_chunking(SHAPE, config(smallest + 0.05), lengths)
-    assert least.checkpointing
-    assert needed(least, lengths) <= smallest + 0.05
+    held = [estimate(LORA, config(prompts=2), way, lengths).get("activations", 0.0) for way in ways(LORA, config())]
+    assert held[0] > held[1] > held[3] > held[5]
+    assert held[-1] < held[0] / 8
 
 
-def test_a_budget_too_small_for_one_rollout_says_what_would_fit() -> None:
-    """The error names the need, and its hint is a budget that is then accepted."""
+def test_sampling_counts_where_an_update_holds_little() -> None:
+    """What the layers remember of the prompts of an evaluation is the peak of a model with adapters in small chunks."""
+    *_, smallest = ways(LORA, config())
+    parts = estimate(LORA, config(), smallest, MaxLengths(512, 160))
+    assert parts["sampling"] > 2 * 672 * LORA.remembered
+    assert "activations" not in parts
+
+
+def test_a_run_without_a_record_chooses_as_it_did() -> None:
+    """Before chunks were written to run.json, the budget and an estimate of fewer arrays chose them: resumed, such a
+    run must choose the same. Values of version 0.1 before that change."""
     lengths = MaxLengths(330, 64)
-    with pytest.raises(MachineError, match=r"one rollout at a time needs about \d") as caught:
-        choose_chunking(SHAPE, config(1.0), lengths)
-    assert caught.value.hint is not None
-    budget = float(caught.value.hint.split("memory_budget_gb=")[1].split(",")[0])
-    assert choose_chunking(SHAPE, config(budget), lengths).checkpointing
+    chosen = {budget: unrecorded_chunking(SHAPE, config(budget, prompts=2), lengths) for budget in EARLIER}
+    assert chosen == EARLIER
+
+
+def test_layers_remember_as_much_as_their_caches() -> None:
+    """Bytes of a token: keys and values of every layer, in the type that computes; no weight is read for it."""
+    shape = shape_of(build("qwen2", **SIZES))
+    assert (shape.width, shape.heads, shape.vocabulary, shape.layers) == (192, 4, 3000, 4)
+    assert shape.remembered == 4 * 2 * 2 * (192 // 4) * 4  # layers, keys and values, heads, width, bytes
+    assert shape.unpacked == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "heads"),
+    [
+        ({"model_type": "gpt2", "n_ctx": 64, "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 64,
+          "layer_norm_epsilon": 1e-5}, 4),
+        ({"model_type": "mamba", "hidden_size": 32, "intermediate_size": 64, "state_size": 8, "num_hidden_layers": 2,
+          "conv_kernel": 4, "use_bias": False, "use_conv_bias": True, "time_step_rank": 4}, 0),
+    ],
+    ids=["GPT-2", "Mamba"],
+)  # fmt: skip
+def test_sizes_are_found_under_the_names_of_other_architectures(settings: dict[str, Any], heads: int) -> None:
+    """GPT-2's config.json has neither `hidden_size` nor `num_attention_heads`; Mamba has no heads."""
+    model_class, arguments = _get_classes(settings)
+    shape = shape_of(model_class(arguments.from_dict({**settings, "vocab_size": 70})))
+    assert (shape.width, shape.heads, shape.vocabulary, shape.layers) == (32, heads, 70, 2)
+
+
+def test_every_way_of_the_benchmark_is_a_run_that_train_takes() -> None:
+    """`benchmarks/memory.py` trains each of its ways under a name of its own, with settings that exist."""
+    benchmark = run_path(str(Path(__file__).parents[2] / "benchmarks" / "memory.py"))
+    names = [benchmark["run_name"](way) for way in benchmark["WAYS"]]
+    assert len(set(names)) == len(benchmark["WAYS"]) == 6
+    for name, (_, sets) in zip(names, benchmark["WAYS"].values(), strict=True):
+        assert resolve(TASKS, flags={"run.name": name}, sets=sets).config.run.name == name

@@ -101,3 +101,12 @@ def test_a_batch_whose_mask_is_wrong_is_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("smolsum.policy.load.TRIAL_SAMPLES", 1)
     with pytest.raises(UsageError, match=r"log-probs that differ by \d\.\d+ nats"):
         check_supported(build("gemma2"), "tiny")
+
+
+def test_weights_that_are_not_finite_are_refused() -> None:
+    """Also where a single log-prob is not."""
+    policy = load_policy("builtin:tiny", dtype="float32")
+    broken = policy.model.model.layers[0].mlp.down_proj
+    broken.weight = broken.weight.at[0, 0].multiply(float("nan"))
+    with pytest.raises(UsageError, match="the model tiny gives log-probs that are not finite"):
+        check_supported(policy.model, "tiny")

@@ -10,7 +10,9 @@ from xml.etree import ElementTree
 import pytest
 
 from smolsum.report import charts
-from smolsum.report.charts import Plot, PlotSeries
+from smolsum.report.charts import AxisText, Plot, PlotSeries, Spot, Way
+
+AXIS = AxisText("x", str)
 
 
 @pytest.mark.parametrize(
@@ -46,8 +48,9 @@ def test_values_that_are_none_are_not_drawn() -> None:
 
 def test_a_front_goes_down_before_right() -> None:
     """What a front encloses is what its points beat: no corner is better than every point."""
-    points = [PlotSeries("a", ((0.0, 1.0),)), PlotSeries("b", ((1.0, 0.0),))]
-    svg = charts.scatter(points, alt="x", x_title="x", y_title="y", front=((0.0, 1.0), (1.0, 0.0)))
+    spots = [Spot("", 0.0, 1.0), Spot("", 1.0, 0.0)]
+    points = [Way(name, (spot,)) for name, spot in zip("ab", spots, strict=True)]
+    svg = charts.ways(points, alt="x", x_axis=AXIS, y_axis=AXIS, front=spots)
     assert re.search(r'class="front" d="M[\d.]+ [\d.]+V[\d.]+H[\d.]+"', svg)
     assert "1 a" in svg
 
@@ -55,8 +58,8 @@ def test_a_front_goes_down_before_right() -> None:
 def test_numbers_do_not_cover_one_another() -> None:
     """Of thirteen points of which some coincide, every number is legible and inside the plot."""
     spots = [(0.0, 0.0), (1.0, 1.0), *[(0.5, 0.5)] * 4, *[(0.5 + i / 200, 0.5 - i / 300) for i in range(6)], (1.0, 0.0)]
-    points = [PlotSeries(f"n{i}", (spot,)) for i, spot in enumerate(spots)]
-    svg = charts.scatter(points, alt="x", x_title="x", y_title="y")
+    points = [Way(f"n{i}", (Spot("", *spot),)) for i, spot in enumerate(spots)]
+    svg = charts.ways(points, alt="x", x_axis=AXIS, y_axis=AXIS)
     found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="middle">(\d+)<', svg)
     assert [text for _, _, text in found] == [str(i) for i in range(1, 14)]
     boxes = [(float(x) - len(text) * charts.LETTER / 2, float(y), len(text) * charts.LETTER) for x, y, text in found]
@@ -74,6 +77,10 @@ def test_names_cannot_break_a_drawing() -> None:
         charts.heat([name, "b"], [[1.0, math.nan], [math.nan, 1.0]], alt=name),
         charts.bars([name], [name], [[0.5]], alt=name),
         charts.scatter([PlotSeries(name, ((0.0, 0.0),))], alt=name, x_title=name, y_title=name),
+        charts.ways(
+            [Way(name, (Spot(name, 0.0, 0.0), Spot(name, 1.0, 1.0)))], alt=name, x_axis=AxisText(name, str), y_axis=AXIS
+        ),
+        charts.spans([name], [(0.0, 0.0, 1.0)], alt=name, x_title=name),
     ]
     for svg in drawings:
         root = ElementTree.fromstring(svg)
@@ -107,3 +114,37 @@ def test_pieces_fit_a_phone() -> None:
             assert left >= 0
             assert left + wide <= width + 1
             assert 0 <= float(text.get("y") or 0) <= height
+
+
+def test_a_scatter_survives_1600_points() -> None:
+    """All points are drawn, in little more than their figures, small enough to be told apart; both axes have names."""
+    series = [PlotSeries(f"n{i}", tuple((j / 200, (i + j % 7) / 15) for j in range(200))) for i in range(8)]
+    svg = charts.scatter(series, alt="x", x_title="rouge", y_title="composite")
+    ElementTree.fromstring(svg)
+    assert svg.count("h0") == 1600
+    assert svg.count(" many") == 8
+    assert len(svg) < 32_000
+    assert ">rouge<" in svg
+    assert ">composite<" in svg
+
+
+@pytest.mark.parametrize("last", [1.0, 2.0, 4.0, 6.0, 10.0, 37.0, 170.0, 1000.0])
+def test_steps_have_whole_ticks(last: float) -> None:
+    """No step is a half, however few there are, and the axis says what it counts."""
+    found = charts.ticks(1.0, last, whole=True)
+    assert all(tick == round(tick) for tick in found)
+    assert found[-1] >= last
+    assert 2 <= len(found) <= 7
+    svg = charts.lines([Plot("p", (PlotSeries("a", ((1.0, 0.0), (last, 1.0))),))], ["a"], alt="x")
+    assert ">step<" in svg
+
+
+def test_better_is_up_and_right() -> None:
+    """Axes of which lower values are better are turned round."""
+    spots = (Spot("worse", 0.9, 0.9), Spot("better", 0.1, 0.1))
+    axis = AxisText("x", str, lower_is_better=True)
+    svg = charts.ways([Way("a", spots)], alt="x", x_axis=axis, y_axis=axis)
+    found = re.findall(r'<title>(\w+)</title><circle cx="([\d.]+)" cy="([\d.]+)"', svg)
+    places = {name: (float(x), float(y)) for name, x, y in found}
+    assert places["better"][0] > places["worse"][0]
+    assert places["better"][1] < places["worse"][1]

@@ -22,6 +22,7 @@ from smolsum.report.collect import ReportInputs, gather
 from smolsum.report.compatibility import comparable
 from smolsum.report.document import Table
 from smolsum.report.render.html import to_html
+from smolsum.report.sections.training import change_tables
 
 SWAPS = (None, 7, -1, 1e300, math.nan, "x", [1], [], {"x": 1}, True)
 """what a field becomes"""
@@ -178,6 +179,29 @@ def test_one_more_judge_costs_no_run(runs: Path) -> None:
     assert {one.last.judge for one in inputs.trained} == {JUDGE}
 
 
+def test_an_evaluation_of_other_data_costs_no_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The run is represented by its own data whatever sorts last; the other has a table, with its figures."""
+    for name in ("length", "other", "odd"):
+        path = runs / name / "run.json"
+        data = {"test": {"split": "test", "fingerprint": "d1", "prompts": "p1"}}
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"data": data}))
+    before = [run.last.folder for run in report(runs).trained]
+    weights = {"path": PATHS["lfm"], "dtype": "bfloat16", "weights": "w1"}
+    rows = [{**row, "data": "d2"} for row in judged(columns(0.4))]
+    theirs = {"test": {"split": "test", "fingerprint": "d2", "prompts": "p2"}}
+    for name, more in (("zz-test", {"data": theirs}), ("zz-validation", {"split": "validation", "data": {}})):
+        evaluation(runs / "odd" / "eval" / name, rows, metrics(0.4), model=weights, step=8, **more)
+    inputs = report(runs)
+    assert not inputs.left_out
+    assert [run.last.folder for run in inputs.trained] == before
+    assert main.main(["report", *map(str, sorted(runs.iterdir())), "--format", "json"]) == 0
+    assert "left out" not in capsys.readouterr().err
+    sections = json.loads(Path("report/report.json").read_text())["sections"]
+    (table,) = [item for s in sections for item in s["items"] if item.get("table") == "S10a"]
+    named = [[cell["text"] for cell in row[:4]] for row in table["rows"]]
+    assert named == [["odd/zz-test", "8", "other data", "4"], ["odd/zz-validation", "8", "validation split", "4"]]
+
+
 @pytest.mark.parametrize(("kept", "reason"), [(0, "has no steps of 8"), (5, "ends at step 5 of 8")])
 def test_metrics_that_were_cut(runs: Path, capsys: pytest.CaptureFixture[str], kept: int, reason: str) -> None:
     """The run stays in the tables of scores, is in no curve, and that is said on stderr and in the report."""
@@ -317,6 +341,18 @@ def test_strategies_without_a_common_example_are_not_tested(runs: Path) -> None:
     assert {cell.text for cell in tested} == {"no example has both scores"}
     assert all("smolsum eval" in cell.command and "--judge judge-a" in cell.command for cell in tested)
     report(runs)
+
+
+def test_a_run_whose_evaluations_share_no_example_says_so(runs: Path) -> None:
+    """Its first and last evaluation were judged, each on other examples: Table S11 has no test of them."""
+    start = shutil.copytree(runs / "other/eval/quality-test", runs / "other/eval/start-test")
+    summary = json.loads((start / "summary.json").read_text())
+    (start / "summary.json").write_text(json.dumps({**summary, "step": 0}))
+    for half, stage in enumerate(("start", "quality")):
+        judge_half(runs / f"other/eval/{stage}-test/scores.jsonl", half)
+    table = change_tables(read(runs))[0]
+    rows = {name.text: [cell.text for cell in rest] for _, name, *rest in table.rows}
+    assert set(rows["other"]) == {"no example has both scores"}
 
 
 def test_every_table_has_its_own_number(runs: Path) -> None:

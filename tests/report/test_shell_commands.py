@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import typer
-from support.studies import judged, run
+from support.studies import evaluation, judged, run
 
 from smolsum.cli.main import app
+from smolsum.cli.options import _refuse_repeated
+from smolsum.evaluate.tables import with_judge
 from smolsum.report.build import build
 from smolsum.report.collect import gather
 from smolsum.report.compatibility import comparable
@@ -33,7 +35,8 @@ def commands(runs: Path) -> set[str]:
     """The commands of all cells of the report of these runs."""
     page = build(comparable(gather([str(path) for path in sorted(runs.iterdir())], runs)))
     tables = [item for section in page.sections for item in section.items if isinstance(item, Table)]
-    return {cell.command for table in tables for row in table.rows for cell in row if cell.command}
+    cells = {cell.command for table in tables for row in table.rows for cell in row if cell.command}
+    return cells | {command for table in tables if table.gap for command in table.gap.commands}
 
 
 @pytest.fixture(params=[False, True], ids=["space", "equals"])
@@ -48,12 +51,66 @@ def found(tmp_path: Path, request: pytest.FixtureRequest) -> set[str]:
 def test_every_command_parses(found: set[str]) -> None:
     assert {shlex.split(one)[1] for one in found} == {"train", "baseline", "eval"}
     for command in found:
-        program, name, *rest = shlex.split(command)
-        assert program == "smolsum"
-        try:
-            KNOWN[name].make_context(name, rest).close()
-        except typer.TyperException as error:
-            pytest.fail(f"{command}: {error.format_message()}")
+        check(command)
+
+
+def check(command: str) -> None:
+    """The program takes the command, and each flag of one value once."""
+    program, name, *rest = shlex.split(command)
+    assert program == "smolsum"
+    try:
+        with KNOWN[name].make_context(name, rest) as context:
+            _refuse_repeated(context, rest)
+    except typer.TyperException as error:
+        pytest.fail(f"{command}: {error.format_message()}")
+
+
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [
+        ("", ""),
+        ("--judge none", ""),
+        ("--judge=other --rounds 3", "--rounds 3"),
+        ("--name 'my model' --judge other", "--name 'my model'"),
+    ],
+)
+def test_an_evaluation_is_judged_by_its_own_command(typed: str, kept: str, tmp_path: Path) -> None:
+    """Whatever judge the command had, it has the report's in its place; without one in the report its rounds stay."""
+    metrics, command = {"tokens": 60.0}, f"smolsum eval lfm {typed}".strip()
+    rows = [{**row, "judge": None} for row in judged({"tokens": [60.0]}, ["a"])]
+    model = {"path": "LiquidAI/LFM2.5-350M", "dtype": "bfloat16", "weights": "w1"}
+    evaluation(tmp_path / "runs" / "alone", rows, metrics, model=model, command=command, judge=None, judging=None)
+    (one,) = {found for found in commands(tmp_path / "runs") if found.startswith("smolsum eval")}
+    check(one)
+    assert one == " ".join(["smolsum eval lfm", *filter(None, [kept]), "--judge MODEL"])
+
+
+def test_the_rounds_of_a_judge_replace_those_of_a_command() -> None:
+    """As its scores were made; the usual number needs no flag."""
+    command = "smolsum eval lfm --judge none --rounds=3 --yes"
+    assert with_judge(command, "judge a", 2) == "smolsum eval lfm --yes --judge 'judge a' --rounds 2"
+    assert with_judge(command, "a", 5) == "smolsum eval lfm --yes --judge a"
+
+
+def test_a_damaged_command_leaves_its_evaluation_out(tmp_path: Path) -> None:
+    """With the file and the reason; the other evaluations are reported."""
+    for name, command in (("good", "smolsum eval lfm"), ("bad", "smolsum eval 'lfm")):
+        model = {"path": "LiquidAI/LFM2.5-350M", "dtype": "bfloat16", "weights": "w1"}
+        evaluation(tmp_path / name, judged({"tokens": [60.0]}, ["a"]), {"tokens": 60.0}, model=model, command=command)
+    found = gather([str(tmp_path / name) for name in ("good", "bad")], tmp_path)
+    assert [one.folder.name for one in found.baselines] == ["good"]
+    (left_out,) = found.left_out
+    assert "bad/summary.json is damaged: its command has an open quotation mark" in left_out.reason
+
+
+def test_paths_are_quoted(tmp_path: Path) -> None:
+    """A command with a blank in the path of its run is one that a shell takes."""
+    stages = {"length": ["length"], "quality": ["meteor"]}
+    run(tmp_path / "my runs", "my run", "LiquidAI/LFM2.5-350M", stages, ROWS, {"tokens": 60.0})
+    found = commands(tmp_path / "my runs")
+    assert any(str(tmp_path / "my runs" / "my run") in shlex.split(one) for one in found)
+    for command in found:
+        check(command)
 
 
 def test_commands_keep_what_was_typed_and_applies(found: set[str]) -> None:
@@ -62,3 +119,51 @@ def test_commands_keep_what_was_typed_and_applies(found: set[str]) -> None:
         assert "--runs-dir elsewhere/runs" in command or re.search(r"eval \S*/runs/\w+", command)
         assert ("--preset study" in command) == (" eval " not in command)
         assert ("--seed 7" in command) == (" train " in command)
+
+
+def train_commands(runs: Path) -> list[str]:
+    return sorted(one for one in commands(runs) if one.startswith("smolsum train"))
+
+
+def set_up(runs: Path, name: str, signals: dict[str, list[str]], *flags: str, folder: str = "runs") -> None:
+    """A run that these flags started, in the folder that an environment variable named."""
+    root = run(runs, name, "LiquidAI/LFM2.5-350M", signals, ROWS, {"composite": 0.7, "coverage": 0.7})
+    record = json.loads((root / "run.json").read_text())
+    (root / "run.json").write_text(json.dumps(record | {"argv": ["smolsum", "train", *flags]}))
+    config = root / "config.toml"
+    config.write_text(config.read_text().replace('dir = "runs"', f'dir = "{folder}"'))
+
+
+QUALITY = {"length": ["length"], "quality": ["meteor"]}
+
+
+def test_commands_have_the_flags_of_their_strategy(tmp_path: Path) -> None:
+    """The fine-tuned rows repeat the fine-tuned run, though the run of the other strategy is first."""
+    set_up(tmp_path, "a", {"included": ["length", "rouge"]}, "--seed", "3", "--set", "lora.rank=4")
+    set_up(tmp_path, "b", QUALITY, "--seed", "7", "--set", "stages.quality.steps=8")
+    found = train_commands(tmp_path)
+    for command in found:
+        tuned = "--strategy finetuned" in command
+        assert ("--seed 7" in command) == tuned
+        assert ("--set lora.rank=4" in command) == ("--seed 3" in command) == (not tuned)
+    assert len({" ".join(shlex.split(one)[4:6]) for one in found}) == 2
+
+
+def test_a_strategy_without_a_run_has_what_all_runs_share(tmp_path: Path) -> None:
+    """Runs that agree in their data may have typed it in their settings or in a file."""
+    set_up(tmp_path, "a", QUALITY, "--seed", "7", "--set", "train.lr=1", "--set", "data.path=posts")
+    set_up(tmp_path, "b", QUALITY, "--seed", "3", "--set=train.lr=1", "--config", "my.toml")
+    joint = [one for one in train_commands(tmp_path) if "--strategy included" in one]
+    assert joint
+    for command in joint:
+        assert command.endswith(" --set train.lr=1 --set data.path=posts")
+
+
+def test_commands_look_for_runs_where_the_environment_put_them(tmp_path: Path) -> None:
+    set_up(tmp_path, "a", QUALITY, folder="else where")
+    set_up(tmp_path, "b", {"included": ["length", "rouge"]}, "--runs-dir", "else where", folder="else where")
+    found = commands(tmp_path)
+    assert {shlex.split(one)[1] for one in found} >= {"train", "baseline"}
+    for command in found:
+        names_a_run = shlex.split(command)[2].startswith(str(tmp_path))
+        assert command.count("--runs-dir 'else where'") == (not names_a_run)

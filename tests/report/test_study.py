@@ -81,6 +81,39 @@ def test_adjusted_over_all_24(page: Page) -> None:
     assert sum(isinstance(p := row[11].value, float) and p < 0.05 for row in rows) == 17
 
 
+def test_every_test_has_a_direction(page: Page) -> None:
+    """A significant difference is better or worse, as its sign says, and the note counts both."""
+    for number in ("10", "11", "12", "13"):
+        rows = table(page, number).rows[1:]
+        for row in rows:
+            delta, p = row[7].value, row[9].value
+            assert isinstance(delta, float)
+            assert isinstance(p, float)
+            assert row[-1].text == ("-" if p >= 0.05 else "better" if delta > 0 else "worse")
+        worse = sum(row[-1].text == "worse" for row in rows)
+        assert (
+            f", {sum(row[-1].text == 'better' for row in rows)} better and {worse} worse;"
+            in table(page, number).notes[0]
+        )
+    assert [row[-1].text for row in table(page, "14").rows] == ["fine-tuned better", "-"]
+
+
+def test_columns_say_which_values_are_better(page: Page) -> None:
+    """Arrows up for scores, down for errors and noise, none where neither is better."""
+    assert table(page, "10").headings[1:8] == (
+        "Average ↑", "Faithfulness ↑", "Coverage ↑", "Conciseness ↑", "Clarity ↑", "Pass Rate ↑", "ΔAverage",
+    )  # fmt: skip
+    assert table(page, "10a").headings[1:] == (
+        "Mean", "Std", "Min", "P50", "P90", "P95", "P99", "Max", "Within ±5 of 64 ↑",
+    )  # fmt: skip
+    assert table(page, "S4").headings[-2:] == ("Composite ICC ↑", "Failed judgements ↓")
+    assert table(page, "S10").headings[-1] == "on target ↑"
+
+
+def test_the_verdict_names_the_judge(page: Page) -> None:
+    assert page.verdict.count("by the judge judge-a") == 2
+
+
 def test_correlations_pool_as_the_study_did(page: Page) -> None:
     """Figure 1: 1,200 examples of the fine-tuned strategy, 1,400 of the other, for each model."""
     figures = [i for s in page.sections for i in s.items if isinstance(i, Figure) and i.number.startswith("1")]
@@ -110,5 +143,16 @@ def test_the_whole_study_is_a_small_file(page: Page, tmp_path: Path) -> None:
     """26 runs make one page below a megabyte that loads nothing."""
     text = to_html(page, tmp_path)
     assert len(text.encode()) < 1_000_000
-    for forbidden in ("<script", "<link", "<img", "url(", "@import", "src="):
+    for forbidden in (
+        "<script ",
+        "<link",
+        "<img",
+        "url(",
+        "@import",
+        "src=",
+        "fetch(",
+        "XMLHttp",
+        "import(",
+        "innerHTML",
+    ):
         assert forbidden not in text

@@ -10,7 +10,7 @@ import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smolsum.config.sections import Config
+from smolsum.config.sections import Config, RewardsConfig
 from smolsum.rewards.overlap import bleu, score_bleu
 from smolsum.types import RolloutGroup
 
@@ -32,6 +32,37 @@ def test_a_short_text_pays_the_brevity_penalty_and_leaves_out_the_orders_it_lack
 def test_a_perfect_match_is_one() -> None:
     """The same text scores 1, not a rounding error above."""
     assert bleu("the cat sat on the mat", ["the cat sat on the mat"]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "expected"),
+    [
+        # orders 1 to 4: 4/5, 3/4, 2/3, 1/2
+        ("the cat sat on it", "the cat sat on mats", 0.2**0.25),
+        # 4/5, 2/4, and no trigram
+        ("the cat sat down here", "the cat ran down here", 0.0),
+        # all of its words are right, but three words have no 4-gram
+        ("the cat sat", "the cat sat", 0.0),
+        # four right words of five: exp(1 - 5/4)
+        ("the cat sat on", "the cat sat on mats", 0.778801),
+        ("", "the cat sat on mats", 0.0),
+    ],
+)
+def test_the_studys_by_hand(text: str, reference: str, expected: float) -> None:
+    """Not smoothed: 0 unless an n-gram of every order from 1 to 4 matches."""
+    assert bleu(text, [reference], smoothed=False) == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_setting_chooses_the_signals_bleu(
+    group: Callable[..., RolloutGroup], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Four of five words right and no trigram: something, or nothing as in the study; the library warns of neither."""
+    groups = [group(["the cat sat down here"], references=("the cat ran down here",))]
+    ((smoothed,),) = score_bleu(groups, Config())
+    assert smoothed is not None
+    assert smoothed > 0.2
+    assert score_bleu(groups, Config(rewards=RewardsConfig(bleu="study"))) == [[0.0]]
+    assert not caplog.records
 
 
 def test_case_counts() -> None:

@@ -66,6 +66,15 @@ def test_the_bounded_shapes_stay_between_floor_and_zero(length: int, target: int
         assert floor <= value <= 0
 
 
+def test_a_count_of_its_own_replaces_the_sampled_tokens(group: Callable[..., RolloutGroup]) -> None:
+    """Of characters here: 4 and 2 for a target of 4. Without one the setting is refused, with a remedy."""
+    config = Config(task=TldrConfig(target_tokens=4), rewards=RewardsConfig(length_counts="retokenized"))
+    assert score_length([group(["abcd", "ab"])], config, lambda rollout: len(rollout.text)) == [[0.0, -0.5]]
+    with pytest.raises(UsageError, match="length_counts = retokenized") as caught:
+        score_length([group(["abcd"])], config)
+    assert "rewards.length_counts=sampled" in (caught.value.hint or "")
+
+
 def test_the_scorer_counts_sampled_tokens_without_eos_under_the_config(group: Callable[..., RolloutGroup]) -> None:
     """P lists of G values by the config; a truncated rollout has no EOS to drop."""
     config = Config(

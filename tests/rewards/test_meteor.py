@@ -104,6 +104,15 @@ def test_the_wordnet_of_this_machine_is_read_as_nltk_reads_it(monkeypatch: pytes
     assert reader.satellite_offsets == satellites
 
 
+def test_a_damaged_line_of_wordnet_is_named_when_its_word_is_looked_up() -> None:
+    """The words around it are still found."""
+    index = module.LemmaIndex([["ant n 1 0 1 0 00000011", "bee n 2 0", "cow n 1 0 1 0 00000033"]], set())
+    assert (index["ant"], index["cow"], index["dog"]) == ({"n": [11]}, {"n": [33]}, {})
+    with pytest.raises(MachineError, match="damaged index line 'bee n 2 0'") as error:
+        index["bee"]
+    assert error.value.hint == "install WordNet again"
+
+
 @pytest.mark.usefixtures("no_wordnet")
 def test_without_wordnet_there_is_a_warning_to_show_with_its_remedy() -> None:
     """Plain matching is described for run.json, and the caller gets the words of a warning."""

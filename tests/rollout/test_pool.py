@@ -325,3 +325,32 @@ def test_unreachable_worker_is_named(workers: Callable[..., ScriptedWorker]) -> 
         assert trouble.message.startswith(f"cannot reach {worker.url}")
         assert trouble.hint
         assert trouble.exit_code == 3
+
+
+def test_a_silent_worker_is_noticed_before_its_request_times_out(
+    workers: Callable[..., ScriptedWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is called silent after a look without an answer, and up again once it answers; its rollouts are not lost."""
+    monkeypatch.setattr(pool_module, "PROBE_S", 0.05)
+    monkeypatch.setattr(pool_module, "SILENT_S", 0.2)
+    worker = workers(delay_s=0.4)
+    with pool_of(worker, timeout_s=60.0) as pool:
+        pool.publish(version(1)).result(timeout=20)
+        until(all_up(pool))
+        asked = wanted(3)
+        batch = pool.submit(asked, TERMS, least_version=1)
+        worker.hangs = True
+        silent = next_event(pool, "worker_silent")
+        assert silent.worker == worker.url.removeprefix("http://")
+        assert "has not answered for 0.2 s" in silent.message
+        worker.hangs = False
+        assert "answers again" in next_event(pool, "worker_up").message
+        checked(batch, asked)
+
+
+def next_event(pool: Pool, kind: str) -> pool_module.WorkerEvent:
+    """The next event that is not the first join."""
+    while True:
+        event = pool.events.get(timeout=20)
+        if event.kind == kind and "samples, with version" not in event.message:
+            return event

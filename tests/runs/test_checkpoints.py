@@ -257,14 +257,18 @@ def test_writer_that_fails(error: BaseException, paths: RunPaths) -> None:
 
 
 @pytest.mark.parametrize("foreign", [False, True], ids=["OSError", "error of a library"])
-def test_full_disk(foreign: bool, small_disk: Path) -> None:
-    """A disk that is full in the middle of a save costs only that save, whatever the library raises then."""
+@pytest.mark.parametrize("left", [False, True], ids=["nothing left", "a little left"])
+def test_full_disk(foreign: bool, left: bool, small_disk: Path) -> None:
+    """A disk that is full in the middle of a save costs only that save, whatever the library raises then, and where a
+    smaller file would still find room."""
     paths = create_run(small_disk, "a")
     save_steps(paths, 1, 2)
 
     def write(directory: Path) -> None:
         with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)) as full:
             writer(big=bytes(2**18))(directory)
+        if left:
+            (directory / "big").unlink()
         raise RuntimeError("unable to write 1234 bytes") if foreign else full.value
 
     with pytest.raises(SmolsumError) as caught:

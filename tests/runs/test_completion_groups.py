@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from support.watching import TEXTS, append, make_run
+from support.watching import append, make_run
 
-from smolsum.runs.completion_groups import changes, chosen, clean, first_group, read_groups, sort_keys
+from smolsum.runs.completion_groups import Group, changes, clean, first_group, ordered, read_groups, sort_keys
+from smolsum.runs.records import RunSettings, SampledRollout
+from smolsum.runs.sample_errors import sample_errors
 
 
 def test_groups(tmp_path: Path) -> None:
@@ -32,14 +34,35 @@ def test_missing_and_half_written(tmp_path: Path) -> None:
     assert (group.post, group.references, len(group.samples)) == ("", (), 2)
 
 
-def test_sort_and_search(tmp_path: Path) -> None:
-    """By any column, the highest first; what is searched for whatever its case."""
+def test_sort(tmp_path: Path) -> None:
+    """By any column, the highest first or last; by what is wrong, then by the distance from the target."""
     group = read_groups(make_run(tmp_path), 60)[0]
-    assert sort_keys(group) == ["sample", "tokens", "length", "meteor", "reward", "advantage", "worker"]
-    assert [s.number for s in chosen(group, "tokens", "")] == [3, 2, 1, 0]
-    assert [s.number for s in chosen(group, "advantage", "")] == [0, 1, 2, 3]
-    assert [s.number for s in chosen(group, "meteor", "")] == [2, 0, 3, 1]
-    assert [s.text for s in chosen(group, "sample", "MIRA WANTS")] == [TEXTS[0]]
+    settings = RunSettings(target_tokens=64, tolerance_tokens=3)
+    assert sort_keys(group) == ["sample", "tokens", "length", "meteor", "reward", "advantage", "error", "worker"]
+
+    def numbers(sort: str, *, backwards: bool = False) -> list[int]:
+        return [s.number for s in ordered(group, sort, settings, backwards=backwards)]
+
+    assert numbers("tokens") == [3, 2, 1, 0]
+    assert numbers("advantage") == [0, 1, 2, 3]
+    assert numbers("meteor") == [2, 0, 3, 1]
+    assert numbers("reward", backwards=True) == [3, 1, 2, 0]
+    assert numbers("sample", backwards=True) == [3, 2, 1, 0]
+    assert numbers("error") == [3, 0, 1, 2]
+    assert [sample_errors(s, settings) for s in group.samples] == [["-5 tokens"], [], [], ["cut", "+5 tokens"]]
+
+
+def test_what_is_missing_is_an_error_and_sorts_last(tmp_path: Path) -> None:
+    """A signal without a value, an empty text, a failed check of an evaluation."""
+    rewards = [{"length": None}, {"length": 1.0}, {"passed": 0.0}]
+    samples = [
+        SampledRollout(number=n, text="" if n == 1 else "x", finish_reason="stop", rewards=r, reward=r.get("length"))
+        for n, r in enumerate(rewards)
+    ]
+    group = Group(1, "p", "", (), tuple(samples))
+    assert [s.number for s in ordered(group, "reward", RunSettings())] == [1, 0, 2]
+    assert [s.number for s in ordered(group, "reward", RunSettings(), backwards=True)] == [1, 0, 2]
+    assert [sample_errors(s, RunSettings()) for s in samples] == [["no length"], ["empty"], ["failed"]]
 
 
 def test_first_rollouts(tmp_path: Path) -> None:

@@ -61,6 +61,20 @@ def test_list(call: Call) -> None:
     assert err == "second: smolsum train --resume second\n"
 
 
+def test_a_run_shows_its_own_evaluation(call: Call) -> None:
+    """Samples of its last step, and other data with a judge, change none of its figures."""
+    fill(Path("runs"))
+    rows = judged({"composite": [3.9, 3.9]})
+    path = Path("runs/first/run.json")
+    data = {"test": {"split": "test", "fingerprint": "d1", "prompts": "p1"}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"data": data}))
+    other = {"test": {"split": "test", "fingerprint": "d2", "prompts": "p2"}}
+    metrics = {"length/within_tol": 0.9, "composite": 3.9, "one": 1.0, "more": 1.0}
+    evaluation(path.parent / "eval" / "aa-test", rows, metrics, step=8, data=other)
+    evaluation(path.parent / "eval" / "zz-test", rows, metrics, step=8, sampler="temperature 1, seed 0")
+    assert call()[1].splitlines()[1].split()[3:5] == ["0.250", "2.400"]
+
+
 def test_json(call: Call) -> None:
     """All that is known, as one document."""
     fill(Path("runs"))

@@ -47,6 +47,7 @@ def test_layout() -> None:
         ("lfm", "lfm-finetuned-meteor-0822-1412"),
         ("builtin:tiny", "tiny-finetuned-meteor-0822-1412"),
         ("Qwen/Qwen2.5-0.5B", "Qwen2.5-0.5B-finetuned-meteor-0822-1412"),
+        ("Qwen/Qwen2.5-0.5B@refs/pr/3", "Qwen2.5-0.5B-refs-pr-3-finetuned-meteor-0822-1412"),
         ("../my models/große/", "gro-e-finetuned-meteor-0822-1412"),
         ("..", "model-finetuned-meteor-0822-1412"),
     ],
@@ -122,11 +123,34 @@ def test_open_by_name_path_or_latest(reference: str, tmp_path: Path, monkeypatch
     assert open_run(reference, Path("runs")) == RunPaths(Path("runs/a"))
 
 
+@pytest.mark.parametrize("reference", ["../other/a", "runs/../../other/a", "./../other/./a", "../link/../other/a"])
+def test_the_path_of_a_run_elsewhere_is_short(reference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leads there from the current directory without detours, also where the directory of runs exists."""
+    for name in ("here/runs", "link"):
+        (tmp_path / name).mkdir(parents=True)
+    create_run(tmp_path / "other", "a")
+    monkeypatch.chdir(tmp_path / "here")
+    assert open_run(reference, Path("runs")).root == Path("../other/a")
+    assert open_run("../other/a", Path("../other")).root == Path("../other/a")
+
+
+def test_a_path_behind_a_link_leads_to_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`..` after a link is the parent of what the link names, so it is not taken away."""
+    create_run(tmp_path / "there", "a")
+    create_run(tmp_path / "here", "a")
+    (tmp_path / "there" / "deep").mkdir()
+    (tmp_path / "here" / "link").symlink_to(tmp_path / "there" / "deep")
+    monkeypatch.chdir(tmp_path / "here")
+    assert open_run("link/../a", Path("runs")).root == tmp_path / "there" / "a"
+
+
 def test_open_from_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The current directory can be the run."""
     paths = create_run(tmp_path, "a")
     monkeypatch.chdir(paths.root)
     assert open_run(".", Path("runs")).name == "a"
+    monkeypatch.chdir(paths.checkpoints)
+    assert open_run("..", Path("runs")).root == paths.root
 
 
 def test_open_a_partial_copy(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.watching import BEGAN, STEP_S, append, make_run, stamp, status
+from support.watching import BEGAN, STEP_S, append, evaluate, make_run, row, stamp, status
 
 from smolsum.runs.control import make_request
 from smolsum.runs.reader import Run
@@ -155,6 +155,24 @@ def test_pace(tmp_path: Path) -> None:
     took = pace(run, RunState("STALE"), after(500))
     assert (took.elapsed_s, took.eta_s) == (LAST_BEAT, None)
     assert pace(run, RunState("paused"), after(5)) == Pace(LAST_BEAT + 5, None)
+
+
+def test_evaluations_count_in_the_time_left(tmp_path: Path) -> None:
+    """Those to come as long as the newest one took, the one under way in part; without a timed one, steps alone."""
+    paths = make_run(tmp_path, steps=10, total=20, state="running")
+    took = {"time": stamp(20), "kind": "evaluated", "message": "start", "seconds": 30.0}
+    append(paths.events, [took])
+    run = Run(paths)
+    run.poll()
+    assert pace(run, RunState("running"), after(5)).eta_s == 10 * STEP_S + 30.0
+    append(paths.metrics, [row(step, 20) for step in range(11, 21)])
+    status(paths.root, "running", 20, 20, phase="evaluating", stage="quality", examples=40)
+    evaluate(paths, "quality", {f"test-{n}": "a text" for n in range(10)}, scored=False)
+    run.poll()
+    assert pace(run, RunState("running"), after(5)).eta_s == 0.75 * 30.0
+    append(paths.events, [took | {"seconds": None}])
+    run.poll()
+    assert pace(run, RunState("running"), after(5)).eta_s is None
 
 
 def test_resumed_run_is_read_anew(tmp_path: Path) -> None:

@@ -339,3 +339,11 @@ def test_full_disk(small_disk: Path) -> None:
         writer.completions(1, rows)
     assert read_jsonl(paths.metrics)[-1]["text"] == "goes on"
     assert len(read_jsonl(paths.completions(1))) == 40
+
+
+def test_a_damaged_metrics_line_is_named(tmp_path: Path) -> None:
+    """A resumed run says which line has no readable step."""
+    paths = RunPaths(tmp_path)
+    paths.metrics.write_text('{"step": 1}\n{"step": "two"}\n')
+    with pytest.raises(SmolsumError, match=r"metrics\.jsonl:2 is damaged"):
+        discard_after(paths, 0)

@@ -239,6 +239,12 @@ def test_what_cannot_be_computed_with_is_refused(size: float) -> None:
     assert math.isfinite(paired_ttest([0.1, 1e69, 3.0], [0.2, 0.3, -1e69]).t)
 
 
+def test_differences_too_small_to_be_squared_are_none() -> None:
+    """Their standard deviation would be 0."""
+    assert paired_ttest([0.0, 0.0], [0.0, 2e-313]).note == "identical"
+    assert math.isfinite(paired_ttest([0.0, 0.0, 0.0], [1e-149, 2e-149, 0.0]).d_z)
+
+
 SCORE = st.one_of(st.none(), st.sampled_from([0.0, 0.1, 0.2, 0.3, 1.0]), st.floats(-1e6, 1e6), st.just(math.nan))
 
 

@@ -35,17 +35,25 @@ class _Failure(Exception):
 class HubServer:
     """Serves each directory of `repositories` as `<kind>/<owner>/<name>`, kind being `datasets` or `models`.
 
+    `revisions` has, by repository, what its branches and tags hold other than `main`; each is found by its commit too.
     `gated` names repositories that answer 401 as a gated one does. `status`, when set, is the answer to every
     request (500: a broken hub); with `mute` a request gets none, its connection is closed. `requests` lists
     "METHOD /path" in order of arrival. A context manager.
     """
 
-    def __init__(self, repositories: Mapping[str, Path], *, gated: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        repositories: Mapping[str, Path],
+        *,
+        gated: Collection[str] = (),
+        revisions: Mapping[str, Mapping[str, Path]] | None = None,
+    ) -> None:
         unknown = [key for key in repositories if key.split("/")[0] not in KINDS or key.count("/") != 2]
         if unknown:
             raise ValueError(f"not <kind>/<owner>/<name>: {unknown}")
         self.repositories = dict(repositories)
         self.gated = frozenset(gated)
+        self.revisions = revisions or {}
         self.status: HTTPStatus | None = None
         self.mute = False
         self.requests: list[str] = []
@@ -153,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _route(self, body: bytes) -> None:
         url = urlsplit(self.path)
-        parts = [unquote(part) for part in url.path.strip("/").split("/")]
+        parts = [unquote(part) for part in url.path.strip("/").split("/")]  # the "/" in refs/pr/1 is quoted
         if url.netloc or len(parts) < 3:
             raise _Failure(HTTPStatus.NOT_FOUND)
         if parts[0] == "api":
@@ -161,25 +169,25 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._resolve(parts if parts[0] in KINDS else ["models", *parts])
 
-    def _repository(self, parts: list[str]) -> Path:
+    def _repository(self, parts: list[str], revision: str) -> tuple[Path, str]:
+        """The directory of a revision, and its commit."""
         key = "/".join(parts[:3])
         if key in self.hub.gated:
             raise _Failure(HTTPStatus.UNAUTHORIZED, "GatedRepo")
         if key not in self.hub.repositories:
             raise _Failure(HTTPStatus.UNAUTHORIZED, "RepoNotFound")
-        return self.hub.repositories[key]
-
-    def _revision(self, directory: Path, revision: str) -> str:
-        if revision not in ("main", commit(directory)):
+        named = {"main": self.hub.repositories[key], **self.hub.revisions.get(key, {})}
+        known = {commit(directory): directory for directory in named.values()} | named
+        if revision not in known:
             raise _Failure(HTTPStatus.NOT_FOUND, "RevisionNotFound")
-        return commit(directory)
+        return known[revision], commit(known[revision])
 
     def _resolve(self, parts: list[str]) -> None:
         """`<kind>/<owner>/<name>/resolve/<revision>/<file>`: the file, or with HEAD what is known of it."""
-        directory = self._repository(parts)
         if len(parts) < 6 or parts[3] != "resolve":
+            self._repository(parts, "main")
             raise _Failure(HTTPStatus.NOT_FOUND)
-        sha = self._revision(directory, parts[4])
+        directory, sha = self._repository(parts, parts[4])
         path = directory.joinpath(*parts[5:])
         if not path.is_file() or ".." in parts:
             raise _Failure(HTTPStatus.NOT_FOUND, "EntryNotFound")
@@ -196,9 +204,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _api(self, parts: list[str], query: dict[str, list[str]], body: bytes) -> None:
         """`<kind>/<owner>/<name>`, then nothing, `revision/R`, `tree/R[/folder]` or `paths-info/R`."""
-        directory = self._repository(parts)
         action, revision = (*parts[3:5], "main")[:2] if len(parts) > 3 else ("revision", "main")
-        sha = self._revision(directory, revision)
+        directory, sha = self._repository(parts, revision)
         if action == "revision":
             names = [path.relative_to(directory).as_posix() for path in _files(directory)]
             answer: Any = {"id": "/".join(parts[1:3]), "sha": sha, "private": False, "gated": False}
@@ -222,6 +229,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(content)))
+        self.send_header("X-HF-Warning", "unauthenticated; set a token for faster downloads")  # as the real hub does
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)

@@ -36,6 +36,8 @@ class JudgeServer:
     structured: bool = True
     asked: list[tuple[str, str]] = field(default_factory=list)
     """judge and prompt of every request for a judgement"""
+    authorizations: set[str] = field(default_factory=set)
+    """what requests of any kind had in that header; "" without one"""
     connections: int = 0
     url: str = ""
     stopped: threading.Event = field(default_factory=threading.Event)
@@ -125,6 +127,8 @@ def _handler(judge: JudgeServer) -> type[BaseHTTPRequestHandler]:
             self._send(judge.mischief(prompt, before) or answer(verdict))
 
         def _may(self) -> bool:
+            with lock:
+                judge.authorizations.add(self.headers.get("Authorization", ""))
             allowed = not judge.key or self.headers.get("Authorization") == f"Bearer {judge.key}"
             if not allowed:
                 self._send(failure(401, "Incorrect API key provided"))

@@ -19,7 +19,9 @@ import uvicorn
 import smolsum.policy  # noqa: F401  loads a fast BLAS before MLX
 
 # isort: split
+from smolsum.worker.connections import QUEUE, server_config
 from smolsum.worker.engines.base import Engine
+from smolsum.worker.listen import listen
 from smolsum.worker.openai_api import Chat
 from smolsum.worker.routes import app
 from smolsum.worker.service import Service
@@ -35,12 +37,13 @@ def face(engine: Engine, *, token: str | None = None) -> Iterator[httpx.Client]:
         service = Service(engine, model="m")
         try:
             await service.start()
-            config = uvicorn.Config(app(service, Chat(service), token=token), port=0, log_level="warning")
-            server = uvicorn.Server(config)
-            task = asyncio.create_task(server.serve())
+            server = uvicorn.Server(server_config(app(service, Chat(service), token=token)))
+            listener = listen("127.0.0.1", 0, token)
+            task = asyncio.create_task(server.serve(sockets=[listener]))
             while not server.started:
                 await asyncio.sleep(0.01)
-            started[:] = [server, server.servers[0].sockets[0].getsockname()[1]]
+            listener.listen(QUEUE)
+            started[:] = [server, listener.getsockname()[1]]
             ready.set()
             await task
         finally:

@@ -61,7 +61,7 @@ def evaluation(folder: Path, rows: Sequence[Mapping[str, Any]], metrics: Mapping
         "headlines": [
             {"metric": key, "title": title, "text": f"{metrics[key]:.3f}"}
             for key, title in (("meteor", "METEOR"), ("length/within_tol", "on target"))
-            if key in metrics
+            if metrics.get(key) is not None
         ],
         "errors": {"too long": "above the tolerance", "copied": "over half of the words in runs of the post"},
         "judging": {

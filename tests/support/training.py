@@ -59,8 +59,9 @@ def start(args: list[str]) -> subprocess.Popen[str]:
 
 
 def learned(run: Path) -> list[dict[str, Any]]:
-    """The run's metrics without its timings."""
-    return [{k: v for k, v in row.items() if not k.startswith("perf/")} for row in read_jsonl(run / "metrics.jsonl")]
+    """The run's metrics without its timings and the machine's load."""
+    rows = read_jsonl(run / "metrics.jsonl")
+    return [{k: v for k, v in row.items() if not k.startswith(("perf/", "system/"))} for row in rows]
 
 
 def weights(run: Path, step: int) -> dict[str, bytes]:

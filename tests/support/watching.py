@@ -19,6 +19,10 @@ BEGAN = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
 STEP_S = 2.0
 GROUP = 4
 HEADLINES = {"completions/mean_length": "tokens", "length/within_tol": "on target", "meteor": "METEOR"}
+MEASURES = [
+    {"name": "length/within_tol", "title": "on target", "better": "higher", "role": "constraint"},
+    {"name": "wrong", "title": "wrong", "better": "lower", "role": "quality"},
+]
 TEXTS = (
     "Mira wants to leave the flat in Ostby because the heating failed twice this winter.",
     "My flatmate broke the heating and I want to leave.",
@@ -75,8 +79,9 @@ def row(step: int, total: int, **changes: Any) -> dict[str, Any]:
         "perf/peak_memory_gb": 0.21,
     }
     if step % 10 == 0:
+        greedy = 60 + share if share > 0.5 else 66 + share
         found |= {"validation/reward": -0.4 * math.exp(-4 * share), "validation/length/within_tol": share}
-        found |= {"validation/meteor": 0.2 + share / 4, "validation/completions/mean_length": 60 + share}
+        found |= {"validation/meteor": 0.2 + share / 4, "validation/completions/mean_length": greedy}
         found |= {"perf/validate_s": 0.5}
     return found | changes
 
@@ -145,7 +150,7 @@ def make_run(
     settings = {
         "task": 'target_tokens = 64\ntolerance_tokens = 5\nname = "tldr"',
         "optimizer": "max_grad_norm = 1.0\nlearning_rate = 4e-4",
-        "grpo": 'old_logprobs = "sampler"',
+        "grpo": 'old_logprobs = "recomputed"',
         "stages.length.rewards": "length = 1.0\nmeteor = 1.0",
         "stages.quality.rewards": "length = 1.0\nmeteor = 1.0",
     }
@@ -156,7 +161,8 @@ def make_run(
         folder = paths.stage_evaluation(label)
         folder.mkdir(parents=True)
         means = {"completions/mean_length": 94.0 - 30 * place, "length/within_tol": 0.045 + place / 2, "meteor": None}
-        (folder / "summary.json").write_text(json.dumps({"label": label, "step": 40 * place, "metrics": means}))
+        summary = {"label": label, "step": 40 * place, "measures": MEASURES[:1], "metrics": means}
+        (folder / "summary.json").write_text(json.dumps(summary))
     append(paths.metrics, [row(step, total, **changes) for step in range(1, steps + 1)])
     for step in {1, steps}:
         append(paths.completions(step), completions(step, total))
@@ -164,6 +170,29 @@ def make_run(
     end = {"time": stamp(30 + steps * STEP_S), "attempt": 1, "kind": state, "message": f"{state} at step {steps}"}
     append(paths.events, [began, *([end] if state in ("finished", "failed") else [])])
     status(paths.root, state, steps, total)
+    return paths
+
+
+def evaluate(paths: RunPaths, label: str, texts: dict[str, str], *, scored: bool = True) -> None:
+    """An evaluation with these completions by example; each has the measures `meteor` and `tokens`."""
+    folder = paths.stage_evaluation(label)
+    folder.mkdir(parents=True, exist_ok=True)
+    made = {"token_ids": [5, 6, 2], "finish_reason": "stop", "seed": 1, "worker": "local", "policy_version": 0}
+    append(folder / "generations.jsonl", [{"id": name, "text": text, **made} for name, text in texts.items()])
+    if scored:
+        rows = [
+            {"id": name, "text": text, "tokens": 2, "meteor": n / 8} for n, (name, text) in enumerate(texts.items())
+        ]
+        append(folder / "scores.jsonl", rows)
+
+
+def measured(paths: RunPaths, label: str, prompts: str = "same", model: str = "a", **metrics: float) -> RunPaths:
+    """The run with another result of a stage, on the same texts."""
+    folder = paths.stage_evaluation(label)
+    folder.mkdir(parents=True, exist_ok=True)
+    data = {"test": {"fingerprint": "texts", "prompts": prompts}}
+    summary: dict[str, Any] = {"label": label, "measures": MEASURES, "data": data, "model": {"path": model}}
+    (folder / "summary.json").write_text(json.dumps(summary | {"metrics": metrics}))
     return paths
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from smolsum.config.sections import DataConfig
 from smolsum.errors import UsageError
-from smolsum.tasks.data import Example, Split, load_split, overlap
+from smolsum.tasks.data import Example, Split, check_references, generated_split, load_split, overlap
 
 ROWS: list[dict[str, Any]] = [
     {"id": "a", "prompt": "Ann lost a hat.", "completion": "Hat lost.", "facts": [{"kind": "item", "n": 1}]},
@@ -98,7 +99,9 @@ def test_a_byte_order_mark_and_carriage_returns_are_no_content(tmp_path: Path) -
     assert load(tmp_path).examples[0].source == "A post."
 
 
-@pytest.mark.parametrize("name", ["train.json", "train.parquet", "data/train-00000-of-00001-0f3a.parquet"])
+@pytest.mark.parametrize(
+    "name", ["train.json", "train.parquet", "data/train-00000-of-00001-0f3a.parquet", "train-00000-of-00001.parquet"]
+)
 def test_every_format_gives_the_same_fingerprint(tmp_path: Path, name: str) -> None:
     """The fingerprint is of the rows: nulls and floats that Parquet's columns add do not change it."""
     write_jsonl(tmp_path / "lines" / "train.jsonl")
@@ -193,6 +196,20 @@ def test_a_missing_file_is_answered_with_what_there_is(tmp_path: Path) -> None:
     assert error.hint == f"write {tmp_path}/validation.jsonl, or --set data.validation_split=val"
 
 
+def test_one_file_is_to_be_split(tmp_path: Path) -> None:
+    """To train and validate on the same rows is no remedy."""
+    write_jsonl(tmp_path / "train.jsonl")
+    hint = f"move some rows of train.jsonl to {tmp_path}/validation.jsonl, as splits must not share rows"
+    assert refusal(tmp_path, "validation").hint == hint
+
+
+def test_a_split_that_built_in_data_lack() -> None:
+    """Nothing is to be written into the package."""
+    with pytest.raises(UsageError, match="'tldr-mini' has no split 'dev', only test, train, validation") as caught:
+        load_split(DataConfig(path="builtin:tldr-mini", validation_split="dev"), "validation")
+    assert caught.value.hint == "--set data.validation_split=validation"
+
+
 def test_an_empty_directory_is_refused(tmp_path: Path) -> None:
     """A directory without data says so."""
     assert str(refusal(tmp_path)) == f"no file for split 'train' in {tmp_path}, which holds no data file"
@@ -284,7 +301,7 @@ BAD_LINES = {
     "long number": (b'{"prompt": ' + b"9" * 5000 + b"}", "is not JSON: Exceeds the limit"),
     "nul": (b'{"prompt": "\0"}', "holds a NUL byte"),
     "latin-1": (b'{"prompt": "caf\xe9"}', "is not UTF-8 at its byte 16"),
-    "no prompt": (b'{"n": 1, "post": "A."}', "has no column 'prompt', only n, post"),
+    "no prompt": (b'{"n": 1, "post": "A."}', "has no column 'prompt', only n, post; other rows have it"),
     "no completion": (b'{"prompt": "A.", "completions": "B."}', "has no column 'completion', only prompt"),
     "nothing": (b"{}", "has no column 'prompt', only an empty object"),
 }
@@ -306,29 +323,72 @@ def test_a_json_array_is_answered_with_the_conversion(tmp_path: Path) -> None:
     assert "jq -c '.[]'" in str(error.hint)
 
 
-@pytest.mark.parametrize(("column", "setting"), [("prompt", "post"), ("completion", "completions")])
-def test_a_missing_column_is_answered_with_the_nearest(tmp_path: Path, column: str, setting: str) -> None:
-    """The hint is the setting that fixes it."""
+def needed(directory: Path) -> UsageError:
+    """The error of a reward that compares with references, for data without the column of these."""
+    split = load(directory)
+    assert [example.references for example in split.examples] == [()] * len(split.examples)
+    warning = check_references({"train": split}, {"length": {"length": 1.0, "meteor": 0.0}})
+    assert warning == f"no references: {split.no_references}; not measured on train: rouge, meteor, bleu"
+    with pytest.raises(UsageError) as caught:
+        check_references({"train": split}, {"length": {"length": 1.0}, "quality": {"meteor": 0.5, "bleu": 1.0}})
+    message = f"stage quality rewards meteor and bleu, which compare with references, but {split.no_references}"
+    assert caught.value.message == message
+    with pytest.raises(UsageError, match="rewards meteor, which compares with references, but "):
+        check_references({"train": split}, {"quality": {"meteor": 1.0}})
+    hint, offered, _ = str(caught.value.hint).partition("; or --reward length")
+    assert offered
+    return UsageError(message, hint=hint)
+
+
+def test_a_missing_column_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    """The hint is the setting that fixes it. References are missed only where a reward reads them, or on request."""
     one = row()
-    write_parquet(tmp_path / "train.parquet", [{key if key != column else setting: one[key] for key in one}])
+    write_parquet(tmp_path / "train.parquet", [{"post" if key == "prompt" else key: one[key] for key in one}])
     error = refusal(tmp_path)
-    assert str(error).startswith(f"train.parquet, row 1 has no column {column!r}, only ")
-    assert error.hint == f"--set data.{column}_column={setting}"
+    assert str(error).startswith("train.parquet, row 1 has no column 'prompt', only ")
+    assert error.hint == "--set data.prompt_column=post"
+    write_parquet(tmp_path / "train.parquet", [{key.replace("completion", "completions"): one[key] for key in one}])
+    error = needed(tmp_path)
+    assert "train.parquet, row 1 has no column 'completion', only " in error.message
+    assert error.hint == "--set data.completion_column=completions"
+    error = refusal(tmp_path, completion_column="completed")
+    assert str(error).startswith("train.parquet, row 1 has no column 'completed', only ")
+    assert error.hint == "--set data.completion_column=completions"
+
+
+def test_references_are_not_missed_on_test() -> None:
+    """Training reads those of the train and the validation split alone."""
+    split = generated_split("test", [Example("1", "A post.")])
+    lacking = replace(split, no_references="it has no column 'completion'")
+    assert "not measured on test" in check_references({"train": split, "test": lacking}, {"quality": {"meteor": 1.0}})
+    with pytest.raises(UsageError, match="stage quality rewards meteor"):
+        check_references({"train": split, "validation": lacking}, {"quality": {"meteor": 1.0}})
+    assert not check_references({"train": split}, {"quality": {"meteor": 1.0}})
 
 
 @pytest.mark.parametrize(
     ("rest", "hint"),
     [
         ({"summary": "B."}, "--set data.completion_column=summary"),
-        ({}, "complete or remove the row"),
-        ({"id": "a"}, "complete or remove the row"),
+        ({}, "add the column 'completion'"),
+        ({"id": "a"}, "add the column 'completion'"),
         ({"year": 2024, "source": "web"}, "--set data.completion_column=NAME"),
     ],
 )
 def test_a_post_is_never_offered_as_its_own_reference(tmp_path: Path, rest: dict[str, Any], hint: str) -> None:
     """The hint leaves out the columns that serve already."""
     (tmp_path / "train.jsonl").write_text(json.dumps({"prompt": "A.", **rest}) + "\n")
-    assert refusal(tmp_path).hint == hint
+    assert needed(tmp_path).hint == hint
+
+
+@pytest.mark.parametrize("column", ["prompt", "completion"])
+def test_a_row_without_a_column_that_others_have_is_named(tmp_path: Path, column: str) -> None:
+    """The remedy is for that row, not for the column."""
+    one = {key: value for key, value in row().items() if key != column}
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(r) + "\n" for r in (row(), one | {"more": 1})))
+    error = refusal(tmp_path)
+    assert str(error).startswith(f"train.jsonl:2 has no column {column!r}, only ")
+    assert error.hint == "complete or remove the row"
 
 
 BAD_VALUES = {

@@ -29,3 +29,11 @@ def test_row(tokens: int, within: float, over: float, off: float) -> None:
     """The band is inclusive on both sides; the budget ends at the target."""
     row = length_row(tokens, 64, 5)
     assert (row["within_tol"], row["over_budget"], row["off_target"]) == (within, over, off)
+
+
+@pytest.mark.parametrize(("tokens", "within"), [(24, (1, 1)), (25, (1, 1)), (22, (0, 1)), (27, (0, 0))])
+def test_row_of_close_lengths(tokens: int, within: tuple[float, float]) -> None:
+    """Within 5 of 24 is a fifth of the target: the shares within 1 and 2 do not depend on the tolerance."""
+    row = length_row(tokens, 24, 5)
+    assert row["within_tol"] == 1
+    assert (row["within_1"], row["within_2"]) == within

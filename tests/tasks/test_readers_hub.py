@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 import polars
 import pytest
-from support.hub import HubServer
+from support.hub import HubServer, commit
 
 from smolsum.config.sections import DataConfig
 from smolsum.tasks.data import load_split
@@ -32,6 +33,7 @@ import json, sys, time
 time.sleep = lambda seconds: None  # the libraries wait for half a minute between their retries
 from smolsum.config.sections import DataConfig
 from smolsum.tasks.data import load_split
+from smolsum.tasks.hub_data import commit_of
 from smolsum.errors import SmolsumError
 for line in sys.stdin:
     request = json.loads(line)
@@ -42,6 +44,7 @@ for line in sys.stdin:
         else:
             split = load_split(DataConfig(**request["data"]), request["split"])
             answer = {"fingerprint": split.fingerprint, "count": len(split.examples)}
+            answer |= {"commit": commit_of(request["data"]["path"])} if request.get("commit") else {}
     except SmolsumError as error:
         kind = type(error).__name__
         answer = {"error": kind, "code": error.exit_code, "message": error.message, "hint": error.hint}
@@ -98,16 +101,33 @@ def hub(posts: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubSe
     (model / "original" / "model.safetensors").write_bytes(bytes(5000))
     (bare / "README.md").write_text("nothing here")
     (broken / "train.parquet").write_bytes(b"PAR1 not really PAR1")
+    news, old = (make_news(tmp_path_factory.mktemp("news"), text) for text in ("new", "old"))
     repositories = {
         "datasets/ann/posts": posts,
         "datasets/ann/more": posts,
         "datasets/ann/gated": posts,
         "datasets/ann/bare": bare,
         "datasets/ann/broken": broken,
+        "datasets/ann/news": news,
         "models/ann/tiny": model,
     }
-    with HubServer(repositories, gated=["datasets/ann/gated"]) as server:
+    revisions = {"datasets/ann/news": {"v1": old}}
+    with HubServer(repositories, gated=["datasets/ann/gated"], revisions=revisions) as server:
         yield server
+
+
+def make_news(directory: Path, text: str) -> Path:
+    """A data set repository with two configurations, as CNN/DailyMail's, and none of them the default."""
+    lines = ["---", "configs:"]
+    for number, name in enumerate(("1.0.0", "3.0.0"), start=1):
+        (directory / name).mkdir()
+        rows = polars.DataFrame({"prompt": [f"{text} {name} {n}" for n in range(number)], "completion": ["x"] * number})
+        lines += [f"- config_name: {name}", "  data_files:"]
+        for split in ("train", "validation", "test"):
+            rows.write_parquet(directory / name / f"{split}-00000-of-00001.parquet")
+            lines += [f"  - split: {split}", f"    path: {name}/{split}-*"]
+    (directory / "README.md").write_text("\n".join([*lines, "---", ""]))
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +142,62 @@ def test_a_hub_data_set_equals_its_snapshot(client: Client, posts: Path) -> None
     answer = client.load("ann/posts", "validation")
     snapshot = load_split(DataConfig(path=str(posts)), "validation")
     assert answer == {"fingerprint": snapshot.fingerprint, "count": 3}
+
+
+def test_a_configuration_is_named_after_a_colon(client: Client) -> None:
+    """Each has its own rows."""
+    assert client.load("ann/news:1.0.0")["count"] == 1
+    assert client.load("ann/news:3.0.0", "test")["count"] == 2
+
+
+@pytest.mark.parametrize("revision", ["v1", "main", "commit"])
+def test_a_revision_is_named_after_an_at_sign(hub: HubServer, client: Client, tmp_path: Path, revision: str) -> None:
+    """A tag, a branch or a commit; what was read is known by its commit."""
+    old, new = hub.revisions["datasets/ann/news"]["v1"], hub.repositories["datasets/ann/news"]
+    there = new if revision == "main" else old
+    path = f"ann/news:3.0.0@{commit(old) if revision == 'commit' else revision}"
+    answer = client.ask(data={"path": path}, split="train", commit=True)
+    assert answer["commit"] == commit(there)
+    shutil.copytree(there / "3.0.0", tmp_path / "data")
+    assert answer["fingerprint"] == load_split(DataConfig(path=str(tmp_path)), "train").fingerprint
+
+
+@pytest.mark.parametrize(
+    ("path", "message", "hint"),
+    [
+        ("ann/news", "'ann/news' has several configurations: 1.0.0, 3.0.0", "--set data.path=ann/news:1.0.0"),
+        ("ann/news@v1", "'ann/news@v1' has several configurations: 1.0.0, 3.0.0", "--set data.path=ann/news:1.0.0@v1"),
+        ("ann/news:3.0", "has no configuration '3.0', only 1.0.0, 3.0.0", "--set data.path=ann/news:3.0.0"),
+        ("ann/posts:x", "has no configuration 'x', only default", "--set data.path=ann/posts:default"),
+        ("ann/news:3.0.0@v2", "'ann/news' has no revision 'v2'", "--set data.path=ann/news:3.0.0, perhaps with @"),
+    ],
+)
+def test_a_wrong_configuration_or_revision(client: Client, path: str, message: str, hint: str) -> None:
+    """One error with those that exist, and the setting that takes one."""
+    answer = client.load(path)
+    assert (answer["error"], answer["code"]) == ("UsageError", 2)
+    assert message in answer["message"]
+    assert answer["hint"].startswith(hint)
+
+
+@pytest.mark.slow
+def test_the_cache_never_stands_in_for_another_revision(hub: HubServer, tmp_path: Path) -> None:
+    """While the hub is down, what was read is there by its commit and its tag, also where the cache holds something
+    newer; what was not read is an error."""
+    new, old = commit(hub.repositories["datasets/ann/news"]), commit(hub.revisions["datasets/ann/news"]["v1"])
+    names = [f"ann/news:3.0.0@{name}" for name in (new, "v1", old)]
+    clients = [Client(hub.environment(tmp_path / "home"), tmp_path / "stderr") for _ in range(3)]
+    first = clients[0].load(names[0])
+    with hub.down():
+        answer = clients[1].load(names[1])
+    online = [first, *(clients[0].load(name) for name in names[1:])]
+    with hub.down():
+        assert [clients[2].load(name) for name in names] == online
+    for client in clients:
+        client.close()
+    assert (answer["error"], answer["code"]) == ("UnreachableError", 3)
+    assert "'v1'" in answer["message"]
+    assert answer["hint"].endswith(f"--set data.path=ann/news:3.0.0@{new}")
 
 
 def test_a_part_of_a_hub_split_can_be_named(client: Client) -> None:
@@ -183,10 +259,26 @@ def test_a_hub_that_hangs_up_is_unreachable(hub: HubServer, client: Client, monk
 
 def test_a_hub_that_refuses_connections_is_unreachable(hub: HubServer, client: Client) -> None:
     """A download elsewhere is the way round."""
+    said = len(client.stderr.read_text())
     with hub.down():
         answer = client.load("ann/unseen")
     assert (answer["error"], answer["code"]) == ("UnreachableError", 3)
+    assert "Connection refused" in answer["message"]
+    assert client.stderr.read_text()[said:] == ""
     assert "hf download ann/unseen --repo-type dataset --local-dir DIR" in answer["hint"]
+
+
+def test_a_hub_whose_name_does_not_resolve_is_unreachable(hub: HubServer, tmp_path: Path) -> None:
+    """The one error has that reason, and no line of the library comes first."""
+    direct = {"HF_ENDPOINT": "http://hub.invalid", "no_proxy": "*", "NO_PROXY": "*"}
+    environment = hub.environment(tmp_path / "home") | direct
+    client = Client(environment, tmp_path / "stderr")
+    answer = client.load("ann/unseen")
+    client.close()
+    assert (answer["error"], answer["code"]) == ("UnreachableError", 3)
+    assert "name" in answer["message"].split("'ann/unseen':")[1].lower()
+    assert "refused" not in answer["message"]
+    assert client.stderr.read_text() == ""
 
 
 def test_a_cached_data_set_needs_no_hub(hub: HubServer, client: Client) -> None:

@@ -41,6 +41,8 @@ def test_hand_computed() -> None:
             "completions/mean_terminated_length": 2.0,
             "completions/repeated_trigrams": 0.0,
             "length/within_tol": 0.5,
+            "length/within_1": 0.5,
+            "length/within_2": 1.0,
             "num_tokens": 14.0,
             "reward": 7 / 3,
             "reward_std": math.sqrt(0.5) / 2,

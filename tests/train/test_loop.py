@@ -48,6 +48,7 @@ def seeded(finished: Path, data: Path) -> Path:
         PHASES.append(json.loads((runs / "seeded" / "status.json").read_text())["phase"])
         return gradients(*given, **named)
 
+    PHASES.clear()  # a worker of the tests that comes back to this file makes the run again
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "gradients", watched)
         assert main([*arguments(runs / "posts", runs, "seeded", **steps), "--seed=7"]) == 0
@@ -80,6 +81,8 @@ def test_run_directory_holds_everything(finished: Path) -> None:
         "update/visible_frac",
         "clip_ratio/region_mean",
         "learning_rate",
+        "system/cpu_percent",
+        "system/memory_rss_gb",
     }
     assert expected <= set(rows[0])
     assert "rewards/length/mean" in rows[0]
@@ -274,3 +277,17 @@ def test_full_disk_keeps_the_last_checkpoint(data: Path, finished: Path, tmp_pat
         assert weights(disk / "full", 8) == weights(finished, 8)
     finally:
         subprocess.run(["umount", disk], check=True)
+
+
+def test_a_resumed_run_whose_data_are_gone_says_what_helps(
+    seeded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not a setting that --resume refuses."""
+    shutil.copytree(seeded, tmp_path / "moved")
+    config = tmp_path / "moved" / "config.toml"
+    config.write_text(config.read_text().replace(str(seeded.parent / "posts"), "/no/data/here"))
+    assert main(["train", "--resume", "moved", "--runs-dir", str(tmp_path), "--plain"]) == 2
+    shown = capsys.readouterr().err
+    assert "no data at /no/data/here: no such directory" in shown
+    assert "put back what the run began with" in shown
+    assert "--set" not in shown

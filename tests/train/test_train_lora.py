@@ -19,7 +19,8 @@ from smolsum.cli.main import main
 from smolsum.files import read_jsonl
 from smolsum.policy.load import load_policy
 
-LORA = {"lora__rank": 4, "lora__scale": 4.0, "stages__length__steps": 2, "stages__quality__steps": 1,
+LORA = {"lora__rank": 4, "lora__scale": 4.0, "optimizer__learning_rate": 4e-4,
+        "stages__length__steps": 2, "stages__quality__steps": 1,
         "train__validate_every": 0}  # fmt: skip
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.watching import append, make_run, row
+from support.watching import append, make_run, row, stamp, status
 
 from smolsum.runs.reader import Run
 from smolsum.watch.alerts import find_alerts
@@ -21,13 +22,18 @@ def said(tmp_path: Path, steps: int = 70, **changes: Any) -> list[str]:
 
 
 def test_a_run_that_learns(tmp_path: Path) -> None:
-    """Nothing but that fresh rollouts leave nothing to clip, with the reason."""
-    run = Run(make_run(tmp_path, steps=70, total=160))
+    """Nothing but that nothing was clipped; and not even that where rollouts are fresh, as it is expected there."""
+    paths = make_run(tmp_path, steps=70, total=160)
+    run = Run(paths)
     run.poll()
     (only,) = find_alerts(run)
     assert only.level == "note"
     assert only.sentence == f"{EXPECTED} in 70 steps"
-    assert "fresh" in only.advice
+    assert "higher learning rate" in only.advice
+    paths.config.write_text(paths.config.read_text().replace('"recomputed"', '"sampler"'))
+    fresh = Run(paths)
+    fresh.poll()
+    assert find_alerts(fresh) == []
 
 
 @pytest.mark.parametrize(
@@ -86,3 +92,99 @@ def test_a_stage_is_not_blamed_for_the_one_before(tmp_path: Path) -> None:
     run.poll()
     assert run.stage == "quality"
     assert not [s for s in find_alerts(run) if "were cut" in s.sentence]
+
+
+@pytest.mark.parametrize(("kind", "word"), [("worker_down", "is down"), ("worker_silent", "is silent")])
+def test_a_worker_in_trouble(tmp_path: Path, kind: str, word: str) -> None:
+    """An alert with its remedy while the run is at work; trouble once no worker is left; gone when it is back."""
+    lags = {f"workers/mini-{n}/lag": 0.0 for n in (2, 3)}
+    paths = make_run(tmp_path, steps=5, state="running", **lags)
+    down = {"worker": "mini-3", "message": "has not answered for 8 s", "hint": "see its log"}
+    append(paths.events, [{"time": stamp(20), "kind": kind, **down}])
+    run = Run(paths)
+    run.poll()
+    (alert,) = [alert for alert in find_alerts(run) if word in alert.sentence]
+    assert (alert.level, alert.advice) == ("warning", "see its log")
+    assert "mini-3" in alert.sentence
+    append(paths.events, [{"time": stamp(21), "kind": kind, **down, "worker": "mini-2"}])
+    run.poll()
+    assert [alert.level for alert in find_alerts(run) if word in alert.sentence] == [
+        "trouble" if kind == "worker_down" else "warning"
+    ]
+    append(paths.events, [{"time": stamp(22), "kind": "worker_up", "worker": f"mini-{n}"} for n in (2, 3)])
+    run.poll()
+    assert not [alert for alert in find_alerts(run) if word in alert.sentence]
+    append(paths.events, [{"time": stamp(23), "kind": kind, **down}])
+    status(paths.root, "finished", 80, 80)
+    run.poll()
+    assert not [alert for alert in find_alerts(run) if word in alert.sentence]
+
+
+def test_a_worker_that_lags(tmp_path: Path) -> None:
+    """Beyond the bound of the run, and only then."""
+    paths = make_run(tmp_path, steps=5, state="running", **{"workers/mini-2/lag": 42.0, "workers/mini-3/lag": 1.0})
+    paths.config.write_text(paths.config.read_text() + "[workers]\nmax_staleness = 1\n")
+    run = Run(paths)
+    run.poll()
+    (alert,) = [alert for alert in find_alerts(run) if "versions old; the bound is 1" in alert.sentence]
+    assert "mini-2 are 42 versions old" in alert.sentence
+    paths.config.write_text(paths.config.read_text().replace("max_staleness = 1", "max_staleness = 50"))
+    run = Run(paths)
+    run.poll()
+    assert not [alert for alert in find_alerts(run) if "versions old" in alert.sentence]
+
+
+def test_a_policy_that_stands_still(tmp_path: Path) -> None:
+    """Reward, length and KL that do not move, after enough steps, with the sweep as the remedy."""
+    paths = make_run(tmp_path, steps=0, total=400)
+    flat = {"reward": -0.3, "kl": 1e-5, "learning_rate": 2e-6, "completions/mean_length": 30.0}
+    append(paths.metrics, [row(step, 400, **flat) for step in range(1, 121)])
+    run = Run(paths)
+    run.poll()
+    (found,) = [alert for alert in find_alerts(run) if "stands still" in alert.sentence]
+    assert found.level == "warning"
+    assert "--find-lr" in found.advice
+
+
+def test_greedy_completions_of_another_length(tmp_path: Path) -> None:
+    """Named where they are further from the samples than the tolerance, and only where length is a reward."""
+    apart = "greedy completions have 28 tokens and samples 19"
+    lengths = {"completions/mean_length": 19.0, "validation/completions/mean_length": 28.0}
+    assert [s for s in said(tmp_path / "apart", 30, **lengths) if s.startswith(apart)]
+    lengths["completions/mean_length"] = 24.0
+    assert not [s for s in said(tmp_path / "close", 30, **lengths) if "greedy" in s]
+
+
+def test_damaged_lines_are_counted_once(tmp_path: Path) -> None:
+    """One sentence for all damaged lines, which goes once the file is whole again; half a last line is not damaged."""
+    paths = make_run(tmp_path)
+    content = paths.metrics.read_bytes()
+    paths.metrics.write_bytes(content + b'not JSON\n[1]\n{"loss": 1.0}\n\n{"step": 61')
+    paths.events.write_bytes(paths.events.read_bytes() + b"\xff\n")
+    run = Run(paths)
+    run.poll()
+    (found,) = [alert.sentence for alert in find_alerts(run) if "damaged" in alert.sentence]
+    assert found == "4 damaged lines are left out: 3 of metrics.jsonl and 1 of events.jsonl"
+    run.poll()
+    assert run.damaged_lines == {"metrics.jsonl": 3, "events.jsonl": 1}
+    paths.metrics.write_bytes(content)
+    run.poll()
+    assert run.damaged_lines == {"events.jsonl": 1}
+    assert run.step == 60
+
+
+def test_a_length_that_is_lost_where_nothing_rewards_it(tmp_path: Path) -> None:
+    """A later stage that rewards quality alone is compared with the best of the whole run."""
+    paths = make_run(tmp_path, steps=160, total=160)
+    rows = [json.loads(line) for line in paths.metrics.read_text().splitlines()]
+    for one in rows:
+        one["length/within_tol"] = 0.95 if one["stage"] == "length" else 0.1
+    paths.metrics.write_text("".join(f"{json.dumps(one)}\n" for one in rows))
+    settings = paths.config.read_text()
+    head, tail = settings.split("[stages.quality.rewards]\n")
+    paths.config.write_text(f"{head}[stages.quality.rewards]\n{tail.replace('length = 1.0', '')}")
+    run = Run(paths)
+    run.poll(5)
+    (found,) = [alert for alert in find_alerts(run) if "wanted length" in alert.sentence]
+    assert found.sentence == "10% of the completions have the wanted length, down from 95%"
+    assert found.advice == "stage quality does not reward the length: --strategy included rewards both, from the start"

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from support.watching import append, golden, make_run, row, screen, status
+from support.views import alive, drive, shown
+from support.watching import append, golden, make_run, row, screen, stamp, status
 from textual.color import Color
 from textual.pilot import Pilot
+from textual.strip import Strip
 
 from smolsum.runs.control import is_requested
-from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
 from smolsum.watch import layout
-from smolsum.watch.app import Picker, WatchApp
+from smolsum.watch.app import WatchApp
+from smolsum.watch.canvas import Canvas
 from smolsum.watch.layout import plain_page
 from smolsum.watch.snapshot import ViewOptions
-
-Script = Callable[[WatchApp, Pilot[None]], Awaitable[None]]
 
 
 @pytest.fixture(autouse=True)
@@ -35,33 +34,6 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def drive(app: WatchApp, script: Script, size: tuple[int, int] = (120, 40)) -> WatchApp:
-    async def run() -> None:
-        async with app.run_test(size=size) as pilot:
-            await pilot.pause()
-            await script(app, pilot)
-
-    asyncio.run(run())
-    return app
-
-
-async def shown(app: WatchApp, pilot: Pilot[None], wanted: str, *, gone: bool = False) -> None:
-    """Waits until the screen has a text, or has it no more."""
-    for _ in range(400):
-        await pilot.pause(0.05)
-        if (wanted in screen(app)) is not gone:
-            return
-    raise AssertionError(f"{wanted!r} {'stays' if gone else 'missing'}:\n{screen(app)}")
-
-
-def alive(folder: Path, name: str = "made", **options: int) -> RunPaths:
-    """A run of another machine with a heartbeat of this moment."""
-    paths = make_run(folder, name, state="running", **options)
-    now = datetime.now(UTC).isoformat()
-    status(paths.root, "running", 60, 80, heartbeat=now)
-    return paths
-
-
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 def test_screens(tmp_path: Path, size: tuple[int, int]) -> None:
     """What is on the screen is the page that --once prints, and a line of keys."""
@@ -70,7 +42,7 @@ def test_screens(tmp_path: Path, size: tuple[int, int]) -> None:
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
         text = screen(app)
         golden(f"screen-{size[0]}x{size[1]}.txt", text)
-        assert text.splitlines()[:-1] == plain_page(app.watched, None, ViewOptions(), *size)
+        assert text.splitlines()[:-1] == plain_page(app.watched, (), ViewOptions(), *size)
 
     drive(WatchApp(Run(paths)), script, size)
 
@@ -79,13 +51,13 @@ def test_pages_by_tab(tmp_path: Path) -> None:
     """Tab goes through all pages and back to the first; a key opens a chart alone, escape leaves it."""
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        for page in ("charts", "completions", "results", "advice", "config", "overview"):
+        for page in ("charts", "metrics", "completions", "results", "advice", "log", "config", "overview"):
             await pilot.press("tab")
             await shown(app, pilot, f"[{page}]")
         await pilot.press("shift+tab")
         await shown(app, pilot, "optimizer.max_grad_norm = 1.0")
-        await pilot.press("3")
-        await shown(app, pilot, "target 64 (59-69)")
+        await pilot.press("2")
+        await shown(app, pilot, "target 64, within 59-69")
         await shown(app, pilot, "grad norm", gone=True)
         await pilot.press("escape")
         await shown(app, pilot, "grad norm")
@@ -99,7 +71,7 @@ def test_resize(tmp_path: Path) -> None:
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
         await pilot.press("tab")
         await shown(app, pilot, "[charts]")
-        for size, text in (((80, 24), "[summary]"), ((60, 15), "reward"), ((200, 60), "[overview]")):
+        for size, text in (((80, 24), "[charts]"), ((60, 15), "1-9 enlarges"), ((200, 60), "[overview]")):
             await pilot.resize_terminal(*size)
             await shown(app, pilot, text)
             assert max(map(len, screen(app).splitlines())) <= size[0]
@@ -129,7 +101,7 @@ def test_browser(tmp_path: Path) -> None:
     """Sort, choose, next prompt, search and difference by keys."""
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.press("tab", "tab", "s", "s", "j")
+        await pilot.press("tab", "tab", "tab", "s", "s", "j")
         await shown(app, pilot, "by length")
         await shown(app, pilot, "rollout 2")
         await pilot.press("n")
@@ -281,6 +253,8 @@ def test_keys_of_every_page(tmp_path: Path, size: tuple[int, int]) -> None:
             keys = screen(app).splitlines()[-1]
             assert all(f"  {key}" in keys for key in ("tab page", "space pause", "S stop", "q quit")), keys
             assert len(keys) <= size[0]
+            own = {"charts": "1-9 enlarge  + - zoom", "metrics": "/ find", "completions": "/ find", "log": "scroll"}
+            assert own.get(page, "") in keys, keys
             await pilot.press("tab")
         await pilot.press("4")
         await shown(app, pilot, "esc back  space pause  S stop")
@@ -327,18 +301,229 @@ def test_a_long_message_says_that_it_is_cut(tmp_path: Path) -> None:
     drive(WatchApp(Run(paths)), script)
 
 
-def test_picker(tmp_path: Path) -> None:
-    """Several runs: the newest first, return takes one, q none."""
-    runs = [alive(tmp_path, name) for name in ("older", "newer")]
+def test_charts_by_key_and_mouse(tmp_path: Path) -> None:
+    """An enlarged chart: the cursor, zoom, pan, unit and scale by keys; wheel and click do the same."""
 
-    async def pick(*keys: str) -> RunPaths | None:
-        app = Picker(runs)
-        async with app.run_test(size=(80, 24)) as pilot:
-            await pilot.pause()
-            await pilot.press(*keys)
-            await pilot.pause()
-        return app.return_value
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("3", "left")
+        await shown(app, pilot, "at step 60:")
+        await pilot.press("shift+left")
+        await shown(app, pilot, "at step 50:")
+        await pilot.press("plus")
+        await shown(app, pilot, "step 55")
+        await pilot.press("<")
+        await shown(app, pilot, "step 47")
+        await pilot.press("0")
+        await shown(app, pilot, "at step 50:", gone=True)
+        await pilot.press("x")
+        await shown(app, pilot, "2m00s")
+        await pilot.press("x", "x", "y")
+        await shown(app, pilot, "no logarithmic scale")
+        await pilot.press("w")
+        await shown(app, pilot, "loss smooth 0.6")
+        await pilot.click(offset=(9, 12))
+        await shown(app, pilot, "at step 1:")
+        app.on_canvas_pressed(app._canvas.Pressed("up", 9, 12))
+        await shown(app, pilot, "step 30")
 
-    assert asyncio.run(pick("enter")) == runs[1]
-    assert asyncio.run(pick("down", "enter")) == runs[0]
-    assert asyncio.run(pick("q")) is None
+    drive(WatchApp(Run(make_run(tmp_path))), script)
+
+
+def test_a_double_click_enlarges_a_chart(tmp_path: Path) -> None:
+    """And the footer of the page says how to come back."""
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.click(offset=(100, 8), times=2)
+        await shown(app, pilot, "esc back")
+        assert app.options.chart == "chart2"
+
+    drive(WatchApp(Run(make_run(tmp_path))), script)
+
+
+def test_only_lines_that_changed_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that changes one line of a page does not send the others again."""
+    drawn: list[int] = []
+    render = Canvas.render_line
+
+    def counted(canvas: Canvas, y: int) -> Strip:
+        drawn.append(y)
+        return render(canvas, y)
+
+    monkeypatch.setattr(Canvas, "render_line", counted)
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.pause(0.3)
+        drawn.clear()
+        app.say("a sentence")
+        await shown(app, pilot, "a sentence")
+        assert set(drawn) <= {0, 1, 38}
+
+    drive(WatchApp(Run(make_run(tmp_path))), script)
+
+
+def test_all_metrics(tmp_path: Path) -> None:
+    """A page has every metric of the run: a filter, charts by key or mouse, pins for the page of charts."""
+    paths = make_run(tmp_path)
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("tab", "tab")
+        await shown(app, pilot, f"{len(row(60, 80)) - 3} of {len(row(60, 80)) - 3}")
+        await pilot.press("slash", *"MEAN_L", "enter")
+        await shown(app, pilot, "2 of 37")
+        await pilot.press("down", "v")
+        await shown(app, pilot, "* validation/completions/mean_length")
+        await pilot.press("enter")
+        await shown(app, pilot, "esc back")
+        assert app.options.chart == "metric:validation/completions/mean_length"
+        await shown(app, pilot, "╭─ validation/completions/mean_length")
+        await pilot.press("escape", "tab")
+        await shown(app, pilot, "╭─ validation/completions/mean_l")
+        await pilot.press("tab", "slash", *"entropy", "enter")
+        await shown(app, pilot, "1 of 37")
+        await pilot.click(offset=(10, 4), times=2)
+        await shown(app, pilot, "╭─ entropy")
+
+    drive(WatchApp(Run(paths)), script)
+
+
+def test_a_click_on_the_name_of_a_page_opens_it(tmp_path: Path) -> None:
+    """As tab does; a click on a key does nothing."""
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        for page in ("results", "overview"):
+            await pilot.click(offset=(screen(app).splitlines()[-1].index(page) + 3, 39))
+            await shown(app, pilot, f"[{page}]")
+        await pilot.click(offset=(screen(app).splitlines()[-1].index("help"), 39))
+        await shown(app, pilot, "[overview]")
+
+    drive(WatchApp(Run(make_run(tmp_path))), script)
+
+
+def test_a_click_selects_a_rollout(tmp_path: Path) -> None:
+    """The row under the pointer; a click on the head sorts; one below the rows does nothing."""
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("tab", "tab", "tab")
+        await shown(app, pilot, "[completions]")
+        rows = screen(app).splitlines()
+        third = next(place for place, line in enumerate(rows) if line.startswith("│   3 "))
+        await pilot.click(offset=(20, third))
+        await shown(app, pilot, "rollout 3 ")
+        await pilot.click(offset=(20, third + 4))
+        await shown(app, pilot, "rollout 3 ")
+        await pilot.click(offset=(20, third - 2))
+        await shown(app, pilot, "rollout 1 ")
+        await pilot.click(offset=(20, third - 3))
+        await shown(app, pilot, "by tokens")
+
+    drive(WatchApp(Run(make_run(tmp_path))), script)
+
+
+def test_a_search_does_not_scroll_other_pages(tmp_path: Path) -> None:
+    """Lines above a first hit are there for completions only."""
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("slash", *"heating", "enter")
+        await shown(app, pilot, "/heating")
+        await pilot.press("o")
+        await shown(app, pilot, "[config]")
+        before = screen(app)
+        await pilot.press("pageup", "up")
+        assert app.options.scroll == 0
+        assert screen(app) == before
+
+    drive(WatchApp(Run(make_run(tmp_path))), script)
+
+
+def test_log_page(tmp_path: Path) -> None:
+    """One key opens it, warnings are marked, a traceback stands below its failure, the wheel shows older lines."""
+    paths = make_run(tmp_path, state="failed")
+    warning = {"attempt": 1, "kind": "warning", "message": "loss of step 7 not finite", "time": stamp(60)}
+    later = [{"attempt": 2, "kind": "checkpoint", "message": f"checkpoint {n} saved"} for n in range(60)]
+    append(paths.events, [warning, *({**event, "time": stamp(200 + n)} for n, event in enumerate(later))])
+    end = {"attempt": 2, "kind": "failed", "message": "out of luck", "hint": "try again", "time": stamp(300)}
+    append(paths.events, [end])
+    paths.log(2).write_text(f"{stamp(300)} Traceback (most recent call last):\n  in luck()\nLuckError: out of luck\n")
+    status(paths.root, "failed", 60, 80, attempt=2)
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("l")
+        await shown(app, pilot, "[log]")
+        text = screen(app)
+        assert "!! out of luck -> try again" in text
+        assert text.index("out of luck -> try again") < text.index("Traceback (most") < text.index("LuckError")
+        assert "not finite" not in text
+        for _ in range(20):
+            app.on_canvas_pressed(app._canvas.Pressed("up", 9, 12))
+        await shown(app, pilot, "!  loss of step 7 not finite")
+        await shown(app, pilot, "attempt 1, 2026-11-20")
+
+    drive(WatchApp(Run(paths)), script)
+
+
+def test_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The enlarged chart as SVG and CSV in the current folder, with the raw values; nothing is replaced."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made-loss.csv").write_text("mine")
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("E")
+        await shown(app, pilot, "enlarge a chart first")
+        await pilot.press("3", "w", "E")
+        await shown(app, pilot, f"written: {tmp_path}/made-loss-2.svg"[:110])
+        await pilot.press("escape", "tab", "tab", "slash", *"kl", "enter", "E")
+        await shown(app, pilot, "made-kl.svg")
+        monkeypatch.chdir("/proc/self")
+        await pilot.press("E")
+        await shown(app, pilot, "cannot write to /proc/")
+
+    drive(WatchApp(Run(make_run(tmp_path / "runs"))), script)
+    assert (tmp_path / "made-loss.csv").read_text() == "mine"
+    head, first, *rest = (tmp_path / "made-loss-2.csv").read_text().splitlines()
+    assert head == "run,step,stage,loss"
+    assert first == f"made,1,length,{row(1, 80)['loss']}"
+    assert len(rest) == 59
+    assert rest[-1].split(",")[2] == "quality"
+    drawing = (tmp_path / "made-loss-2.svg").read_text()
+    assert drawing.startswith("<svg")
+    assert "loss&#160;smooth" in drawing
+    assert "http://" not in drawing.replace("http://www.w3.org/2000/svg", "")
+    assert "https://" not in drawing
+
+
+def test_a_click_on_the_legend_hides_a_curve(tmp_path: Path) -> None:
+    """And shows it again. The last one stays, and a click elsewhere sets the cursor."""
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("1")
+        await shown(app, pilot, "COMPLETION", gone=True)
+        for word, hidden in (("l length", 1), ("m meteor", 2), ("v validation", 3), ("R total", 3), ("l length", 2)):
+            line = screen(app).splitlines()
+            y = next(y for y, text in enumerate(line) if word in text and y > 1)
+            await pilot.click(offset=(line[y].index(word) + 2, y))
+            await pilot.pause(0.4)  # a second click right after it would be a double click
+            for _ in range(200):
+                if screen(app).count(" off") == len(app.options.hidden) == hidden:
+                    break
+                await pilot.pause(0.05)
+            assert len(app.options.hidden) == hidden
+            assert screen(app).count(" off") == hidden
+        assert app.options.cursor is not None  # from the click on the last curve, which stays
+
+    drive(WatchApp(Run(make_run(tmp_path))), script)
+
+
+def test_pages_of_lines_scroll_by_what_fits(tmp_path: Path) -> None:
+    """And the config says which of its lines are shown, where they do not all fit."""
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("o")
+        await shown(app, pilot, "1-18 of ")
+        await pilot.press("pagedown")
+        assert app.options.scroll == 24 - 7
+        await pilot.press("pageup")
+        assert app.options.scroll == 0
+
+    paths = make_run(tmp_path)
+    paths.config.write_text(paths.config.read_text() + "[more]\n" + "".join(f"key{n} = {n}\n" for n in range(40)))
+    drive(WatchApp(Run(paths)), script, (80, 24))

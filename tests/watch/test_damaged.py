@@ -53,7 +53,7 @@ def test_junk_is_not_known(tmp_path: Path, seed: int) -> None:
         lines[place] = json.dumps(mutated(json.loads(lines[place]), draw))
         path.write_text("\n".join(lines) + "\n")
         for size in ((120, 40), (80, 24)):
-            lines = plain_page(read_run(paths), None, ViewOptions(), *size)
+            lines = plain_page(read_run(paths), (), ViewOptions(), *size)
             assert len(lines) == size[1] - 1
             assert "\x1b" not in "".join(lines)
         json.dumps(as_document(read_run(paths)), allow_nan=False)
@@ -70,7 +70,7 @@ def test_a_setting_of_another_kind(tmp_path: Path, value: str, capsys: pytest.Ca
     for name in PANES:
         assert len(pane(Snapshot(run), Slot(name, 0, 0, 60, 14))) == 14
     for size in ((80, 24), (120, 40)):
-        plain_page(run, None, ViewOptions(), *size)
+        plain_page(run, (), ViewOptions(), *size)
     json.dumps(as_document(run), allow_nan=False)
     assert main(["runs", "--runs-dir", str(tmp_path)]) == 0
     assert "made" in capsys.readouterr().out

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from smolsum.watch.charts import letters
+from smolsum.watch.curves import letters
 from smolsum.watch.pane_text import cut, ending, number
 
 

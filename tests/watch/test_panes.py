@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,12 +12,13 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from support.watching import BEGAN, append, golden, make_run, row, stamp
+from support.watching import BEGAN, append, golden, make_run, row, stamp, status
 
 from smolsum.runs.completion_groups import first_group, read_groups
 from smolsum.runs.reader import Run
 from smolsum.watch.layout import PANES, Slot, page, pages, pane, slots
 from smolsum.watch.pane_text import number
+from smolsum.watch.panes import header, message
 from smolsum.watch.snapshot import Snapshot, ViewOptions
 
 NOW = BEGAN + timedelta(seconds=200)
@@ -60,7 +62,7 @@ def test_chart_choices(tmp_path: Path) -> None:
     found = snapshot(tmp_path)
     parts = [
         text(replace(found, options=options), "chart3")
-        for options in (ViewOptions(log=True), ViewOptions(smoothing=0.9), ViewOptions(window=32))
+        for options in (ViewOptions(logs=frozenset({"grad norm"})), ViewOptions(smoothing=0.9), ViewOptions(window=32))
     ]
     golden("chart-choices.txt", "".join(parts))
 
@@ -69,7 +71,7 @@ def test_second_run(tmp_path: Path) -> None:
     """Another run is dotted next to the first, with its own newest value."""
     other = Run(make_run(tmp_path, "other", steps=80, grad_norm=0.7))
     other.poll(5)
-    found = replace(snapshot(tmp_path), other=other)
+    found = replace(snapshot(tmp_path), others=(other,))
     golden("chart-compared.txt", text(found, "chart3") + text(found, "chart0"))
 
 
@@ -77,7 +79,7 @@ def test_second_run_in_a_small_terminal(tmp_path: Path) -> None:
     """Where charts are a line each, both runs stand in it: names, values and courses."""
     other = Run(make_run(tmp_path, "other", steps=80, grad_norm=0.7))
     other.poll(5)
-    lines = page(replace(snapshot(tmp_path), other=other), "summary", 80, 24)
+    lines = page(replace(snapshot(tmp_path), others=(other,)), "summary", 80, 24)
     golden("page-compared.txt", "".join(f"{line.plain.rstrip()}\n" for line in lines))
 
 
@@ -100,7 +102,7 @@ def test_why_a_chart_is_empty(tmp_path: Path, state: str, steps: int, said: str)
     """Validations may be to come, or there were none."""
     run = Run(make_run(tmp_path, state=state, steps=steps))
     run.poll(5)
-    assert said in text(Snapshot(run, now=BEGAN + timedelta(seconds=60)), "chart7")
+    assert said in text(Snapshot(run, now=BEGAN + timedelta(seconds=60)), "chart5")
 
 
 def test_another_task(tmp_path: Path) -> None:
@@ -122,7 +124,7 @@ def test_another_task(tmp_path: Path) -> None:
     run = Run(paths)
     run.poll(5)
     found = Snapshot(run, now=BEGAN + timedelta(seconds=100))
-    golden("another-task.txt", "".join(text(found, name) for name in ("chart0", "chart2", "chart7", "results")))
+    golden("another-task.txt", "".join(text(found, name) for name in ("chart0", "chart1", "chart5", "results")))
 
 
 def test_workers(tmp_path: Path) -> None:
@@ -151,7 +153,8 @@ def test_workers_of_one_machine(tmp_path: Path, width: int, shown: str) -> None:
 
 
 def test_difference_and_search(tmp_path: Path) -> None:
-    """Words that went and came are marked without colour too; a search leaves the rollouts that have it."""
+    """Words that went and came are marked without colour too; a step that is opened from a search names the search, and
+    lists all its rollouts."""
     found = snapshot(tmp_path, ViewOptions(difference=True, row=1))
     first = first_group(found.run.paths, found.groups[0], 1)
     parts = [
@@ -176,7 +179,7 @@ def test_pages_fill_the_terminal(tmp_path: Path, size: tuple[int, int], state: s
         assert all(line.cell_len <= width for line in lines), name
         places = [
             (x, y)
-            for s in slots(name, width, height)
+            for s in slots(name, found, width, height)
             for x in range(s.x, s.x + s.width)
             for y in range(s.y, s.y + s.height)
         ]
@@ -203,6 +206,153 @@ def test_values_are_those_of_the_file(tmp_path: Path) -> None:
     """The newest numbers on the page are the last line of metrics.jsonl."""
     found = snapshot(tmp_path)
     last = row(60, 80)
-    charts = text(found, "chart0", 80) + text(found, "chart2", 80) + text(found, "chart3", 80)
+    charts = text(found, "chart0", 80) + text(found, "chart1", 80) + text(found, "chart3", 80)
     for key in ("reward", "completions/mean_length", "grad_norm"):
         assert f"{last[key]:.3f}" in charts or f"{last[key]:.1f}" in charts
+
+
+CARD_TITLES = ("reward", "length in tokens", "loss", "grad norm", "clip fraction")
+
+
+@pytest.mark.parametrize("size", [(100, 30), (120, 40), (200, 60)])
+@pytest.mark.parametrize("case", ["alone", "compared", "workers", "in trouble"])
+def test_the_card_is_on_the_first_page(tmp_path: Path, size: tuple[int, int], case: str) -> None:
+    """Reward, generation lengths, loss, grad norm and clip fraction are charts of the first page, whatever happens."""
+    ports = range(8460, 8463) if case == "workers" else ()
+    lags = {f"workers/10.0.0.12:{port}/lag": 1.0 for port in ports}
+    found = snapshot(tmp_path, state="failed" if case == "in trouble" else "running", **lags)
+    if case == "compared":
+        other = Run(make_run(tmp_path, "other"))
+        other.poll(5)
+        found = replace(found, others=(other,))
+    name = pages(*size)[0]
+    charts = {slot.pane: slot for slot in slots(name, found, *size)}
+    whole = "\n".join(line.plain for line in page(found, name, *size))
+    for number_, title in enumerate(CARD_TITLES):
+        slot = charts[f"chart{number_}"]
+        assert f" {title} " in whole
+        assert slot.height >= 7
+        assert slot.width >= 32
+    assert ("workers" in charts) is (case == "workers")
+    assert ("alerts" in charts) is True
+
+
+def test_the_card_in_a_small_terminal(tmp_path: Path) -> None:
+    """At 80x24 the first page has a line for each, and the next page their charts."""
+    found = snapshot(tmp_path)
+    lines = [line.plain for line in page(found, "summary", 80, 24)]
+    rows = [next(line for line in lines if line.startswith(f"│{title}")) for title in CARD_TITLES]
+    assert all(len(set(row) & set(map(chr, range(0x2801, 0x2900)))) > 0 for row in rows)
+    assert pages(80, 24)[1] == "charts"
+    titles = "\n".join(line.plain for line in page(found, "charts", 80, 24))
+    assert all(f" {title} " in titles for title in CARD_TITLES)
+
+
+def test_a_pane_without_news_gives_its_room_away(tmp_path: Path) -> None:
+    """With neither alerts nor workers nor steps there are charts in their place; with a step, its times."""
+    run = Run(make_run(tmp_path, steps=0, state="running"))
+    run.poll(5)
+    empty = {slot.pane for slot in slots("overview", Snapshot(run, now=BEGAN), 120, 40)}
+    assert empty == {f"chart{n}" for n in range(6)} | {"table", "texts"}
+    quiet = snapshot(tmp_path / "quiet", **{"clip_ratio/region_mean": 0.01})
+    placed = {slot.pane for slot in slots("overview", quiet, 120, 40)}
+    assert placed == {f"chart{n}" for n in range(5)} | {"times", "table", "texts"}
+    assert "nothing unusual" not in text(quiet, "times")
+
+
+def test_a_step_that_is_overdue(tmp_path: Path) -> None:
+    """Steps of 2 s: after 7 s nothing is said, after 40 s when the last one ended; not in a run that has ended."""
+    paths = make_run(tmp_path, state="running")
+    wrote = BEGAN.timestamp() + 150
+    os.utime(paths.metrics, (wrote, wrote))
+    run = Run(paths)
+    run.poll(5)
+
+    def line(seconds: float) -> str:
+        return header(Snapshot(run, now=BEGAN + timedelta(seconds=150 + seconds)), 120)[0].plain
+
+    assert "ago" not in line(7)
+    assert "last step 40s ago" in line(40)
+    status(paths.root, "finished", 60, 80)
+    run.poll()
+    assert "ago" not in line(40)
+
+
+def test_what_has_no_steps_yet_counts(tmp_path: Path) -> None:
+    """The seconds before the first step, and the completions of the evaluation at the start."""
+    paths = make_run(tmp_path, steps=0, state="running")
+    run = Run(paths)
+    run.poll()
+    found = Snapshot(run, now=BEGAN + timedelta(seconds=7))
+    assert message(found, 120).plain.startswith(" waiting for the first step, 7s so far")
+    folder = paths.stage_evaluation("start")
+    append(folder / "generations.jsonl", [{"id": n} for n in range(50)])
+    status(paths.root, "running", 0, 80, phase="evaluating", stage="start", examples=200)
+    assert run.poll()
+    said = message(Snapshot(run, now=BEGAN + timedelta(seconds=9)), 120).plain
+    assert said.startswith(" evaluating on the test split: start, 50 of 200 completions")
+
+
+def test_the_load_of_the_machine_is_shown_where_it_was_recorded(tmp_path: Path) -> None:
+    """The mean share of the processor, the newest memory; runs made before have neither, and say nothing."""
+    load = {"system/cpu_percent": 87.4, "system/memory_rss_gb": 1.234, "system/gpu_memory_gb": 3.0}
+    shown = text(snapshot(tmp_path, **load), "times")
+    assert "process: 87% CPU, 1.23 GB in RAM, 3.00 GB on the GPU" in shown
+    assert "process" not in text(snapshot(tmp_path / "before"), "times")
+
+
+def test_what_training_did_is_on_every_page(tmp_path: Path) -> None:
+    """The constraint at the start and now, in the header where there is room, and below the lines of a small page."""
+    wide, small = (
+        page(snapshot(tmp_path / name), name, *size) for name, size in (("charts", (120, 40)), ("summary", (80, 24)))
+    )
+    assert "after length: on target 4.5% → 54.5%" in wide[0].plain
+    assert any("test split after length:  on target 4.5% → 54.5%" in line.plain for line in small)
+    found = snapshot(tmp_path / "ascii", ViewOptions(ascii=True))
+    assert "on target 4.5% -> 54.5%" in header(found, 120)[0].plain
+    (found.run.paths.stage_evaluation("length") / "summary.json").unlink()
+    begun = Run(found.run.paths)
+    begun.poll(5)
+    assert "at the start: on target 4.5%  " in header(Snapshot(begun, now=NOW), 120)[0].plain
+    for path in found.run.paths.evaluations.glob("*/summary.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"measures": []}))
+    old = Run(found.run.paths)  # made before tasks said what their measures are
+    old.poll(5)
+    assert "on target" not in header(Snapshot(old, now=NOW), 120)[0].plain
+
+
+def test_an_evaluation_is_counted_in_the_header(tmp_path: Path) -> None:
+    """Next to the step, on every page."""
+    found = snapshot(tmp_path)
+    status(found.run.paths.root, "running", 60, 80, phase="evaluating", stage="length", examples=200)
+    append(found.run.paths.stage_evaluation("length") / "generations.jsonl", [{"id": f"test-{n}"} for n in range(50)])
+    found.run.poll(5)
+    assert "step 60/80  evaluating 50/200" in header(found, 80)[0].plain
+
+
+def test_a_stage_of_another_run_names_it(tmp_path: Path) -> None:
+    """In the bar of the stages and below the results."""
+    found = snapshot(tmp_path)
+    event = {"time": stamp(1), "kind": "stage_reused", "message": "reused", "stage": "length", "origin": "yesterday"}
+    append(found.run.paths.events, [event])
+    found.run.poll(5)
+    assert "length 40/40 from yesterday" in header(found, 120)[1].plain
+    assert "stage length: from yesterday" in text(found, "results")
+
+
+def test_a_run_without_validations_says_so(tmp_path: Path) -> None:
+    """At once, not after steps that never come."""
+    paths = make_run(tmp_path, steps=0)
+    paths.config.write_text(paths.config.read_text() + "[train]\nvalidate_every = 0\n")
+    run = Run(paths)
+    run.poll(5)
+    assert "this run does not validate: train.validate_every = 0" in text(Snapshot(run, now=NOW), "chart5")
+
+
+def test_no_tick_is_half_a_step(tmp_path: Path) -> None:
+    """Three steps have no round numbers but their own."""
+    run = Run(make_run(tmp_path, steps=22))
+    run.poll(5)
+    axis = text(Snapshot(run, ViewOptions(window=3), now=NOW), "chart0", 100, 14).splitlines()[-3:]
+    labels = next(line for line in axis if "step 22" in line).strip("│ ").split()
+    assert labels == ["20", "21", "step", "22"]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.terminals import Terminal
+from support.training import arguments, make_data
 from support.watching import make_run, status
 
 from smolsum.runs.control import is_requested
@@ -96,3 +97,30 @@ def test_stopping_a_training_from_its_view(tmp_path: Path) -> None:
     assert "run interrupted: " in terminal.text
     assert f"smolsum train --resume {tmp_path / 'mine'}" in terminal.text
     assert "error: interrupted" not in terminal.text
+
+
+@pytest.mark.slow
+def test_watching_a_grid(tmp_path: Path) -> None:
+    """`train --watch` of several runs goes from run to run; leaving it says how far the grid is, which goes on; a view
+    without a name does the same, and its stop ends the grid."""
+    single = arguments(make_data(tmp_path / "posts", test=2), tmp_path, "", stages__quality__steps=300)
+    place = single.index("--name")
+    command = [*single[:place], *single[place + 2 :], "--reward", "length", "--reward", "rouge", "--watch"]
+    with Terminal(command, {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}) as terminal:
+        terminal.until("run 1 of 2")
+        terminal.until("tiny-finetuned-rouge")
+        terminal.send("q")
+        assert terminal.code() == 0
+    assert "grid continues: run 2 of 2" in terminal.text
+    assert str(tmp_path / "tiny-length") in terminal.text.splitlines()
+    with Terminal(["watch", "--runs-dir", str(tmp_path)]) as terminal:
+        terminal.until("run 2 of 2")
+        terminal.send("S")
+        terminal.until("It is the last")
+        terminal.send("stop\r")
+        assert gone(tmp_path)
+        terminal.until("INTERRUPTED")
+        terminal.send("q")
+        assert terminal.code() == 0
+    assert "grid stopped in run 2" in terminal.text
+    assert "hint: smolsum train --model=tiny" in terminal.text

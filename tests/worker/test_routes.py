@@ -65,6 +65,10 @@ def put(client: httpx.Client, body: bytes) -> httpx.Response:
 def refused(answer: httpx.Response, status: int, about: str) -> bool:
     """Whether this is an error with that status and a hint that mentions `about`."""
     error = answer.json()
+    if isinstance(error["error"], dict):  # as OpenAI's clients read it
+        message = error["error"]["message"]
+        openais = answer.request.url.path not in ("/v1/rollouts", "/v1/logprobs", "/v1/weights", "/health", "/metrics")
+        return openais and answer.status_code == status and about in message and "hint: " in message
     return answer.status_code == status and about in error["error"] and bool(error["hint"])
 
 

@@ -1,5 +1,5 @@
-"""What makes MLX fast on a Linux CPU: a real BLAS, memory that is kept, one stream for each
-core. `policy/fast_math.py` has the vectorised functions.
+"""What makes MLX fast on a Linux CPU: a real BLAS, memory that is kept, one stream for each core.
+`policy/fast_math.py` has the vectorised functions.
 
 `prepare_cpu` must run before MLX is imported; importing `smolsum.policy` calls it.
 """

@@ -15,6 +15,8 @@ from mlx.utils import tree_flatten
 from threadpoolctl import ThreadpoolController
 
 T = TypeVar("T")
+PART = 1 << 23
+"""values of a tensor that a stream works on at once, in an optimizer step"""
 MAX_STREAMS = 3
 """streams for one item: while one waits for results or multiplies matrices, another has elementwise work to do"""
 

@@ -3,13 +3,15 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from smolsum.report.document import Cell, Figure, Item, Page, Table
+from smolsum.report.document import Cell, Figure, Gap, Item, Page, Table
 from smolsum.report.render.html import style
 
 
 def to_markdown(page: Page, folder: Path) -> str:
     """Return the page for a file in `folder`, with links relative to it."""
-    lines = [f"# {page.title}", "", _plain(page.verdict), ""]
+    lines = [f"# {page.title}", ""]
+    for line in page.verdict.splitlines():
+        lines += [_plain(line), ""]
     for section in page.sections:
         lines += [f"## {section.title}", ""]
         lines += [f"- {_plain(line)}" for line in section.text] + ([""] if section.text else [])
@@ -37,13 +39,24 @@ def _item(item: Item, folder: Path) -> list[str]:
     notes = [line for note in item.notes for line in ("", _plain(note))]
     if isinstance(item, Figure):
         return [f"**Figure {item.number}: {_plain(item.title)}**", "", f"![{_plain(item.alt)}]({_file(item)})", *notes]
-    return [f"**Table {item.number}: {_plain(item.title)}**", "", *_table(item, folder), *notes]
+    caption, gap = f"Table {item.number}: {_plain(item.title)}", item.gap
+    missing = [] if gap is None else [_gap(gap)]
+    if not item.filled:
+        return [f"**{caption}**: {' '.join(missing)}"]
+    lines = ["", f"{missing[0][:1].upper()}{missing[0][1:]}"] if missing else []
+    return [f"**{caption}**", "", *_table(item, folder), *lines, *notes]
+
+
+def _gap(gap: Gap) -> str:
+    """The rows that nothing fills, with the commands that would."""
+    names = f": {_plain(', '.join(gap.names))}" if gap.names else ""
+    return f"{gap.text}{names}: {'; '.join(f'`{command}`' for command in gap.commands)}"
 
 
 def _table(table: Table, folder: Path) -> list[str]:
     rules = ["--:" if right else ":--" for right in table.numeric]
-    rows = [[*_row(row, folder)] for row in table.rows]
-    return [f"| {' | '.join(row)} |" for row in ([_plain(name) for name in table.columns], rules, *rows)]
+    rows = [[*_row(row, folder)] for row in table.filled]
+    return [f"| {' | '.join(row)} |" for row in ([_plain(name) for name in table.headings], rules, *rows)]
 
 
 def _row(row: Sequence[Cell], folder: Path) -> Iterator[str]:

@@ -34,7 +34,7 @@ def write(page: Page, folder: Path, form: Format) -> Path:
         # half a surrogate pair in a completion has no UTF-8
         files = {file: text.encode("utf-8", "backslashreplace") for file, text in texts.items()}
     for file, content in files.items():
-        replace(file, content, "smolsum report again, or with --out DIR")
+        replace(file, content, "smolsum report again, or with --output DIR")
     return path
 
 
@@ -43,7 +43,7 @@ def to_document(page: Page, folder: Path) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "title": page.title,
-        "verdict": page.verdict,
+        "verdict": " ".join(page.verdict.splitlines()),
         "sections": [
             {
                 "title": section.title,
@@ -62,6 +62,7 @@ def _item(item: Item, folder: Path) -> dict[str, Any]:
         "table": item.number,
         "title": item.title,
         "columns": list(item.columns),
+        **({"better": dict(item.better)} if item.better else {}),
         "rows": [[_cell(cell, folder) for cell in row] for row in item.rows],
         "notes": list(item.notes),
     }

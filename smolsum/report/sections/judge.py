@@ -13,7 +13,7 @@ from smolsum.stats.correlation import correlate
 from smolsum.types import COMPOSITE
 
 OVERLAP = ("rouge", "meteor", "bleu")
-MAX_POINTS, MAX_PLOT_POINTS = 200, 800
+MAX_POINTS, MAX_PLOT_POINTS = 200, 1600
 """points of one configuration at most, and of all in a plot together"""
 
 
@@ -39,7 +39,8 @@ def noise_table(inputs: ReportInputs) -> Table:
         "Standard deviation of a score between rounds of one example; ICC(1,1): share of variance between examples; "
         "one round has neither."
     )
-    return Table("S4", "Judge noise", columns, tuple(rows), (note,))
+    better = dict.fromkeys(columns[1:], "lower") | {"Composite ICC": "higher"}
+    return Table("S4", "Judge noise", columns, tuple(rows), (note,), better=better)
 
 
 def reward_figures(results: Sequence[ConfigurationResult]) -> list[Figure]:
@@ -58,7 +59,7 @@ def reward_figures(results: Sequence[ConfigurationResult]) -> list[Figure]:
             series.append(charts.PlotSeries(f"{one.model} {one.name}", tuple((x, y) for x, y in rows[::stride])))
         r = "no correlation, as one does not vary" if math.isnan(pair.r) else f"r = {pair.r:+.2f}"
         alt = f"Composite against {signal} of {pair.n} summaries: {r}"
-        svg = charts.scatter(series, alt=alt, x_title=signal, y_title="composite")
+        svg = charts.scatter(series, alt=alt, x_title=f"{signal} ↑", y_title="composite ↑")
         label = f"S2{letter(len(figures))}"
         figures.append(Figure(label, f"Reward against judge, {signal}", svg, alt, (f"{r}, n = {pair.n}.",)))
     return figures

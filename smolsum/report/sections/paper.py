@@ -2,7 +2,7 @@
 (Figure 1), and what they add up to. Only reports of runs that follow the study have it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from smolsum.config.run_labels import CRITERIA, FINETUNED, INCLUDED, LENGTH_ONLY, PREFIX, REWARD_SETS, STRATEGIES
 from smolsum.report import charts
@@ -13,6 +13,7 @@ from smolsum.report.document import (
     CellSource,
     Figure,
     Table,
+    direction_cell,
     empty,
     interval,
     letter,
@@ -25,20 +26,22 @@ from smolsum.report.document import (
     test_cells,
     words,
 )
-from smolsum.report.results import ConfigurationResult, baseline_of, compare, flip_cells, paired_values
+from smolsum.report.results import FLIPPED, ConfigurationResult, baseline_of, compare, flip_cells, paired_values
 from smolsum.report.sections.scores import ERRORS
 from smolsum.report.shell_commands import baseline_command, judge_all_command, judge_command, train_command
 from smolsum.rewards import MEANINGS
 from smolsum.stats.correlation import correlate
 from smolsum.stats.paired import ALPHA
 from smolsum.stats.seeds import compare_runs
-from smolsum.tasks.text_metrics import PERCENTILES
+from smolsum.tasks.text_metrics import CLOSE, PERCENTILES
 from smolsum.types import COMPOSITE, PASS_RATE, PASSED
 
+ALL = "all"
+"""the reward that stands for each of the study's"""
 VARIANTS = ("50-words", "64-tokens")
 """the prompts of the study's baselines (Table 4)"""
 ON_TARGET = "length/within_tol"
-WATCHED = (ON_TARGET, "share on target")
+WATCHED = (ON_TARGET, "share on target ↑")
 """the metric that the study watches during training, with its title"""
 LENGTHS = (
     ("Mean", "mean", plain(1)),
@@ -49,44 +52,10 @@ LENGTHS = (
 )
 """title, name in the metrics, and format"""
 _ALPHA_SIGN = "\N{GREEK SMALL LETTER ALPHA}"
-_TESTED = ("ΔAverage", "t", "p", "Sig", "p (Holm)", "95 % interval")
+_TESTED = ("ΔAverage", "t", "p", "Sig", "p (Holm)", "95 % interval", "Direction")
 _JUDGED = ("Average", *map(str.title, CRITERIA), "Pass Rate")
+_HIGHER = dict.fromkeys(("Composite", *_JUDGED), "higher")
 _OFF_TARGET = ("too long", "too short")
-
-
-def verdict(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> str:
-    """Return a sentence for each model: its best configuration, and whether that is more than chance."""
-    sentences, show = [], signed(3)
-    for model in inputs.models:
-        mine = [one for one in results if one.model == model]
-        judged = [one for one in mine if one.metric(COMPOSITE) is not None]
-        if not judged:
-            if model in inputs.trainable:
-                lack = "no trained configuration has been judged yet" if mine else "no trained configuration yet"
-                sentences.append(f"{model}: {lack}{_most_on_target(mine)}.")
-            continue
-        best = max(judged, key=_average)
-        text = f"{model}: of {len(judged)} configurations {best.name} scores highest, {_average(best):.3f} of 4"
-        if (share := best.metric(ON_TARGET)) is not None:
-            text += f", on target in {percent(share)} of the examples"
-        # the interval is undefined if all examples differ by the same amount
-        if best.test is not None and math.isfinite((result := best.test.result).ci_low):
-            sure = "significant" if best.p_holm < ALPHA else "not significant"
-            text += (
-                f"; length alone has {result.mean_a:.3f}, and the difference is {sure} (Δ {show(result.delta)}, "
-                f"95 % [{show(result.ci_low)}, {show(result.ci_high)}], p adjusted {p_value(best.p_holm)})"
-            )
-        sentences.append(text + ".")
-    return " ".join(sentences)
-
-
-def _most_on_target(mine: Sequence[ConfigurationResult]) -> str:
-    """What can be said without a judge."""
-    shares = {one.name: share for one in mine if (share := one.metric(ON_TARGET))}
-    if not shares:
-        return ""
-    best = max(shares, key=lambda name: shares[name])
-    return f"; {best} is on target most often, in {percent(shares[best])} of the examples"
 
 
 def baseline_tables(inputs: ReportInputs) -> list[Table]:
@@ -104,7 +73,8 @@ def baseline_tables(inputs: ReportInputs) -> list[Table]:
         label = str(6 - place if len(inputs.models) > 1 else 5) if place < 2 else f"6{letter(place - 2)}"
         tests.append(_prompts_table(label, model, inputs, *map(mine.get, VARIANTS)))
     columns = ("Model", "Prompt", "Composite", *map(str.title, CRITERIA), "Pass Rate")
-    table = Table("4", "Untrained models, told the length in the prompt", columns, mark_best(rows, range(2, 8)))
+    title = "Untrained models with the length in the prompt"
+    table = Table("4", title, columns, mark_best(rows, range(2, 8)), better=_HIGHER)
     return [table, *sorted(tests, key=lambda one: one.number)]
 
 
@@ -115,7 +85,9 @@ def _prompts_table(
     for key in (*CRITERIA, COMPOSITE):
         pair = paired_values(key, [one], [two]) if one and two else None
         if one is None or two is None or pair is None:
-            rows.append((words(key.title()), *[empty(baseline_command(inputs, model))] * 6))
+            judged = one is not None and two is not None and all(e.metric(key) is not None for e in (one, two))
+            why = ["no example has both scores"] if judged else []
+            rows.append((words(key.title()), *[empty(baseline_command(inputs, model), *why)] * 7))
             continue
         result = compare_runs(*pair, alternative="two-sided").result
         rows.append(
@@ -127,10 +99,12 @@ def _prompts_table(
                 DASH if result.note else number(result.t, plain(4)),
                 DASH if result.note == "constant" else number(result.p, p_value),
                 words("✓" if result.p < ALPHA else "✗"),
+                direction_cell(result.delta, result.p, *(f"{variant} better" for variant in reversed(VARIANTS))),
             )
         )
     title = f"{model} - paired t-test, {VARIANTS[1]} minus {VARIANTS[0]}"
-    return Table(label, title, ("Metric", *VARIANTS, "Δ", "t", "p", "Sig"), tuple(rows))
+    columns = ("Metric", *VARIANTS, "Δ", "t", "p", "Sig", "Direction")
+    return Table(label, title, columns, tuple(rows), better=dict.fromkeys(VARIANTS, "higher"))
 
 
 def configurations_table(inputs: ReportInputs) -> Table:
@@ -157,14 +131,16 @@ def result_tables(inputs: ReportInputs, results: Sequence[ConfigurationResult]) 
     for place, (model, strategy) in enumerate((m, s) for m in inputs.models for s in STRATEGIES):
         label = str(10 + place) if place < 4 else f"S{12 + place}"  # S1 to S15 are other tables
         mine = [one for one in results if (one.model, one.strategy) == (model, strategy)]
+        if not mine and strategy == FINETUNED and not inputs.has_references:
+            continue
         tables.append(_results(label, inputs, model, strategy, mine))
         tables.append(_lengths(f"{label}a", inputs, model, strategy, mine))
     if others := [one for one in results if one.strategy not in STRATEGIES]:
         rows = [(words(one.model), words(one.name), *_judged(inputs, one), *_tested(inputs, one)) for one in others]
         columns = ("Model", "Configuration", *_JUDGED, *_TESTED)
         title = "Configurations that the study does not have"
-        tables.append(Table("S1", title, columns, mark_best(rows, range(2, 8))))
-    return [*tables, _strategies_table(inputs, results)]
+        tables.append(Table("S1", title, columns, mark_best(rows, range(2, 8)), better=_HIGHER))
+    return [*tables, _strategies_table(inputs, results)] if inputs.has_references else tables
 
 
 def _results(label: str, inputs: ReportInputs, model: str, strategy: str, mine: Sequence[ConfigurationResult]) -> Table:
@@ -186,32 +162,42 @@ def _results(label: str, inputs: ReportInputs, model: str, strategy: str, mine: 
     tests = [(one, one.test.result) for one in mine if one.test]
     if averages := {one.name: average for one, _ in tests if (average := one.metric(COMPOSITE)) is not None}:
         best = max(averages, key=lambda name: averages[name])
-        significant = sum(result.p < ALPHA for _, result in tests)
+        deltas = [result.delta for _, result in tests if result.p < ALPHA]
+        higher = sum(delta > 0 for delta in deltas)
         notes.insert(
             0,
-            f"{significant} of {len(tests)} configurations differ significantly from the baseline; the best is "
-            f"{best} (average {averages[best]:.3f}).",
+            f"{len(deltas)} of {len(tests)} configurations differ significantly from the baseline, {higher} better and "
+            f"{len(deltas) - higher} worse; the best is {best} (average {averages[best]:.3f}).",
         )
     if missing := [f"{one.name} {result.missing}" for one, result in tests if result.missing]:
         notes.append(f"Pairs left out because a score is missing: {', '.join(missing)}.")
     if any(one.seeds for one in [*mine, *([baseline] if baseline else [])]):
         notes.append("xN: N seeds; their mean per example is compared, and t counts seeds and examples as samples.")
-    return Table(label, f"{model} - {STRATEGIES[strategy]}", columns, mark_best(rows, range(1, 7)), tuple(notes))
+    marked = mark_best(rows, range(1, 7))
+    return Table(label, f"{model} - {STRATEGIES[strategy]}", columns, marked, tuple(notes), better=_HIGHER)
 
 
 def _lengths(label: str, inputs: ReportInputs, model: str, strategy: str, mine: Sequence[ConfigurationResult]) -> Table:
     """The lengths of the completions of a model's configurations of a strategy."""
     baseline = baseline_of(inputs, model)
     target, tolerance = _target_of(inputs)
+    # older runs have no share within 1 and 2
+    known = list(filter(None, [baseline, *mine]))
+    close = [n for n in CLOSE if n != tolerance and any(one.metric(f"length/within_{n}") is not None for one in known)]
+    shares = [ON_TARGET, *(f"length/within_{n}" for n in close)]
     columns = ("Reward Configuration", *(head for head, _, _ in LENGTHS), f"Within ±{tolerance} of {target}")
-    rows = [_length_row(one.name, one) for one in mine]
+    columns = (*columns, *(f"Within ±{n}" for n in close))
+    rows = [_length_row(one.name, one, shares) for one in mine]
     # the study shows the baseline's lengths only with the joint strategy, where they are comparable
     if baseline is not None and strategy == INCLUDED:
-        rows.insert(0, _length_row(f"length-only (baseline){baseline.seeds}", baseline))
+        rows.insert(0, _length_row(f"length-only (baseline){baseline.seeds}", baseline, shares))
     rows += _not_run(inputs, model, strategy, mine, len(columns))
     within = f"{target - tolerance}-{target + tolerance}"
     note = f"Without the end-of-sequence token; within: {within}, per cent rounded down."
-    return Table(label, f"Output tokens, {model} - {STRATEGIES[strategy]}", columns, tuple(rows), (note,))
+    if any(one.seeds for one in known):
+        note += " Of several seeds the counts are sums; mean, deviation and percentiles are means of the seeds' own."
+    title, better = f"Output tokens, {model} - {STRATEGIES[strategy]}", dict.fromkeys(columns[-len(shares) :], "higher")
+    return Table(label, title, columns, tuple(rows), (note,), better=better)
 
 
 def _target_of(inputs: ReportInputs) -> tuple[int, int]:
@@ -222,15 +208,26 @@ def _target_of(inputs: ReportInputs) -> tuple[int, int]:
     return task.get("target_tokens", 64), task.get("tolerance_tokens", 5)
 
 
-def _length_row(name: str, one: ConfigurationResult) -> tuple[Cell, ...]:
-    """The lengths of a configuration's completions, and how many are on target."""
+def _length_row(name: str, one: ConfigurationResult, shares: Sequence[str]) -> tuple[Cell, ...]:
+    """The lengths of a configuration's completions, and how many are in each of the `shares`."""
     command = one.first.command
-    cells = [one.cell(f"completions/{key}_length", show, command) for _, key, show in LENGTHS]
-    share, n = one.metric(ON_TARGET), one.first.summary.n
-    if share is None:
-        return (words(name), *cells, empty(command))
-    count = round(share * n)
-    return (words(name), *cells, Cell(f"{count}/{n} ({100 * count // n}%)", share, one.first.source(ON_TARGET)))
+    cells = [_extreme(one, key, show, command) for _, key, show in LENGTHS]
+    n = sum(evaluation.summary.n for evaluation in one.evaluations)
+    for metric in shares:
+        share = one.metric(metric)
+        count = sum(round((each.metric(metric) or 0.0) * each.summary.n) for each in one.evaluations)
+        known = Cell(f"{count}/{n} ({100 * count // n}%)", share, one.first.source(metric))
+        cells.append(empty(command) if share is None else known)
+    return (words(name), *cells)
+
+
+def _extreme(one: ConfigurationResult, key: str, show: Callable[[float], str], command: str) -> Cell:
+    """A length: of several seeds the least, the greatest, or else the mean."""
+    name, chosen = f"completions/{key}_length", {"min": min, "max": max}.get(key)
+    known = [(value, each) for each in one.evaluations if (value := each.metric(name)) is not None]
+    if chosen is None or len(known) < len(one.evaluations):
+        return one.cell(name, show, command)
+    return chosen(known, key=lambda pair: pair[0])[1].cell(name, show, command)
 
 
 def _judged(inputs: ReportInputs, one: ConfigurationResult | EvaluationResult) -> tuple[Cell, ...]:
@@ -252,14 +249,18 @@ def _tested(inputs: ReportInputs, one: ConfigurationResult) -> tuple[Cell, ...]:
         number(result.delta, signed(4)),
         *test_cells(result.t, result.p, one.p_holm),
         interval(result.ci_low, result.ci_high),
+        direction_cell(result.delta, result.p),
     )
 
 
 def _not_run(
     inputs: ReportInputs, model: str, strategy: str, mine: Sequence[ConfigurationResult], width: int
 ) -> list[tuple[Cell, ...]]:
-    """A row for each of the study's rewards without a run, with the command that trains it."""
-    rows = []
+    """A row for each of the study's rewards without a run, with the command that trains it; none without references,
+    which these rewards need."""
+    rows: list[tuple[Cell, ...]] = []
+    if not inputs.has_references:
+        return rows
     for reward in REWARD_SETS:
         if reward not in {one.reward for one in mine}:
             blank = _not_here(inputs, [model], strategy, reward)
@@ -277,7 +278,8 @@ def _not_here(inputs: ReportInputs, models: Sequence[str], strategy: str, reward
             if other_judge and inputs.judge is not None and ": its judge " in one.reason:
                 return empty(judge_command(inputs, one.run.last), "left out")
             return words(f"left out: {one.reason}")
-    return empty(train_command(inputs, models[0], strategy, reward))
+    wider = train_command(inputs, models[0], strategy, ALL)
+    return empty(train_command(inputs, models[0], strategy, reward), wider=wider)
 
 
 def _strategies_table(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> Table:
@@ -295,27 +297,29 @@ def _strategies_table(inputs: ReportInputs, results: Sequence[ConfigurationResul
                 cells.append(Cell(f"{_average(one):.3f} ({one.name})", _average(one), one.first.source(COMPOSITE)))
         staged, joint = best[FINETUNED], best[INCLUDED]
         if staged is None or joint is None:
-            tested = [next(cell for cell in cells if cell.command)] * 5
+            tested = [next(cell for cell in cells if cell.command)] * 6
         elif (test := compare(staged, joint)) is None:
-            tested = [empty(judge_command(inputs, joint.first), "no example has both scores")] * 5
+            tested = [empty(judge_command(inputs, joint.first), "no example has both scores")] * 6
         else:
             result = test.result
             tested = [
                 Cell(signed(3)(round(_average(joint), 3) - round(_average(staged), 3)), result.delta),
                 *test_cells(result.t, result.p, None),
                 interval(result.ci_low, result.ci_high),
+                direction_cell(result.delta, result.p, "included better", "fine-tuned better"),
             ]
         rows.append((words(model), *cells, *tested))
     return Table(
         "14",
         "Best configuration per model and strategy",
-        ("Model", "Best Fine-tuned", "Best Included", "Δ", "t", "p", "Sig", "95 % interval"),
+        ("Model", "Best Fine-tuned", "Best Included", "Δ", "t", "p", "Sig", "95 % interval", "Direction"),
         tuple(rows),
         (
             "Δ: included minus fine-tuned; t, p, interval: two-sided paired t-test between the two over all examples.",
             "Δ is that of the averages as they are shown; the test and its interval are of unrounded scores.",
             "Both were chosen as the best of their strategy on these same examples, which flatters both.",
         ),
+        better=dict.fromkeys(("Best Fine-tuned", "Best Included"), "higher"),
     )
 
 
@@ -350,7 +354,7 @@ def flips_table(inputs: ReportInputs, results: Sequence[ConfigurationResult]) ->
         rows.append((*head, *flip_cells(one.flips), words("; ".join(changes)) if changes else DASH))
     columns = ("Model", "Configuration", "Rescued", "Regressed", "p (McNemar)", "Which")
     note = "Rescued: passes most rounds now and did not with the length-only baseline; regressed: the reverse."
-    return Table("S5", "Rescued and regressed examples", columns, tuple(rows), (note,))
+    return Table("S5", "Rescued and regressed examples", columns, tuple(rows), (note,), better=FLIPPED)
 
 
 def correlation_figures(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> list[Figure]:
@@ -376,38 +380,7 @@ def correlation_figures(inputs: ReportInputs, results: Sequence[ConfigurationRes
 
 
 def length_figures(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> list[Figure]:
-    """Return Figures S1: for each model, the composite against the share on target, with the front that nothing beats
-    in both; and S3: the share of summaries of each configuration that are too long or too short."""
-    found = [(model, _pareto_points(inputs, results, model)) for model in inputs.models]
-    judged = [(model, points) for model, points in found if points]
-    figures = []
-    for place, (model, points) in enumerate(judged):
-        front = sorted(
-            (x, y) for _, x, y in points if not any(a >= x and b >= y and (a, b) != (x, y) for _, a, b in points)
-        )
-        best = ", ".join(name for name, x, y in points if (x, y) in front)
-        alt = f"{model}: composite against share on target, {len(points)} configurations; nothing beats {best} in both"
-        series = [charts.PlotSeries(name, ((x, y),)) for name, x, y in points]
-        svg = charts.scatter(series, alt=alt, x_title="share on target", y_title="composite", front=front)
-        label = f"S1{letter(place)}" if len(judged) > 1 else "S1"
-        note = "The line joins what nothing else beats in both."
-        figures.append(Figure(label, f"Quality against length, {model}", svg, alt, (note,)))
-    return [*figures, *_off_target(inputs, results)]
-
-
-def _pareto_points(
-    inputs: ReportInputs, results: Sequence[ConfigurationResult], model: str
-) -> list[tuple[str, float, float]]:
-    """Name, share on target and composite of the configurations that have both."""
-    mine = [*filter(None, [baseline_of(inputs, model)]), *(one for one in results if one.model == model)]
-    return [
-        (one.name, share, composite)
-        for one in mine
-        if (share := one.metric(ON_TARGET)) is not None and (composite := one.metric(COMPOSITE)) is not None
-    ]
-
-
-def _off_target(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> list[Figure]:
+    """Return Figure S3: the share of summaries of each configuration that are too long or too short."""
     names, shares = [], []
     for one in (*filter(None, (baseline_of(inputs, model) for model in inputs.models)), *results):
         pair = [share for name in _OFF_TARGET if (share := one.metric(ERRORS + name)) is not None]

@@ -2,7 +2,7 @@
 samples of completions."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,16 +27,17 @@ from smolsum.report.document import (
 )
 from smolsum.report.results import ConfigurationResult, baseline_of
 from smolsum.report.shell_commands import judge_command
-from smolsum.runs.records import SCORES
+from smolsum.runs.records import SCORES, SUMMARY
 from smolsum.stats.paired import CONFIDENCE
-from smolsum.tasks.success_rates import wilson
+from smolsum.tasks.success_rates import interval_of_means
 
 ERRORS = "errors/"
 """prefix of the names of errors among the metrics"""
 FACTS, FACT_ERROR = "facts/", "wrong facts"
 """prefix of the metrics that need facts in the data, and the error that needs them"""
 NO_FACTS = "not known: data without facts"
-MAX_SAMPLES = 20
+MAX_SAMPLES, MAX_PRINTED = 20, 3
+"""examples whose completions a page shows, and those that a paper does"""
 _MAX_LETTERS = 420
 
 
@@ -52,7 +53,39 @@ def headlines_table(inputs: ReportInputs) -> Table:
         )
         rows.append((words(name), *cells))
     note = "Of the test split, greedy; the evaluation of a run is that of its last step."
-    return Table("S10", "Headline metrics", ("Evaluation", *titles.values()), tuple(rows), (note,))
+    columns = ("Evaluation", *titles.values())
+    return Table("S10", "Headline metrics", columns, tuple(rows), (note,), better=_directions(inputs, titles))
+
+
+def _directions(inputs: ReportInputs, titles: Mapping[str, str]) -> dict[str, str]:
+    """Which values are better, by the titles of metrics."""
+    return {titles[metric.name]: metric.better for metric in inputs.measures if metric.name in titles}
+
+
+def other_evaluations_table(inputs: ReportInputs) -> list[Table]:
+    """Return Table S10a, the headline metrics of evaluations of these runs that are not compared with others: of other
+    data, of another split. No table without any."""
+    found = [(f"{run.name}/{one.folder.name}", one) for run in inputs.trained for one in run.others]
+    titles = {h.metric: h.title for _, one in found for h in one.summary.headlines}
+    rows = []
+    for name, one in found:
+        texts = {h.metric: h.text for h in one.summary.headlines}
+        head = (words(name), words(one.summary.step), words(", ".join(one.differences)), words(one.summary.n))
+        cells = (
+            Cell(texts[key], one.summary.metrics.get(key), CellSource(one.folder / SUMMARY, f"metrics.{key}"))
+            if key in texts
+            else DASH
+            for key in titles
+        )
+        rows.append((*head, *cells))
+    columns = ("Evaluation", "Step", "Of", "n", *titles.values())
+    note = "In no other table: the evaluation of the test split of its training represents a run."
+    better = _directions(inputs, titles)
+    return (
+        [Table("S10a", "Other evaluations of these runs", columns, tuple(rows), (note,), better=better)]
+        if found
+        else []
+    )
 
 
 def _shown(evaluation: EvaluationResult, metric: str, text: str) -> Cell:
@@ -89,14 +122,14 @@ class Interval:
 
 
 def mean_interval(values: np.ndarray) -> Interval:
-    """Return the mean of the values that are not NaN, with Wilson's interval if each is 0 or 1 (Student's would call
-    20 of 20 certain), else Student's t."""
+    """Return the mean of the values that are not NaN. Its interval is that of a share if all are in [0, 1] and some
+    are 0 or 1 (Student's would call 20 of 20 certain), else Student's."""
     known = values[~np.isnan(values)]
     n, mean = len(known), float(known.mean()) if len(known) else math.nan
     if n < 2:
         return Interval(n, mean, math.nan, math.nan)
-    if np.isin(known, (0, 1)).all():
-        return Interval(n, mean, *wilson(int(known.sum()), n, CONFIDENCE))
+    if ((known >= 0) & (known <= 1)).all() and np.isin(known, (0, 1)).any():
+        return Interval(n, mean, *interval_of_means(known.tolist()))
     half = float(student.ppf((1 + CONFIDENCE) / 2, n - 1) * known.std(ddof=1) / math.sqrt(n))
     return Interval(n, mean, mean - half, mean + half)
 
@@ -114,15 +147,21 @@ def side_by_side(inputs: ReportInputs) -> list[Table | Figure]:
         mean = number(one.mean, plain(3), evaluation.source(inputs.score))
         rows.append((*head, Cell(str(one.n), one.n), mean, words(one.text)))
     note = f"{inputs.score}, mean over the test examples that have it; interval over examples: "
-    note += "Wilson's where each is 0 or 1, else by Student's t."
-    table = Table("S12", "Side by side", ("Evaluation", "Model", "n", "Mean", "95 % interval"), tuple(rows), (note,))
+    note += "exact for shares (Clopper-Pearson, Korn-Graubard), else by Student's t."
+    columns = ("Evaluation", "Model", "n", "Mean", "95 % interval")
+    table = Table("S12", "Side by side", columns, tuple(rows), (note,), better={"Mean": "higher"})
     drawn = [(name, one) for name, _, one in found if one is not None and math.isfinite(one.low)]
     if len(drawn) < 2:
         return [table]
     alt = f"{inputs.score} with 95 % intervals: " + ", ".join(
         f"{name} {one.mean:.3f} {one.text}" for name, one in drawn
     )
-    svg = charts.spans([name for name, _ in drawn], [(one.mean, one.low, one.high) for _, one in drawn], alt=alt)
+    svg = charts.spans(
+        [name for name, _ in drawn],
+        [(one.mean, one.low, one.high) for _, one in drawn],
+        alt=alt,
+        x_title=f"{inputs.score} ↑",
+    )
     return [table, Figure("S13", f"{inputs.score} with 95 % intervals", svg, alt)]
 
 
@@ -159,7 +198,8 @@ def panels_tables(inputs: ReportInputs) -> list[Table]:
             if texts:
                 cells = (_shown(evaluation, key, texts[key]) if key in texts else DASH for key in columns)
                 rows.append((words(name), *cells))
-        tables.append(Table(f"S15{letter(place)}", sentence(title), ("Evaluation", *columns.values()), tuple(rows)))
+        heads, better = ("Evaluation", *columns.values()), _directions(inputs, columns)
+        tables.append(Table(f"S15{letter(place)}", sentence(title), heads, tuple(rows), better=better))
     return tables
 
 
@@ -177,7 +217,8 @@ def errors_table(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -
     meanings = {k: v for e in inputs.evaluations for k, v in e.summary.errors.items()}
     note = "; ".join(f"{name}: {meanings[name]}" for name in names if name in meanings)
     columns = ("Model", "Configuration", *map(sentence, names))
-    return Table("S6", "Error taxonomy", columns, tuple(rows), (f"{sentence(note)}.",) if note else ())
+    better = dict.fromkeys(columns[2:], "lower")
+    return Table("S6", "Error taxonomy", columns, tuple(rows), (f"{sentence(note)}.",) if note else (), better=better)
 
 
 def _share(inputs: ReportInputs, one: ConfigurationResult | EvaluationResult, error: str) -> Cell:
@@ -203,7 +244,8 @@ def samples_tables(inputs: ReportInputs, results: Sequence[ConfigurationResult])
         rows = tuple((words(key), *(_completion(evaluation, key) for _, evaluation in shown)) for key in picked)
         columns = ("Example", *(name for name, _ in shown))
         if rows:
-            tables.append(Table(label, f"Completions side by side, {model}", columns, rows, folded=True))
+            title = f"Completions side by side, {model}"
+            tables.append(Table(label, title, columns, rows, folded=True, selected=MAX_PRINTED))
     return tables
 
 

@@ -12,11 +12,11 @@ from smolsum.report.document import (
     CellSource,
     Figure,
     Table,
+    direction_cell,
     empty,
     interval,
     letter,
     number,
-    p_value,
     percent,
     plain,
     sentence,
@@ -24,12 +24,12 @@ from smolsum.report.document import (
     test_cells,
     words,
 )
-from smolsum.report.results import count_flips, flip_cells, paired_values
+from smolsum.report.results import FLIPPED, count_flips, flip_cells, paired_values
 from smolsum.report.sections.scores import ERRORS
 from smolsum.report.shell_commands import judge_command
 from smolsum.runs.records import SUMMARY
 from smolsum.stats.multiple_testing import holm
-from smolsum.stats.paired import ALPHA
+from smolsum.stats.paired import mcnemar
 from smolsum.stats.seeds import MixedResult, compare_runs
 from smolsum.types import PASSED
 
@@ -38,7 +38,7 @@ MAX_POINTS, MAX_PLOT_POINTS, MIN_POINTS = 120, 600, 30
 DYNAMICS = (
     ("loss", "loss"),
     ("grad_norm", "gradient norm before clipping"),
-    ("reward", "reward"),
+    ("reward", "reward ↑"),
     ("reward_std", "reward std within a group"),
     ("advantages/mean", "advantage, mean"),
     ("advantages/std", "advantage, std"),
@@ -48,30 +48,6 @@ DYNAMICS = (
 )
 SPREAD = (("frac_reward_zero_std", "groups without spread"), ("entropy", "entropy"))
 _VALIDATION = f"validation/{ERRORS}"
-
-
-def verdict(inputs: ReportInputs) -> str:
-    """Return a sentence for each model: what training did to its score."""
-    sentences, score = [], inputs.score
-    for model in inputs.models:
-        runs = [run for run in inputs.trained if run.model == model]
-        tests = {run.name: test for run in runs if (test := _before_and_after(run, score)) is not None}
-        if not runs:
-            means = [mean for e in inputs.baselines if e.model == model and (mean := e.metric(score)) is not None]
-            sentences.append(f"{model}: {f'{max(means):.3f} in' if means else 'no'} {score}, without training.")
-            continue
-        if not tests:
-            sentences.append(f"{model}: no run has {score} before and after training.")
-            continue
-        best = max(tests, key=lambda name: tests[name].result.mean_b)
-        result = tests[best].result
-        verb = "raised" if result.delta > 0 else "lowered"
-        change = f"training {verb} it from {result.mean_a:.3f} (p {p_value(result.p)}, {_test_name(tests[best])})"
-        if not result.p < ALPHA:
-            change = f"before training it was {result.mean_a:.3f}, which is no significant difference"
-        which = f"of {len(tests)} runs {best} ends highest" if len(tests) > 1 else f"{best} ends"
-        sentences.append(f"{model}: {which} in {score}, {result.mean_b:.3f}; {change}.")
-    return " ".join(sentences)
 
 
 def change_tables(inputs: ReportInputs) -> list[Table]:
@@ -87,7 +63,9 @@ def change_tables(inputs: ReportInputs) -> list[Table]:
         if run.first is not None and (flips := count_flips(PASSED, run.first, run.last)) is not None:
             changes.append((*head, *flip_cells(flips)))
         if test is None:
-            rows.append((*head, *[empty(judge_command(inputs, run.last))] * 8))
+            judged = run.first is not None and all(e.metric(inputs.score) is not None for e in (run.first, run.last))
+            why = ["no example has both scores"] if judged else []
+            rows.append((*head, *[empty(judge_command(inputs, run.last), *why)] * 9))
             continue
         result = test.result
         source = None if run.last.metric(inputs.score) is None else run.last.source(inputs.score)
@@ -99,26 +77,28 @@ def change_tables(inputs: ReportInputs) -> list[Table]:
                 number(result.delta, signed(3)),
                 *test_cells(result.t, result.p, p),
                 interval(result.ci_low, result.ci_high),
+                direction_cell(result.delta, result.p),
             )
         )
-    columns = ("Model", "Run", "Before", "After", "Δ", "t", "p", "Sig", "p (Holm)", "95 % interval")
+    columns = ("Model", "Run", "Before", "After", "Δ", "t", "p", "Sig", "p (Holm)", "95 % interval", "Direction")
     note = f"{inputs.score}, mean over the test examples; p, two-sided: {' or '.join(sorted(names))}"
     note += "; interval of the difference by Student's t."
-    tables = [Table("S11", "What training did", columns, tuple(rows), (note,))] if rows else []
+    higher = dict.fromkeys(("Before", "After"), "higher")
+    tables = [Table("S11", "What training did", columns, tuple(rows), (note,), better=higher)] if rows else []
     if changes:
         counts = ("Model", "Run", "Rescued", "Regressed", "p (McNemar)")
         note = "Rescued: right after training and not before; regressed: the reverse."
-        tables.append(Table("S5", "Rescued and regressed examples", counts, tuple(changes), (note,)))
+        tables.append(Table("S5", "Rescued and regressed examples", counts, tuple(changes), (note,), better=FLIPPED))
     return tables
 
 
 def _before_and_after(run: TrainedRun, score: str) -> MixedResult | None:
-    """The last evaluation against the one before training; None if one of them lacks the score. If every score is 0 or
-    1, p is McNemar's, which is exact, and t is undefined."""
+    """The last evaluation against the one before training; None if one of them lacks the score or no example has both.
+    If every score is 0 or 1, p is McNemar's, which is exact, and t is undefined."""
     if run.first is None or (pair := paired_values(score, [run.first], [run.last])) is None:
         return None
     found = compare_runs(*pair, alternative="two-sided")
-    flips = count_flips(score, run.first, run.last)
+    flips = mcnemar(pair[0][0], pair[1][0], alternative="two-sided")
     return found if flips is None else replace(found, result=replace(found.result, t=math.nan, p=flips.p, note=""))
 
 
@@ -149,7 +129,8 @@ def stage_results_tables(inputs: ReportInputs) -> list[Table]:
     titles = [sentence(key.removeprefix(ERRORS)) for key in errors]
     note = "Rescued: right now and not at the start; regressed: the reverse; p by McNemar's exact test, two-sided."
     columns = ("Run", "Evaluation", "Right", "Rescued", "Regressed", "p (McNemar)", *titles)
-    return [Table("S14", "From stage to stage", columns, tuple(rows), (note,))]
+    better = {"Right": "higher", **FLIPPED, **dict.fromkeys(titles, "lower")}
+    return [Table("S14", "From stage to stage", columns, tuple(rows), (note,), better=better)]
 
 
 def curve_figures(inputs: ReportInputs, watched: Sequence[tuple[str, str]] = ()) -> list[Figure]:

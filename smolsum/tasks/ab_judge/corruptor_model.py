@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from smolsum.llm.batch import BatchClient, Call
-from smolsum.llm.client import BadAnswer, find_endpoint
+from smolsum.llm.client import BadAnswer
+from smolsum.llm.endpoints import CORRUPTOR, find_endpoint
 from smolsum.llm.request_policy import RetryPolicy
 from smolsum.tasks.ab_judge.corruption import BY_MODEL, MIN_WORDS, WORD, Corruption
 from smolsum.tasks.ab_judge.pairs import Corruptor
@@ -29,7 +30,7 @@ def by_model(model: str, texts: Sequence[Example]) -> Corruptor:
     Answers are kept as they arrive. Raises UnreachableError where the endpoint does not answer for a text, and
     UsageError where it refuses the key or does not know the model.
     """
-    endpoint = find_endpoint(model, os.environ, role="corruptor", option="--set task.corruptor=NAME:")
+    endpoint = find_endpoint(model, os.environ, CORRUPTOR)
     client = BatchClient(endpoint, retry=RETRY, concurrency=8, wait_s=0.0, store_refusals=True)
     sources = sorted({text.source for text in texts if len(WORD.findall(text.source)) >= MIN_WORDS})
     calls = [_call(source) for source in sources]
@@ -42,11 +43,22 @@ def by_model(model: str, texts: Sequence[Example]) -> Corruptor:
     return corruptor
 
 
+def preview(model: str) -> Corruptor:
+    """Return a stand-in for `by_model` that asks nothing: each text that is long enough makes a pair with itself, so
+    that the prompts are about as many and as long. Raises UsageError for a model without a key or URL."""
+    find_endpoint(model, os.environ, CORRUPTOR)
+
+    def corruptor(text: Example, rng: random.Random) -> Corruption | None:
+        return Corruption(text.source, BY_MODEL, "", "") if len(WORD.findall(text.source)) >= MIN_WORDS else None
+
+    return corruptor
+
+
 def _call(source: str) -> Call:
     def read(found: Mapping[str, Any]) -> str:
         text = found.get("text")
         if not isinstance(text, str) or not _is_subtle(source, text):
-            raise BadAnswer(f"not the text with a change: {text!r:.80}")
+            raise BadAnswer(f"not a changed copy of the text, but {text!r:.80}")
         return text.strip()
 
     return Call(PROMPT.format(text=source), SCHEMA, read)

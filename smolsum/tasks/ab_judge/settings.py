@@ -26,7 +26,7 @@ class AbJudgeConfig(TaskConfig):
     accuracy_power: NonNegative = 4.0
     """Power of the batch's accuracy that a right judgement is worth; 0: always 1."""
     corruptor: Text = "rules"
-    """What corrupts the texts: `rules`, or the name of a model behind $OPENAI_BASE_URL."""
+    """What corrupts the texts: `rules`, or a model at $SMOLSUM_CORRUPTOR_URL (without it, $OPENAI_BASE_URL)."""
     faults: Text = "all"
     """Kinds of fault that the rules may cause, by comma (`swapped,number,name`)."""
     pairs_seed: Seed = 0

@@ -85,11 +85,12 @@ def is_right(reading: ParsedJudgement, prompt: Prompt) -> bool:
 
 
 def notes_tokens(rollout: Rollout, reading: ParsedJudgement, decode: Decode) -> int | None:
-    """Return how many of the sampled tokens have text of the notes in them; None where there are no notes."""
+    """Return how many of the sampled tokens have text of the notes in them, if only in part; None without notes."""
     if reading.notes is None:
         return None
     start, end = reading.notes
-    return _tokens_for(end, rollout, decode) - _tokens_for(start, rollout, decode)
+    before = _tokens_for(start + 1, rollout, decode) - 1  # a token that ends the opening tag may begin the notes
+    return _tokens_for(end, rollout, decode) - before if end > start else 0
 
 
 def _tokens_for(place: int, rollout: Rollout, decode: Decode) -> int:

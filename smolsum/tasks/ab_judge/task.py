@@ -4,14 +4,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean, pstdev
-from typing import Any
+from typing import Any, cast
 
 from smolsum.config.presets import task_presets
 from smolsum.config.sections import Config, TaskConfig
 from smolsum.errors import UsageError
 from smolsum.rewards import REWARDS
 from smolsum.tasks.ab_judge.corruption import BY_MODEL, FAULTS, MIN_WORDS
-from smolsum.tasks.ab_judge.pairs import make_pairs, rules
+from smolsum.tasks.ab_judge.pairs import Corruptor, make_pairs, rules
 from smolsum.tasks.ab_judge.settings import NOTES_TOKENS, AbJudgeConfig, settings
 from smolsum.tasks.ab_judge.signals import MEANINGS, SIGNALS, decoder, is_right, notes_tokens, read
 from smolsum.tasks.base import (
@@ -31,7 +31,7 @@ from smolsum.tasks.base import (
     with_instruction,
 )
 from smolsum.tasks.data import Example, Split, generated_split, load_split
-from smolsum.tasks.success_rates import wilson
+from smolsum.tasks.success_rates import exact_interval
 from smolsum.tasks.text_metrics import PERCENTILES, length_table
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
@@ -41,14 +41,32 @@ KINDS = (*FAULTS, BY_MODEL)
 def load(config: Config, split: str) -> Split:
     """Return a pair for each text of the split's `data.prompt_column` that can be corrupted, and a note on those that
     cannot. Raises UsageError where none can."""
-    texts = load_split(config.data, split, references=False)
-    task = settings(config)
-    if task.corruptor == "rules":
-        corruptor = rules(config, texts)
-    else:
-        from smolsum.tasks.ab_judge.corruptor_model import by_model  # loads an HTTP client
+    texts, model = load_split(config.data, split, references=False), settings(config).corruptor
+    if model == "rules":
+        return _pairs(config, texts, split, rules(config, texts))
+    from smolsum.tasks.ab_judge.corruptor_model import by_model  # loads an HTTP client
 
-        corruptor = by_model(task.corruptor, texts.examples)
+    return _pairs(config, texts, split, by_model(model, texts.examples))
+
+
+def preview(config: Config, split: str) -> Split:
+    """Return the split for a dry run, as `load` where rules corrupt; a model is not asked, as it may cost money."""
+    model = settings(config).corruptor
+    if model == "rules":
+        return load(config, split)
+    from smolsum.tasks.ab_judge.corruptor_model import preview as stand_in
+
+    return _pairs(config, load_split(config.data, split, references=False), split, stand_in(model))
+
+
+def preview_note(config: Config) -> str:
+    """Return what a dry run does not have: the corruptor's texts."""
+    model = settings(config).corruptor
+    return "" if model == "rules" else f"the corrupted texts come from the corruptor {model} when training starts"
+
+
+def _pairs(config: Config, texts: Split, split: str, corruptor: Corruptor) -> Split:
+    task = settings(config)
     pairs, count = make_pairs(texts.examples, corruptor, seed=task.pairs_seed), len(texts.examples)
     if not pairs:
         raise _no_pairs(f"none of the {count} texts of the {split} split can be corrupted", task)
@@ -93,7 +111,7 @@ def variant(task: TaskConfig, text: str) -> TaskConfig:
     """Return the settings for a baseline's `--prompt`: `<N>-tokens` asks for notes of that length, several words are
     the instruction itself. Raises UsageError for another single word."""
     if match := re.fullmatch(r"(\d+)-tokens", text):
-        return replace(task, notes_tokens=int(match[1]))  # type: ignore[call-arg]
+        return replace(cast(AbJudgeConfig, task), notes_tokens=int(match[1]))
     return with_instruction(task, text, "128-tokens (or another number)")
 
 
@@ -129,13 +147,13 @@ def measurer(splits: Sequence[Split], config: Config) -> Measure:
 
 
 def summarise(rows: Sequence[MetricRow]) -> Summary:
-    """Return accuracy, which counts a missing judgement as wrong, with its 95 % interval (Wilson's); `p_chance`, the
+    """Return accuracy, which counts a missing judgement as wrong, with its exact 95 % interval; `p_chance`, the
     two-sided exact probability that coin tosses give an accuracy as far from 1/2; the share of judgements that say A
     with its p against 1/2; the accuracy where A, and where B, is the original; accuracy by kind of fault."""
     from scipy.stats import binomtest
 
     n, right = len(rows), sum(row["right"] == 1 for row in rows)
-    low, high = wilson(right, n)
+    low, high = exact_interval(right, n)
     said = [row["said_a"] for row in rows if row["said_a"] is not None]
     notes = [row["notes_tokens"] for row in rows if row["notes_tokens"] is not None]
     return {
@@ -165,11 +183,11 @@ ERRORS = (
     ErrorKind("truncated", "cut at sampling.max_new_tokens", lambda row: row["truncated"] == 1),
 )
 
-ACCURACY = Metric("accuracy", "accuracy")
+ACCURACY = Metric("accuracy", "accuracy", better="higher", role="quality", column="right")
 LOW, HIGH = Metric("accuracy_low", "95 % from"), Metric("accuracy_high", "to")
 CHANCE = Metric("p_chance", "p (chance)", ".1g")
 SAID_A = Metric("position/said_a", "said A", ".0%")
-FORMED = Metric("well_formed", "well formed", ".0%")
+FORMED = Metric("well_formed", "well formed", ".0%", better="higher", role="constraint", meaning="well-formed answers")
 NOTES = Metric("notes/mean", "notes", ".1f")
 TABLES = (
     MetricTable("judgements", (ACCURACY, LOW, HIGH, CHANCE, Metric("judged", "judged", ".0%"), FORMED)),
@@ -199,8 +217,19 @@ TABLES = (
 TASK = Task(
     name="ab-judge",
     settings=AbJudgeConfig,
-    prompts=TaskPrompts(messages=messages, load=load, variant=variant, baselines=("128-tokens",)),
-    rewards=TaskRewards(signals={**SIGNALS, "overlong": REWARDS["overlong"]}, meanings=MEANINGS),
+    prompts=TaskPrompts(
+        messages=messages,
+        load=load,
+        preview=preview,
+        preview_note=preview_note,
+        variant=variant,
+        baselines=("128-tokens",),
+    ),
+    rewards=TaskRewards(
+        signals={**SIGNALS, "overlong": REWARDS["overlong"]},
+        meanings=MEANINGS,
+        length_signals=("notes_length", "overlong"),
+    ),
     evaluation=TaskEvaluation(
         measurer=measurer,
         summarise=summarise,

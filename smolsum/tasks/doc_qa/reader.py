@@ -124,5 +124,5 @@ def _by_rules(item: Reading, config: Config) -> Verdicts:
 def _needs_facts() -> UsageError:
     return UsageError(
         "the rule-based reader answers only questions that were made from facts",
-        hint="--set task.reader=MODEL, with OPENAI_BASE_URL or OPENAI_API_KEY",
+        hint="--set task.reader=MODEL, with SMOLSUM_READER_URL or OPENAI_API_KEY",
     )

@@ -3,13 +3,16 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from smolsum.errors import UsageError
 from smolsum.llm.batch import BatchClient, Call
-from smolsum.llm.client import BadAnswer, find_endpoint
+from smolsum.llm.client import BadAnswer
+from smolsum.llm.endpoints import GRADER, READER, Endpoint, find_endpoint
 from smolsum.llm.request_policy import RequestBudget, RetryPolicy
 from smolsum.tasks.doc_qa.documents import UNANSWERABLE, Reading, Verdicts
 from smolsum.tasks.doc_qa.settings import DocQaConfig
@@ -158,14 +161,22 @@ def endpoint_names(task: DocQaConfig) -> dict[str, str]:
 @lru_cache(maxsize=4)
 def clients_of(task: DocQaConfig) -> tuple[BatchClient, BatchClient]:
     """Return reader and grader of a run, which share one request budget in this process. Raises UsageError without a
-    key or URL for them."""
+    key or URL for them, and for a grader's endpoint without a grader."""
     budget = RequestBudget(task.max_calls, "task.max_calls")
-    reader = _client(task.reader, "reader", task, budget)
-    return reader, _client(task.grader or task.reader, "grader", task, budget)
+    reader = find_endpoint(task.reader, os.environ, READER)
+    if task.grader:
+        grader = find_endpoint(task.grader, os.environ, GRADER)
+    elif os.environ.get(GRADER.url_variable, "").strip():
+        raise UsageError(
+            f"{GRADER.url_variable} is set, but the reader grades, at its own endpoint: task.grader is empty",
+            hint=f"--set task.grader=MODEL, or unset {GRADER.url_variable}",
+        )
+    else:
+        grader = replace(reader, role=GRADER.name)
+    return _client(reader, task, budget), _client(grader, task, budget)
 
 
-def _client(model: str, role: str, task: DocQaConfig, budget: RequestBudget) -> BatchClient:
-    endpoint = find_endpoint(model, os.environ, role=role, option=f"--set task.{role}=MODEL:")
+def _client(endpoint: Endpoint, task: DocQaConfig, budget: RequestBudget) -> BatchClient:
     return BatchClient(
         endpoint,
         retry=RetryPolicy(task.attempts, task.deadline_s),

@@ -22,9 +22,11 @@ class DocQaConfig(TaskConfig):
     max_words: PositiveCount = 350
     """Words that a summary may have."""
     reader: Text = RULES
-    """Who answers from the summary: `rules`, for questions made from facts, or a model at $OPENAI_BASE_URL."""
+    """Who answers from the summary: `rules`, for questions made from facts, or a model at $SMOLSUM_READER_URL (without
+    it, $OPENAI_BASE_URL)."""
     grader: str = ""
-    """The model that compares the answers with those expected; empty: the reader."""
+    """The model that compares the answers with those expected, at $SMOLSUM_GRADER_URL (without it,
+    $OPENAI_BASE_URL); empty: the reader, at its endpoint."""
     concurrency: PositiveCount = 20
     """Questions to reader and grader at a time."""
     deadline_s: Positive = 60.0

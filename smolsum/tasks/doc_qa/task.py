@@ -122,12 +122,12 @@ def step_metrics(groups: Sequence[RolloutGroup], config: Config) -> dict[str, fl
     return {"words/mean": fmean(counts), "words/over_limit": fmean(count > limit for count in counts)}
 
 
-WITHIN = Metric("answered_within", "answered within the limit")
-WHOLE = Metric("answered", "answered")
+WITHIN = Metric("answered_within", "answered within the limit", better="higher", role="quality")
+WHOLE = Metric("answered", "answered", better="higher")
 CEILING = Metric("ceiling", "from the document")
 WORDS = Metric("words", "words", ".1f")
-OVER = Metric("over_limit", "over the limit", ".0%")
-REPEATED = Metric("repeated_trigrams", "repeated")
+OVER = Metric("over_limit", "over the limit", ".0%", better="lower", role="constraint")
+REPEATED = Metric("repeated_trigrams", "repeated", better="lower")
 
 TASK = Task(
     name="doc-qa",
@@ -147,6 +147,7 @@ TASK = Task(
             "ranking": ("[0, 1]", "the reader's score of a summary, compared with the others of its group"),
             "word_limit": ("[-1, 0]", "words over the limit, in limits, negative"),
         },
+        length_signals=("word_limit", "overlong"),
     ),
     evaluation=TaskEvaluation(
         measurer=measurer,

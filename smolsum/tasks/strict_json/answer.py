@@ -12,6 +12,7 @@ LABEL = re.compile(r"```(\w*)")
 JSON_LABEL = re.compile(r"```json\b", re.IGNORECASE)
 DEEPEST = 100
 """levels of nested lists and objects; no template asks for a tenth of it"""
+Fence = Literal["json", "other", "none"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class ParsedAnswer:
     """the text in the first pair of think tags, stripped; None without one"""
     said: str
     """the completion without its thoughts, stripped"""
-    fence: Literal["json", "other", "none"]
+    fence: Fence
     """how the first closed block is marked: as JSON, or otherwise; or no closed block"""
     block: str | None
     """the text to parse: the content of the block; without a closed one what follows an opening fence, or the bare text
@@ -55,7 +56,9 @@ class _Refused(ValueError):
 def take_apart(text: str) -> ParsedAnswer:
     """Return the parts of a completion, for any text."""
     thought, said = _split_thoughts(text)
-    block, fence, outside = None, "none", said
+    block: str | None = None
+    fence: Fence = "none"
+    outside = said
     if found := _first_block(said):
         label_at, start, end, fence = found
         block = said[start:end].strip()
@@ -65,7 +68,7 @@ def take_apart(text: str) -> ParsedAnswer:
     elif said[:1] in ("{", "["):
         block = said
     value, error, at = (None, "", None) if block is None else _parse(block)
-    return ParsedAnswer(thought, said, fence, block, outside, value, error, at)  # type: ignore[arg-type]
+    return ParsedAnswer(thought, said, fence, block, outside, value, error, at)
 
 
 def _split_thoughts(text: str) -> tuple[str | None, str]:
@@ -79,10 +82,11 @@ def _split_thoughts(text: str) -> tuple[str | None, str]:
     return thought, "".join([*kept, text[place:]]).strip()
 
 
-def _first_block(said: str) -> tuple[int, int, int, str] | None:
+def _first_block(said: str) -> tuple[int, int, int, Fence] | None:
     """Return where the first closed block marked as JSON, or else the first closed one, has its fence, its content's
     ends, and which of the two it is; None without a closed block."""
-    for label, fence in ((JSON_LABEL, "json"), (LABEL, "other")):
+    kinds: tuple[tuple[re.Pattern[str], Fence], ...] = ((JSON_LABEL, "json"), (LABEL, "other"))
+    for label, fence in kinds:
         if (found := label.search(said)) and (end := said.find(FENCE, found.end())) >= 0:
             return found.start(), found.end(), end, fence
     return None

@@ -268,6 +268,8 @@ HELD_OUT = ("flags", "at-least-numbers", "nested-enum", "mixed", "nested-table",
 """two of each level, for the evaluation splits only, if templates are held out"""
 DRAWN = ("test", "validation", "train")
 """the splits in the order of drawing, so that a larger training split leaves the others unchanged"""
+BALANCED = dict.fromkeys(LEVELS, 1 / len(LEVELS))
+"""the shares of the levels in a balanced test split"""
 PATIENCE = 60
 """drawings in a row without a new prompt, for each template, before a level counts as exhausted"""
 
@@ -295,7 +297,8 @@ def _splits(task: StrictJsonConfig) -> dict[str, Split]:
     known, made = set[str](), {}
     for name in DRAWN:
         rng, examples = Random(f"{task.data_seed} {name}"), []
-        for level, count in apportion(getattr(task, f"{name}_prompts"), _mix(task)).items():
+        mix = BALANCED if name == "test" and task.balanced_test else _mix(task)
+        for level, count in apportion(getattr(task, f"{name}_prompts"), mix).items():
             own = [t for t in TEMPLATES if t.level == level]
             if task.held_out_templates:
                 own = [t for t in own if (t.name in HELD_OUT) == (name != "train")]

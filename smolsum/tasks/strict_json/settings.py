@@ -32,8 +32,15 @@ class StrictJsonConfig(TaskConfig):
     """Share of medium ones."""
     hard: Share = 0.5
     """Share of hard ones; the three make 1."""
+    balanced_test: bool = False
+    """Whether the test split has as many generated prompts of each level, whatever the shares."""
     held_out_templates: bool = False
     """Whether validation and test come from templates that training never sees."""
+
+    @property
+    def work(self) -> tuple[str, ...]:
+        """`balanced_test` decides the test split alone, which has a fingerprint."""
+        return ("balanced_test",)
 
     @property
     def instruction(self) -> str:

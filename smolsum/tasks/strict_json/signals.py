@@ -20,8 +20,8 @@ OPEN_QUOTE = '"'
 BRACKET = re.compile(r"[{\[]")
 QUOTED = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|(?P<open>\\?\Z))', re.DOTALL)
 """a text in quotes, or everything after an open quote; possessive, so that the time is linear"""
-LOOP = re.compile(r"(?=\S)(.{2,30}?)\1{4,}", re.DOTALL)
-"""a unit of 2 to 30 characters five times in a row; indentation does not count"""
+LOOP = re.compile(r"(?=\S)(.{2,30}?)\1{4,}")
+"""a unit of 2 to 30 characters five times in a row, within a line; indentation does not count"""
 
 
 def format_reward(text: str) -> float:
@@ -66,10 +66,11 @@ def truncation_reward(text: str) -> float:
     answer = take_apart(text)
     if answer.fence != "none":
         return 1.0
+    bare = answer.said.removesuffix(FENCE).rstrip()  # a closing fence after bare JSON cuts nothing off
+    if FENCE not in bare and take_apart(bare).parses:
+        return 1.0
     if FENCE in answer.said:
         return -1.0
-    if answer.parses:
-        return 1.0
     if not (begun := BRACKET.search(answer.said)):
         return 0.0
     rest = QUOTED.sub(lambda found: "" if found["open"] is None else OPEN_QUOTE, answer.said[begun.start() :])
@@ -131,6 +132,8 @@ MEANINGS = {
     "repetition": ("{-1, 0, 1}", "lines and trigrams that are not said again"),
     "strictness": ("[-1, 1]", "no text outside the block"),
 }
+LENGTH_SIGNALS = ("format", "validity", "schema", "truncation", "repetition", "overlong")
+"""An answer that was cut has no closed block and does not parse, and a loop ends at the token limit."""
 
 
 def redistributed(weights: Mapping[str, float], settings: TaskConfig) -> Mapping[str, float]:

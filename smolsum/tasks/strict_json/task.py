@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 from smolsum.config.presets import task_presets
 from smolsum.config.sections import Config, TaskConfig
@@ -34,7 +34,7 @@ from smolsum.tasks.strict_json.answer import depth, take_apart
 from smolsum.tasks.strict_json.generator import LEVELS, split_of
 from smolsum.tasks.strict_json.schema import checks, contradiction, satisfies
 from smolsum.tasks.strict_json.settings import StrictJsonConfig, settings
-from smolsum.tasks.success_rates import interval_of_means, passing, wilson
+from smolsum.tasks.success_rates import exact_interval, interval_of_means, passing
 from smolsum.tasks.text_metrics import length_table
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
@@ -120,7 +120,7 @@ def _failed(value: Any, schema: Mapping[str, Any], asked: int | None) -> list[st
 
 
 def summarise(rows: Sequence[MetricRow]) -> Summary:
-    """Return the share that parses and that which satisfies its schema, each with Wilson's 95 % interval, over all and
+    """Return the share that parses and that which satisfies its schema, each with its exact 95 % interval, over all and
     by level; means of the signals; lengths."""
     summary: Summary = {}
     for name in PASSES:
@@ -136,19 +136,19 @@ def summarise(rows: Sequence[MetricRow]) -> Summary:
 def _share(name: str, values: Sequence[float]) -> Summary:
     if not values:
         return {}
-    low, high = wilson(int(sum(values)), len(values))
+    low, high = exact_interval(int(sum(values)), len(values))
     return {name: fmean(values), f"{name}/low": low, f"{name}/high": high}
 
 
 def aggregate_samples(prompts: Sequence[Sequence[MetricRow]]) -> Summary:
-    """Return the summary over all samples, its intervals over prompts; and the chance that one of k samples parses, and
-    that one satisfies its schema, over all prompts and by level."""
+    """Return the summary over all samples, with intervals for samples of which those of a prompt are alike; and the
+    chance that one of k samples parses, and that one satisfies its schema, over all prompts and by level."""
     found = summarise([row for rows in prompts for row in rows])
     for level in (None, *LEVELS):
         chosen = [rows for rows in prompts if level is None or rows[0]["level"] == level]
         for name in PASSES if chosen else ():
             counts = [(len(rows), int(sum(row[name] for row in rows))) for rows in chosen]
-            low, high = interval_of_means([passed / n for n, passed in counts])
+            low, high = interval_of_means([passed / n for n, passed in counts], counts[0][0])
             several = {"low": low, "high": high, **passing(counts)}
             found |= {f"{f'{level}/' if level else ''}{name}/{key}": value for key, value in several.items()}
     return found
@@ -187,7 +187,7 @@ ERRORS = (
 def variant(task: TaskConfig, text: str) -> TaskConfig:
     """Return the settings for a baseline's prompt: `plain`, `think`, or an instruction of several words."""
     if text in ("plain", "think"):
-        return replace(task, system_prompt="", think=text == "think")  # type: ignore[call-arg]
+        return replace(cast(StrictJsonConfig, task), system_prompt="", think=text == "think")
     return with_instruction(task, text, "plain, think")
 
 
@@ -203,8 +203,8 @@ def _in_samples(name: str, title: str) -> tuple[Metric, ...]:
     return tuple(Metric(f"{name}/pass@{k}", f"{title}@{k}") for k in (1, 2, 4, 8))
 
 
-PASSED = Metric("passed", "schema")
-PARSES = Metric("parses", "parses")
+PASSED = Metric("passed", "schema", better="higher", role="quality", meaning="answers that satisfy the schema")
+PARSES = Metric("parses", "parses", better="higher", role="constraint", meaning="answers that parse")
 TOKENS = Metric("completions/mean_length", "tokens", ".1f")
 
 TABLES = (
@@ -236,7 +236,12 @@ TASK = Task(
         baselines=("plain", "think"),
         prompt_settings=("system_prompt", "think"),
     ),
-    rewards=TaskRewards(signals=signals.SIGNALS, meanings=signals.MEANINGS, adjust_weights=signals.redistributed),
+    rewards=TaskRewards(
+        signals=signals.SIGNALS,
+        meanings=signals.MEANINGS,
+        length_signals=signals.LENGTH_SIGNALS,
+        adjust_weights=signals.redistributed,
+    ),
     evaluation=TaskEvaluation(
         measurer=measurer,
         summarise=summarise,

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 from smolsum.config.sections import LoraConfig
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.policy.load import Policy
-from smolsum.policy.sampling import Completion
+from smolsum.policy.sampling import Completion, SampledToken
 from smolsum.rollout.protocol import NEUTRAL_SAMPLING, SampleRequest, SamplingTerms
 
 State = Literal["starting", "ready", "restarting", "failed", "stopping"]
@@ -71,14 +71,18 @@ class Engine(Protocol):
         """Wait until it cannot be started again, then raise EngineError. Never returns."""
 
     async def sample(
-        self, request: SampleRequest, terms: SamplingTerms, on_token: Callable[[int], None] | None = None
+        self, request: SampleRequest, terms: SamplingTerms, on_token: Callable[[SampledToken], None] | None = None
     ) -> Completion:
-        """Sample one rollout; `on_token` gets each token id. Cancelling the call ends it. Raises EngineError."""
+        """Sample one rollout; `on_token` gets each token. Cancelling the call ends it. Raises EngineError."""
 
     async def logprobs(
         self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
     ) -> list[list[float]]:
         """Return the log-probs of the completion in each pair of prompt and completion ids. Raises EngineError."""
+
+    async def score_text(self, ids: Sequence[int], wanted: int) -> list[SampledToken]:
+        """Return the tokens of a text after its first one, with log-probs at temperature 1 and the `wanted` likeliest
+        tokens in the place of each. Raises EngineError."""
 
     async def load(self, weights: ServedWeights) -> None:
         """Serve these weights; if that fails, keep serving the old ones. Raises UsageError for weights of another

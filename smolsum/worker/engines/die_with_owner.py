@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 
 KILL_AFTER_S = 5.0
 """between SIGTERM and SIGKILL"""
@@ -21,11 +22,11 @@ PR_SET_PDEATHSIG = 1
 
 def main(command: list[str]) -> None:
     """Run the command; does not return."""
-    watchdog = None
+    die_with_parent = None
     if sys.platform == "linux":
         prctl = ctypes.CDLL(None).prctl  # looked up before the fork, after which little is safe
-        watchdog = lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # noqa: E731
-    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=watchdog)
+        die_with_parent = partial(prctl, PR_SET_PDEATHSIG, signal.SIGKILL)
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
 
     def watch() -> None:
         while os.read(0, 1):

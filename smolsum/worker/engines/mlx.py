@@ -14,9 +14,9 @@ from functools import partial
 from importlib.metadata import version
 from typing import TypeVar
 
-from smolsum.policy.load import Policy, load_policy
+from smolsum.policy.load import Dtype, Policy, load_policy
 from smolsum.policy.logprobs import group_logprobs
-from smolsum.policy.sampling import ActiveSequence, Completion, DecodeBatch
+from smolsum.policy.sampling import ActiveSequence, Completion, DecodeBatch, SampledToken, score_text
 from smolsum.policy.weights import identity, served_arrays, set_served, with_adapters
 from smolsum.rollout.protocol import SampleRequest, SamplingTerms
 from smolsum.worker.engines.base import Engine, EngineError, ServedWeights, length_limit
@@ -38,7 +38,7 @@ class MlxEngine(Engine):
     name = "mlx"
     max_running = 64
 
-    def __init__(self, model: str, *, dtype: str | None, quantize: int, max_model_len: int | None) -> None:
+    def __init__(self, model: str, *, dtype: Dtype | None, quantize: int, max_model_len: int | None) -> None:
         self.version = version("mlx")
         self._model, self._dtype, self._quantize, self._wanted_len = model, dtype, quantize, max_model_len
         self._batch: DecodeBatch | None = None
@@ -62,11 +62,14 @@ class MlxEngine(Engine):
         await asyncio.Event().wait()  # never: failures concern single requests
 
     async def sample(
-        self, request: SampleRequest, terms: SamplingTerms, on_token: Callable[[int], None] | None = None
+        self, request: SampleRequest, terms: SamplingTerms, on_token: Callable[[SampledToken], None] | None = None
     ) -> Completion:
         loop = asyncio.get_running_loop()
         notify = (lambda token: _call_in(loop, on_token, token)) if on_token else None
-        sequence = ActiveSequence(request.prompt_ids, request.seed, terms.temperature, terms.max_new_tokens, notify)
+        sequence = ActiveSequence(
+            request.prompt_ids, request.seed, terms.temperature, terms.max_new_tokens, notify,
+            top_p=terms.top_p, wanted=terms.likeliest,
+        )  # fmt: skip
         job = _Job(sequence, Future())
         self._send(job)
         try:
@@ -85,6 +88,9 @@ class MlxEngine(Engine):
         # one by one, so that rollouts go on in between, and a cancelled call skips the rest
         return [await self._call(partial(score, *each)) for each in sequences]
 
+    async def score_text(self, ids: Sequence[int], wanted: int) -> list[SampledToken]:
+        return await self._call(lambda: score_text(self.policy.model, ids, wanted))
+
     async def load(self, weights: ServedWeights) -> None:
         await self._call(lambda: self._set(weights))
 
@@ -95,7 +101,7 @@ class MlxEngine(Engine):
         return ServedWeights(served_arrays(self.policy))
 
     def _fresh(self) -> Policy:
-        return load_policy(self._model, dtype=self._dtype, quantize=self._quantize)  # type: ignore[arg-type]
+        return load_policy(self._model, dtype=self._dtype, quantize=self._quantize)
 
     def _take(self, policy: Policy) -> None:
         self.policy, self._batch = policy, DecodeBatch(policy.model, policy.eos_ids)
@@ -121,7 +127,7 @@ class MlxEngine(Engine):
                 if stopping:
                     raise _stopping()
                 done.set_result(function())
-            except BaseException as error:
+            except BaseException as error:  # the call that waits raises it
                 done.set_exception(error)
 
         self._send(run)
@@ -164,7 +170,7 @@ class MlxEngine(Engine):
                     batch.add(joining)
             if batch.rows:
                 batch.step()
-        except Exception as error:
+        except Exception as error:  # any error: the thread serves later requests
             batch.clear()
             self.last_error = f"{type(error).__name__}: {error}"
             for job in jobs:
@@ -185,7 +191,7 @@ def _finish(job: _Job, result: Completion | EngineError) -> None:
         job.done.set_result(result)
 
 
-def _call_in(loop: asyncio.AbstractEventLoop, on_token: Callable[[int], None], token: int) -> None:
+def _call_in(loop: asyncio.AbstractEventLoop, on_token: Callable[[SampledToken], None], token: SampledToken) -> None:
     if not loop.is_closed():
         loop.call_soon_threadsafe(on_token, token)
 

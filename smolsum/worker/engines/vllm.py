@@ -22,8 +22,8 @@ from smolsum import console
 from smolsum.config.sections import LoraConfig
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import replace, to_json, writing
-from smolsum.policy.load import Policy, load_policy
-from smolsum.policy.sampling import Completion
+from smolsum.policy.load import DTYPES, Dtype, Policy, load_policy
+from smolsum.policy.sampling import Completion, SampledToken
 from smolsum.policy.weights import check_served, identity, served_arrays
 from smolsum.rollout.protocol import SampleRequest, SamplingTerms
 from smolsum.worker.engines.base import NEUTRAL, Engine, EngineError, ServedWeights, length_limit
@@ -63,7 +63,7 @@ class VllmEngine(Engine):
     max_running = 128
 
     def __init__(
-        self, model: str, *, dtype: str | None, max_model_len: int | None, python: str, folder: Path, lora_rank: int
+        self, model: str, *, dtype: Dtype | None, max_model_len: int | None, python: str, folder: Path, lora_rank: int
     ) -> None:
         self._model, self._dtype, self._wanted_len = model, dtype, max_model_len
         self._python, self._folder, self._lora_rank = python, folder, lora_rank
@@ -107,7 +107,7 @@ class VllmEngine(Engine):
         await self._stop_server()
 
     async def sample(
-        self, request: SampleRequest, terms: SamplingTerms, on_token: Callable[[int], None] | None = None
+        self, request: SampleRequest, terms: SamplingTerms, on_token: Callable[[SampledToken], None] | None = None
     ) -> Completion:
         body = {
             "model": self._serving,
@@ -115,13 +115,16 @@ class VllmEngine(Engine):
             "max_tokens": terms.max_new_tokens,
             "temperature": terms.temperature,
             "seed": request.seed,
-            "logprobs": 0,
+            "logprobs": terms.likeliest,
             "return_token_ids": True,
             # the policy's own EOS ids and distribution, whatever the checkpoint's files say
             "ignore_eos": True,
             "stop_token_ids": sorted(self.policy.eos_ids),
             **NEUTRAL,
+            "top_p": terms.top_p,
         }
+        if terms.likeliest:
+            body["return_tokens_as_token_ids"] = True  # ids in the place of texts, which may be equal
         return await self.api.complete(body, on_token)
 
     async def logprobs(
@@ -130,6 +133,15 @@ class VllmEngine(Engine):
         if temperature != 1:
             raise UsageError(f"vLLM scores at temperature 1, not {temperature}", hint="ask for temperature 1")
         return list(await asyncio.gather(*(self._score([*prompt], [*ids]) for prompt, ids in sequences)))
+
+    async def score_text(self, ids: Sequence[int], wanted: int) -> list[SampledToken]:
+        body = {"model": self._serving, "prompt": list(ids), "max_tokens": 1, "temperature": 0}
+        (choice,) = (await self.api.post("/v1/completions", body | {"prompt_logprobs": wanted}))["choices"]
+        scored = []
+        for i, found in zip(ids[1:], choice["prompt_logprobs"][1:], strict=True):
+            likeliest = sorted(((int(key), one["logprob"]) for key, one in found.items()), key=lambda one: -one[1])
+            scored.append(SampledToken(i, found[str(i)]["logprob"], tuple(likeliest[:wanted])))
+        return scored
 
     async def load(self, weights: ServedWeights) -> None:
         await asyncio.to_thread(self._check, weights)
@@ -146,10 +158,9 @@ class VllmEngine(Engine):
             dtype = "float32" if found.cpu else "auto"
         shapes = load_policy(self._model, shapes_only=True)
         if dtype == "auto":
-            text = shapes.config.get("text_config", shapes.config)
-            dtype = shapes.config.get("dtype") or text.get("torch_dtype") or "bfloat16"
+            dtype = type_of(shapes.config)
         self._dtype = dtype
-        weights = ServedWeights(served_arrays(load_policy(self._model, dtype=dtype)))  # type: ignore[arg-type]
+        weights = ServedWeights(served_arrays(load_policy(self._model, dtype=dtype)))
         self.policy = self._shape(None)
         self.max_model_len = length_limit(self.policy, self._wanted_len)
         self.facts = identity(self.policy)
@@ -158,7 +169,7 @@ class VllmEngine(Engine):
     def _shape(self, lora: LoraConfig | None) -> Policy:
         """Return the policy without its weights."""
         if lora not in self._shapes:
-            self._shapes[lora] = load_policy(self._model, dtype=self._dtype, lora=lora, shapes_only=True)  # type: ignore[arg-type]
+            self._shapes[lora] = load_policy(self._model, dtype=self._dtype, lora=lora, shapes_only=True)
         return self._shapes[lora]
 
     def _check(self, weights: ServedWeights) -> None:
@@ -277,7 +288,7 @@ class VllmEngine(Engine):
         """End the server if the block fails, as it could serve a mixture; it restarts with the weights it served."""
         try:
             yield
-        except Exception:
+        except Exception:  # whatever failed, some weights may be new and some old
             await self._stop_server()
             raise
 
@@ -292,6 +303,14 @@ class VllmEngine(Engine):
         if self.state != "ready" and time.monotonic() - self._narrated > 5:
             self._narrated = time.monotonic()
             console.narrate(f"vllm: {line}")
+
+
+def type_of(config: Mapping[str, Any]) -> Dtype:
+    """Return the type of a checkpoint's weights by its config.json, which may have it in its `text_config`, under the
+    older name `torch_dtype`, or not at all: then bfloat16."""
+    records = (config, config.get("text_config") or {})
+    named = [record.get(key) for key in ("dtype", "torch_dtype") for record in records]
+    return next((known for name in named for known in DTYPES if known == name), "bfloat16")
 
 
 def write_weights(arrays: Mapping[str, Any], path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 
 from smolsum.errors import MachineError, UsageError
-from smolsum.policy.sampling import Completion
+from smolsum.policy.sampling import Completion, SampledToken
 from smolsum.worker.engines import die_with_owner
 from smolsum.worker.engines.base import EngineError
 
@@ -261,12 +261,12 @@ class VllmClient:
         answer = await self.post("/collective_rpc", {"method": method, "args": list(arguments)}, timeout)
         return answer["results"][0] if answer else None
 
-    async def complete(self, body: Mapping[str, Any], on_token: Callable[[int], None] | None) -> Completion:
-        """Sample the body of a /v1/completions request; `on_token` gets each token id."""
+    async def complete(self, body: Mapping[str, Any], on_token: Callable[[SampledToken], None] | None) -> Completion:
+        """Sample the body of a /v1/completions request; `on_token` gets each token."""
         if on_token is not None:
             return await self._stream({**body, "stream": True}, on_token)
         (choice,) = (await self.post("/v1/completions", body))["choices"]
-        return _completion(choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["finish_reason"])
+        return _completion(_tokens(choice, body["logprobs"]), choice["finish_reason"])
 
     async def post(self, path: str, body: Any, timeout: float | None = None) -> Any:
         """Return the JSON of the answer, or None."""
@@ -282,9 +282,8 @@ class VllmClient:
             return answer.json()
         return None
 
-    async def _stream(self, body: dict[str, Any], on_token: Callable[[int], None]) -> Completion:
-        tokens: list[int] = []
-        logprobs: list[float] = []
+    async def _stream(self, body: dict[str, Any], on_token: Callable[[SampledToken], None]) -> Completion:
+        tokens: list[SampledToken] = []
         reason = "length"
         try:
             async with self._client.stream("POST", "/v1/completions", json=body) as answer:
@@ -294,14 +293,13 @@ class VllmClient:
                     if not line.startswith("data: {"):
                         continue
                     for choice in json.loads(line[6:]).get("choices", []):
-                        for token in choice.get("token_ids") or []:
+                        for token in _tokens(choice, body["logprobs"]):
                             tokens.append(token)
                             on_token(token)
-                        logprobs += (choice.get("logprobs") or {}).get("token_logprobs", [])
                         reason = choice["finish_reason"] or reason
         except (httpx.HTTPError, RuntimeError) as error:
             raise _lost(error) from error
-        return _completion(tokens, logprobs, reason)
+        return _completion(tokens, reason)
 
 
 def _lost(error: Exception) -> EngineError:
@@ -310,10 +308,27 @@ def _lost(error: Exception) -> EngineError:
     return EngineError(f"vLLM went away: {error or type(error).__name__}", hint="try again later")
 
 
-def _completion(tokens: list[int], logprobs: list[float], reason: str) -> Completion:
-    if len(tokens) != len(logprobs) or reason not in ("stop", "length"):
+def _tokens(choice: Mapping[str, Any], wanted: int) -> list[SampledToken]:
+    """Return the tokens of a choice, or of a piece of one. Raises EngineError for tokens without log-probs."""
+    ids, given = choice.get("token_ids") or [], choice.get("logprobs") or {}
+    logprobs = given.get("token_logprobs") or []
+    if len(ids) != len(logprobs):
+        raise EngineError(f"vLLM returned {len(logprobs)} log-probs for {len(ids)} tokens", hint="try again")
+    tops = [_likeliest(top)[:wanted] for top in given.get("top_logprobs") or []] if wanted else [()] * len(ids)
+    return [SampledToken(*each) for each in zip(ids, logprobs, tops, strict=True)]
+
+
+def _likeliest(top: Mapping[str, float] | None) -> tuple[tuple[int, float], ...]:
+    """Return token ids with log-probs, the likeliest first, from vLLM's `{"token_id:5": -0.3}`."""
+    found = [(int(key.removeprefix("token_id:")), value) for key, value in (top or {}).items()]
+    return tuple(sorted(found, key=lambda one: -one[1]))
+
+
+def _completion(tokens: list[SampledToken], reason: str) -> Completion:
+    if reason not in ("stop", "length"):
         raise EngineError(f"vLLM returned a rollout that ended by {reason!r}", hint="try again")
-    return Completion(tuple(tokens), tuple(logprobs), "stop" if reason == "stop" else "length")
+    ids, logprobs, likeliest = zip(*tokens, strict=True) if tokens else ((), (), ())
+    return Completion(ids, logprobs, "stop" if reason == "stop" else "length", likeliest if any(likeliest) else ())
 
 
 def _message(content: bytes) -> str:

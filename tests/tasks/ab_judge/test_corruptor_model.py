@@ -216,3 +216,25 @@ def test_a_model_that_changes_nothing_is_one_error(config: Config, monkeypatch: 
     ):
         load(config, server.url, monkeypatch)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("more", [(), ("--model", "all")])
+def test_a_dry_run_asks_the_corruptor_nothing(
+    more: tuple[str, ...],
+    config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It forecasts with pairs of about that length, and says where the texts come from."""
+    for name in ("validation", "test"):
+        (tmp_path / f"{name}.jsonl").write_bytes((tmp_path / "train.jsonl").read_bytes())
+    data = ("--set", f"data.path={tmp_path}", "--set", "data.prompt_column=text", "--runs-dir", str(tmp_path / "runs"))
+    with serving(mischief=worse) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        code = main(["train", "--task", "ab-judge", "--set", "task.corruptor=judge-a", *data, *more, "--dry-run"])
+        err = capsys.readouterr().err
+        assert code == 0, err
+        assert not server.asked
+    assert err.count("the corrupted texts come from the corruptor judge-a when training starts") == 1
+    assert len(TASK.prompts.load_preview(config, "train").examples) == len(TEXTS)

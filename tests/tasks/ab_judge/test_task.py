@@ -124,6 +124,21 @@ def test_signals_are_those_computed_by_hand() -> None:
     assert combine(groups, scores, WEIGHTS) == [[pytest.approx(0.4256), 0.0, 0.0], [pytest.approx(0.0256), 0.0]]
 
 
+@pytest.mark.parametrize(
+    ("pieces", "tokens"),
+    [
+        (["<notes>", "It", " is", " B", "</notes>"], 3),
+        (["<notes", ">It", " is", " B</", "notes>"], 3),  # tags and notes share tokens
+        (["<notes>It is B</notes>"], 1),
+        (["<notes", ">", "</notes>"], 0),
+        (["It is B"], None),
+    ],
+)
+def test_tokens_that_straddle_a_tag_count(pieces: list[str], tokens: int | None) -> None:
+    made = replace(rollout("x"), token_ids=tuple(range(len(pieces))), text="".join(pieces))
+    assert notes_tokens(made, read(made.text), lambda ids: "".join(pieces[i] for i in ids)) == tokens
+
+
 def test_standardised_advantages_undo_the_power_of_the_accuracy() -> None:
     """Of 16 judgements 7 are right: 0.04 each, or 1 each without the power. Divided by a standard deviation, the
     group's or the batch's, both give the same advantages; as they are, they differ by that factor."""
@@ -179,8 +194,8 @@ def test_a_summary_has_the_figures_of_a_count_by_hand() -> None:
     ]
     found = summarise(rows)
     assert found["accuracy"] == 0.75
-    assert found["accuracy_low"] == pytest.approx(0.5981, abs=1e-4)
-    assert found["accuracy_high"] == pytest.approx(0.8581, abs=1e-4)
+    assert found["accuracy_low"] == pytest.approx(0.5880, abs=1e-4)
+    assert found["accuracy_high"] == pytest.approx(0.8731, abs=1e-4)
     assert found["p_chance"] == pytest.approx(0.002222, abs=1e-6)
     assert (found["judged"], found["well_formed"]) == (0.95, 0.95)
     assert found["position/said_a"] == pytest.approx(23 / 38)

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from support.documents_of import config, with_data
 
+from smolsum.cli import main
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError
 from smolsum.tasks.doc_qa.documents import ASKED, asked_of, from_facts, load
@@ -52,6 +53,20 @@ def test_repliqa_is_grouped_and_divided(tmp_path: Path) -> None:
     again, other = (written(tmp_path / "data", rows, split_seed=seed) for seed in (80, 81))
     assert load(again, "test").fingerprint == load(made, "test").fingerprint
     assert load(other, "test").fingerprint != load(made, "test").fingerprint
+
+
+def test_dry_run_refuses_a_reader_that_cannot_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rules answer questions that were made from facts only: a dry run says so, as the training would."""
+    written(tmp_path / "data", [row(d, q) for d in range(4) for q in range(2)])
+    names = [f"--set=data.{name}_split=repliqa_0" for name in ("train", "validation", "test")]
+    sizes = ["--set=task.validation_documents=1", "--set=task.test_documents=1"]
+    command = ["train", "--task=doc-qa", "--dry-run", f"--set=data.path={tmp_path / 'data'}", *names, *sizes]
+    assert main.main(command) == 2
+    assert "the rule-based reader answers only questions that were made from facts" in capsys.readouterr().err
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    assert main.main([*command, "--set=task.reader=my-reader"]) == 0
 
 
 def test_questions_without_an_answer(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.sampled_from(sorted(own)).flatmap(of)
 
 
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(st.recursive(st.booleans(), schemas, max_leaves=6), st.booleans() | schemas(st.booleans()))
 def test_no_satisfied_schema_is_refused(schema: Any, inner: Any) -> None:
     """Where some value satisfies a schema no contradiction is found in it, and its conformance is 1 there alone."""

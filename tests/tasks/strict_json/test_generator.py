@@ -112,6 +112,20 @@ def test_splits() -> None:
     assert splits["test"].fingerprint == "a16b7cf0c27b8325c955a260f110e52c"  # the built-in model has not seen these
 
 
+def test_balanced_test_split() -> None:
+    """A third of each level to report on, as grpo-strict-generation has it; the other splits keep their shares."""
+    task = StrictJsonConfig(balanced_test=True, train_prompts=40, validation_prompts=10)
+    assert Counter(e.metadata["level"] for e in split_of(task, "test").examples) == dict.fromkeys(LEVELS, 100)
+    assert Counter(e.metadata["level"] for e in split_of(task, "validation").examples) == {
+        "simple": 2,
+        "medium": 3,
+        "hard": 5,
+    }
+    assert "balanced_test" not in task.measures  # runs from before the setting go on, and compare with later ones
+    uneven = split_of(StrictJsonConfig(balanced_test=True, test_prompts=100, train_prompts=40), "test")
+    assert sorted(Counter(e.metadata["level"] for e in uneven.examples).values()) == [33, 33, 34]
+
+
 def test_disjoint_templates() -> None:
     """On request nothing of an evaluation's templates is trained on."""
     task = StrictJsonConfig(held_out_templates=True, train_prompts=400)

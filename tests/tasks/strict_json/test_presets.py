@@ -9,6 +9,7 @@ import pytest
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config
 from smolsum.tasks import TASKS
+from smolsum.tasks.strict_json.settings import settings
 
 
 def resolved(*sets: str, model: str | None = None, strategy: str | None = None) -> Config:
@@ -31,6 +32,21 @@ def resolved(*sets: str, model: str | None = None, strategy: str | None = None) 
 def test_tokens_of_a_completion(model: str | None, strategy: str, sets: Sequence[str], limit: int) -> None:
     """1024 for an answer and 1280 with thoughts, as in grpo-strict-generation."""
     assert resolved(*sets, model=model, strategy=strategy).sampling.max_new_tokens == limit
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy", "train", "balanced"),
+    [
+        ("qwen", "standard", 4000, True),
+        ("gemma-2-2b", "think-standard", 4000, True),
+        ("qwen", "curriculum", 1500, True),
+        (None, "standard", 1500, False),  # the built-in model's results are from these prompts
+    ],
+)
+def test_prompts(model: str | None, strategy: str, train: int, balanced: bool) -> None:
+    """The hub models train on as many prompts as in grpo-strict-generation, and are tested on a balanced split."""
+    task = settings(resolved(model=model, strategy=strategy))
+    assert (task.train_prompts, task.balanced_test, task.test_prompts) == (train, balanced, 300)
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,8 @@ def test_reasoning(text: str, value: float) -> None:
     [
         (GOOD, 1.0),
         ('{"a": 1}', 1.0),
+        ('{"a": 1}\n```', 1.0),  # complete, and closed by a fence that nothing opened
+        ('{"a": 1\n```', -1.0),
         ("```json\n{]\n```", 1.0),
         ('```json\n{"a": 1', -1.0),
         ('{"a": [1, 2', -1.0),
@@ -183,6 +185,8 @@ def test_truncation(text: str, value: float) -> None:
         ("ab" * 4, 1.0),
         ('{"a":' + " " * 40 + "1}", 1.0),
         ("a " * 6, -1.0),
+        (json.dumps([True] * 6, indent=2), 1.0),  # a loop does not run over the ends of lines
+        (json.dumps([True] * 6), -1.0),
         ("a " * 5, 1.0),
         ("\n".join(f"line number {n} of it" for n in range(8)), 1.0),
         (

@@ -27,8 +27,8 @@ SMALL = [
     *(f"--set=stages.{name}.steps=2" for name in STAGES),
     "--set=stages.format_basics.mix={simple=1.0}",
     "--set=stages.full_difficulty.mix={hard=1.0}",
-    *(f"--set=task.{split}_prompts=20" for split in ("train", "validation", "test")),
-    "--set=train.validation_prompts=4",
+    *(f"--set=task.{split}_prompts={n}" for split, n in (("train", 20), ("validation", 20), ("test", 8))),
+    "--set=train.validation_prompts=2",
     "--set=train.validate_every=1",
     "--set=train.prompts_per_step=2",
     "--set=sampling.rollouts=4",
@@ -50,6 +50,7 @@ def optimizer_steps(run: Path, step: int) -> int:
     return int(mx.load(str(RunPaths(run).checkpoint(step) / "optimizer.safetensors"))["step"].item())
 
 
+@pytest.mark.slow
 def test_each_stage_has_its_mix(runs: Path) -> None:
     """The first has simple prompts alone, the last hard ones; both kinds are in the data."""
     config = resolve(
@@ -63,6 +64,7 @@ def test_each_stage_has_its_mix(runs: Path) -> None:
         assert {level_of[row["prompt_id"]] for row in rows} == {level}
 
 
+@pytest.mark.slow
 def test_stages_keep_their_optimizer(runs: Path) -> None:
     """Asked to, each stage goes on with the moments of the one before."""
     run = runs / "whole"
@@ -80,6 +82,7 @@ def test_stages_begin_with_a_fresh_optimizer(tmp_path: Path) -> None:
     assert [optimizer_steps(tmp_path / "fresh", step) for step in (2, 4, 6)] == [2, 2, 2]
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_is_that_of_all_stages(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,6 +148,7 @@ def contents(run: Path) -> dict[str, bytes]:
     return {str(file.relative_to(run)): file.read_bytes() for file in run.rglob("*") if file.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value", "stage", "reason"),
     [
@@ -170,6 +174,7 @@ def test_a_stage_that_has_begun_stays_as_it_was(
     assert contents(run) == before
 
 
+@pytest.mark.slow
 def test_a_run_of_before_settings_were_noted(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The stage is named. One that config.toml has no more is named too."""
     run = killed_in_its_second_stage(runs / "whole", tmp_path)
@@ -209,6 +214,7 @@ def test_a_stage_to_come_may_be_edited(runs: Path, tmp_path: Path) -> None:
     assert (tmp_path / "kept" / "copy" / "run.json").read_bytes() == (run / "run.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_evaluation_and_report(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Several samples give pass@k, no judge is asked for, and the report follows errors from stage to stage."""
     monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(runs))
@@ -229,7 +235,7 @@ def test_evaluation_and_report(runs: Path, monkeypatch: pytest.MonkeyPatch, caps
         "schema@1",
     ]
     assert "composite" not in output.err
-    assert len(read_jsonl(Path(output.out.strip()) / "generations.jsonl")) == 80
+    assert len(read_jsonl(Path(output.out.strip()) / "generations.jsonl")) == 4 * 8
     assert main.main(["eval", "whole", "--samples=4"]) == 2
     assert main.main(["report", "whole", "--format=md"]) == 0
     page = (runs / "whole" / "report" / "report.md").read_text()
@@ -266,6 +272,7 @@ def test_evaluation_and_report(runs: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert "no closed block that is marked as JSON" in page
 
 
+@pytest.mark.slow
 def test_baseline_thinks_or_not(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -282,7 +289,7 @@ def test_baseline_thinks_or_not(
     assert shares[1] > 0
     assert main.main(["stats", "--paired", plain, think, "--metric", "passed"]) == 0
     assert "McNemar" in "".join(capsys.readouterr())
-    assert main.main(["report", plain, think, "--format=md", f"--out={runs / 'untrained'}"]) == 0
+    assert main.main(["report", plain, think, "--format=md", f"--output={runs / 'untrained'}"]) == 0
     page = (runs / "untrained" / "report.md").read_text()
     assert "smolsum train --task strict-json --model builtin:tiny-json" in page
     assert "meteor" not in page

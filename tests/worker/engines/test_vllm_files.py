@@ -25,7 +25,7 @@ from smolsum.errors import MachineError, SmolsumError
 from smolsum.policy.load import load_policy
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.weights import served_arrays
-from smolsum.worker.engines.vllm import write_adapters, write_weights
+from smolsum.worker.engines.vllm import type_of, write_adapters, write_weights
 from smolsum.worker.engines.vllm_process import installed
 
 sys.path.insert(0, str(Path(smolsum.worker.__file__).with_name("vllm_plugin")))
@@ -104,3 +104,20 @@ def test_python_without_vllm_is_one_error() -> None:
         with pytest.raises(MachineError) as error:
             installed(python)
         assert "--vllm-python" in str(error.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"dtype": "float16"}, "float16"),
+        ({"torch_dtype": "float32"}, "float32"),
+        ({"text_config": {"dtype": "float16"}}, "float16"),
+        ({"text_config": {"torch_dtype": "float32"}, "dtype": None}, "float32"),
+        ({"dtype": "bfloat16", "text_config": {"torch_dtype": "float32"}}, "bfloat16"),
+        ({"dtype": "float8_e4m3fn"}, "bfloat16"),
+        ({"text_config": None}, "bfloat16"),
+    ],
+)
+def test_the_type_of_a_checkpoint(config: dict[str, Any], expected: str) -> None:
+    """Wherever its config.json has it; a type that smolsum does not compute in is none."""
+    assert type_of(config) == expected

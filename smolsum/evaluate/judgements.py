@@ -1,0 +1,172 @@
+"""The questions to a judge about an evaluation, and the judgements in its folder.
+
+judgements.jsonl   a JSON line for each (example, round, metric), failures too; only ever appended to, and the last line
+                   of a question counts
+the cache          `~/.cache/smolsum/judge`: a judge is never paid twice for the same texts
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+import xxhash
+
+from smolsum.files import Lines, to_json
+from smolsum.llm.cache import AnswerCache, content_key
+from smolsum.llm.endpoints import Endpoint, name_with_address
+from smolsum.runs.record_io import read_lines, to_row
+from smolsum.runs.records import Judgement
+from smolsum.types import Criterion, Seen
+
+JUDGEMENTS = "judgements.jsonl"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One completion to judge, with its prompt's source and references."""
+
+    id: str
+    source: str
+    completion: str
+    references: tuple[str, ...]
+
+    def texts(self, sees: Sequence[Seen]) -> dict[Seen, str]:
+        """Return the texts that a criterion is shown; several references stand below each other."""
+        every: dict[Seen, str] = {
+            "source": self.source,
+            "completion": self.completion,
+            "reference": "\n\n".join(self.references),
+        }
+        return {seen: every[seen] for seen in sees}
+
+
+@dataclass(frozen=True)
+class JudgeQuestion:
+    """One question: a metric of an example in one round. `key` is a fingerprint of judge, prompt, texts and round."""
+
+    id: str
+    round: int
+    metric: str
+    key: str
+    texts: Mapping[Seen, str]
+
+
+@dataclass(frozen=True)
+class JudgeSpec:
+    """All that makes a judge's scores comparable: its name, the number of rounds, the fingerprint of each criterion's
+    prompt, and its endpoint."""
+
+    model: str
+    rounds: int
+    prompts: Mapping[str, str]
+    endpoint: str = ""
+    """URL without credentials"""
+
+    @property
+    def judge(self) -> str:
+        """The judge's unique name: with the endpoint's address unless that is OpenAI's."""
+        return name_with_address(self.model, self.endpoint)
+
+    @property
+    def name(self) -> str:
+        """The judge of a scores file; scores of different names are not compared."""
+        digest = xxhash.xxh3_64_hexdigest("".join(f"{k} {v}\n" for k, v in sorted(self.prompts.items())).encode())
+        return f"{self.judge}, {self.rounds} {'round' if self.rounds == 1 else 'rounds'}, prompts {digest[:8]}"
+
+    def questions(self, items: Sequence[Item], criteria: Sequence[Criterion]) -> list[JudgeQuestion]:
+        """Return all questions, a whole round before the next, so that a part of them is of use too."""
+        questions = []
+        for number in range(1, self.rounds + 1):
+            for item in items:
+                for c in criteria:
+                    texts = item.texts(c.sees)
+                    key = content_key(self.judge, self.prompts[c.name], sorted(texts.items()), number)
+                    questions.append(JudgeQuestion(item.id, number, c.name, key, texts))
+        return questions
+
+
+def judge_spec(endpoint: Endpoint, rounds: int, criteria: Sequence[Criterion]) -> JudgeSpec:
+    """Return the specification of a judge at an endpoint."""
+    from smolsum.evaluate import geval
+
+    async def prompts() -> dict[str, str]:
+        return {c.name: await geval.fingerprint(c) for c in criteria}
+
+    return JudgeSpec(endpoint.model, rounds, asyncio.run(prompts()), endpoint.address)
+
+
+class Ledger:
+    """The judgements of one evaluation by one judge: the known ones, and the file and cache for new ones."""
+
+    def __init__(self, folder: Path, judge: str, remedy: str, *, fresh: bool = False) -> None:
+        """Read the judgements by a judge, known as `JudgeSpec.judge`; `fresh` ignores what other evaluations paid for.
+        Raises SmolsumError for a damaged file."""
+        self._path, self._remedy, self._stack = folder / JUDGEMENTS, remedy, ExitStack()
+        self.usage = {"calls": 0, "input_tokens": 0, "output_tokens": 0}
+        """of all lines"""
+        self._known = dict[str, Judgement]()
+        """the last judgement of each question, by key and example"""
+        for judgement in read_lines(self._path, Judgement, hint="remove that line; its question is asked again"):
+            if judgement.judge == judge and not (fresh and judgement.score is not None and not judgement.attempts):
+                self._note(judgement)
+        own = {j.key: j for j in self._known.values() if j.score is not None} if fresh else None
+        self._cache = AnswerCache("judge", judge, remedy, read=_cached_score, row=lambda key, j: to_row(j), known=own)
+
+    def __enter__(self) -> Self:
+        self._lines = self._stack.enter_context(Lines(self._path, self._remedy))
+        self._stack.enter_context(self._cache)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def last(self, question: JudgeQuestion) -> Judgement | None:
+        """Return the question's last judgement in this evaluation, which may be a failure."""
+        return self._known.get(question.key + question.id)
+
+    def find(self, question: JudgeQuestion) -> Judgement | None:
+        """Return the question's score: from this evaluation, or for the same content from elsewhere."""
+        last = self.last(question)
+        return last if last and last.score is not None else self._cache.get(question.key)
+
+    def failed(self, question: JudgeQuestion) -> bool:
+        """Return whether the question failed before, while the judge scored others."""
+        last = self.last(question)
+        return last is not None and last.score is None and any(j.score is not None for j in self._known.values())
+
+    def take_from_cache(self, questions: Sequence[JudgeQuestion]) -> None:
+        """Add the scores that were paid for elsewhere."""
+        for question in questions:
+            cached = self.find(question)
+            if cached and cached is not self.last(question):
+                free = {"attempts": 0, "seconds": 0.0, "input_tokens": 0, "output_tokens": 0}
+                self._write(msgspec.structs.replace(cached, id=question.id, **free))
+
+    def record(self, judgement: Judgement) -> None:
+        """Add an outcome."""
+        self._write(judgement)
+        if judgement.score is not None and judgement.attempts:
+            self._cache.add(judgement.key, judgement)
+
+    def _write(self, judgement: Judgement) -> None:
+        self._lines.append(to_json(to_row(judgement)))
+        self._note(judgement)
+
+    def _note(self, judgement: Judgement) -> None:
+        self._known[judgement.key + judgement.id] = judgement
+        self.usage["calls"] += judgement.attempts
+        self.usage["input_tokens"] += judgement.input_tokens
+        self.usage["output_tokens"] += judgement.output_tokens
+
+
+def _cached_score(row: Mapping[str, Any]) -> Judgement:
+    judgement = msgspec.convert(row, Judgement)
+    if judgement.score is None:
+        raise ValueError("not a score")
+    return judgement

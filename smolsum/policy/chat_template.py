@@ -1,0 +1,83 @@
+"""The default system message of a chat template: what a policy was trained with, for chats that bring none.
+
+A policy answers as it was trained only under the system message of its training. So the checkpoints of a run carry that
+message in their chat template, where transformers, mlx-lm and vLLM apply it; a system message of the user's own wins.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from smolsum.types import Prompt
+
+FILE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
+"""the files that may hold a template"""
+BEGIN = "{#- smolsum: the system message of the training, for a chat without one #}"
+END = "{#- smolsum: end #}\n"
+"""The line break is not rendered: transformers trims it, and what follows still begins its line."""
+ADDED = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+AS_MESSAGE = "[{'role': 'system', 'content': %s}] + messages"
+AS_PART = "[{'role': messages[0]['role'], 'content': %s + '\\n\\n' + messages[0]['content']}] + messages[1:]"
+"""for a template that refuses system messages, as prompts are encoded for it"""
+
+
+def shared_system(prompts: Sequence[Prompt]) -> str:
+    """Return the system message that all prompts begin with; empty where they have none, or different ones."""
+    found = {tuple(m["content"] for m in prompt.messages if m["role"] == "system") for prompt in prompts}
+    return found.pop()[0] if len(found) == 1 and len(next(iter(found))) == 1 else ""
+
+
+def plain_template(template: Any) -> Any:
+    """Return a chat template, or several by name, without the default system message that smolsum added."""
+    if isinstance(template, Mapping):
+        return {name: plain_template(one) for name, one in template.items()}
+    return ADDED.sub("", template) if isinstance(template, str) else template
+
+
+def with_system(template: str, system: str, *, accepts_system: bool) -> str:
+    """Return a chat template that puts `system` before the messages of a chat without a system message or, where the
+    template does not accept one, in front of the first message. Replaces what an earlier call added."""
+    # Jinja reads the escapes of JSON; others than ASCII characters stay as they are
+    changed = (AS_MESSAGE if accepts_system else AS_PART) % json.dumps(system, ensure_ascii=False)
+    condition = "messages and messages[0]['role'] != 'system'"
+    return (
+        f"{BEGIN}{{%- if {condition} %}}{{%- set messages = {changed} %}}{{%- endif %}}{END}{plain_template(template)}"
+    )
+
+
+def accepts_system(tokenizer: TokenizerWrapper) -> bool:
+    """Return whether the tokenizer's chat template renders a system message; some raise an error."""
+    chat = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
+    try:
+        tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+    except Exception:  # templates raise anything
+        return False
+    return True
+
+
+def write_system(tokenizer: TokenizerWrapper, system: str, folder: Path) -> None:
+    """Make `system` the default system message of the tokenizer files in the folder, wherever they hold the chat
+    template; a folder without one gets `chat_template.jinja`."""
+    accepted, held = accepts_system(tokenizer), False
+    if (folder / FILE).is_file():
+        template = (folder / FILE).read_text(encoding="utf-8")
+        (folder / FILE).write_text(with_system(template, system, accepts_system=accepted), encoding="utf-8")
+        held = True
+    if (folder / CONFIG).is_file():
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        named = config.get("chat_template")
+        if isinstance(named, str):
+            config["chat_template"] = with_system(named, system, accepts_system=accepted)
+        for one in named if isinstance(named, list) else ():
+            if one["name"] == "default":
+                one["template"] = with_system(one["template"], system, accepts_system=accepted)
+        if named:
+            (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            held = True
+    if not held and isinstance(tokenizer.chat_template, str):
+        template = with_system(tokenizer.chat_template, system, accepts_system=accepted)
+        (folder / FILE).write_text(template, encoding="utf-8")

@@ -1,0 +1,166 @@
+"""The rows of a split of a hub data set, and the commit that they were read from.
+
+`datasets` falls back on whatever it last cached of a data set where the hub does not answer, whichever revision was
+asked for. So the commit is checked after loading, and a process reads all splits of a data set from one commit.
+"""
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from smolsum.config.hub import HubName, silence_hub_client
+from smolsum.errors import SmolsumError, UnreachableError, UsageError
+from smolsum.tasks.data_rows import LAYOUT, PlacedRow, nearest_name
+
+if TYPE_CHECKING:
+    from datasets import DatasetBuilder
+
+COMMIT = re.compile("[0-9a-f]{40}")
+_commits: dict[str, str] = {}
+"""by the name of a data set in the settings: the commit that this process read"""
+
+
+def read_hub(data: HubName, split: str, setting: str) -> list[PlacedRow]:
+    """Return the rows of a split; `setting` is the key that named the split.
+
+    Raises UsageError for a data set, configuration, revision or split that does not exist, UnreachableError for a hub
+    that does not answer.
+    """
+    import datasets  # takes seconds, and only hub ids need it
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined] # root of its HTTP client's
+
+    silence_hub_client()
+    # where a user has set the variable, the library would only warn about this
+    if not sys.stderr.isatty() and "HF_DATASETS_DISABLE_PROGRESS_BARS" not in os.environ:
+        datasets.disable_progress_bars()
+    revision = _commits.get(str(data), data.revision) or None
+    try:
+        builder = datasets.load_dataset_builder(data.id, name=data.configuration or None, revision=revision)
+        builder = _at(builder, data, revision)
+        builder.download_and_prepare()
+        # as Arrow, so that no column (an image, say) is decoded
+        rows = builder.as_dataset(split=split).with_format("arrow")[:].to_pylist()
+    except (OSError, ValueError, RuntimeError, HTTPError, datasets.exceptions.DatasetsError) as error:
+        raise _hub_error(error, data, setting) from error
+    if not rows:
+        raise UsageError(f"split {split!r} of hub data set '{data}' is empty", hint=f"--set {setting}=NAME")
+    if COMMIT.fullmatch(builder.hash or ""):
+        _commits[str(data)] = builder.hash
+    return [(f"{data}, split {split!r}, row {number}", row) for number, row in enumerate(rows, start=1)]
+
+
+def commit_of(path: str) -> str:
+    """Return the commit that this process read the hub data set at `path` from; empty for data from elsewhere."""
+    return _commits.get(path, "")
+
+
+def _at(builder: "DatasetBuilder", data: HubName, revision: str | None) -> "DatasetBuilder":
+    """Return a builder of the revision that was asked for. Raises UnreachableError where the hub did not answer and the
+    cache holds other revisions only."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if revision is None or builder.name != "cache":  # the builder that stands in where the hub does not answer
+        return builder
+    page = try_to_load_from_cache(data.id, "README.md", revision=revision, repo_type="dataset")
+    commit = Path(page).parent.name if isinstance(page, str) else revision
+    if builder.hash == commit:
+        return builder
+    if COMMIT.fullmatch(commit) and Path(builder.cache_dir).with_name(commit).is_dir():
+        return type(builder)(
+            repo_id=data.id,
+            dataset_name=builder.dataset_name,
+            config_name=builder.config.name,
+            version=str(builder.config.version),
+            hash=commit,
+        )
+    there = HubName(data.id, data.configuration, builder.hash)
+    raise UnreachableError(
+        f"the hub did not answer for revision {revision!r} of data set {data.id!r}, and the cache holds another one",
+        hint=f"try again later, or take what the cache holds: --set data.path={there}",
+    )
+
+
+def _configuration_error(data: HubName) -> UsageError | None:
+    """Return the error for a configuration that is missing or does not exist, with those that do; None where they are
+    not to be had."""
+    import datasets
+
+    try:
+        known = datasets.get_dataset_config_names(data.id, revision=data.revision or None)
+    except Exception:  # an error is being reported already
+        return None
+    if not known:
+        return None
+    paths = {name: f"--set data.path={HubName(data.id, name, data.revision)}" for name in known}
+    if not data.configuration:
+        listed = ", ".join(known)
+        return UsageError(
+            f"hub data set '{data}' has several configurations: {listed}", hint=next(iter(paths.values()))
+        )
+    near = nearest_name(data.configuration, known)
+    return UsageError(
+        f"hub data set {data.id!r} has no configuration {data.configuration!r}, only {', '.join(known)}",
+        hint=paths[near or known[0]],
+    )
+
+
+def _hub_error(error: Exception, data: HubName, setting: str) -> SmolsumError:
+    """Return the error of loading from the hub, by its cause: the request, this disk or the hub."""
+    from datasets import config, data_files, exceptions
+
+    what = f"hub data set '{data}'"
+    cause = error.__cause__ if isinstance(error, exceptions.DatasetGenerationError) else error
+    reason = (str(cause) or type(cause).__name__).splitlines()[0].rstrip(".")
+    at = f" --revision {data.revision}" if data.revision else ""
+    download = f"hf download {data.id} --repo-type dataset{at} --local-dir DIR"
+    folder = f"DIR/{data.configuration}" if data.configuration else "DIR"
+    # what huggingface_hub 1 says after its first try failed: it tries again on the client that it closed
+    closed = isinstance(error, RuntimeError) and "client has been closed" in reason
+    if isinstance(error, exceptions.DatasetNotFoundError) and reason.startswith("Revision"):
+        return UsageError(
+            f"hub data set {data.id!r} has no revision {data.revision!r}",
+            hint=f"--set data.path={HubName(data.id, data.configuration)}, perhaps with @ and a branch, tag or commit",
+        )
+    if isinstance(error, exceptions.DatasetNotFoundError):
+        return UsageError(
+            f"{what} does not exist, or you have no access: {reason}",
+            hint=f"check the name, or hf auth login; for a directory --set data.path=./{data}",
+        )
+    if isinstance(cause, OSError) and cause.errno and not isinstance(cause, ConnectionError | TimeoutError):
+        return SmolsumError(
+            f"{what} cannot be kept on this disk: {reason}",
+            hint="set HF_HOME to a directory that can be written and has room",
+        )
+    uncached = type(error) is ValueError and reason.startswith(("Couldn't find cache", "There are multiple"))
+    if type(error) is ValueError and not uncached:  # the library's own refusal
+        of_configuration = reason.startswith(("Config name is missing", "BuilderConfig"))
+        refusal = UsageError(f"{what}: {reason}", hint=f"--set {setting}=NAME")  # of the split's name, as a rule
+        return (of_configuration and _configuration_error(data)) or refusal
+    unreadable = exceptions.DatasetsError | data_files.EmptyDatasetError | RuntimeError | ValueError
+    if isinstance(error, unreadable) and not closed and not uncached:
+        return UsageError(f"{what} cannot be read: {reason}", hint=f"{download}, then make it {LAYOUT}")
+    if config.HF_HUB_OFFLINE:
+        return UnreachableError(
+            f"{what} is not in the cache, and HF_HUB_OFFLINE forbids a download",
+            hint=f"unset HF_HUB_OFFLINE, or {download} elsewhere and --set data.path={folder}",
+        )
+    vague = closed or reason.startswith("Couldn't find")  # the connection failed, and the libraries do not say why
+    why = (_connection_problem() if vague else "") or ("the connection failed" if closed else reason)
+    return UnreachableError(
+        f"the hub did not answer for data set '{data}': {why}",
+        hint=f"try again later, or {download} elsewhere and --set data.path={folder}",
+    )
+
+
+def _connection_problem() -> str:
+    """Return why the hub cannot be reached, by one more connection; empty if it can."""
+    import httpx
+    from datasets import config
+
+    try:
+        httpx.head(config.HF_ENDPOINT, timeout=5.0)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return str(error) or type(error).__name__
+    return ""

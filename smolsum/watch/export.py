@@ -1,0 +1,100 @@
+"""The chart under view as files: its raw values as CSV, and a picture of it as SVG."""
+
+import csv
+import io
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.segment import Segment, Segments
+from rich.terminal_theme import TerminalTheme
+from rich.text import Text
+from textual.color import Color
+
+from smolsum.runs.paths import safe_name
+from smolsum.runs.reader import Run
+from smolsum.watch.axes import window
+from smolsum.watch.charts import chart
+from smolsum.watch.curves import Chart
+from smolsum.watch.pane_text import framed
+from smolsum.watch.snapshot import Snapshot
+from smolsum.watch.themes import LIGHT, Painted
+
+SIZE = (110, 32)
+"""Columns and lines of the picture, whatever the terminal has."""
+BACKGROUNDS = {False: ("#121212", "#e0e0e0"), True: (LIGHT.background or "", LIGHT.foreground or "")}
+"""Background and text of a picture, by whether the theme is light."""
+
+
+def exported(snapshot: Snapshot, spec: Chart, folder: Path, *, light: bool) -> str:
+    """Write the chart into `folder` as SVG and CSV, and return a sentence with the paths, or with what went wrong.
+    Names that are taken get a number: no file is replaced."""
+    stem = f"{safe_name(snapshot.run.paths.name)}-{safe_name(spec.title.replace('/', '-'))}"
+    taken, number = stem, 1
+    try:
+        while any((folder / f"{taken}{end}").exists() for end in (".svg", ".csv")):
+            number += 1
+            taken = f"{stem}-{number}"
+        found = (folder / f"{taken}.svg", folder / f"{taken}.csv")
+        for path, content in zip(found, (picture(snapshot, spec, light=light), values(snapshot, spec)), strict=True):
+            with path.open("x", encoding="utf-8", newline="") as file:
+                file.write(content)
+    except OSError as error:
+        return f"cannot write to {folder}: {error.strerror}; start smolsum watch in a folder that you can write to"
+    return f"written: {found[0]} and {found[1].name}"
+
+
+def values(snapshot: Snapshot, spec: Chart) -> str:
+    """Return the values of a chart's curves as CSV, as they were measured: a row for each step in view of each run, and
+    a column for each metric; empty where a step has none."""
+    first, last = window(snapshot)
+    runs = [snapshot.run, *snapshot.others]
+    metrics = list(dict.fromkeys(name for run in runs for name in _metrics(spec, run)))
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["run", "step", "stage", *metrics])
+    for run in runs:
+        known = {name: run.series[name] for name in metrics if name in run.series}
+        rows: dict[int, dict[str, float]] = {}
+        for name, series in known.items():
+            for step, value in zip(series.steps, series.values, strict=True):
+                if first <= step <= last:
+                    rows.setdefault(step, {})[name] = value
+        began = sorted(run.stage_began.items(), key=lambda item: item[1])
+        for step, row in sorted(rows.items()):
+            stage = next((name for name, start in reversed(began) if start <= step), "")
+            table.writerow([run.paths.name, step, stage, *(row.get(name, "") for name in metrics)])
+    return text.getvalue()
+
+
+def _metrics(spec: Chart, run: Run) -> list[str]:
+    """The metrics of a chart's curves and of its band."""
+    return [curve.metric for curve in spec.curves(run)] + list(spec.band or ())
+
+
+def picture(snapshot: Snapshot, spec: Chart, *, light: bool) -> str:
+    """Return the chart as SVG, as the terminal shows it."""
+    width, height = SIZE
+    pane = chart(snapshot, width - 2, height - 2, spec)
+    return svg(framed(pane, width, height, ascii=snapshot.options.ascii), snapshot.run.paths.name, light=light)
+
+
+def svg(lines: Sequence[Text], title: str, *, light: bool) -> str:
+    """Return lines of text as SVG, in the colours of a theme."""
+    background, foreground = (Color.parse(text) for text in BACKGROUNDS[light])
+    width = max(line.cell_len for line in lines)
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        console = Console(width=width, file=nowhere, record=True, force_terminal=True, color_system="truecolor")
+        for line in lines:
+            segments = [Segment(one.text, one.style) for one in line.render(console) if one.text]
+            console.print(Segments(Painted(light=light).apply(segments, background)), end="")
+            console.print()
+    theme = TerminalTheme(background.rgb, foreground.rgb, [(0, 0, 0)] * 8)
+    return bare(console.export_svg(title=title, theme=theme))
+
+
+def bare(drawing: str) -> str:
+    """Return an SVG of Rich without fonts from the network, and without the comment that names the program."""
+    return re.sub(r"@font-face \{.*?\}|<!--.*?-->", "", drawing, flags=re.DOTALL)

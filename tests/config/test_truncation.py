@@ -1,0 +1,147 @@
+"""Which stages learn from truncated completions: those of every preset, and what a user's own settings change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smolsum.config.presets import names_for
+from smolsum.config.resolve import Resolved, resolve
+from smolsum.config.sections import to_toml
+from smolsum.tasks import TASKS
+
+OUTSIDE = "OWNER/MODEL"
+"""a model without a preset"""
+SIZES = ("qwen-1.5b", "qwen-3b", "qwen-7b", "qwen-14b")
+
+# model, strategy and --preset by task, with the stages that leave out truncated completions
+LEFT_OUT: list[tuple[str, str, str, str | None, set[str]]] = [
+    # a summary that is cut is too long: the length stage must see it, a stage of quality alone need not
+    *(("tldr", model, "finetuned", None, {"quality"}) for model in ("qwen", "lfm", OUTSIDE)),
+    *(("tldr", model, "included", None, set()) for model in ("qwen", "lfm", OUTSIDE)),
+    # these were measured with all completions
+    *(
+        ("tldr", model, strategy, None, set())
+        for model in ("tiny", "tiny-lfm")
+        for strategy in ("finetuned", "included")
+    ),
+    # the study's code leaves out nothing
+    *(("tldr", model, "finetuned", "study", set()) for model in ("qwen", "lfm", "tiny", "tiny-lfm")),
+    *(("tldr", model, "finetuned", "kalomaze", {"quality"}) for model in ("qwen", "lfm", "tiny", OUTSIDE)),
+    # notes, summaries and answers that are cut are too long
+    *(("ab-judge", model, "judge", None, set()) for model in (*SIZES, "judge", OUTSIDE)),
+    *(("ab-judge", model, "judge", "kalomaze", set()) for model in ("judge", OUTSIDE)),
+    ("doc-qa", OUTSIDE, "answers", "repliqa", set()),
+    *(("tldr", OUTSIDE, strategy, "small", set()) for strategy in ("finetuned", "included")),
+    *(("doc-qa", model, "answers", None, set()) for model in ("tiny", "tiny-lfm", "qwen", "lfm", OUTSIDE)),
+    *(("doc-qa", model, "ranking", None, set()) for model in ("tiny", "qwen")),
+    *(
+        ("strict-json", model, strategy, None, set())
+        for model in ("tiny-json", "smollm2-135m", "smollm2-360m", "qwen", "tinyllama-1.1b", "gemma-2-2b")
+        for strategy in ("standard", "curriculum", "think-standard", "think-curriculum")
+    ),
+]
+
+
+def resolved(task: str = "tldr", **given: Any) -> Resolved:
+    return resolve(TASKS, **{"flags": {"task.name": task}, "sets": (), **given})
+
+
+def left_out(found: Resolved) -> set[str]:
+    return {name for name, stage in found.config.stages.items() if stage.mask_truncated}
+
+
+@pytest.mark.parametrize(("task", "model", "strategy", "preset", "stages"), LEFT_OUT)
+def test_every_preset(task: str, model: str, strategy: str, preset: str | None, stages: set[str]) -> None:
+    """By stage: nothing is left out where a signal depends on length or truncation, unless a preset says otherwise."""
+    found = resolved(task, model=model, strategy=strategy, presets=(preset,) if preset else ())
+    assert left_out(found) == stages
+
+
+def test_no_preset_is_missing() -> None:
+    """Every strategy of every task, every model of a task's own, and every profile."""
+    for name, task in TASKS.items():
+        listed = [row for row in LEFT_OUT if row[0] == name]
+        assert {row[2] for row in listed} == set(task.presets.strategies)
+        assert {row[1] for row in listed} >= set(task.presets.models)
+    profiles = {name for task in TASKS.values() for name in names_for(task, "profiles")}
+    assert {row[3] for row in LEFT_OUT} - {None} == profiles - {"default"}
+    assert {row[1] for row in LEFT_OUT if row[0] == "tldr"} == {*names_for(TASKS["tldr"], "models"), OUTSIDE}
+
+
+@pytest.mark.parametrize(
+    ("reward", "reason"),
+    [
+        ("overlong", "signal overlong depends"),
+        ("meteor-overlong", "signal overlong depends"),
+        ("meteor-rouge", "no signal depends"),
+        ("bleu", "no signal depends"),
+    ],
+)
+def test_the_source_says_why(reward: str, reason: str) -> None:
+    """The dry run prints it next to the value of each stage."""
+    found = resolved(model="qwen", strategy="finetuned", reward=reward)
+    assert found.sources["stages.quality.mask_truncated"] == f"derived, as {reason} on length or truncation"
+    assert left_out(found) == ({"quality"} if reason.startswith("no") else set())
+    assert found.sources["stages.length.mask_truncated"].startswith("derived, as signal length depends")
+
+
+def test_a_signal_that_is_only_logged_does_not_count() -> None:
+    """Of weight 0: the stage does not learn from it."""
+    assert left_out(resolved(model="qwen", sets=["stages.quality.rewards={meteor = 1.0, length = 0.0}"])) == {"quality"}
+    assert left_out(resolved(model="qwen", sets=["stages.quality.rewards={meteor = 1.0, length = 0.1}"])) == set()
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_a_users_own_value_counts(value: bool, tmp_path: Path) -> None:
+    """From a file that was written before there was `auto`, from --set, and for one stage."""
+    file = tmp_path / "mine.toml"
+    file.write_text(f'[model]\npath = "{OUTSIDE}"\n[grpo]\nmask_truncated = {str(value).lower()}\n', encoding="utf-8")
+    everywhere = {"length", "quality"} if value else set()
+    assert left_out(resolved(config_file=file)) == everywhere
+    assert left_out(resolved(model="qwen", sets=[f"grpo.mask_truncated={str(value).lower()}"])) == everywhere
+    one = resolved(model="qwen", sets=[f"stages.length.mask_truncated={str(value).lower()}"])
+    assert left_out(one) == {"quality"} | ({"length"} if value else set())
+
+
+@pytest.mark.parametrize(
+    ("task", "sets", "warned"),
+    [
+        ("tldr", ["grpo.mask_truncated=true"], ["stage length rewards length"]),
+        ("ab-judge", ["grpo.mask_truncated=true"], ["stage judge rewards notes_length"]),
+        ("tldr", ["stages.quality.mask_truncated=true"], []),
+        ("tldr", [], []),
+        ("ab-judge", [], []),
+    ],
+)
+def test_leaving_out_what_length_punishes_warns(task: str, sets: list[str], warned: list[str]) -> None:
+    """Where the user asks for it himself: each stage whose signals depend on length, with the remedy."""
+    found = TASKS[task].warnings(resolved(task, model=OUTSIDE, sets=sets).config)
+    assert [text.partition(" but ")[0] for text in found] == warned
+    assert all(text.endswith("--set grpo.mask_truncated=auto trains on them") for text in found)
+
+
+def test_the_settings_of_a_run_repeat_it(tmp_path: Path) -> None:
+    """A config.toml holds what was decided for each stage; a typed value for the whole run replaces it."""
+    file = tmp_path / "config.toml"
+    first = resolved(model="qwen").config
+    file.write_text(to_toml(first), encoding="utf-8")
+    assert resolved(config_file=file).config == first
+    assert left_out(resolved(config_file=file, sets=["grpo.mask_truncated=false"])) == set()
+    assert left_out(resolved(config_file=file, sets=["grpo.mask_truncated=true"])) == {"length", "quality"}
+
+
+def test_the_weights_that_count_are_those_that_a_task_adjusts() -> None:
+    """Strict JSON without thoughts gives the weight of `reasoning` to the others."""
+    found = resolved("strict-json", model="qwen", sets=["stages.standard.rewards={reasoning = 1.0, strictness = 1.0}"])
+    assert found.config.stages["standard"].rewards == {"reasoning": 0.0, "strictness": 2.0}
+    assert left_out(found) == {"standard"}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_signals_that_depend_on_length_exist(name: str) -> None:
+    """A misspelt name would leave out what the signal is to teach."""
+    rewards = TASKS[name].rewards
+    assert set(rewards.length_signals) <= set(rewards.signals)

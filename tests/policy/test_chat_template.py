@@ -1,0 +1,125 @@
+"""The default system message of a checkpoint's chat template: for chats without one, and no others."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.training import arguments, make_data
+from transformers import AutoTokenizer
+
+from smolsum.cli.main import main
+from smolsum.config.sections import LoraConfig
+from smolsum.policy.chat_template import plain_template, shared_system, with_system
+from smolsum.policy.load import encode_chat, load_policy
+from smolsum.policy.weights import save_trained, tokenizer_digest
+from smolsum.tasks.tldr import TldrConfig
+from smolsum.types import Prompt
+
+SYSTEM = 'Say "it"\nin 5 \\ words {{ x }} {% if %}\'s end %} — 🙂'
+USER = {"role": "user", "content": "A post."}
+TURNS = [USER, {"role": "assistant", "content": "Yes."}, {"role": "user", "content": "More."}]
+ACCEPTING = {
+    "chatml": "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}",
+    "own default": "{%- if messages[0]['role'] == 'system' %}{{ messages[0]['content'] }}{%- else %}You are Q."
+    "{%- endif %}\n{%- for m in messages %}{%- if m.role != 'system' %}[{{ m.content }}]{%- endif %}{%- endfor %}",
+    "reassigns": "{{ bos_token }}{%- if messages[0]['role'] == 'system' %}{%- set s = messages[0]['content']|trim %}"
+    "{%- set messages = messages[1:] %}{%- else %}{%- set s = '' %}{%- endif %}"
+    "S:{{ s }}{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}",
+    "blank start": "\n  {% for m in messages %}\n    {{ m['content'] }}\n  {% endfor %}\n",
+}
+REFUSING = (
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] | trim }}{% endfor %}"
+)
+TINY = "builtin:tiny"
+
+
+def rendered(template: str, messages: list[dict[str, str]]) -> str:
+    tokenizer = load_policy(TINY, shapes_only=True).tokenizer
+    text = tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False, add_generation_prompt=True)
+    return str(text)
+
+
+@pytest.mark.parametrize("name", ACCEPTING)
+@pytest.mark.parametrize("system", ["Keep it short.", SYSTEM])
+def test_a_chat_without_a_system_message_gets_the_default(name: str, system: str) -> None:
+    """As if it had brought it; a chat with another one stays as it was, and what was added can be replaced."""
+    plain, own = ACCEPTING[name], [{"role": "system", "content": "Mine."}]
+    changed = with_system(plain, system, accepts_system=True)
+    for chat in ([USER], TURNS):
+        assert rendered(changed, chat) == rendered(plain, [{"role": "system", "content": system}, *chat])
+        assert rendered(changed, [*own, *chat]) == rendered(plain, [*own, *chat])
+    assert plain_template(changed) == plain
+    assert with_system(changed, "Other.", accepts_system=True) == with_system(plain, "Other.", accepts_system=True)
+
+
+def test_a_template_that_refuses_system_messages_has_it_in_the_first_turn() -> None:
+    """As prompts are encoded for it."""
+    changed = with_system(REFUSING, SYSTEM, accepts_system=False)
+    folded = {"role": "user", "content": f"{SYSTEM}\n\n{USER['content']}"}
+    assert rendered(changed, TURNS) == rendered(REFUSING, [folded, *TURNS[1:]])
+
+
+def test_only_a_message_of_all_prompts_is_the_default() -> None:
+    def prompt(system: str) -> Prompt:
+        messages = [{"role": "system", "content": system}] if system else []
+        return Prompt("a", (*messages, USER), (1,), (), {})
+
+    assert shared_system([prompt("A"), prompt("A")]) == "A"
+    assert shared_system([prompt("A"), prompt("B")]) == shared_system([prompt(""), prompt("")]) == ""
+    assert shared_system([prompt("A"), prompt("")]) == ""
+
+
+@pytest.mark.parametrize("where", ["config", "named", "file"])
+def test_saved_wherever_the_template_is(where: str, tmp_path: Path) -> None:
+    """In tokenizer_config.json, there among several, or in a file; the fingerprint of the tokenizer stays."""
+    policy = load_policy(TINY)
+    source, folder = tmp_path / "source", tmp_path / "saved"
+    source.mkdir(), folder.mkdir()
+    save_trained(policy, source)
+    config = json.loads((source / "tokenizer_config.json").read_text())
+    template = config.pop("chat_template")
+    if where == "named":
+        config["chat_template"] = [{"name": "default", "template": template}, {"name": "rag", "template": "x"}]
+    elif where == "file":
+        (source / "chat_template.jinja").write_text(template)
+    else:
+        config["chat_template"] = template
+    (source / "tokenizer_config.json").write_text(json.dumps(config))
+    loaded = load_policy(str(source))
+    save_trained(replace(loaded, system=SYSTEM), folder)
+    saved = load_policy(str(folder), shapes_only=True)
+    system = {"role": "system", "content": SYSTEM}
+    expected = encode_chat(policy, [system, USER])
+    assert encode_chat(saved, [USER]) == encode_chat(saved, [system, USER]) == expected
+    assert tokenizer_digest(saved.tokenizer) == tokenizer_digest(loaded.tokenizer)
+    if where != "named":
+        assert tokenizer_digest(saved.tokenizer) == tokenizer_digest(policy.tokenizer)
+        theirs = AutoTokenizer.from_pretrained(folder)
+        assert theirs.apply_chat_template([USER], add_generation_prompt=True, return_dict=False) == expected
+
+
+def test_adapters_have_it_next_to_them(tmp_path: Path) -> None:
+    """As a template that servers take, since their base has its own."""
+    policy = replace(load_policy(TINY, lora=LoraConfig(rank=2, fuse=True)), system=SYSTEM)
+    save_trained(policy, tmp_path)
+    template = (tmp_path / "chat_template.jinja").read_text()
+    assert template == with_system(policy.tokenizer.chat_template, SYSTEM, accepts_system=True)
+    fused = load_policy(str(tmp_path / "fused"), shapes_only=True)
+    assert encode_chat(fused, [USER]) == encode_chat(policy, [{"role": "system", "content": SYSTEM}, USER])
+
+
+def test_checkpoints_of_a_run_have_it(tmp_path: Path) -> None:
+    """A run's checkpoint answers under the system prompt of its training, and evaluates as before."""
+    steps = {"stages__length__steps": 1, "stages__quality__steps": 1, "train__validate_every": 0}
+    data = make_data(tmp_path / "posts", train=4, validation=2, test=2)
+    assert main([*arguments(data, tmp_path, "run", **steps), "--quiet"]) == 0
+    folder = tmp_path / "run" / "checkpoints" / "step-000002"
+    saved, plain = load_policy(str(folder), shapes_only=True), load_policy(TINY, shapes_only=True)
+    system = {"role": "system", "content": TldrConfig().system_prompt}
+    assert encode_chat(saved, [USER]) == encode_chat(plain, [system, USER]) != encode_chat(plain, [USER])
+    assert main(["eval", str(tmp_path / "run"), "--runs-dir", str(tmp_path), "--quiet"]) == 0

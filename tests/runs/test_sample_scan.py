@@ -1,0 +1,166 @@
+"""Search through the samples of a run: what is found, where, in which order, and what it costs."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.watching import append, completions, evaluate, make_run
+
+from smolsum.runs.paths import RunPaths
+from smolsum.runs.records import RunSettings
+from smolsum.runs.sample_scan import MAX_HITS, Hits, Scan, Wanted, list_steps
+
+SETTINGS = RunSettings(target_tokens=64, tolerance_tokens=5)
+
+
+def searched(paths: RunPaths, text: str = "", *, prompt: str = "") -> Scan:
+    scan = Scan(paths, Wanted(text, prompt), SETTINGS)
+    scan.follow(wait_s=30)
+    assert not scan.running
+    return scan
+
+
+def test_every_step_and_evaluation_is_searched(tmp_path: Path) -> None:
+    """In any case; each hit says where it is from, and its text is read again from there."""
+    paths = make_run(tmp_path)
+    evaluate(paths, "start", {"test-1": 'Ask the LANDLORD\nand "leave".', "test-2": "nothing"})
+    scan = searched(paths, "landlord")
+    hits = scan.hits
+    assert [hits.source(n) for n in range(len(hits))] == [1, 1, 60, 60, "start-test"]
+    samples = [scan.sample(n) for n in range(len(hits))]
+    assert all(sample is not None and "landlord" in sample.text.lower() for sample in samples)
+    assert [sample.prompt_id for sample in samples if sample] == [
+        "train-0001", "train-0011", "train-0001", "train-0070", "test-1",
+    ]  # fmt: skip
+    assert (scan.done, scan.files, scan.damaged) == (3, 3, 0)
+    assert len(searched(paths, 'and "LEAVE"').hits) == 1
+    assert len(searched(paths, "Summarise").hits) == 0, "prompts are not samples"
+    assert len(searched(paths, "test-1").hits) == 1, "the id of a prompt"
+
+
+def test_all_samples_of_a_prompt(tmp_path: Path) -> None:
+    """At every step, and in evaluations; an id that another one begins with is another prompt."""
+    paths = make_run(tmp_path)
+    append(paths.completions(30), [row | {"prompt_id": "train-00011"} for row in completions(30, 80)[:4]])
+    append(paths.completions(40), completions(40, 80))
+    hits = searched(paths, prompt="train-0001").hits
+    assert [(hits.source(span[0]), len(span)) for span in hits.spans()] == [(1, 4), (40, 4), (60, 4)]
+
+
+@pytest.mark.parametrize(
+    ("sort", "backwards", "expected"),
+    [
+        ("sample", False, [0, 1, 2, 3]),
+        ("sample", True, [3, 2, 1, 0]),
+        ("reward", False, [0, 1, 2, 3]),
+        ("reward", True, [2, 1, 0, 3]),
+        ("meteor", False, [2, 0, 1, 3]),
+        ("tokens", False, [3, 0, 1, 2]),
+        ("error", False, [3, 2, 0, 1]),
+        ("unknown", False, [0, 1, 2, 3]),
+    ],
+)
+def test_hits_are_sorted(tmp_path: Path, sort: str, backwards: bool, expected: list[int]) -> None:
+    """By reward, a signal, the length or what is wrong, both ways; missing values are last."""
+    paths = make_run(tmp_path, steps=1)
+    rows = [
+        {"text": "a", "token_ids": [1] * 70, "reward": 3.0, "rewards": {"length": 0.0, "meteor": 0.5}},
+        {"text": "a", "token_ids": [1] * 65, "reward": 2.0, "rewards": {"length": 0.0, "meteor": 0.4}},
+        {"text": "a", "token_ids": [1] * 50, "reward": 1.0, "rewards": {"length": 0.0, "meteor": 0.9}},
+        {"text": "a", "token_ids": [1] * 90, "reward": None, "rewards": {"length": None}, "finish_reason": "length"},
+    ]
+    paths.completions(1).unlink()
+    append(
+        paths.completions(1), [{"prompt_id": "p", "sample": n, "finish_reason": "stop"} | r for n, r in enumerate(rows)]
+    )
+    assert list(searched(paths, "a").hits.order(sort, backwards=backwards)) == expected
+
+
+def test_damaged_missing_and_empty_files(tmp_path: Path) -> None:
+    """What cannot be read is passed over, and counted where it has the text; the rest is found."""
+    paths = make_run(tmp_path)
+    whole = len(searched(paths, "heating").hits)
+    paths.completions(2).write_bytes(b"")
+    paths.completions(3).mkdir()
+    paths.completions(4).write_bytes(b'\xff\xfe heating\n[1, "heating"]\n{"text": 5, "prompt_id": "heating"}\n')
+    (paths.root / "completions" / "notes.txt").write_text("heating")
+    with paths.completions(60).open("ab") as file:
+        file.write(b'{"text": "heating and hal')
+    evaluate(paths, "start", {"a": "heating"}, scored=False)
+    scan = searched(paths, "heating")
+    assert (len(scan.hits), scan.damaged) == (whole + 2, 3)
+    assert list_steps(paths) == [1, 2, 3, 4, 60]
+    paths.completions(1).unlink()
+    assert scan.sample(0) is None
+    assert len(searched(RunPaths(tmp_path / "gone"), "heating").hits) == 0
+
+
+def test_a_line_without_end(tmp_path: Path) -> None:
+    """A line of many megabytes is left out and counted; those after it are found."""
+    paths = make_run(tmp_path)
+    with paths.completions(60).open("ab") as file:
+        file.write(b'{"text": "' + b"x" * (10 << 20) + b'"}\n' + json.dumps({"text": "after it"}).encode() + b"\n")
+    scan = searched(paths, "after it")
+    assert (len(scan.hits), scan.damaged) == (1, 1)
+    sample = scan.sample(0)
+    assert sample is not None
+    assert sample.text == "after it"
+
+
+def test_a_search_follows_the_run(tmp_path: Path) -> None:
+    """New steps and new completions of an evaluation are searched, the others not again; half a line waits."""
+    paths = make_run(tmp_path)
+    evaluate(paths, "start", {"a": "heating"}, scored=False)
+    scan = searched(paths, "heating")
+    before = len(scan.hits)
+    append(paths.completions(61), completions(61, 80))
+    made: dict[str, Any] = {"id": "b", "text": "the heating", "token_ids": [], "finish_reason": "stop"}
+    line = json.dumps(made)
+    path = paths.stage_evaluation("start") / "generations.jsonl"
+    with path.open("a") as file:
+        file.write(line[:30])
+    scan.follow(wait_s=30)
+    found = len(scan.hits)
+    assert found == before + sum("heating" in row["text"].lower() for row in completions(61, 80))
+    with path.open("a") as file:
+        file.write(line[30:] + "\n")
+    scan.follow(wait_s=30)
+    assert len(scan.hits) == found + 1
+    assert (scan.damaged, scan.done) == (0, scan.files)
+
+
+def test_a_search_can_be_cancelled(tmp_path: Path) -> None:
+    """It ends within a moment, keeps what was found, and does not go on."""
+    paths = make_run(tmp_path)
+    content = paths.completions(60).read_bytes()
+    for step in range(61, 1500):
+        paths.completions(step).write_bytes(content)
+    scan = Scan(paths, Wanted("the"), SETTINGS)
+    scan.follow()
+    while not scan.hits.count:
+        time.sleep(0.001)
+    scan.cancel()
+    assert scan._thread is not None
+    scan._thread.join(2)
+    assert not scan.running
+    assert 0 < scan.done < scan.files
+    count = len(scan.hits)
+    scan.follow(wait_s=1)
+    assert len(scan.hits) == count
+
+
+def test_memory_is_bounded() -> None:
+    """A hit is some sixty bytes; above the limit hits are counted only."""
+    from smolsum.runs.records import SampledRollout
+
+    hits = Hits()
+    sample = SampledRollout(rewards={"length": 1.0, "meteor": 0.5}, reward=1.5)
+    for n in range(MAX_HITS + 5):
+        hits.add(n // 32, n, sample, 0.0)
+    assert (len(hits), hits.count) == (MAX_HITS, MAX_HITS + 5)
+    columns = (hits.rewards, hits.tokens, hits.errors, hits._sources, hits._offsets, *hits.signals.values())
+    assert sum(column.itemsize * len(column) for column in columns) <= 64 * MAX_HITS

@@ -1,0 +1,304 @@
+"""How a run fits into a limit on memory: what is chosen, refused, recorded and taken again."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.training import arguments, learned, make_data, start, wait_until, weights
+
+from smolsum.cli import main
+from smolsum.config.resolve import resolve
+from smolsum.config.sections import Config
+from smolsum.errors import MachineError
+from smolsum.policy.device_memory import GB, MemoryLimit
+from smolsum.policy.load import Policy
+from smolsum.runs.records import ChunkingInfo, MemoryInfo, RunInfo
+from smolsum.tasks import TASKS
+from smolsum.train.memory_plan import MemoryPlan, _covers, _distinct, _fewer_tokens, _smaller, plan_memory
+from smolsum.train.setup import load_shapes
+from smolsum.types import Prompt
+
+PROMPTS = (Prompt("p", (), (5,) * 700, (), {}),)
+
+
+def config(**sets: object) -> Config:
+    """The tiny model with long prompts and completions, so that its updates need more than its evaluations."""
+    own = {"sampling.max_new_tokens": 300, "train.eval_batch": 1, "sampling.rollouts": 16, "grpo.beta": 0.0}
+    flags = own | {key.replace("__", "."): value for key, value in sets.items()}
+    return resolve(TASKS, model="tiny", flags=flags).config
+
+
+def planned(config: Config, begun: RunInfo | None = None) -> MemoryPlan:
+    return plan_memory(config, load_shapes(config), PROMPTS, begun, load_shapes)
+
+
+@pytest.fixture(autouse=True)
+def process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process holds apart from arrays depends on the tests before, and with it what fits."""
+    monkeypatch.setattr("smolsum.train.memory_plan.outside_arrays", lambda: 0.4 * GB)
+
+
+@pytest.fixture
+def whole(monkeypatch: pytest.MonkeyPatch) -> float:
+    """The peak without chunks, in GB, where there is room for it."""
+    monkeypatch.setenv("SMOLSUM_MEMORY_GB", "64")
+    plan = planned(config())
+    assert plan.chunking.rows is None
+    assert plan.line == f"memory: {plan.peak / GB:.1f} GB at the peak, of 64 GB (SMOLSUM_MEMORY_GB)"
+    return plan.whole / GB
+
+
+def test_without_a_budget_the_machine_decides(whole: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all at once does not fit, the fastest chunks that do, and a line that says so."""
+    limit = 0.8 * whole
+    monkeypatch.setenv("SMOLSUM_MEMORY_GB", str(limit))
+    plan = planned(config())
+    assert plan.chunking.rows is not None
+    assert plan.peak <= limit * GB < plan.whole
+    assert "is more than" in plan.line
+    assert "(SMOLSUM_MEMORY_GB), so updates take" in plan.line
+    assert "a time" in plan.line
+
+
+def test_a_budget_goes_before_the_machine(whole: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that is larger than the machine, with a warning."""
+    plan = planned(config(engine__memory_budget_gb=0.8 * whole))
+    assert plan.chunking.rows is not None
+    assert plan.limit.source == "engine.memory_budget_gb"
+    assert plan.warnings == []
+    monkeypatch.setenv("SMOLSUM_MEMORY_GB", str(0.8 * whole))
+    plan = planned(config(engine__memory_budget_gb=64))
+    assert plan.chunking.rows is None
+    assert "but this machine has" in plan.warnings[0]
+
+
+def test_on_a_gpu_a_budget_is_for_arrays(whole: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the RAM of the host is what leaves the least room; a larger budget than that is still a warning."""
+    monkeypatch.delenv("SMOLSUM_MEMORY_GB")
+    ram = MemoryLimit(2 * whole * GB, "available RAM")
+    monkeypatch.setattr("smolsum.train.memory_plan.tightest_limit", lambda environ: ram)
+    assert "process" in planned(config(engine__memory_budget_gb=64)).parts
+    monkeypatch.setattr("smolsum.policy.device_memory.on_cpu", lambda: False)
+    plan = planned(config(engine__memory_budget_gb=64))
+    assert "process" not in plan.parts
+    assert plan.warnings == []
+    assert plan.here.of_arrays
+    monkeypatch.setattr("smolsum.train.memory_plan.tightest_limit", lambda environ: replace(ram, size=0.5 * whole * GB))
+    assert "but this machine has" in planned(config(engine__memory_budget_gb=64)).warnings[0]
+
+
+def test_where_nothing_fits_the_remedies_do(whole: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 4, and flags with which the same command is accepted, the smallest change first."""
+    settings = config(sampling__rollouts=8, sampling__max_new_tokens=800, train__eval_batch=50)
+    monkeypatch.setenv("SMOLSUM_MEMORY_GB", "0.01")
+    with pytest.raises(MachineError, match="training needs at least") as caught:
+        planned(settings)
+    assert caught.value.exit_code == 4
+    assert "smaller model" in (caught.value.hint or "")
+    least = float(caught.value.message.split("at least ")[1].split(" GB")[0])
+    monkeypatch.setenv("SMOLSUM_MEMORY_GB", str(least - 0.15))
+    with pytest.raises(MachineError) as caught:
+        planned(settings)
+    first = (caught.value.hint or "").split("; or ")[0].rsplit(" (", 1)[0]
+    sets = dict(pair.split("=") for pair in first.split("--set ")[1:])
+    assert sets
+    flags = {key: int(value) if value.strip().isdigit() else value.strip() for key, value in sets.items()}
+    planned(resolve(TASKS, model="tiny", flags={**_flat(settings), **flags}).config)
+
+
+def test_remedies_differ_and_leave_a_little_room(whole: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None repeats another with further changes, and available RAM may shrink a little until the next start."""
+    settings = config(sampling__rollouts=32, sampling__max_new_tokens=600, train__eval_batch=50)
+    monkeypatch.setenv("SMOLSUM_MEMORY_GB", "0.01")
+    with pytest.raises(MachineError) as caught:
+        planned(settings)
+    limit = 0.85 * float(caught.value.message.split("at least ")[1].split(" GB")[0])
+    monkeypatch.setenv("SMOLSUM_MEMORY_GB", str(limit))
+    with pytest.raises(MachineError) as caught:
+        planned(settings)
+    remedies = [remedy.rsplit(" (", 1)[0] for remedy in (caught.value.hint or "").split("; or ")]
+    sets = [dict(pair.strip().split("=") for pair in remedy.split("--set ")[1:]) for remedy in remedies]
+    assert len(sets) > 1
+    monkeypatch.setenv("SMOLSUM_MEMORY_GB", str(0.985 * limit))
+    for n, later in enumerate(sets):
+        assert not any(first.items() <= later.items() for first in sets[:n])
+        flags = {key: int(value) if value.isdigit() else value for key, value in later.items()}
+        planned(resolve(TASKS, model="tiny", flags={**_flat(settings), **flags}).config)
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "covered"),
+    [
+        ({"model.adapter": "lora"}, {"model.adapter": "lora", "model.quantize": 4}, True),
+        ({"model.adapter": "lora", "model.quantize": 4}, {"sampling.max_new_tokens": 87}, False),
+        ({"sampling.rollouts": 4, "train.eval_batch": 12}, {"sampling.rollouts": 2, "train.eval_batch": 12}, True),
+        ({"sampling.rollouts": 2}, {"sampling.rollouts": 4, "model.adapter": "lora"}, False),
+        ({"sampling.max_new_tokens": 87}, {"sampling.max_new_tokens": 175, "sampling.rollouts": 4}, False),
+    ],
+)
+def test_a_larger_change_that_offers_nothing(first: dict[str, Any], later: dict[str, Any], covered: bool) -> None:
+    """It is left out, so that others are shown."""
+    assert _covers(first, later) is covered
+
+
+def test_where_nothing_would_fit_the_refusal_says_how_to_try(whole: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An estimate may be too high; what the hint names is accepted, with a budget as well."""
+    monkeypatch.setenv("SMOLSUM_MEMORY_GB", "0.01")
+    with pytest.raises(MachineError) as caught:
+        planned(config(engine__memory_budget_gb=0.02))
+    budget = (caught.value.hint or "").split("engine.memory_budget_gb=")[1].split()[0]
+    assert planned(config(engine__memory_budget_gb=float(budget))).warnings
+    with pytest.raises(MachineError, match="in the smallest chunks") as caught:
+        planned(config())
+    assert re.search(r"; the least that this model takes is 0\.\d GB, with --set ", caught.value.hint or "")
+    monkeypatch.setenv("SMOLSUM_MEMORY_GB", (caught.value.hint or "").split("SMOLSUM_MEMORY_GB=")[1].split()[0])
+    planned(config())
+
+
+def test_a_run_that_began_without_chunks_does_not_claim_any(whole: float) -> None:
+    """It may need more than its budget by today's estimate, and still takes all rollouts at once."""
+    began = RunInfo(memory=MemoryInfo(chunking=ChunkingInfo()))
+    plan = planned(config(engine__memory_budget_gb=0.8 * whole), began)
+    assert plan.chunking.rows is None
+    assert plan.line.endswith("(engine.memory_budget_gb)")
+
+
+def test_no_remedy_makes_the_target_unreachable() -> None:
+    """For a target of 64 +- 5 a remedy of 40 tokens would train nothing; a task without a length has no such limit."""
+    settings = config(sampling__max_new_tokens=160, sampling__rollouts=64, train__eval_batch=50)
+    assert _fewer_tokens(settings) == [87]
+    assert _fewer_tokens(config(sampling__max_new_tokens=60)) == []
+    assert _fewer_tokens(config(sampling__max_new_tokens=350)) == [175, 87]
+    json = resolve(TASKS, flags={"task.name": "strict-json", "sampling.max_new_tokens": 160}).config
+    assert _fewer_tokens(json) == [80, 40, 20, 16]
+    for alternative in _smaller(settings):
+        assert all(sets.get("sampling.max_new_tokens", 87) >= 87 for sets in alternative)
+
+
+def test_far_too_many_tokens_are_answered_with_fewer(whole: float) -> None:
+    """Not with a smaller model: some number of tokens does fit, and the machine takes it."""
+    with pytest.raises(MachineError) as caught:
+        planned(config(sampling__max_new_tokens=10_000_000))
+    hints = (caught.value.hint or "").split("; or ")
+    (tokens,) = [hint for hint in hints if hint.startswith("--set sampling.max_new_tokens=")][:1]
+    fits = int(tokens.split("=")[1].split()[0])
+    assert 300 < fits < 10_000_000
+    planned(config(sampling__max_new_tokens=fits))
+    with pytest.raises(MachineError):
+        planned(config(sampling__max_new_tokens=4 * fits))
+
+
+def test_sizes_that_differ_never_look_equal() -> None:
+    """ "Needs 13 GB, there are 13 GB" would say nothing."""
+    assert _distinct(13.3e9, 12.9e9) == ("13.3 GB", "12.9 GB")
+    assert _distinct(9.97e9, 10.04e9) == ("9.97 GB", "10.04 GB")
+    assert _distinct(32e9, 8.51e9) == ("32 GB", "8.5 GB")
+    assert _distinct(8e9, 8e9) == ("8.000 GB", "8.000 GB")
+
+
+def test_a_dry_run_and_a_start_warn_of_a_target_out_of_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both say it once, with settings that go together; those draw no warning."""
+    monkeypatch.delenv("SMOLSUM_MEMORY_GB", raising=False)
+    data, words = make_data(tmp_path / "data"), "no summary can reach task.target_tokens = 42"
+    steps = {"stages__length__steps": 1, "stages__quality__steps": 1, "train__validate_every": 0}
+    asked = arguments(data, tmp_path / "runs", "a", sampling__max_new_tokens=30, **steps)
+    assert main.main([*asked, "--dry-run"]) == 0
+    assert capsys.readouterr().err.count(words) == 1
+    assert main.main([*asked, "--quiet"]) == 0
+    assert capsys.readouterr().err.count(words) == 1
+    assert main.main([*asked, "--set=sampling.max_new_tokens=84", "--dry-run"]) == 0
+    assert words not in capsys.readouterr().err
+
+
+def _flat(settings: Config) -> dict[str, object]:
+    return {
+        "sampling.max_new_tokens": settings.sampling.max_new_tokens, "train.eval_batch": settings.train.eval_batch,
+        "sampling.rollouts": settings.sampling.rollouts, "grpo.beta": 0.0,
+    }  # fmt: skip
+
+
+def test_a_budget_that_is_too_small_names_one_that_is_not(whole: float) -> None:
+    """The machine has room, so a larger budget is the smallest change."""
+    with pytest.raises(MachineError) as caught:
+        planned(config(engine__memory_budget_gb=0.01))
+    budget = float((caught.value.hint or "").split("memory_budget_gb=")[1].split(";")[0])
+    assert planned(config(engine__memory_budget_gb=budget)).peak <= budget * GB
+
+
+def test_a_resumed_run_takes_the_chunks_that_it_began_with(whole: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this machine has; without a record, those of earlier versions. What no longer fits is refused with a
+    remedy."""
+    began = RunInfo(memory=MemoryInfo(chunking=ChunkingInfo(rows=4, logits=2_000_000, checkpointing=True)))
+    plan = planned(config(), began)
+    assert (plan.chunking.rows, plan.chunking.logits, plan.chunking.checkpointing) == (4, 2_000_000, True)
+    assert planned(config(), RunInfo()).chunking.rows is None
+    monkeypatch.setenv("SMOLSUM_MEMORY_GB", str(0.8 * whole))
+    with pytest.raises(MachineError, match="all rollouts at once, which needs") as caught:
+        planned(config(), RunInfo())
+    assert "close other programs" in (caught.value.hint or "")
+    raised = (caught.value.hint or "").split("SMOLSUM_MEMORY_GB=")[1].split()[0]
+    monkeypatch.setenv("SMOLSUM_MEMORY_GB", raised)
+    assert planned(config(), RunInfo()).chunking.rows is None
+
+
+def test_quantised_weights_on_the_cpu_are_slow_and_it_says_so(whole: float) -> None:
+    """Before the run, and in the dry run."""
+    assert planned(config()).warnings == []
+    plan = planned(config(model__adapter="lora", model__quantize=4))
+    assert "takes two to four times as long" in plan.warnings[0]
+
+
+def test_nothing_is_read_before_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that does not fit ends before its weights are read, and leaves no directory behind."""
+    monkeypatch.setenv("SMOLSUM_MEMORY_GB", "0.01")
+    read: list[Policy] = []
+    monkeypatch.setattr("smolsum.train.setup.read_weights", read.append)
+    assert main.main(arguments(make_data(tmp_path / "data"), tmp_path / "runs", "a")) == 4
+    assert read == []
+    assert not (tmp_path / "runs" / "a").exists()
+    assert "error: training needs at least" in capsys.readouterr().err
+
+
+def finish(args: list[str]) -> str:
+    """Run the command in a process of its own, which holds the same memory every time; returns its stderr."""
+    process = start(args)
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    return err
+
+
+@pytest.mark.slow
+def test_a_killed_run_in_chunks_resumes_bit_for_bit_with_more_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kill -9, then a machine with room for everything at once: the same weights as without the interruption."""
+    data, runs, other = make_data(tmp_path / "data"), tmp_path / "runs", tmp_path / "other"
+    monkeypatch.setenv("SMOLSUM_MEMORY_GB", "64")
+    plan = finish([*arguments(data, runs, "chunks", sampling__rollouts=16), "--dry-run"])
+    whole = float(next(line for line in plan.splitlines() if line.startswith("peak without chunks")).split()[-1])
+    monkeypatch.setenv("SMOLSUM_MEMORY_GB", str(0.9 * whole))
+
+    finish(arguments(data, runs, "chunks", sampling__rollouts=16))
+    process = start(arguments(data, other, "chunks", sampling__rollouts=16))
+    wait_until((other / "chunks/checkpoints/step-000002/meta.json").exists)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    began = [json.loads((root / "chunks/run.json").read_text())["memory"]["chunking"] for root in (runs, other)]
+    assert began[0] == began[1]
+    assert began[0]["rows"]
+
+    monkeypatch.setenv("SMOLSUM_MEMORY_GB", "64")
+    finish(["train", "--resume", str(other / "chunks")])
+    assert learned(other / "chunks") == learned(runs / "chunks")
+    assert weights(other / "chunks", 8) == weights(runs / "chunks", 8)
+    assert json.loads((other / "chunks/run.json").read_text())["memory"]["chunking"] == began[0]

@@ -1,0 +1,231 @@
+"""The sweep of `--find-lr`: what it recommends, that its trials are throw-away copies, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli
+from mlx.utils import tree_flatten
+from support.training import arguments, make_data
+
+from smolsum.cli import find_rate
+from smolsum.cli.main import main
+from smolsum.config.resolve import resolve
+from smolsum.config.sections import Config
+from smolsum.errors import SmolsumError
+from smolsum.tasks import TASKS
+from smolsum.train import rate_sweep
+from smolsum.train.rate_sweep import Sweep, Trial, TrialSession, default_rates
+from smolsum.train.setup import Setup
+
+
+def trial(rate: float, reward: float | None, greedy: float | None = None, **changes: Any) -> Trial:
+    found = {"reward_std": 0.2, "tokens": 20.0, "repeated": 0.0, "kl": 0.1, "skipped": 0} | changes
+    return Trial(rate, reward, greedy={} if greedy is None else {"reward": greedy}, **found)
+
+
+def recommended(*trials: Trial) -> float | None:
+    """Rewards of 0 at the start, and means over 400 samples: a gain is above chance from 0.02 on."""
+    found = Sweep("length", 40, 400, trial(0.0, 0.0, 0.0), list(trials)).recommended()
+    return found.rate if found else None
+
+
+def test_the_smallest_of_the_best_rates_is_recommended() -> None:
+    """A larger rate that gains hardly more is not worth what it changes."""
+    assert recommended(trial(1e-4, 0.1, 0.1), trial(1e-3, 0.28, 0.28), trial(1e-2, 0.3, 0.3)) == 1e-3
+    assert recommended(trial(1e-4, 0.1, 0.1), trial(1e-3, 0.2, 0.2), trial(1e-2, 0.3, 0.3)) == 1e-2
+
+
+def test_samples_and_greedy_completions_must_both_gain() -> None:
+    """A rate that raises one and lowers the other is no gain, nor is one with a gradient that is not finite."""
+    assert recommended(trial(1e-4, 0.5, -0.1), trial(1e-3, 0.1, 0.1), trial(1e-2, -0.1, 0.5)) == 1e-3
+    assert recommended(trial(1e-4, 0.1, 0.1), trial(1e-3, 0.5, 0.5, skipped=1)) == 1e-4
+    assert recommended(trial(1e-4, None, 0.5), trial(1e-3, 0.5)) is None
+
+
+def test_reward_without_language_is_not_recommended() -> None:
+    """A rate that is far from the start, or repeats itself, may have the right length and says nothing."""
+    assert recommended(trial(3e-4, 0.2, 0.2), trial(3e-3, 0.4, 0.4, kl=8.4)) == 3e-4
+    assert recommended(trial(3e-4, 0.2, 0.2), trial(3e-3, 0.4, 0.4, repeated=0.9)) == 3e-4
+    assert recommended(trial(3e-3, 0.4, 0.4, kl=8.4)) is None
+
+
+def test_chance_is_not_recommended() -> None:
+    """Two standard errors of the sampled reward are the least gain."""
+    assert recommended(trial(1e-4, 0.015, 0.1), trial(1e-3, -0.2, -0.2)) is None
+    assert recommended() is None
+
+
+def test_default_rates_surround_that_of_the_run() -> None:
+    """With one digit each."""
+    assert default_rates(4e-4) == (4e-5, 1e-4, 4e-4, 1e-3, 4e-3)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("data") / "posts")
+
+
+def sweep(data: Path, runs: Path, *more: str) -> list[str]:
+    """The arguments of a sweep of two steps a rate, in samples that tell nothing."""
+    run = [flag for flag in arguments(data, runs, "none") if flag not in ("--name", "none")]
+    return [*run, "--find-lr", "--trial-steps=2", *more]
+
+
+def swept(data: Path, runs: Path, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
+    """The record that a sweep prints, which is also what it leaves."""
+    code = main(sweep(data, runs, "--json", *more))
+    assert code in (0, 1)
+    record = json.loads(capsys.readouterr().out)
+    (left,) = runs.iterdir()
+    assert json.loads(left.read_text()) == record
+    assert code == (record["recommended"] is None)
+    return dict(record)
+
+
+@pytest.mark.slow
+def test_trials_do_not_touch_each_other(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rate gives the same numbers alone and after others, whose weights are put back; with adapters too. Workers of
+    the environment are not asked. A record is all that is left, and a rate of almost 0 changes nothing."""
+    monkeypatch.setenv("SMOLSUM_WORKERS", "http://127.0.0.1:9")
+    several = swept(data, tmp_path / "several", capsys, "--rates=1e-12,1e-2,3e-3")
+    alone = swept(data, tmp_path / "alone", capsys, "--rates=1e-2")
+    assert [found["rate"] for found in several["trials"]] == [1e-12, 3e-3, 1e-2]
+    assert several["trials"][2] == alone["trials"][0]
+    assert several["start"] == alone["start"]
+    still, start = several["trials"][0], several["start"]
+    assert (still["reward"], still["tokens"], still["greedy"]) == (start["reward"], start["tokens"], start["greedy"])
+    assert abs(still["kl"]) < 1e-6
+    assert several["trials"][2]["tokens"] != start["tokens"]
+    lora = ["--set=lora.rank=4", "--set=stages.length.beta=0"]
+    adapted = swept(data, tmp_path / "lora", capsys, "--rates=1e-12,3e-2", *lora)
+    assert adapted["start"] == start
+    assert adapted["trials"][1]["tokens"] != start["tokens"]
+    assert adapted["trials"][1]["kl"] is not None
+
+
+def test_the_screen_shows_table_chart_and_what_to_do(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """stdout has the rate alone, and the command on the screen is one that `train` takes."""
+    monkeypatch.setattr(Sweep, "noise", -1.0)
+    asked = sweep(data, tmp_path, "--rates=1e-12,1e-3")
+    monkeypatch.setenv("SMOLSUM_WORKERS", "http://127.0.0.1:9")
+    assert main(asked) == 0
+    shown = capsys.readouterr()
+    rate = shown.out.strip()
+    assert rate in ("1e-12", "0.001")
+    assert "workers would get weights that are thrown away" in shown.err
+    assert "greedy tokens" in shown.err
+    assert "reward after the trial (s sampled, g greedy)" in shown.err
+    (command,) = [line.removeprefix("use it: ") for line in shown.err.splitlines() if line.startswith("use it: ")]
+    words = shlex.split(command)
+    assert words[-2:] == ["--set", f"optimizer.learning_rate={rate}"]
+    assert not any(word.startswith(("--find-lr", "--rates", "--trial-steps")) for word in words)
+    assert main([*words[1:], "--dry-run", "--quiet"]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", ["stages.length.learning_rate=3e-5", "stages.length={learning_rate=3e-5}"])
+def test_the_command_applies_the_rate_to_a_stage_with_its_own(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    """A stage's rate that is given as a flag goes before that of the run."""
+    monkeypatch.setattr(Sweep, "noise", -1.0)
+    found = swept(data, tmp_path, capsys, "--rates=1e-12", f"--set={given}")
+    words = shlex.split(found["command"])
+    assert main([*words[1:], "--dry-run", "--quiet"]) == 0
+    shown = tomli.loads(capsys.readouterr().out)
+    assert shown["stages"]["length"]["learning_rate"] == 1e-12
+
+
+def test_ctrl_c_in_a_sweep_promises_no_checkpoint(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real signal within a step: a sweep saves no weights, and says what it shows."""
+    log = TrialSession.log
+
+    def interrupted(session: TrialSession, *args: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        log(session, *args)
+
+    monkeypatch.setattr(TrialSession, "log", interrupted)
+    assert main(sweep(data, tmp_path, "--rates=1e-4")) == 130
+    err = capfd.readouterr().err
+    assert "finishing the step, then showing the rates tried so far; Ctrl-C again to quit at once" in err
+    assert "saving" not in err
+
+
+def test_a_stopped_sweep_keeps_what_it_measured(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C ends it after the step under way."""
+    train_stage, stages = rate_sweep.train_stage, list[str]()
+
+    def stopped(session: TrialSession, setup: Setup, source: Any) -> None:
+        stages.append(session.label)
+        session.stop_requested = len(stages) == 2
+        train_stage(session, setup, source)
+
+    monkeypatch.setattr(rate_sweep, "train_stage", stopped)
+    assert main(sweep(data, tmp_path, "--rates=1e-4,1e-3,1e-2")) == 130
+    assert "sweep stopped after 1 of 3 rates" in capsys.readouterr().err
+    (left,) = tmp_path.iterdir()
+    assert [found["rate"] for found in json.loads(left.read_text())["trials"]] == [1e-4]
+
+
+def test_the_memory_of_a_sweep_has_room_for_its_start(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep keeps the weights at the start, to go back to them and to measure the KL divergence, also where the run
+    would keep none."""
+    prepare, planned = rate_sweep.prepare, list[Setup]()
+
+    def prepared(config: Config) -> Setup:
+        planned.append(prepare(config))
+        raise SmolsumError("that is enough", hint=None)
+
+    monkeypatch.setattr(rate_sweep, "prepare", prepared)
+    assert main(sweep(data, tmp_path, "--rates=1e-4", "--set=grpo.beta=0")) == 1
+    (setup,) = planned
+    size = sum(p.nbytes for _, p in tree_flatten(setup.policy.model.parameters()))
+    assert setup.memory.parts["reference"] == size
+
+
+def test_a_record_that_cannot_be_written_costs_no_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The sweep is shown first, then the error names the folder."""
+    (tmp_path / "file").touch()
+    settings = resolve(TASKS, model="tiny", flags={"run.dir": str(tmp_path / "file" / "runs")})
+    found = Sweep("length", 40, 400, trial(0.0, 0.0, 0.0), [trial(1e-3, 0.2, 0.2)])
+    with pytest.raises(SmolsumError, match="file") as caught:
+        find_rate._report(found, settings, ["train", "--find-lr"], quiet=False, as_json=False)
+    assert "--runs-dir" in (caught.value.hint or "")
+    shown = capsys.readouterr()
+    assert shown.out.strip() == "0.001"
+    assert "recommended: 0.001" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--find-lr", "--name=x"], "--find-lr makes no run, so it takes no --name"),
+        (["--find-lr", "--dry-run"], "--find-lr makes no run, so it takes no --dry-run"),
+        (["--find-lr", "--resume=x"], "--find-lr makes no run, so it takes no --resume"),
+        (["--rates=1e-4"], "without --find-lr, train takes no --rates"),
+        (["--find-lr", "--rates=1e-4,fast"], "--rates 1e-4,fast: not numbers above 0"),
+        (["--find-lr", "--rates=0"], "--rates 0: not numbers above 0"),
+        (["--find-lr", "--model=tiny", "--model=qwen"], "--find-lr is for one run"),
+    ],
+)
+def test_flags_that_mean_nothing_together(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is refused before anything is loaded."""
+    assert main(["train", *flags]) == 2
+    assert message in capsys.readouterr().err

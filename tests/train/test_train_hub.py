@@ -1,0 +1,82 @@
+"""A run on hub data: what it read is recorded, and read again although the hub has moved on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from support.hub import HubServer, commit
+from support.models import write
+from support.training import arguments, learned, make_data, weights
+
+SHORT: dict[str, Any] = {
+    "stages__length__steps": 1, "stages__quality__steps": 2, "train__checkpoint_every": 1, "train__validate_every": 0,
+    "sampling__max_new_tokens": 8, "data__max_input_tokens": 4000,
+}  # fmt: skip
+
+
+def make_repository(folder: Path, shift: int) -> Path:
+    """A data set with two configurations; `shift` changes its rows."""
+    (folder / "long").mkdir(parents=True)
+    small = make_data(folder.parent / f"{folder.name}-rows", train=6, validation=2, test=2)
+    lines = ["---", "configs:"]
+    for name in ("long", "short"):
+        lines += [f"- config_name: {name}", "  data_files:"]
+        for split in ("train", "validation", "test"):
+            frame = pl.read_parquet(small / f"{split}.parquet").select("id", "prompt", "completion")
+            if shift:
+                frame = frame.with_columns(prompt=pl.col("prompt") + " The end.")
+            frame.write_parquet(folder / "long" / f"{split}.parquet")
+            lines += [f"  - split: {split}", f"    path: long/{split}.parquet"]
+    (folder / "README.md").write_text("\n".join([*lines, "---", ""]))
+    return folder
+
+
+@pytest.mark.slow
+def test_a_run_reads_the_same_commit_again(tmp_path: Path) -> None:
+    """The run notes the commits of model and data; resumed and evaluated after the hub's main moved, it reads them."""
+    first, moved = (make_repository(tmp_path / "hub" / name, shift) for shift, name in enumerate(("first", "moved")))
+    model = write(tmp_path / "hub" / "model", "llama")
+    runs, posts = tmp_path / "runs", "ann/posts:long"
+    with HubServer(
+        {"datasets/ann/posts": first, "models/ann/tiny": model}, revisions={"datasets/ann/posts": {"v1": first}}
+    ) as hub:
+        environment = hub.environment(tmp_path / "home")
+
+        def smolsum(*args: str) -> subprocess.CompletedProcess[str]:
+            command = [sys.executable, "-m", "smolsum", *args]
+            return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+        def arguments_of(name: str) -> list[str]:
+            return [*arguments(Path(posts), runs, name, model__path="ann/tiny@main", **SHORT), "--quiet"]
+
+        done = smolsum(*arguments_of("run"))
+        assert done.returncode == 0, done.stderr
+        info = json.loads((runs / "run" / "run.json").read_text())
+        assert info["revisions"] == {posts: commit(first), "ann/tiny@main": commit(model)}
+        whole, end = learned(runs / "run"), weights(runs / "run", 3)
+
+        hub.repositories["datasets/ann/posts"] = moved
+        shutil.rmtree(runs / "run" / "checkpoints" / "step-000003")
+        shutil.rmtree(runs / "run" / "eval" / "quality-test")
+        resumed = smolsum("train", "--resume", str(runs / "run"), "--quiet")
+        assert resumed.returncode == 0, resumed.stderr
+        assert learned(runs / "run") == whole
+        assert weights(runs / "run", 3) == end
+        evaluated = smolsum("eval", "run", "--split=validation", "--runs-dir", str(runs), "--quiet")
+        assert evaluated.returncode == 0, evaluated.stderr
+        [file] = (runs / "run" / "eval").glob("*-validation/summary.json")
+        summary = json.loads(file.read_text())
+        assert summary["data"]["validation"]["fingerprint"] == info["data"]["validation"]["fingerprint"]
+
+        again = smolsum(*arguments_of("new"))
+        assert again.returncode == 0, again.stderr
+        other = json.loads((runs / "new" / "run.json").read_text())
+        assert other["revisions"][posts] == commit(moved)
+        assert other["data"]["train"]["fingerprint"] != info["data"]["train"]["fingerprint"]

@@ -1,0 +1,332 @@
+"""Charts that can be read: changes of reward, scales, outliers, zoom, cursor, units, smoothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from support.watching import BEGAN, append, golden, make_run, row
+
+from smolsum.runs.reader import Run
+from smolsum.watch import navigation
+from smolsum.watch.axes import (
+    Axis,
+    round_numbers,
+    scale_labels,
+    spans_of_rewards,
+    tick_labels,
+    window,
+    without_outliers,
+)
+from smolsum.watch.charts import GUTTER, MIN_ROWS_WITH_AXIS, chart, log_is_possible, parts_of, step_at
+from smolsum.watch.curves import CHARTS, chart_named
+from smolsum.watch.panes import header
+from smolsum.watch.snapshot import Snapshot, ViewOptions
+from smolsum.watch.sparklines import sparklines
+
+NOW = BEGAN + timedelta(seconds=200)
+REWARD, TOKENS, LOSS, GRAD, VALIDATION = (CHARTS[n] for n in (0, 1, 2, 3, 5))
+
+
+def snapshot_of(folder: Path, options: ViewOptions | None = None, *, steps: int = 60, **changes: float) -> Snapshot:
+    run = Run(make_run(folder, steps=steps, total=max(80, steps), **changes))
+    while run.poll(5):
+        pass
+    return Snapshot(run, options or ViewOptions(), now=NOW)
+
+
+def long_run(folder: Path, values: Sequence[float]) -> Snapshot:
+    """A run of many steps with one metric."""
+    paths = make_run(folder, steps=0, total=len(values), state="running")
+    rows = [{"step": step, "stage": "length", "grad_norm": value} for step, value in enumerate(values, start=1)]
+    append(paths.metrics, rows)
+    run = Run(paths)
+    while run.poll(5):
+        pass
+    return Snapshot(run, now=NOW)
+
+
+def two_rewards(folder: Path) -> Snapshot:
+    """A run whose second stage is rewarded for something else, on another scale, with a validation in each."""
+    paths = make_run(folder, steps=0, total=80)
+    text = paths.config.read_text()
+    first, second = text.split("[stages.quality.rewards]")
+    paths.config.write_text(f"{first}[stages.quality.rewards]\n{second.replace('length = 1.0', 'length = 0.0')}")
+    rows = [row(step, 80, reward=step / 100 if step <= 40 else 5 + step / 100) for step in range(1, 81)]
+    append(paths.metrics, rows)
+    run = Run(paths)
+    run.poll(5)
+    return Snapshot(run, now=NOW)
+
+
+def text(found: Snapshot, spec: object, width: int = 60, height: int = 14) -> str:
+    return "".join(f"{line.plain}\n" for line in chart(found, width, height, spec).lines)  # type: ignore[arg-type]
+
+
+def cells(line: str) -> Sequence[str]:
+    return [char if 0x2800 < ord(char) < 0x2900 else " " for char in line]
+
+
+def test_each_reward_has_its_scale(tmp_path: Path) -> None:
+    """Behind a divider the curves begin anew: both rewards use the whole height, under the names of their stages."""
+    found = two_rewards(tmp_path)
+    shown = text(found, REWARD, 76, 14)
+    golden("chart-stages.txt", shown + text(found, VALIDATION, 76, 14) + text(found, GRAD, 76, 14))
+    left, right = parts_of(found, 76, REWARD)
+    assert (left.span.first, left.span.last, left.span.name) == (1, 40, "length")
+    assert (right.span.first, right.span.last, right.span.name) == (41, 80, "quality")
+    assert "1 length" in shown
+    assert "41 quality" in shown
+    rewards = [line for line in shown.splitlines() if "┃" in line]
+    assert {line.index("┃") for line in rewards} == {right.column - 1}
+    assert "5.8" in rewards[0].split("┃")[0][-6:]
+
+
+@given(
+    st.lists(st.tuples(*[st.floats(-1e9, 1e9, allow_subnormal=False)] * 3), min_size=2, max_size=12),
+    st.integers(30, 120),
+    st.integers(4, 16),
+    st.booleans(),
+)
+def test_every_row_of_a_chart_has_its_width(
+    values: list[tuple[float, float, float]], width: int, height: int, ascii: bool
+) -> None:
+    """Wherever the curves end, also two or three of them in one row."""
+    with TemporaryDirectory() as folder:
+        paths = make_run(Path(folder), steps=0, total=len(values))
+        first, second = paths.config.read_text().split("[stages.quality.rewards]")
+        paths.config.write_text(f"{first}[stages.quality.rewards]\n{second.replace('length = 1.0', 'length = 0.0')}")
+        half = len(values) // 2
+        names = ("reward", "rewards/length/mean", "rewards/meteor/mean")
+        append(
+            paths.metrics,
+            [
+                {"step": step, "stage": "length" if step <= half else "quality", **dict(zip(names, each, strict=True))}
+                for step, each in enumerate(values, start=1)
+            ],
+        )
+        run = Run(paths)
+        run.poll(5)
+        found = Snapshot(run, ViewOptions(ascii=ascii), now=NOW)
+        lines = [line.plain for line in chart(found, width, height, REWARD).lines]
+        drawn = [number for number, line in enumerate(lines) if line[GUTTER - 1 : GUTTER] == ("|" if ascii else "│")]
+        axis = [drawn[-1] + 1] if height >= MIN_ROWS_WITH_AXIS else []
+        assert {len(lines[number]) for number in (*drawn, *axis)} == {width}
+        divider = "!" if ascii else "┃"
+        parts = parts_of(found, width, REWARD)
+        assert all(lines[number][part.column - 1] == divider for number in drawn for part in parts[1:])
+
+
+def test_no_line_crosses_a_change_of_reward(tmp_path: Path) -> None:
+    """In charts with one scale too: between the last step before and the first one after there is a gap."""
+    found = two_rewards(tmp_path)
+    run = found.run
+    assert [(span.first, span.last) for span in spans_of_rewards(run)] == [(1, 40), (41, 80)]
+    lines = chart(replace(found, options=ViewOptions(window=4, end=42)), 76, 14, GRAD).lines
+    drawn = [cells(line.plain[8:74]) for line in lines[:-1]]
+    empty = [column for column in range(66) if all(line[column] == " " for line in drawn)]
+    assert any(20 < column < 45 for column in empty)
+    assert any("┊" in line.plain for line in lines)
+    line = next(line.plain for line in sparklines(found, 76, 20).lines if line.plain.startswith("reward"))
+    assert "│" in line
+
+
+def test_stages_with_one_reward_are_one_curve(tmp_path: Path) -> None:
+    """A stage that only changes the learning rate has no divider."""
+    found = snapshot_of(tmp_path)
+    assert len(parts_of(found, 60, REWARD)) == 1
+    assert "┃" not in text(found, REWARD)
+    assert "┊" not in text(found, GRAD)
+
+
+def test_a_logarithm_only_where_it_means_something(tmp_path: Path) -> None:
+    """A reward below 0 keeps its scale; a gradient norm has powers of ten at its side."""
+    found = snapshot_of(tmp_path, ViewOptions(logs=frozenset({"reward", "grad norm"})))
+    assert not log_is_possible(found, REWARD)
+    assert chart(found, 60, 14, REWARD).title.startswith("reward: ")
+    assert text(found, REWARD) == text(replace(found, options=ViewOptions()), REWARD)
+    assert log_is_possible(found, GRAD)
+    assert chart(found, 60, 14, GRAD).title == "grad norm log"
+
+
+def test_outliers_do_not_flatten_the_rest(tmp_path: Path) -> None:
+    """One gradient of 1e4 is a mark at the upper edge and a number in the legend."""
+    paths = make_run(tmp_path, steps=0, total=80)
+    append(paths.metrics, [row(step, 80, grad_norm=1e4 if step == 30 else 1 + step / 80) for step in range(1, 81)])
+    run = Run(paths)
+    run.poll(5)
+    pane = chart(Snapshot(run, now=NOW), 60, 14, GRAD)
+    assert pane.lines[0].plain.split("│")[0].strip() == "2"
+    assert "▲" in pane.lines[0].plain
+    assert "▲ 10000" in pane.note
+    assert without_outliers([]) == []
+
+
+def test_zoom_and_pan_reach_every_step(tmp_path: Path) -> None:
+    """Of 20,000 steps any few can be looked at, exactly; at the right end the view follows again."""
+    found = long_run(tmp_path, [1 + n % 97 for n in range(1, 20_001)])
+
+    def at(options: ViewOptions) -> Snapshot:
+        return replace(found, options=options)
+
+    options = navigation.pointed(found, 7000)
+    for _ in range(11):
+        options = navigation.zoomed(at(options), 0.5)
+    first, last = window(at(options))
+    assert first <= 7000 <= last
+    assert last - first + 1 <= 10
+    shown = chart(at(options), 100, 20, GRAD)
+    assert f"at step 7000:  {1 + 7000 % 97}" in shown.note
+    before = window(at(options))
+    options = navigation.panned(at(options), 1)
+    assert window(at(options))[0] > before[0]
+    options = replace(options, window=64, end=19_990)
+    options = navigation.panned(at(options), 1)
+    assert options.end is None
+    assert window(at(options)) == (20_000 - 63, 20_000)
+    assert navigation.panned(at(replace(options, end=70.0)), -1).end == 64
+    for _ in range(20):
+        options = navigation.zoomed(at(options), 2.0)
+    assert (options.window, options.end) == (0, None)
+
+
+def test_the_cursor_stays_within_the_run(tmp_path: Path) -> None:
+    """It begins at the newest step, stops at both ends, and takes the window along."""
+    found = snapshot_of(tmp_path)
+    assert navigation.stepped(found, -1, 100).cursor == 60
+    assert navigation.pointed(found, 1000).cursor == 60
+    assert navigation.pointed(found, -5).cursor == 1
+    options = navigation.pointed(replace(found, options=ViewOptions(window=10)), 20)
+    assert window(replace(found, options=options)) == (20, 29)
+    shown = chart(replace(found, options=ViewOptions(cursor=20)), 60, 14, VALIDATION)
+    assert "(20)" not in "".join(line.plain for line in shown.lines)
+    shown = chart(replace(found, options=ViewOptions(cursor=25)), 60, 14, VALIDATION)
+    assert f"{row(20, 80)['validation/reward']:.3f} (20)" in "".join(line.plain for line in shown.lines)
+
+
+def test_a_column_has_the_step_that_is_drawn_there(tmp_path: Path) -> None:
+    """What the mouse points at: the first and the last column are the first and the last step."""
+    found = two_rewards(tmp_path)
+    left, right = parts_of(found, 76, REWARD)
+    assert step_at(found, 76, REWARD, left.column) == 1
+    assert step_at(found, 76, REWARD, left.column + left.columns - 1) == 40
+    assert step_at(found, 76, REWARD, right.column) == 41
+    assert step_at(found, 76, REWARD, right.column + right.columns - 1) == 80
+    assert step_at(found, 76, REWARD, 0) is None
+
+
+@pytest.mark.parametrize(("unit", "end"), [("step", "step 60"), ("time", "2m00s"), ("tokens", "61k tokens")])
+def test_by_step_time_or_tokens(tmp_path: Path, unit: str, end: str) -> None:
+    """60 steps of 2 s and 1,024 tokens."""
+    found = snapshot_of(tmp_path, ViewOptions(unit=unit))
+    assert chart(found, 60, 14, LOSS).lines[-1].plain.strip().endswith(end)
+    axis = Axis(found.run, unit)
+    assert all(axis.step(axis.place(step)) == step for step in (1, 17, 60))
+
+
+def test_dense_charts_have_a_mean(tmp_path: Path) -> None:
+    """With many steps in a column the line is their mean, in front of their range."""
+    found = long_run(tmp_path, [float(n % 2) for n in range(4000)])
+    lines = chart(found, 60, 14, GRAD).lines
+    styles = {span.style for span in lines[6].spans}
+    assert "dim #56b4e9" not in {span.style for span in lines[6].spans if span.start >= 8}
+    assert "#56b4e9" in styles
+    assert {span.style for span in lines[2].spans if 8 <= span.start < 56} == {"dim #56b4e9"}
+
+
+def test_smoothing_says_so_and_keeps_what_was_measured(tmp_path: Path) -> None:
+    """The title names it as long as it lasts; the measured values stay behind the line."""
+    found = snapshot_of(tmp_path, ViewOptions(smoothing=0.97))
+    pane = chart(found, 60, 14, LOSS)
+    assert pane.title == "loss smooth 0.97"
+    inked = sum(char != " " for line in pane.lines[:-1] for char in cells(line.plain))
+    assert inked > sum(
+        char != " " for line in chart(snapshot_of(tmp_path / "x"), 60, 14, LOSS).lines for char in cells(line.plain)
+    )
+
+
+def test_several_runs_are_told_apart(tmp_path: Path) -> None:
+    """Four runs: a letter, a colour and a value each; a longer one reaches further to the right."""
+    others = []
+    for number, steps in enumerate((80, 40, 60)):
+        run = Run(make_run(tmp_path, f"other{number}", steps=steps, grad_norm=0.2 + number / 2))
+        run.poll(5)
+        others.append(run)
+    found = replace(snapshot_of(tmp_path), others=tuple(others))
+    pane = chart(found, 100, 20, GRAD)
+    assert "A 0.460  B 0.200  C 0.700  D 1.200" in pane.note
+    ends = "".join(line.plain[-2:] for line in pane.lines[:-1])
+    assert sorted(ends.replace(" ", "")) == ["A", "B", "C", "D"]
+    assert pane.lines[-1].plain.strip().endswith("step 80")
+
+
+def test_reading_is_said(tmp_path: Path) -> None:
+    """While a long file is read, the header has neither a step nor an end that would be wrong."""
+    run = Run(long_run(tmp_path, [1.0] * 30_000).run.paths)
+    run.poll(0.0)
+    line = header(Snapshot(run, now=NOW), 120)[0].plain
+    assert "reading metrics " in line
+    assert "step" not in line
+    assert "eta" not in line
+    while run.poll(5):
+        pass
+    assert "step 30000/30000" in header(Snapshot(run, now=NOW), 120)[0].plain
+
+
+def test_round_numbers() -> None:
+    """By hand."""
+    assert round_numbers(0.13, 0.97, 5) == pytest.approx([0.2, 0.4, 0.6, 0.8])
+    assert round_numbers(0, 95, 4, time=True) == [0, 30, 60, 90]
+    assert round_numbers(1, 1, 4) == []
+    assert tick_labels([-0.2, 0.0, 0.2]) == ["-0.2", "0.0", "0.2"]
+    assert tick_labels([20, 40]) == ["20", "40"]
+
+
+def test_a_chart_of_any_metric(tmp_path: Path) -> None:
+    """By its name."""
+    assert "entropy" in chart(snapshot_of(tmp_path), 60, 14, chart_named("entropy")).title
+    assert chart_named("chart3") is GRAD
+
+
+def test_every_label_of_a_scale_is_different(tmp_path: Path) -> None:
+    """A loss of at most 0.00247 has ticks at 0.002 and 0.001, and its end is not another 0.002."""
+    values = [0.00247 * (1 - step / 80) for step in range(1, 81)]
+    found = long_run(tmp_path, values)
+    lines = chart(found, 60, 14, chart_named("grad_norm")).lines
+    labels = [label for line in lines[:-1] if (label := line.plain.split("│")[0].strip())]
+    assert labels == ["0.00244", "0.002", "0.001", "0"]
+
+
+@given(st.floats(-1e9, 1e9, allow_subnormal=False), st.floats(1e-7, 1e9, allow_subnormal=False), st.integers(1, 6))
+def test_labels_of_any_scale(bottom: float, height: float, most: int) -> None:
+    """They fit, differ, and say where they are to a tenth of the way to the next one."""
+    assume(bottom + height > bottom + height / 1000 > bottom)
+    top = bottom + height
+    # as in a chart: a tick next to an end has no room
+    ticks = [tick for tick in round_numbers(bottom, top, most) if height / 20 < tick - bottom < height * 19 / 20]
+    labels = scale_labels(top, bottom, ticks, 7)
+    assert max(map(len, labels)) <= 7
+    assert len({*labels}) == len(labels)
+    values = [top, bottom, *ticks]
+    shown = [bottom + float(label) if "+" in label else float(label) for label in labels]
+    if any("+" in label for label in labels):
+        shown[1] = bottom
+    assert sorted(shown) == [shown[n] for n in sorted(range(len(values)), key=lambda n: values[n])]
+    near = [min(abs(value - other) for other in values if other != value) / 10 for value in values]
+    assert all(abs(a - b) <= most for a, b, most in zip(shown, values, near, strict=True))
+
+
+@pytest.mark.parametrize(("unit", "labels"), [("time", ["1:23:25", "1:23:50"]), ("tokens", ["2.565M", "2.570M"])])
+def test_labels_of_a_zoomed_axis_are_different(tmp_path: Path, unit: str, labels: list[str]) -> None:
+    """Far into a run, with a few steps in view."""
+    found = snapshot_of(tmp_path, ViewOptions(unit=unit, window=20, end=2520.0), steps=3000)
+    line = chart(found, 120, 14, LOSS).lines[-1].plain
+    assert [label in line for label in labels] == [True, True], line
+    names = line.split()[:-1]
+    assert len({*names}) == len(names)

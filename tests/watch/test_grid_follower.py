@@ -1,0 +1,226 @@
+"""A view of a grid: from run to run, total progress, time left, and what a stop means."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from support.views import alive, drive, shown
+from support.watching import STEP_S, append, make_run, row, screen, status
+from textual.pilot import Pilot
+
+from smolsum.files import to_json
+from smolsum.runs.control import is_requested
+from smolsum.runs.grid_record import GRID, GridWriter
+from smolsum.runs.paths import RunPaths
+from smolsum.runs.reader import Run
+from smolsum.runs.records import RunOfGrid
+from smolsum.watch.app import WatchApp
+from smolsum.watch.grid_follower import GridFollower, GridView
+from smolsum.watch.layout import plain_page
+from smolsum.watch.snapshot import ViewOptions, as_document
+
+COMMAND = "smolsum train --model tiny --strategy all"
+
+
+def ago(seconds: float) -> str:
+    """A time so long ago, as files have it."""
+    return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat()
+
+
+def write(folder: Path, *runs: RunOfGrid, pid: int | None = None, state: str = "training") -> None:
+    """The record of a grid that this process trains, or another one."""
+    found = {"pid": pid or os.getpid(), "host": platform.node(), "command": COMMAND, "state": state}
+    rows = [{name: getattr(run, name) for name in run.__struct_fields__} for run in runs]
+    (folder / GRID).write_bytes(to_json(found | {"runs": rows}))
+
+
+def run(name: str, state: str = "to train", *, steps: int | None = 80, model: str = "tiny", **times: str) -> RunOfGrid:
+    return RunOfGrid(name, model, state, steps, **times)  # type: ignore[arg-type]
+
+
+def view(folder: Path, name: str) -> GridView | None:
+    follower = GridFollower(folder)
+    follower.poll()
+    return follower.view(RunPaths(folder / name))
+
+
+def test_progress_and_time_left(tmp_path: Path) -> None:
+    """Steps and the rest of a run as those that ended had them; what was not measured is said to be left out."""
+    make_run(tmp_path, "a", steps=80)
+    alive(tmp_path, "b")
+    ended = run("a", "done", began=ago(300), ended=ago(300 - 80 * STEP_S - 20))  # 20 s more than its steps
+    now = run("b", "training", began=ago(130))
+    write(tmp_path, ended, now, run("c"))
+    found = view(tmp_path, "b")
+    assert found is not None
+    assert (found.number, found.total, found.left, found.at_least, found.loading) == (2, 3, ("c",), False, False)
+    assert found.share == pytest.approx(140 / 240)
+    assert found.left_s == pytest.approx((80 * STEP_S + 20 - 130) + (80 * STEP_S + 20), abs=2)
+    assert found.text.startswith("run 2 of 3, 58%, about ")
+
+    write(tmp_path, ended, now, run("c"), run("d", model="other"), run("e", steps=None))
+    found = view(tmp_path, "b")
+    assert found is not None
+    assert found.at_least
+    assert found.left_s == pytest.approx((80 * STEP_S + 20 - 130) + (80 * STEP_S + 20), abs=2)
+
+    write(tmp_path, now, run("c"))  # nothing has ended: its own pace
+    found = view(tmp_path, "b")
+    assert found is not None
+    assert (found.number, found.at_least) == (1, True)
+    assert found.left_s == pytest.approx(20 * STEP_S + 80 * STEP_S + 10, abs=2)
+
+    (tmp_path / "b" / "control" / "pause").touch()
+    status(tmp_path / "b", "paused", 60, 80, heartbeat=ago(0))
+    found = view(tmp_path, "b")
+    assert found is not None
+    assert (found.left_s, found.text) == (None, "run 1 of 2, 38%")
+
+
+def test_only_runs_of_a_grid_at_work(tmp_path: Path) -> None:
+    """Other runs, and the runs of a grid that ended before, have no word of it; one that is killed says so."""
+    make_run(tmp_path, "a")
+    make_run(tmp_path, "other")
+    assert view(tmp_path, "a") is None
+    write(tmp_path, run("a", "training", began=ago(9)))
+    assert view(tmp_path, "other") is None
+    follower = GridFollower(tmp_path)
+    follower.poll()
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    write(tmp_path, run("a", "training", began=ago(9)), run("b"), pid=process.pid)
+    assert view(tmp_path, "a") is None
+    follower.poll()
+    found = follower.view(RunPaths(tmp_path / "a"))
+    assert found is not None
+    assert (found.text, follower.under_way()) == ("grid stopped in run 1", None)
+    write(tmp_path, run("a", "done", began=ago(9), ended=ago(1)), run("b", "failed", began=ago(1)), state="ended")
+    follower.poll()
+    found = follower.view(RunPaths(tmp_path / "a"))
+    assert found is not None
+    assert found.text == "grid of 2 runs done, 1 failed"
+
+
+@pytest.mark.parametrize("damage", ["", "[]", '{"runs": 3}', '{"state": "training", "runs": [{"began": 7}]}'])
+def test_a_damaged_record_is_no_grid(tmp_path: Path, damage: str) -> None:
+    """The view is that of a run without a grid."""
+    make_run(tmp_path, "a")
+    (tmp_path / GRID).write_text(damage)
+    assert view(tmp_path, "a") is None
+
+
+def test_the_writer_and_the_view_agree(tmp_path: Path) -> None:
+    """What a grid writes is what a view reads; with nothing to train nothing is written."""
+    GridWriter(tmp_path, [run("a", "done", steps=0)], COMMAND).end()
+    assert not (tmp_path / GRID).exists()
+    writer = GridWriter(tmp_path, [run("a", "done", steps=0), run("b"), run("c")], COMMAND)
+    writer.mark(1, "loading")
+    found = view(tmp_path, "a")
+    assert found is not None
+    assert found.text == "run 2 of 3 loading, 0%"
+    writer.mark(1, "failed", error="the disk is full")
+    writer.mark(2, "loading")
+    writer.mark(2, "training")
+    found = view(tmp_path, "c")
+    assert found is not None
+    assert (found.text, found.failed, found.command) == ("run 3 of 3, 1 failed, 50%", ("b",), COMMAND)
+    writer.mark(2, "done")
+    writer.end()
+    assert view(tmp_path, "c") is None
+
+
+def test_the_view_goes_from_run_to_run(tmp_path: Path) -> None:
+    """On the same page, once the next run has begun; with the progress of all at every size."""
+    a = alive(tmp_path, "a")
+    write(tmp_path, run("a", "training", began=ago(9)), run("b"))
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await shown(app, pilot, "run 1 of 2, 38%, at least ")
+        await pilot.press("tab")
+        status(a.root, "finished", 80, 80)
+        append(a.metrics, [row(step, 80) for step in range(61, 81)])
+        write(tmp_path, run("a", "done", began=ago(200), ended=ago(0)), run("b", "loading", began=ago(0)))
+        await shown(app, pilot, "run 2 of 2 loading, 50%")
+        assert app.watched.paths == a
+        alive(tmp_path, "b")
+        write(tmp_path, run("a", "done", began=ago(200), ended=ago(0)), run("b", "training", began=ago(0)))
+        await shown(app, pilot, " b  ● RUNNING")
+        await shown(app, pilot, "the next run of the grid: b (r lists all runs)")
+        assert "run 2 of 2, 88%, about " in screen(app)
+        await shown(app, pilot, "[charts]")
+
+    drive(WatchApp(Run(a), following=True), script, (80, 24))
+
+
+def test_a_chosen_run_stays(tmp_path: Path) -> None:
+    """A view that was opened on a run, or whose user chose one, does not jump; choosing the run under way follows."""
+    a, b = make_run(tmp_path, "a"), alive(tmp_path, "b")
+    write(tmp_path, run("a", "done", began=ago(200), ended=ago(99)), run("b", "training", began=ago(99)), run("c"))
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.pause(0.7)
+        assert app.watched.paths == a
+        await pilot.press("S")
+        await shown(app, pilot, "the run is finished; b is being trained (r shows it)")
+        await pilot.press("r")
+        await shown(app, pilot, "2 runs, the newest first")
+        await pilot.press("b", "enter")
+        await shown(app, pilot, " b  ● RUNNING")
+        alive(tmp_path, "c")
+        done = (run("a", "done", began=ago(200), ended=ago(99)), run("b", "done", began=ago(99), ended=ago(0)))
+        write(tmp_path, *done, run("c", "training", began=ago(0)))
+        await shown(app, pilot, " c  ● RUNNING")
+
+    drive(WatchApp(Run(a)), script)
+    assert not is_requested(b, "stop")
+
+
+def test_a_stop_says_what_it_ends(tmp_path: Path) -> None:
+    """The run under way and the grid after it; while the next run is loaded, the run before takes the request."""
+    a = alive(tmp_path, "a")
+    write(tmp_path, run("a", "training", began=ago(9)), run("b"), run("c"))
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("S")
+        await shown(app, pilot, "Run 1 of 3 finishes its step, saves and ends.")
+        await shown(app, pilot, "the 2 runs after it are not")
+        await shown(app, pilot, COMMAND)
+        await pilot.press("escape")
+        await shown(app, pilot, "not stopped")
+        write(tmp_path, run("a", "training", began=ago(9)))
+        await shown(app, pilot, "run 1 of 1")
+        await pilot.press("S")
+        await shown(app, pilot, "It is the last of")
+        await pilot.press("escape")
+        status(a.root, "finished", 80, 80)
+        write(tmp_path, run("a", "done", began=ago(9), ended=ago(1)), run("b", "loading", began=ago(1)), run("c"))
+        await shown(app, pilot, "run 2 of 3 loading")
+        await pilot.press("space")
+        await shown(app, pilot, "run 2 of 3 is being loaded: try again once it trains")
+        assert not is_requested(a, "pause")
+        await pilot.press("S")
+        await pilot.press(*"stop", "enter")
+        await shown(app, pilot, "the grid ends before its next run")
+        assert is_requested(a, "stop")
+
+    drive(WatchApp(Run(a), following=True), script)
+
+
+def test_pages_without_a_terminal(tmp_path: Path) -> None:
+    """`--once` and `--json` have the grid too."""
+    paths = alive(tmp_path, "a")
+    document = as_document(Run(paths))
+    assert document["grid"] is None
+    write(tmp_path, run("a", "training", began=ago(9)), run("b"))
+    found = Run(paths)
+    found.poll(time.monotonic())
+    assert "run 1 of 2, 38%, at least" in "\n".join(plain_page(found, (), ViewOptions(), 120, 40)[:2])
+    grid = as_document(found)["grid"]
+    assert (grid["number"], grid["total"], grid["left"]) == (1, 2, ("b",))

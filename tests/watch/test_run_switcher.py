@@ -1,0 +1,227 @@
+"""The list of all runs: what it says, how it is filtered, and that the view becomes that of the chosen run."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+import weakref
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from support.views import alive, drive, shown
+from support.watching import append, make_run, measured, row, screen, status
+from textual.pilot import Pilot
+
+from smolsum.runs.paths import RunPaths
+from smolsum.runs.reader import Run, Tail
+from smolsum.watch.app import WatchApp
+from smolsum.watch.run_list import LAST_BYTES, RunList, age, draw_lines
+
+
+def aged(paths: RunPaths, seconds: float) -> RunPaths:
+    """The run, last started so long ago."""
+    then = time.time() - seconds
+    os.utime(paths.lock, (then, then))
+    return paths
+
+
+def several(folder: Path) -> list[RunPaths]:
+    """A finished, a paused and a killed run, the newest last."""
+    first = aged(make_run(folder, "first"), 3 * 86400)
+    waiting = aged(alive(folder, "waiting"), 7200)
+    (waiting.control / "pause").touch()
+    status(waiting.root, "paused", 60, 80, heartbeat=datetime.now(UTC).isoformat())
+    killed = aged(make_run(folder, "killed", steps=30, state="running", reward=-0.5), 600)
+    return [first, waiting, killed]
+
+
+def test_lines(tmp_path: Path) -> None:
+    """State, stage, progress and age of each run, the newest first."""
+    several(tmp_path)
+    runs = RunList(tmp_path)
+    assert runs.poll(5)
+    assert [(line.paths.name, line.state.state, line.stage, line.progress) for line in runs.lines()] == [
+        ("killed", "STALE", "length", "30/80"),
+        ("waiting", "paused", "quality", "60/80"),
+        ("first", "finished", "quality", "60/80"),
+    ]
+    assert [age(line.age_s) for line in runs.lines()] == ["10m", "2h", "3d"]
+    assert [line.paths.name for line in runs.lines("PAUSED quality")] == ["waiting"]
+
+
+def test_results_of_the_test_split(tmp_path: Path) -> None:
+    """The newest of each run, as its task writes them; the list is sorted by one, the best first, whichever way that
+    is. A run without one comes last, and names go before results."""
+    killed, waiting, first = several(tmp_path)[::-1]
+    measured(first, "quality", **{"length/within_tol": 0.9, "wrong": 0.2})
+    measured(waiting, "length", **{"length/within_tol": 0.7, "wrong": 0.1})
+    runs = RunList(tmp_path)
+    assert runs.poll(5)
+    head, lines = draw_lines(runs.lines(), [], 118, ascii=False)
+    assert head.plain.split() == ["run", "state", "step", "tested", "after", "on", "target", "wrong", "age"]
+    assert [line.plain.split()[3:] for line in lines] == [
+        ["30/80", "length", "54.5%", "10m"],
+        ["60/80", "length", "70.0%", "10.0%", "2h"],
+        ["60/80", "quality", "90.0%", "20.0%", "3d"],
+    ]
+    assert [line.paths for line in runs.lines(sort="on target")] == [first, waiting, killed]
+    assert [line.paths for line in runs.lines(sort="wrong")] == [waiting, first, killed]
+    head, lines = draw_lines(runs.lines(), [], 44, ascii=False)
+    assert head.plain.split() == ["run", "state", "step", "age"]
+    assert max(len(line) for line in lines) <= 44
+
+
+def test_no_whole_metrics_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a long run only the end; a list of 200 runs takes less than the time of a blink."""
+    long = make_run(tmp_path, "long", steps=400, total=400)
+    assert long.metrics.stat().st_size > 10 * LAST_BYTES
+    read = 0
+    lines_of = Tail._next_lines
+
+    def counted(tail: Tail) -> bytes:
+        nonlocal read
+        content = lines_of(tail)
+        read += len(content)
+        return content
+
+    monkeypatch.setattr(Tail, "_next_lines", counted)
+    run = Run(long, last_bytes=LAST_BYTES)
+    run.poll()
+    assert (run.step, run.last("reward")) == (400, row(400, 400)["reward"])
+    assert 0 < read <= LAST_BYTES + long.events.stat().st_size
+    append(long.metrics, [row(401, 410, reward=0.25)])
+    run.poll()
+    assert (run.step, run.last("reward")) == (401, 0.25)
+    for number in range(200):
+        (tmp_path / f"copy-{number}").mkdir()
+        for name in ("status.json", "run.json", "config.toml", "metrics.jsonl", "run.lock"):
+            os.link(long.root / name, tmp_path / f"copy-{number}" / name)
+    runs, began = RunList(tmp_path), time.process_time()
+    while not runs.poll(0.05):
+        pass
+    assert len(runs.lines()) == 201
+    assert time.process_time() - began < 3.0
+
+
+def test_filter_and_show(tmp_path: Path) -> None:
+    """Typing filters, return shows that run in the same view on the same page; nothing of the run before is left."""
+    _, waiting, killed = several(tmp_path)
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("tab", "r")
+        await shown(app, pilot, "3 runs, the newest first")
+        assert "? STALE" in screen(app)
+        before = weakref.ref(app.watched)
+        await pilot.press(*"wait")
+        await shown(app, pilot, "1 of 3 runs")
+        await pilot.press("enter")
+        await shown(app, pilot, " waiting  ‖ PAUSED")
+        await shown(app, pilot, "[charts]")
+        assert app.watched.paths == waiting
+        gc.collect()
+        assert before() is None
+
+    drive(WatchApp(Run(killed)), script)
+
+
+def test_mouse_marks_and_escape(tmp_path: Path) -> None:
+    """A click shows a run; space marks several, which are drawn over each other; escape changes nothing."""
+    first, waiting, killed = several(tmp_path)
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("r")
+        await shown(app, pilot, "3 runs, the newest first")
+        lines = screen(app).splitlines()
+        await pilot.click(offset=(30, next(y for y, line in enumerate(lines) if " first " in line)))
+        await shown(app, pilot, " first  ✓ FINISHED")
+        await pilot.press("r", "down")
+        await pilot.press("escape")
+        await shown(app, pilot, " first  ✓ FINISHED")
+        await pilot.press("r")
+        await shown(app, pilot, "3 runs, the newest first")
+        await pilot.press("pageup", "down", "space", "up", "space")
+        await shown(app, pilot, "2 marked")
+        assert "A waiting" in screen(app)
+        assert ">B killed" in screen(app)
+        await pilot.press("enter")
+        await shown(app, pilot, " A waiting")
+        await shown(app, pilot, "[compare]")
+        await pilot.press("r")
+        await shown(app, pilot, "2 marked")  # still
+        assert ">A waiting" in screen(app)
+        await pilot.press("escape")
+        assert [run.paths for run in (app.watched, *app.others)] == [waiting, killed]
+
+    drive(WatchApp(Run(killed)), script, (80, 24))
+    assert not (first.control / "stop").exists()
+
+
+def test_sorted_by_results(tmp_path: Path) -> None:
+    """Key by key by each result, then by age again; the bar stays on its run."""
+    measured(several(tmp_path)[0], "quality", **{"length/within_tol": 0.9, "wrong": 0.2})
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("r")
+        await shown(app, pilot, "the newest first")
+        await pilot.press("down", "ctrl+s")
+        await shown(app, pilot, "3 runs, the best on target first")
+        lines = [line.split() for line in screen(app).splitlines() if "/80 " in line and "│" in line]
+        names = [next(name for name in ("first", "killed", "waiting") if name in words) for words in lines]
+        assert names == ["first", "killed", "waiting"]
+        await pilot.press("ctrl+s")
+        await shown(app, pilot, "the best wrong first")
+        await pilot.press("ctrl+s")
+        await shown(app, pilot, "the newest first")
+        await pilot.press("enter")
+        await shown(app, pilot, " waiting  ‖ PAUSED")
+
+    drive(WatchApp(Run(RunPaths(tmp_path / "killed"))), script)
+
+
+def test_two_runs_are_compared_with_three_keys(tmp_path: Path) -> None:
+    """The shown one with the one under the bar; on the shown one itself the key does nothing."""
+    _, waiting, killed = several(tmp_path)
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("r")
+        await shown(app, pilot, "the newest first")
+        await pilot.press("tab")
+        await shown(app, pilot, "the newest first")
+        await pilot.press("down", "tab")
+        await shown(app, pilot, "[compare]")
+        assert [run.paths for run in (app.watched, *app.others)] == [killed, waiting]
+
+    drive(WatchApp(Run(killed)), script)
+
+
+def test_a_view_can_begin_with_the_list(tmp_path: Path) -> None:
+    """As where several runs are at work: letters filter it, escape stays at the newest."""
+    runs = [aged(alive(tmp_path, name), 60 - place) for place, name in enumerate(("older", "newer"))]
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await shown(app, pilot, "2 runs, the newest first")
+        await pilot.press("z")
+        await shown(app, pilot, "0 of 2 runs")
+        await pilot.press("enter", "escape")
+        await shown(app, pilot, " newer  ● RUNNING")
+
+    drive(WatchApp(Run(runs[1]), choosing=True), script)
+
+
+def test_runs_come_and_go_under_the_list(tmp_path: Path) -> None:
+    """A run that begins appears by itself; one that is removed goes; the bar stays on its run."""
+    paths = aged(make_run(tmp_path, "stays"), 60)
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("r")
+        await shown(app, pilot, "1 run, the newest first")
+        other = make_run(tmp_path, "comes")
+        await shown(app, pilot, " comes ")
+        other.root.rename(tmp_path.parent / f"{tmp_path.name}-gone")
+        await shown(app, pilot, " comes ", gone=True)
+        await pilot.press("enter")
+        await shown(app, pilot, " stays  ✓ FINISHED")
+
+    drive(WatchApp(Run(paths)), script)
