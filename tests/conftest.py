@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 
 # Some machines turn bytecode off, and each process that a test starts would then compile a thousand modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -19,7 +20,9 @@ os.environ.pop("COLUMNS", None)
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
+from support.training import STARTED  # noqa: E402
 
 import smolsum.policy  # noqa: E402, F401
 
@@ -34,3 +37,12 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def _no_training_outlives_its_test() -> Iterator[None]:
+    """What a failed test started would take the processor from the next, and warn there."""
+    yield
+    while STARTED:
+        with STARTED.pop() as process:
+            process.kill()

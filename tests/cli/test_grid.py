@@ -15,7 +15,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from support.training import arguments, events, learned, make_data, start, wait_until, weights
+from support.training import arguments, events, learned, make_data, start, state, wait_until, weights
 
 from smolsum.cli import main
 from smolsum.cli.grid_train import LOCK
@@ -281,8 +281,7 @@ def test_a_stop_ends_the_grid(whole: Path, data: Path, tmp_path: Path) -> None:
     command, names = [text for text in grid(data, tmp_path) if text != "--reward=bleu"], (RUNS[0], RUNS[1], RUNS[3])
     process = start(command)
     first = tmp_path / names[0]
-    wait_until(lambda: (first / "metrics.jsonl").exists() or process.poll() is not None)
-    wait_until(lambda: json.loads((first / "status.json").read_text())["state"] == "finished")
+    wait_until(lambda: state(RunPaths(first)) == "finished" or process.poll() is not None)
     (first / "control" / "stop").touch()
     out, err = process.communicate()
     assert (process.returncode, out.splitlines()) == (130, [str(first)]), err

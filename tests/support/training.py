@@ -19,6 +19,7 @@ from smolsum.files import read_jsonl
 from smolsum.runs.paths import RunPaths
 
 PATIENCE_S = 900.0
+STARTED: list[subprocess.Popen[str]] = []
 
 SIZES = {"train": 12, "validation": 3, "test": 4}
 SETTINGS = {
@@ -53,9 +54,11 @@ def arguments(data: Path, runs: Path, name: str, **changes: Any) -> list[str]:
 
 
 def start(args: list[str]) -> subprocess.Popen[str]:
-    """A training in its own process."""
+    """A training in its own process, which ends with the test at the latest."""
     command = [sys.executable, "-m", "smolsum", *args]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+    STARTED.append(process)
+    return process
 
 
 def learned(run: Path) -> list[dict[str, Any]]:
