@@ -33,15 +33,23 @@ if TYPE_CHECKING:
     from smolsum.rewards import REWARDS as REWARDS
     from smolsum.rewards.combine import combine as combine
     from smolsum.rewards.combine import score_all as score_all
+    from smolsum.rewards.custom import reward as reward
     from smolsum.rollout.source import sample_groups as sample_groups
     from smolsum.runs.paths import open_run as open_run
     from smolsum.runs.reader import read_run as read_run
     from smolsum.stats.loading import load_scores as load_scores
     from smolsum.stats.paired import paired_ttest as paired_ttest
+    from smolsum.tasks.base import Metric as Metric
+    from smolsum.tasks.base import Task as Task
+    from smolsum.tasks.base import TaskEvaluation as TaskEvaluation
+    from smolsum.tasks.base import TaskPresets as TaskPresets
+    from smolsum.tasks.base import TaskPrompts as TaskPrompts
+    from smolsum.tasks.base import TaskRewards as TaskRewards
     from smolsum.train.python_api import load_prompts as load_prompts
     from smolsum.train.python_api import make_config as make_config
     from smolsum.train.python_api import make_prompt as make_prompt
     from smolsum.train.python_api import train_run as train_run
+    from smolsum.types import Criterion as Criterion
     from smolsum.types import Prompt as Prompt
     from smolsum.types import Rollout as Rollout
     from smolsum.types import RolloutGroup as RolloutGroup
@@ -60,13 +68,15 @@ _NAMES = {
     "policy.weights": ("load_trained", "save_trained"),
     "rewards": ("REWARDS",),
     "rewards.combine": ("combine", "score_all"),
+    "rewards.custom": ("reward",),
     "rollout.source": ("sample_groups",),
     "runs.paths": ("open_run",),
     "runs.reader": ("read_run",),
     "stats.loading": ("load_scores",),
     "stats.paired": ("paired_ttest",),
+    "tasks.base": ("Metric", "Task", "TaskEvaluation", "TaskPresets", "TaskPrompts", "TaskRewards"),
     "train.python_api": ("load_prompts", "make_config", "make_prompt", "train_run"),
-    "types": ("Prompt", "Rollout", "RolloutGroup"),
+    "types": ("Criterion", "Prompt", "Rollout", "RolloutGroup"),
 }
 """the public names of each module"""
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}

@@ -98,8 +98,16 @@ def test_settings_of_commands_are_accepted(
 ) -> None:
     """Each training of one run that a page shows resolves: its model, strategy, signals, presets and values."""
     monkeypatch.chdir(tmp_path)
-    for name, *rest in commands(page.read_text(encoding="utf-8")):
-        if name == "train" and "capitals" not in rest and not {"--resume", "--mirror", "--find-lr", "all"} & set(rest):
+    text = page.read_text(encoding="utf-8")
+    for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        if file := re.match(r"# (\w+\.py)\n", code):
+            (tmp_path / file[1]).write_text(code, encoding="utf-8")
+    for name, *rest in commands(text):
+        if (
+            name == "train"
+            and "./capitals.py" not in rest
+            and not {"--resume", "--mirror", "--find-lr", "all"} & set(rest)
+        ):
             given = [word for word in rest if word not in ("--dry-run", "--watch")]
             assert main(["train", *given, "--dry-run", "--quiet"]) == 0, f"{rest}: {capsys.readouterr().err}"
 

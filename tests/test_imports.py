@@ -62,7 +62,7 @@ def test_help_lists_tasks(command: str) -> None:
     code = "import smolsum.tasks\nsmolsum.tasks.NAMES += ('capitals',)\nfrom smolsum.cli.main import main\n"
     probe = f"{code}main(['{command}', '--help'])\nassert 'TASKS' not in vars(smolsum.tasks)"
     run = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
-    assert "tldr, ab-judge, doc-qa, strict-json, capitals." in " ".join(run.stdout.split())
+    assert "tldr, ab-judge, doc-qa, strict-json, capitals, or the file of a task." in " ".join(run.stdout.split())
 
 
 def test_dry_run_needs_no_mlx() -> None:

@@ -50,6 +50,9 @@ def baseline(
       smolsum stats --paired runs/baseline-tiny-50-words-test runs/baseline-tiny-64-tokens-test
     """
     output.apply()
+    from smolsum.tasks.plugins import name_plugins
+
+    task, _ = name_plugins(flags.plugin or [], task, flags.config)
     judging = judge_options(flags, quiet=output.quiet, environ=os.environ)
     from smolsum.cli.grid import select
 

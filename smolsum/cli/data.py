@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from smolsum import console
-from smolsum.cli.options import PresetFlag, set_option
+from smolsum.cli.options import PluginFlag, PresetFlag, set_option
 from smolsum.config.hub import download_command
 from smolsum.errors import UsageError
 from smolsum.tasks import NAMES
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 def data(
-    task: Annotated[str, typer.Argument(metavar="TASK", help=f"Task: {', '.join(NAMES)}.", show_default=False)],
+    task: Annotated[
+        str,
+        typer.Argument(metavar="TASK", help=f"Task: {', '.join(NAMES)}, or the file of a task.", show_default=False),
+    ],
     output: Annotated[
         Path | None,
         typer.Option(
@@ -31,6 +34,7 @@ def data(
         ),
     ] = None,
     preview: Annotated[int, typer.Option(metavar="N", min=1, help="Examples of each split to print.")] = 3,
+    plugin: PluginFlag = None,
     preset: PresetFlag = None,
     sets: Annotated[list[str] | None, set_option("task.train_prompts=5000")] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings in TOML.", show_default=False)] = None,
@@ -46,7 +50,9 @@ def data(
     from smolsum.tasks import TASKS
     from smolsum.tasks.data import SPLITS, check_references
     from smolsum.tasks.hub_data import commit_of
+    from smolsum.tasks.plugins import name_plugins
 
+    task = name_plugins(plugin or [], task, config)[0] or task
     flags = {"task.name": task}
     resolved = resolve(TASKS, presets=preset or [], config_file=config, sets=sets or [], flags=flags)
     chosen = TASKS[task]

@@ -16,6 +16,7 @@ from smolsum import console
 from smolsum.cli.options import (
     Invocation,
     OutputFlags,
+    PluginFlag,
     PresetFlag,
     RunsFlag,
     WorkerFlag,
@@ -44,6 +45,7 @@ ModelFlag = Annotated[
 class MeasureFlags:
     """The flags of an evaluation that do not say what is evaluated."""
 
+    plugin: PluginFlag = None
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="Split of the data.")] = "test"
     judge: Annotated[
         str | None,

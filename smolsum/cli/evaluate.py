@@ -67,6 +67,9 @@ def evaluate(
     Judgements that fail are missing, never 0; the same command asks for them again.
     """
     output.apply()
+    from smolsum.tasks.plugins import name_plugins
+
+    task, _ = name_plugins(flags.plugin or [], task, flags.config)
     judging = judge_options(flags, quiet=output.quiet, environ=os.environ)
     selected = bool(model or strategy or reward)
     if selected == (subject is not None):

@@ -4,7 +4,7 @@ each of them is in a runs directory.
 A run is identified by its settings, not by its name: a run that was trained by hand, or by an earlier grid, counts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,10 +19,11 @@ from smolsum.errors import SmolsumError, UsageError, nearest
 from smolsum.files import digest
 from smolsum.runs.paths import RunPaths, free_name, list_runs, safe_name
 from smolsum.runs.record_io import read
-from smolsum.runs.records import Status
+from smolsum.runs.records import RunInfo, Status
 from smolsum.tasks import DEFAULT_TASK, TASKS
 from smolsum.tasks.base import Task
 from smolsum.tasks.data import Split
+from smolsum.tasks.plugins import digests
 
 ALL = "all"
 PLACE_SECTIONS = ("run", "workers", "engine")
@@ -122,8 +123,9 @@ def plan(selection: Selection, *, sets: Sequence[str], **layers: Any) -> list[Pl
         resolved(*one, [text for text in sets if (stage := _stage(text)) is None or stage in stages[one]])
         for one in wanted
     ]
-    distinct = list({_key(config): config for config in configs}.values())
-    return _found(distinct)
+    code = digests(name for config in configs for stage in config.stages.values() for name in stage.rewards)
+    distinct = list({_key(config, code): config for config in configs}.values())
+    return _found(distinct, code)
 
 
 def _stage(text: str) -> str | None:
@@ -132,23 +134,30 @@ def _stage(text: str) -> str | None:
     return parts[1] if parts[0] == "stages" and len(parts) > 2 else None
 
 
-def _key(config: Config) -> str:
-    """Return a fingerprint that is equal for runs that learn the same."""
-    return digest({name: section for name, section in asdict(config).items() if name not in PLACE_SECTIONS})
+def _key(config: Config, code: Mapping[str, str]) -> str:
+    """Return a fingerprint that is equal for runs that learn the same; `code` has the digests of plugins by signal."""
+    own = {name: code[name] for stage in config.stages.values() for name in stage.rewards if name in code}
+    sections = {name: section for name, section in asdict(config).items() if name not in PLACE_SECTIONS}
+    return digest(sections | ({"plugins": own} if own else {}))
 
 
-def _found(configs: Sequence[Config]) -> list[Planned]:
+def _code_of(run: RunPaths) -> dict[str, str]:
+    """Return the digests of the plugins that a run began with, by signal."""
+    return {name: plugin.sha256 for plugin in read(run.info, RunInfo).plugins for name in plugin.rewards}
+
+
+def _found(configs: Sequence[Config], code: Mapping[str, str]) -> list[Planned]:
     """Find the run of each configuration in the runs directory, which all share, or name it."""
     runs_dir = Path(configs[0].run.dir)
     known: dict[str, RunPaths] = {}
     for run in list_runs(runs_dir):
         with suppress(SmolsumError):  # an unreadable run matches no configuration
-            key = _key(settings_of(run))
+            key = _key(settings_of(run), _code_of(run))
             if key not in known or not is_finished(known[key]):
                 known[key] = run
     planned, taken = [], {run.name for run in known.values()}
     for config in configs:
-        there = known.get(_key(config))
+        there = known.get(_key(config, code))
         name = there.name if there else _free_name(config, runs_dir, taken)
         taken.add(name)
         if there is None and (runs_dir / name).is_dir():

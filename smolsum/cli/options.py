@@ -22,7 +22,17 @@ from smolsum.tasks import DEFAULT_TASK, NAMES
 TaskFlag = Annotated[
     str | None,
     typer.Option(
-        "--task", metavar="TASK", help=f"What the model has to do: {', '.join(NAMES)}.  [default: {DEFAULT_TASK}]"
+        "--task",
+        metavar="TASK",
+        help=f"What the model has to do: {', '.join(NAMES)}, or the file of a task.  [default: {DEFAULT_TASK}]",
+    ),
+]
+PluginFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE.py",
+        help="Python file with rewards, a task or criteria of your own; FILE.py:FUNCTION for one reward; repeatable.",
     ),
 ]
 RunsFlag = Annotated[

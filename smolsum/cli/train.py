@@ -15,6 +15,7 @@ from smolsum.cli.find_rate import SweepFlags, find_rate
 from smolsum.cli.options import (
     Invocation,
     OutputFlags,
+    PluginFlag,
     PresetFlag,
     RunsFlag,
     TaskFlag,
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from smolsum.train.memory_plan import MemoryPlan
 
 VIEW_FLAGS = ("--watch", "--ascii", "--readonly")
-RESUME_FLAGS = (*VIEW_FLAGS, "--resume", "--runs-dir", "--worker", "--mirror", "--plain", "--quiet", "--debug")
+RESUME_FLAGS = (
+    *VIEW_FLAGS, "--resume", "--plugin", "--runs-dir", "--worker", "--mirror", "--plain", "--quiet", "--debug",
+)  # fmt: skip
 """Flags that leave a resumed run the same run."""
 SINGLE_FLAGS = ("--name", "--find-lr")
 """Flags that make sense for one run only."""
@@ -68,6 +71,7 @@ def train(
             "meteor]",
         ),
     ] = None,
+    plugin: PluginFlag = None,
     preset: PresetFlag = None,
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Settings in TOML; a run's config.toml repeats that run.")
@@ -124,9 +128,18 @@ def train(
     from smolsum.cli.grid import Previews, plan, select, show_plan
     from smolsum.config.resolve import render_with_sources, resolve
     from smolsum.tasks import TASKS
+    from smolsum.tasks.plugins import name_plugins
 
+    task, plugins = name_plugins(plugin or [], task, config)
     place = {"workers.urls": worker_list(worker), "run.mirror": "" if mirror == "none" else mirror}
-    flags = {"task.name": task, "train.seed": seed, "run.name": name, "run.dir": runs_dir, **place}
+    flags = {
+        "task.name": task,
+        "run.plugins": plugins,
+        "train.seed": seed,
+        "run.name": name,
+        "run.dir": runs_dir,
+        **place,
+    }
     layers: dict[str, Any] = {
         "presets": preset or [],
         "config_file": config,
@@ -281,8 +294,10 @@ def _resumed_settings(run: str, runs_dir: str, flags: Mapping[str, str | None]) 
     from smolsum.config.resolve import resolve
     from smolsum.runs.paths import open_run
     from smolsum.tasks import TASKS
+    from smolsum.tasks.plugins import require_plugins
 
     paths = open_run(run, Path(runs_dir))
+    require_plugins(paths)
     if not paths.config.is_file():
         raise UsageError(
             f"{paths.root} has no config.toml, so its settings are not known",

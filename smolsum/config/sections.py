@@ -20,6 +20,9 @@ class RunConfig:
     """Folder of all runs."""
     mirror: str = ""
     """URL of a folder, such as s3://BUCKET/FOLDER, that gets a copy of the run while it trains; empty: no copy."""
+    plugins: str = ""
+    """Python files with rewards, tasks or criteria, separated by commas. A run's own config.toml only records them:
+    name them with --plugin to have them executed."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,10 @@ class RewardsConfig:
     n-gram of each order from 1 to 4 matches. An evaluation's BLEU is always smoothed."""
     require_wordnet: bool = False
     """Whether METEOR stops the run without WordNet; otherwise it matches words and stems only, with a warning."""
+    on_error: Literal["stop", "missing"] = "stop"
+    """What happens where a plugin's reward fails on a completion: the run stops, or the value is missing."""
+    timeout_s: fields.Positive = 300.0
+    """Seconds that the plugins' rewards of a step may take before they are stopped."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from smolsum.runs.records import BEHIND, Summary
 from smolsum.runs.run_evaluations import RunOrigin, representatives
 from smolsum.runs.run_info import at_commit
 from smolsum.tasks import DEFAULT_TASK, TASKS
+from smolsum.tasks.plugins import require_plugins
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ def find_target(reference: str, options: TargetOptions, *, best: bool = False) -
             f"{reference} was trained with its own model and adapter, so it takes no --set {trained}",
             hint="leave it out, or evaluate another model by its name or path",
         )
+    require_plugins(run)
     config = at_commit(_settings(options, None, run.config), run)
     checkpoint, chosen = _best(run, config, reference) if best else (checkpoint, "")
     folder, label = _evaluation(run, checkpoint.step, split, decoding)

@@ -76,7 +76,7 @@ class EvaluationJob:
             **self.provenance["data"][self.split],
             "sampler": self.decoding.name,
             "max_new_tokens": self.config.sampling.max_new_tokens,
-            TASK: self.measures,
+            TASK: {**self.measures, **self.task.evaluation.code(self.config)},
         }
 
     @property

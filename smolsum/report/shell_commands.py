@@ -11,7 +11,7 @@ from smolsum.evaluate.tables import with_judge
 from smolsum.report.collect import EvaluationResult, ReportInputs, TrainedRun
 from smolsum.runs.records import Judging
 
-KEPT = ("--task", "--preset", "--config", "--set", "--seed", "--runs-dir")
+KEPT = ("--task", "--plugin", "--preset", "--config", "--set", "--seed", "--runs-dir")
 """flags of `smolsum train` that a similar run keeps"""
 SHARED = tuple(flag for flag in KEPT if flag != "--seed")
 """those that `smolsum baseline` has too; its --seed is that of sampling"""

@@ -1,17 +1,17 @@
 """The reward signals that any task can offer, by name; a task adds its own (`TaskRewards.signals`).
 
 To add one, write `rewards/<name>.py` with a pure function on plain values, which evaluation calls too, and a `Scorer`
-(`combine.py`) next to it. Add a line to `REWARDS` and to `MEANINGS`, the name to the help of `--reward`, to
+(`signal.py`) next to it. Add a line to `REWARDS` and to `MEANINGS`, the name to the help of `--reward`, to
 `LENGTH_SIGNALS` if a text is worth less because it is long or cut, and to `COMPARED` if it needs references. A scorer
 gets the whole step at once, so that it can call a judge or depend on the batch; that of a `Dependent` also gets other
 signals' values. It returns P lists of G values in the order of the groups and their rollouts, None for a value that
 could not be computed: missing is never 0. Import metric libraries inside the functions.
 """
 
-from smolsum.rewards.combine import Signal
 from smolsum.rewards.length import score_length, score_overlong
 from smolsum.rewards.meteor import score_meteor
 from smolsum.rewards.overlap import score_bleu, score_rouge
+from smolsum.rewards.signal import Signal
 
 REWARDS: dict[str, Signal] = {
     "length": score_length,

@@ -1,71 +1,44 @@
-"""What a reward signal is, a function that scores a whole step at once; and one reward from several signals."""
+"""The values of all signals of a step, and one reward from several signals."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, redirect_stdout
 
 from smolsum.config.sections import Config
+from smolsum.rewards.signal import Background, Begun, Dependent, Signal, Values
 from smolsum.types import RolloutGroup
-
-Values: TypeAlias = list[list[float | None]]
-"""PxG: a list of G for each of the P groups, None for what could not be computed"""
-Scorer: TypeAlias = Callable[[Sequence[RolloutGroup], Config], Values]
-
-
-@dataclass(frozen=True)
-class Dependent:
-    """A signal made of other signals' values of the same step: a bonus only where an answer is right.
-
-    `score` gets those it `needs` by name; they are computed, and logged, whether or not the stage gives them a weight.
-    """
-
-    needs: tuple[str, ...]
-    score: Callable[[Sequence[RolloutGroup], Config, Mapping[str, Values]], Values]
-
-
-Signal: TypeAlias = Scorer | Dependent
-
-
-def score_each(score: Callable[[str], float | None]) -> Scorer:
-    """Return the signal that scores each completion's text by itself."""
-
-    def score_texts(groups: Sequence[RolloutGroup], config: Config) -> Values:
-        return [[score(rollout.text) for rollout in group.rollouts] for group in groups]
-
-    return score_texts
-
-
-def score_against_references(score: Callable[[str, Sequence[str]], float]) -> Scorer:
-    """Return the signal that compares each text with its prompt's references; None for a prompt without any."""
-
-    def score_texts(groups: Sequence[RolloutGroup], config: Config) -> Values:
-        return [
-            [score(rollout.text, refs) if (refs := group.prompt.references) else None for rollout in group.rollouts]
-            for group in groups
-        ]
-
-    return score_texts
 
 
 def score_all(
     groups: Sequence[RolloutGroup], weights: Mapping[str, float], config: Config, signals: Mapping[str, Signal]
 ) -> dict[str, Values]:
     """Return PxG values of each signal in `weights` and of those they need, by name, looked up in the task's `signals`;
-    a signal of weight 0 is computed too, to be logged."""
+    a signal of weight 0 is computed too, to be logged. Those of users are computed at the same time; what they print
+    goes to stderr, as stdout is for results."""
     found: dict[str, Values] = {}
+    begun: dict[str, Begun] = {}
 
     def compute(name: str) -> Values:
         if name not in found:
             signal = signals[name]
-            if isinstance(signal, Dependent):
+            if isinstance(signal, Background):
+                found[name] = begun[name].values()
+            elif isinstance(signal, Dependent):
                 found[name] = signal.score(groups, config, {need: compute(need) for need in signal.needs})
             else:
                 found[name] = signal(groups, config)
         return found[name]
 
-    for name in weights:
-        compute(name)
+    own = [(name, signal) for name in weights if isinstance(signal := signals[name], Background)]
+    with redirect_stdout(sys.stderr) if own else nullcontext():
+        try:
+            begun = {name: signal.begin(groups, config) for name, signal in own}
+            for name in weights:
+                compute(name)
+        finally:
+            for one in begun.values():
+                one.stop()
     return found
 
 

@@ -5,7 +5,7 @@ from typing import Protocol, cast
 
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError
-from smolsum.rewards.combine import Values
+from smolsum.rewards.signal import Values
 from smolsum.types import Rollout, RolloutGroup
 
 

@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from smolsum.config.sections import Config
 from smolsum.errors import MachineError
-from smolsum.rewards.combine import Values, score_against_references
+from smolsum.rewards.signal import Values, score_against_references
 from smolsum.types import RolloutGroup
 
 # Where packages put the database files: Debian and Ubuntu, Fedora, the original installer, Homebrew.

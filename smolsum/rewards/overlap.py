@@ -7,7 +7,7 @@ from functools import cache, partial
 from typing import Any
 
 from smolsum.config.sections import Config
-from smolsum.rewards.combine import Values, score_against_references
+from smolsum.rewards.signal import Values, score_against_references
 from smolsum.types import RolloutGroup
 
 

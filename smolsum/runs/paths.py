@@ -18,6 +18,8 @@ from difflib import get_close_matches
 from itertools import chain, count
 from pathlib import Path
 
+import tomli
+
 from smolsum.config.hub import hub_name
 from smolsum.config.run_labels import NAMED
 from smolsum.config.sections import Config
@@ -66,8 +68,24 @@ class RunPaths:
 
     @property
     def resume_command(self) -> str:
-        """The command that resumes this run."""
-        return f"smolsum train --resume {self.reference}"
+        """The command that resumes this run; code of users that it executes has to be named."""
+        named = [f" --plugin {shlex.quote(text)}" for text in self.named_plugins]
+        return f"smolsum train --resume {self.reference}{''.join(named)}"
+
+    @property
+    def plugins(self) -> Path:
+        """Copies of the users' code that the run executes; missing without any."""
+        return self.root / "plugins"
+
+    @property
+    def named_plugins(self) -> list[str]:
+        """The plugins as the run's settings name them."""
+        if not self.plugins.is_dir():
+            return []
+        with suppress(OSError, ValueError):
+            section = tomli.loads(self.config.read_text(encoding="utf-8"))["run"]
+            return [text for text in str(section["plugins"]).split(",") if text]
+        return []
 
     @property
     def reference(self) -> str:

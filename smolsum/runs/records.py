@@ -113,6 +113,17 @@ class MemoryInfo(Record, frozen=True):
     new_tokens: Count = 0
 
 
+class PluginInfo(Record, frozen=True):
+    """A file of users' code that a run executes; `plugins/` in the run has a copy."""
+
+    path: str = ""
+    version: str = ""
+    sha256: str = ""
+    rewards: list[str] = []
+    """the signals that it adds"""
+    tasks: list[str] = []
+
+
 class RunInfo(Record, frozen=True):
     """run.json: what the run was made from."""
 
@@ -138,6 +149,7 @@ class RunInfo(Record, frozen=True):
     """where METEOR's synonyms come from"""
     settings: dict[str, Any] = {}
     """by dotted key, in JSON"""
+    plugins: list[PluginInfo] = []
     memory: MemoryInfo | None = None
     """missing in runs made before the plan was kept"""
     blas: str | None = None

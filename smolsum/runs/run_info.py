@@ -43,6 +43,13 @@ def write(
     _write_info(paths, info)
 
 
+def copy_plugins(paths: RunPaths, files: Mapping[str, bytes]) -> None:
+    """Keep copies of the users' code that a new run executes, by file name."""
+    for name, content in files.items():
+        paths.plugins.mkdir(exist_ok=True)
+        replace(paths.plugins / name, content, paths.resume_command)
+
+
 def at_commit(config: Config, paths: RunPaths) -> Config:
     """Return the settings with the hub data set at the commit that the run read, so that a resumed run and its
     evaluations read the same; unchanged where run.json names no commit for it."""

@@ -15,7 +15,8 @@ from smolsum.config.presets import TaskPresets as TaskPresets
 from smolsum.config.sections import Config, TaskConfig
 from smolsum.errors import UsageError
 from smolsum.rewards import LENGTH_SIGNALS
-from smolsum.rewards.combine import Signal, score_all
+from smolsum.rewards.combine import score_all
+from smolsum.rewards.signal import Background, Signal
 from smolsum.tasks.data import Example, Split, load_split
 from smolsum.types import COMPOSITE, Criterion, Prompt, Rollout, RolloutGroup
 
@@ -155,14 +156,16 @@ def means(rows: Sequence[MetricRow]) -> Summary:
 
 
 def measure_signals(splits: Sequence[Split], config: Config) -> Measure:
-    """Measure a completion by the signals of the task, each computed on this completion alone."""
+    """Measure a completion by the signals of the task, each computed on this completion alone; those of plugins are
+    measured apart (`custom_rewards`)."""
     from smolsum.tasks import TASKS  # a task is not among them before this module is loaded
 
-    signals = TASKS[config.task.name].rewards.signals
+    found = TASKS[config.task.name].rewards.signals
+    signals = {name: signal for name, signal in found.items() if not isinstance(signal, Background)}
 
     def measure(prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
-        found = score_all([RolloutGroup(prompt, (rollout,))], dict.fromkeys(signals, 1.0), config, signals)
-        values = {name: found[name][0][0] for name in signals}
+        scores = score_all([RolloutGroup(prompt, (rollout,))], dict.fromkeys(signals, 1.0), config, signals)
+        values = {name: scores[name][0][0] for name in signals}
         return {name: None if value is None else float(value) for name, value in values.items()}
 
     return measure
@@ -180,6 +183,8 @@ class TaskEvaluation:
     """whether measuring one split needs the others, to know all that any post states"""
     measures: Callable[[Config], dict[str, Any]] = lambda config: config.task.measures
     """what measures depend on: evaluations that differ in it do not compare"""
+    code: Callable[[Config], dict[str, str]] = lambda config: {}
+    """the digests of the users' code that measures, by what it measures"""
     ask_ahead: Callable[[Sequence[tuple[Prompt, Rollout]], Config], None] = lambda completions, config: None
     """called with all completions before they are measured, so that a task can ask a server about many at a time"""
     summarise: Callable[[Sequence[MetricRow]], Summary] = means

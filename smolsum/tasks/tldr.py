@@ -15,10 +15,10 @@ from smolsum.config.fields import Count, PositiveCount
 from smolsum.config.presets import task_presets
 from smolsum.config.sections import Config, TaskConfig
 from smolsum.rewards import REWARDS
-from smolsum.rewards.combine import Values
 from smolsum.rewards.length import score_length
 from smolsum.rewards.meteor import find_lexicon, meteor
 from smolsum.rewards.overlap import bleu, rouge_l
+from smolsum.rewards.signal import Values
 from smolsum.tasks.base import (
     ErrorKind,
     Measure,

@@ -15,7 +15,8 @@ import numpy as np
 from smolsum.config.sections import Config, StageConfig
 from smolsum.config.stage_steps import epoch_counts
 from smolsum.grpo.advantages import zero_spread
-from smolsum.rewards.combine import Signal, combine, score_all
+from smolsum.rewards.combine import combine, score_all
+from smolsum.rewards.signal import Signal
 from smolsum.rollout.source import GroupRequest, Source
 from smolsum.tasks.text_metrics import repeated_trigrams
 from smolsum.types import Prompt, RolloutGroup

@@ -118,6 +118,7 @@ class Session:
             run_info.check_resume(self.paths, self.plan, self.fingerprints, setup.provenance)
         else:
             run_info.write(self.paths, self.config, self.plan, self.fingerprints, setup.provenance)
+            run_info.copy_plugins(self.paths, {one.path.name: one.content for one in setup.plugins})
         self._saved = StageCheckpoints(
             self.paths, self.config, self.plan, self.fingerprints, busy=lambda: self._mirror.busy
         )

@@ -26,8 +26,11 @@ from smolsum.rollout.source import LocalSource, Receiver, Source
 from smolsum.runs.records import RunInfo
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Task
+from smolsum.tasks.custom_rewards import check_columns
 from smolsum.tasks.data import SPLITS, Split, check_references, overlap
 from smolsum.tasks.hub_data import commit_of
+from smolsum.tasks.plugin_files import Plugin
+from smolsum.tasks.plugins import digests, loaded_plugins
 from smolsum.tasks.text_metrics import length_table
 from smolsum.train.memory_plan import MemoryPlan, plan_memory
 from smolsum.types import Prompt, Rollout
@@ -42,7 +45,7 @@ SYNC = ("sync_every", "max_staleness")
 
 
 LATER: dict[str, dict[str, Any]] = {
-    "rewards": {"length_counts": "sampled", "bleu": "smoothed"},
+    "rewards": {"length_counts": "sampled", "bleu": "smoothed", "on_error": "stop", "timeout_s": 300.0},
     "grpo": {"reference": "stage", "advantage_std": "sample", "advantage_eps": 1e-4, "train_eos": True},
 }
 """settings that were added after the first release, by section, with the value that every run before them had.
@@ -63,6 +66,8 @@ class Setup:
     """fingerprints of model, tokenizer, prompts and data, the METEOR matcher, the settings that decide the weights,
     versions, machine"""
     memory: MemoryPlan
+    plugins: tuple[Plugin, ...]
+    """the users' code that the run executes"""
     warnings: tuple[str, ...]
 
 
@@ -75,6 +80,7 @@ def prepare(config: Config, begun: RunInfo | None = None) -> Setup:
     splits = {name: task.prompts.load(config, name) for name in SPLITS}
     warnings = [*task.warnings(config), *(split.left_out for split in splits.values() if split.left_out)]
     warnings += filter(None, [check_references(splits, {name: one.rewards for name, one in config.stages.items()})])
+    check_columns(task, splits, config)
     if not can_share_prefix(policy.model):
         warnings.append(
             "this model cannot share a prompt among its completions: the prompt is computed for each one, more slowly"
@@ -98,6 +104,7 @@ def prepare(config: Config, begun: RunInfo | None = None) -> Setup:
     read_weights(policy)
     policy = dataclasses.replace(policy, system=shared_system(prompts["train"]))
     matcher = meteor_matching(task, config, warnings.append)
+    plugins = tuple(plugin for plugin in loaded_plugins() if plugin.serves(config))
     commits = {config.model.path: policy.commit, config.data.path: commit_of(config.data.path)}
     provenance = {
         "model": {"path": config.model.path, "dtype": policy.dtype, "weights": weights_hash(policy.path)}
@@ -109,6 +116,7 @@ def prepare(config: Config, begun: RunInfo | None = None) -> Setup:
         "corpus": {name: corpus_facts(split, policy.tokenizer) for name, split in splits.items()},
         "meteor": matcher,
         "settings": deciding(config),
+        "plugins": [plugin.record() for plugin in plugins],
         "memory": memory.record(),
         "blas": preload(),
         "versions": {name: version(name) for name in LIBRARIES},
@@ -119,7 +127,7 @@ def prepare(config: Config, begun: RunInfo | None = None) -> Setup:
         },
     }
     measure = task.evaluation.measurer(list(splits.values()), config)
-    return Setup(config, policy, task, prompts, measure, provenance, memory, tuple(warnings))
+    return Setup(config, policy, task, prompts, measure, provenance, memory, plugins, tuple(warnings))
 
 
 def open_source(setup: Setup, config: Config, *, notify: Callable[..., None], stopping: Callable[[], bool]) -> Source:
@@ -142,6 +150,7 @@ def forecast(config: Config, splits: Mapping[str, Split] | None = None) -> Memor
     policy, task = load_shapes(config), TASKS[config.task.name]
     splits = splits or {name: task.prompts.load_preview(config, name) for name in SPLITS}
     check_references(splits, {name: one.rewards for name, one in config.stages.items()})
+    check_columns(task, splits, config)
     task.evaluation.measurer(list(splits.values()), config)  # refuses a reader that cannot read these data, for example
     prompts, _ = encode_prompts(policy, task, splits["train"], config)
     return plan_memory(config, policy, prompts, None, load_shapes)
@@ -194,6 +203,8 @@ def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, 
         "version": provenance["versions"]["smolsum"],
         "previous": previous,
     }
+    if code := digests(config.stages[name].rewards):
+        relevant["plugins"] = code
     return digest(relevant)
 
 
@@ -209,7 +220,9 @@ def deciding(config: Config) -> dict[str, Any]:
     kept |= {"task": config.task.measures, "train": {key: whole["train"][key] for key in LOOP}}
     kept |= {"lora": whole["lora"]} if config.model.adapter == "lora" else {}
     kept |= {"workers": {key: whole["workers"][key] for key in SYNC}} if config.workers.urls else {}
-    return leaves(kept) | {"version of smolsum": version("smolsum")}
+    signals = {name for stage in config.stages.values() for name in stage.rewards}
+    code = {f"plugin of {name}": sha256 for name, sha256 in sorted(digests(signals).items())}
+    return leaves(kept) | code | {"version of smolsum": version("smolsum")}
 
 
 def _known(config: Config, section: str) -> dict[str, Any]:

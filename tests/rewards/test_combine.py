@@ -10,7 +10,8 @@ import pytest
 
 from smolsum.config.sections import Config
 from smolsum.rewards import REWARDS
-from smolsum.rewards.combine import Dependent, Values, combine, score_all
+from smolsum.rewards.combine import combine, score_all
+from smolsum.rewards.signal import Dependent, Values
 from smolsum.types import RolloutGroup
 
 Scores = dict[str, Values]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,37 +11,29 @@ from support.places import ROOT
 from smolsum.cli import main
 from smolsum.files import read_jsonl
 from smolsum.runs.record_io import read_summary
-from smolsum.tasks import TASKS
+from smolsum.tasks.plugins import use_plugins
 
 PAGE = ROOT / "CONTRIBUTING.md"
 
 
 def test_the_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the page's module as one more of TASKS the task trains; its data, signals and metrics are its own."""
+    """With --task the page's file trains; its data, signals and metrics are its own."""
     found = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert found
     assert len(found[1].splitlines()) <= 40
     path = tmp_path / "capitals.py"
-    path.write_text(found[1], encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("capitals", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "capitals", module)  # its dataclass looks itself up
-    spec.loader.exec_module(module)
-    monkeypatch.setitem(TASKS, "capitals", module.TASK)
-    monkeypatch.setitem(module.SIZES, "train", 8)
-    monkeypatch.setitem(module.SIZES, "test", 4)
+    path.write_text(found[1].replace(" 200", " 8"), encoding="utf-8")
     monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(tmp_path / "runs"))
     small = ["--set=stages.capitals.steps=2", "--set=sampling.rollouts=2", "--set=train.validate_every=0"]
-    assert main.main(["train", "--task", "capitals", "--name", "toy", "--set=task.letters=3", *small, "--plain"]) == 0
+    assert main.main(["train", "--task", str(path), "--name", "toy", "--set=task.letters=3", *small, "--plain"]) == 0
     run = tmp_path / "runs" / "toy"
     steps = read_jsonl(run / "metrics.jsonl")
     assert all("rewards/upper/mean" in step for step in steps)
     assert all("length/within_tol" not in step for step in steps)
     summary = read_summary(run / "eval" / "capitals-test")
     assert set(summary.metrics) == {"upper", "passed", "errors/lower case"}
-    assert main.main(["eval", str(run), "--split", "validation", "--plain"]) == 0
+    assert main.main(["eval", str(run), "--plugin", str(path), "--split", "validation", "--plain"]) == 0
     capsys.readouterr()
-    assert main.main(["train", "--task", "capitals", "--set=task.target_tokens=3", "--dry-run"]) == 2
+    assert main.main(["train", "--task", str(path), "--set=task.target_tokens=3", "--dry-run"]) == 2
     assert "unknown key 'task.target_tokens' of task capitals" in capsys.readouterr().err
+    use_plugins()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from smolsum.config.sections import Config
-from smolsum.rewards.combine import Dependent, Signal, Values
+from smolsum.rewards.signal import Dependent, Signal, Values
 from smolsum.tasks.ab_judge.settings import settings
 from smolsum.types import Prompt, Rollout, RolloutGroup
 

@@ -11,7 +11,7 @@ from typing import Any
 from smolsum.config.presets import task_presets
 from smolsum.config.sections import Config
 from smolsum.rewards import REWARDS
-from smolsum.rewards.combine import Values
+from smolsum.rewards.signal import Values
 from smolsum.tasks.base import (
     ErrorKind,
     Measure,

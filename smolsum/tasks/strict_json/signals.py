@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from smolsum.config.sections import Config, TaskConfig
 from smolsum.rewards import REWARDS
-from smolsum.rewards.combine import Signal, Values, score_each
+from smolsum.rewards.signal import Signal, Values, score_each
 from smolsum.tasks.strict_json.answer import FENCE, blocks, take_apart
 from smolsum.tasks.strict_json.schema import conformance
 from smolsum.tasks.strict_json.settings import StrictJsonConfig, settings

@@ -1,0 +1,105 @@
+"""Calls of a user's function in the background, in a thread or in an event loop, that a deadline can end."""
+
+import asyncio
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+END_S = 1.0
+"""how long a function has to end after its deadline"""
+
+
+class PastDeadlineError(Exception):
+    """The function ran past its deadline."""
+
+
+class _Stop(BaseException):
+    """Raised inside a function past its deadline; no `except Exception` there keeps it."""
+
+
+class Running:
+    """A call under way in a thread."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._done = threading.Event()
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._begin(call)
+
+    def _begin(self, call: Callable[[], Any]) -> None:
+        # a daemon: a call that hangs in C code must not keep the process from its end
+        self._thread = threading.Thread(target=self._run, args=(call,), name="reward", daemon=True)
+        self._thread.start()
+
+    def _run(self, call: Callable[[], Any]) -> None:
+        try:
+            self._result = call()
+        except BaseException as error:
+            self._error = error
+        self._done.set()
+
+    def result(self, until: float) -> Any:
+        """Wait for the result until this time of the monotonic clock. Raises what the function raises, or
+        PastDeadlineError once it is stopped."""
+        if not self._done.wait(max(until - time.monotonic(), 0.0)):
+            self.stop()
+            raise PastDeadlineError("it ran past its deadline, rewards.timeout_s, and was stopped")
+        if self._error is not None and not isinstance(self._error, Exception):  # sys.exit(), for example
+            raise RuntimeError(f"{type(self._error).__name__} {self._error}".strip()) from self._error
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def stop(self) -> None:
+        """End the call if it still runs; one inside of C code ends when that returns."""
+        if not self._done.is_set():
+            _interrupt(self._thread)
+            self._done.wait(END_S)
+
+
+class Awaited(Running):
+    """A coroutine under way, in the event loop that all async functions share: clients that they keep between steps
+    stay usable."""
+
+    _loop: asyncio.AbstractEventLoop | None = None
+    _loop_thread: threading.Thread
+
+    def _begin(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        if Awaited._loop is None:
+            Awaited._loop = asyncio.new_event_loop()
+            Awaited._loop_thread = threading.Thread(target=_serve, args=(Awaited._loop,), name="rewards", daemon=True)
+            Awaited._loop_thread.start()
+        self._future = asyncio.run_coroutine_threadsafe(call(), Awaited._loop)
+        self._future.add_done_callback(self._finish)
+
+    def _finish(self, future: Any) -> None:
+        if not future.cancelled():
+            self._error = future.exception()
+            self._result = None if self._error else future.result()
+        self._done.set()
+
+    def stop(self) -> None:
+        """Cancel the coroutine if it still runs. If it hangs without awaiting, the next one gets another loop."""
+        loop, answered = Awaited._loop, threading.Event()
+        if self._done.is_set() or loop is None:
+            return
+        self._future.cancel()
+        loop.call_soon_threadsafe(answered.set)
+        if not answered.wait(END_S):
+            Awaited._loop = None
+            loop.call_soon_threadsafe(loop.stop)
+            _interrupt(Awaited._loop_thread)
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    with suppress(_Stop):
+        loop.run_forever()
+    loop.close()
+
+
+def _interrupt(thread: threading.Thread) -> None:
+    """Raise _Stop in a thread, as soon as it runs Python code."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_Stop))

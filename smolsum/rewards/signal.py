@@ -1,0 +1,66 @@
+"""What a reward signal is: a function that scores a whole step at once."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from smolsum.config.sections import Config
+from smolsum.types import RolloutGroup
+
+Values: TypeAlias = list[list[float | None]]
+"""PxG: a list of G for each of the P groups, None for what could not be computed"""
+Scorer: TypeAlias = Callable[[Sequence[RolloutGroup], Config], Values]
+
+
+@dataclass(frozen=True)
+class Dependent:
+    """A signal made of other signals' values of the same step: a bonus only where an answer is right.
+
+    `score` gets those it `needs` by name; they are computed, and logged, whether or not the stage gives them a weight.
+    """
+
+    needs: tuple[str, ...]
+    score: Callable[[Sequence[RolloutGroup], Config, Mapping[str, Values]], Values]
+
+
+class Begun(Protocol):
+    """The computation of a signal that has begun."""
+
+    def values(self) -> Values:
+        """Wait for the PxG values."""
+
+    def stop(self) -> None:
+        """Give up what still runs."""
+
+
+class Background(ABC):
+    """A signal that is computed while the others of the step are."""
+
+    @abstractmethod
+    def begin(self, groups: Sequence[RolloutGroup], config: Config) -> Begun:
+        """Begin to compute the values of a step."""
+
+
+Signal: TypeAlias = Scorer | Dependent | Background
+
+
+def score_each(score: Callable[[str], float | None]) -> Scorer:
+    """Return the signal that scores each completion's text by itself."""
+
+    def score_texts(groups: Sequence[RolloutGroup], config: Config) -> Values:
+        return [[score(rollout.text) for rollout in group.rollouts] for group in groups]
+
+    return score_texts
+
+
+def score_against_references(score: Callable[[str, Sequence[str]], float]) -> Scorer:
+    """Return the signal that compares each text with its prompt's references; None for a prompt without any."""
+
+    def score_texts(groups: Sequence[RolloutGroup], config: Config) -> Values:
+        return [
+            [score(rollout.text, refs) if (refs := group.prompt.references) else None for rollout in group.rollouts]
+            for group in groups
+        ]
+
+    return score_texts

@@ -1,0 +1,311 @@
+"""Rewards, tasks and criteria from a user's files, on the command line, and the ways to get them wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+from support.training import arguments, make_data, state
+
+from smolsum.cli import main
+from smolsum.files import read_jsonl
+from smolsum.runs.paths import RunPaths
+from smolsum.runs.record_io import read, read_summary
+from smolsum.runs.records import RunInfo
+from smolsum.tasks import TASKS
+from smolsum.tasks.plugins import use_plugins
+
+Call = Callable[..., tuple[int, str, str]]
+
+BREVITY = """
+import smolsum
+
+@smolsum.reward(range="[0, 1]", meaning="share of short words")
+def brevity(completions, **kwargs):
+    return [sum(len(word) < 6 for word in text.split()) / max(1, len(text.split())) for text in completions]
+"""
+TRL = '''
+def starts_with_a(completions, **kwargs):
+    """Whether it starts with an a, as TRL's documentation writes rewards."""
+    return [1.0 if completion.lower().startswith("a") else 0.0 for completion in completions]
+'''
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """`smolsum` with arguments: exit code, stdout, stderr."""
+
+    def invoke(*args: object) -> tuple[int, str, str]:
+        code = main.main([str(arg) for arg in args])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return invoke
+
+
+@pytest.fixture(autouse=True)
+def _without_plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The next test has the shipped tasks, and no module of this one's."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield
+    use_plugins()
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+    """A maker of files in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SMOLSUM_RUNS_DIR", "runs")
+
+    def make(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return make
+
+
+def test_a_reward_goes_where_built_in_signals_go(call: Call, write: Callable[[str, str], Path]) -> None:
+    """In --reward, in --set and in the plan; the file is named in the settings."""
+    write("brevity.py", BREVITY)
+    dry = ["train", "--plugin", "brevity.py", "--dry-run", "--quiet"]
+    code, out, err = call(*dry, "--reward=brevity-meteor", "--set=stages.quality.rewards.brevity=0.5")
+    assert (code, err) == (0, "")
+    assert 'plugins = "brevity.py"' in out
+    assert "brevity = 0.5" in out
+    assert "mask_truncated = false" in out.partition("[stages.quality]")[2]
+
+
+def test_a_function_of_trl_needs_no_change(call: Call, write: Callable[[str, str], Path]) -> None:
+    """It is chosen from a file by its name."""
+    write("rewards.py", TRL)
+    code, out, err = call("train", "--plugin=rewards.py:starts_with_a", "--reward=starts_with_a", "--dry-run", "-q")
+    assert (code, err) == (0, "")
+    assert "starts_with_a = 1.0" in out
+
+
+def test_a_configuration_file_names_plugins(call: Call, write: Callable[[str, str], Path]) -> None:
+    """As --plugin does."""
+    write("brevity.py", BREVITY)
+    write("mine.toml", '[run]\nplugins = "brevity.py"\n')
+    code, out, _ = call("train", "--config=mine.toml", "--reward=brevity", "--dry-run", "-q")
+    assert code == 0
+    assert "brevity = 1.0" in out
+
+
+def test_the_next_command_has_no_plugins(call: Call, write: Callable[[str, str], Path]) -> None:
+    """What one command loaded is gone."""
+    write("brevity.py", BREVITY)
+    assert call("train", "--plugin=brevity.py", "--reward=brevity", "--dry-run", "-q")[0] == 0
+    code, _, err = call("train", "--reward=brevity", "--dry-run", "-q")
+    assert code == 2
+    assert "unknown signal 'brevity'" in err
+    assert "brevity" not in TASKS["tldr"].rewards.signals
+
+
+def test_what_an_installed_package_adds(
+    call: Call, write: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The entry points of its metadata are found; one that fails is left out with a warning."""
+    write("installed_brevity.py", BREVITY)
+    folder = tmp_path / "brevity-1.2.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: brevity\nVersion: 1.2\n")
+    points = "[smolsum.plugins]\nbrevity = installed_brevity\nbroken = installed_broken\n"
+    (folder / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, out, err = call("train", "--reward=brevity", "--dry-run", "-q")
+    assert code == 0
+    assert "brevity = 1.0" in out
+    assert "installed plugin broken is left out: ModuleNotFoundError" in err
+
+
+def reward(name: str) -> str:
+    """A file with one reward."""
+    return f"import smolsum\n\n@smolsum.reward\ndef {name}(completions):\n    return [0.0] * len(completions)\n"
+
+
+S = "import smolsum\n"
+
+WRONG: list[tuple[str, str, list[str], str]] = [
+    ("", "", ["--plugin=none.py"], "no plugin at"),
+    ("p.txt", "x", ["--plugin=p.txt"], "plugin p.txt is not a Python file"),
+    ("p.py", "def f(:\n", ["--plugin=p.py"], "plugin p.py cannot be loaded: line 1 of p.py:"),
+    ("p.py", "\nimport no_such_module\n", ["--plugin=p.py"], "line 2: ModuleNotFoundError: No module named 'no_such_"),
+    ("p.py", "x = 1\nx / 0\n", ["--plugin=p.py"], "line 2: ZeroDivisionError: division by zero"),
+    ("p.py", "import sys\nsys.exit(3)\n", ["--plugin=p.py"], "line 2: SystemExit: 3"),
+    ("p.py", "", ["--plugin=p.py"], "has no function marked with @smolsum.reward, no TASK and no CRITERIA"),
+    ("p.py", TRL, ["--plugin=p.py"], "hint: --plugin p.py:starts_with_a"),
+    ("p.py", TRL, ["--plugin=p.py:start"], "p.py has no 'start'"),
+    ("p.py", "fine = 3\n", ["--plugin=p.py:fine"], "p.py: reward 'fine' is not a function"),
+    ("p.py", reward("meteor"), ["--plugin=p.py"], "reward 'meteor' has the name of another signal"),
+    ("p.py", reward("copied"), ["--plugin=p.py"], "reward 'copied' has the name of another signal or metric"),
+    ("p.py", reward("text"), ["--plugin=p.py"], "reward 'text' has the name of another signal or metric"),
+    ("p.py", reward("_own"), ["--plugin=p.py"], "reward '_own' has no usable name"),
+    ("p.py", S + "smolsum.reward(name='a-b')(print)\n", ["--plugin=p.py"], "line 2: AttributeError"),
+    ("p.py", S + "f = smolsum.reward(name='a-b')(lambda completions: [])\n", ["--plugin=p.py"], "no usable"),
+    ("p.py", S + "@smolsum.reward(rang='x')\ndef f(completions): ...\n", ["--plugin=p.py"], "line 2: TypeE"),
+    ("p.py", reward("f"), ["--plugin=p.py", "--plugin=./p.py"], "reward 'f' has the name of another signal"),
+    ("p.py", reward("f"), ["--plugin=p.py", "--reward=g"], "unknown signal 'g'"),
+    ("p.py", reward("f"), ["--plugin=p.py", "--set=stages.quality.rewards.g=1"], "unknown signal 'g'"),
+    ("p.py", reward("f"), ["--plugin=p.py", "--set=rewards.on_error=go"], "must be one of stop, missing"),
+    ("p.py", reward("f"), ["--plugin=p.py", "--set=rewards.timeout_s=0"], "rewards.timeout_s must be above"),
+    ("p,q.py", reward("f"), ["--plugin=p,q.py"], "has a comma"),
+    ("p.py", "TASK = 3\n", ["--plugin=p.py"], "p.py: TASK is int, not a Task"),
+    ("p.py", "CRITERIA = ['brief']\n", ["--plugin=p.py"], "p.py: CRITERIA is not a list of criteria"),
+    ("p.py", reward("f"), ["--task=p.py"], "--task p.py: the file has no TASK"),
+    ("", "", ["--task=none.py"], "no plugin at"),
+    ("m.toml", "[run]\nplugins = ['p.py']\n", ["--config=m.toml"], "m.toml:2: run.plugins must be a text in quotes"),
+    ("p.py", S + "@smolsum.reward\ndef f(completions, solution): ...\n", ["--plugin=p.py", "--reward=f"],
+     "asks for 'solution', and the train split has no such column, only prompts, completions"),
+    ("p.py", S + "@smolsum.reward\ndef f(completions, /): ...\n", ["--plugin=p.py"], "by position only"),
+    ("p.py", S + "@smolsum.reward\nclass F: ...\n", ["--plugin=p.py"], "has no function marked"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "text", "flags", "says"), WRONG, ids=[f"{n}" for n in range(len(WRONG))])
+def test_ways_to_get_it_wrong(
+    file: str, text: str, flags: list[str], says: str, call: Call, write: Callable[[str, str], Path]
+) -> None:
+    """One clear error before anything is made."""
+    if file:
+        write(file, text)
+    code, out, err = call("train", *flags, "--dry-run")
+    assert (code, out, err.count("error:")) == (2, "", 1), err
+    assert says in err
+    assert "hint:" in err
+    assert not Path("runs").exists()
+
+
+CAPITALS = """
+import smolsum
+from smolsum.rewards.signal import score_each
+
+TASK = smolsum.Task(
+    name="capitals",
+    rewards=smolsum.TaskRewards(signals={"upper": score_each(lambda text: float(text.isupper()))}),
+    evaluation=smolsum.TaskEvaluation(headlines=(smolsum.Metric("upper", "capitals", better="higher"),)),
+    presets=smolsum.TaskPresets(defaults={"sampling": {"max_new_tokens": 16}}),
+)
+"""
+
+
+def test_a_task_in_a_file(call: Call, write: Callable[[str, str], Path]) -> None:
+    """It is chosen by its file; its name stands in the settings, and its data are shown."""
+    write("capitals.py", CAPITALS)
+    code, out, err = call("train", "--task=./capitals.py", "--dry-run", "-q")
+    assert (code, err) == (0, "")
+    assert 'name = "capitals"' in out
+    assert "upper = 1.0" in out
+    assert call("data", "./capitals.py", "--preview=1")[0] == 0
+    code, _, err = call("train", "--plugin=./capitals.py", "--task=capital", "--dry-run", "-q")
+    assert code == 2
+    assert "unknown task 'capital'" in err
+    write("tldr2.py", CAPITALS.replace('name="capitals"', 'name="tldr"'))
+    code, _, err = call("train", "--task=./tldr2.py", "--dry-run", "-q")
+    assert code == 2
+    assert "the name of task 'tldr' is taken" in err
+
+
+def test_criteria_for_a_judge(call: Call, write: Callable[[str, str], Path]) -> None:
+    """They join those of every task."""
+    write("kind.py", "import smolsum\nCRITERIA = [smolsum.Criterion('kindness', ('Is the output kind?',))]\n")
+    assert call("train", "--plugin=kind.py", "--dry-run", "-q")[0] == 0
+    assert [one.name for one in TASKS["tldr"].evaluation.criteria][-1] == "kindness"
+    write("faithful.py", "import smolsum\nCRITERIA = [smolsum.Criterion('faithfulness', ('Is it?',))]\n")
+    code, _, err = call("train", "--plugin=faithful.py", "--dry-run", "-q")
+    assert code == 2
+    assert "has a criterion 'faithfulness' already" in err
+
+
+@pytest.mark.slow
+def test_a_run_with_a_plugin(call: Call, write: Callable[[str, str], Path], tmp_path: Path) -> None:
+    """Metrics, evaluations and rows have the reward; run.json and the run's copy say what was executed; the run goes on
+    only with the same file, which is named again, and the copy is never executed by itself."""
+    plugin = write("brevity.py", BREVITY)
+    data = make_data(tmp_path / "posts", test=2)
+    runs = Path("runs")
+    settings = {"stages__length__steps": 1, "stages__quality__steps": 2, "train__validate_every": 2}
+    train = [*arguments(data, runs, "mine", **settings), "--reward=brevity-meteor", "--quiet"]
+    code, _, err = call(*train, "--plugin=brevity.py")
+    assert code == 0, err
+    run = RunPaths(runs / "mine")
+    last = read_jsonl(run.metrics)[-1]
+    assert {"rewards/brevity/mean", "rewards/meteor/mean"} <= set(last)
+    assert read_jsonl(run.completions(2))[0]["rewards"].keys() == {"brevity", "meteor"}
+    summary = read_summary(run.stage_evaluation("quality"))
+    assert summary.metrics["brevity"] is not None
+    assert summary.signals["brevity"] == {"range": "[0, 1]", "meaning": "share of short words"}
+    (recorded,) = read(run.info, RunInfo).plugins
+    content = plugin.read_bytes()
+    assert (recorded.path, recorded.sha256) == (str(plugin), hashlib.sha256(content).hexdigest())
+    assert (run.plugins / "brevity.py").read_bytes() == content
+    assert run.resume_command == "smolsum train --resume mine --plugin brevity.py"
+
+    for unnamed in (["train", "--resume=mine"], ["eval", "mine"]):
+        code, _, err = call(*unnamed, "-q")
+        assert (code, err.count("error:")) == (2, 1)
+        assert "run mine executes the plugin brevity.py, and code that came with a run is executed only when" in err
+        assert f"hint: --plugin {plugin}" in err
+    code, _, err = call("train", f"--config={run.config}", "--name=other", "--dry-run", "-q")
+    assert code == 2
+    assert "code that came with a run is executed only when it is named" in err
+    plugin.unlink()
+    code, _, err = call("train", "--resume=mine", "-q")
+    assert "hint: --plugin runs/mine/plugins/brevity.py" in err
+    assert call("train", "--resume=mine", "--plugin=runs/mine/plugins/brevity.py", "-q")[0] == 0
+    write("brevity.py", BREVITY.replace("< 6", "< 7"))
+    for command in (["train", "--resume=mine"], ["eval", "mine"]):
+        code, _, err = call(*command, "--plugin=brevity.py", "-q")
+        assert code == 2
+        assert "plugin brevity.py has changed since run mine began (sha256 " in err
+    plugin.write_bytes(content)
+    code, out, err = call("eval", "mine", "--plugin=brevity.py", "--split=validation", "-q")
+    assert code == 0, err
+    assert read_summary(Path(out.strip())).metrics["brevity"] is not None
+    assert json.loads((Path(out.strip()) / "origin.json").read_text())["task"]["plugin brevity"] == recorded.sha256
+    code, out, err = call("report", "mine", "--output=report")
+    assert code == 0, err
+    page = next(Path("report").rglob("*.html")).read_text()
+    assert "share of short words" in page
+    code, _, err = call("stats", "--paired", "runs/mine/eval/start-test", "runs/mine/eval/quality-test")
+    assert code == 0, err
+
+
+@pytest.mark.slow
+def test_an_exception_loses_nothing(call: Call, write: Callable[[str, str], Path], tmp_path: Path) -> None:
+    """At the third step: the steps before it are saved, the sample and the line are named, and the same command goes on
+    once what failed outside of the file works again."""
+    write("flaky.py", BREVITY + (
+        "import pathlib\n\n@smolsum.reward\ndef flaky(prompts, completions):\n"
+        "    flag = pathlib.Path('broken')\n"
+        "    return [float(len(c)) if not flag.exists() or len(prompts) == 2 else 1 / 0 for c in completions]\n"
+    ))  # fmt: skip
+    data = make_data(tmp_path / "posts", test=2)
+    settings = {"stages__length__steps": 2, "stages__quality__steps": 2, "train__validate_every": 0}
+    train = [*arguments(data, Path("runs"), "mine", **settings), "--reward=flaky", "--plugin=flaky.py", "--quiet"]
+    write("broken", "")
+    code, _, err = call(*train)
+    run = RunPaths(Path("runs/mine"))
+    assert (code, err.count("error:"), state(run)) == (1, 1, "failed"), err
+    assert "reward 'flaky' (flaky.py:" in err
+    assert "failed on sample 0 of prompt" in err
+    assert "ZeroDivisionError: division by zero (line 12 of flaky.py: return" in err
+    assert "smolsum train --resume mine --plugin flaky.py goes on with the run" in err
+    assert len(read_jsonl(run.metrics)) == 2
+    Path("broken").unlink()
+    code, _, err = call("train", "--resume=mine", "--plugin=flaky.py", "--quiet")
+    assert (code, state(run)) == (0, "finished"), err
+    assert len(read_jsonl(run.metrics)) == 4
+    shutil.rmtree(run.root)
+    write("broken", "")
+    code, _, err = call(*train, "--set=rewards.on_error=missing")
+    assert (code, state(run)) == (0, "finished"), err
+    assert "gave no value for 8 of 8 completions" in err
+    assert pl.read_ndjson(run.completions(3))["reward"].null_count() == 8

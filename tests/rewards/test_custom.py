@@ -1,0 +1,313 @@
+"""Users' rewards: what they get, what they return, and what happens when they fail."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smolsum
+from smolsum.config.sections import Config, DataConfig, RewardsConfig
+from smolsum.errors import SmolsumError, UsageError
+from smolsum.llm.request_policy import WaitHook, use_hook
+from smolsum.rewards import REWARDS
+from smolsum.rewards.combine import score_all
+from smolsum.rewards.custom import make_reward
+from smolsum.rewards.signal import Values
+from smolsum.types import Prompt, RolloutGroup
+
+Group = Callable[..., RolloutGroup]
+MISSING = Config(rewards=RewardsConfig(on_error="missing", timeout_s=20.0))
+SOON = Config(rewards=RewardsConfig(timeout_s=0.3))
+
+
+def score(function: Callable[..., Any], groups: Sequence[RolloutGroup], config: Config = Config()) -> Values:  # noqa: B008
+    """The values of one function of this file."""
+    made = make_reward(function, file=__file__, sha256="")
+    return score_all(groups, {made.name: 1.0}, config, {made.name: made})[made.name]
+
+
+def with_columns(group: RolloutGroup, **columns: Any) -> RolloutGroup:
+    """A group whose prompt has a text, and columns of the data."""
+    messages = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "a post"})
+    prompt = Prompt(group.prompt.id, messages, (1,), group.prompt.references, columns)
+    return RolloutGroup(prompt, group.rollouts)
+
+
+@pytest.fixture(name="group")
+def _group(group: Group) -> Group:
+    """A maker of one prompt's rollouts, where the prompt has a text."""
+    return lambda *given: with_columns(group(*given))
+
+
+@pytest.fixture
+def notes() -> Iterator[list[str]]:
+    """The events of the block."""
+    found: list[str] = []
+    with use_hook(WaitHook(notify=lambda kind, message: found.append(f"{kind}: {message}"))):
+        yield found
+
+
+def test_a_function_of_trl_gets_what_trl_gives(group: Group) -> None:
+    """Texts, ids, the columns and the references, in the order of the groups, once for each completion."""
+    seen: dict[str, Any] = {}
+
+    def solution_length(prompts: Any, completions: Any, completion_ids: Any, solution: Any, **kwargs: Any) -> Any:
+        seen.update(kwargs, prompts=prompts, completions=completions, completion_ids=completion_ids, solution=solution)
+        return [float(len(text)) for text in completions]
+
+    one = with_columns(group(["a b", "c"], ["x"]), solution=3, level="easy")
+    two = with_columns(group(["d", "e f g"], ["y", "z"]), solution=4)
+    assert score(solution_length, [one, two]) == [[3.0, 1.0], [1.0, 5.0]]
+    assert seen == {
+        "prompts": ["a post"] * 4,
+        "completions": ["a b", "c", "d", "e f g"],
+        "completion_ids": [[0, 1, 2], [0, 1], [0, 1], [0, 1, 2, 3]],
+        "solution": [3, 3, 4, 4],
+        "level": ["easy", "easy", None, None],
+        "references": [["x"], ["x"], ["y", "z"], ["y", "z"]],
+        "completion": ["x", "x", ["y", "z"], ["y", "z"]],
+    }
+
+
+def test_the_column_of_references_keeps_its_name(group: Group) -> None:
+    """As the data have it."""
+
+    def same(completions: list[str], summary: list[str]) -> list[float]:
+        return [float(a == b) for a, b in zip(completions, summary, strict=True)]
+
+    config = Config(data=DataConfig(completion_column="summary"))
+    assert score(same, [with_columns(group(["x", "y"], ["x"]))], config) == [[1.0, 0.0]]
+
+
+def test_conversations(group: Group) -> None:
+    """With `chats`, TRL's conversational form."""
+
+    @smolsum.reward(chats=True)
+    def polite(prompts: Any, completions: Any) -> list[float]:
+        assert prompts[0] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "a post"}]
+        return [float("please" in completion[0]["content"]) for completion in completions]
+
+    assert score(polite, [with_columns(group(["please go", "go"]))]) == [[1.0, 0.0]]
+
+
+def test_whole_steps(group: Group) -> None:
+    """With `whole_step`, the form of built-in signals: values may depend on the group."""
+
+    @smolsum.reward(whole_step=True)
+    def longest(groups: Sequence[RolloutGroup], config: Config) -> Values:
+        best = [max(rollout.length for rollout in one.rollouts) for one in groups]
+        return [[float(r.length == n) for r in one.rollouts] for one, n in zip(groups, best, strict=True)]
+
+    assert score(longest, [group(["a", "a b"]), group(["a b c", "a"])]) == [[0.0, 1.0], [1.0, 0.0]]
+
+
+@pytest.mark.parametrize(
+    "values", [[1, None], (True, None), np.array([1.0, np.nan], dtype=object), iter([np.float32(1), None])]
+)
+def test_lists_of_all_kinds(values: Any, group: Group) -> None:
+    """Whole numbers, booleans and NumPy's numbers; None has no value."""
+    values = [None if isinstance(one, float) and np.isnan(one) else one for one in values]
+    assert score(smolsum.reward(name="given")(lambda completions: values), [group(["a", "b"])]) == [[1.0, None]]
+
+
+def test_functions_of_a_step_run_at_the_same_time(group: Group) -> None:
+    """Two that wait for each other both end; an async one runs beside them, and so does a built-in signal."""
+    barrier = threading.Barrier(2, timeout=10)
+
+    def first(completions: list[str]) -> list[float]:
+        barrier.wait()
+        return [1.0] * len(completions)
+
+    def second(completions: list[str]) -> list[float]:
+        barrier.wait()
+        return [2.0] * len(completions)
+
+    async def third(completions: list[str]) -> list[float]:
+        await asyncio.sleep(0)
+        return [3.0] * len(completions)
+
+    own = {f.__name__: make_reward(f, file=__file__, sha256="") for f in (first, second, third)}
+    weights = dict.fromkeys([*own, "rouge"], 1.0)
+    scores = score_all([group(["the cat sat on the mat"])], weights, Config(), {**REWARDS, **own})
+    assert scores == {"first": [[1.0]], "second": [[2.0]], "third": [[3.0]], "rouge": [[1.0]]}
+
+
+def test_async_functions_share_an_event_loop_over_steps(group: Group) -> None:
+    """What a client made in an earlier step waits on is still of the running loop."""
+    lock = asyncio.Lock()
+
+    async def locked(completions: list[str]) -> list[float]:
+        async with lock:
+            return [float(id(asyncio.get_running_loop()))] * len(completions)
+
+    assert score(locked, [group(["a"])]) == score(locked, [group(["a"])])
+
+
+def fails_on_b(completions: list[str]) -> list[float]:
+    """Divides by zero where a text is b."""
+    return [1.0 / (text != "b") for text in completions]
+
+
+def test_an_exception_names_function_sample_and_line(group: Group) -> None:
+    """The second of the four completions is the first that fails alone."""
+    with pytest.raises(SmolsumError) as caught:
+        score(fails_on_b, [group(["a", "b"]), group(["b", "c"])])
+    line = fails_on_b.__code__.co_firstlineno
+    assert caught.value.message == (
+        f"reward 'fails_on_b' (test_custom.py:{line}) failed on sample 1 of prompt 'p': ZeroDivisionError: float "
+        f'division by zero (line {line + 2} of test_custom.py: return [1.0 / (text != "b") for text in completions])'
+    )
+    assert "on_error=missing" in str(caught.value.hint)
+
+
+def test_missing_where_a_sample_fails(group: Group, notes: list[str]) -> None:
+    """The other samples keep their values, and one event says how many have none."""
+    assert score(fails_on_b, [group(["a", "b"]), group(["b", "c"])], MISSING) == [[1.0, None], [None, 1.0]]
+    assert len(notes) == 1
+    assert notes[0].startswith("reward_missing: reward 'fails_on_b'")
+    assert "gave no value for 2 of 4 completions on sample 1 of prompt 'p'" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        (None, "returned None, not a list of 2 numbers"),
+        (1.0, "returned float, not a list of 2 numbers"),
+        ("ab", "returned str, not a list of 2 numbers"),
+        ({"a": 1, "b": 2}, "returned dict, not a list of 2 numbers"),
+        ([1.0], "returned 1 values for 2 completions"),
+        ([1.0, 2.0, 3.0], "returned 3 values for 2 completions"),
+        ([1.0, float("nan")], "failed on sample 1 of prompt 'p': it returned nan, not a finite number"),
+        ([float("inf"), 1.0], "failed on sample 0 of prompt 'p': it returned inf, not a finite number"),
+        ([1.0, "good"], "failed on sample 1 of prompt 'p': it returned 'good', not a finite number"),
+        ([1.0, [2.0]], "failed on sample 1 of prompt 'p': it returned [2.0], not a finite number"),
+    ],
+)
+def test_what_is_no_list_of_numbers(returned: Any, says: str, group: Group) -> None:
+    """One error, which says what came instead."""
+    with pytest.raises(SmolsumError) as caught:
+        score(smolsum.reward(name="given")(lambda completions: returned), [group(["a", "b"])])
+    assert says in caught.value.message
+
+
+def test_a_wrong_shape_is_never_missing(group: Group) -> None:
+    """There is no telling which values lack."""
+    with pytest.raises(SmolsumError, match="returned 1 values for 2 completions"):
+        score(smolsum.reward(name="one")(lambda completions: [1.0]), [group(["a", "b"])], MISSING)
+
+
+def loops_forever(completions: list[str]) -> list[float]:
+    """Never ends, and keeps ordinary exceptions."""
+    while completions:
+        try:
+            time.sleep(0.01)
+        except Exception:
+            continue
+    return []
+
+
+async def never_awaits(completions: list[str]) -> list[float]:
+    """Never ends, and never lets the event loop run."""
+    return loops_forever(completions)
+
+
+async def waits_forever(completions: list[str]) -> list[float]:
+    """Never ends."""
+    await asyncio.sleep(3600)
+    return [0.0] * len(completions)
+
+
+@pytest.mark.parametrize("function", [loops_forever, never_awaits, waits_forever])
+def test_a_deadline_ends_what_hangs(function: Callable[..., Any], group: Group, notes: list[str]) -> None:
+    """The thread ends too; the next async function has a loop that works."""
+    began = time.monotonic()
+    with pytest.raises(SmolsumError, match=r"ran past its deadline, rewards\.timeout_s, and was stopped"):
+        score(function, [group(["a", "b"])], SOON)
+    assert time.monotonic() - began < 10
+    late = replace(SOON, rewards=replace(SOON.rewards, on_error="missing"))
+    assert score(function, [group(["a", "b"])], late) == [[None, None]]
+    assert "gave no value for 2 of 2 completions" in notes[0]
+
+    async def works(completions: list[str]) -> list[float]:
+        return [1.0] * len(completions)
+
+    assert score(works, [group(["a"])]) == [[1.0]]
+    until = time.monotonic() + 10
+    while any(thread.name == "reward" and thread.is_alive() for thread in threading.enumerate()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_the_end_of_the_interpreter_is_an_error(group: Group) -> None:
+    """sys.exit() in a reward must not end a run without a word."""
+
+    def leaves(completions: list[str]) -> list[float]:
+        raise SystemExit(len(completions))
+
+    with pytest.raises(SmolsumError, match="failed on sample 0 of prompt 'p': RuntimeError: SystemExit 1"):
+        score(leaves, [group(["a", "b"])])
+
+
+def test_what_a_reward_prints_goes_to_stderr(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    """Stdout has the run's directory and nothing else."""
+
+    def talks(completions: list[str]) -> list[float]:
+        print("scoring")
+        return [0.0] * len(completions)
+
+    score(talks, [group(["a"])])
+    assert capsys.readouterr() == ("", "scoring\n")
+
+
+def positional(completions: list[str], /) -> list[float]:
+    """Cannot be called by name."""
+    return [0.0] * len(completions)
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda completions: completions, "has no usable name"),
+        (smolsum.reward(name="two-words")(lambda completions: completions), "has no usable name"),
+        (smolsum.reward(name="_hidden")(lambda completions: completions), "has no usable name"),
+        (smolsum.reward(name="rouge")(lambda completions: completions), "has the name of another signal"),
+        (positional, "by position only"),
+    ],
+)
+def test_functions_that_cannot_be_signals(function: Callable[..., Any], says: str) -> None:
+    """Refused as they are loaded."""
+    with pytest.raises(UsageError, match=says):
+        make_reward(function, file=__file__, sha256="", taken=REWARDS)
+
+
+def test_a_column_that_the_data_lack() -> None:
+    """Named with the columns that there are; a default makes it optional."""
+
+    def needs(completions: Any, solution: Any, level: Any = None, **kwargs: Any) -> Any:
+        return [0.0 for _ in zip(completions, solution, level, kwargs, strict=True)]
+
+    made = make_reward(needs, file=__file__, sha256="")
+    made.check_columns("train", ["solution"])
+    with pytest.raises(UsageError, match="asks for 'solution', and the test split has no such column, only prompts, "):
+        made.check_columns("test", ["answer"])
+
+
+def test_the_first_line_of_the_docstring_is_the_meaning() -> None:
+    """Unless a meaning is given."""
+
+    def short(completions: list[str]) -> list[float]:
+        """How short it is.
+
+        In words.
+        """
+        return [0.0] * len(completions)
+
+    assert make_reward(short, file="", sha256="").meaning == "How short it is"
+    assert make_reward(smolsum.reward(meaning="brevity")(short), file="", sha256="").meaning == "brevity"
