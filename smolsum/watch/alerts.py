@@ -171,7 +171,7 @@ def _lagging(run: Run) -> Alert | None:
         return None
     return Alert(
         "warning",
-        f"the weights of worker {name} are {most:.0f} versions old; the bound is {bound}, so it samples nothing",
+        f"worker {name} samples nothing: its weights are {most:.0f} versions old, and the bound is {bound}",
         "see its log and its link; it joins again once it has the newest weights",
     )
 

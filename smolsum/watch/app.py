@@ -229,7 +229,7 @@ class WatchApp(CompletionActions):
             self.push_screen(InputDialog("metrics with this in their name", self.options.metric_query), self._filter)
         else:
             self.push_screen(
-                InputDialog("find in all samples: a text, or the id of a prompt", self.options.query), self._search
+                InputDialog("a text in any sample, or the number of a prompt (17)", self.options.query), self._search
             )
 
     def _filter(self, query: str | None) -> None:

@@ -1,8 +1,10 @@
 """The test split before and after training: each example in the first evaluation of a run and in a later one."""
 
 import math
+import re
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 from smolsum.runs.evaluation_samples import EvaluationSamples, read_samples, texts_of
 from smolsum.runs.reader import Run
@@ -49,7 +51,7 @@ class PairReader:
         (seen, before), (seen_later, after) = self._known[first], self._known[later]
         if not any(name in after.samples for name in before.samples):
             return _nothing(f"{first} and {later} have no example in common", rest)
-        key = (seen, seen_later, options.sort, options.backwards)
+        key = (seen, seen_later, options.sort, options.backwards, options.prompt)
         if self._order is None or self._order[0] != key:
             self._order = key, self._sorted(before, after, options)
         return BeforeAfter(before, after, self._order[1], rest)
@@ -75,6 +77,8 @@ class PairReader:
         """The examples of both: in the order of the data, or by the length or what is wrong after training, or by the
         change of a measure; the greatest first, or the reverse, what is missing last."""
         common = [name for name in before.samples if name in after.samples]
+        if options.prompt:  # the one that was searched for comes first
+            common.sort(key=lambda name: not is_meant(name, options.prompt))
         sort, settings = options.sort, self._run.settings
         if sort not in BeforeAfter(before, after, (), ()).sort_keys or sort == "sample":
             return common[:: -1 if options.backwards else 1]
@@ -89,6 +93,21 @@ class PairReader:
             return math.inf if value is None else value if options.backwards else -value
 
         return sorted(common, key=key)
+
+
+def is_meant(example: str, query: str) -> bool:
+    """Return whether a search names an example: by its id, or by the number that the id ends with (17: test-0017)."""
+    number = re.fullmatch(r"(?:.*\D)?0*(\d+)", example)
+    return example == query or (number is not None and query.lstrip("0") == number[1].lstrip("0") and query.isdigit())
+
+
+def has_example(run: Run, query: str) -> bool:
+    """Return whether a search names an example of the first evaluation that has completions."""
+    folder = run.paths.stage_evaluation("start")
+    with suppress(OSError):
+        ids = re.findall(rb'"id": ?"([^"]*)"', (folder / GENERATIONS).read_bytes()) if query.isprintable() else []
+        return any(is_meant(name.decode(errors="replace"), query) for name in ids)
+    return False
 
 
 def headlines_of(run: Run, metrics: Sequence[str], sort: str = "") -> list[str]:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from smolsum.runs.completion_groups import ordered, sort_keys
 from smolsum.runs.records import SampledRollout
+from smolsum.watch.before_after import has_example
 from smolsum.watch.completion_browser import group_of, row_of, sample_of
 from smolsum.watch.keys import MANY
 from smolsum.watch.snapshot import Listing, Snapshot, ViewOptions
@@ -78,7 +79,10 @@ def next_order(snapshot: Snapshot) -> ViewOptions:
 
 
 def searching(snapshot: Snapshot, query: str) -> ViewOptions:
-    """Return the options with the hits of a search; without a text, with the rollouts of a step."""
+    """Return the options with the hits of a search; for the number or id of an example of the test split, with that
+    before and after training; without a text, with the rollouts of a step."""
+    if query and has_example(snapshot.run, query):
+        return replace(snapshot.options, query=query, listing="tests", prompt=query, bar=0, later=-1, scroll=0)
     listing: Listing = "hits" if query else "step"
     return replace(snapshot.options, query=query, listing=listing, hit=0, row=0, scroll=0)
 
@@ -98,7 +102,7 @@ def test_split(snapshot: Snapshot) -> ViewOptions:
     options = snapshot.options
     if options.listing == "tests":
         return back(snapshot)
-    return replace(options, listing="tests", bar=0, later=-1, scroll=0)
+    return replace(options, listing="tests", prompt="", bar=0, later=-1, scroll=0)
 
 
 def opened(snapshot: Snapshot) -> ViewOptions:

@@ -241,7 +241,7 @@ def workers(snapshot: Snapshot, width: int, height: int) -> Pane:
         event = run.worker_events.get(name)
         kind = event.kind if event else "worker_up"
         state = WORKER_STATES.get(kind, kind.removeprefix("worker_")[:6])
-        up += state != "DOWN"
+        up += state not in ("DOWN", "silent")
         lag, speed, queue, synced = (
             run.in_last_step(f"workers/{name}/{key}") for key in ("lag", "tok_s", "queue", "bytes_synced")
         )
@@ -262,7 +262,9 @@ def _row(columns: Mapping[str, int], cells: Mapping[str, str]) -> str:
 
 def _speed(run: Run) -> str:
     """The sampling speed of the last steps and the peak of memory, as far as they are known."""
-    tokens, seconds = run.recent("num_tokens", MEAN_OVER), run.recent("perf/rollout_s", MEAN_OVER)
+    remote = bool(run.workers())  # the trainer then only waits for them: their own pane has their speeds
+    tokens = [] if remote else run.recent("num_tokens", MEAN_OVER)
+    seconds = run.recent("perf/rollout_s", MEAN_OVER)
     memory = run.last("perf/peak_memory_gb")
     parts = [f"{sum(tokens) / sum(seconds):,.0f} tok/s sampled"] if tokens and sum(seconds) else []
     return ", ".join([*parts, *([f"peak memory {memory:.2f} GB"] if memory is not None else [])])

@@ -75,17 +75,23 @@ def shown(value: float | None, form: str) -> str:
 
 
 def gained(run: Run, *, ascii: bool) -> list[str]:
-    """Return when the test split was last evaluated, then the constraint and the quality at the start and then:
-    `after length:`, `on target 4.5% → 96.0%`; empty before the first evaluation, and for runs whose task did not say
-    what they are."""
+    """Return when the model was last measured, then the constraint and the quality at the start and then:
+    `after length:`, `on target 4.5% → 96.0%`. That is the newest evaluation of the test split, or a validation after it
+    (`step 210:`). Empty before the first evaluation, and for runs whose task did not say what they are."""
     label, newest = run.newest_result
     start, arrow = run.results["start"].metrics if "start" in run.results else {}, "->" if ascii else "→"
+    when = "at the start" if label == "start" else f"after {clean(label)}"
+    now: Mapping[str, float | None] = newest.metrics
+    validated = {one.name: run.last(f"validation/{one.name}") for one in newest.measures if one.role}
+    step = max((run.series[f"validation/{name}"].last_step or 0 for name in validated if validated[name] is not None),
+               default=0)  # fmt: skip
+    if step > (newest.step or 0):
+        label, when, now = "", f"validation {step}", validated
     found = []
     for one in newest.measures:
-        first, last = start.get(one.name), newest.metrics.get(one.name)
+        first, last = start.get(one.name), now.get(one.name)
         if one.role and last is not None:
             ends = [format(value, one.form) for value in (first, last) if value is not None]
             ends = ends[:1] if label == "start" else ends
             found.append(f"{clean(one.title)} {f' {arrow} '.join(ends)}")
-    when = "at the start" if label == "start" else f"after {clean(label)}"
     return [f"{when}:", *found] if found else []

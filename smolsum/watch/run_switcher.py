@@ -71,8 +71,7 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
             yield Static(id="head")
             yield OptionList()
             yield Static(
-                Text("enter shows  tab compares with the shown run  space marks several  ctrl-s sorts  esc back"),
-                id="keys",
+                Text("enter shows  tab compares it, or those marked  space marks  ctrl-s sorts  esc back"), id="keys"
             )
 
     def on_mount(self) -> None:
@@ -114,10 +113,13 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         self._draw()
 
     def action_compare(self) -> None:
-        """Return the run of the view and the one under the bar."""
+        """Return the marked runs; with fewer than two, the run of the view and the one marked or under the bar."""
         here = [line.paths.root for line in self._lines]
-        if self._at in here and self._at != self._shown:
-            self.dismiss([RunPaths(self._shown), RunPaths(self._at)])
+        other = self._marked[0] if self._marked else self._at
+        if len(self._marked) > 1:
+            self.dismiss([RunPaths(root) for root in self._marked])
+        elif other in here and other != self._shown:
+            self.dismiss([RunPaths(self._shown), RunPaths(other)])
 
     def action_sort(self) -> None:
         """Sort by the next result of a test split, then by age again."""
@@ -126,11 +128,9 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         self._draw()
 
     def action_choose(self) -> None:
-        """Return the marked runs, or the one under the bar."""
-        here = [line.paths.root for line in self._lines]
-        roots = self._marked or [root for root in here if root == self._at]
-        if roots:
-            self.dismiss([RunPaths(root) for root in roots])
+        """Return the run under the bar alone, which also ends a comparison."""
+        if self._at in [line.paths.root for line in self._lines]:
+            self.dismiss([RunPaths(self._at)])
 
     def action_cancel(self) -> None:
         """Return None."""

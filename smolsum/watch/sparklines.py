@@ -21,7 +21,7 @@ def sparklines(snapshot: Snapshot, width: int, height: int) -> Pane:
     head = [_head(snapshot, width)] if snapshot.others or height > len(CHARTS) else []
     lines = [sparkline(snapshot, width, spec) for spec in CHARTS[: max(height - len(head), 0)]]
     tests = [] if snapshot.others else gained(snapshot.run, ascii=snapshot.options.ascii)
-    lines += [Text(f"test split {'  '.join(tests)}")] if tests else []
+    lines += [Text(f"{'' if tests[0].startswith('validation') else 'test split '}{'  '.join(tests)}")] if tests else []
     levels = [name for spec in CHARTS for name in [*spec.levels(snapshot.run)][:1] if name.startswith("target")]
     note, title = "  ".join([*levels, "1-9 enlarges"]), f"charts, reward: {rewarded(snapshot.run.weights())}"
     if snapshot.others or not snapshot.run.weights() or len(title) + len(note) + 6 > width:

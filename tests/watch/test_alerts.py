@@ -126,8 +126,8 @@ def test_a_worker_that_lags(tmp_path: Path) -> None:
     paths.config.write_text(paths.config.read_text() + "[workers]\nmax_staleness = 1\n")
     run = Run(paths)
     run.poll()
-    (alert,) = [alert for alert in find_alerts(run) if "versions old; the bound is 1" in alert.sentence]
-    assert "mini-2 are 42 versions old" in alert.sentence
+    (alert,) = [alert for alert in find_alerts(run) if "versions old, and the bound is 1" in alert.sentence]
+    assert "mini-2 samples nothing: its weights are 42 versions old" in alert.sentence
     paths.config.write_text(paths.config.read_text().replace("max_staleness = 1", "max_staleness = 50"))
     run = Run(paths)
     run.poll()

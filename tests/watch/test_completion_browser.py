@@ -186,6 +186,23 @@ def test_before_and_after_training(tmp_path: Path, size: tuple[int, int]) -> Non
     drive(WatchApp(Run(evaluated(tmp_path))), script, size)
 
 
+@pytest.mark.parametrize("query", ["2", "test-2"])
+def test_the_number_of_an_example_shows_it_before_and_after(tmp_path: Path, query: str) -> None:
+    """Three keys to what became of one prompt; escape lists the samples that have the number, too."""
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("slash", *["minus" if key == "-" else key for key in query], "enter")
+        await shown(app, pilot, "example 1/2")
+        assert "> test-2 " in screen(app)
+        await shown(app, pilot, "before: start-test")
+        assert "the same" in screen(app)
+        await pilot.press("escape")
+        await shown(app, pilot, "before: start-test", gone=True)
+        assert f" /{query} " in screen(app)
+
+    drive(WatchApp(Run(evaluated(tmp_path))), script)
+
+
 def test_nothing_to_compare(tmp_path: Path) -> None:
     """One evaluation is shown alone, next to what is still to come; without one the page says what it waits for."""
 

@@ -302,15 +302,24 @@ def test_the_load_of_the_machine_is_shown_where_it_was_recorded(tmp_path: Path) 
 
 
 def test_what_training_did_is_on_every_page(tmp_path: Path) -> None:
-    """The constraint at the start and now, in the header where there is room, and below the lines of a small page."""
+    """The constraint at the start and now, in the header where there is room, and below the lines of a small page: now
+    is the newest evaluation, or a validation after it."""
     wide, small = (
         page(snapshot(tmp_path / name), name, *size) for name, size in (("charts", (120, 40)), ("summary", (80, 24)))
     )
-    assert "after length: on target 4.5% → 54.5%" in wide[0].plain
-    assert any("test split after length:  on target 4.5% → 54.5%" in line.plain for line in small)
+    assert "validation 60: on target 4.5% → 75.0%" in wide[0].plain
+    assert any(line.plain.startswith("│validation 60:  on target 4.5% → 75.0%") for line in small)
     found = snapshot(tmp_path / "ascii", ViewOptions(ascii=True))
-    assert "on target 4.5% -> 54.5%" in header(found, 120)[0].plain
-    (found.run.paths.stage_evaluation("length") / "summary.json").unlink()
+    assert "validation 60: on target 4.5% -> 75.0%" in header(found, 120)[0].plain
+    summary = found.run.paths.stage_evaluation("length") / "summary.json"
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"step": 60}))
+    later = Run(found.run.paths)
+    later.poll(5)
+    assert "after length: on target 4.5% → 54.5%" in header(Snapshot(later, now=NOW), 120)[0].plain
+    rows = [json.loads(line) for line in found.run.paths.metrics.read_text().splitlines()]
+    kept = [{k: v for k, v in row.items() if not k.startswith("validation/")} for row in rows]
+    found.run.paths.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in kept))
+    summary.unlink()
     begun = Run(found.run.paths)
     begun.poll(5)
     assert "at the start: on target 4.5%  " in header(Snapshot(begun, now=NOW), 120)[0].plain

@@ -127,7 +127,7 @@ def test_filter_and_show(tmp_path: Path) -> None:
 
 
 def test_mouse_marks_and_escape(tmp_path: Path) -> None:
-    """A click shows a run; space marks several, which are drawn over each other; escape changes nothing."""
+    """A click shows a run; space marks several, which tab compares; escape changes nothing; enter shows one alone."""
     first, waiting, killed = several(tmp_path)
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
@@ -145,7 +145,7 @@ def test_mouse_marks_and_escape(tmp_path: Path) -> None:
         await shown(app, pilot, "2 marked")
         assert "A waiting" in screen(app)
         assert ">B killed" in screen(app)
-        await pilot.press("enter")
+        await pilot.press("tab")
         await shown(app, pilot, " A waiting")
         await shown(app, pilot, "[compare]")
         await pilot.press("r")
@@ -153,6 +153,11 @@ def test_mouse_marks_and_escape(tmp_path: Path) -> None:
         assert ">A waiting" in screen(app)
         await pilot.press("escape")
         assert [run.paths for run in (app.watched, *app.others)] == [waiting, killed]
+        await pilot.press("r")
+        await shown(app, pilot, "2 marked")
+        await pilot.press("enter")  # one run alone ends the comparison
+        await shown(app, pilot, " waiting  ")
+        assert app.others == ()
 
     drive(WatchApp(Run(killed)), script, (80, 24))
     assert not (first.control / "stop").exists()
