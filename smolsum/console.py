@@ -90,11 +90,13 @@ def error(exc: BaseException) -> None:
         _labelled("hint", "bold cyan", exc.hint)
 
 
-def agree(question: str) -> bool:
-    """Ask on stderr and read the answer from stdin: yes unless it begins with n or the input has ended."""
-    print(f"{question} [Y/n] ", end="", file=sys.stderr, flush=True)
+def agree(question: str, *, careful: bool = False) -> bool:
+    """Ask on stderr and read the answer from stdin: yes unless it begins with n or the input has ended, or, where the
+    question is `careful`, only if it begins with y."""
+    print(f"{question} {'[y/N]' if careful else '[Y/n]'} ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline()
-    return bool(answer) and not answer.strip().lower().startswith("n")
+    first = answer.strip().lower()[:1]
+    return bool(answer) and (first == "y" if careful else first != "n")
 
 
 def visible(text: str) -> str:

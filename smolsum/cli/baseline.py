@@ -69,8 +69,12 @@ def baseline(
         endpoints = [find_endpoint(one, os.environ, POLICY) for one in api or []]
         policy = RetryPolicy(flags.attempts, flags.deadline)
         apis = [ApiModel(endpoint, policy, flags.concurrency) for endpoint in endpoints]
-        options = flags.for_targets(task)
-        targets = [t for one in models for t in baseline_targets(one, options, variants=prompt or [], apis=apis)]
+        targets = [
+            target
+            for options in flags.for_targets(task)
+            for one in models
+            for target in baseline_targets(one, options, variants=prompt or [], apis=apis)
+        ]
         return {f"{target.label}: {_prompt(target.config)}": partial(_ready, target) for target in targets}
 
     skip = len(models) > 1 and not (flags.sets or flags.config)

@@ -76,6 +76,10 @@ class MeasureFlags:
     ] = False
     temperature: Annotated[float, typer.Option(metavar="T", min=0.0, help="Sampling temperature; 0 is greedy.")] = 0.0
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of sampling above temperature 0.")] = 0
+    seeds: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, help="Evaluate with N seeds, from that of --seed on; above temperature 0."),
+    ] = 1
     samples: Annotated[
         int, typer.Option(metavar="N", min=1, help="Completions of each prompt, for pass@k; above temperature 0.")
     ] = 1
@@ -89,20 +93,19 @@ class MeasureFlags:
     runs_dir: RunsFlag = None
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the judge is paid.")] = False
 
-    @property
-    def decoding(self) -> DecodingSettings:
-        """How completions are drawn."""
+    def for_targets(self, task: str | None) -> list[TargetOptions]:
+        """Return the options of the targets, for each seed."""
         from smolsum.evaluate.sampling import DecodingSettings
 
-        return DecodingSettings(self.temperature, self.seed, self.samples)
+        seeds = range(self.seed, self.seed + self.seeds)
+        return [self._options(task, DecodingSettings(self.temperature, seed, self.samples)) for seed in seeds]
 
-    def for_targets(self, task: str | None) -> TargetOptions:
-        """Return the options of the targets."""
+    def _options(self, task: str | None, decoding: DecodingSettings) -> TargetOptions:
         from smolsum.evaluate.evaluated_model import TargetOptions
 
         return TargetOptions(
             split=self.split,
-            decoding=self.decoding,
+            decoding=decoding,
             runs_dir=runs_folder(self.runs_dir),
             task=task,
             name=self.name,
@@ -188,6 +191,10 @@ def measure(
         )
     if flags.samples > 1 and not flags.temperature:
         raise UsageError(f"{flags.samples} greedy samples of a prompt are all the same", hint="--temperature 0.7")
+    if flags.seeds > 1 and not flags.temperature:
+        raise UsageError(f"greedy completions are the same with all {flags.seeds} seeds", hint="--temperature 0.7")
+    if flags.seeds > 1 and flags.name:
+        raise UsageError(f"--name is for one evaluation, and there are {flags.seeds}", hint="leave --name out")
     remedy = invocation.command_line
     try:
         if not output.quiet:
@@ -195,10 +202,7 @@ def measure(
         from smolsum.llm.request_policy import WaitHook, use_hook
 
         with use_hook(WaitHook(progress=(lambda text: None) if output.quiet else console.narrate)):
-            evaluate_all(
-                find(), split=flags.split, decoding=flags.decoding, judging=judging, skip=skip, quiet=output.quiet,
-                remedy=remedy,
-            )  # fmt: skip
+            evaluate_all(find(), split=flags.split, judging=judging, skip=skip, quiet=output.quiet, remedy=remedy)
     except KeyboardInterrupt as error:
         raise InterruptedRun("interrupted; what was generated and judged is kept", hint=remedy) from error
 
@@ -207,7 +211,6 @@ def evaluate_all(
     targets: Mapping[str, Callable[[], Target]],
     *,
     split: str,
-    decoding: DecodingSettings,
     judging: JudgeOptions | None,
     skip: bool,
     quiet: bool,
@@ -234,7 +237,7 @@ def evaluate_all(
                     console.narrate(f"evaluation {number} of {len(targets)}: {name}")
                 if not quiet and target.chosen:
                     console.narrate(target.chosen)
-                folder = evaluate(target, split=split, decoding=decoding, judging=judging, quiet=quiet, remedy=remedy)
+                folder = evaluate(target, split=split, judging=judging, quiet=quiet, remedy=remedy)
         except (UnreachableError, InterruptedRun, _NoCriteriaError):
             raise
         except SmolsumError as error:

@@ -84,11 +84,19 @@ def evaluate(
         from smolsum.cli.grid import select
         from smolsum.evaluate.evaluated_model import find_target
 
-        options = flags.for_targets(task)
         if subject is not None:
-            return {subject: partial(find_target, subject, options, best=best)}
-        runs = _finished_runs(select(model, strategy, reward, task), runs_folder(flags.runs_dir))
-        return {run.name: partial(find_target, str(run.root), options, best=best) for run in runs}
+            found = {subject: subject}
+        else:
+            runs = _finished_runs(select(model, strategy, reward, task), runs_folder(flags.runs_dir))
+            found = {run.name: str(run.root) for run in runs}
+        every = flags.for_targets(task)
+        return {
+            f"{name}, seed {options.decoding.seed}" if len(every) > 1 else name: partial(
+                find_target, reference, options, best=best
+            )
+            for name, reference in found.items()
+            for options in every
+        }
 
     measure(find, flags, output, invocation, judging=judging, skip=selected and not flags.sets)
 

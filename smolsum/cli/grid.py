@@ -1,5 +1,5 @@
-"""Grids: which runs `--model`, `--strategy` and `--reward` select when they are repeated or say `all`, and how far
-each of them is in a runs directory.
+"""Grids: which runs `--model`, `--strategy` and `--reward` select when they are repeated or say `all`, for each variant
+of a sweep, and how far each of them is in a runs directory.
 
 A run is identified by its settings, not by its name: a run that was trained by hand, or by an earlier grid, counts.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from smolsum import console
+from smolsum.cli.sweep import Variant, with_seed
 from smolsum.config.resolve import model_path, resolve
 from smolsum.config.run_labels import FINETUNED, LENGTH_ONLY, label_of, reward_of, strategy_of
 from smolsum.config.sections import Config
@@ -93,11 +94,24 @@ class Planned:
         return self.resume.root if self.resume else Path(self.config.run.dir) / self.name
 
 
-def plan(selection: Selection, *, sets: Sequence[str], **layers: Any) -> list[Planned]:
-    """Return every run of the selection, a model's length-only parent before the runs that begin with it. `layers` are
-    the other arguments of `resolve`, and errors are its; a `--set` for a stage applies to the runs that have that
-    stage."""
+def plan(selection: Selection, sweep: Sequence[Variant], **layers: Any) -> list[Planned]:
+    """Return every run of the selection in every variant, a model's length-only parent before the runs that begin with
+    it. `layers` are the other arguments of `resolve`, and errors are its; a `--set` for a stage applies to the runs
+    that have that stage."""
+    layers.pop("sets", None)
+    found: list[tuple[Config, str]] = []
+    for variant in sweep:
+        own = {**layers, "flags": with_seed(layers["flags"], variant)}
+        found += [(config, variant.suffix) for config in _configs(selection, variant.sets, **own)]
+    code = digests(name for config, _ in found for stage in config.stages.values() for name in stage.rewards)
+    distinct: dict[str, tuple[Config, str]] = {}
+    for config, suffix in found:
+        distinct.setdefault(_key(config, code), (config, suffix))
+    return _found(list(distinct.values()), code)
 
+
+def _configs(selection: Selection, sets: Sequence[str], **layers: Any) -> list[Config]:
+    """Return the settings of every run of the selection in one variant."""
     common = [text for text in sets if _stage(text) is None]
 
     def resolved(model: str | None, strategy: str | None, reward: str | None, sets: Sequence[str]) -> Config:
@@ -119,13 +133,10 @@ def plan(selection: Selection, *, sets: Sequence[str], **layers: Any) -> list[Pl
         if (stage := _stage(text)) is not None and not any(stage in names for names in stages.values()):
             known = ", ".join(dict.fromkeys(name for names in stages.values() for name in names))
             raise UsageError(f"--set {text}: no run here has a stage {stage!r}", hint=f"choose from {known}")
-    configs = [
+    return [
         resolved(*one, [text for text in sets if (stage := _stage(text)) is None or stage in stages[one]])
         for one in wanted
     ]
-    code = digests(name for config in configs for stage in config.stages.values() for name in stage.rewards)
-    distinct = list({_key(config, code): config for config in configs}.values())
-    return _found(distinct, code)
 
 
 def _stage(text: str) -> str | None:
@@ -146,9 +157,9 @@ def _code_of(run: RunPaths) -> dict[str, str]:
     return {name: plugin.sha256 for plugin in read(run.info, RunInfo).plugins for name in plugin.rewards}
 
 
-def _found(configs: Sequence[Config], code: Mapping[str, str]) -> list[Planned]:
-    """Find the run of each configuration in the runs directory, which all share, or name it."""
-    runs_dir = Path(configs[0].run.dir)
+def _found(configs: Sequence[tuple[Config, str]], code: Mapping[str, str]) -> list[Planned]:
+    """Find the run of each configuration in the runs directory, which all share, or name it, with its suffix."""
+    runs_dir = Path(configs[0][0].run.dir)
     known: dict[str, RunPaths] = {}
     for run in list_runs(runs_dir):
         with suppress(SmolsumError):  # an unreadable run matches no configuration
@@ -156,9 +167,9 @@ def _found(configs: Sequence[Config], code: Mapping[str, str]) -> list[Planned]:
             if key not in known or not is_finished(known[key]):
                 known[key] = run
     planned, taken = [], {run.name for run in known.values()}
-    for config in configs:
+    for config, suffix in configs:
         there = known.get(_key(config, code))
-        name = there.name if there else _free_name(config, runs_dir, taken)
+        name = there.name if there else _free_name(config, suffix, runs_dir, taken)
         taken.add(name)
         if there is None and (runs_dir / name).is_dir():
             there = RunPaths(runs_dir / name)  # killed while it was created
@@ -185,9 +196,9 @@ def status_of(run: RunPaths) -> Status:
     return Status()
 
 
-def _free_name(config: Config, runs_dir: Path, taken: set[str]) -> str:
-    """Return `<model>-<strategy>-<reward>`, with -2, -3 … where another run has that name. A directory whose run was
-    killed before it had settings is free."""
+def _free_name(config: Config, suffix: str, runs_dir: Path, taken: set[str]) -> str:
+    """Return `<model>-<strategy>-<reward><suffix>`, with -2, -3 … where another run has that name. A directory whose
+    run was killed before it had settings is free."""
 
     def is_taken(name: str) -> bool:
         run = RunPaths(runs_dir / name)
@@ -196,7 +207,7 @@ def _free_name(config: Config, runs_dir: Path, taken: set[str]) -> str:
     settings = asdict(config)
     strategy, reward = strategy_of(settings), reward_of(settings)
     parts = ["length"] if strategy == LENGTH_ONLY else [safe_name(strategy), safe_name(reward)]
-    return free_name("-".join([safe_name(config.model.path), *parts]), is_taken)
+    return free_name("-".join([safe_name(config.model.path), *parts]) + suffix, is_taken)
 
 
 class Previews:
@@ -238,10 +249,11 @@ def steps_of(planned: Sequence[Planned], previews: Previews) -> list[dict[str, i
 def shared_stages(planned: Sequence[Planned], counted: Sequence[dict[str, int] | None]) -> list[str | None]:
     """Return the first stage of each run whose end is copied from a run before it, None for a run that has none."""
     found: list[str | None] = []
-    trained: set[tuple[object, ...]] = set()
+    trained: set[str] = set()
     for one, steps in zip(planned, counted, strict=True):
         name, stage = next(iter(one.config.stages.items()))
-        key = (one.config.model.path, tuple(sorted(stage.rewards.items())), steps[name] if steps else 0)
+        sections = {k: v for k, v in asdict(one.config).items() if k not in (*PLACE_SECTIONS, "stages")}
+        key = digest([sections, asdict(stage), steps[name] if steps else 0])
         found.append(name if len(one.config.stages) > 1 and key in trained else None)
         trained.add(key)
     return found

@@ -3,35 +3,80 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from smolsum import console
 from smolsum.cli.options import RunsFlag, runs_folder
+from smolsum.errors import InterruptedRun, UsageError, nearest
 
 if TYPE_CHECKING:
     from smolsum.runs.listing import Listed
 
 STOPPED = ("failed", "interrupted", "STALE", "damaged")
 """States whose hint is worth showing."""
+IGNORED = ("run.name", "run.dir")
+"""settings that differ in all runs"""
 
 
 def runs(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Only these; 'tiny-*' for several.  [default: all]", show_default=False),
+    ] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STATE", help="Only those in this state (finished, failed, running, …); repeatable."),
+    ] = None,
+    sort: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Order by a column with numbers, the greatest last.")
+    ] = None,
+    settings: Annotated[
+        bool, typer.Option("--settings", help="Show the settings that differ, in place of the scores.")
+    ] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete the runs and evaluations that NAME or --state select.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before deleting.")] = False,
     runs_dir: RunsFlag = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """List runs with their state and newest scores, the newest last, then other evaluations."""
+    """List runs with their state and newest scores, the newest last, then other evaluations.
+
+    \b
+    The best of a grid, what its runs differ in, and those that failed:
+      smolsum runs 'tiny-*' --sort METEOR
+      smolsum runs 'tiny-*' --settings
+      smolsum runs --state failed --delete
+    """
     from smolsum.runs.listing import inventory
 
     folder = runs_folder(runs_dir)
-    found = inventory(folder)
+    everything = inventory(folder)
+    found = _selected(everything, names, state)
+    if delete:
+        if not (names or state):
+            raise UsageError("--delete without a NAME or --state would delete everything", hint="smolsum runs 'NAME*'")
+        _delete(found, agreed=yes)
+        return
+    if sort is not None:
+        found = _sorted(found, sort)
     if as_json:
         console.data(json.dumps({"schema_version": 1, "runs": [asdict(one) for one in found]}, indent=2))
         return
     if not found:
         console.narrate(f"no runs in {folder}; smolsum train --model tiny makes one")
+        return
+    if settings:
+        _show_settings([one for one in found if one.kind == "run"])
         return
     tasks = list(dict.fromkeys(one.task for one in found if one.task)) or [""]
     for task in tasks:
@@ -39,6 +84,85 @@ def runs(
     for one in found:
         if one.hint and one.state in STOPPED:
             console.narrate(f"{one.name}: {one.hint}")
+
+
+def _selected(found: Sequence[Listed], names: Sequence[str] | None, states: Sequence[str] | None) -> list[Listed]:
+    """Return those of these names or patterns and states. Raises UsageError where a name or a state has none."""
+    for text in names or ():
+        if not any(fnmatchcase(one.name, text) for one in found):
+            known = [one.name for one in found]
+            raise UsageError(f"no run {text!r}", hint=nearest(text, known) if known else "smolsum train makes one")
+    known_states = {one.state.lower() for one in found}
+    for text in states or ():
+        if text.lower() not in known_states:
+            raise UsageError(
+                f"no run is in the state {text!r}", hint=nearest(text, sorted(known_states)) if found else None
+            )
+    return [
+        one
+        for one in found
+        if (not names or any(fnmatchcase(one.name, text) for text in names))
+        and (not states or one.state.lower() in {text.lower() for text in states})
+    ]
+
+
+def _sorted(found: Sequence[Listed], column: str) -> list[Listed]:
+    """Return them in the order of a metric, by its key or title, or of the steps; those without a value come first."""
+    keys = {title.lower(): key for one in found for key, title in one.titles.items()}
+    keys |= {key.lower(): key for key in keys.values()} | {"step": "step"}
+    if column.lower() not in keys:
+        raise UsageError(f"no column {column!r} to sort by", hint=nearest(column, keys))
+    key = keys[column.lower()]
+
+    def value(one: Listed) -> float:
+        number = one.step if key == "step" else one.metrics.get(key)
+        return float("-inf") if number is None else number
+
+    return sorted(found, key=value)
+
+
+def _show_settings(found: Sequence[Listed]) -> None:
+    """Print a row for each setting that differs between the runs, and a column for each run."""
+    from smolsum.config.presets import leaves
+    from smolsum.runs.paths import RunPaths
+    from smolsum.runs.record_io import read_object
+
+    if len(found) < 2:
+        raise UsageError("settings are compared between runs, and fewer than two are selected", hint="smolsum runs")
+    columns = [leaves(read_object(RunPaths(Path(one.path)).config)) for one in found]
+    keys = [key for key in dict.fromkeys(key for column in columns for key in column) if key not in IGNORED]
+    rows = [
+        [key, *("-" if (value := column.get(key)) is None else str(value) for column in columns)]
+        for key in keys
+        if len({json.dumps(column.get(key)) for column in columns}) > 1
+    ]
+    if rows:
+        console.data_table(["setting", *(one.name for one in found)], rows)
+    else:
+        console.narrate(f"these {len(found)} runs have the same settings")
+
+
+def _delete(found: Sequence[Listed], *, agreed: bool) -> None:
+    """Delete folders, after a look at them. Nothing is deleted where a run is being trained or there is no terminal to
+    ask on (UsageError), or where the user declines (InterruptedRun)."""
+    from smolsum.runs.paths import RunPaths, acquire
+
+    for one in found:
+        steps = "" if one.step is None else f", step {one.step}"
+        size = sum(path.stat().st_size for path in Path(one.path).rglob("*") if path.is_file())
+        console.narrate(f"{one.path} ({one.kind}, {one.state}{steps}, {size / 1e6:,.1f} MB)")
+    with ExitStack() as locks:
+        for one in found:
+            if one.kind == "run" and (Path(one.path) / "run.lock").exists():
+                locks.enter_context(acquire(RunPaths(Path(one.path))))
+        if not agreed:
+            if not (sys.stdin.isatty() and sys.stderr.isatty()):
+                raise UsageError(f"--delete asks before it deletes {len(found)} folders", hint="--yes does not ask")
+            if not console.agree(f"delete these {len(found)}?", careful=True):
+                raise InterruptedRun("nothing was deleted", hint="smolsum runs lists them")
+        for one in found:
+            shutil.rmtree(one.path)
+            console.data(one.path)
 
 
 def _table(found: list[Listed], head: str) -> None:

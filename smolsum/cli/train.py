@@ -90,6 +90,9 @@ def train(
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of everything random.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Train with N seeds, from that of --seed on.")
+    ] = None,
     resume: Annotated[
         str | None,
         typer.Option(metavar="RUN", help="Go on with a stopped run, exactly where it was; a mirrored one by its URL."),
@@ -126,6 +129,7 @@ def train(
         raise UsageError("--ascii and --readonly are for the view that --watch opens", hint="add --watch")
 
     from smolsum.cli.grid import Previews, plan, select, show_plan
+    from smolsum.cli.sweep import variants
     from smolsum.config.resolve import render_with_sources, resolve
     from smolsum.tasks import TASKS
     from smolsum.tasks.plugins import name_plugins
@@ -148,13 +152,14 @@ def train(
         "environ": os.environ,
     }
     chosen, view = select(model, strategy, reward, task), {"ascii": ascii, "readonly": readonly}
-    if chosen.is_grid:
+    sweep_of = variants(seeds, **layers)
+    if chosen.is_grid or len(sweep_of) > 1:
         if single := [flag for flag in SINGLE_FLAGS if flag in invocation.flags]:
             raise UsageError(
                 f"{', '.join(single)} {'is' if len(single) == 1 else 'are'} for one run, and several are selected",
-                hint="give one --model, --strategy and --reward",
+                hint="give one --model, --strategy, --reward and seed, and one value for each setting",
             )
-        planned = plan(chosen, **layers)
+        planned = plan(chosen, sweep_of, **layers)
         _check_ahead([one.config for one in planned], warn=dry_run)
         if dry_run:
             previews = Previews()

@@ -143,9 +143,8 @@ def resolve(
     own = [] if config_file is None else read_file(config_file)
     named = [Entry(key, value, "flag") for key, value in flags.items() if value is not None]
     texts = [_split_set(text) for text in sets]
-    bare = [Entry(key, text.strip("\"'"), "--set") for key, text in reversed(texts)]
-    task = _find_task([*bare, *named, *own], tasks)
-    schema = Schema(task, tuple(tasks))
+    schema = find_schema(tasks, config_file=config_file, sets=sets, flags=flags)
+    task = schema.task
     typed = named + [entry for key, text in texts for entry in _parse_set(key, text, schema)]
     shipped = [find_preset(task, name, tasks) for name in presets]
     layers = [read_for(task, kind, name) for kind, name in shipped if kind != "strategies"]
@@ -171,6 +170,20 @@ def resolve(
         _lay(given, [entry for entry in layer if not _is_the_models_own(entry.key, given)], "preset", schema)
     _lay(given, typed, "typed", schema)
     return _build(given, schema)
+
+
+def find_schema(
+    tasks: Mapping[str, ConfigurableTask],
+    *,
+    config_file: Path | None = None,
+    sets: Sequence[str] = (),
+    flags: Mapping[str, Any] = MappingProxyType({}),
+) -> Schema:
+    """Return the keys that a configuration may have, which its task decides. Arguments and errors as of `resolve`."""
+    own = [] if config_file is None else read_file(config_file)
+    named = [Entry(key, value, "flag") for key, value in flags.items() if value is not None]
+    bare = [Entry(key, text.strip("\"'"), "--set") for key, text in map(_split_set, reversed(sets))]
+    return Schema(_find_task([*bare, *named, *own], tasks), tuple(tasks))
 
 
 def render_with_sources(resolved: Resolved) -> str:

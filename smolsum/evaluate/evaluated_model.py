@@ -33,6 +33,7 @@ class Target:
     config: Config
     folder: Path
     label: str
+    decoding: DecodingSettings = GREEDY
     checkpoint: Checkpoint | None = None
     api: ApiModel | None = None
     """the model that answers instead of the configured one, which then only counts tokens"""
@@ -95,7 +96,7 @@ def find_target(reference: str, options: TargetOptions, *, best: bool = False) -
         config = _settings(options, _model(reference, options.runs_dir), options.config_file)
         own = f"eval-{_of(config)}{safe_name(reference)}-{split}{_suffix(decoding)}"
         folder = _folder(options.runs_dir, name or own)
-        return Target(config, folder, folder.name)
+        return Target(config, folder, folder.name, decoding)
     given = {"--task": options.task, "--config": options.config_file, "--preset": options.presets or None}
     if flag := next((name for name, value in given.items() if value is not None), None):
         raise UsageError(
@@ -111,7 +112,7 @@ def find_target(reference: str, options: TargetOptions, *, best: bool = False) -
     checkpoint, chosen = _best(run, config, reference) if best else (checkpoint, "")
     folder, label = _evaluation(run, checkpoint.step, split, decoding)
     folder = _folder(run.evaluations, name) if name else folder
-    return Target(config, folder, name or label, checkpoint, chosen=chosen)
+    return Target(config, folder, name or label, decoding, checkpoint, chosen=chosen)
 
 
 def baseline_targets(
@@ -135,7 +136,7 @@ def baseline_targets(
             own = f"baseline-{_of(config)}{label}-{_prompt(variant)}-{options.split}{_suffix(options.decoding)}"
             folder = _folder(options.runs_dir, options.name or own)
             varied = replace(config, task=task.prompts.variant(config.task, variant))
-            targets.append(Target(varied, folder, folder.name, api=api))
+            targets.append(Target(varied, folder, folder.name, options.decoding, api=api))
     return targets
 
 

@@ -134,9 +134,7 @@ def score(job: EvaluationJob, completer: Completer, *, quiet: bool = True) -> Me
     return Measured(groups, rows, metrics, summary)
 
 
-def evaluate(
-    target: Target, *, split: str, decoding: DecodingSettings, judging: JudgeOptions | None, quiet: bool, remedy: str
-) -> Path:
+def evaluate(target: Target, *, split: str, judging: JudgeOptions | None, quiet: bool, remedy: str) -> Path:
     """Evaluate a target on a split; returns the folder with `scores.jsonl` and `summary.json`.
 
     `remedy` is the command that continues. Raises the errors of loading, and the judge's failure once its other scores
@@ -144,10 +142,10 @@ def evaluate(
     """
     busy = f"{target.folder} is being evaluated"
     with locked(target.folder / LOCK, busy, remedy, hint="wait until it ends"):
-        job, completer = _prepare(target, split, decoding, remedy)
+        job, completer = _prepare(target, split, remedy)
         task, found = job.task, score(job, completer, quiet=quiet)
         rows, metrics, summary = found.rows, found.metrics, found.summary
-        show_measured(task, metrics, len(rows), of=split, how=_means(task, decoding), remedy=remedy, quiet=quiet)
+        show_measured(task, metrics, len(rows), of=split, how=_means(task, target.decoding), remedy=remedy, quiet=quiet)
         failure = None
         if task.evaluation.criteria:
             from smolsum.evaluate.judgements import Item
@@ -171,7 +169,7 @@ def evaluate(
     return target.folder
 
 
-def _prepare(target: Target, split: str, decoding: DecodingSettings, remedy: str) -> tuple[EvaluationJob, Completer]:
+def _prepare(target: Target, split: str, remedy: str) -> tuple[EvaluationJob, Completer]:
     """Return the evaluation of a target, and the function that completes its prompts, which loads the weights."""
     config, task = target.config, TASKS[target.config.task.name]
     chosen, others = _splits(config, task, split)
@@ -195,11 +193,11 @@ def _prepare(target: Target, split: str, decoding: DecodingSettings, remedy: str
             return complete_by_api(target.api, tokenizing, missing, config)
         policy: Policy = target.load()
         sample = complete_by_workers if config.workers.urls else complete
-        return sample(policy, missing, config, version=step or 0, decoding=decoding)
+        return sample(policy, missing, config, version=step or 0, decoding=target.decoding)
 
     measure = task.evaluation.measurer([chosen, *others], config)
     job = EvaluationJob(
-        target.folder, target.label, config, task, split, prompts, measure, provenance, remedy, decoding, step
+        target.folder, target.label, config, task, split, prompts, measure, provenance, remedy, target.decoding, step
     )
     return job, completer
 

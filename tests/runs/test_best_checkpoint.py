@@ -97,7 +97,7 @@ def test_a_selection_that_was_never_validated(tmp_path: Path) -> None:
     a_run(tmp_path, {1: of(QUALITY)})
     subjects = dict.fromkeys(("one", "two"), lambda: chosen(tmp_path, best=True))
     with pytest.raises(SmolsumError, match="2 of 2 evaluations failed: one, two") as refused:
-        evaluate_all(subjects, split="test", decoding=GREEDY, judging=None, skip=True, quiet=True, remedy="the same")
+        evaluate_all(subjects, split="test", judging=None, skip=True, quiet=True, remedy="the same")
     assert str(refused.value.hint).startswith("leave --best out")
 
 

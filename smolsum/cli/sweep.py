@@ -1,0 +1,73 @@
+"""Sweeps: `--set KEY=A,B` and `--seeds N` stand for several runs each, crossed with each other."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal, get_origin
+
+from smolsum.config.fields import base_type
+from smolsum.config.resolve import Schema, find_schema, resolve
+from smolsum.errors import UsageError
+from smolsum.runs.paths import safe_name
+from smolsum.tasks import TASKS
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One combination of a sweep: its `--set` values and seed, and what makes its runs' names differ."""
+
+    sets: tuple[str, ...]
+    seed: int | None
+    suffix: str
+
+
+def variants(seeds: int | None, *, sets: Sequence[str], **layers: Any) -> list[Variant]:
+    """Return every combination of the values of `sets`, for each of so many seeds, from the run's own on. `layers` are
+    the other arguments of `resolve`. Raises UsageError for an empty or repeated value."""
+    schema = find_schema(TASKS, config_file=layers["config_file"], sets=sets, flags=layers["flags"])
+    choices = [_values(text, schema) for text in sets]
+    first = [texts[0] for texts in choices]
+    chosen: list[int | None] = [layers["flags"].get("train.seed")]
+    if seeds is not None and seeds > 1:
+        start = resolve(TASKS, sets=_plain(first), **layers).config.train.seed
+        chosen = list(range(start, start + seeds))
+    found = []
+    for texts in product(*choices):
+        for seed in chosen:
+            several = [text for text, among in zip(texts, choices, strict=True) if len(among) > 1]
+            parts = [_label(text) for text in several] + ([f"seed{seed}"] if len(chosen) > 1 else [])
+            found.append(Variant(tuple(texts), seed, "".join(f"-{part}" for part in parts)))
+    return found
+
+
+def _values(text: str, schema: Schema) -> list[str]:
+    """Return one `KEY=VALUE` for each value of a `--set`: several are separated by commas, except in a setting that is
+    any text (a path may have a comma) and in a TOML value with brackets or quotes."""
+    key, equals, right = text.partition("=")
+    hint = schema.expected(key.strip())
+    free = hint is None or hint is dict or (base_type(hint) is str and get_origin(hint) is not Literal)
+    if "," not in right or free or any(mark in right for mark in "[{\"'"):
+        return [text]
+    values = [value.strip() for value in right.split(",")]
+    if not all(values):
+        raise UsageError(f"--set {text} has an empty value", hint=f"--set {key}=A,B trains a run for each value")
+    if len(set(values)) < len(values):
+        raise UsageError(f"--set {text} has a value twice", hint="give each value once")
+    return [f"{key}{equals}{value}" for value in values]
+
+
+def _plain(sets: Sequence[str]) -> list[str]:
+    """Return the settings that every run has: those of single stages may not be in all."""
+    return [text for text in sets if not text.startswith("stages.")]
+
+
+def _label(text: str) -> str:
+    """Return a setting in a run's name: its key's last part and its value."""
+    key, _, value = (part.strip() for part in text.partition("="))
+    between = "" if value[:1].isdigit() else "-"
+    return safe_name(f"{key.rpartition('.')[2]}{between}{value}")
+
+
+def with_seed(flags: Mapping[str, Any], variant: Variant) -> dict[str, Any]:
+    """Return the flags of `resolve` for a variant."""
+    return {**flags, "train.seed": variant.seed}

@@ -1,0 +1,110 @@
+"""`smolsum runs`: which runs, in which order, what they differ in, and how they are deleted."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.watching import evaluate, make_run
+
+from smolsum.cli import main
+from smolsum.runs.paths import RunPaths, acquire
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
+    """`smolsum runs` with arguments: exit code, stdout, stderr."""
+    monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(tmp_path))
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    def invoke(*args: object) -> tuple[int, str, str]:
+        code = main.main(["runs", *map(str, args)])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return invoke
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> list[RunPaths]:
+    """A finished run, one that failed, and another finished one with other settings."""
+    found = [make_run(tmp_path, name, state=state) for name, state in (("a-1", "finished"), ("a-2", "failed"))]
+    found.append(make_run(tmp_path, "b-1", state="finished", steps=30))
+    config = found[2].config.read_text()
+    found[2].config.write_text(config.replace("target_tokens = 64", "target_tokens = 32"))
+    return found
+
+
+def names(out: str) -> list[str]:
+    """The first column."""
+    return [line.split()[0] for line in out.splitlines()[1:]]
+
+
+def test_selected_by_name_and_state(call: Call, three: list[RunPaths]) -> None:
+    """Patterns and states narrow the list, together."""
+    assert sorted(names(call()[1])) == ["a-1", "a-2", "b-1"]
+    assert sorted(names(call("a-*")[1])) == ["a-1", "a-2"]
+    assert names(call("--state=failed")[1]) == ["a-2"]
+    assert names(call("b-*", "--state=FINISHED", "a-1")[1]) != ["a-2"]
+    assert names(call("--sort=step")[1])[0] == "b-1"
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["c-*"], "no run 'c-*'"),
+        (["--state=gone"], "no run is in the state 'gone'"),
+        (["--sort=metoer"], "no column 'metoer' to sort by"),
+        (["--settings", "a-1"], "fewer than two are selected"),
+        (["--delete"], "would delete everything"),
+        (["--delete", "a-1"], "--delete asks before it deletes 1 folders"),
+    ],
+)
+def test_requests_without_a_meaning(flags: list[str], says: str, call: Call, three: list[RunPaths]) -> None:
+    """One error; nothing is deleted."""
+    code, out, err = call(*flags)
+    assert (code, out, err.count("error:")) == (2, "", 1), err
+    assert says in err
+    assert all(run.root.is_dir() for run in three)
+
+
+def test_settings_that_differ(call: Call, three: list[RunPaths]) -> None:
+    """A row for each, a column for each run; the same settings are said in a sentence."""
+    code, out, _ = call("--settings")
+    assert code == 0
+    assert "task.target_tokens" in names(out)
+    assert call("a-*", "--settings")[2] == "these 2 runs have the same settings\n"
+
+
+def test_deleting(call: Call, three: list[RunPaths], tmp_path: Path) -> None:
+    """What is named goes, evaluations with their run; a run that is being trained stays, and so does all else."""
+    evaluate(three[0], "start", {"test-1": "x"})
+    with acquire(three[2]):
+        code, out, err = call("--delete", "--yes", "b-1", "a-1")
+        assert (code, out) == (2, "")
+        assert "run 'b-1' is being trained" in err
+    assert all(run.root.is_dir() for run in three)
+    code, out, err = call("--delete", "--yes", "--state=failed")
+    assert (code, out) == (0, f"{three[1].root}\n"), err
+    assert [run.root.is_dir() for run in three] == [True, False, True]
+
+
+def test_deleting_asks_first(three: list[RunPaths], tmp_path: Path) -> None:
+    """On a terminal; only yes is yes."""
+    for answer, deleted in ((b"\n", False), (b"n\n", False), (b"y\n", True)):
+        ours, theirs = pty.openpty()
+        command = [sys.executable, "-m", "smolsum", "runs", "--delete", "a-1", f"--runs-dir={tmp_path}"]
+        with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=dict(os.environ)) as p:
+            os.write(ours, answer)
+            p.communicate()
+        os.close(ours)
+        os.close(theirs)
+        assert p.returncode == (0 if deleted else 130)
+        assert three[0].root.is_dir() is not deleted

@@ -1,0 +1,120 @@
+"""Sweeps of seeds and settings: the plan, its names, and one that is interrupted and goes on."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.training import arguments, make_data, start, state, wait_until
+
+from smolsum.cli import main
+from smolsum.runs.paths import RunPaths
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
+    """`smolsum` with arguments in an empty directory: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    def invoke(*args: object) -> tuple[int, str, str]:
+        code = main.main([str(arg) for arg in args])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return invoke
+
+
+def planned(out: str) -> list[str]:
+    """The names of a plan."""
+    return [line.split()[0] for line in out.splitlines()[1:]]
+
+
+def test_seeds_are_crossed_with_settings(call: Call) -> None:
+    """Seeds go on from the run's own; names say what differs; the first stage is shared where nothing in it differs."""
+    code, out, err = call("train", "--seeds=2", "--set=stages.quality.steps=10,20", "--dry-run")
+    assert code == 0, err
+    assert planned(out) == [f"tiny-finetuned-meteor-steps{steps}-seed{seed}" for steps in (10, 20) for seed in (42, 43)]
+    shared = ["(shared)" in line for line in out.splitlines()[1:]]
+    assert shared == [False, False, True, True]
+    assert "4 runs: 4 to train; 280 steps at most" in err  # 2 x 110 + 2 x 10 + 2 x 20
+    code, out, _ = call("train", "--seeds=2", "--seed=7", "--reward=meteor", "--reward=rouge", "--dry-run", "-q")
+    assert [name.rpartition("-")[2] for name in planned(out)] == ["seed7"] * 3 + ["seed8"] * 3
+
+
+def test_words_and_numbers_are_lists_and_texts_are_not(call: Call) -> None:
+    """A comma in a text, such as a prompt or a path, belongs to it."""
+    _, out, _ = call("train", "--set=grpo.loss=grpo,dapo", "--set=task.system_prompt=Short, please.", "--dry-run", "-q")
+    assert planned(out) == ["tiny-finetuned-meteor-loss-grpo", "tiny-finetuned-meteor-loss-dapo"]
+    _, out, _ = call("train", "--set=task.system_prompt=Short, please.", "--dry-run", "-q")
+    assert 'system_prompt = "Short, please."' in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--set=grpo.beta=0.1,,0.2"], "--set grpo.beta=0.1,,0.2 has an empty value"),
+        (["--set=grpo.beta=0.1,0.1"], "--set grpo.beta=0.1,0.1 has a value twice"),
+        (["--set=grpo.beta=0.1,x"], "grpo.beta must be a number"),
+        (["--set=grpo.bet=0.1,0.2"], "unknown key 'grpo.bet'"),
+        (["--seeds=0"], "invalid value for '--seeds'"),
+        (["--seeds=2", "--name=mine"], "--name is for one run"),
+        (["--seeds=2", "--find-lr"], "--find-lr is for one run"),
+        (["--set=stages.polish.steps=1,2"], "has no stage 'polish'"),
+    ],
+)
+def test_impossible_sweeps(flags: list[str], says: str, call: Call) -> None:
+    """One error, and nothing is made."""
+    code, out, err = call("train", *flags)
+    assert (code, out, err.count("error:")) == (2, "", 1), err
+    assert says in err.replace("no run here has a stage", "has no stage")
+    assert not Path("runs").exists()
+
+
+@pytest.mark.slow
+def test_a_sweep_is_interrupted_and_goes_on(call: Call, tmp_path: Path) -> None:
+    """Three seeds and two settings: Ctrl-C in the second run, the same command again, one report of all."""
+    data = make_data(tmp_path / "posts", test=2)
+    settings = {"stages__length__steps": 1, "stages__quality__steps": 1, "train__validate_every": 0}
+    single = arguments(data, tmp_path / "runs", "", **settings)
+    place = single.index("--name")
+    command = [*single[:place], *single[place + 2 :], "--seeds=3", "--set=grpo.beta=0.02,0.05", "--quiet"]
+    process = start(command)
+    names = [f"tiny-finetuned-meteor-beta{beta}-seed{seed}" for beta in (0.02, 0.05) for seed in (42, 43, 44)]
+    second = RunPaths(tmp_path / "runs" / names[1])
+    wait_until(lambda: state(second) == "running" or process.poll() is not None)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130, err
+    assert "hint: smolsum train" in err
+    code, out, err = call(*command)
+    assert code == 0, err
+    assert [Path(line).name for line in out.splitlines()] == names
+    code, out, err = call("runs", "--settings", "--runs-dir=runs")
+    assert (code, err) == (0, "")
+    assert {line.split()[0] for line in out.splitlines()} >= {"grpo.beta", "train.seed"}
+    code, out, err = call("report", *names)
+    assert code == 0, err
+    assert re.search(r"report.*\.html", out)
+
+
+@pytest.mark.slow
+def test_evaluations_of_several_seeds(call: Call, tmp_path: Path) -> None:
+    """Each seed has a folder; greedy completions have no seed."""
+    data = make_data(tmp_path / "posts", test=2)
+    base = ["baseline", f"--set=data.path={data}", "--prompt=50-words", "--seeds=2", "--quiet"]
+    code, out, err = call(*base, "--temperature=0.7")
+    assert code == 0, err
+    assert [Path(line).name.rpartition("-")[2] for line in out.splitlines()] == ["seed0", "seed1"]
+    for flags, says in (
+        ([], "greedy completions are the same"),
+        (["--temperature=1", "--name=x"], "--name is for one"),
+    ):
+        code, out, err = call(*base, *flags)
+        assert (code, out, err.count("error:")) == (2, "", 1)
+        assert says in err
