@@ -20,6 +20,12 @@ class RunConfig:
     """Folder of all runs."""
     mirror: str = ""
     """URL of a folder, such as s3://BUCKET/FOLDER, that gets a copy of the run while it trains; empty: no copy."""
+    track: fields.Trackers = ""
+    """Experiment trackers that show the run while it trains, separated by commas (`trackio`, `wandb`, `tensorboard`,
+    `mlflow`); empty: none."""
+    track_project: str = ""
+    """Project, or MLflow's experiment, of the run in these trackers; empty: as their own environment variables say, or
+    `smolsum`."""
 
 
 @dataclass(frozen=True)
