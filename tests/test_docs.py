@@ -106,7 +106,7 @@ def test_settings_of_commands_are_accepted(
         if (
             name == "train"
             and "./capitals.py" not in rest
-            and not {"--resume", "--mirror", "--find-lr", "all"} & set(rest)
+            and not {"--resume", "--mirror", "--track", "--find-lr", "all"} & set(rest)
         ):
             given = [word for word in rest if word not in ("--dry-run", "--watch")]
             assert main(["train", *given, "--dry-run", "--quiet"]) == 0, f"{rest}: {capsys.readouterr().err}"

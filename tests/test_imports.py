@@ -45,6 +45,7 @@ def loaded(code: str) -> frozenset[str]:
         ["train", "--help"],
         ["stats", "--help"],
         ["watch", "--help"],
+        ["track", "--help"],
         ["eval", "--help"],
         ["baseline", "--help"],
         ["--version"],

@@ -21,12 +21,13 @@ from typing import Any, Literal
 import httpx
 
 from smolsum import console
-from smolsum.config.fields import worker_urls
+from smolsum.config.fields import TRACKERS, worker_urls
 from smolsum.config.hub import download_command
 from smolsum.errors import MachineError, SmolsumError, UnreachableError, UsageError
 from smolsum.llm.client import is_loopback
 from smolsum.llm.endpoints import DEFAULT_JUDGE, JUDGE, ROLES, SHARED_KEY, SHARED_URL, EndpointRole, find_endpoint
 from smolsum.rewards.meteor import find_lexicon, wordnet_problem
+from smolsum.runs.trackers.tracker import is_installed
 from smolsum.worker.engines.vllm_process import installed
 
 Level = Literal["ok", "warn", "fail"]
@@ -83,6 +84,7 @@ def examine(
     return [
         *_machine(probe),
         *_packages(),
+        _trackers(),
         *_arrays(probe),
         *([_model(model, environ)] if model else []),
         _wordnet(),
@@ -121,6 +123,13 @@ def _packages() -> list[Finding]:
     if lacking:
         return [Finding("packages", "packages", "fail", f"{python}; without {', '.join(lacking)}", "uv sync")]
     return [Finding("packages", "packages", "ok", python)]
+
+
+def _trackers() -> Finding:
+    found = [name for name in TRACKERS if is_installed(name)]
+    lacking = [name for name in TRACKERS if name not in found]
+    missing = f"; without {', '.join(lacking)}: only --track needs them (extras of smolsum)" if lacking else ""
+    return Finding("packages", "trackers", "ok", f"{', '.join(found) or 'none'}{missing}")
 
 
 def _probe() -> dict[str, Any]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SWEEP_FLAGS = ("--rates", "--trial-steps", "--json")
 """Flags that only a sweep takes."""
-RUN_FLAGS = ("--name", "--watch", "--ascii", "--readonly", "--mirror", "--dry-run", "--resume")
+RUN_FLAGS = ("--name", "--watch", "--ascii", "--readonly", "--mirror", "--track", "--dry-run", "--resume")
 """Flags that only a run takes."""
 LENGTH = "completions/mean_length"
 HEADLINES = 2

@@ -21,6 +21,7 @@ from smolsum.cli.report import report
 from smolsum.cli.runs import runs
 from smolsum.cli.serve_worker import serve_worker
 from smolsum.cli.stats import stats
+from smolsum.cli.track import track
 from smolsum.cli.train import train
 from smolsum.cli.watch import watch
 from smolsum.errors import SmolsumError, UsageError
@@ -110,6 +111,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "eval": evaluate,
     "stats": stats,
     "report": report,
+    "track": track,
     "data": data,
     "runs": runs,
     "doctor": doctor,

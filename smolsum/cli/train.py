@@ -23,6 +23,7 @@ from smolsum.cli.options import (
     set_option,
     worker_list,
 )
+from smolsum.config.fields import TRACKERS
 from smolsum.config.hub import download_command
 from smolsum.errors import UsageError
 
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
 VIEW_FLAGS = ("--watch", "--ascii", "--readonly")
 RESUME_FLAGS = (
-    *VIEW_FLAGS, "--resume", "--plugin", "--runs-dir", "--worker", "--mirror", "--plain", "--quiet", "--debug",
+    *VIEW_FLAGS, "--resume", "--plugin", "--runs-dir", "--worker", "--mirror", "--track",
+    "--plain", "--quiet", "--debug",
 )  # fmt: skip
 """Flags that leave a resumed run the same run."""
 SINGLE_FLAGS = ("--name", "--find-lr")
@@ -89,6 +91,13 @@ def train(
             help="Keep the run there too while it trains (s3://BUCKET/FOLDER, or any fsspec URL); none: nowhere.",
         ),
     ] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Show the run in this experiment tracker too ({', '.join(TRACKERS)}); repeatable; none: in none.",
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of everything random.")] = None,
     seeds: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Train with N seeds, from that of --seed on.")
@@ -135,7 +144,11 @@ def train(
     from smolsum.tasks.plugins import name_plugins
 
     task, plugins = name_plugins(plugin or [], task, config)
-    place = {"workers.urls": worker_list(worker), "run.mirror": "" if mirror == "none" else mirror}
+    place = {
+        "workers.urls": worker_list(worker),
+        "run.mirror": "" if mirror == "none" else mirror,
+        "run.track": _tracker_list(track),
+    }
     flags = {
         "task.name": task,
         "run.plugins": plugins,
@@ -197,6 +210,15 @@ def train(
         _train(resolved.config, resume, place, quiet=output.quiet)
 
 
+def _tracker_list(flag: list[str] | None) -> str | None:
+    """Return the value of `run.track` for --track; None without the flag. Raises UsageError for `none` among others."""
+    if flag and "none" in flag:
+        if len(flag) > 1:
+            raise UsageError("--track none goes with no other --track", hint="leave one out")
+        return ""
+    return ",".join(dict.fromkeys(flag)) if flag else None
+
+
 def _train(config: Config, resume: str | None, place: Mapping[str, str | None], *, quiet: bool) -> None:
     """Train one run, or continue `resume` with its own settings except those of `place`, and print its directory."""
     from smolsum.train.progress import Progress
@@ -223,12 +245,16 @@ def _train(config: Config, resume: str | None, place: Mapping[str, str | None], 
 
 
 def _check_ahead(configs: Sequence[Config], *, warn: bool) -> None:
-    """Raise UsageError for a mirror's URL that cannot work, without connecting. With `warn`, also print the tasks'
-    warnings, each once; a run prints them itself."""
+    """Raise UsageError for a mirror's URL or a tracker that cannot work, without connecting. With `warn`, also print
+    the tasks' warnings, each once; a run prints them itself."""
     for url in {config.run.mirror for config in configs if config.run.mirror}:
         from smolsum.runs.mirror.store import check_mirror
 
         check_mirror(url)
+    for names in {config.run.track for config in configs if config.run.track}:
+        from smolsum.runs.trackers.children import Trackers
+
+        Trackers(names)
     if warn:
         from smolsum.tasks import TASKS
 

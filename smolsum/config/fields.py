@@ -34,6 +34,21 @@ def _are_workers(text: str) -> bool:
     return not text or (all(map(_is_worker, urls)) and len(urls) == len(set(urls)) > 0)
 
 
+TRACKERS = ("trackio", "wandb", "tensorboard", "mlflow")
+"""Experiment trackers that a run can be mirrored to."""
+
+
+def tracker_names(text: str) -> list[str]:
+    """The names in a value of `run.track`."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _are_trackers(text: str) -> bool:
+    """Whether a text is empty, or has names of trackers, each once."""
+    names = tracker_names(text)
+    return not text or (set(names) <= set(TRACKERS) and len(names) == len(set(names)) > 0)
+
+
 def _is_worker(url: str) -> bool:
     """Whether this is a scheme, a host and perhaps a port, and nothing else."""
     match = re.fullmatch(r"https?://(\[([0-9a-f:.]+)\]|[^\s/:@?#\[\]]+)(:(\d{1,5}))?", url, re.IGNORECASE)
@@ -67,6 +82,9 @@ StageName = Annotated[str, Rule(_PLAIN, lambda s: bool(re.fullmatch(r"[A-Za-z0-9
 RunName = Annotated[str, Rule(_PLAIN, lambda s: bool(re.fullmatch(r"([A-Za-z0-9][\w.-]*)?", s, re.ASCII)))]
 WorkerUrls = Annotated[
     str, Rule("URLs of workers, each once", _are_workers, "--worker http://HOST:PORT, as serve-worker prints it")
+]
+Trackers = Annotated[
+    str, Rule(f"names of trackers ({', '.join(TRACKERS)}), each once", _are_trackers, f"--track {TRACKERS[0]}")
 ]
 Schedule = Literal["constant", "linear", "cosine"]
 LossKind = Literal["grpo", "study", "dr_grpo", "dapo", "gspo", "cispo"]

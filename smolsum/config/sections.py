@@ -23,6 +23,12 @@ class RunConfig:
     plugins: str = ""
     """Python files with rewards, tasks or criteria, separated by commas. A run's own config.toml only records them:
     name them with --plugin to have them executed."""
+    track: fields.Trackers = ""
+    """Experiment trackers that show the run while it trains, separated by commas (`trackio`, `wandb`, `tensorboard`,
+    `mlflow`); empty: none."""
+    track_project: str = ""
+    """Project, or MLflow's experiment, of the run in these trackers; empty: as their own environment variables say, or
+    `smolsum`."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 runs/<name>/
   config.toml  run.json  status.json  metrics.jsonl  events.jsonl  run.lock
-  completions/step-000400.jsonl  checkpoints/step-000400/  eval/  logs/attempt_1.log  control/
+  completions/step-000400.jsonl  checkpoints/step-000400/  eval/  logs/attempt_1.log  control/  trackers/
 runs/latest -> <name>
 """
 
@@ -60,6 +60,8 @@ class RunPaths:
     lock = _Place("run.lock")
     """locked while a trainer writes the run; has the process id and machine of the trainer"""
     evaluations = _Place("eval")
+    trackers = _Place("trackers")
+    """how far each experiment tracker has the run"""
 
     @property
     def name(self) -> str:
@@ -112,6 +114,14 @@ class RunPaths:
     def log(self, attempt: int) -> Path:
         """Log of an attempt: 1 for the start of the run, one more each time it is resumed."""
         return self.root / "logs" / f"attempt_{attempt}.log"
+
+    def tracker(self, name: str) -> Path:
+        """How far an experiment tracker has the run."""
+        return self.trackers / f"{name}.json"
+
+    def tracker_log(self, name: str) -> Path:
+        """Output of the process that sends the run to an experiment tracker."""
+        return self.root / "logs" / f"tracker-{name}.log"
 
     def discarded(self, attempt: int) -> Path:
         """Metrics lines of an attempt that the next one removed."""

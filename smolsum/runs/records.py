@@ -6,6 +6,7 @@
     checkpoints/*/meta.json  CheckpointMeta    eval/<name>/summary.json        Summary
     completions/*.jsonl      SampledRollout    config.toml                     RunSettings (what readers of runs use)
     metrics.jsonl            StepRow (its other keys are metrics, with a number or null)
+    trackers/<name>.json     TrackedRun
 
 Unknown keys are accepted; fields that older runs lack have defaults. `record_io` reads and writes records.
 """
@@ -31,7 +32,8 @@ Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 Number01 = Annotated[float, Meta(ge=0, le=1)]
 NOTES = (
     "started", "checkpoint", "evaluated", "finished", "stage_reused", "paused", "resumed", "worker_up", "workers_back",
-    "worker_resynced", "mirror", "mirror_back", "reader_back", "grader_back", "memory",
+    "worker_resynced", "mirror", "mirror_back", "tracker", "tracker_back",
+    "reader_back", "grader_back", "memory",
 )  # fmt: skip
 """Kinds of events that are no warnings."""
 State = Literal["starting", "running", "pausing", "paused", "finished", "failed", "interrupted"]
@@ -429,6 +431,28 @@ class GridRecord(Record, frozen=True):
     """continues the grid"""
     state: Literal["training", "ended"] = "ended"
     runs: list[RunOfGrid] = []
+
+
+class TrackedRun(Record, frozen=True):
+    """trackers/<name>.json: the run in an experiment tracker, and how much of it was sent there."""
+
+    schema_version: int = SCHEMA_VERSION
+    id: str = ""
+    """made for this run and this tracker"""
+    project: str = ""
+    """where the user chose one"""
+    url: str = ""
+    """where to look at it; empty before the tracker was reached"""
+    open: bool = False
+    """whether a process sends, or was killed while it did"""
+    step: Count = 0
+    """the last step that was sent"""
+    events: Count = 0
+    """lines of events.jsonl that were sent or passed over"""
+    evaluations: dict[str, str] = {}
+    """fingerprint of each evaluation that was sent, by its folder"""
+    problem: str = ""
+    """why the newest could not be sent; empty where it could"""
 
 
 class StageSettings(Record, frozen=True):

@@ -28,6 +28,7 @@ from smolsum.runs.record_io import has_scores, read_summary
 from smolsum.runs.records import NOTES, RunInfo, State
 from smolsum.runs.run_writer import RunWriter, discard_after
 from smolsum.runs.standstill import ADVICE, STEPS, standstill
+from smolsum.runs.trackers.children import Trackers
 from smolsum.train.progress import Progress, StepClock
 from smolsum.train.resume import OPTIMIZER, StageCheckpoints, fingerprints, span
 from smolsum.train.setup import Setup
@@ -52,6 +53,7 @@ class Session:
         self.stop_requested = self.in_step = False
         self.results: dict[str, Mapping[str, float | None]] = {}
         self._resumed, self._paths, self._files, self._mirror = paths is not None, paths, files, mirror
+        self._trackers = Trackers("")
         self._writer: RunWriter | None = None
         self._restored: Checkpoint | None = None
         self.reference = self._run_start = None
@@ -82,6 +84,7 @@ class Session:
             if paths is None and config.run.name and (runs_dir / config.run.name).exists():
                 create_run(runs_dir, config.run.name)  # refuses before anything is loaded
             session = cls(config, paths, progress, files, Mirror(config.run.mirror))
+            session._trackers = Trackers(config.run.track)
             if paths is None and config.run.name:
                 session._mirror.expect_none(config.run.name)
             try:
@@ -98,6 +101,7 @@ class Session:
                 raise
             finally:
                 with suppress(SmolsumError):  # a full disk is reported already
+                    session._trackers.settle(session.notify, progress.phase)
                     session._mirror.settle(session.notify, progress.phase)
 
     def begun_with(self) -> RunInfo | None:
@@ -138,6 +142,7 @@ class Session:
             self.notify("warning", warning, point)
         self.progress.plan(list(self.plan.items()), setup.task.evaluation.watched)
         self.writer.status("starting", step=point, phase="loaded", stage=next(iter(self.plan)))
+        self._trackers.begin(self.paths, self.config.run.track_project, self.notify)
         begun(self.paths.root)
 
     def _compare_ranks(self, setup: Setup, plan: Mapping[str, int]) -> None:
@@ -242,6 +247,7 @@ class Session:
         self.writer.metrics({"step": self.step, "stage": self.stage, "stage_step": self.stage_step, **metrics})
         self._status("running", self.stage, phase="training")
         self._mirror.pass_on(self.notify)
+        self._trackers.pass_on(self.notify, self.step)
         self.progress.step(self.stage, self.step, metrics)
         shown = {key.removeprefix("validation/"): v for key, v in metrics.items() if key.startswith("validation/")}
         self._validation = validation(metrics, self.setup.task.evaluation.score) if shown else {}

@@ -1,0 +1,210 @@
+"""Trackers of a real training: they cost it nothing, whatever happens to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from support.tracked import environment, read_tracked
+from support.training import arguments, learned, make_data, start, wait_until
+
+from smolsum.cli.main import main
+from smolsum.files import read_jsonl
+from smolsum.runs.paths import RunPaths
+from smolsum.runs.record_io import read
+from smolsum.runs.records import TrackedRun
+from smolsum.runs.trackers import children
+from smolsum.runs.trackers.tracker import check_tracker, is_installed, without_secrets
+
+STEPS = {"stages__length__steps": 2, "stages__quality__steps": 1}
+BROKEN = {
+    "raises at import": "raise OSError('a library is missing')",
+    "ends the process": "import sys; sys.exit('not on this machine')",
+    "crashes": "import os; os.abort()",
+    "hangs": "import time; time.sleep(1000)",
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small data set."""
+    return make_data(tmp_path_factory.mktemp("trackers") / "data")
+
+
+@pytest.fixture(scope="module")
+def untracked(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same training without trackers."""
+    runs = tmp_path_factory.mktemp("untracked")
+    assert main(arguments(data, runs, "plain", **STEPS)) == 0
+    return runs / "plain"
+
+
+@pytest.fixture
+def refusing() -> Iterator[str]:
+    """The address of a server that answers everything with 500."""
+
+    class Refuses(BaseHTTPRequestHandler):
+        def _refuse(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_error(500)
+
+        do_GET = do_POST = do_PATCH = _refuse
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refuses)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def warnings(run: Path) -> list[str]:
+    """What the run was warned of about trackers."""
+    kinds = ("tracker_behind", "tracker_stopped")
+    return [one["message"] for one in read_jsonl(run / "events.jsonl") if one["kind"] in kinds]
+
+
+def needs(name: str) -> None:
+    """Skips the test where the package is missing."""
+    if not is_installed(name):
+        pytest.skip(f"uv sync --extra {name}")
+
+
+def test_what_is_no_tracker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Unknown names, names given twice and `none` among others are refused before anything is loaded."""
+    for flags, words in {
+        ("--track", "wandbb"): "run.track must be names of trackers",
+        ("--set", "run.track=wandb,wandb"): "each once",
+        ("--track", "none", "--track", "wandb"): "--track none goes with no other --track",
+    }.items():
+        assert main(["train", "--runs-dir", str(tmp_path), *flags]) == 2
+        assert words in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_package_is_named_with_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The extra that brings the package, before anything is loaded."""
+    monkeypatch.setattr("sys.path", [one for one in sys.path if "site-packages" not in one])
+    monkeypatch.delitem(sys.modules, "trackio", raising=False)
+    assert not is_installed("trackio")
+    assert main(["train", "--runs-dir", str(tmp_path), "--track", "trackio"]) == 2
+    message = capsys.readouterr().err
+    assert "--track trackio needs the package trackio" in message
+    assert "pip install 'smolsum[trackio]'" in message
+    with pytest.raises(Exception, match="unknown tracker"):
+        check_tracker("wandbb")
+
+
+def test_secrets_stay_out_of_the_run() -> None:
+    """Passwords and tokens of addresses are left out of what is written down."""
+    assert without_secrets("no answer from http://me:pa55@host:5000/x") == "no answer from http://host:5000/x"
+    assert without_secrets("http://host?write_token=abc&x=1") == "http://host?write_token=…&x=1"
+
+
+@pytest.mark.slow
+def test_a_killed_training_goes_on_in_the_same_tracked_runs(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kill -9 of the trainer between two checkpoints, then --resume: TensorBoard and Trackio have each step once."""
+    needs("tensorboard")
+    needs("trackio")
+    for key, value in environment("trackio", tmp_path).items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setattr("trackio.sqlite_storage.TRACKIO_DIR", tmp_path / "trackio")
+    paths = RunPaths(tmp_path / "killed")
+    trackers = ["--track", "tensorboard", "--track", "trackio"]
+    process = start([*arguments(data, tmp_path, "killed", train__checkpoint_every=4), *trackers])
+
+    def has(step: int) -> bool:
+        places = [paths.tracker(name) for name in ("tensorboard", "trackio")]
+        return all(place.exists() and read(place, TrackedRun).step >= step for place in places)
+
+    wait_until(lambda: has(3))
+    process.kill()
+    process.communicate()
+    assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path)]) == 0
+    for name in ("tensorboard", "trackio"):
+        found = read_tracked(name, paths.root, tmp_path)
+        assert [step for step, _ in found.curves["loss"]] == list(range(1, 9)), name
+        rewards = [(one["step"], pytest.approx(one["reward"])) for one in learned(paths.root)]
+        assert found.curves["reward"] == rewards, name
+        assert len(found.ids) == 1
+        assert "eval/quality-test/meteor" in found.evaluations
+        assert set(found.tables) == set(range(1, 9))
+    assert warnings(paths.root) == []
+    before = paths.events.read_text().count('"tracker"')
+    assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path), "--track", "none"]) == 0
+    assert paths.events.read_text().count('"tracker"') == before >= 2
+
+
+@pytest.mark.slow
+def test_a_killed_tracker_is_said_once(data: Path, untracked: Path, tmp_path: Path) -> None:
+    """kill -9 of the process that sends: one warning with the command that sends the rest, which does."""
+    needs("tensorboard")
+    paths = RunPaths(tmp_path / "lone")
+    process = start([*arguments(data, tmp_path, "lone", **STEPS), "--track", "tensorboard"])
+    lock = paths.trackers / ".tensorboard.lock"
+    wait_until(lambda: lock.exists() and bool(lock.read_text()))
+    os.kill(int(lock.read_text().split()[0]), signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == 0
+    assert learned(paths.root) == learned(untracked)
+    (message,) = warnings(paths.root)
+    command = f"smolsum track {paths.root} --to tensorboard"
+    assert command in message
+    assert main(command.split()[1:]) == 0
+    assert len(read_tracked("tensorboard", paths.root, tmp_path).curves["loss"]) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_broken_package_costs_the_run_nothing(
+    data: Path, untracked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """One that cannot be imported, or never answers: the run ends as without it, with one warning."""
+    needs("trackio")
+    broken = tmp_path / "broken"
+    (broken / "trackio").mkdir(parents=True)
+    (broken / "trackio" / "__init__.py").write_text(BROKEN[how])
+    monkeypatch.setenv("PYTHONPATH", str(broken))
+    monkeypatch.setattr(children, "DRAIN_S", 20.0 if how != "hangs" else 1.0)
+    run = tmp_path / "runs" / how.split()[0]
+    assert main([*arguments(data, run.parent, run.name, **STEPS), "--track", "trackio"]) == 0
+    assert learned(run) == learned(untracked)
+    messages = warnings(run)
+    assert all("trackio" in message for message in messages)
+    assert messages[-1].count(f"smolsum track {run} --to trackio") == 1
+    assert len(messages) <= 2  # behind while it trains, and at the end what is lacking
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_server_that_fails_costs_the_run_nothing(
+    data: Path, untracked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusing: str, answers: bool
+) -> None:
+    """One that nothing listens at, and one that answers 500: the run ends as without it."""
+    needs("mlflow")
+    secret = refusing.replace("//", "//me:pa55word@") if answers else "http://me:pa55word@127.0.0.1:9"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", secret)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    run = tmp_path / "away"
+    assert main([*arguments(data, tmp_path, "away", **STEPS), "--track", "mlflow"]) == 0
+    assert learned(run) == learned(untracked)
+    messages = warnings(run)
+    assert 1 <= len(messages) <= 2
+    assert f"smolsum track {run} --to mlflow" in messages[-1]
+    assert ("500" if answers else "127.0.0.1") in messages[-1]
+    for file in run.rglob("*"):
+        assert not file.is_file() or b"pa55word" not in file.read_bytes(), file

@@ -1,0 +1,182 @@
+"""What a tracker gets of a run directory, seen in TensorBoard's own event files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.tracked import Tracked, read_tracked
+from support.watching import append, completions, make_run, measured, row, status
+
+from smolsum.cli.main import main
+from smolsum.errors import SmolsumError
+from smolsum.files import locked, read_jsonl
+from smolsum.runs.paths import RunPaths
+from smolsum.runs.trackers.follow import Follower
+
+pytest.importorskip("tensorboard", reason="uv sync --extra tensorboard")
+
+
+def sent(paths: RunPaths) -> Tracked:
+    """The run in TensorBoard after all that is new was sent."""
+    follower = Follower(paths, "tensorboard")
+    follower.send()
+    follower.close()
+    return read_tracked("tensorboard", paths.root, paths.root)
+
+
+def attempt(paths: RunPaths, step: int, steps: int, **changes: float) -> None:
+    """A second attempt of the run, which goes back to a step and trains up to another one."""
+    kept = [one for one in read_jsonl(paths.metrics) if one["step"] <= step]
+    paths.metrics.unlink()
+    append(paths.metrics, kept + [row(n, 80, **changes) for n in range(step + 1, steps + 1)])
+    append(paths.events, [{"kind": "started", "message": "attempt 2", "attempt": 2, "step": step}])
+
+
+def test_a_run_is_shown_whole(tmp_path: Path) -> None:
+    """Every metric under its name and step, the settings, some completions, warnings and evaluations."""
+    paths = make_run(tmp_path, "größer", total=60)
+    append(paths.events, [{"kind": "worker_down", "message": "wörker 1 is gone", "step": 7, "hint": "start it"}])
+    found = sent(paths)
+    rows = read_jsonl(paths.metrics)
+    assert found.curves["reward"] == [(one["step"], pytest.approx(one["reward"])) for one in rows]
+    assert set(found.curves) == {key for one in rows for key in one} - {"step", "stage", "stage_step"}
+    assert found.config["task.target_tokens"] == "64"
+    assert list(found.tables) == [1, 60]
+    assert "The heating failed. The heating failed." in found.tables[1]
+    assert found.alerts == ["warning: wörker 1 is gone; start it"]
+    assert found.evaluations["eval/length-test/completions/mean_length"] == 64.0
+    assert "eval/length-test/meteor" not in found.evaluations
+
+
+def test_only_what_is_new_is_sent(tmp_path: Path) -> None:
+    """A second process adds new steps and evaluations, and repeats nothing; where nothing is new it opens nothing."""
+    paths = make_run(tmp_path, steps=20)
+    sent(paths)
+    files = set((paths.root / "tensorboard").iterdir())
+    sent(paths)
+    assert set((paths.root / "tensorboard").iterdir()) == files
+    append(paths.metrics, [row(step, 80) for step in range(21, 26)])
+    measured(paths, "quality", meteor=0.5)
+    found = sent(paths)
+    assert [step for step, _ in found.curves["reward"]] == list(range(1, 26))
+    assert found.evaluations["eval/quality-test/meteor"] == 0.5
+
+
+def test_discarded_steps_are_replaced(tmp_path: Path) -> None:
+    """After a resume that went back, TensorBoard has the values of the new attempt, each step once."""
+    paths = make_run(tmp_path, steps=20)
+    sent(paths)
+    attempt(paths, 10, 25, reward=0.5)
+    found = sent(paths)
+    assert [step for step, _ in found.curves["reward"]] == list(range(1, 26))
+    assert {value for step, value in found.curves["reward"] if step > 10} == {0.5}
+    assert found.evaluations["eval/start-test/completions/mean_length"] == 94.0
+
+
+def test_a_run_is_followed_through_a_resume(tmp_path: Path) -> None:
+    """So it is where the same process sees the file being cut."""
+    paths = make_run(tmp_path, steps=20, state="running")
+    follower = Follower(paths, "tensorboard")
+    follower.send()
+    attempt(paths, 10, 12, reward=0.5)
+    follower.send()
+    append(paths.metrics, [row(13, 80)])
+    follower.send()
+    follower.close()
+    found = read_tracked("tensorboard", paths.root, paths.root)
+    assert [step for step, _ in found.curves["reward"]] == list(range(1, 14))
+    assert dict(found.curves["reward"])[11] == 0.5
+
+
+def test_what_is_missing_stays_missing(tmp_path: Path) -> None:
+    """A value that was not finite has no point, a damaged or half-written line neither, and a run may lack
+    completions."""
+    paths = make_run(tmp_path, steps=3)
+    for file in (paths.root / "completions").iterdir():
+        file.unlink()
+    with paths.metrics.open("ab") as file:
+        file.write(b'{"step": 4, "reward": null, "loss": 1.0}\nno json\n{"step": 5, "reward": 2.0}\n{"step": 6, "rew')
+    found = sent(paths)
+    assert [step for step, _ in found.curves["reward"]] == [1, 2, 3, 5]
+    assert [step for step, _ in found.curves["loss"]] == [1, 2, 3, 4]
+    assert found.tables == {}
+
+
+def test_a_killed_process_repeats_nothing(tmp_path: Path) -> None:
+    """Steps that were written after the last record are written once more, and shown once."""
+    paths = make_run(tmp_path, steps=20)
+    sent(paths)
+    record = paths.tracker("tensorboard")
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"step": 12}))
+    found = sent(paths)
+    assert [step for step, _ in found.curves["reward"]] == list(range(1, 21))
+
+
+def test_a_store_that_was_removed_gets_everything_again(tmp_path: Path) -> None:
+    """Steps, completions, warnings and evaluations."""
+    paths = make_run(tmp_path, steps=20)
+    append(paths.events, [{"kind": "worker_down", "message": "gone", "step": 7}])
+    before = sent(paths)
+    for file in (paths.root / "tensorboard").iterdir():
+        file.unlink()
+    append(paths.metrics, [row(21, 80)])
+    found = sent(paths)
+    assert [step for step, _ in found.curves["reward"]] == list(range(1, 22))
+    assert (found.alerts, found.evaluations, found.tables) == (before.alerts, before.evaluations, before.tables)
+
+
+def test_completions_of_some_steps_are_sent(tmp_path: Path) -> None:
+    """Of a long run the first step, and those at equal distances."""
+    paths = make_run(tmp_path, steps=80, total=500)
+    for step in range(2, 80):
+        append(paths.completions(step), completions(step, 500))
+    assert list(sent(paths).tables) == [1, *range(10, 81, 10)]
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The tracker is named once; later the run knows it. A run that is sent elsewhere at the moment is refused."""
+    paths = make_run(tmp_path, steps=20)
+    runs = ["--runs-dir", str(tmp_path)]
+    assert main(["track", "made", *runs]) == 2
+    assert "smolsum track " in capsys.readouterr().err
+    assert main(["track", "made", "--to", "tensorboard", *runs]) == 0
+    assert capsys.readouterr().out == f"tensorboard: tensorboard --logdir {tmp_path}\n"
+    assert main(["track", "made", "--follow", *runs]) == 0
+    with locked(paths.trackers / ".tensorboard.lock", "", ""):
+        assert main(["track", "made", *runs]) == 2
+    assert "run 'made' is being sent to tensorboard by process" in capsys.readouterr().err
+    assert len(read_tracked("tensorboard", paths.root, tmp_path).curves["reward"]) == 20
+
+
+def test_what_cannot_be_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run directory that cannot be written, a damaged record and two trackers to follow are one error each."""
+    paths = make_run(tmp_path, steps=3)
+    paths.trackers.write_text("in the way")
+    command = ["track", "made", "--to", "tensorboard", "--runs-dir", str(tmp_path)]
+    assert main(command) == 1
+    assert f"cannot write {paths.trackers}" in capsys.readouterr().err
+    paths.trackers.unlink()
+    paths.trackers.mkdir()
+    paths.tracker("tensorboard").write_text("{")
+    assert main(command) == 1
+    assert f"remove {paths.tracker('tensorboard')}" in capsys.readouterr().err
+    assert main([*command, "--to", "wandb", "--follow"]) == 2
+    assert "--follow takes one tracker" in capsys.readouterr().err
+
+
+def test_a_removed_run_is_not_made_again(tmp_path: Path) -> None:
+    """Where the directory is removed while it is sent, nothing is written."""
+    paths = make_run(tmp_path, steps=3, state="running")
+    follower = Follower(paths, "tensorboard")
+    follower.send()
+    paths.root.rename(tmp_path / "elsewhere")
+    status(tmp_path / "elsewhere", "finished", 3, 3)
+    append(tmp_path / "elsewhere" / "metrics.jsonl", [row(4, 80)])
+    follower.send()
+    assert follower.over()
+    with pytest.raises(SmolsumError, match="was removed"):
+        follower._save()
+    follower.close()
+    assert not paths.root.exists()

@@ -1,0 +1,102 @@
+"""Every tracker with its real package, offline: sent by the command in a process apart, read back by the package."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.tracked import Tracked, environment, read_tracked
+from support.training import start, wait_until
+from support.views import alive
+from support.watching import append, make_run, measured, row, status
+
+from smolsum.config.fields import TRACKERS
+from smolsum.files import read_jsonl
+from smolsum.runs.paths import RunPaths
+from smolsum.runs.record_io import read
+from smolsum.runs.records import TrackedRun
+from smolsum.runs.trackers.tracker import is_installed
+
+# what the packages warn about is their own affair
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+KEEP_FIRST = ("trackio", "wandb", "mlflow")
+
+
+@pytest.fixture(params=TRACKERS)
+def tracker(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A tracker that keeps everything below `tmp_path`."""
+    name = str(request.param)
+    if not is_installed(name):
+        pytest.skip(f"uv sync --extra {name}")
+    for key, value in environment(name, tmp_path).items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.chdir(tmp_path)  # MLflow keeps its files in the working directory
+    if name == "trackio":  # which reads its variable when it is imported
+        monkeypatch.setattr("trackio.sqlite_storage.TRACKIO_DIR", tmp_path / "trackio")
+    return name
+
+
+def send(paths: RunPaths, tracker: str, folder: Path) -> Tracked:
+    """The run in the tracker after `smolsum track`."""
+    command = [sys.executable, "-m", "smolsum", "track", str(paths.root), "--to", tracker]
+    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{tracker}: ")
+    assert len(done.stdout.splitlines()) == 1
+    return read_tracked(tracker, paths.root, folder)
+
+
+def resumed(paths: RunPaths, step: int, steps: int) -> None:
+    """A second attempt that goes back to a step, and has another reward from there on."""
+    kept = [one for one in read_jsonl(paths.metrics) if one["step"] <= step]
+    paths.metrics.unlink()
+    append(paths.metrics, kept + [row(n, 80, reward=0.5) for n in range(step + 1, steps + 1)])
+    append(paths.events, [{"kind": "started", "message": "attempt 2", "attempt": 2, "step": step}])
+
+
+def test_a_run_is_shown_and_continued(tracker: str, tmp_path: Path) -> None:
+    """Curves, settings, completions, warnings and evaluations arrive. After a resume that went back, the same tracked
+    run goes on with each step once: trackers that keep what they have say so."""
+    paths = make_run(tmp_path / "runs", "grün", steps=20, reward=0.25)
+    append(paths.metrics, [row(21, 80) | {"reward": None, "stage": "length"}])
+    append(paths.events, [{"kind": "worker_down", "message": "wörker 1 is gone", "step": 7, "hint": "start it"}])
+    found = send(paths, tracker, tmp_path)
+    assert found.curves["reward"] == [(step, 0.25) for step in range(1, 21)]
+    assert [step for step, _ in found.curves["loss"]] == list(range(1, 22))
+    assert {"rewards/meteor/mean", "completions/mean_length", "validation/reward"} <= set(found.curves)
+    settings = found.config["task"]["target_tokens"] if "task" in found.config else found.config["task.target_tokens"]
+    assert int(settings) == 64
+    assert set(found.tables) == {1, 20}
+    assert "The heating failed. The heating failed." in found.tables[1]
+    assert [text.replace("warn:", "warning:") for text in found.alerts] == ["warning: wörker 1 is gone; start it"]
+    assert found.evaluations["eval/length-test/completions/mean_length"] == 64.0
+
+    resumed(paths, 10, 25)
+    measured(paths, "quality", meteor=0.5)
+    found = send(paths, tracker, tmp_path)
+    assert [step for step, _ in found.curves["loss"]] == list(range(1, 26))
+    again = 0.25 if tracker in KEEP_FIRST else 0.5
+    rewards = dict(found.curves["reward"])
+    assert [rewards[step] for step in (10, 11, 20, 22, 25)] == [0.25, again, again, 0.5, 0.5]
+    assert found.evaluations["eval/quality-test/meteor"] == 0.5
+    assert any("steps 11 to 21 were trained again" in text for text in found.alerts) is (tracker in KEEP_FIRST)
+    assert len(found.ids) == 1
+
+
+def test_a_killed_process_loses_nothing(tracker: str, tmp_path: Path) -> None:
+    """kill -9 of the process that follows a run; the next one continues the tracked run, with each step once."""
+    paths = alive(tmp_path / "runs", steps=200)
+    process = start(["track", str(paths.root), "--to", tracker, "--follow"])
+    wait_until(lambda: paths.tracker(tracker).exists() and read(paths.tracker(tracker), TrackedRun).step == 200)
+    process.kill()
+    process.communicate()
+    status(paths.root, "finished", 200, 200)
+    found = send(paths, tracker, tmp_path)
+    assert [step for step, _ in found.curves["loss"]] == list(range(1, 201))
+    append(paths.metrics, [row(step, 400) for step in range(201, 221)])
+    found = send(paths, tracker, tmp_path)
+    assert [step for step, _ in found.curves["loss"]] == list(range(1, 221))
+    assert len(found.ids) == 1
