@@ -45,7 +45,7 @@ def data(
     from smolsum.config.resolve import resolve
     from smolsum.tasks import TASKS
     from smolsum.tasks.data import check_references
-    from smolsum.tasks.data_splits import SPLITS
+    from smolsum.tasks.data_files import SPLITS
     from smolsum.tasks.hub_data import commit_of
 
     flags = {"task.name": task}

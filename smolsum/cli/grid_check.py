@@ -11,7 +11,7 @@ from smolsum.errors import SmolsumError, UnreachableError
 from smolsum.files import digest
 from smolsum.policy.load import is_here
 from smolsum.tasks.data import check_references
-from smolsum.tasks.data_splits import SPLITS
+from smolsum.tasks.data_files import SPLITS
 from smolsum.train.setup import forecast
 
 _SHOWN_NAMES = 3

@@ -29,7 +29,7 @@ from smolsum.runs.run_info import FIXED
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Task
 from smolsum.tasks.data import Split, check_references
-from smolsum.tasks.data_splits import SPLITS
+from smolsum.tasks.data_files import SPLITS
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
 if TYPE_CHECKING:

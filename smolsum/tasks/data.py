@@ -125,9 +125,11 @@ def _asked(example: Example) -> tuple[str, ...]:
 
 
 def post_of(row: Mapping[str, Any], where: str, data: DataConfig) -> object:
-    """Return what a row asks about: its text, or its chat up to the user's last turn. Raises UsageError where it has
-    neither."""
+    """Return what a row asks about: its text, or its chat up to the user's last turn. Raises UsageError for a row that
+    has neither, unless it will be dropped."""
     column = COLUMN if COLUMN in row and data.prompt_column not in row else data.prompt_column
+    if data.empty_texts == "drop" and column not in row:
+        return None
     value = column_of(row, where, column, "data.prompt_column", {ID_COLUMN, *_listed(data.completion_column)})
     if not is_chat(value):
         return value
@@ -194,7 +196,7 @@ def _examples(rows: Sequence[PlacedRow], data: DataConfig, split: str, columns: 
         value = row.get(columns.post) if occurs else column_of(row, where, columns.post, "data.prompt_column", used)
         chat = read_chat(value, what) if is_chat(value) else ChatParts((), value, None)
         _check_chat(value, chat, what, columns)
-        if columns.chats_answered and chat.reference is None and not drops:
+        if columns.chats_answered and is_chat(value) and chat.reference is None and not drops:
             raise UsageError(
                 f"{what} does not end with a turn of the assistant, as it does in other rows",
                 hint="complete or remove the row, or --set data.empty_texts=drop",
@@ -233,7 +235,7 @@ def _check_chat(value: object, chat: ChatParts, what: str, columns: _Columns) ->
         )
     if columns.post == COLUMN and isinstance(value, str):
         raise UsageError(
-            f"{what} is text, not a list of messages", hint=f"--set data.prompt_column={COLUMN} summarises the text"
+            f"{what} is text, not a list of messages", hint=f"--set data.prompt_column={COLUMN} takes the text as it is"
         )
 
 
@@ -251,7 +253,7 @@ def _answers(row: Mapping[str, Any], where: str, chat: ChatParts, columns: _Colu
             found += [(what, item) for item in value if item is not None] or [(what, value)]
         elif value is not None or len(columns.references) == 1:
             found.append((what, value))
-    return found or [(f"{where}: {' and '.join(map(repr, columns.references))}", None)] * bool(columns.references)
+    return found or [(f"{where}: each of {', '.join(map(repr, columns.references))}", None)] * bool(columns.references)
 
 
 def _is_empty(value: object) -> bool:

@@ -12,8 +12,9 @@ from typing import Any, Protocol
 from smolsum.errors import UsageError
 from smolsum.tasks.data_rows import SUFFIXES, ReadRow, nearest_name, read_rows
 
+SPLITS = ("train", "validation", "test")
+"""what a run needs, and the names that files of splits usually have"""
 BUILTIN, BUILTIN_NAMES = "builtin:", ("tldr-mini",)
-USUAL_SPLITS = ("train", "validation", "test")
 FORMATS = ".jsonl, .json (one object a line), .csv, .tsv, .parquet or .arrow"
 LAYOUT = "a file of posts, or a directory with train, validation and test as .jsonl, .csv or .parquet"
 _OTHERS = (".xlsx", ".xls", ".ods", ".txt", ".xml", ".pkl", ".db", ".sqlite", ".feather", ".gz", ".zst", ".zip", ".bz2")
@@ -113,9 +114,9 @@ class FileSource:
                 hint=f"write {split} as {FORMATS}",
             )
         # a file that has the usual name of another split is that split: its rows must not be in two
-        free = [name for name in self.files if name not in USUAL_SPLITS]
+        free = [name for name in self.files if name not in SPLITS]
         hint = f"write {self.path / split}.jsonl, or --set {setting}={nearest_name(split, free) or 'NAME'}"
-        if held and not free and split in USUAL_SPLITS[1:]:
+        if held and not free and split in SPLITS[1:]:
             hint = f"write {self.path / split}.jsonl, or take it from the posts of train: --set data.{split}_share=0.1"
         return UsageError(
             f"no file for split {split!r} in {self.path}, which holds {names or 'no data file'}", hint=hint
@@ -151,7 +152,7 @@ def open_builtin(name: str) -> FileSource:
 
 def _known(path: Path) -> Path:
     """Return a file that has a reader. Raises UsageError for another suffix."""
-    if path.suffix in SUFFIXES:
+    if path.suffix.lower() in SUFFIXES:
         return path
     command = _PACKED.get(path.suffix)
     hint = f"{command} {path}" if command else f"write it as {FORMATS}"
@@ -164,7 +165,7 @@ def _listed(directory: Path) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for place in (directory, directory / "data"):
         for path in sorted(place.iterdir()) if place.is_dir() else ():
-            if path.suffix in SUFFIXES:
+            if path.suffix.lower() in SUFFIXES:
                 shard = _SHARD.fullmatch(path.stem)
                 found.setdefault(shard["split"] if shard else path.stem, []).append(path)
     return found

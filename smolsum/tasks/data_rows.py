@@ -27,7 +27,7 @@ def read_rows(path: Path, texts: Collection[str]) -> Iterator[ReadRow]:
 
     Raises UsageError with the place of what is wrong, and for a file without rows; OSError for one that cannot be read.
     """
-    read, empty = READERS[path.suffix], True
+    read, empty = READERS[path.suffix.lower()], True
     for placed in read(path, texts):
         empty = False
         yield placed
@@ -99,7 +99,7 @@ def _numeric_columns(path: Path, texts: Collection[str]) -> dict[str, Callable[[
 def _records(path: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
     """Yield the cells of each row by column, None for empty ones, with the line on which the row begins."""
     csv.field_size_limit(2**31 - 1)  # the default refuses a text of 131 kB
-    reader = csv.reader(_lines(path), delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
+    reader = csv.reader(_lines(path), delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
     names: list[str] = []
     while True:
         where = f"{path}:{reader.line_num + 1}"
@@ -116,11 +116,10 @@ def _records(path: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
         if not names:
             names = _header(cells, where)
         elif len(cells) != len(names):
-            side = f"no column {names[len(cells)]!r}" if len(cells) < len(names) else f"{cells[len(names)][:40]!r} left"
-            raise UsageError(
-                f"{where} has {len(cells)} columns, and the first line names {len(names)}: {side}",
-                hint="put a text with separators or line breaks in double quotes",
-            )
+            problem = f"has {len(cells)} of {len(names)} columns: no {', '.join(map(repr, names[len(cells) :]))}"
+            if len(cells) > len(names):
+                problem = f"has {len(cells)} columns, and {len(names)} names: {cells[len(names)][:40]!r} is left over"
+            raise UsageError(f"{where} {problem}", hint="put a text with separators or line breaks in double quotes")
         else:
             yield where, {name: cell or None for name, cell in zip(names, cells, strict=True)}
 
@@ -142,10 +141,13 @@ def _parquet_rows(path: Path, texts: Collection[str]) -> Iterator[ReadRow]:
 
     if not path.stat().st_size:
         return
+
+    def batches() -> Iterator[Any]:
+        # by default a whole column of a row group is read at once, and many files have one row group
+        return iter(ParquetFile(file, pre_buffer=False, buffer_size=2**20).iter_batches(BATCH, use_threads=False))
+
     with path.open("rb") as file:
-        yield from _batch_rows(
-            path, "Parquet", lambda: ParquetFile(file, pre_buffer=False).iter_batches(BATCH, use_threads=False)
-        )
+        yield from _batch_rows(path, "Parquet", batches)
 
 
 def _arrow_rows(path: Path, texts: Collection[str]) -> Iterator[ReadRow]:
@@ -188,6 +190,7 @@ def _batch_rows(path: Path, form: str, batches: Callable[[], Iterable[Any]]) -> 
 
 READERS: dict[str, Callable[[Path, Collection[str]], Iterator[ReadRow]]] = {
     ".jsonl": _json_rows,
+    ".ndjson": _json_rows,
     ".json": _json_rows,
     ".csv": _csv_rows,
     ".tsv": _csv_rows,

@@ -18,11 +18,10 @@ import xxhash
 from smolsum.config.hub import FORM, HubName, hub_name
 from smolsum.config.sections import DataConfig
 from smolsum.errors import UsageError
-from smolsum.tasks.data_files import BUILTIN, BUILTIN_NAMES, LAYOUT, DataSource, open_builtin, open_path
+from smolsum.tasks.data_files import BUILTIN, BUILTIN_NAMES, LAYOUT, SPLITS, DataSource, open_builtin, open_path
 from smolsum.tasks.data_rows import SUFFIXES, nearest_name
 from smolsum.tasks.hub_data import HubSource
 
-SPLITS = ("train", "validation", "test")
 CUT = ("test", "validation")
 """the splits that may be parts of `train`, in the order in which their shares follow each other"""
 _ALIASES = {"validation": ("dev", "val", "valid", "eval"), "test": ("eval", "holdout")}
@@ -145,8 +144,8 @@ def _nothing(split: str, shares: Mapping[str, float], place: str) -> UsageError:
             hint=f"--set data.{split}_share with a larger share, --set data.split_seed=1, or more posts",
         )
     return UsageError(
-        f"{' and '.join(shares) or 'filters'} leave no post to train on ({place})",
-        hint=f"--set data.{next(iter(shares), 'test')}_share with a smaller share, or more posts",
+        f"{' and '.join([*shares][::-1])} leave no post to train on ({place})",
+        hint=f"--set data.{next(iter(shares))}_share with a smaller share, or more posts",
     )
 
 

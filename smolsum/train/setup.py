@@ -27,7 +27,7 @@ from smolsum.runs.records import RunInfo
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Task
 from smolsum.tasks.data import Split, check_references, overlap
-from smolsum.tasks.data_splits import SPLITS
+from smolsum.tasks.data_files import SPLITS
 from smolsum.tasks.hub_data import commit_of
 from smolsum.tasks.text_metrics import length_table
 from smolsum.train.memory_plan import MemoryPlan, plan_memory

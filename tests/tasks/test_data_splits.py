@@ -16,7 +16,7 @@ from smolsum.config.sections import DataConfig
 from smolsum.errors import UsageError
 from smolsum.tasks import TASKS
 from smolsum.tasks.data import Split, load_split, overlap
-from smolsum.tasks.data_splits import SPLITS
+from smolsum.tasks.data_files import SPLITS
 
 ROWS = [{"prompt": f"Post {n % 400}.", "completion": f"Short {n}."} for n in range(500)]
 """a hundred posts are there twice"""

@@ -13,8 +13,9 @@ from typing import Any
 from smolsum.config.sections import Config, DataConfig
 from smolsum.errors import UsageError
 from smolsum.tasks.data import ID_COLUMN, Example, Split, column_of, generated_split, load_split, post_of
+from smolsum.tasks.data_files import SPLITS
 from smolsum.tasks.data_rows import kind_of, nearest_name
-from smolsum.tasks.data_splits import SPLITS, PlacedRow, read_split
+from smolsum.tasks.data_splits import PlacedRow, read_split
 from smolsum.tasks.doc_qa.settings import DocQaConfig, settings
 from smolsum.tasks.facts import FactVocabulary, vocabulary
 
@@ -108,10 +109,11 @@ def load(config: Config, split: str) -> Split:
     """
     data, task = config.data, settings(config)
     found = _documents(data, task, split)
-    examples = found.examples
+    examples, origin = found.examples, found.origin
     if data.train_split == data.validation_split == data.test_split:
         examples = divide(examples, task)[split]
-    return generated_split(split, examples, found.left_out, found.origin)
+        origin += f", of which {len(examples):,} documents by task.split_seed = {task.split_seed}"
+    return generated_split(split, examples, found.left_out, origin)
 
 
 def divide(examples: Sequence[Example], task: DocQaConfig) -> dict[str, tuple[Example, ...]]:
