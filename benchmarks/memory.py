@@ -44,7 +44,7 @@ def run_name(way: str) -> str:
 
 def write_data(folder: Path, tokens: int) -> Path:
     """Write three splits whose posts have about this many tokens of the built-in tokenizer."""
-    from smolsum.tasks.data import SPLITS
+    from smolsum.tasks.data_files import SPLITS
 
     folder.mkdir(parents=True, exist_ok=True)
     sentence = "My brother lost the guitar in November, and I do not know what to think about it. "  # 19 tokens

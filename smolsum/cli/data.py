@@ -48,7 +48,8 @@ def data(
     """
     from smolsum.config.resolve import resolve
     from smolsum.tasks import TASKS
-    from smolsum.tasks.data import SPLITS, check_references
+    from smolsum.tasks.data import check_references
+    from smolsum.tasks.data_files import SPLITS
     from smolsum.tasks.hub_data import commit_of
     from smolsum.tasks.plugins import name_plugins
 
@@ -67,6 +68,8 @@ def data(
         console.warn(warning)
     rows = [[name, str(len(split.examples)), split.fingerprint] for name, split in splits.items()]
     console.table(["split", "examples", "fingerprint"], rows)
+    for name, split in splits.items():
+        console.narrate(f"{name} is {split.origin or f'made by the task {task}'}")
     if commit := commit_of(resolved.config.data.path):
         console.narrate(f"{resolved.config.data.path} is at commit {commit}")
     if chosen.prompts.category:
@@ -83,7 +86,10 @@ def _line(example: Example) -> str:
     if example.references:
         one = len(example.references) == 1
         references = {"completion": example.references[0] if one else list(example.references)}
-    row = {"id": example.id, "prompt": example.source, **references, **example.metadata}
+    prompt: Any = example.source
+    if example.turns:
+        prompt = [*example.turns, {"role": "user", "content": example.source}]
+    row = {"id": example.id, "prompt": prompt, **references, **example.metadata}
     return json.dumps(row, ensure_ascii=False)
 
 

@@ -10,7 +10,8 @@ from smolsum.config.stage_steps import needs_data
 from smolsum.errors import SmolsumError, UnreachableError
 from smolsum.files import digest
 from smolsum.policy.load import is_here
-from smolsum.tasks.data import SPLITS, check_references
+from smolsum.tasks.data import check_references
+from smolsum.tasks.data_files import SPLITS
 from smolsum.train.setup import forecast
 
 _SHOWN_NAMES = 3

@@ -52,19 +52,37 @@ class DataConfig:
     """Where prompts and references come from."""
 
     path: fields.Text = "builtin:tldr-mini"
-    """Built-in data set (`builtin:NAME`), local directory with a file for each split, `generated` (made by the task),
-    or hub id: `OWNER/NAME`, with `:CONFIGURATION` for one of several, and with `@REVISION` for a branch, tag or commit
-    (`abisee/cnn_dailymail:3.0.0@main`)."""
+    """Built-in data set (`builtin:NAME`), local file, local directory with a file for each split, `generated` (made by
+    the task), or hub id: `OWNER/NAME`, with `:CONFIGURATION` for one of several, and with `@REVISION` for a branch, tag
+    or commit (`abisee/cnn_dailymail:3.0.0@main`)."""
     prompt_column: fields.Text = "prompt"
-    """Column of the text that the prompt is made of."""
+    """Column of the text, or of the chat, that the prompt is made of. Where no row has it, `messages` is taken."""
     completion_column: fields.Text = "completion"
-    """Column of the reference, or references. Data without it serve where no reward compares with references."""
+    """Column of the reference, or references; several columns are separated by commas. A chat that ends with a turn of
+    the assistant has its reference itself. Data without references serve where no reward compares with them."""
     train_split: fields.Text = "train"
     """Split that training prompts come from."""
     validation_split: fields.Text = "validation"
     """Split that checkpoints are chosen on."""
     test_split: fields.Text = "test"
     """Split that results are reported on."""
+    validation_share: fields.Share = 0.1
+    """Share of the training posts that become the validation split where the data have none of the name `validation`;
+    0: the data must have it."""
+    test_share: fields.Share = 0.1
+    """Share of the training posts that become the test split where the data have none of the name `test`; 0: the data
+    must have it."""
+    train_rows: fields.Count = 0
+    """Rows of the training split that are used, drawn by the seed; 0: all."""
+    validation_rows: fields.Count = 0
+    """Rows of the validation split that are used, drawn by the seed; 0: all."""
+    test_rows: fields.Count = 0
+    """Rows of the test split that are used, drawn by the seed; 0: all."""
+    split_seed: fields.Seed = 0
+    """Seed of shares and drawn rows. A post's lot depends on the seed and its text alone, not on the other rows."""
+    empty_texts: Literal["error", "drop"] = "error"
+    """What happens to a row whose post is empty, or which has no reference where others have one: the run stops, or the
+    row is left out."""
     max_input_tokens: fields.PositiveCount = 512
     """Longest prompt in tokens, including the chat template."""
     long_prompts: Literal["error", "drop"] = "error"

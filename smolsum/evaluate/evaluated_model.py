@@ -39,6 +39,8 @@ class Target:
     """the model that answers instead of the configured one, which then only counts tokens"""
     chosen: str = ""
     """why this checkpoint, in a sentence, if the user did not name it"""
+    variant: str = ""
+    """the prompt variant of a baseline"""
 
     def load(self, *, shapes_only: bool = False) -> Policy:
         """Return the policy; with `shapes_only` its arrays have no values. Errors as of `load_policy`."""
@@ -136,7 +138,7 @@ def baseline_targets(
             own = f"baseline-{_of(config)}{label}-{_prompt(variant)}-{options.split}{_suffix(options.decoding)}"
             folder = _folder(options.runs_dir, options.name or own)
             varied = replace(config, task=task.prompts.variant(config.task, variant))
-            targets.append(Target(varied, folder, folder.name, options.decoding, api=api))
+            targets.append(Target(varied, folder, folder.name, options.decoding, api=api, variant=variant))
     return targets
 
 

@@ -28,7 +28,8 @@ from smolsum.runs.record_io import has_scores
 from smolsum.runs.run_info import FIXED
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Task
-from smolsum.tasks.data import SPLITS, Split, check_references
+from smolsum.tasks.data import Split, check_references
+from smolsum.tasks.data_files import SPLITS
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
 if TYPE_CHECKING:
@@ -173,6 +174,12 @@ def _prepare(target: Target, split: str, remedy: str) -> tuple[EvaluationJob, Co
     """Return the evaluation of a target, and the function that completes its prompts, which loads the weights."""
     config, task = target.config, TASKS[target.config.task.name]
     chosen, others = _splits(config, task, split)
+    if target.variant and (own := sum(example.has_system for example in chosen.examples)):
+        raise UsageError(
+            f"{own} of {len(chosen.examples)} chats of the {split} split bring their own system message, so that the "
+            f"prompt {target.variant!r} would not be sent",
+            hint="smolsum eval MODEL measures the data as they are; or remove these messages from the data",
+        )
     tokenizing = target.load(shapes_only=True)
     prompts, dropped = encode_prompts(tokenizing, task, chosen, config)
     for warning in filter(None, [chosen.left_out, check_references({split: chosen}, {})]):

@@ -29,9 +29,11 @@ Measure = Callable[[Prompt, Rollout], dict[str, Any]]
 """a prompt and its completion to the metrics of that example"""
 
 
-def chat(system: str, source: str) -> Messages:
-    """Return the system message, if any, and the user's turn."""
-    return (*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": source})
+def chat(system: str, example: Example) -> Messages:
+    """Return the system message, if any, the turns before the source, and the source as the user's turn. An example's
+    own system message stands in place of `system`."""
+    first = [{"role": "system", "content": system}] if system and not example.has_system else []
+    return (*first, *example.turns, {"role": "user", "content": example.source})
 
 
 def own_instruction(task: TaskConfig, text: str, own: str = "plain") -> TaskConfig:
@@ -54,9 +56,7 @@ def with_instruction(task: TaskConfig, text: str, known: str) -> TaskConfig:
 class TaskPrompts:
     """What is asked."""
 
-    messages: Callable[[Example, Config], Messages] = lambda example, config: chat(
-        config.task.system_prompt, example.source
-    )
+    messages: Callable[[Example, Config], Messages] = lambda example, config: chat(config.task.system_prompt, example)
     """the chat that asks for one example"""
     load: Callable[[Config, str], Split] = lambda config, split: load_split(config.data, split)
     """the split `train`, `validation` or `test`, read from [data] or made from a seed (`generated_split`, for the path

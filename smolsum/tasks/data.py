@@ -1,38 +1,23 @@
-"""Prompts and their references, from the package, a local directory, the hub or a generator, checked row by row.
+"""Prompts and their references, from the package, a file or directory, the hub or a generator, checked row by row.
 
-A split is one file (or its shards): of `builtin:NAME`, a directory that holds
-`<split>.jsonl`, `<split>.json` (one object a line), `<split>.parquet` or, as a hub snapshot does,
-`data/<split>-00000-of-00001.parquet`, or a hub id `owner/name`, perhaps with a configuration and a revision.
+`data_splits` gives the rows of a split. Here they become examples: a post or a chat, references, an id, and the rest.
 """
 
 import json
-import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import xxhash
 
-from smolsum.config.hub import FORM, HubName, hub_name
 from smolsum.config.sections import DataConfig
 from smolsum.errors import UsageError
 from smolsum.rewards import COMPARED
-from smolsum.tasks.data_rows import (
-    BUILTIN,
-    BUILTIN_NAMES,
-    LAYOUT,
-    SUFFIXES,
-    PlacedRow,
-    kind_of,
-    nearest_name,
-    read_builtin,
-    read_directory,
-)
-from smolsum.tasks.hub_data import read_hub
+from smolsum.tasks.data_chats import COLUMN, ChatParts, is_chat, read_answer, read_chat
+from smolsum.tasks.data_rows import kind_of, nearest_name
+from smolsum.tasks.data_splits import PlacedRow, read_split
 
-SPLITS = ("train", "validation", "test")
 ID_COLUMN = "id"
 
 
@@ -44,6 +29,14 @@ class Example:
     source: str
     references: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    turns: tuple[dict[str, str], ...] = ()
+    """of a chat, the messages before the source: each has a `role` and a `content`. A first one of the role system
+    stands in place of the task's system prompt"""
+
+    @property
+    def has_system(self) -> bool:
+        """Whether the example brings its own system message."""
+        return bool(self.turns) and self.turns[0]["role"] == "system"
 
 
 @dataclass(frozen=True)
@@ -59,23 +52,37 @@ class Split:
     """why no example has a reference although rows may have some; empty otherwise"""
     references_hint: str = ""
     """the setting that may find them"""
+    origin: str = ""
+    """which data the rows are from, and which of them, in words; empty: a task made the examples"""
 
 
 def load_split(data: DataConfig, split: str, *, references: bool = True) -> Split:
     """Return the split `train`, `validation` or `test`, read under the name that `data` gives it.
 
-    The column of completions holds the references. Without `references` it is not read, and where no row has it the
-    examples have none, unless `data.completion_column` is another than the default. Ids come from an `id` column if
-    there is one, else they are `<split>-<row>`, rows counted from 1.
+    The columns of completions hold the references, or else the answers at the end of chats. Without `references` they
+    are not read, and where no row has any the examples have none, unless `data.completion_column` is another than the
+    default. Ids come from an `id` column if there is one, else they are `<split>-<row>`, rows counted from 1.
 
     Raises UsageError for wrong input, UnreachableError for a hub that does not answer.
     """
-    rows, column = read_split(data, split), data.completion_column
-    lacking = references and column == DataConfig().completion_column and not any(column in row for _, row in rows)
-    found = generated_split(split, _examples(rows, data, split, references and not lacking))
+    texts = {data.prompt_column, COLUMN, *_listed(data.completion_column), ID_COLUMN}
+    read = read_split(data, split, post=lambda row, where: post_of(row, where, data), texts=texts)
+    rows = read.rows
+    columns = _columns(rows, data, references)
+    lacking = references and not columns.references and not columns.chats_answered
+    examples = _examples(rows, data, split, columns)
+    if not examples:
+        raise UsageError(
+            f"no row is left of the {split} split ({read.origin}): each has an empty post or no reference",
+            hint="--set data.empty_texts=error names the first of them",
+        )
+    lost = len(rows) - len(examples)
+    left_out = f"{lost} of {len(rows)} rows of the {split} split have an empty post or no reference, and were left out"
+    found = generated_split(split, examples, left_out if lost else "", read.origin)
     if not lacking:
         return found
-    problem = _no_column(*rows[0], column, "data.completion_column", {data.prompt_column, ID_COLUMN})
+    used = {columns.post, ID_COLUMN}
+    problem = _no_column(rows[0].where, rows[0].columns, data.completion_column, "data.completion_column", used)
     return replace(found, no_references=problem.message, references_hint=problem.hint or "")
 
 
@@ -98,59 +105,102 @@ def check_references(splits: Mapping[str, Split], stages: Mapping[str, Mapping[s
     return first and f"no references: {first}; not measured on {', '.join(lacking)}: {', '.join(COMPARED)}"
 
 
-def read_split(data: DataConfig, split: str) -> list[PlacedRow]:
-    """Return the rows of the split `train`, `validation` or `test`; errors as of `load_split`."""
-    if split not in SPLITS:
-        raise UsageError(f"unknown split {split!r}", hint=f"choose from {', '.join(SPLITS)}")
-    name, setting = getattr(data, f"{split}_split"), f"data.{split}_split"
-    if data.path.startswith(BUILTIN):
-        return read_builtin(data.path.removeprefix(BUILTIN), name, setting)
-    if (hub := _on_hub(data.path)) is not None:
-        return read_hub(hub, name, setting)
-    return read_directory(Path(os.path.expanduser(data.path)), name, setting)
-
-
-def _on_hub(path: str) -> HubName | None:
-    """Return the parts of a hub id, None for a path on this machine: one that exists, or looks like a path, is never
-    looked up on a hub. Raises UsageError for what is neither."""
-    if path.startswith(("./", "../", "/", "~")) or path.endswith(SUFFIXES) or Path(path).exists():
-        return None
-    if (hub := hub_name(path)) is None:
-        raise UsageError(
-            f"no data at {path!r}: no such directory, and not a hub id ({FORM})",
-            hint=f"--set data.path=DIR, {LAYOUT}, or {BUILTIN}{BUILTIN_NAMES[0]}",
-        )
-    return hub
-
-
-def generated_split(name: str, examples: Iterable[Example], left_out: str = "") -> Split:
-    """Return a split of examples that a task made from a seed, or from data of which some may be `left_out`, with a
-    fingerprint like one that was read. Ids must be unique."""
+def generated_split(name: str, examples: Iterable[Example], left_out: str = "", origin: str = "") -> Split:
+    """Return a split of examples that a task made from a seed, or from data (of some `origin`) of which some may be
+    `left_out`, with a fingerprint like one that was read. Ids must be unique."""
     made = tuple(examples)
-    return Split(name, made, _fingerprint(made), left_out)
+    return Split(name, made, _fingerprint(made), left_out, origin=origin)
 
 
 def overlap(a: Split, b: Split) -> list[str]:
-    """Return the posts that are in both splits, word for word, each once and in the order of `a`."""
-    known = {example.source for example in b.examples}
-    return list(dict.fromkeys(example.source for example in a.examples if example.source in known))
+    """Return the posts that are in both splits, word for word and with the turns before them, each once and in the
+    order of `a`."""
+    known = {_asked(example) for example in b.examples}
+    shared = {asked: example.source for example in a.examples if (asked := _asked(example)) in known}
+    return list(shared.values())
 
 
-def _examples(rows: Sequence[PlacedRow], data: DataConfig, split: str, has_references: bool) -> Iterator[Example]:
-    """Yield the rows as examples. Raises UsageError with the place of the first row that breaks a rule."""
-    has_ids = any(ID_COLUMN in row for _, row in rows)
-    columns = [data.prompt_column, *([data.completion_column] if has_references else [])]
-    used = {*columns, ID_COLUMN}
-    known = [column for column in columns if any(column in row for _, row in rows)]
+def _asked(example: Example) -> tuple[str, ...]:
+    return (*(text for turn in example.turns for text in (turn["role"], turn["content"])), example.source)
+
+
+def post_of(row: Mapping[str, Any], where: str, data: DataConfig) -> object:
+    """Return what a row asks about: its text, or its chat up to the user's last turn. Raises UsageError for a row that
+    has neither, unless it will be dropped."""
+    column = COLUMN if COLUMN in row and data.prompt_column not in row else data.prompt_column
+    if data.empty_texts == "drop" and column not in row:
+        return None
+    value = column_of(row, where, column, "data.prompt_column", {ID_COLUMN, *_listed(data.completion_column)})
+    if not is_chat(value):
+        return value
+    chat = read_chat(value, f"{where}: {column!r}")
+    return [*chat.turns, {"role": "user", "content": chat.source}] if chat.turns else chat.source
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """What is read from which column of a split."""
+
+    post: str
+    references: tuple[str, ...]
+    chats_answered: bool
+    """whether chats have the references, at their ends"""
+
+
+def _columns(rows: Sequence[PlacedRow], data: DataConfig, references: bool) -> _Columns:
+    """Return the columns to read. Raises UsageError for a column of completions that was named and that no row has."""
+
+    def occurs(column: str) -> bool:
+        return any(column in row.columns for row in rows)
+
+    post = COLUMN if occurs(COLUMN) and not occurs(data.prompt_column) else data.prompt_column
+    if not references:
+        return _Columns(post, (), False)
+    completion = data.completion_column
+    named = (completion,) if occurs(completion) else _listed(completion)
+    if unknown := [column for column in named if not occurs(column)]:
+        if completion != DataConfig().completion_column:
+            first = rows[0]
+            raise _no_column(first.where, first.columns, unknown[0], "data.completion_column", {post, ID_COLUMN})
+        return _Columns(post, (), any(_is_answered(row.columns.get(post)) for row in rows))
+    return _Columns(post, named, False)
+
+
+def _listed(setting: str) -> tuple[str, ...]:
+    return tuple(name for part in setting.split(",") if (name := part.strip()))
+
+
+def _is_answered(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[-1], Mapping) and (
+        value[-1].get("role") == "assistant"
+    )  # fmt: skip
+
+
+def _examples(rows: Sequence[PlacedRow], data: DataConfig, split: str, columns: _Columns) -> list[Example]:
+    """Return the rows as examples, without those that have an empty text where `data.empty_texts` drops them. Raises
+    UsageError with the place of the first row that breaks a rule."""
+    has_ids = any(ID_COLUMN in row.columns for row in rows)
+    used = {columns.post, *columns.references, ID_COLUMN}
+    occurs = any(columns.post in row.columns for row in rows)
+    drops, examples = data.empty_texts == "drop", list[Example]()
+    needed = [] if drops else [columns.post, *(columns.references if len(columns.references) == 1 else ())]
+    known = [column for column in needed if any(column in row.columns for row in rows)]
     seen: dict[str, str] = {}
-    for number, (where, row) in enumerate(rows, start=1):
+    for where, row, number in rows:
         if lacking := [column for column in known if column not in row]:
             raise UsageError(
-                f"{where} has no column {lacking[0]!r}, only {', '.join(row) or 'an empty object'}; other rows have it",
+                f"{where} has no column {lacking[0]!r}, only {_names(row)}; other rows have it",
                 hint="complete or remove the row",
             )
-        source = column_of(row, where, data.prompt_column, "data.prompt_column", used)
-        references = _references(row, where, data, used) if has_references else ()
+        what = f"{where}: {columns.post!r}"
+        value = row.get(columns.post) if occurs else column_of(row, where, columns.post, "data.prompt_column", used)
+        chat = read_chat(value, what) if is_chat(value) else ChatParts((), value, None)
+        _check_chat(value, chat, what, columns)
+        if columns.chats_answered and is_chat(value) and chat.reference is None and not drops:
+            raise UsageError(
+                f"{what} does not end with a turn of the assistant, as it does in other rows",
+                hint="complete or remove the row, or --set data.empty_texts=drop",
+            )
         name = _id(row.get(ID_COLUMN), where) if has_ids else f"{split}-{number}"
         if name in seen:
             raise UsageError(
@@ -158,18 +208,56 @@ def _examples(rows: Sequence[PlacedRow], data: DataConfig, split: str, has_refer
                 hint=f"make ids unique, or rename column {ID_COLUMN!r} to have rows numbered",
             )
         seen[name] = where
-        yield Example(
-            id=name,
-            source=_texts([source], f"{where}: {data.prompt_column!r}")[0],
-            references=references,
-            metadata={column: value for column, value in row.items() if column not in used},
+        answers = _answers(row, where, chat, columns)
+        if drops:
+            answers = [(at, text) for at, text in answers if not _is_empty(text)]
+            if _is_empty(chat.source) or (not answers and (columns.references or columns.chats_answered)):
+                continue
+        examples.append(
+            Example(
+                id=name,
+                source=_text(chat.source, what),
+                references=tuple(_text(text, at) for at, text in answers),
+                metadata={column: value for column, value in row.items() if column not in used},
+                turns=chat.turns,
+            )
+        )
+    return examples
+
+
+def _check_chat(value: object, chat: ChatParts, what: str, columns: _Columns) -> None:
+    """Raise UsageError for a chat that brings a reference besides that of a column, or that should be one and is
+    not."""
+    if columns.references and chat.reference is not None:
+        raise UsageError(
+            f"{what} ends with the assistant's turn, and the row has {columns.references[0]!r} too",
+            hint=f"end it with the user's turn, or rename the column {columns.references[0]!r}",
+        )
+    if columns.post == COLUMN and isinstance(value, str):
+        raise UsageError(
+            f"{what} is text, not a list of messages", hint=f"--set data.prompt_column={COLUMN} takes the text as it is"
         )
 
 
-def _references(row: Mapping[str, Any], where: str, data: DataConfig, used: Collection[str]) -> tuple[str, ...]:
-    completion = column_of(row, where, data.completion_column, "data.completion_column", used)
-    values = completion if isinstance(completion, list) else [completion]
-    return _texts(values, f"{where}: {data.completion_column!r}")
+def _answers(row: Mapping[str, Any], where: str, chat: ChatParts, columns: _Columns) -> list[tuple[str, object]]:
+    """Return the references of a row, each with its place. Among several, null stands for none. Raises UsageError for a
+    row without any."""
+    if columns.chats_answered:
+        return [(f"{where}: the answer at the end of {columns.post!r}", chat.reference)]
+    found: list[tuple[str, object]] = []
+    for column in columns.references:
+        value, what = row.get(column), f"{where}: {column!r}"
+        if is_chat(value):
+            found.append((what, read_answer(value, what)))
+        elif isinstance(value, list):
+            found += [(what, item) for item in value if item is not None] or [(what, value)]
+        elif value is not None or len(columns.references) == 1:
+            found.append((what, value))
+    return found or [(f"{where}: each of {', '.join(map(repr, columns.references))}", None)] * bool(columns.references)
+
+
+def _is_empty(value: object) -> bool:
+    return value is None or value == [] or (isinstance(value, str) and not value.strip())
 
 
 def column_of(row: Mapping[str, Any], where: str, column: str, setting: str, taken: Collection[str] = ()) -> Any:
@@ -184,24 +272,30 @@ def _no_column(where: str, row: Mapping[str, Any], column: str, setting: str, ta
     free = [name for name in row if name not in taken]
     near = nearest_name(column, free) or (free[0] if len(free) == 1 else "NAME")
     return UsageError(
-        f"{where} has no column {column!r}, only {', '.join(row) or 'an empty object'}",
+        f"{where} has no column {column!r}, only {_names(row)}",
         hint=f"--set {setting}={near}" if free else f"add the column {column!r}",
     )
 
 
-def _texts(values: Sequence[Any], what: str) -> tuple[str, ...]:
-    """Return `values` unchanged. Raises UsageError unless each is text that a tokenizer accepts."""
-    problem = "" if values else "is an empty list"
-    for value in values:
-        if not isinstance(value, str):
-            problem = f"is {kind_of(value)}, not text"
-        elif not value.strip():
-            problem = "is empty"
-        elif re.search("[\0\ud800-\udfff]", value):
-            problem = "holds a NUL or half a surrogate pair"
-    if problem:
-        raise UsageError(f"{what} {problem}", hint="put the text there, or remove the row")
-    return tuple(values)
+def _names(row: Mapping[str, Any]) -> str:
+    """Return the names of a row's columns, long ones cut: a file without a line of names has texts there."""
+    return ", ".join(name if len(name) <= 40 else f"{name[:40]}…" for name in row) or "an empty object"
+
+
+def _text(value: object, what: str) -> str:
+    """Return `value` unchanged. Raises UsageError unless it is text that a tokenizer accepts."""
+    if isinstance(value, str) and value.strip() and not re.search("[\0\ud800-\udfff]", value):
+        return value
+    problem = "holds a NUL or half a surrogate pair"
+    if value == []:
+        problem = "is an empty list"
+    elif isinstance(value, list) and not any(item is not None for item in value):
+        problem = "is a list of nulls"
+    elif not isinstance(value, str):
+        problem = f"is {kind_of(value)}, not text"
+    elif not value.strip():
+        problem = "is empty"
+    raise UsageError(f"{what} {problem}", hint="put the text there, or remove the row")
 
 
 def _id(value: object, where: str) -> str:
@@ -218,6 +312,7 @@ def _fingerprint(examples: Iterable[Example]) -> str:
     digest = xxhash.xxh3_128()
     for example in examples:
         row = [example.id, example.source, example.references, _canonical(example.metadata)]
+        row += [example.turns] if example.turns else []
         digest.update(json.dumps(row, sort_keys=True, separators=(",", ":"), default=str).encode() + b"\n")
     return str(digest.hexdigest())
 

@@ -7,12 +7,16 @@ asked for. So the commit is checked after loading, and a process reads all split
 import os
 import re
 import sys
+from collections.abc import Collection, Iterator
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from smolsum.config.hub import HubName, silence_hub_client
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
-from smolsum.tasks.data_rows import LAYOUT, PlacedRow, nearest_name
+from smolsum.tasks.data_files import LAYOUT
+from smolsum.tasks.data_rows import BATCH, ReadRow, nearest_name
 
 if TYPE_CHECKING:
     from datasets import DatasetBuilder
@@ -22,33 +26,59 @@ _commits: dict[str, str] = {}
 """by the name of a data set in the settings: the commit that this process read"""
 
 
-def read_hub(data: HubName, split: str, setting: str) -> list[PlacedRow]:
-    """Return the rows of a split; `setting` is the key that named the split.
+class HubSource:
+    """The splits of a data set on the hub, of one commit."""
 
-    Raises UsageError for a data set, configuration, revision or split that does not exist, UnreachableError for a hub
-    that does not answer.
-    """
-    import datasets  # takes seconds, and only hub ids need it
-    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined] # root of its HTTP client's
+    def __init__(self, data: HubName) -> None:
+        self.data = data
 
-    silence_hub_client()
-    # where a user has set the variable, the library would only warn about this
-    if not sys.stderr.isatty() and "HF_DATASETS_DISABLE_PROGRESS_BARS" not in os.environ:
-        datasets.disable_progress_bars()
-    revision = _commits.get(str(data), data.revision) or None
-    try:
-        builder = datasets.load_dataset_builder(data.id, name=data.configuration or None, revision=revision)
-        builder = _at(builder, data, revision)
-        builder.download_and_prepare()
-        # as Arrow, so that no column (an image, say) is decoded
-        rows = builder.as_dataset(split=split).with_format("arrow")[:].to_pylist()
-    except (OSError, ValueError, RuntimeError, HTTPError, datasets.exceptions.DatasetsError) as error:
-        raise _hub_error(error, data, setting) from error
-    if not rows:
-        raise UsageError(f"split {split!r} of hub data set '{data}' is empty", hint=f"--set {setting}=NAME")
-    if COMMIT.fullmatch(builder.hash or ""):
-        _commits[str(data)] = builder.hash
-    return [(f"{data}, split {split!r}, row {number}", row) for number, row in enumerate(rows, start=1)]
+    @property
+    def splits(self) -> Collection[str]:
+        """The names of the splits. Raises UsageError for a data set, configuration or revision that does not exist,
+        UnreachableError for a hub that does not answer."""
+        return set(self._builder.info.splits or ())
+
+    def place(self, split: str) -> str:
+        """Return the data set and the split."""
+        return f"{self.data}, split {split!r}"
+
+    def rows(self, split: str, setting: str, texts: Collection[str]) -> Iterator[ReadRow]:
+        """Yield the rows of a split, which may be a slice. Raises what `splits` raises, and UsageError for a split that
+        does not exist."""
+        import datasets
+
+        try:
+            # as Arrow, so that no column (an image, say) is decoded
+            rows = self._builder.as_dataset(split=split).with_format("arrow")
+            batches = (table.to_pylist() for table in rows.iter(BATCH))
+            for number, row in enumerate(chain.from_iterable(batches), start=1):
+                yield f"{self.data}, split {split!r}, row {number}", row
+        except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+            raise _hub_error(error, self.data, setting) from error
+        if not len(rows):
+            raise UsageError(f"split {split!r} of hub data set '{self.data}' is empty", hint=f"--set {setting}=NAME")
+
+    @cached_property
+    def _builder(self) -> "DatasetBuilder":
+        """What reads the data, which are on this disk once this returns."""
+        import datasets  # takes seconds, and only hub ids need it
+        from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined] # root of its HTTP client's
+
+        silence_hub_client()
+        # where a user has set the variable, the library would only warn about this
+        if not sys.stderr.isatty() and "HF_DATASETS_DISABLE_PROGRESS_BARS" not in os.environ:
+            datasets.disable_progress_bars()
+        data = self.data
+        revision = _commits.get(str(data), data.revision) or None
+        try:
+            builder = datasets.load_dataset_builder(data.id, name=data.configuration or None, revision=revision)
+            builder = _at(builder, data, revision)
+            builder.download_and_prepare()
+        except (OSError, ValueError, RuntimeError, HTTPError, datasets.exceptions.DatasetsError) as error:
+            raise _hub_error(error, data, "data.path") from error
+        if COMMIT.fullmatch(builder.hash or ""):
+            _commits[str(data)] = builder.hash
+        return builder
 
 
 def commit_of(path: str) -> str:

@@ -27,7 +27,8 @@ from smolsum.runs.records import RunInfo
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Task
 from smolsum.tasks.custom_rewards import check_columns
-from smolsum.tasks.data import SPLITS, Split, check_references, overlap
+from smolsum.tasks.data import Split, check_references, overlap
+from smolsum.tasks.data_files import SPLITS
 from smolsum.tasks.hub_data import commit_of
 from smolsum.tasks.plugin_files import Plugin
 from smolsum.tasks.plugins import digests, loaded_plugins

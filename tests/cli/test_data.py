@@ -68,3 +68,45 @@ def test_a_dry_run_says_where_quality_pulls(
     err = capsys.readouterr().err
     assert said in err
     assert ("will pull the length" in err) == bool(said)
+
+
+def test_where_the_splits_are_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """File, way and number of rows of each, also where one file makes all three; `generated` is said to be made."""
+    path = tmp_path / "posts.csv"
+    path.write_text("id,prompt,completion\n" + "".join(f'{n},"{POST} This is {n}.",Cat.\n' for n in range(200)))
+    assert main.main(["data", "tldr", f"--set=data.path={path}", "--set=data.train_rows=50", "--preview=1"]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"test is {path}: 200 rows, of which " in said
+    assert " by data.test_share = 0.1 and data.split_seed = 0" in said
+    assert f"train is {path}: 200 rows, of which " in said
+    assert " are left by validation and test, of which data.train_rows = 50 by data.split_seed = 0" in said
+    assert main.main(["data", "strict-json", "--preview=1"]) == 0
+    assert "test is made by the task strict-json" in capsys.readouterr().err
+
+
+def test_chats_are_shown_written_and_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The model gets all turns and the data's system message; what --output writes has the same fingerprints."""
+    turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi."}]
+    turns += [{"role": "assistant", "content": "Hello."}]
+    for split in ("train", "validation", "test"):
+        asked = {"role": "user", "content": f"{POST} This is {split}."}
+        row = {"id": "a", "messages": [*turns, asked, {"role": "assistant", "content": "Cat."}], "n": 3}
+        (tmp_path / f"{split}.jsonl").write_text(json.dumps(row) + "\n")
+    output = tmp_path / "again"
+    assert main.main(["data", "tldr", f"--set=data.path={tmp_path}"]) == 0
+    _, first = capsys.readouterr()
+    rendered = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi.<|im_end|>\n<|im_start|>assistant\nHello."
+    assert rendered in first
+    assert main.main(["data", "tldr", f"--set=data.path={tmp_path}", f"--output={output}"]) == 0
+    assert main.main(["data", "tldr", f"--set=data.path={output}"]) == 0
+    second = capsys.readouterr().err
+
+    def fingerprints(said: str) -> list[str]:
+        return [
+            line
+            for line in said.splitlines()
+            if line.startswith(("train ", "validation ", "test ")) and "is" not in line
+        ]
+
+    assert fingerprints(first) == fingerprints(second)[-len(fingerprints(first)) :]
+    assert len(fingerprints(first)) >= 3

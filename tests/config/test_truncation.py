@@ -35,6 +35,7 @@ LEFT_OUT: list[tuple[str, str, str, str | None, set[str]]] = [
     *(("ab-judge", model, "judge", "kalomaze", set()) for model in ("judge", OUTSIDE)),
     ("doc-qa", OUTSIDE, "answers", "repliqa", set()),
     *(("tldr", OUTSIDE, strategy, "small", set()) for strategy in ("finetuned", "included")),
+    *(("tldr", OUTSIDE, "finetuned", preset, {"quality"}) for preset in ("news", "xsum", "abstracts", "dialogues")),
     *(("doc-qa", model, "answers", None, set()) for model in ("tiny", "tiny-lfm", "qwen", "lfm", OUTSIDE)),
     *(("doc-qa", model, "ranking", None, set()) for model in ("tiny", "qwen")),
     *(

@@ -232,3 +232,14 @@ def test_an_endpoint_without_a_key(
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     assert main(["baseline", "--task=doc-qa", "--api=gpt-4.1", "--runs-dir", str(tmp_path)]) == 2
     assert "no key for the model gpt-4.1" in capsys.readouterr().err
+
+
+def test_no_prompt_is_compared_on_data_that_bring_theirs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A chat's system message stands for that of the task, so all variants would ask the same."""
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "A post."}]
+    (tmp_path / "test.jsonl").write_text(json.dumps({"messages": chat}) + "\n")
+    command = ["baseline", "--model=tiny", "--judge=none", "--prompt=50-words", f"--runs-dir={tmp_path / 'runs'}"]
+    assert main([*command, f"--set=data.path={tmp_path}"]) == 2
+    said = capsys.readouterr().err
+    assert "1 of 1 chats of the test split bring their own system message" in said
+    assert "the prompt '50-words' would not be sent" in said

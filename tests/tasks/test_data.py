@@ -37,7 +37,9 @@ def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]] = ROWS) -> Path:
 
 
 def load(directory: Path, split: str = "train", **settings: Any) -> Split:
-    return load_split(DataConfig(path=str(directory), **settings), split)
+    """The split, of data that have to have all that are read."""
+    whole = {"validation_share": 0.0, "test_share": 0.0}
+    return load_split(DataConfig(path=str(directory), **(whole | settings)), split)
 
 
 def refusal(directory: Path, split: str = "train", **settings: Any) -> UsageError:
@@ -138,14 +140,14 @@ def test_a_path_may_start_at_the_home_directory(tmp_path: Path, monkeypatch: pyt
     """`~` is expanded."""
     write_jsonl(tmp_path / "posts" / "train.jsonl")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert len(load_split(DataConfig(path="~/posts"), "train").examples) == 3
+    assert len(load(Path("~/posts")).examples) == 3
 
 
 def test_an_existing_directory_wins_over_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`owner/name` that exists here is never looked up on the hub."""
     write_jsonl(tmp_path / "owner" / "name" / "train.jsonl")
     monkeypatch.chdir(tmp_path)
-    assert len(load_split(DataConfig(path="owner/name"), "train").examples) == 3
+    assert len(load(Path("owner/name")).examples) == 3
 
 
 def test_overlap_lists_shared_posts_once(tmp_path: Path) -> None:
@@ -175,16 +177,9 @@ def test_an_unknown_built_in_name_is_answered_with_the_nearest() -> None:
 @pytest.mark.parametrize("path", ["posts", "a/b/c", "./ann/posts", "/no/such", "ann/posts.jsonl", "~ann/x"])
 def test_a_missing_path_is_refused(path: str) -> None:
     """What is no hub id, or looks like a path, is never sent to a hub."""
-    with pytest.raises(UsageError, match=r"no data at .*: no such directory") as caught:
+    with pytest.raises(UsageError, match=r"no data at .*: no such file or directory") as caught:
         load_split(DataConfig(path=path), "train")
-    assert "--set data.path=DIR" in str(caught.value.hint)
-
-
-def test_a_single_file_is_refused(tmp_path: Path) -> None:
-    """One file cannot be three splits that share no post."""
-    with pytest.raises(UsageError, match=r"posts\.jsonl is one file") as caught:
-        load(write_jsonl(tmp_path / "posts.jsonl"))
-    assert "train.jsonl, validation.jsonl and test.jsonl" in str(caught.value.hint)
+    assert "--set data.path=PATH" in str(caught.value.hint)
 
 
 def test_a_missing_file_is_answered_with_what_there_is(tmp_path: Path) -> None:
@@ -196,11 +191,13 @@ def test_a_missing_file_is_answered_with_what_there_is(tmp_path: Path) -> None:
     assert error.hint == f"write {tmp_path}/validation.jsonl, or --set data.validation_split=val"
 
 
-def test_one_file_is_to_be_split(tmp_path: Path) -> None:
+def test_a_split_that_must_not_be_cut_from_train(tmp_path: Path) -> None:
     """To train and validate on the same rows is no remedy."""
     write_jsonl(tmp_path / "train.jsonl")
-    hint = f"move some rows of train.jsonl to {tmp_path}/validation.jsonl, as splits must not share rows"
-    assert refusal(tmp_path, "validation").hint == hint
+    here = f"write {tmp_path}/validation.jsonl"
+    assert refusal(tmp_path, "validation").hint == (
+        f"{here}, or take it from the posts of train: --set data.validation_share=0.1"
+    )
 
 
 def test_a_split_that_built_in_data_lack() -> None:
@@ -216,13 +213,13 @@ def test_an_empty_directory_is_refused(tmp_path: Path) -> None:
 
 
 def test_data_in_another_format_are_named(tmp_path: Path) -> None:
-    """A directory of CSV is not said to be empty; the formats that are read are the remedy."""
-    (tmp_path / "train.csv").write_text("prompt,completion\na,b\n")
+    """A directory of spreadsheets is not said to be empty; the formats that are read are the remedy."""
+    (tmp_path / "train.xlsx").write_bytes(b"PK")
     error = refusal(tmp_path)
-    assert str(error) == f"no file for split 'train' in {tmp_path}: train.csv is not read"
-    assert error.hint == "write train.jsonl or train.json (one JSON object a line) or train.parquet"
+    assert str(error) == f"no file for split 'train' in {tmp_path}: train.xlsx is not read"
+    assert error.hint == "write train as .jsonl, .json (one object a line), .csv, .tsv, .parquet or .arrow"
     write_jsonl(tmp_path / "validation.jsonl")
-    assert "train.csv is not read" in str(refusal(tmp_path))
+    assert "train.xlsx is not read" in str(refusal(tmp_path))
     assert str(refusal(tmp_path, "test")).endswith("which holds validation.jsonl")
 
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,10 @@ import polars
 import pytest
 from support.hub import HubServer, commit
 
+from smolsum.config.hub import hub_name
+from smolsum.config.resolve import resolve
 from smolsum.config.sections import DataConfig
+from smolsum.tasks import TASKS
 from smolsum.tasks.data import load_split
 
 ROWS = polars.DataFrame(
@@ -44,6 +48,7 @@ for line in sys.stdin:
         else:
             split = load_split(DataConfig(**request["data"]), request["split"])
             answer = {"fingerprint": split.fingerprint, "count": len(split.examples)}
+            answer |= {"origin": split.origin, "first": split.examples[0].source} if request.get("more") else {}
             answer |= {"commit": commit_of(request["data"]["path"])} if request.get("commit") else {}
     except SmolsumError as error:
         kind = type(error).__name__
@@ -102,7 +107,10 @@ def hub(posts: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubSe
     (bare / "README.md").write_text("nothing here")
     (broken / "train.parquet").write_bytes(b"PAR1 not really PAR1")
     news, old = (make_news(tmp_path_factory.mktemp("news"), text) for text in ("new", "old"))
+    files, presets = (tmp_path_factory.mktemp(name) for name in ("files", "presets"))
     repositories = {
+        **make_files(files),
+        **make_preset_data(presets),
         "datasets/ann/posts": posts,
         "datasets/ann/more": posts,
         "datasets/ann/gated": posts,
@@ -112,6 +120,7 @@ def hub(posts: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubSe
         "models/ann/tiny": model,
     }
     revisions = {"datasets/ann/news": {"v1": old}}
+    revisions["datasets/EdinburghNLP/xsum"] = {"refs/convert/parquet": presets / "xsum"}
     with HubServer(repositories, gated=["datasets/ann/gated"], revisions=revisions) as server:
         yield server
 
@@ -128,6 +137,55 @@ def make_news(directory: Path, text: str) -> Path:
             lines += [f"  - split: {split}", f"    path: {name}/{split}-*"]
     (directory / "README.md").write_text("\n".join([*lines, "---", ""]))
     return directory
+
+
+def make_files(directory: Path) -> dict[str, Path]:
+    """Repositories with CSV, JSON Lines and a README that says which files are which configuration and split."""
+    found = {f"datasets/ann/{name}": directory / name for name in ("csv", "lines", "patterns", "single", "chats")}
+    for path in found.values():
+        path.mkdir()
+    plain = ROWS.select("id", "prompt", "completion")
+    for split in ("train", "validation", "test"):
+        plain.write_csv(directory / "csv" / f"{split}.csv")
+        plain.write_ndjson(directory / "lines" / f"{split}.jsonl")
+        (directory / "patterns" / "raw").mkdir(exist_ok=True)
+        for part in ("a", "b"):
+            plain.with_columns(id=f"{part}-" + polars.col("id")).write_csv(
+                directory / "patterns" / "raw" / f"{split}-{part}.csv"
+            )
+    splits = [f"  - split: {split}\n    path: raw/{split}-*.csv" for split in ("train", "validation", "test")]
+    lines = ["---", "configs:", "- config_name: default", "  data_files:", *splits]
+    lines += ["- config_name: first", "  data_files:", *(text.replace("-*", "-a") for text in splits), "---", ""]
+    (directory / "patterns" / "README.md").write_text("\n".join(lines))
+    many = polars.DataFrame({"prompt": [f"Post {n}." for n in range(200)], "completion": ["x"] * 200})
+    many.write_csv(directory / "single" / "posts.csv")
+    turns = [{"role": "user", "content": "A post."}, {"role": "assistant", "content": "Short."}]
+    (directory / "chats" / "train.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
+    return found
+
+
+def make_preset_data(directory: Path) -> dict[str, Path]:
+    """Repositories with the names, the layouts and the columns of the presets' data."""
+    repositories = {}
+    for preset in TASKS["tldr"].presets.profiles:
+        data = resolve(TASKS, flags={"task.name": "tldr"}, presets=(preset,)).config.data
+        name = hub_name(data.path)
+        assert name
+        folder = directory / preset
+        (folder / (name.configuration or "default")).mkdir(parents=True)
+        lines = ["---", "configs:", f"- config_name: {name.configuration or 'default'}", "  data_files:"]
+        for split in ("train", "validation", "test"):
+            rows = polars.DataFrame({data.prompt_column: ["A text.", None], data.completion_column: ["Short.", "x"]})
+            path = f"{name.configuration or 'default'}/{split}-00000-of-00001.parquet"
+            if name.revision == "refs/convert/parquet":  # a branch that the hub makes, without a README
+                path = f"default/{split}/0000.parquet"
+                (folder / path).parent.mkdir()
+            rows.write_parquet(folder / path)
+            lines += [f"  - split: {split}", f"    path: {path}"]
+        if not name.revision:
+            (folder / "README.md").write_text("\n".join([*lines, "---", ""]))
+        repositories[f"datasets/{name.id}"] = folder
+    return repositories
 
 
 @pytest.fixture(scope="module")
@@ -198,6 +256,40 @@ def test_the_cache_never_stands_in_for_another_revision(hub: HubServer, tmp_path
     assert (answer["error"], answer["code"]) == ("UnreachableError", 3)
     assert "'v1'" in answer["message"]
     assert answer["hint"].endswith(f"--set data.path=ann/news:3.0.0@{new}")
+
+
+@pytest.mark.parametrize(
+    ("path", "count"), [("csv", 3), ("lines", 3), ("patterns", 6), ("patterns:first", 3), ("patterns:default@main", 6)]
+)
+def test_a_hub_data_set_in_other_formats(client: Client, path: str, count: int) -> None:
+    """Files of CSV and JSON, by their names or by the patterns of the README, in the default and another
+    configuration."""
+    for split in ("train", "validation", "test"):
+        answer = client.ask(data={"path": f"ann/{path}"}, split=split, more=True)
+        assert (answer["count"], answer["first"]) == (count, "Ann lost a hat.")
+
+
+def test_a_hub_data_set_of_one_file_is_split_by_the_seed(client: Client, hub: HubServer) -> None:
+    """As the same file on this machine is, down to the fingerprint; a sample too."""
+    path = hub.repositories["datasets/ann/single"] / "posts.csv"
+    for split in ("train", "validation", "test"):
+        own = load_split(DataConfig(path=str(path), train_rows=20), split)
+        answer = client.ask(data={"path": "ann/single", "train_rows": 20}, split=split, more=True)
+        assert (answer["fingerprint"], answer["count"]) == (own.fingerprint, len(own.examples))
+        assert answer["origin"] == own.origin.replace(str(path), "ann/single, split 'train'")
+
+
+def test_chats_on_the_hub(client: Client) -> None:
+    """Columns of objects come as those of a file do."""
+    answer = client.ask(data={"path": "ann/chats", "validation_share": 0, "test_share": 0}, split="train", more=True)
+    assert answer["first"] == "A post."
+
+
+@pytest.mark.parametrize("preset", TASKS["tldr"].presets.profiles)
+def test_a_preset_finds_its_data(client: Client, preset: str) -> None:
+    """Name, configuration, revision and columns fit a repository that is laid out as the real one."""
+    data = asdict(resolve(TASKS, flags={"task.name": "tldr"}, presets=(preset,)).config.data)
+    assert client.ask(data=data, split="test", more=True)["first"] == "A text."
 
 
 def test_a_part_of_a_hub_split_can_be_named(client: Client) -> None:

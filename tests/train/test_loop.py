@@ -288,6 +288,6 @@ def test_a_resumed_run_whose_data_are_gone_says_what_helps(
     config.write_text(config.read_text().replace(str(seeded.parent / "posts"), "/no/data/here"))
     assert main(["train", "--resume", "moved", "--runs-dir", str(tmp_path), "--plain"]) == 2
     shown = capsys.readouterr().err
-    assert "no data at /no/data/here: no such directory" in shown
+    assert "no data at /no/data/here: no such file or directory" in shown
     assert "put back what the run began with" in shown
     assert "--set" not in shown

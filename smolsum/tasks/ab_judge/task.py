@@ -67,11 +67,17 @@ def preview_note(config: Config) -> str:
 
 def _pairs(config: Config, texts: Split, split: str, corruptor: Corruptor) -> Split:
     task = settings(config)
+    if turned := next((text for text in texts.examples if text.turns), None):
+        raise UsageError(
+            f"example {turned.id!r} of the {split} split is a chat of {len(turned.turns) + 1} messages, not a text",
+            hint="--set data.prompt_column=NAME for a column of texts, or --task tldr",
+        )
     pairs, count = make_pairs(texts.examples, corruptor, seed=task.pairs_seed), len(texts.examples)
     if not pairs:
         raise _no_pairs(f"none of the {count} texts of the {split} split can be corrupted", task)
     left_out = f"{count - len(pairs)} of {count} texts of the {split} split cannot be corrupted and were left out"
-    return generated_split(split, pairs, left_out if len(pairs) < count else "")
+    left_out = "; ".join(filter(None, [texts.left_out, left_out if len(pairs) < count else ""]))
+    return generated_split(split, pairs, left_out, texts.origin)
 
 
 def _no_pairs(what: str, task: AbJudgeConfig) -> UsageError:
@@ -91,7 +97,7 @@ def _no_pairs(what: str, task: AbJudgeConfig) -> UsageError:
 def messages(example: Example, config: Config) -> Messages:
     """Return the instruction with the number of tokens in it, and both samples."""
     task = settings(config)
-    return chat(task.system_prompt.replace(NOTES_TOKENS, str(task.notes_tokens)), example.source)
+    return chat(task.system_prompt.replace(NOTES_TOKENS, str(task.notes_tokens)), example)
 
 
 def check(config: Config) -> Sequence[str]:

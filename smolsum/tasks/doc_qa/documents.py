@@ -12,8 +12,10 @@ from typing import Any
 
 from smolsum.config.sections import Config, DataConfig
 from smolsum.errors import UsageError
-from smolsum.tasks.data import SPLITS, Example, Split, column_of, generated_split, load_split, read_split
-from smolsum.tasks.data_rows import PlacedRow, kind_of, nearest_name
+from smolsum.tasks.data import ID_COLUMN, Example, Split, column_of, generated_split, load_split, post_of
+from smolsum.tasks.data_files import SPLITS
+from smolsum.tasks.data_rows import kind_of, nearest_name
+from smolsum.tasks.data_splits import PlacedRow, read_split
 from smolsum.tasks.doc_qa.settings import DocQaConfig, settings
 from smolsum.tasks.facts import FactVocabulary, vocabulary
 
@@ -106,10 +108,12 @@ def load(config: Config, split: str) -> Split:
     Raises UsageError for data or a document without questions, and for other wrong input.
     """
     data, task = config.data, settings(config)
-    examples = _documents(data, task, split)
+    found = _documents(data, task, split)
+    examples, origin = found.examples, found.origin
     if data.train_split == data.validation_split == data.test_split:
         examples = divide(examples, task)[split]
-    return generated_split(split, examples)
+        origin += f", of which {len(examples):,} documents by task.split_seed = {task.split_seed}"
+    return generated_split(split, examples, found.left_out, origin)
 
 
 def divide(examples: Sequence[Example], task: DocQaConfig) -> dict[str, tuple[Example, ...]]:
@@ -138,17 +142,22 @@ def known_forms(data: DataConfig) -> FactVocabulary:
 
 
 @lru_cache(maxsize=3)
-def _documents(data: DataConfig, task: DocQaConfig, split: str) -> tuple[Example, ...]:
-    rows = read_split(data, split)
-    columns = rows[0][1]
+def _documents(data: DataConfig, task: DocQaConfig, split: str) -> Split:
+    def post(row: Mapping[str, Any], where: str) -> object:
+        return row[task.document_column] if task.document_column in row else post_of(row, where, data)
+
+    texts = {task.question_column, task.answer_column, task.document_column, task.id_column, data.prompt_column}
+    read = read_split(data, split, post=post, texts=texts | {data.completion_column, ID_COLUMN})
+    rows, columns = read.rows, read.rows[0].columns
     if task.question_column in columns:
-        return _grouped(rows, task)
+        return generated_split(split, _grouped(rows, task), origin=read.origin)
     if FACTS in columns:
-        return tuple(_with_questions(example) for example in load_split(data, split).examples)
+        loaded = load_split(data, split)
+        return replace(loaded, examples=tuple(_with_questions(example) for example in loaded.examples))
     near = nearest_name(task.question_column, columns)
     raise UsageError(
-        f"{rows[0][0]} has no questions: neither a column {task.question_column!r} nor facts to make them from, only "
-        f"{', '.join(columns)}",
+        f"{rows[0].where} has no questions: neither a column {task.question_column!r} nor facts to make them from, "
+        f"only {', '.join(columns)}",
         hint=f"--set task.question_column={near or 'NAME'}, or data with Repliqa's columns",
     )
 
@@ -165,7 +174,7 @@ def _grouped(rows: Sequence[PlacedRow], task: DocQaConfig) -> tuple[Example, ...
     """Return the documents in the order in which they first appear."""
     texts: dict[str, str] = {}
     asked: dict[str, list[Question]] = {}
-    for where, row in rows:
+    for where, row, _ in rows:
         name, text = (_text(row, where, column, f"task.{column_of}_column") for column, column_of in (
             (task.id_column, "id"), (task.document_column, "document")))  # fmt: skip
         if texts.setdefault(name, text) != text:

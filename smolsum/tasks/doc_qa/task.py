@@ -66,7 +66,7 @@ MEANS = (
 def messages(example: Example, config: Config) -> Messages:
     """Return the system prompt with the limit, and the document as the user's turn."""
     task = settings(config)
-    return chat(task.system_prompt.replace("{max_words}", str(task.max_words)), example.source)
+    return chat(task.system_prompt.replace("{max_words}", str(task.max_words)), example)
 
 
 def measurer(splits: Sequence[Split], config: Config) -> Measure:

@@ -51,7 +51,7 @@ def load(config: Config, split: str) -> Split:
     if config.data.path == GENERATED:
         return split_of(settings(config), split)
     found = load_split(config.data, split, references=False)
-    return Split(found.name, tuple(_with_schema(example) for example in found.examples), found.fingerprint)
+    return replace(found, examples=tuple(_with_schema(example) for example in found.examples))
 
 
 def _with_schema(example: Example) -> Example:
@@ -74,12 +74,12 @@ def _with_schema(example: Example) -> Example:
             f"the depth of example {example.id!r} is {depth!r}, not a whole number from 1",
             hint="correct it in column `depth`, or leave it empty",
         )
-    return Example(example.id, example.source, (), {**example.metadata, "schema": schema})
+    return replace(example, metadata={**example.metadata, "schema": schema})
 
 
 def messages(example: Example, config: Config) -> Messages:
     """Return the instruction and, as the user's turn, what is asked."""
-    return chat(settings(config).instruction, example.source)
+    return chat(settings(config).instruction, example)
 
 
 def measurer(splits: Sequence[Split], config: Config) -> Measure:

@@ -32,7 +32,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     return Config(
-        data=DataConfig(path=str(tmp_path), prompt_column="text"),
+        data=DataConfig(path=str(tmp_path), prompt_column="text", validation_share=0.0, test_share=0.0),
         task=AbJudgeConfig(name="ab-judge", corruptor="judge-a"),
     )
 
@@ -164,6 +164,7 @@ def test_rubbish_is_soon_found_out(
     with serving(mischief=lambda prompt, before: answer('{"text": "banana"}')) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         own = [f"--set=data.path={tmp_path}", "--set=data.prompt_column=text", f"--runs-dir={tmp_path / 'runs'}"]
+        own += ["--set=data.validation_share=0", "--set=data.test_share=0"]
         assert main(["train", "--task=ab-judge", "--set=task.corruptor=judge-a", "--plain", *own]) == 1
         assert 60 <= len(server.asked) <= 27 * RETRY.bad_answers
         began = time.monotonic()

@@ -1,0 +1,65 @@
+"""The presets of the task tldr for well-known data, on rows with the columns of these data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.places import ROOT
+
+from smolsum.cli import main
+from smolsum.config.hub import hub_name
+from smolsum.config.resolve import resolve
+from smolsum.tasks import TASKS
+
+COLUMNS = {
+    "news": ("article", "highlights", "id"), "xsum": ("document", "summary", "id"),
+    "abstracts": ("article", "abstract", "section_names"), "dialogues": ("dialogue", "summary", "id"),
+}  # fmt: skip
+"""of each: post, reference, and one that is neither, as the cards of the data sets name them"""
+OWN = set(TASKS["tldr"].presets.profiles)
+
+
+def test_every_preset_is_tried() -> None:
+    """None of them is without its columns here."""
+    assert set(COLUMNS) == OWN
+
+
+@pytest.mark.parametrize("preset", COLUMNS)
+def test_a_preset_reads_its_columns(preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`smolsum data` shows rows and prompt; a row without a post is left out, with a warning."""
+    post, reference, other = COLUMNS[preset]
+    for split in ("train", "validation", "test"):
+        rows = [
+            {post: f"Ann met Bo in {n}, at {split}.", reference: f"They met in {n}.", other: f"{n}"} for n in range(5)
+        ]
+        rows.append({post: "", reference: "Nothing.", other: "5"})
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ["data", "tldr", "--preset", preset, f"--set=data.path={tmp_path}", "--preview=1"]
+    assert main.main(command) == 0
+    out, err = capsys.readouterr()
+    first = json.loads(out.splitlines()[0])
+    assert (first["prompt"], first["completion"]) == ("Ann met Bo in 0, at train.", "They met in 0.")
+    assert "1 of 6 rows of the train split have an empty post" in err
+    system = resolve(TASKS, flags={"task.name": "tldr"}, presets=(preset,)).config.task.system_prompt
+    assert f"system prompt: {system}\n" in err
+
+
+@pytest.mark.parametrize("preset", COLUMNS)
+def test_a_preset_can_reach_its_target(preset: str) -> None:
+    """The names on the hub are names, and no completion is cut before its target."""
+    config = resolve(TASKS, flags={"task.name": "tldr"}, presets=(preset,)).config
+    assert hub_name(config.data.path)
+    assert config.sampling.max_new_tokens >= config.task.needed_tokens + config.rewards.overlong_buffer
+    assert TASKS["tldr"].check(config) == []
+    assert config.data.long_prompts == "drop"
+
+
+def test_a_preset_says_what_it_has_not_seen() -> None:
+    """None of them has been run on its data, and each says so."""
+    text = (ROOT / "presets" / "tasks" / "tldr.toml").read_text(encoding="utf-8")
+    above = {name: text.split(f"\n[profiles.{name}.data]")[0].rsplit("\n\n", 1)[1] for name in OWN}
+    assert all(
+        "No table" in said and "not been run" in " ".join(said.replace("#", "").split()) for said in above.values()
+    )
