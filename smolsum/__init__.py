@@ -45,10 +45,11 @@ if TYPE_CHECKING:
     from smolsum.tasks.base import TaskPresets as TaskPresets
     from smolsum.tasks.base import TaskPrompts as TaskPrompts
     from smolsum.tasks.base import TaskRewards as TaskRewards
-    from smolsum.train.python_api import load_prompts as load_prompts
-    from smolsum.train.python_api import make_config as make_config
-    from smolsum.train.python_api import make_prompt as make_prompt
-    from smolsum.train.python_api import train_run as train_run
+    from smolsum.training.python_api import load_prompts as load_prompts
+    from smolsum.training.python_api import make_config as make_config
+    from smolsum.training.python_api import make_prompt as make_prompt
+    from smolsum.training.python_api import train as train
+    from smolsum.training.python_api import train_run as train_run
     from smolsum.types import Criterion as Criterion
     from smolsum.types import Prompt as Prompt
     from smolsum.types import Rollout as Rollout
@@ -75,7 +76,7 @@ _NAMES = {
     "stats.loading": ("load_scores",),
     "stats.paired": ("paired_ttest",),
     "tasks.base": ("Metric", "Task", "TaskEvaluation", "TaskPresets", "TaskPrompts", "TaskRewards"),
-    "train.python_api": ("load_prompts", "make_config", "make_prompt", "train_run"),
+    "training.python_api": ("load_prompts", "make_config", "make_prompt", "train", "train_run"),
     "types": ("Criterion", "Prompt", "Rollout", "RolloutGroup"),
 }
 """the public names of each module"""

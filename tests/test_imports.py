@@ -74,7 +74,7 @@ def test_dry_run_needs_no_mlx() -> None:
 
 def test_progress_is_light() -> None:
     """A run that is not on a terminal shows its progress without Rich."""
-    code = "from smolsum.train.progress import Progress\nwith Progress() as p: p.phase('loading')"
+    code = "from smolsum.training.progress import Progress\nwith Progress() as p: p.phase('loading')"
     assert loaded(code) == set()
 
 
@@ -105,10 +105,10 @@ def test_view_needs_no_mlx() -> None:
 
 def test_training_needs_no_view() -> None:
     """The trainer loads nothing of the view."""
-    assert not {"textual"} & loaded("import smolsum.train.loop")
+    assert not {"textual"} & loaded("import smolsum.training.loop")
 
 
-@pytest.mark.parametrize("module", ["train.loop", "evaluate.run"])
+@pytest.mark.parametrize("module", ["training.loop", "evaluate.run"])
 def test_deepeval_is_for_the_judge(module: str) -> None:
     """Training, and evaluation without a judge, load neither the judge nor DeepEval."""
     assert not {"deepeval", "smolsum.evaluate.judging"} & loaded(f"import smolsum.{module}")

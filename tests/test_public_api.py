@@ -18,7 +18,7 @@ from support.training import SETTINGS, make_data
 
 import smolsum
 from smolsum.config.sections import Config
-from smolsum.train import python_api
+from smolsum.training import python_api
 
 PAGE = ROOT / "docs" / "python.md"
 IMPORT_BUDGET_MS = 100

@@ -111,7 +111,7 @@ def _write(folder: Path, contents: dict[str, str]) -> None:
 def _show_prompt(config: Config, splits: Mapping[str, Split]) -> None:
     """Print the system prompt, and what the model gets of the first training prompt, with the lengths of all."""
     from smolsum.tasks import TASKS
-    from smolsum.train.data_preview import COLUMNS, preview
+    from smolsum.training.data_preview import COLUMNS, preview
 
     first = TASKS[config.task.name].prompts.messages(splits["train"].examples[0], config)
     console.narrate(f"system prompt: {' '.join(one['content'] for one in first if one['role'] == 'system') or 'none'}")

@@ -12,7 +12,7 @@ from smolsum.files import digest
 from smolsum.policy.load import is_here
 from smolsum.tasks.data import check_references
 from smolsum.tasks.data_files import SPLITS
-from smolsum.train.setup import forecast
+from smolsum.training.setup import forecast
 
 _SHOWN_NAMES = 3
 

@@ -14,8 +14,8 @@ from smolsum.runs.control import make_request, take_request
 from smolsum.runs.grid_record import GridWriter
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.records import RunOfGrid
-from smolsum.train.loop import train
-from smolsum.train.progress import Progress
+from smolsum.training.loop import train
+from smolsum.training.progress import Progress
 
 LOCK = ".grid.lock"
 """against a second grid in the same directory, which would train the same runs"""

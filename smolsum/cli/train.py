@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from smolsum.cli.grid import Planned
     from smolsum.config.resolve import Resolved
     from smolsum.config.sections import Config
-    from smolsum.train.memory_plan import MemoryPlan
+    from smolsum.training.memory_plan import MemoryPlan
 
 VIEW_FLAGS = ("--watch", "--ascii", "--readonly")
 RESUME_FLAGS = (
@@ -221,13 +221,13 @@ def _tracker_list(flag: list[str] | None) -> str | None:
 
 def _train(config: Config, resume: str | None, place: Mapping[str, str | None], *, quiet: bool) -> None:
     """Train one run, or continue `resume` with its own settings except those of `place`, and print its directory."""
-    from smolsum.train.progress import Progress
+    from smolsum.training.progress import Progress
 
     made: list[Path] = []
     try:
         with Progress(quiet=quiet) as progress:
             progress.phase("starting")  # the imports below take seconds on a cold disk
-            from smolsum.train.loop import train as run_training
+            from smolsum.training.loop import train as run_training
 
             if resume and "://" in resume:
                 resume, mirror = _fetched(resume, config.run.dir, place["run.mirror"], progress.note)
@@ -270,7 +270,7 @@ def _with_rates(resolved: Resolved) -> tuple[Resolved, str]:
     advice to take `--preset small` where a small model has settings for half a billion parameters."""
     from dataclasses import replace
 
-    from smolsum.train.setup import SMALL, preview_rates
+    from smolsum.training.setup import SMALL, preview_rates
 
     config, parameters, reason = preview_rates(resolved.config)
     rates = {"optimizer": resolved.config.optimizer.learning_rate}
@@ -288,7 +288,7 @@ def _with_rates(resolved: Resolved) -> tuple[Resolved, str]:
 
 
 def _length_advice(config: Config) -> str:
-    from smolsum.train.data_preview import preview_advice
+    from smolsum.training.data_preview import preview_advice
 
     return preview_advice(config)
 
@@ -298,7 +298,7 @@ def _forecast(config: Config) -> tuple[dict[str, int], MemoryPlan | None]:
     machine."""
     from smolsum.config.stage_steps import needs_data, planned_steps
     from smolsum.tasks import TASKS
-    from smolsum.train.setup import forecast
+    from smolsum.training.setup import forecast
 
     task = TASKS[config.task.name]
     kinds = task.prompts.categories(task.prompts.load_preview(config, "train").examples) if needs_data(config) else ()

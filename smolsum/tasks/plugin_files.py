@@ -3,6 +3,7 @@
 import hashlib
 import importlib.util
 import inspect
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -131,13 +132,13 @@ def _remedy(error: BaseException) -> str:
 
 def wrap_function(function: Callable[..., Any], taken: Iterable[str]) -> Plugin:
     """Return a plugin of one function that Python code passes on; its source text stands for a file."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    file = code.co_filename if code else ""
     try:
-        source, file = (
-            inspect.getsource(inspect.unwrap(function)),
-            inspect.getsourcefile(inspect.unwrap(function)) or "",
-        )
-    except (OSError, TypeError):
-        source, file = repr(function), ""
+        source = inspect.getsource(inspect.unwrap(function))
+    except (OSError, TypeError):  # typed into an interpreter: what it compiles to, without addresses in memory
+        parts = (code.co_code.hex(), code.co_names, code.co_consts) if code else (type(function).__qualname__,)
+        source = re.sub(r" at 0x[0-9a-f]+", "", repr(parts))
     content = source.encode()
     made = make_reward(function, file=file or "notebook", sha256=_digest(content), taken=taken)
     return Plugin(Path(file or "notebook"), "", content, (made,))

@@ -82,6 +82,11 @@ def use_plugins(files: Sequence[str] = (), functions: Sequence[Callable[..., Any
     _loaded[:] = plugins
 
 
+def signal_of(function: Callable[..., Any]) -> str:
+    """Return the name of the signal that `use_plugins` made of a function."""
+    return next(reward.name for plugin in _loaded for reward in plugin.rewards if reward.function is function)
+
+
 def task_of(text: str) -> str:
     """Return the name of the task that a plugin's file `text` has. Raises UsageError unless it has one."""
     path = Path(text).expanduser().resolve()

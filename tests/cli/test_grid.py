@@ -165,7 +165,7 @@ def test_data_are_loaded_once_for_a_plan(
 
     counted = {"tldr": replace(TASKS["tldr"], prompts=replace(prompts, preview=load))}
     monkeypatch.setattr("smolsum.cli.grid.TASKS", counted)
-    monkeypatch.setattr("smolsum.train.setup.TASKS", counted)
+    monkeypatch.setattr("smolsum.training.setup.TASKS", counted)
     place = [f"--set=data.path={data}", f"--runs-dir={tmp_path / 'runs'}", "--set=stages.quality.epochs=2"]
     code, out, _ = call("train", "--strategy=all", "--reward=rouge", "--reward=bleu", "--dry-run", *place)
     assert (code, len(out.splitlines()), sorted(loaded)) == (0, 1 + 5, ["test", "train", "validation"])

@@ -23,13 +23,13 @@ from smolsum.config.sections import Config, to_toml
 from smolsum.rewards import REWARDS
 from smolsum.runs.paths import create_run
 from smolsum.tasks import DEFAULT_TASK, TASKS
-from smolsum.train.progress import Progress
+from smolsum.training.progress import Progress
 
 HUB_BARS = ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
 
 
 class Trainer:
-    """Stands in for `smolsum.train.loop`: keeps what it was asked, then does what the test wants."""
+    """Stands in for `smolsum.training.loop`: keeps what it was asked, then does what the test wants."""
 
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
@@ -57,9 +57,9 @@ def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
     """A training that is over at once."""
     stand_in = Trainer()
-    module = types.ModuleType("smolsum.train.loop")
+    module = types.ModuleType("smolsum.training.loop")
     monkeypatch.setattr(module, "train", stand_in.train, raising=False)
-    monkeypatch.setitem(sys.modules, "smolsum.train.loop", module)
+    monkeypatch.setitem(sys.modules, "smolsum.training.loop", module)
     return stand_in
 
 

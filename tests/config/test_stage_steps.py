@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from smolsum.config.sections import Config, StageConfig, TrainConfig
 from smolsum.config.stage_steps import apportion, epoch_counts
 from smolsum.errors import UsageError
-from smolsum.train.batch import PromptOrder
+from smolsum.training.batch import PromptOrder
 from smolsum.types import Prompt
 
 KINDS = ["simple"] * 30 + ["medium"] * 45 + ["hard"] * 75

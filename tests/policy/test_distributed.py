@@ -246,7 +246,7 @@ AGREED = """
 import sys
 from smolsum.errors import MachineError
 from smolsum.policy import distributed
-from smolsum.train.memory_plan import _agreed
+from smolsum.training.memory_plan import _agreed
 
 for fitting in (([1, 4, 5], [0, 5, 6]), ([1, 2], [0, 3])):
     try:

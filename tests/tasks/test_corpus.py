@@ -5,7 +5,7 @@ from __future__ import annotations
 from smolsum.config.sections import DataConfig
 from smolsum.policy.load import load_policy
 from smolsum.tasks.data import load_split
-from smolsum.train.setup import corpus_facts
+from smolsum.training.setup import corpus_facts
 
 
 def test_facts_of_a_split() -> None:

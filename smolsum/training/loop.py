@@ -22,11 +22,11 @@ from smolsum.policy import distributed
 from smolsum.rollout.source import Source
 from smolsum.runs.paths import open_run
 from smolsum.runs.run_info import at_commit
-from smolsum.train.batch import BatchSampler, PromptOrder, step_metrics
-from smolsum.train.progress import Progress
-from smolsum.train.session import FollowerSession, Session
-from smolsum.train.setup import Setup, open_source, prepare
-from smolsum.train.validate import validate
+from smolsum.training.batch import BatchSampler, PromptOrder, step_metrics
+from smolsum.training.progress import Progress
+from smolsum.training.session import FollowerSession, Session
+from smolsum.training.setup import Setup, open_source, prepare
+from smolsum.training.validate import validate
 
 
 def train(

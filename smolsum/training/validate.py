@@ -7,8 +7,8 @@ from smolsum.errors import SmolsumError
 from smolsum.evaluate.sampling import greedy
 from smolsum.evaluate.tables import error_shares
 from smolsum.rewards.combine import combine, score_all
-from smolsum.train.session import Session
-from smolsum.train.setup import Setup
+from smolsum.training.session import Session
+from smolsum.training.setup import Setup
 
 
 def validate(session: Session, setup: Setup, stage: StageConfig) -> dict[str, float]:

@@ -13,7 +13,7 @@ from smolsum.policy.weights import load_trained, save_trained
 from smolsum.runs import checkpoints, run_info
 from smolsum.runs.checkpoints import Checkpoint, Validation, rank
 from smolsum.runs.paths import RunPaths
-from smolsum.train.setup import stage_fingerprint
+from smolsum.training.setup import stage_fingerprint
 
 OPTIMIZER = "optimizer.safetensors"
 

@@ -11,7 +11,7 @@ from support.training import arguments, learned, make_data
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
 from smolsum.runs import standstill
-from smolsum.train import session
+from smolsum.training import session
 
 STEPS = {"stages__length__steps": 2, "stages__quality__steps": 1, "train__validate_every": 0}
 

@@ -17,7 +17,7 @@ import pytest
 
 from smolsum import console
 from smolsum.console import duration
-from smolsum.train.progress import Progress
+from smolsum.training.progress import Progress
 
 METRICS = {
     "reward": -0.2134,
@@ -241,7 +241,7 @@ def test_duration(seconds: float, text: str) -> None:
 
 SESSION = """
 import sys
-from smolsum.train.progress import Progress
+from smolsum.training.progress import Progress
 metrics = {"reward": -0.2134, "reward_std": 0.24, "frac_reward_zero_std": 0.375,
            "completions/mean_length": 68.94, "length/within_tol": 0.41, "grad_norm": 2.4, "perf/step_s": 1.3}
 with Progress(report_every=2) as progress:

@@ -12,7 +12,7 @@ from smolsum.policy.load import Policy, load_policy
 from smolsum.rewards import REWARDS
 from smolsum.rollout.source import GroupRequest, LocalSource, Source
 from smolsum.tasks.tldr import TldrConfig
-from smolsum.train.batch import Batch, BatchSampler, PromptOrder
+from smolsum.training.batch import Batch, BatchSampler, PromptOrder
 from smolsum.types import Prompt, RolloutGroup
 
 # whether a completion of at most 12 tokens ends is what the reward is about: most groups are all cut

@@ -26,12 +26,12 @@ from smolsum.policy import distributed
 from smolsum.policy.load import snapshot
 from smolsum.rollout.source import LocalSource, Source
 from smolsum.runs.mirror.upload import Mirror
-from smolsum.train.batch import BatchSampler, PromptOrder, step_metrics
-from smolsum.train.loop import train_stage
-from smolsum.train.progress import Progress
-from smolsum.train.session import FollowerSession
-from smolsum.train.setup import Setup, prepare
-from smolsum.train.validate import validate
+from smolsum.training.batch import BatchSampler, PromptOrder, step_metrics
+from smolsum.training.loop import train_stage
+from smolsum.training.progress import Progress
+from smolsum.training.session import FollowerSession
+from smolsum.training.setup import Setup, prepare
+from smolsum.training.validate import validate
 
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
 """the rates of a sweep, as multiples of the rate that the run would have"""

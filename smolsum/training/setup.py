@@ -33,7 +33,7 @@ from smolsum.tasks.hub_data import commit_of
 from smolsum.tasks.plugin_files import Plugin
 from smolsum.tasks.plugins import digests, loaded_plugins
 from smolsum.tasks.text_metrics import length_table
-from smolsum.train.memory_plan import MemoryPlan, plan_memory
+from smolsum.training.memory_plan import MemoryPlan, plan_memory
 from smolsum.types import Prompt, Rollout
 
 LIBRARIES = ("smolsum", "mlx", "mlx-lm", "transformers", "rouge-score", "nltk", "sacrebleu")

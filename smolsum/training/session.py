@@ -29,10 +29,10 @@ from smolsum.runs.records import NOTES, RunInfo, State
 from smolsum.runs.run_writer import RunWriter, discard_after
 from smolsum.runs.standstill import ADVICE, STEPS, standstill
 from smolsum.runs.trackers.children import Trackers
-from smolsum.train.progress import Progress, StepClock
-from smolsum.train.resume import OPTIMIZER, StageCheckpoints, fingerprints, span
-from smolsum.train.setup import Setup
-from smolsum.train.system_metrics import SystemMeter
+from smolsum.training.progress import Progress, StepClock
+from smolsum.training.resume import OPTIMIZER, StageCheckpoints, fingerprints, span
+from smolsum.training.setup import Setup
+from smolsum.training.system_metrics import SystemMeter
 from smolsum.types import Prompt, RolloutGroup
 
 

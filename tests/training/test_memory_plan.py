@@ -20,8 +20,8 @@ from smolsum.policy.device_memory import GB, MemoryLimit
 from smolsum.policy.load import Policy
 from smolsum.runs.records import ChunkingInfo, MemoryInfo, RunInfo
 from smolsum.tasks import TASKS
-from smolsum.train.memory_plan import MemoryPlan, _covers, _distinct, _fewer_tokens, _smaller, plan_memory
-from smolsum.train.setup import load_shapes
+from smolsum.training.memory_plan import MemoryPlan, _covers, _distinct, _fewer_tokens, _smaller, plan_memory
+from smolsum.training.setup import load_shapes
 from smolsum.types import Prompt
 
 PROMPTS = (Prompt("p", (), (5,) * 700, (), {}),)
@@ -41,7 +41,7 @@ def planned(config: Config, begun: RunInfo | None = None) -> MemoryPlan:
 @pytest.fixture(autouse=True)
 def process(monkeypatch: pytest.MonkeyPatch) -> None:
     """What this process holds apart from arrays depends on the tests before, and with it what fits."""
-    monkeypatch.setattr("smolsum.train.memory_plan.outside_arrays", lambda: 0.4 * GB)
+    monkeypatch.setattr("smolsum.training.memory_plan.outside_arrays", lambda: 0.4 * GB)
 
 
 @pytest.fixture
@@ -82,14 +82,16 @@ def test_on_a_gpu_a_budget_is_for_arrays(whole: float, monkeypatch: pytest.Monke
     """Also where the RAM of the host is what leaves the least room; a larger budget than that is still a warning."""
     monkeypatch.delenv("SMOLSUM_MEMORY_GB")
     ram = MemoryLimit(2 * whole * GB, "available RAM")
-    monkeypatch.setattr("smolsum.train.memory_plan.tightest_limit", lambda environ: ram)
+    monkeypatch.setattr("smolsum.training.memory_plan.tightest_limit", lambda environ: ram)
     assert "process" in planned(config(engine__memory_budget_gb=64)).parts
     monkeypatch.setattr("smolsum.policy.device_memory.on_cpu", lambda: False)
     plan = planned(config(engine__memory_budget_gb=64))
     assert "process" not in plan.parts
     assert plan.warnings == []
     assert plan.here.of_arrays
-    monkeypatch.setattr("smolsum.train.memory_plan.tightest_limit", lambda environ: replace(ram, size=0.5 * whole * GB))
+    monkeypatch.setattr(
+        "smolsum.training.memory_plan.tightest_limit", lambda environ: replace(ram, size=0.5 * whole * GB)
+    )
     assert "but this machine has" in planned(config(engine__memory_budget_gb=64)).warnings[0]
 
 
@@ -262,7 +264,7 @@ def test_nothing_is_read_before_the_plan(
     """A run that does not fit ends before its weights are read, and leaves no directory behind."""
     monkeypatch.setenv("SMOLSUM_MEMORY_GB", "0.01")
     read: list[Policy] = []
-    monkeypatch.setattr("smolsum.train.setup.read_weights", read.append)
+    monkeypatch.setattr("smolsum.training.setup.read_weights", read.append)
     assert main.main(arguments(make_data(tmp_path / "data"), tmp_path / "runs", "a")) == 4
     assert read == []
     assert not (tmp_path / "runs" / "a").exists()

@@ -14,7 +14,7 @@ from support.places import ROOT
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config
 from smolsum.tasks import TASKS
-from smolsum.train.setup import deciding, stage_fingerprint
+from smolsum.training.setup import deciding, stage_fingerprint
 
 GOLDEN = ROOT / "tests" / "golden" / "first_release"
 EARLIER: dict[str, dict[str, str]] = json.loads((GOLDEN / "fingerprints.json").read_text(encoding="utf-8"))

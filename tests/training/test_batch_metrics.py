@@ -10,8 +10,8 @@ from support.models import EOS, group
 
 from smolsum.config.sections import Config
 from smolsum.tasks.tldr import TldrConfig, step_metrics
-from smolsum.train.batch import Batch
-from smolsum.train.batch import step_metrics as batch_metrics
+from smolsum.training.batch import Batch
+from smolsum.training.batch import step_metrics as batch_metrics
 from smolsum.types import RolloutGroup
 
 NAN = float("nan")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from smolsum.train.system_metrics import SystemMeter, resident_memory
+from smolsum.training.system_metrics import SystemMeter, resident_memory
 
 
 def test_a_busy_step_is_told_from_an_idle_one() -> None:
@@ -33,7 +33,7 @@ def test_a_busy_step_is_told_from_an_idle_one() -> None:
 
 def test_memory_grows_with_what_is_held() -> None:
     """A new array of 200 MB is in it; in a process of its own, as what other tests held is given back at any time."""
-    lines = ("import numpy as np", "from smolsum.train.system_metrics import resident_memory as now")
+    lines = ("import numpy as np", "from smolsum.training.system_metrics import resident_memory as now")
     program = "; ".join((*lines, "before = now()", "held = np.ones(25_000_000)", "print(now() - before)"))
     grown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert 0.4 < int(grown) / 200e6 < 1.5

@@ -16,7 +16,7 @@ from smolsum.policy.load import Policy, load_policy
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.weights import load_trained
 from smolsum.tasks import TASKS
-from smolsum.train.python_api import make_config
+from smolsum.training.python_api import make_config
 
 # isort: split
 import mlx.core as mx

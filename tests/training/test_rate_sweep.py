@@ -20,9 +20,9 @@ from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config
 from smolsum.errors import SmolsumError
 from smolsum.tasks import TASKS
-from smolsum.train import rate_sweep
-from smolsum.train.rate_sweep import Sweep, Trial, TrialSession, default_rates
-from smolsum.train.setup import Setup
+from smolsum.training import rate_sweep
+from smolsum.training.rate_sweep import Sweep, Trial, TrialSession, default_rates
+from smolsum.training.setup import Setup
 
 
 def trial(rate: float, reward: float | None, greedy: float | None = None, **changes: Any) -> Trial:

@@ -14,7 +14,7 @@ from support.training import arguments, make_data
 
 from smolsum.cli.main import main
 from smolsum.grpo.optimizer import Optimizer
-from smolsum.train.session import Session
+from smolsum.training.session import Session
 
 PACKAGE = ROOT / "smolsum"
 MOST = 16
@@ -69,4 +69,4 @@ def test_steps_run_through_the_listed_files(tmp_path: Path, monkeypatch: pytest.
     }
     assert main(arguments(make_data(tmp_path / "data", test=1), tmp_path / "runs", "traced", **changes)) == 0
     entered = {str(Path(file).relative_to(PACKAGE)) for file in files if Path(file).is_relative_to(PACKAGE)}
-    assert sorted(entered | {"train/loop.py"}) == sorted([*listed(), *also()])  # loop.py is entered once for a stage
+    assert sorted(entered | {"training/loop.py"}) == sorted([*listed(), *also()])  # loop.py is entered once for a stage

@@ -17,7 +17,7 @@ from support.training import arguments, events, learned, make_data, start, weigh
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
 from smolsum.grpo.batch_gradient import gradients
-from smolsum.train import loop
+from smolsum.training import loop
 
 PHASES: list[str] = []
 """the phases that status.json names in the middle of each step of the run `seeded`"""

@@ -1,0 +1,92 @@
+"""`smolsum.train` in Python: rows in memory, functions as rewards, the same run directory, resuming."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import polars as pl
+import pytest
+
+import smolsum
+from smolsum.files import read_jsonl
+from smolsum.runs.paths import RunPaths
+from smolsum.runs.record_io import read
+from smolsum.runs.records import RunInfo
+from smolsum.tasks.data_objects import store_data
+from smolsum.tasks.plugins import use_plugins
+
+POSTS = [{"prompt": f"Post {n}: it rained, I stayed in.", "completion": "It rained.", "n": n} for n in range(40)]
+SMALL = {
+    "stages.length.steps": 1,
+    "stages.quality.steps": 1,
+    "sampling.max_new_tokens": 24,
+    "sampling.rollouts": 4,
+    "train.validate_every": 0,
+}
+
+
+def even(completions: list[str], n: list[int], **kwargs: Any) -> list[float]:
+    """Whether the post's number is even, whatever the text."""
+    return [float(number % 2 == 0) for number in n]
+
+
+@pytest.fixture(autouse=True)
+def _without_functions() -> Iterator[None]:
+    """The next test has the shipped tasks."""
+    yield
+    use_plugins()
+
+
+def test_rows_and_a_function_make_a_run(tmp_path: Path) -> None:
+    """The function gets the rows' columns, its weight counts, and the run resumes from the kept rows."""
+    given: dict[str, Any] = {"rewards": {even: 0.5, "meteor": 1.0}, "runs_dir": tmp_path, "quiet": True}
+    root = smolsum.train(data=POSTS, target=24, settings=SMALL, name="mine", **given)
+    run = RunPaths(root)
+    assert (root, "even = 0.5" in run.config.read_text()) == (tmp_path / "mine", True)
+    for rollout in read_jsonl(run.completions(2)):
+        post = POSTS[int(rollout["prompt_id"].rpartition("-")[2]) - 1]
+        assert rollout["rewards"]["even"] == float(post["n"] % 2 == 0)
+        assert rollout["reward"] == pytest.approx(0.5 * rollout["rewards"]["even"] + rollout["rewards"]["meteor"])
+    (recorded,) = read(run.info, RunInfo).plugins
+    assert (recorded.rewards, Path(recorded.path)) == (["even"], Path(__file__))
+    assert "def even(" in (run.plugins / Path(__file__).name).read_text()
+    assert smolsum.train(resume="mine", **given) == root
+    with pytest.raises(smolsum.SmolsumError, match="is executed only when it is named"):
+        smolsum.train(resume="mine", runs_dir=tmp_path, quiet=True)
+
+
+def test_frames_and_data_sets_are_rows(tmp_path: Path) -> None:
+    """The same rows have the same place, whatever holds them; a path stays a path."""
+    stored = store_data(POSTS, tmp_path)
+    assert store_data(pl.DataFrame(POSTS), tmp_path) == stored
+    assert store_data(datasets.Dataset.from_list(POSTS), tmp_path) == stored
+    assert store_data({"train": iter(POSTS)}, tmp_path) == stored
+    assert read_jsonl(Path(stored) / "train.jsonl") == POSTS
+    assert store_data("owner/posts@main", tmp_path) == "owner/posts@main"
+    both = datasets.DatasetDict({name: datasets.Dataset.from_list(POSTS[:3]) for name in ("train", "test")})
+    assert sorted(path.name for path in Path(store_data(both, tmp_path)).iterdir()) == ["test.jsonl", "train.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"data": []}, "the train data has no row"),
+        ({"data": [1]}, "row 1 of the train data is int, not a dict"),
+        ({"data": 3}, "the train data is int, not rows"),
+        ({"data": {"dev": POSTS}}, "data has the split 'dev'"),
+        ({"data": [{"prompt": b"x"}]}, "row 1 of the train data cannot be kept as JSON"),
+        ({"rewards": ["meter"]}, "unknown signal 'meter'"),
+        ({"rewards": [lambda completions: completions]}, "has no usable name"),
+        ({"settings": {"tran.seed": 1}}, "unknown key 'tran.seed'"),
+        ({"resume": "none"}, "no run 'none'"),
+    ],
+)
+def test_wrong_arguments(given: dict[str, Any], says: str, tmp_path: Path) -> None:
+    """One error with a remedy."""
+    with pytest.raises(smolsum.SmolsumError) as caught:
+        smolsum.train(runs_dir=tmp_path, quiet=True, **given)
+    assert says in caught.value.message
+    assert caught.value.hint
