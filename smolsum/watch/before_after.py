@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
+from smolsum.runs.completion_groups import clean
 from smolsum.runs.evaluation_samples import EvaluationSamples, read_samples, texts_of
 from smolsum.runs.reader import Run
 from smolsum.runs.records import GENERATIONS, SCORES
@@ -115,6 +116,13 @@ def headlines_of(run: Run, metrics: Sequence[str], sort: str = "") -> list[str]:
     known = [name for name in metrics if name != "tokens"]
     short = [name if name in known else name.rpartition("/")[2] for name in run.headlines]
     return list(dict.fromkeys(name for name in (sort, *short) if name in known))
+
+
+def title_of(run: Run, metric: str) -> str:
+    """Return the title that the task gives to a measure of an example; its name where it has none."""
+    return next(
+        (clean(title) for name, title in run.headlines.items() if metric in (name, name.rpartition("/")[2])), metric
+    )
 
 
 def change_of(before: EvaluationSamples, after: EvaluationSamples, name: str, metric: str) -> float | None:

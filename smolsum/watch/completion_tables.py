@@ -10,7 +10,7 @@ from smolsum.runs.completion_groups import clean, ordered
 from smolsum.runs.records import SampledRollout
 from smolsum.runs.sample_errors import sample_errors
 from smolsum.runs.sample_scan import MAX_HITS, Hits, Scan, Source
-from smolsum.watch.before_after import change_of, headlines_of
+from smolsum.watch.before_after import change_of, headlines_of, title_of
 from smolsum.watch.completion_browser import difference, first_hit, group_of, highlighted, row_of, scrolled, texts
 from smolsum.watch.pane_text import DIM, ORANGE, Pane, cut, ending, number, wrapped
 from smolsum.watch.snapshot import Snapshot
@@ -137,7 +137,7 @@ def _tests(snapshot: Snapshot, width: int, height: int) -> Pane:
     here = row_of(options, len(tests.order))
     arrow = ">" if options.ascii else "→"
     metrics = headlines_of(snapshot.run, tests.after.metrics, options.sort)[: max((width - 2 * NAME - ERRORS) // 16, 0)]
-    heads = " ".join(f"{name[:15]:>15}" for name in metrics)
+    heads = " ".join(f"{title_of(snapshot.run, name)[:15]:>15}" for name in metrics)
     head = f"  {'example':<{NAME}} {'tokens':>11} {heads}  errors"
 
     def row(place: int) -> str:
@@ -153,7 +153,7 @@ def _tests(snapshot: Snapshot, width: int, height: int) -> Pane:
 
     title = f"example {here + 1}/{len(tests.order)}"
     by_change = options.sort in tests.after.metrics and options.sort != "tokens" and not tests.alone
-    note = f"by change of {options.sort}{_way(snapshot)}" if by_change else _note(snapshot)
+    note = f"by change of {title_of(snapshot.run, options.sort)}{_way(snapshot)}" if by_change else _note(snapshot)
     if len(tests.names) > 1:
         note = f"[ ] {tests.names.index(tests.after.name) + 1}/{len(tests.names)}  {note}"
     return Pane(title, note, tuple(_rows(head, len(tests.order), here, row, height - 1)))
@@ -191,7 +191,7 @@ def _side(snapshot: Snapshot, width: int, height: int, *, after: bool) -> Pane:
     lines.append(Text())
     for metric in headlines_of(snapshot.run, tests.after.metrics, options.sort):
         value, change = sample.rewards.get(metric), change_of(tests.before, tests.after, name, metric)
-        line = Text(f" {metric} {number(value)}", style=DIM)
+        line = Text(f" {title_of(snapshot.run, metric)} {number(value)}", style=DIM)
         if after and change:
             line.append(f"  {'+' if change > 0 else ''}{number(change)}", style="")
         lines.append(line)

@@ -177,7 +177,7 @@ def test_before_and_after_training(tmp_path: Path, size: tuple[int, int]) -> Non
         await pilot.press("s")
         await shown(app, pilot, "by tokens")
         await pilot.press("s")
-        await shown(app, pilot, "by change of meteor")
+        await shown(app, pilot, "by change of METEOR")
         await pilot.press("n")
         await shown(app, pilot, "example 2/2")
         await pilot.press("b")
