@@ -70,7 +70,7 @@ def states(snapshot: Snapshot, width: int, height: int) -> Pane:
         name = ending(clean(run.paths.name), room, ascii=snapshot.options.ascii)
         cells = (_cells(row[1:], sizes), RED if at.state in TROUBLE else "")
         lines.append(Text.assemble((f"{letter} {name:<{room}}", f"bold {colour}"), cells))
-    return Pane("runs", f"{len(rows)}", tuple([*lines, *problems][:height]))
+    return Pane("runs", "r, return: one run alone", tuple([*lines, *problems][:height]))
 
 
 def _cells(row: Sequence[str], sizes: Sequence[int]) -> str:

@@ -109,7 +109,8 @@ def draw_lines(
     lines: Sequence[RunLine], marked: Collection[Path], width: int, *, ascii: bool, at: Path | None = None
 ) -> tuple[Text, list[Text]]:
     """Return the head and the lines in columns of `width` characters; the runs that are `marked`, in this order, begin
-    with the letters that they have in the view, and the run under the bar, `at`, with a `>`."""
+    with the letters that they have in the view, and the run under the bar, `at`, with a `>`. The best of each result
+    has a star."""
     letters = dict(zip(marked, RUNS, strict=False))
     states = [f"{line.state.mark(ascii)} {line.state.state}" for line in lines]
     titles = list(dict.fromkeys(title for line in lines for title in line.results))[:MOST_RESULTS]
@@ -117,7 +118,7 @@ def draw_lines(
         "state": states,
         "step": [line.progress for line in lines],
         "tested after": [clean(line.evaluated)[:12] for line in lines],
-        **{title: [line.results.get(title, ("",))[0] for line in lines] for title in titles},
+        **{title: _results_column(lines, title, "*" if ascii else "★") for title in titles},
         "age": [age(line.age_s) for line in lines],
     }
     sizes = {title: max(map(len, [title, *cells])) for title, cells in columns.items()}
@@ -137,6 +138,14 @@ def draw_lines(
             text.append(_cell(title, columns[title][place], size), style=style if title == "state" else "")
         drawn.append(text)
     return Text(head, style=DIM, no_wrap=True, overflow="crop"), drawn
+
+
+def _results_column(lines: Sequence[RunLine], title: str, star: str) -> list[str]:
+    """Return the texts of a result, the best of several with a star."""
+    values = [line.results[title][1] for line in lines if title in line.results]
+    best = max(values) if len(set(values)) > 1 else inf
+    found = (line.results.get(title, ("", -inf)) for line in lines)
+    return [f"{text}{star if value == best else ' '}" if values else text for text, value in found]
 
 
 def _cell(title: str, content: str, size: int) -> str:

@@ -53,7 +53,7 @@ def test_lines(tmp_path: Path) -> None:
 
 def test_results_of_the_test_split(tmp_path: Path) -> None:
     """The newest of each run, as its task writes them; the list is sorted by one, the best first, whichever way that
-    is. A run without one comes last, and names go before results."""
+    is. A run without one comes last, the best has a star, and names go before results."""
     killed, waiting, first = several(tmp_path)[::-1]
     measured(first, "quality", **{"length/within_tol": 0.9, "wrong": 0.2})
     measured(waiting, "length", **{"length/within_tol": 0.7, "wrong": 0.1})
@@ -63,8 +63,8 @@ def test_results_of_the_test_split(tmp_path: Path) -> None:
     assert head.plain.split() == ["run", "state", "step", "tested", "after", "on", "target", "wrong", "age"]
     assert [line.plain.split()[3:] for line in lines] == [
         ["30/80", "length", "54.5%", "10m"],
-        ["60/80", "length", "70.0%", "10.0%", "2h"],
-        ["60/80", "quality", "90.0%", "20.0%", "3d"],
+        ["60/80", "length", "70.0%", "10.0%★", "2h"],
+        ["60/80", "quality", "90.0%★", "20.0%", "3d"],
     ]
     assert [line.paths for line in runs.lines(sort="on target")] == [first, waiting, killed]
     assert [line.paths for line in runs.lines(sort="wrong")] == [waiting, first, killed]
