@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, redirect_stdout
+from contextlib import chdir, nullcontext, redirect_stdout
 
 from smolsum.config.sections import Config
 from smolsum.rewards.signal import Background, Begun, Dependent, Signal, Values
@@ -31,7 +31,8 @@ def score_all(
         return found[name]
 
     own = [(name, signal) for name in weights if isinstance(signal := signals[name], Background)]
-    with redirect_stdout(sys.stderr) if own else nullcontext():
+    # users' code prints and changes folders, and both belong to the whole process
+    with redirect_stdout(sys.stderr) if own else nullcontext(), chdir(".") if own else nullcontext():
         try:
             begun = {name: signal.begin(groups, config) for name, signal in own}
             for name in weights:

@@ -8,6 +8,7 @@ step run at the same time, each with a deadline, `rewards.timeout_s`.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 import time
@@ -249,7 +250,7 @@ def _arguments(reward: CustomReward, groups: Sequence[RolloutGroup], config: Con
     singles = list(_singles(groups))
     prompts, rollouts = [one.prompt for one in singles], [one.rollouts[0] for one in singles]
     columns = dict.fromkeys(name for prompt in prompts for name in prompt.metadata)
-    given: dict[str, list[Any]] = {name: [prompt.metadata.get(name) for prompt in prompts] for name in columns}
+    given: dict[str, list[Any]] = {name: [_copied(prompt.metadata.get(name)) for prompt in prompts] for name in columns}
     given[config.data.completion_column] = [
         prompt.references[0] if len(prompt.references) == 1 else list(prompt.references) or None for prompt in prompts
     ]
@@ -265,6 +266,11 @@ def _arguments(reward: CustomReward, groups: Sequence[RolloutGroup], config: Con
     # a column that only some rows have, and that this batch therefore lacks
     given |= {name: [None] * len(singles) for name in required if name not in given}
     return {name: values for name, values in given.items() if others or name in (*required, *optional)}
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of what a function could change in the data."""
+    return copy.deepcopy(value) if isinstance(value, list | dict) else value
 
 
 def _checked(

@@ -7,7 +7,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import redirect_stdout
+from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -106,7 +106,7 @@ def _executed(path: Path, content: bytes) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look it up
     try:
-        with redirect_stdout(sys.stderr):  # stdout belongs to the results of the command
+        with redirect_stdout(sys.stderr), chdir("."):  # stdout belongs to the results of the command
             spec.loader.exec_module(module)
     except KeyboardInterrupt:
         raise

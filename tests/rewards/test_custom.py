@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -264,6 +266,26 @@ def test_what_a_reward_prints_goes_to_stderr(group: Group, capsys: pytest.Captur
 
     score(talks, [group(["a"])])
     assert capsys.readouterr() == ("", "scoring\n")
+
+
+def test_a_reward_changes_neither_data_nor_folder(
+    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it gets is its own, and relative paths of the run stay what they were."""
+    monkeypatch.chdir(tmp_path)
+
+    def wild(completions: list[str], facts: list[Any], references: list[Any]) -> list[float]:
+        values = [float(len(text)) for text in completions]
+        completions.clear()
+        for one in (*facts, *references):
+            one.clear()
+        os.chdir("/")
+        return values
+
+    found = with_columns(group(["a", "bc"], ["x"]), facts=["f"])
+    assert score(wild, [found]) == [[1.0, 2.0]]
+    assert (found.prompt.metadata, found.prompt.references) == ({"facts": ["f"]}, ("x",))
+    assert Path.cwd() == tmp_path
 
 
 def positional(completions: list[str], /) -> list[float]:
