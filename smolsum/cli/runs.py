@@ -89,7 +89,7 @@ def runs(
 def _selected(found: Sequence[Listed], names: Sequence[str] | None, states: Sequence[str] | None) -> list[Listed]:
     """Return those of these names or patterns and states. Raises UsageError where a name or a state has none."""
     for text in names or ():
-        if not any(fnmatchcase(one.name, text) for one in found):
+        if not any(_is_named(one, text, found) for one in found):
             known = [one.name for one in found]
             raise UsageError(f"no run {text!r}", hint=nearest(text, known) if known else "smolsum train makes one")
     known_states = {one.state.lower() for one in found}
@@ -101,9 +101,15 @@ def _selected(found: Sequence[Listed], names: Sequence[str] | None, states: Sequ
     return [
         one
         for one in found
-        if (not names or any(fnmatchcase(one.name, text) for text in names))
+        if (not names or any(_is_named(one, text, found) for text in names))
         and (not states or one.state.lower() in {text.lower() for text in states})
     ]
+
+
+def _is_named(one: Listed, text: str, found: Sequence[Listed]) -> bool:
+    """Return whether a run has this name or, where none has, matches it as a pattern."""
+    exact = any(other.name == text for other in found)
+    return one.name == text if exact else fnmatchcase(one.name, text)
 
 
 def _sorted(found: Sequence[Listed], column: str) -> list[Listed]:
@@ -147,6 +153,8 @@ def _delete(found: Sequence[Listed], *, agreed: bool) -> None:
     ask on (UsageError), or where the user declines (InterruptedRun)."""
     from smolsum.runs.paths import RunPaths, acquire
 
+    if links := [one.path for one in found if Path(one.path).is_symlink()]:
+        raise UsageError(f"{links[0]} is a link, which is not deleted", hint="remove the link, or name the run itself")
     for one in found:
         steps = "" if one.step is None else f", step {one.step}"
         size = sum(path.stat().st_size for path in Path(one.path).rglob("*") if path.is_file())

@@ -26,6 +26,12 @@ def variants(seeds: int | None, *, sets: Sequence[str], **layers: Any) -> list[V
     the other arguments of `resolve`. Raises UsageError for an empty or repeated value."""
     schema = find_schema(TASKS, config_file=layers["config_file"], sets=sets, flags=layers["flags"])
     choices = [_values(text, schema) for text in sets]
+    keys = [text.partition("=")[0].strip() for text in sets]
+    for key, among in zip(keys, choices, strict=True):
+        if len(among) > 1 and keys.count(key) > 1:
+            raise UsageError(f"--set {key} has several values and is given twice", hint="give all values once")
+    if seeds is not None and "train.seed" in keys:
+        raise UsageError("--seeds and --set train.seed contradict each other", hint="--seed N --seeds M")
     first = [texts[0] for texts in choices]
     chosen: list[int | None] = [layers["flags"].get("train.seed")]
     if seeds is not None and seeds > 1:

@@ -40,6 +40,11 @@ class Plugin:
     """the one function that was chosen from the file"""
 
     @property
+    def reference(self) -> str:
+        """The file, and the function if one was chosen, as --plugin takes them."""
+        return f"{self.path}{self.function and f':{self.function}'}"
+
+    @property
     def sha256(self) -> str:
         """The digest of the file."""
         return _digest(self.content)
@@ -56,12 +61,22 @@ class Plugin:
     def record(self) -> dict[str, Any]:
         """Return what run.json keeps of it."""
         return {
-            "path": f"{self.path}{self.function and f':{self.function}'}",
+            "path": self.reference,
             "version": self.version,
             "sha256": self.sha256,
             "rewards": [reward.name for reward in self.rewards],
             "tasks": [task.name for task in self.tasks],
         }
+
+
+def plugin_copies(plugins: Iterable[Plugin]) -> dict[str, bytes]:
+    """Return the files to keep, by name; of several with one name the later ones begin with their digest."""
+    found: dict[str, bytes] = {}
+    for plugin in plugins:
+        name = plugin.path.name
+        same = found.get(name, plugin.content) == plugin.content
+        found[name if same else f"{plugin.sha256[:8]}-{name}"] = plugin.content
+    return found
 
 
 def load_file(text: str, taken: Iterable[str]) -> Plugin:
@@ -148,7 +163,9 @@ def load_package(point: EntryPoint, taken: Iterable[str]) -> Plugin:
     """Load an installed plugin. Raises UsageError."""
     try:
         found = point.load()
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit() in an installed package, for example
         raise UsageError(f"{type(error).__name__}: {error}") from error
     module = found if isinstance(found, ModuleType) else sys.modules[point.module]
     path = Path(module.__file__ or point.module)

@@ -23,10 +23,11 @@ from smolsum.tasks import TASKS
 from smolsum.tasks.base import Task
 from smolsum.tasks.custom_rewards import with_rewards
 from smolsum.tasks.plugin_files import Plugin, load_file, load_package, split_reference, wrap_function
-from smolsum.types import Criterion
+from smolsum.types import COMPOSITE, PASS_RATE, PASSED, Criterion
 
 GROUP = "smolsum.plugins"
 """of entry points"""
+RENAME = "give it another name"
 
 _shipped: dict[str, Task] = {}
 """the tasks of this package, as they are without plugins"""
@@ -76,6 +77,12 @@ def use_plugins(files: Sequence[str] = (), functions: Sequence[Callable[..., Any
     rewards = [reward for plugin in plugins for reward in plugin.rewards]
     named = {reward.name for plugin in plugins if plugin.named for reward in plugin.rewards}
     criteria = tuple(one for plugin in plugins for one in plugin.criteria)
+    names = [one.name for one in criteria]
+    for name in names:
+        if names.count(name) > 1 or name in taken or name in (COMPOSITE, PASS_RATE, PASSED):
+            raise UsageError(
+                f"the criterion {name!r} has the name of another one, or of a signal or metric", hint=RENAME
+            )
     extended = {name: with_rewards(_with_criteria(task, criteria), rewards, named) for name, task in tasks.items()}
     TASKS.clear()
     TASKS.update(extended)
@@ -112,7 +119,7 @@ def _with_criteria(task: Task, criteria: tuple[Criterion, ...]) -> Task:
         return task
     own = {one.name for one in task.evaluation.criteria}
     if double := [one.name for one in criteria if one.name in own]:
-        raise UsageError(f"task {task.name} has a criterion {double[0]!r} already", hint="give it another name")
+        raise UsageError(f"task {task.name} has a criterion {double[0]!r} already", hint=RENAME)
     evaluation = task.evaluation
     return replace(task, evaluation=replace(evaluation, criteria=(*evaluation.criteria, *criteria)))
 
@@ -167,7 +174,7 @@ def require_plugins(run: RunPaths) -> None:
                 f"plugin {path.name} has changed since run {run.name} began (sha256 {recorded.sha256[:12]} then, "
                 f"{changed.sha256[:12]} now)",
                 hint=f"a new run with the new file: smolsum train --config {shlex.quote(str(run.config))} --plugin "
-                f"{shlex.quote(str(changed.path))} --name OTHER; the file as it was: {copy}",
+                f"{shlex.quote(changed.reference)} --name OTHER; the file as it was: {copy}",
             )
         raise UsageError(
             f"run {run.name} executes the plugin {path.name}, and code that came with a run is executed only "

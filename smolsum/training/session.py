@@ -29,6 +29,7 @@ from smolsum.runs.records import NOTES, RunInfo, State
 from smolsum.runs.run_writer import RunWriter, discard_after
 from smolsum.runs.standstill import ADVICE, STEPS, standstill
 from smolsum.runs.trackers.children import Trackers
+from smolsum.tasks.plugin_files import plugin_copies
 from smolsum.training.progress import Progress, StepClock
 from smolsum.training.resume import OPTIMIZER, StageCheckpoints, fingerprints, span
 from smolsum.training.setup import Setup
@@ -122,7 +123,7 @@ class Session:
             run_info.check_resume(self.paths, self.plan, self.fingerprints, setup.provenance)
         else:
             run_info.write(self.paths, self.config, self.plan, self.fingerprints, setup.provenance)
-            run_info.copy_plugins(self.paths, {one.path.name: one.content for one in setup.plugins})
+            run_info.copy_plugins(self.paths, plugin_copies(setup.plugins))
         self._saved = StageCheckpoints(
             self.paths, self.config, self.plan, self.fingerprints, busy=lambda: self._mirror.busy
         )

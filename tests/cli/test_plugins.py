@@ -218,10 +218,16 @@ def test_criteria_for_a_judge(call: Call, write: Callable[[str, str], Path]) -> 
     write("kind.py", "import smolsum\nCRITERIA = [smolsum.Criterion('kindness', ('Is the output kind?',))]\n")
     assert call("train", "--plugin=kind.py", "--dry-run", "-q")[0] == 0
     assert [one.name for one in TASKS["tldr"].evaluation.criteria][-1] == "kindness"
+    write("twice.py", "import smolsum\nCRITERIA = [smolsum.Criterion(n, ('Is it?',)) for n in ('kind', 'kind')]\n")
+    write("taken.py", "import smolsum\nCRITERIA = [smolsum.Criterion('meteor', ('Is it?',))]\n")
+    for file in ("twice.py", "taken.py"):
+        code, _, err = call("train", f"--plugin={file}", "--dry-run", "-q")
+        assert code == 2
+        assert "has the name of another one, or of a signal or metric" in err
     write("faithful.py", "import smolsum\nCRITERIA = [smolsum.Criterion('faithfulness', ('Is it?',))]\n")
     code, _, err = call("train", "--plugin=faithful.py", "--dry-run", "-q")
     assert code == 2
-    assert "has a criterion 'faithfulness' already" in err
+    assert "the criterion 'faithfulness' has the name of another one" in err
 
 
 @pytest.mark.slow

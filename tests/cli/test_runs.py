@@ -96,6 +96,18 @@ def test_deleting(call: Call, three: list[RunPaths], tmp_path: Path) -> None:
     assert [run.root.is_dir() for run in three] == [True, False, True]
 
 
+def test_names_go_before_patterns_and_links_stay(call: Call, three: list[RunPaths], tmp_path: Path) -> None:
+    """A run whose name looks like a pattern is meant by it alone, and a link is not followed."""
+    three[1].root.rename(tmp_path / "b[-]1")
+    assert call("--delete", "--yes", "b[-]1")[1] == f"{tmp_path / 'b[-]1'}\n"
+    assert three[2].root.is_dir()
+    (tmp_path / "alias").symlink_to(three[0].root)
+    code, out, err = call("--delete", "--yes", "alias")
+    assert (code, out) == (2, "")
+    assert "is a link, which is not deleted" in err
+    assert three[0].root.is_dir()
+
+
 def test_deleting_asks_first(three: list[RunPaths], tmp_path: Path) -> None:
     """On a terminal; only yes is yes."""
     for answer, deleted in ((b"\n", False), (b"n\n", False), (b"y\n", True)):

@@ -62,6 +62,8 @@ def test_words_and_numbers_are_lists_and_texts_are_not(call: Call) -> None:
         (["--set=grpo.beta=0.1,0.1"], "--set grpo.beta=0.1,0.1 has a value twice"),
         (["--set=grpo.beta=0.1,x"], "grpo.beta must be a number"),
         (["--set=grpo.bet=0.1,0.2"], "unknown key 'grpo.bet'"),
+        (["--set=grpo.beta=0.1,0.2", "--set=grpo.beta=0.3"], "has several values and is given twice"),
+        (["--seeds=2", "--set=train.seed=1"], "--seeds and --set train.seed contradict"),
         (["--seeds=0"], "invalid value for '--seeds'"),
         (["--seeds=2", "--name=mine"], "--name is for one run"),
         (["--seeds=2", "--find-lr"], "--find-lr is for one run"),
