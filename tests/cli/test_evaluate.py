@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from support.calls import Call
 from support.judge_server import JudgeServer, answer, failure, serving
 from support.training import SIZES, arguments, make_data
 
@@ -30,7 +31,6 @@ from smolsum.tasks import TASKS
 from smolsum.tasks.base import Metric, MetricTable, TaskEvaluation, TaskPrompts
 from smolsum.types import Criterion
 
-Call = Callable[..., tuple[int, str, str]]
 TESTS = SIZES["test"]
 MAX_NEW_TOKENS = 16
 CRITERIA = ("faithfulness", "coverage", "conciseness", "clarity")
@@ -61,18 +61,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgeServer]:
     with serving() as running:
         monkeypatch.setenv("OPENAI_BASE_URL", running.url)
         yield running
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """`smolsum` with arguments: exit code, stdout, stderr."""
-
-    def invoke(*args: object) -> tuple[int, str, str]:
-        code = main.main([str(arg) for arg in args])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return invoke
 
 
 def summary(folder: Path) -> dict[str, Any]:

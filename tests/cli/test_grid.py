@@ -9,12 +9,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
+from support.calls import Call
 from support.training import arguments, events, learned, make_data, start, state, wait_until, weights
 
 from smolsum.cli import main
@@ -28,20 +28,7 @@ from smolsum.runs.records import GridRecord
 from smolsum.tasks import TASKS
 from smolsum.tasks.data import Split
 
-Call = Callable[..., tuple[int, str, str]]
 RUNS = ("tiny-length", "tiny-finetuned-rouge", "tiny-finetuned-bleu", "tiny-included-rouge", "tiny-included-bleu")
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """`smolsum` with arguments: exit code, stdout, stderr."""
-
-    def invoke(*args: object) -> tuple[int, str, str]:
-        code = main.main([str(arg) for arg in args])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return invoke
 
 
 SMALL = {"stages__length__steps": 2, "stages__quality__steps": 2, "train__validate_every": 0}

@@ -11,17 +11,15 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from support.calls import Call
 from support.training import arguments, make_data, state
 
-from smolsum.cli import main
 from smolsum.files import read_jsonl
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import read, read_summary
 from smolsum.runs.records import RunInfo
 from smolsum.tasks import TASKS
 from smolsum.tasks.plugins import use_plugins
-
-Call = Callable[..., tuple[int, str, str]]
 
 BREVITY = """
 import smolsum
@@ -35,18 +33,6 @@ def starts_with_a(completions, **kwargs):
     """Whether it starts with an a, as TRL's documentation writes rewards."""
     return [1.0 if completion.lower().startswith("a") else 0.0 for completion in completions]
 '''
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """`smolsum` with arguments: exit code, stdout, stderr."""
-
-    def invoke(*args: object) -> tuple[int, str, str]:
-        code = main.main([str(arg) for arg in args])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return invoke
 
 
 @pytest.fixture(autouse=True)

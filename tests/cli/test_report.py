@@ -6,19 +6,18 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from support.calls import Call
 from support.places import GOLDEN
 from support.studies import CRITERIA, PATHS, evaluation, judged, run
 
 from smolsum.cli import main
 
 EXPECTED = GOLDEN / "report"
-Call = Callable[..., tuple[int, str, str]]
 
 
 def scores(shift: float) -> list[dict[str, Any]]:
@@ -64,15 +63,9 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], runs: Path) -> Call:
-    """`smolsum report` of everything in runs/: exit code, stdout, stderr."""
-
-    def report(*args: str) -> tuple[int, str, str]:
-        code = main.main(["report", *(str(Path("runs") / path.name) for path in sorted(runs.iterdir())), *args])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return report
+def call(call: Call, runs: Path) -> Call:
+    """`smolsum report` of everything in runs/."""
+    return lambda *args: call("report", *(Path("runs") / path.name for path in sorted(runs.iterdir())), *args)
 
 
 @pytest.mark.parametrize(("form", "name"), [("html", "report.html"), ("md", "report.md"), ("json", "report.json")])

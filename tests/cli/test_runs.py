@@ -6,30 +6,21 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from support.calls import Call
 from support.watching import evaluate, make_run
 
-from smolsum.cli import main
 from smolsum.runs.paths import RunPaths, acquire
-
-Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
-    """`smolsum runs` with arguments: exit code, stdout, stderr."""
+def call(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
+    """`smolsum runs` with arguments."""
     monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(tmp_path))
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-    def invoke(*args: object) -> tuple[int, str, str]:
-        code = main.main(["runs", *map(str, args)])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return invoke
+    return partial(call, "runs")
 
 
 @pytest.fixture

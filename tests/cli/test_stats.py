@@ -7,22 +7,22 @@ import io
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
+from support.calls import Call
 
 from smolsum import console
-from smolsum.cli import main
 from smolsum.evaluate.storage import write_scores
 from smolsum.files import to_json
 from smolsum.stats import paired_ttest
 
 Rows = list[dict[str, Any]]
-Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(autouse=True)
@@ -35,15 +35,9 @@ def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """`smolsum stats` with arguments: exit code, stdout, stderr."""
-
-    def run(*args: str) -> tuple[int, str, str]:
-        code = main.main(["stats", *args])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
+def call(call: Call) -> Call:
+    """`smolsum stats` with arguments."""
+    return partial(call, "stats")
 
 
 def lines(path: str, rows: Rows) -> str:

@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.calls import Call
 from support.training import arguments, make_data, start, state, wait_until
 
-from smolsum.cli import main
 from smolsum.runs.paths import RunPaths
 
-Call = Callable[..., tuple[int, str, str]]
 
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
-    """`smolsum` with arguments in an empty directory: exit code, stdout, stderr."""
+@pytest.fixture(autouse=True)
+def _empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each test in a directory with nothing in it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-    def invoke(*args: object) -> tuple[int, str, str]:
-        code = main.main([str(arg) for arg in args])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return invoke
 
 
 def planned(out: str) -> list[str]:
