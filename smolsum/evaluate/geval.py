@@ -108,8 +108,8 @@ class _Model(DeepEvalBaseLLM):  # type: ignore[misc]  # DeepEval is untyped
         return str(self.name)
 
     def generate(self, prompt: str, schema: Any = None) -> Any:
-        """Not used: DeepEval's abstract class requires it, and questions are asked by `a_generate`."""
-        raise NotImplementedError  # nothing here waits for an answer without an event loop
+        """Refuse: DeepEval's abstract class requires the method, but `a_measure` asks through `a_generate`."""
+        raise NotImplementedError("the judge is asked through a_generate")
 
     async def a_generate(self, prompt: str, schema: Any = None) -> Any:
         """Return the answer as DeepEval's object."""

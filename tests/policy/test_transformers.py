@@ -32,7 +32,7 @@ with torch.no_grad():
 @pytest.mark.parametrize("model", ["qwen2", "qwen3", "llama", "lfm2", "builtin:tiny", "builtin:tiny-lfm"])
 def test_transformers_gives_the_same_logits(tmp_path: Path, model: str) -> None:
     """float32 logits within 1e-3 of MLX's."""
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="uv sync --group bench")
     policy = load_policy(model if ":" in model else str(write(tmp_path / "start", model)))
     (tmp_path / "saved").mkdir()
     save_policy(policy, policy.model.parameters(), tmp_path / "saved")

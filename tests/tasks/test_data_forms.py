@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -129,10 +129,13 @@ def test_a_damaged_arrow_file_is_refused(tmp_path: Path, keep: float) -> None:
         load(tmp_path)
 
 
-def test_damage_anywhere_in_arrow_ends_in_a_usage_error(tmp_path: Path) -> None:
-    """Whatever the reader makes of changed bytes is reported as damage to that file."""
-    path, random = tmp_path / "train.arrow", Random(1)
-    polars.DataFrame(ROWS).write_ipc_stream(path)
+@pytest.mark.parametrize(
+    ("suffix", "write"), [("arrow", polars.DataFrame.write_ipc_stream), ("parquet", polars.DataFrame.write_parquet)]
+)
+def test_damage_anywhere_ends_in_a_usage_error(tmp_path: Path, suffix: str, write: Callable[..., Any]) -> None:
+    """Whatever the reader makes of changed bytes, a panic included, is reported as damage to that file."""
+    path, random = tmp_path / f"train.{suffix}", Random(1)
+    write(polars.DataFrame(ROWS), path)
     content = path.read_bytes()
     for _ in range(200):
         damaged = bytearray(content)

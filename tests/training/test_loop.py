@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.disks import mounted
 from support.training import arguments, events, learned, make_data, start, weights
 
 from smolsum.cli.main import main
@@ -257,14 +257,9 @@ def test_finished_run_resumes_to_nothing(finished: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="a small disk needs root to mount")
 def test_full_disk_keeps_the_last_checkpoint(data: Path, finished: Path, tmp_path: Path) -> None:
     """A disk that fills up ends the run with one error; with room again it resumes to the same end."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=36m", "tmpfs", disk], capture_output=True).returncode:
-        pytest.skip("this machine lets no one mount a tmpfs")
-    try:
+    with mounted(tmp_path / "disk", 36_864) as disk:
         process = start(
             [*arguments(data, disk, "full"), "--set=train.keep_checkpoints=9", "--set=train.checkpoint_every=1"]
         )
@@ -275,8 +270,6 @@ def test_full_disk_keeps_the_last_checkpoint(data: Path, finished: Path, tmp_pat
         subprocess.run(["mount", "-o", "remount,size=400m", disk], check=True)
         assert main(["train", "--resume", "full", "--runs-dir", str(disk)]) == 0
         assert weights(disk / "full", 8) == weights(finished, 8)
-    finally:
-        subprocess.run(["umount", disk], check=True)
 
 
 def test_a_resumed_run_whose_data_are_gone_says_what_helps(
