@@ -98,6 +98,7 @@ def test_settings_of_commands_are_accepted(
 ) -> None:
     """Each training of one run that a page shows resolves: its model, strategy, signals, presets and values."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "my-model").symlink_to(ROOT / "smolsum" / "policy" / "builtin" / "tiny")
     text = page.read_text(encoding="utf-8")
     for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         if file := re.match(r"# (\w+\.py)\n", code):

@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SmolsumError as failure:
         return _fail(failure, invocation)
     except typer.TyperException as failure:
-        message = failure.format_message().rstrip(".")
+        message = failure.format_message().rstrip(".").replace("Value error, ", "")  # which Pydantic adds
         help_page = f"smolsum {args[0]} --help" if args and args[0] in COMMANDS else "smolsum --help"
         return _fail(UsageError(message[:1].lower() + message[1:], hint=help_page), invocation)
     except KeyboardInterrupt:

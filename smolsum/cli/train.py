@@ -196,7 +196,7 @@ def train(
         return
     runs = resolved.config.run.dir
     if dry_run:
-        resolved, small = (resolved, "") if output.quiet else _with_rates(resolved)
+        resolved, small = _with_rates(resolved, advise=not output.quiet)
         cost = None if output.quiet else _forecast(resolved.config)  # before any output, as it may fail
         advice = [] if output.quiet else [text for text in (small, _length_advice(resolved.config)) if text]
         console.data(render_with_sources(resolved).rstrip())
@@ -265,16 +265,18 @@ def _check_ahead(configs: Sequence[Config], *, warn: bool) -> None:
             console.narrate(note)
 
 
-def _with_rates(resolved: Resolved) -> tuple[Resolved, str]:
-    """Return the settings with the learning rates that the model decides, each with the reason as its source, and the
-    advice to take `--preset small` where a small model has settings for half a billion parameters."""
+def _with_rates(resolved: Resolved, *, advise: bool) -> tuple[Resolved, str]:
+    """Return the settings with the learning rates that the model decides, each with the reason as its source, and with
+    `advise` the advice to take `--preset small` where a small model has settings for half a billion parameters."""
     from dataclasses import replace
 
+    rates = {"optimizer": resolved.config.optimizer.learning_rate}
+    rates |= {f"stages.{name}": stage.learning_rate for name, stage in resolved.config.stages.items()}
+    if not advise and all(rates.values()):  # nothing asks for the model, which takes seconds to load
+        return resolved, ""
     from smolsum.training.setup import SMALL, preview_rates
 
     config, parameters, reason = preview_rates(resolved.config)
-    rates = {"optimizer": resolved.config.optimizer.learning_rate}
-    rates |= {f"stages.{name}": stage.learning_rate for name, stage in resolved.config.stages.items()}
     sources = dict(resolved.sources)
     for key in (f"{section}.learning_rate" for section, rate in rates.items() if not rate):
         if not sources[key].startswith("stage default"):

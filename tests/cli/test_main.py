@@ -295,6 +295,7 @@ def test_interrupt(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None
     [
         ("trian", "no such command 'trian'", "smolsum --help"),
         ("train --modle tiny", "no such option: --modle", "smolsum train --help"),
+        ("report a --format=pdf", "invalid value for '--format': 'pdf' is not one of 'html'", "smolsum report --help"),
         ("train --seed one", "invalid value for '--seed'", "smolsum train --help"),
         ("train --model", "option '--model' requires an argument", "smolsum train --help"),
         ("train tiny", "got unexpected extra argument", "smolsum train --help"),

@@ -24,6 +24,8 @@ def test_the_chosen_rate_is_shown_trained_with_and_kept(tmp_path: Path, capsys: 
     shown = capsys.readouterr()
     assert "learning_rate = 0.0003                    # chosen for 985 k parameters" in shown.out
     assert "--preset small" in shown.err
+    assert main([*own, "--dry-run", "--quiet"]) == 0
+    assert capsys.readouterr() == (shown.out, "")
     assert main([*own, "--quiet"]) == 0
     config = tomli.loads((tmp_path / "own" / "config.toml").read_text())
     assert [config["optimizer"]["learning_rate"], config["stages"]["quality"]["learning_rate"]] == [3e-4, 3e-4]
