@@ -79,6 +79,7 @@ class Progress:
         self._live = console.live()
         self._bar: Bar | None = None
         self._total = 0
+        self._part = "stage"
         self._figures: Figures = {**_FIGURES, **_SPEED}
         self._bar_figures: Figures = {}
         self._stage_ends: set[int] = set()
@@ -125,9 +126,16 @@ class Progress:
         with self._speaking():
             console.warn(text)
 
-    def plan(self, stages: Sequence[tuple[str, int]], watched: Mapping[str, Sequence[str]] | None = None) -> None:
+    def plan(
+        self,
+        stages: Sequence[tuple[str, int]],
+        watched: Mapping[str, Sequence[str]] | None = None,
+        *,
+        part: str = "stage",
+    ) -> None:
         """Set the names and step counts of all stages, and the task's figures of a step or a validation (by name, the
-        metrics of which the first one present is shown). Call it before the first step."""
+        metrics of which the first one present is shown); `part` is shown as the title of the names. Call it before the
+        first step."""
         own: Figures = {name: (metrics, ".2f") for name, metrics in (watched or {}).items()}
         with self._lock:
             self._figures = {**_FIGURES, **own, **_SPEED}
@@ -135,7 +143,8 @@ class Progress:
             self._stage_ends = set(accumulate(steps for _, steps in stages))
             self._total = sum(steps for _, steps in stages)
             longest = max(len(name) for name in (_VALIDATION, *(name for name, _ in stages)))
-            self._widths = {"stage": min(longest, _STAGE_WIDTH)}
+            self._part = part
+            self._widths = {part: min(longest, _STAGE_WIDTH)}
             self._widths["step"] = max(len("step"), len(f"{self._total}/{self._total}"))
             self._widths |= {name: max(len(name), 6) for name in {**self._figures, **_GRADIENT}}
             self._headed = False
@@ -150,7 +159,7 @@ class Progress:
             self._step_seconds.append(metrics["perf/step_s"])
         position, eta = f"{step}/{self._total}", self._eta(step)
         with self._lock:
-            heads = {"stage": stage, "step": position}
+            heads = {self._part: stage, "step": position}
             self._where = _pairs(heads | eta)
             if self._bar is not None:
                 name = stage[:_STAGE_WIDTH]
@@ -169,7 +178,7 @@ class Progress:
         """Print the metrics of a validation after `step` steps."""
         with self._lock:
             if self._live:
-                heads = {"stage": _VALIDATION, "step": str(step)}
+                heads = {self._part: _VALIDATION, "step": str(step)}
                 self._print_row(heads | _formatted({**self._figures, **_GRADIENT}, metrics))
             else:
                 self.note(f"{_VALIDATION} {_pairs({'step': str(step)} | _formatted(self._figures, metrics))}")
@@ -214,7 +223,7 @@ class Progress:
         lines = []
         for row in rows:
             texts = [row.get(name, "-").rjust(width) for name, width in self._widths.items()]
-            texts[0] = row["stage"][:_STAGE_WIDTH].ljust(self._widths["stage"])
+            texts[0] = row[self._part][:_STAGE_WIDTH].ljust(self._widths[self._part])
             lines.append(_fit(texts, room))
         self.note("\n".join(lines))
 

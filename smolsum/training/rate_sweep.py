@@ -164,7 +164,7 @@ def sweep_rates(
         progress.phase(f"measuring the weights at the start, stage {stage}")
         sweep = _measure_start(session, setup, source)
         begun(sweep)
-        progress.plan([(f"{rate:g}", steps) for rate in rates], setup.task.evaluation.watched)
+        progress.plan([(f"{rate:g}", steps) for rate in rates], setup.task.evaluation.watched, part="rate")
         for rate in rates:
             progress.phase(f"trying learning rate {rate:g}, {steps} steps")
             session.begin_trial(setup, stage, rate, steps, start)

@@ -125,6 +125,8 @@ def test_the_screen_shows_table_chart_and_what_to_do(
     assert rate in ("1e-12", "0.001")
     assert "workers would get weights that are thrown away" in shown.err
     assert "greedy tokens" in shown.err
+    assert "\nrate=1e-12 step=2/4 reward=" in shown.err
+    assert "stage=" not in shown.err
     assert "reward after the trial (s sampled, g greedy)" in shown.err
     (command,) = [line.removeprefix("use it: ") for line in shown.err.splitlines() if line.startswith("use it: ")]
     words = shlex.split(command)
