@@ -12,6 +12,7 @@ from typing import Literal
 from smolsum.runs.reader import Run
 from smolsum.runs.run_writer import AT_WORK_STATES
 from smolsum.runs.standstill import ADVICE, standstill
+from smolsum.watch.pane_text import clock
 
 WINDOW = 50
 """The newest steps that a check looks at."""
@@ -153,10 +154,10 @@ def _workers(run: Run) -> Alert | None:
         return None
     name, event = next((item for item in last.items() if item[0] in down), next(iter(last.items())))
     others = f" (and {len(last) - 1} more)" if len(last) > 1 else ""
-    word = "is down" if down else "is silent"
+    state = "down" if down else "silent"
     return Alert(
         "trouble" if len(down) == len(run.workers()) else "warning",
-        f"worker {name} {word}{others}: {event.message}",
+        f"worker {name} has been {state} since {clock(event.time) or '--:--:--'}{others}: {event.message}",
         event.hint or "see its log; start it again with smolsum serve-worker, and it joins by itself",
     )
 

@@ -1,6 +1,7 @@
 """The content of a pane, and how it becomes framed lines of text, without an app."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from textwrap import wrap
 
 from rich.text import Text
@@ -47,6 +48,14 @@ def wrapped(text: str, width: int, style: str = "", indent: str = "") -> list[Te
     """Return a paragraph in lines of at most `width` cells."""
     found = wrap(text, max(width, 8), initial_indent=indent, subsequent_indent=indent) or [""]
     return [Text(line, style=style) for line in found]
+
+
+def clock(stamp: str, form: str = "%H:%M:%S") -> str:
+    """Return the local time of day of a time in a run's files; nothing for anything else."""
+    try:
+        return datetime.fromisoformat(stamp).astimezone().strftime(form)
+    except ValueError:
+        return ""
 
 
 def flowed(text: str | Text, width: int) -> list[Text]:

@@ -13,13 +13,12 @@ from smolsum.config.presets import leaves
 from smolsum.console import duration
 from smolsum.runs.completion_groups import clean
 from smolsum.runs.reader import Run
-from smolsum.runs.run_state import TROUBLE, pace
+from smolsum.runs.run_state import TROUBLE, pace, seconds_since
 from smolsum.watch import results_page
 from smolsum.watch.alerts import Alert, find_alerts
 from smolsum.watch.compare_page import compared_in_head
 from smolsum.watch.curves import RUNS
-from smolsum.watch.pane_text import DIM, GREEN, ORANGE, RED, SKY, Pane, bar, cut, ending, number, wrapped
-from smolsum.watch.run_log import clock
+from smolsum.watch.pane_text import DIM, GREEN, ORANGE, RED, SKY, Pane, bar, clock, cut, ending, number, wrapped
 from smolsum.watch.snapshot import Snapshot
 
 WITH_KEYS = {"pausing": "space takes it back", "paused": "space resumes"}
@@ -220,11 +219,11 @@ def workers(snapshot: Snapshot, width: int, height: int) -> Pane:
 
     A worker is known by its id, which completions have under `worker`. From the newest line of metrics.jsonl:
         workers/<id>/lag            policy versions that its weights are behind those of the trainer
-        workers/<id>/tok_s          completion tokens a second, while it sampled
+        workers/<id>/tok_s          completion tokens a second, while it sampled; not shown where it is down or silent
         workers/<id>/queue          prompts that it has and has not answered
         workers/<id>/bytes_synced   bytes of weights that it received since the attempt began
     The newest event with `worker: <id>` gives the state (worker_up: ok; worker_down: DOWN; any other worker_<word>: the
-    word) and the last error.
+    word) and the last error, with the time since.
     """
     run = snapshot.run
     names = run.workers()
@@ -241,17 +240,20 @@ def workers(snapshot: Snapshot, width: int, height: int) -> Pane:
         event = run.worker_events.get(name)
         kind = event.kind if event else "worker_up"
         state = WORKER_STATES.get(kind, kind.removeprefix("worker_")[:6])
-        up += state not in ("DOWN", "silent")
+        answers = state not in ("DOWN", "silent")
+        up += answers
         lag, speed, queue, synced = (
             run.in_last_step(f"workers/{name}/{key}") for key in ("lag", "tok_s", "queue", "bytes_synced")
         )
-        cells = {"state": state, "lag": _whole(lag), "tok/s": _whole(speed)}
+        cells = {"state": state, "lag": _whole(lag), "tok/s": _whole(speed if answers else None)}
         cells |= {"queue": _whole(queue), "synced": _bytes(synced)}
         shown = ending(clean(name), room - 1, ascii=snapshot.options.ascii)
         lines.append(Text(f"{shown:<{room}}{_row(columns, cells)}", style=RED if state == "DOWN" else ""))
         if event and event.message and state != "ok":
             hint = f" -> {event.hint}" if event.hint else ""
-            lines += wrapped(clean(f"{event.message}{hint}"), width, ORANGE, "  ")
+            since = seconds_since(event.time, snapshot.now)
+            ago = "" if since is None else f"{duration(since)} ago: "
+            lines += wrapped(clean(f"{ago}{event.message}{hint}"), width, ORANGE, "  ")
     return Pane("workers", f"{up}/{len(names)}", tuple(lines[:height]))
 
 

@@ -1,13 +1,12 @@
 """The log of a run: its own messages over all attempts, with warnings marked, and the tracebacks of its log files."""
 
 import re
-from datetime import datetime
 
 from rich.text import Text
 
 from smolsum.runs.completion_groups import clean
 from smolsum.runs.records import NOTES
-from smolsum.watch.pane_text import DIM, ORANGE, RED, Pane, wrapped
+from smolsum.watch.pane_text import DIM, ORANGE, RED, Pane, clock, wrapped
 from smolsum.watch.snapshot import Snapshot
 
 MARKS = {"failed": ("!!", RED), "warning": ("!", ORANGE), "note": ("", "")}
@@ -60,11 +59,3 @@ def _entries(snapshot: Snapshot) -> list[tuple[tuple[str, int], str, str, int, s
             order, stamp, level, attempt, text = found[-1]
             found[-1] = (order, stamp, level, attempt, f"{text}\n{line}")
     return found
-
-
-def clock(stamp: str, form: str = "%H:%M:%S") -> str:
-    """Return the local time of day of a time in a run's files; nothing for anything else."""
-    try:
-        return datetime.fromisoformat(stamp).astimezone().strftime(form)
-    except ValueError:
-        return ""

@@ -136,6 +136,12 @@ def test_workers(tmp_path: Path) -> None:
     append(found.run.paths.events, [{"time": stamp(100), "kind": "worker_down", **trouble}])
     found.run.poll()
     golden("workers-remote.txt", text(found, "workers"))
+    silent = {"kind": "worker_silent", "worker": "mini-2", "message": "has not answered for 8 s"}
+    append(found.run.paths.events, [{"time": stamp(160), **silent}])
+    found.run.poll()
+    shown = text(found, "workers")
+    assert "40s ago: has not answered for 8 s" in shown
+    assert "2,120" not in shown
     append(
         found.run.paths.events, [{"time": stamp(101), "kind": "worker_up", "worker": "mini-3", "message": "is back"}]
     )
