@@ -24,8 +24,8 @@ LAST_BYTES = 32_768
 UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 STYLE = {"running": GREEN, "finished": "", "paused": SKY, "pausing": ORANGE, "stopping": ORANGE}
 MIN_NAME = 16
-MOST_RESULTS = 4
-"""Columns of results: two tasks with a constraint and a quality each."""
+WORDS = ("state", "tested after", "results")
+"""Columns that begin at their left."""
 
 
 @dataclass(frozen=True)
@@ -110,22 +110,27 @@ def draw_lines(
 ) -> tuple[Text, list[Text]]:
     """Return the head and the lines in columns of `width` characters; the runs that are `marked`, in this order, begin
     with the letters that they have in the view, and the run under the bar, `at`, with a `>`. The best of each result
-    has a star."""
+    has a star. Results that have no room for a column each share one."""
     letters = dict(zip(marked, RUNS, strict=False))
     states = [f"{line.state.mark(ascii)} {line.state.state}" for line in lines]
-    titles = list(dict.fromkeys(title for line in lines for title in line.results))[:MOST_RESULTS]
-    columns = {
-        "state": states,
-        "step": [line.progress for line in lines],
-        "tested after": [clean(line.evaluated)[:12] for line in lines],
-        **{title: _results_column(lines, title, "*" if ascii else "★") for title in titles},
-        "age": [age(line.age_s) for line in lines],
-    }
-    sizes = {title: max(map(len, [title, *cells])) for title, cells in columns.items()}
-    for spare in ("tested after", *reversed(titles)):
-        if width - 3 - sum(size + 2 for size in sizes.values()) < MIN_NAME:
-            del sizes[spare]
-    room = max(width - 3 - sum(size + 2 for size in sizes.values()), MIN_NAME)
+    titles = list(dict.fromkeys(title for line in lines for title in line.results))
+    each = {title: _results_column(lines, title, "*" if ascii else "★") for title in titles}
+    shared = [
+        "  ".join(f"{title} {each[title][place].strip()}" for title in line.results) for place, line in enumerate(lines)
+    ]
+    choices: list[dict[str, list[str]]] = [
+        {"tested after": [clean(line.evaluated)[:12] for line in lines], **each},
+        each,
+        {"results": shared},
+        *({title: each[title] for title in titles[:count]} for count in range(len(titles) - 1, -1, -1)),
+    ]
+    for choice in choices:
+        columns = {"state": states, "step": [line.progress for line in lines], **choice}
+        columns["age"] = [age(line.age_s) for line in lines]
+        sizes = {title: max(map(len, [title, *cells])) for title, cells in columns.items()}
+        if (room := width - 3 - sum(size + 2 for size in sizes.values())) >= MIN_NAME:
+            break
+    room = max(room, MIN_NAME)
     head = f"   {'run':<{room}}" + "".join(_cell(title, title, size) for title, size in sizes.items())
     drawn = []
     for place, line in enumerate(lines):
@@ -150,7 +155,7 @@ def _results_column(lines: Sequence[RunLine], title: str, star: str) -> list[str
 
 def _cell(title: str, content: str, size: int) -> str:
     """Words to the left, numbers to the right."""
-    return f"  {content:{'<' if title in ('state', 'tested after') else '>'}{size}}"
+    return f"  {content:{'<' if title in WORDS else '>'}{size}}"
 
 
 def age(seconds: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -186,12 +187,19 @@ def evaluate(paths: RunPaths, label: str, texts: dict[str, str], *, scored: bool
         append(folder / "scores.jsonl", rows)
 
 
-def measured(paths: RunPaths, label: str, prompts: str = "same", model: str = "a", **metrics: float) -> RunPaths:
+def measured(
+    paths: RunPaths,
+    label: str,
+    prompts: str = "same",
+    model: str = "a",
+    measures: Sequence[Mapping[str, str]] = MEASURES,
+    **metrics: float,
+) -> RunPaths:
     """The run with another result of a stage, on the same texts."""
     folder = paths.stage_evaluation(label)
     folder.mkdir(parents=True, exist_ok=True)
     data = {"test": {"fingerprint": "texts", "prompts": prompts}}
-    summary: dict[str, Any] = {"label": label, "measures": MEASURES, "data": data, "model": {"path": model}}
+    summary: dict[str, Any] = {"label": label, "measures": measures, "data": data, "model": {"path": model}}
     (folder / "summary.json").write_text(json.dumps(summary | {"metrics": metrics}))
     return paths
 

@@ -73,6 +73,22 @@ def test_results_of_the_test_split(tmp_path: Path) -> None:
     assert max(len(line) for line in lines) <= 44
 
 
+def test_results_of_many_tasks(tmp_path: Path) -> None:
+    """A column for each result where there is room, or one for all: no task is left out."""
+    for number in range(3):
+        own = [{"name": name, "title": f"{name} of {number}", "role": "quality"} for name in ("a", "b")]
+        measured(make_run(tmp_path, f"run-{number}"), "quality", measures=own, a=0.5, b=0.25)
+    runs = RunList(tmp_path)
+    assert runs.poll(5)
+    head, _ = draw_lines(runs.lines(), [], 200, ascii=False)
+    assert all(f"{name} of {number}" in head.plain for name in ("a", "b") for number in range(3))
+    head, lines = draw_lines(runs.lines(), [], 80, ascii=False)
+    assert head.plain.split() == ["run", "state", "step", "results", "age"]
+    results = sorted(" ".join(line.plain.partition("60/80")[2].split()[:-1]) for line in lines)
+    assert results == [f"a of {number} 50.0% b of {number} 25.0%" for number in range(3)]
+    assert max(len(line) for line in lines) <= 80
+
+
 def test_no_whole_metrics_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a long run only the end; a list of 200 runs takes less than the time of a blink."""
     long = make_run(tmp_path, "long", steps=400, total=400)
