@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from smolsum import console
-from smolsum.cli.sweep import Variant, with_seed
+from smolsum.cli.sweep import Variant
 from smolsum.config.resolve import model_path, resolve
 from smolsum.config.run_labels import FINETUNED, LENGTH_ONLY, label_of, reward_of, strategy_of
 from smolsum.config.sections import Config
@@ -98,11 +98,9 @@ def plan(selection: Selection, sweep: Sequence[Variant], **layers: Any) -> list[
     """Return every run of the selection in every variant, a model's length-only parent before the runs that begin with
     it. `layers` are the other arguments of `resolve`, and errors are its; a `--set` for a stage applies to the runs
     that have that stage."""
-    layers.pop("sets", None)
     found: list[tuple[Config, str]] = []
     for variant in sweep:
-        own = {**layers, "flags": with_seed(layers["flags"], variant)}
-        found += [(config, variant.suffix) for config in _configs(selection, variant.sets, **own)]
+        found += [(config, variant.suffix) for config in _configs(selection, variant.sets, **layers)]
     code = digests(name for config, _ in found for stage in config.stages.values() for name in stage.rewards)
     distinct: dict[str, tuple[Config, str]] = {}
     for config, suffix in found:

@@ -1,6 +1,6 @@
 """Sweeps: `--set KEY=A,B` and `--seeds N` stand for several runs each, crossed with each other."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal, get_origin
@@ -14,10 +14,9 @@ from smolsum.tasks import TASKS
 
 @dataclass(frozen=True)
 class Variant:
-    """One combination of a sweep: its `--set` values and seed, and what makes its runs' names differ."""
+    """One combination of a sweep: its `--set` values, and what makes its runs' names differ."""
 
     sets: tuple[str, ...]
-    seed: int | None
     suffix: str
 
 
@@ -32,18 +31,14 @@ def variants(seeds: int | None, *, sets: Sequence[str], **layers: Any) -> list[V
             raise UsageError(f"--set {key} has several values and is given twice", hint="give all values once")
     if seeds is not None and "train.seed" in keys:
         raise UsageError("--seeds and --set train.seed contradict each other", hint="--seed N --seeds M")
-    first = [texts[0] for texts in choices]
-    chosen: list[int | None] = [layers["flags"].get("train.seed")]
     if seeds is not None and seeds > 1:
-        start = resolve(TASKS, sets=_plain(first), **layers).config.train.seed
-        chosen = list(range(start, start + seeds))
-    found = []
-    for texts in product(*choices):
-        for seed in chosen:
-            several = [text for text, among in zip(texts, choices, strict=True) if len(among) > 1]
-            parts = [_label(text) for text in several] + ([f"seed{seed}"] if len(chosen) > 1 else [])
-            found.append(Variant(tuple(texts), seed, "".join(f"-{part}" for part in parts)))
-    return found
+        first = [texts[0] for texts in choices if not texts[0].startswith("stages.")]  # not all runs have that stage
+        start = resolve(TASKS, sets=first, **layers).config.train.seed
+        choices.append([f"train.seed={seed}" for seed in range(start, start + seeds)])
+    return [
+        Variant(texts, "".join(_label(text) for text, among in zip(texts, choices, strict=True) if len(among) > 1))
+        for texts in product(*choices)
+    ]
 
 
 def _values(text: str, schema: Schema) -> list[str]:
@@ -62,18 +57,8 @@ def _values(text: str, schema: Schema) -> list[str]:
     return [f"{key}{equals}{value}" for value in values]
 
 
-def _plain(sets: Sequence[str]) -> list[str]:
-    """Return the settings that every run has: those of single stages may not be in all."""
-    return [text for text in sets if not text.startswith("stages.")]
-
-
 def _label(text: str) -> str:
-    """Return a setting in a run's name: its key's last part and its value."""
+    """Return a setting as the end of a run's name: its key's last part and its value."""
     key, _, value = (part.strip() for part in text.partition("="))
     between = "" if value[:1].isdigit() else "-"
-    return safe_name(f"{key.rpartition('.')[2]}{between}{value}")
-
-
-def with_seed(flags: Mapping[str, Any], variant: Variant) -> dict[str, Any]:
-    """Return the flags of `resolve` for a variant."""
-    return {**flags, "train.seed": variant.seed}
+    return "-" + safe_name(f"{key.rpartition('.')[2]}{between}{value}")

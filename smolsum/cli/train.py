@@ -157,15 +157,9 @@ def train(
         "run.dir": runs_dir,
         **place,
     }
-    layers: dict[str, Any] = {
-        "presets": preset or [],
-        "config_file": config,
-        "sets": sets or [],
-        "flags": flags,
-        "environ": os.environ,
-    }
+    layers: dict[str, Any] = {"presets": preset or [], "config_file": config, "flags": flags, "environ": os.environ}
     chosen, view = select(model, strategy, reward, task), {"ascii": ascii, "readonly": readonly}
-    sweep_of = variants(seeds, **layers)
+    sweep_of = variants(seeds, sets=sets or [], **layers)
     if chosen.is_grid or len(sweep_of) > 1:
         if single := [flag for flag in SINGLE_FLAGS if flag in invocation.flags]:
             raise UsageError(
@@ -189,7 +183,8 @@ def train(
 
         train_grid(planned, quiet=output.quiet, remedy=invocation.command_line)
         return
-    resolved = resolve(TASKS, model=chosen.models[0], strategy=chosen.strategies[0], reward=chosen.rewards[0], **layers)
+    layers |= {"model": chosen.models[0], "strategy": chosen.strategies[0], "reward": chosen.rewards[0]}
+    resolved = resolve(TASKS, sets=sets or [], **layers)
     _check_ahead([resolved.config], warn=dry_run)
     if sweep.find_lr:
         find_rate(resolved, sweep, invocation.arguments, quiet=output.quiet)
