@@ -17,9 +17,9 @@ from smolsum.policy.load import Policy, load_policy, weights_hash
 from smolsum.policy.weights import load_trained
 from smolsum.runs import checkpoints
 from smolsum.runs.checkpoints import Checkpoint, best_of, have_same_rewards, validation_of
+from smolsum.runs.evaluation_records import BEHIND, Summary
 from smolsum.runs.paths import RunPaths, open_run, safe_name
 from smolsum.runs.record_io import has_scores, read_summary
-from smolsum.runs.records import BEHIND, Summary
 from smolsum.runs.run_evaluations import RunOrigin, representatives
 from smolsum.runs.run_info import at_commit
 from smolsum.tasks import DEFAULT_TASK, TASKS

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smolsum.runs.records import Judgement
+from smolsum.runs.evaluation_records import Judgement
 from smolsum.types import COMPOSITE, PASS_RATE, PASSED, Criterion
 
 

@@ -20,8 +20,8 @@ import xxhash
 from smolsum.files import Lines, to_json
 from smolsum.llm.cache import AnswerCache, content_key
 from smolsum.llm.endpoints import Endpoint, name_with_address
+from smolsum.runs.evaluation_records import Judgement
 from smolsum.runs.record_io import read_lines, to_row
-from smolsum.runs.records import Judgement
 from smolsum.types import Criterion, Seen
 
 JUDGEMENTS = "judgements.jsonl"

@@ -16,8 +16,8 @@ from smolsum.evaluate.judgements import Item, JudgeQuestion, JudgeSpec, Ledger, 
 from smolsum.llm.client import ChatClient, unknown_model
 from smolsum.llm.endpoints import Endpoint
 from smolsum.llm.request_policy import Requester, RequestOutcome, RetryPolicy, ask_all
+from smolsum.runs.evaluation_records import SUMMARY, Judgement
 from smolsum.runs.record_io import has_scores, read_object
-from smolsum.runs.records import SUMMARY, Judgement
 from smolsum.types import COMPOSITE, Criterion
 
 if TYPE_CHECKING:

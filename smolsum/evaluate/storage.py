@@ -36,9 +36,10 @@ from typing import Any
 
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import Lines, replace, to_json
+from smolsum.runs.evaluation_records import GENERATIONS, SCORES, SUMMARY, Generation, Score, Summary
 from smolsum.runs.paths import list_runs
 from smolsum.runs.record_io import encode, has_scores, read_lines, read_summary, to_row
-from smolsum.runs.records import GENERATIONS, SCHEMA_VERSION, SCORES, SUMMARY, Generation, Score, Summary
+from smolsum.runs.records import SCHEMA_VERSION
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
 ORIGIN = "origin.json"

@@ -9,8 +9,8 @@ from typing import Any
 
 from smolsum import console
 from smolsum.llm.endpoints import DEFAULT_JUDGE, JUDGE, has_url
+from smolsum.runs.evaluation_records import Judgement
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.records import Judgement
 from smolsum.tasks.base import ErrorKind, Metric, MetricRow, Task
 from smolsum.types import COMPOSITE, DEFAULT_ROUNDS, PASS_RATE, Criterion
 

@@ -14,9 +14,10 @@ from smolsum.config.run_labels import CRITERIA, model_name, reward_of, strategy_
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import finite, read_jsonl
 from smolsum.report.document import Cell, CellSource, number
+from smolsum.runs.evaluation_records import BEHIND, SCORES, SUMMARY, Summary
 from smolsum.runs.paths import LATEST, RunPaths
 from smolsum.runs.record_io import has_scores, parse, read, read_object, read_summary
-from smolsum.runs.records import BEHIND, SCORES, SUMMARY, RunInfo, RunSettings, Status, Summary
+from smolsum.runs.records import RunInfo, RunSettings, Status
 from smolsum.runs.run_evaluations import SAMPLER, SPLIT, RunOrigin, split_of
 from smolsum.stats.loading import Scores, load_scores
 from smolsum.tasks import TASKS

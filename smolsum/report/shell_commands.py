@@ -9,7 +9,7 @@ from smolsum.config.run_labels import FINETUNED, LENGTH_ONLY, REWARD_SETS, STAGE
 from smolsum.config.sections import RunConfig, TaskConfig
 from smolsum.evaluate.tables import with_judge
 from smolsum.report.collect import EvaluationResult, ReportInputs, TrainedRun
-from smolsum.runs.records import Judging
+from smolsum.runs.evaluation_records import Judging
 
 KEPT = ("--task", "--plugin", "--preset", "--config", "--set", "--seed", "--runs-dir")
 """flags of `smolsum train` that a similar run keeps"""

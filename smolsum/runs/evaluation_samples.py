@@ -8,8 +8,9 @@ import msgspec
 
 from smolsum.files import json_objects, line_blocks
 from smolsum.runs.completion_groups import clean
+from smolsum.runs.evaluation_records import GENERATIONS, SCORES, Score
 from smolsum.runs.record_io import salvage
-from smolsum.runs.records import GENERATIONS, LARGEST, SCORES, Count, Record, SampledRollout, Score
+from smolsum.runs.records import LARGEST, Count, Record, SampledRollout
 
 
 class EvaluationLine(Record, frozen=True):

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from smolsum.errors import SmolsumError
+from smolsum.runs.evaluation_records import SUMMARY, Summary
 from smolsum.runs.paths import LATEST, RunPaths, list_runs
 from smolsum.runs.reader import Run, read_leniently
 from smolsum.runs.record_io import has_scores
-from smolsum.runs.records import SUMMARY, Summary
 from smolsum.runs.run_evaluations import RunOrigin, representatives
 from smolsum.runs.run_state import run_state
 

@@ -18,9 +18,10 @@ import msgspec
 from smolsum.errors import SmolsumError
 from smolsum.files import json_objects
 from smolsum.runs.control import Request, is_requested
+from smolsum.runs.evaluation_records import GENERATIONS, SUMMARY, Summary
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import read_object, salvage
-from smolsum.runs.records import GENERATIONS, LARGEST, SUMMARY, Event, RunInfo, RunSettings, Status, StepRow, Summary
+from smolsum.runs.records import LARGEST, Event, RunInfo, RunSettings, Status, StepRow
 from smolsum.runs.series import Series
 
 R = TypeVar("R", bound=msgspec.Struct)

@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from smolsum.errors import SmolsumError
 from smolsum.files import json_lines, to_json
-from smolsum.runs.records import SCORE_KEYS, SUMMARY, RunSettings, Score, Summary
+from smolsum.runs.evaluation_records import SCORE_KEYS, SUMMARY, Score, Summary
+from smolsum.runs.records import RunSettings
 
 R = TypeVar("R", bound=Struct)
 

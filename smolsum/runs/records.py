@@ -1,35 +1,25 @@
-"""The files of a run and of an evaluation, one typed record for each.
+"""The files of a run, one typed record for each; `evaluation_records` has those of its evaluations.
 
-    run.json                 RunInfo           eval/<name>/generations.jsonl   Generation
-    status.json              Status            eval/<name>/judgements.jsonl    Judgement
-    events.jsonl             Event             eval/<name>/scores.jsonl        Score
-    checkpoints/*/meta.json  CheckpointMeta    eval/<name>/summary.json        Summary
-    completions/*.jsonl      SampledRollout    config.toml                     RunSettings (what readers of runs use)
+    run.json                 RunInfo           completions/*.jsonl   SampledRollout
+    status.json              Status            config.toml           RunSettings (what readers of runs use)
+    events.jsonl             Event             trackers/<name>.json  TrackedRun
+    checkpoints/*/meta.json  CheckpointMeta    ../.grid.json         GridRecord
     metrics.jsonl            StepRow (its other keys are metrics, with a number or null)
-    trackers/<name>.json     TrackedRun
 
 Unknown keys are accepted; fields that older runs lack have defaults. `record_io` reads and writes records.
 """
 
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta, Struct, field
 
 SCHEMA_VERSION = 1
-SUMMARY = "summary.json"
-GENERATIONS = "generations.jsonl"
-SCORES = "scores.jsonl"
-BEHIND = "behind "
-"""Before the address of an endpoint, where a summary has the fingerprint of a model's weights."""
-
 LARGEST = 1e300
 """Beyond it a sum of some values has no float."""
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 """A whole number that a float can hold."""
 Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 """A finite number; whole numbers are accepted, true and false are not."""
-Number01 = Annotated[float, Meta(ge=0, le=1)]
 NOTES = (
     "started", "checkpoint", "evaluated", "finished", "stage_reused", "paused", "resumed", "worker_up", "workers_back",
     "worker_resynced", "mirror", "mirror_back", "tracker", "tracker_back",
@@ -268,144 +258,6 @@ class SampledRollout(Record, frozen=True):
     def tokens(self) -> int:
         """Sampled tokens without the end token."""
         return max(len(self.token_ids) - (not self.truncated), 0)
-
-
-class Generation(Record, frozen=True, kw_only=True):
-    """A line of generations.jsonl: a completion of an evaluation. Log-probs are not kept."""
-
-    id: str
-    sample: int = 0
-    """left out for the first sample of an example"""
-    text: str
-    token_ids: list[Count]
-    finish_reason: Literal["stop", "length"]
-    seed: int
-    worker: str
-    policy_version: int
-
-
-class Judgement(Struct, frozen=True):
-    """A line of judgements.jsonl: a score in [0, 1] with the judge's reason, or None with the error."""
-
-    id: str
-    round: int
-    metric: str
-    judge: str
-    key: str
-    """fingerprint of judge, prompt, texts and round"""
-    score: Number01 | None
-    reason: str = ""
-    error: str = ""
-    attempts: int = 0
-    """requests, whose tokens all count; 0 for a score from the cache"""
-    seconds: float = 0.0
-    """of all attempts, with the waits between them"""
-    input_tokens: int = 0
-    output_tokens: int = 0
-    endpoint: str = ""
-    """URL of the judge, without credentials"""
-
-
-class Score(Record, frozen=True):
-    """A line of scores.jsonl: an example and its metrics."""
-
-    id: str | int
-    split: str | None = None
-    data: str | None = None
-    """fingerprint of the split's content"""
-    text: str | None = None
-    judge: str | None = None
-    task: str | None = None
-    rounds: dict[str, list[Number | None]] = {}
-    """values of each round of the judge, by criterion"""
-    metrics: dict[str, Any] = {}
-    """all other keys, of which a metric has a number, or null for a missing value"""
-
-
-SCORE_KEYS = frozenset(Score.__struct_fields__) - {"metrics"}
-
-
-class HeadlineText(Record, frozen=True):
-    """A metric as the task shows it."""
-
-    metric: str
-    title: str
-    text: str
-
-
-class HeadlineTable(Record, frozen=True):
-    """Metrics that belong together."""
-
-    title: str
-    headlines: list[HeadlineText]
-
-
-class MeasureInfo(Record, frozen=True):
-    """A headline with its direction: the fields of a task's `Metric`."""
-
-    name: str
-    title: str
-    form: Annotated[str, Meta(pattern=r"^\.\d[%fg]$")] = ".1%"
-    better: Literal["higher", "lower", ""] = ""
-    role: Literal["constraint", "quality", ""] = ""
-    column: str = ""
-
-
-class Judging(Record, frozen=True):
-    """Who judged an evaluation, and what it cost."""
-
-    model: str = ""
-    endpoint: str | None = None
-    rounds: Count = 0
-    prompts: dict[str, str] = {}
-    """fingerprints by criterion"""
-    thresholds: dict[str, Number] = {}
-    usage: dict[str, Number | None] = {}
-    missing: list[Any] | None = None
-    noise: dict[str, dict[str, Number | None]] = {}
-    """how well the judge agrees with itself over the rounds of a metric: n, round_sd, icc and icc_mean"""
-    second: dict[str, Any] | None = None
-
-
-class Summary(Record, frozen=True):
-    """summary.json of an evaluation."""
-
-    schema_version: int = SCHEMA_VERSION
-    n: Count = 0
-    label: str | None = None
-    step: Count | None = None
-    """of the run; None outside of runs"""
-    split: str | None = None
-    sampler: str | None = None
-    weights: str | None = None
-    """fingerprint of the model and its training"""
-    command: str = ""
-    model: ModelInfo = ModelInfo()
-    tokenizer: str = ""
-    data: dict[str, SplitInfo] = {}
-    meteor: str | None = None
-    task: dict[str, Any] | None = None
-    """the settings that the measures depend on, by key"""
-    max_new_tokens: Count | None = None
-    score: str | None = None
-    prompting: list[str] | None = None
-    """settings of the task that change the prompt alone"""
-    criteria: list[str] | None = None
-    headlines: list[HeadlineText] = []
-    measures: list[MeasureInfo] = []
-    """the headlines of which some values are better; older runs lack them"""
-    panels: list[HeadlineTable] = []
-    watched: dict[str, list[str]] = {}
-    errors: dict[str, str] = {}
-    signals: dict[str, dict[str, str]] = {}
-    """range and meaning of each reward signal, in words"""
-    judge: str | None = None
-    judging: Judging | None = None
-    metrics: dict[str, Number | None] = {}
-
-    def __post_init__(self) -> None:
-        if self.task is not None:
-            msgspec.convert({f"task.{key}": value for key, value in self.task.items()}, RunSettings)
 
 
 class RunOfGrid(Record, frozen=True):

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from smolsum.errors import SmolsumError
+from smolsum.runs.evaluation_records import Summary
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import read, read_object
-from smolsum.runs.records import RunInfo, SplitInfo, Summary
+from smolsum.runs.records import RunInfo, SplitInfo
 
 SPLIT, SAMPLER = "test", "greedy"
 """what a training evaluates, and how"""

@@ -18,10 +18,11 @@ from pathlib import Path
 
 from smolsum.files import LONGEST_LINE, line_blocks
 from smolsum.runs.completion_groups import as_sample, cleaned
+from smolsum.runs.evaluation_records import SUMMARY
 from smolsum.runs.evaluation_samples import as_rollout, measures_of, texts_of
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import read_leniently
-from smolsum.runs.records import SUMMARY, RunSettings, SampledRollout
+from smolsum.runs.records import RunSettings, SampledRollout
 from smolsum.runs.sample_errors import error_size
 
 MAX_HITS = 200_000

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from smolsum import console
 from smolsum.errors import SmolsumError, UsageError, nearest
 from smolsum.files import digest, json_lines
+from smolsum.runs.evaluation_records import SCORES, Score, Summary
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import has_scores, parse, read_object, read_summary
-from smolsum.runs.records import SCORES, Score, Summary
 from smolsum.runs.run_evaluations import RunOrigin, representatives
 from smolsum.stats.paired import MAX_SIZE
 

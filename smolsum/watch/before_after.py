@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from smolsum.runs.completion_groups import clean
+from smolsum.runs.evaluation_records import GENERATIONS, SCORES
 from smolsum.runs.evaluation_samples import EvaluationSamples, read_samples, texts_of
 from smolsum.runs.reader import Run
-from smolsum.runs.records import GENERATIONS, SCORES
 from smolsum.runs.sample_errors import error_size
 from smolsum.watch.snapshot import BeforeAfter, ViewOptions
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from rich.text import Text
 
 from smolsum.runs.completion_groups import clean
+from smolsum.runs.evaluation_records import MeasureInfo
 from smolsum.runs.reader import Run
-from smolsum.runs.records import MeasureInfo
 from smolsum.watch.curves import RUNS
 from smolsum.watch.pane_text import DIM, NAME_WIDTH, VALUE_WIDTH, Pane, number, wrapped
 from smolsum.watch.snapshot import Snapshot

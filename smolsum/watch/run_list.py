@@ -12,9 +12,9 @@ from rich.text import Text
 
 from smolsum.errors import SmolsumError
 from smolsum.runs.completion_groups import clean
+from smolsum.runs.evaluation_records import Summary
 from smolsum.runs.paths import RunPaths, last_started, list_runs
 from smolsum.runs.reader import Run
-from smolsum.runs.records import Summary
 from smolsum.runs.run_state import TROUBLE, RunState, progress, run_state
 from smolsum.watch.curves import RUNS
 from smolsum.watch.pane_text import DIM, GREEN, ORANGE, RED, SKY, ending

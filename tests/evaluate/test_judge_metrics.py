@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from smolsum.evaluate.judge_metrics import agreement, judge_noise, judged_columns
-from smolsum.runs.records import Judgement
+from smolsum.runs.evaluation_records import Judgement
 from smolsum.tasks.tldr import CRITERIA
 
 RATINGS = [[9, 2, 5, 8], [6, 1, 3, 2], [8, 4, 6, 8], [7, 1, 2, 6], [10, 5, 6, 9], [6, 2, 4, 7]]

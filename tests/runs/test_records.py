@@ -11,7 +11,8 @@ import pytest
 from smolsum import files
 from smolsum.errors import SmolsumError
 from smolsum.runs import record_io, records
-from smolsum.runs.records import Event, Generation, Judgement, RunInfo, RunSettings, Score, Status, Summary
+from smolsum.runs.evaluation_records import Generation, Judgement, Score, Summary
+from smolsum.runs.records import Event, RunInfo, RunSettings, Status
 
 SUMMARY: dict[str, Any] = {
     "schema_version": 1,

@@ -8,7 +8,7 @@ from smolsum.report.collect import ReportInputs
 from smolsum.report.document import DASH, Cell, CellSource, Figure, Table, letter, number, plain, words
 from smolsum.report.results import ConfigurationResult
 from smolsum.report.shell_commands import judge_command
-from smolsum.runs.records import SUMMARY, Judging
+from smolsum.runs.evaluation_records import SUMMARY, Judging
 from smolsum.stats.correlation import correlate
 from smolsum.types import COMPOSITE
 

@@ -6,7 +6,7 @@ from smolsum.report.collect import LeftOut, ReportInputs
 from smolsum.report.document import DASH, Cell, CellSource, Table, empty, number, plain, words
 from smolsum.report.results import ConfigurationResult
 from smolsum.report.shell_commands import judge_command
-from smolsum.runs.records import SUMMARY
+from smolsum.runs.evaluation_records import SUMMARY
 
 
 def provenance_table(inputs: ReportInputs) -> Table:

@@ -27,7 +27,7 @@ from smolsum.report.document import (
 )
 from smolsum.report.results import ConfigurationResult, baseline_of
 from smolsum.report.shell_commands import judge_command
-from smolsum.runs.records import SCORES, SUMMARY
+from smolsum.runs.evaluation_records import SCORES, SUMMARY
 from smolsum.stats.paired import CONFIDENCE
 from smolsum.tasks.success_rates import interval_of_means
 

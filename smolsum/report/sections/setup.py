@@ -10,8 +10,9 @@ from smolsum.report.collect import ReportInputs, TrainedRun
 from smolsum.report.document import DASH, Cell, CellSource, Table, empty, number, plain, shortened, words
 from smolsum.report.shell_commands import judge_command, train_command
 from smolsum.rewards import MEANINGS
+from smolsum.runs.evaluation_records import SUMMARY, Judging
 from smolsum.runs.record_io import read_lines
-from smolsum.runs.records import SUMMARY, Judging, SampledRollout
+from smolsum.runs.records import SampledRollout
 
 HYPERPARAMETERS = (
     ("Learning rate", "optimizer.learning_rate"),

@@ -27,7 +27,7 @@ from smolsum.report.document import (
 from smolsum.report.results import FLIPPED, count_flips, flip_cells, paired_values
 from smolsum.report.sections.scores import ERRORS
 from smolsum.report.shell_commands import judge_command
-from smolsum.runs.records import SUMMARY
+from smolsum.runs.evaluation_records import SUMMARY
 from smolsum.stats.multiple_testing import holm
 from smolsum.stats.paired import mcnemar
 from smolsum.stats.seeds import MixedResult, compare_runs
