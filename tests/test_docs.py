@@ -163,7 +163,7 @@ def test_settings_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     named = re.findall(r"--set[ =]([a-z_]+\.[a-z_.]+)", text)
     named += re.findall(rf"`((?:{'|'.join([*SECTION_FIELDS, 'stages'])})\.[a-z_.]+)(?:=[^`]*)?`", text)
-    files = (".toml", ".json", ".jsonl", ".py", ".md", ".parquet")
+    files = (".toml", ".json", ".jsonl", ".py", ".md", ".parquet", ".safetensors")
     assert [key for key in named if not key.endswith(files) and not setting_exists(key)] == []
 
 

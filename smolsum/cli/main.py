@@ -16,7 +16,9 @@ from smolsum.cli.baseline import baseline
 from smolsum.cli.data import data
 from smolsum.cli.doctor import doctor
 from smolsum.cli.evaluate import evaluate
+from smolsum.cli.export import export
 from smolsum.cli.options import Invocation, command
+from smolsum.cli.push import push
 from smolsum.cli.report import report
 from smolsum.cli.runs import runs
 from smolsum.cli.serve_worker import serve_worker
@@ -111,6 +113,8 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "eval": evaluate,
     "stats": stats,
     "report": report,
+    "export": export,
+    "push": push,
     "track": track,
     "data": data,
     "runs": runs,

@@ -15,10 +15,18 @@ from smolsum.evaluate.sampling import GREEDY, ApiModel, DecodingSettings
 from smolsum.files import digest
 from smolsum.policy.load import Policy, load_policy, weights_hash
 from smolsum.policy.weights import load_trained
-from smolsum.runs import checkpoints
-from smolsum.runs.checkpoints import Checkpoint, best_of, have_same_rewards, validation_of
+from smolsum.runs.checkpoints import (
+    Checkpoint,
+    best_of,
+    find_checkpoint,
+    have_same_rewards,
+    list_checkpoints,
+    no_best,
+    validation_of,
+    whole,
+)
 from smolsum.runs.evaluation_records import BEHIND, Summary
-from smolsum.runs.paths import RunPaths, open_run, safe_name
+from smolsum.runs.paths import RunPaths, safe_name
 from smolsum.runs.record_io import has_scores, read_summary
 from smolsum.runs.run_evaluations import RunOrigin, representatives
 from smolsum.runs.run_info import at_commit
@@ -91,9 +99,9 @@ def find_target(reference: str, options: TargetOptions, *, best: bool = False) -
     """Return the target that `reference` names: a run (its last checkpoint, or the `best` by validation), the path of a
     checkpoint, or a model as for `smolsum train --model`. Raises UsageError for any other reference."""
     split, decoding, name = options.split, options.decoding, options.name
-    run, checkpoint = _find_checkpoint(reference, options.runs_dir)
+    run, checkpoint = find_checkpoint(reference, options.runs_dir)
     if best and run is None:
-        raise _no_best(reference)
+        raise no_best(reference)
     if run is None or checkpoint is None:
         config = _settings(options, _model(reference, options.runs_dir), options.config_file)
         own = f"eval-{_of(config)}{safe_name(reference)}-{split}{_suffix(decoding)}"
@@ -161,24 +169,11 @@ def _of(config: Config) -> str:
     return "" if config.task.name == DEFAULT_TASK else f"{config.task.name}-"
 
 
-def _find_checkpoint(reference: str, runs_dir: Path) -> tuple[RunPaths, Checkpoint] | tuple[None, None]:
-    path = Path(os.path.expanduser(reference))
-    if path.resolve().parent.name == "checkpoints" and (path / checkpoints.META).is_file():
-        run = RunPaths(path.resolve().parents[1])
-        found = [c for c in checkpoints.list_checkpoints(run) if c.path.resolve() == path.resolve()]
-        if run.config.is_file():
-            return run, _whole(found, path)
-    if not any(RunPaths(root).config.is_file() for root in (runs_dir / reference, path)):
-        return None, None
-    run = open_run(reference, runs_dir)
-    return run, _whole(checkpoints.list_checkpoints(run), run.root)
-
-
 def _best(run: RunPaths, config: Config, reference: str) -> tuple[Checkpoint, str]:
     """Return the run's best checkpoint by validation, and a sentence. Raises UsageError without one, or if damaged."""
-    best = best_of(checkpoints.list_checkpoints(run), config.stages)
+    best = best_of(list_checkpoints(run), config.stages)
     if best is None:
-        raise _no_best(reference)
+        raise no_best(reference)
     found, stage = validation_of(best), best.meta.stage
     score = TASKS[config.task.name].evaluation.score
     scores = ", ".join(
@@ -186,25 +181,7 @@ def _best(run: RunPaths, config: Config, reference: str) -> tuple[Checkpoint, st
     )
     apart = "score" not in found and not have_same_rewards(config.stages)
     of = f", of those of stage {stage}: its reward is not that of the stages before" if apart else ""
-    return _whole([best], best.path), f"step {best.step} of {run.name} did best on the validation split ({scores}){of}"
-
-
-def _no_best(reference: str) -> UsageError:
-    return UsageError(
-        f"{reference} has no best checkpoint",
-        hint="leave --best out for the last one; only whole validations (train.validate_every above 0) find a best",
-    )
-
-
-def _whole(found: Sequence[Checkpoint], where: Path) -> Checkpoint:
-    """Return the last checkpoint, once its checksums are verified."""
-    if not found:
-        raise UsageError(f"{where} has no checkpoint yet", hint="train it to its first checkpoint")
-    if problems := checkpoints.verify(found[-1].path):
-        raise UsageError(
-            f"checkpoint {found[-1].path} is damaged: {'; '.join(problems)}", hint="evaluate another checkpoint"
-        )
-    return found[-1]
+    return whole([best], best.path), f"step {best.step} of {run.name} did best on the validation split ({scores}){of}"
 
 
 def _model(reference: str, runs_dir: Path) -> str:

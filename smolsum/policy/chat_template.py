@@ -38,6 +38,17 @@ def plain_template(template: Any) -> Any:
     return ADDED.sub("", template) if isinstance(template, str) else template
 
 
+def added_system(template: Any) -> str:
+    """Return the system message that `with_system` gave a chat template, or the default one of several by name; empty
+    where it gave none."""
+    text = template.get("default", "") if isinstance(template, Mapping) else template
+    added = ADDED.search(text) if isinstance(text, str) else None
+    if added is None:
+        return ""
+    key = "'content': "
+    return str(json.JSONDecoder().raw_decode(added[0], added[0].index(key) + len(key))[0])
+
+
 def with_system(template: str, system: str, *, accepts_system: bool) -> str:
     """Return a chat template that puts `system` before the messages of a chat without a system message or, where the
     template does not accept one, in front of the first message. Replaces what an earlier call added."""

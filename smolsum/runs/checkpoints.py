@@ -20,11 +20,11 @@ from typing import Any
 import xxhash
 
 from smolsum.config.sections import StageConfig
-from smolsum.errors import SmolsumError
+from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import point, sync, to_json, writing
-from smolsum.runs.paths import LATEST, RunPaths, list_runs
+from smolsum.runs.paths import LATEST, RunPaths, list_runs, open_run
 from smolsum.runs.record_io import encode, parse
-from smolsum.runs.records import SCHEMA_VERSION, CheckpointMeta
+from smolsum.runs.records import SCHEMA_VERSION, CheckpointMeta, StageSettings
 
 META = "meta.json"
 PROBE_BYTES = 2**26
@@ -94,6 +94,41 @@ def list_checkpoints(paths: RunPaths) -> list[Checkpoint]:
             meta = _read_meta(path)
             found.append(Checkpoint(path, meta.step, meta))
     return found
+
+
+def find_checkpoint(reference: str, runs_dir: Path) -> tuple[RunPaths, Checkpoint] | tuple[None, None]:
+    """Return the run and checkpoint that `reference` names: a run means its last checkpoint, by name or path; a
+    checkpoint's path itself. Nothing for any other text. Raises UsageError for a run without checkpoints, and for a
+    damaged one."""
+    path = Path(os.path.expanduser(reference))
+    if path.resolve().parent.name == "checkpoints" and (path / META).is_file():
+        run = RunPaths(path.resolve().parents[1])
+        found = [c for c in list_checkpoints(run) if c.path.resolve() == path.resolve()]
+        if run.config.is_file():
+            return run, whole(found, path)
+    if not any(RunPaths(root).config.is_file() for root in (runs_dir / reference, path)):
+        return None, None
+    run = open_run(reference, runs_dir)
+    return run, whole(list_checkpoints(run), run.root)
+
+
+def whole(found: Sequence[Checkpoint], where: Path) -> Checkpoint:
+    """Return the last checkpoint, once its checksums are verified."""
+    if not found:
+        raise UsageError(f"{where} has no checkpoint yet", hint="train it to its first checkpoint")
+    if problems := verify(found[-1].path):
+        raise UsageError(
+            f"checkpoint {found[-1].path} is damaged: {'; '.join(problems)}", hint="choose another checkpoint"
+        )
+    return found[-1]
+
+
+def no_best(reference: str) -> UsageError:
+    """Return the error for a run without a best checkpoint."""
+    return UsageError(
+        f"{reference} has no best checkpoint",
+        hint="leave --best out for the last one; only whole validations (train.validate_every above 0) find a best",
+    )
 
 
 def check_all(paths: RunPaths) -> tuple[list[Checkpoint], dict[int, tuple[Path, str]]]:
@@ -265,7 +300,7 @@ def rank(found: Validation) -> tuple[float, float]:
     return found.get("score", -math.inf), found.get("reward", -math.inf)
 
 
-def best_of(found: Sequence[Checkpoint], stages: Mapping[str, StageConfig]) -> Checkpoint | None:
+def best_of(found: Sequence[Checkpoint], stages: Mapping[str, StageConfig | StageSettings]) -> Checkpoint | None:
     """Return the first of the best checkpoints; None if none was validated. Rewards of different stages are compared
     only if the stages have the same rewards; otherwise the last stage counts most."""
     alike, names = have_same_rewards(stages), list(stages)
@@ -278,7 +313,7 @@ def best_of(found: Sequence[Checkpoint], stages: Mapping[str, StageConfig]) -> C
     return max((checkpoint for checkpoint in found if validation_of(checkpoint)), key=place, default=None)
 
 
-def have_same_rewards(stages: Mapping[str, StageConfig]) -> bool:
+def have_same_rewards(stages: Mapping[str, StageConfig | StageSettings]) -> bool:
     """Whether all stages have the same rewards, so that totals can be compared."""
     weights = [stage.rewards for stage in stages.values()]
     return all(other == weights[0] for other in weights)

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from smolsum.cli.main import main
 from smolsum.config.sections import LoraConfig
-from smolsum.policy.chat_template import plain_template, shared_system, with_system
+from smolsum.policy.chat_template import added_system, plain_template, shared_system, with_system
 from smolsum.policy.load import encode_chat, load_policy
 from smolsum.policy.weights import save_trained, tokenizer_digest
 from smolsum.tasks.tldr import TldrConfig
@@ -62,6 +62,15 @@ def test_a_template_that_refuses_system_messages_has_it_in_the_first_turn() -> N
     changed = with_system(REFUSING, SYSTEM, accepts_system=False)
     folded = {"role": "user", "content": f"{SYSTEM}\n\n{USER['content']}"}
     assert rendered(changed, TURNS) == rendered(REFUSING, [folded, *TURNS[1:]])
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_the_added_message_can_be_read_back(accepted: bool) -> None:
+    """From a template, and from the default one of several; a template without it has none."""
+    changed = with_system(REFUSING, SYSTEM, accepts_system=accepted)
+    assert added_system(changed) == SYSTEM
+    assert added_system({"default": changed, "tools": REFUSING}) == SYSTEM
+    assert [added_system(one) for one in (REFUSING, {"tools": changed}, None)] == ["", "", ""]
 
 
 def test_only_a_message_of_all_prompts_is_the_default() -> None:

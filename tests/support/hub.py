@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from support.hub_uploads import RefusedError, Uploads, answer
+
 KINDS = ("datasets", "models")
 
 
@@ -36,9 +38,9 @@ class HubServer:
     """Serves each directory of `repositories` as `<kind>/<owner>/<name>`, kind being `datasets` or `models`.
 
     `revisions` has, by repository, what its branches and tags hold other than `main`; each is found by its commit too.
-    `gated` names repositories that answer 401 as a gated one does. `status`, when set, is the answer to every
-    request (500: a broken hub); with `mute` a request gets none, its connection is closed. `requests` lists
-    "METHOD /path" in order of arrival. A context manager.
+    `gated` names repositories that answer 401 as a gated one does. With `uploads` clients may write. `status`, when
+    set, is the answer to every request (500: a broken hub); with `mute` a request gets none, its connection is closed.
+    `requests` lists "METHOD /path" in order of arrival. A context manager.
     """
 
     def __init__(
@@ -47,13 +49,15 @@ class HubServer:
         *,
         gated: Collection[str] = (),
         revisions: Mapping[str, Mapping[str, Path]] | None = None,
+        uploads: Uploads | None = None,
     ) -> None:
         unknown = [key for key in repositories if key.split("/")[0] not in KINDS or key.count("/") != 2]
         if unknown:
             raise ValueError(f"not <kind>/<owner>/<name>: {unknown}")
         self.repositories = dict(repositories)
         self.gated = frozenset(gated)
-        self.revisions = revisions or {}
+        self.revisions = {key: dict(named) for key, named in (revisions or {}).items()}
+        self.uploads = uploads
         self.status: HTTPStatus | None = None
         self.mute = False
         self.requests: list[str] = []
@@ -146,8 +150,20 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer()
 
+    def do_PUT(self) -> None:
+        self._answer()
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        found = b""
+        while size := int(self.rfile.readline(), 16):
+            found += self.rfile.read(size)
+            self.rfile.readline()
+        return found
+
     def _answer(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = self._body()
         self.hub.requests.append(f"{self.command} {self.path}")
         if self.hub.mute:
             return
@@ -162,6 +178,17 @@ class _Handler(BaseHTTPRequestHandler):
     def _route(self, body: bytes) -> None:
         url = urlsplit(self.path)
         parts = [unquote(part) for part in url.path.strip("/").split("/")]  # the "/" in refs/pr/1 is quoted
+        if self.hub.uploads is not None and not url.netloc:
+            try:
+                written = answer(self.hub, self.command, parts, self.headers, body)
+            except RefusedError as refused:
+                content = json.dumps({"error": refused.message, **refused.more}).encode()
+                headers = {"Content-Type": "application/json", "X-Error-Message": refused.message}
+                self._send(refused.status, content, headers)
+                return
+            if written is not None:
+                self._send(HTTPStatus.OK, json.dumps(written).encode(), {"Content-Type": "application/json"})
+                return
         if url.netloc or len(parts) < 3:
             raise _Failure(HTTPStatus.NOT_FOUND)
         if parts[0] == "api":

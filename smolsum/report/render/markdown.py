@@ -1,9 +1,9 @@
 """A report as Markdown, with its figures as SVG files next to it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from smolsum.report.document import Cell, Figure, Gap, Item, Page, Table
+from smolsum.report.document import Cell, Figure, Gap, Item, Page, Section, Table
 from smolsum.report.render.html import style
 
 
@@ -13,17 +13,23 @@ def to_markdown(page: Page, folder: Path) -> str:
     for line in page.verdict.splitlines():
         lines += [_plain(line), ""]
     for section in page.sections:
-        lines += [f"## {section.title}", ""]
-        lines += [f"- {_plain(line)}" for line in section.text] + ([""] if section.text else [])
-        for item in section.items:
-            lines += [*_item(item, folder), ""]
+        lines += section_lines(section, folder)
     return "\n".join(lines)
 
 
-def figures(page: Page) -> dict[str, str]:
-    """Return the SVG files of a page by name; each has its own colours."""
+def section_lines(section: Section, folder: Path, figures_in: str = "") -> list[str]:
+    """Return the lines of a section; its figures are in `figures_in`, a folder in `folder` with its slash."""
+    lines = [f"## {section.title}", ""]
+    lines += [f"- {_plain(line)}" for line in section.text] + ([""] if section.text else [])
+    for item in section.items:
+        lines += [*_item(item, folder, figures_in), ""]
+    return lines
+
+
+def figures(sections: Iterable[Section]) -> dict[str, str]:
+    """Return the SVG files of sections by name; each has its own colours."""
     found = {}
-    for section in page.sections:
+    for section in sections:
         for item in section.items:
             if isinstance(item, Figure):
                 opening, _, rest = item.svg.partition(">")
@@ -35,10 +41,11 @@ def _file(figure: Figure) -> str:
     return f"figure-{figure.number}.svg"
 
 
-def _item(item: Item, folder: Path) -> list[str]:
+def _item(item: Item, folder: Path, figures_in: str) -> list[str]:
     notes = [line for note in item.notes for line in ("", _plain(note))]
     if isinstance(item, Figure):
-        return [f"**Figure {item.number}: {_plain(item.title)}**", "", f"![{_plain(item.alt)}]({_file(item)})", *notes]
+        drawing = f"![{_plain(item.alt)}]({figures_in}{_file(item)})"
+        return [f"**Figure {item.number}: {_plain(item.title)}**", "", drawing, *notes]
     caption, gap = f"Table {item.number}: {_plain(item.title)}", item.gap
     missing = [] if gap is None else [_gap(gap)]
     if not item.filled:

@@ -26,11 +26,11 @@ def write(page: Page, folder: Path, form: Format) -> Path:
     if form == "json":
         files = {path: to_json(to_document(page, folder), indent=1)}
     else:
-        page = _visible(page)
+        page = printable(page)
         render: Callable[[Page, Path], str] = {"html": to_html, "md": to_markdown, "latex": to_latex}[form]
         texts = {path: render(page, folder)}
         if form == "md":
-            texts |= {folder / name: svg for name, svg in figures(page).items()}
+            texts |= {folder / name: svg for name, svg in figures(page.sections).items()}
         # half a surrogate pair in a completion has no UTF-8
         files = {file: text.encode("utf-8", "backslashreplace") for file, text in texts.items()}
     for file, content in files.items():
@@ -79,13 +79,13 @@ def _cell(cell: Cell, folder: Path) -> dict[str, Any]:
     return found
 
 
-def _visible(part: Any) -> Any:
-    """A part of a report with control characters as visible escapes: a completion may contain any. JSON has escapes of
-    its own."""
+def printable(part: Any) -> Any:
+    """Return a part of a report with control characters as visible escapes: a completion may contain any. JSON escapes
+    them itself."""
     if isinstance(part, str):
         return visible(part.replace("\r\n", "\n"))
     if isinstance(part, tuple):
-        return tuple(map(_visible, part))
+        return tuple(map(printable, part))
     if is_dataclass(part) and not isinstance(part, type):
-        return with_fields(part, **{field.name: _visible(getattr(part, field.name)) for field in fields(part)})
+        return with_fields(part, **{field.name: printable(getattr(part, field.name)) for field in fields(part)})
     return part

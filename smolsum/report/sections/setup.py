@@ -174,7 +174,8 @@ def settings_table(inputs: ReportInputs) -> Table:
             rows.append((words(title), Cell(" | ".join(found), source=next(iter(found.values())))))
         elif not inputs.trained:
             rows.append((words(title), empty(train_command(inputs, inputs.models[0]))))
-    notes = ["Several values: not all runs share it; the table of differences says which run has which."]
+    several = "Several values: not all runs share it; the table of differences says which run has which."
+    notes = [several] if len(inputs.trained) > 1 else []
     if any(", then " in row[1].text for row in rows):
         notes.append("Then: from stage to stage.")
     return Table("9", "GRPO hyperparameters", ("Hyperparameter", "Value"), tuple(rows), tuple(notes))

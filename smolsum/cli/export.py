@@ -1,0 +1,160 @@
+"""`smolsum export`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from smolsum import console
+from smolsum.cli.options import RunsFlag, runs_folder
+from smolsum.errors import SmolsumError, UsageError
+
+if TYPE_CHECKING:
+    from smolsum.policy.load import Policy
+    from smolsum.runs.checkpoints import Checkpoint
+    from smolsum.runs.paths import RunPaths
+
+SubjectArgument = Annotated[
+    str, typer.Argument(metavar="RUN|CHECKPOINT", help="A run (its last checkpoint), or the directory of a checkpoint.")
+]
+
+
+@dataclass(frozen=True)
+class ExportFlags:
+    """What is exported of a run."""
+
+    best: Annotated[
+        bool, typer.Option("--best", help="The checkpoint that did best on the validation split, not the last.")
+    ] = False
+    adapter: Annotated[
+        bool, typer.Option("--adapter", help="Only the LoRA adapters, for a base model from the hub.")
+    ] = False
+    license: Annotated[
+        str, typer.Option(metavar="NAME", help="Licence that the card names, such as apache-2.0.", show_default=False)
+    ] = ""
+    runs_dir: RunsFlag = None
+
+
+def export(
+    run: SubjectArgument,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write; a new or empty directory.")],
+    flags: ExportFlags,
+) -> None:
+    """Write a trained model as others load it, with a model card and the evidence for its numbers; print the directory.
+
+    \b
+      smolsum export runs/mine my-model
+      smolsum push my-model OWNER/NAME
+
+    The directory has the whole model in the Hugging Face layout (LoRA adapters merged into it), which transformers,
+    mlx-lm and vLLM load, a chat template with the system message of the training, README.md, and in evidence/ the
+    settings, metrics and scores that the card's numbers are from. Texts of the data, users' code and paths of this
+    machine stay here.
+    """
+    write_export(run, folder, flags, title=folder.resolve().name)
+    console.data(str(folder))
+
+
+def write_export(reference: str, folder: Path, flags: ExportFlags, *, title: str) -> None:
+    """Write what the command exports into a new or empty folder, or nothing. Raises UsageError for a run or folder that
+    does not serve."""
+    from smolsum.policy.export import export_adapters, export_policy
+    from smolsum.report.card import CardFacts, card_files
+    from smolsum.runs.evidence import write_evidence
+
+    found, checkpoint = _find(reference, flags)
+    remedy = "smolsum export again"
+    with _building(folder) as building:
+        evidence = write_evidence(found, checkpoint.step, building / "evidence", remedy)
+        _require_results(found, checkpoint, evidence)
+        policy = _load(found, checkpoint)
+        try:
+            count = (export_adapters if flags.adapter else export_policy)(policy, building)
+        except OSError as error:
+            raise SmolsumError(f"cannot write into {folder}: {error.strerror or error}", hint=remedy) from error
+        facts = CardFacts(title, checkpoint.step, count, policy.dtype, policy.system, flags.license, flags.adapter)
+        for name, text in card_files(evidence, facts, building).items():
+            path = building / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    if not flags.license:
+        console.warn("the card names no licence: --license NAME; that of the base model binds too")
+
+
+def _find(reference: str, flags: ExportFlags) -> tuple[RunPaths, Checkpoint]:
+    from smolsum.runs.checkpoints import best_of, find_checkpoint, list_checkpoints, no_best, whole
+    from smolsum.runs.paths import open_run
+    from smolsum.runs.record_io import read
+    from smolsum.runs.records import RunSettings
+
+    runs_dir = runs_folder(flags.runs_dir)
+    run, checkpoint = find_checkpoint(reference, runs_dir)
+    if run is None or checkpoint is None:
+        open_run(reference, runs_dir)  # says what is wrong
+        raise UsageError(f"{reference} is not a run", hint="smolsum runs lists them")
+    if not flags.best:
+        return run, checkpoint
+    best = best_of(list_checkpoints(run), read(run.config, RunSettings).stages)
+    if best is None:
+        raise no_best(reference)
+    return run, whole([best], best.path)
+
+
+def _require_results(run: RunPaths, checkpoint: Checkpoint, evidence: RunPaths) -> None:
+    """Raise UsageError unless the checkpoint was evaluated on the test split."""
+    from smolsum.runs.record_io import has_scores, read_summary
+
+    steps = [read_summary(one).step for one in evidence.evaluations.glob("*") if has_scores(one)]
+    if checkpoint.step not in steps:
+        raise UsageError(
+            f"step {checkpoint.step} of {run.name} was not evaluated, so its card would have no results",
+            hint=f"smolsum eval {checkpoint.path}",
+        )
+
+
+def _load(run: RunPaths, checkpoint: Checkpoint) -> Policy:
+    """Return the policy of a checkpoint, in the type that it was trained in."""
+    from smolsum.config.hub import hub_name
+    from smolsum.config.sections import LoraConfig, ModelConfig
+    from smolsum.policy.export import load_checkpoint
+    from smolsum.policy.load import DTYPES
+    from smolsum.runs.record_io import read, read_object
+    from smolsum.runs.records import RunInfo
+
+    settings, info = read_object(run.config), read(run.info, RunInfo)
+    try:
+        model, lora = ModelConfig(**settings["model"]), LoraConfig(**settings.get("lora", {}))
+    except (KeyError, TypeError) as error:
+        raise SmolsumError(f"{run.config} is damaged: {error}", hint="restore it from a copy") from error
+    commit, name = info.revisions.get(model.path), hub_name(model.path)
+    path = str(replace(name, revision=commit)) if name and commit else model.path
+    dtype = next((one for one in DTYPES if one == info.model.dtype), model.dtype)
+    model = replace(model, path=path, dtype=dtype)
+    return load_checkpoint(checkpoint.path, model, lora if model.adapter == "lora" else None)
+
+
+@contextmanager
+def _building(folder: Path) -> Iterator[Path]:
+    """Give a folder that becomes `folder` once the block ends without an error. Raises UsageError for one that has
+    files already."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} exists and is not an empty directory", hint="choose another, or remove it")
+    building = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(building, ignore_errors=True)
+    try:
+        building.mkdir(parents=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {folder}: {error.strerror or error}", hint="choose another directory"
+        ) from error
+    try:
+        yield building
+        building.replace(folder)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)

@@ -1,0 +1,133 @@
+"""`smolsum push`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from smolsum import console
+from smolsum.cli.export import ExportFlags, write_export
+from smolsum.config.hub import hub_name, silence_hub_client
+from smolsum.errors import SmolsumError, UnreachableError, UsageError
+
+LOGIN = "hf auth login, or HF_TOKEN=…"
+
+
+def push(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="RUN|CHECKPOINT|DIR", help="A run, a checkpoint, or a directory of `smolsum export`."),
+    ],
+    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository on the hub; made if missing.")],
+    flags: ExportFlags,
+    private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
+    revision: Annotated[
+        str, typer.Option(metavar="BRANCH", help="Branch; made if missing.  [default: main]", show_default=False)
+    ] = "",
+    message: Annotated[
+        str, typer.Option(metavar="TEXT", help="Message of the commit.", show_default=False)
+    ] = "Upload a model trained with smolsum",
+) -> None:
+    """Upload a trained model with its card and evidence to the Hugging Face hub; print its address.
+
+    \b
+      smolsum push runs/mine OWNER/NAME --license apache-2.0 --private
+    To read and edit the card first:
+      smolsum export runs/mine my-model && smolsum push my-model OWNER/NAME
+
+    Needs a token that may write: `hf auth login`, or HF_TOKEN. All files arrive as one commit, or none; an earlier
+    export's files that are not among them are removed, all others stay.
+    """
+    name = hub_name(repository)
+    if name is None or str(name) != name.id:
+        raise UsageError(f"{repository!r} is not the name of a repository", hint="OWNER/NAME, as on the hub")
+    from huggingface_hub import get_token
+
+    if get_token() is None:
+        raise UsageError("the hub takes uploads with a token only, and there is none", hint=LOGIN)
+    with _exported(source, flags, name.id.partition("/")[2]) as folder:
+        console.data(_upload(folder, name.id, private=private, revision=revision, message=message))
+
+
+@contextmanager
+def _exported(source: str, flags: ExportFlags, title: str) -> Iterator[Path]:
+    """Give the folder with the exported files: `source` itself, or a temporary one for a run."""
+    folder = Path(source).expanduser()
+    if (folder / "evidence").is_dir() and (folder / "README.md").is_file():
+        given = {"--best": flags.best, "--adapter": flags.adapter, "--license": flags.license}
+        if chosen := next((flag for flag, value in given.items() if value), None):
+            raise UsageError(f"{source} is exported already, so it takes no {chosen}", hint="export the run again")
+        yield folder
+        return
+    if folder.is_dir() and (folder / "config.json").is_file() and not (folder / "meta.json").is_file():
+        raise UsageError(f"{source} is a model, not a run or an export", hint="smolsum export RUN DIR makes an export")
+    with tempfile.TemporaryDirectory(prefix="smolsum-") as place:
+        made = Path(place) / title
+        write_export(source, made, flags, title=title)
+        yield made
+
+
+def _upload(folder: Path, repository: str, *, private: bool, revision: str, message: str) -> str:
+    """Upload the files as one commit, and return the address. Errors as of `_hub_errors`."""
+    with _hub_errors(repository):
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+
+        from smolsum.report.card import CARD, PLACE
+
+        silence_hub_client()
+        api, branch = HfApi(library_name="smolsum"), revision or "main"
+        address = api.create_repo(repository, private=private or None, exist_ok=True)
+        if revision:
+            api.create_branch(repository, branch=revision, exist_ok=True)
+        files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+        files = {name: path for name, path in files.items() if not any(part[0] == "." for part in Path(name).parts)}
+        card = files[CARD].read_text(encoding="utf-8").replace(PLACE, repository)
+        operations: list[CommitOperationAdd | CommitOperationDelete] = [
+            CommitOperationAdd(name, card.encode() if name == CARD else path) for name, path in files.items()
+        ]
+        there = api.list_repo_files(repository, revision=branch)
+        operations += [CommitOperationDelete(name) for name in there if name not in files and _is_exported(name)]
+        api.create_commit(repository, operations, commit_message=message, revision=branch)
+    return f"{address}/tree/{revision}" if revision else str(address)
+
+
+def _is_exported(name: str) -> bool:
+    """Return whether `smolsum export` writes files like this one."""
+    top = name.partition("/")[0]
+    return top in ("evidence", "figures") or (top == name and name.endswith((".safetensors", ".json", ".jinja")))
+
+
+@contextmanager
+def _hub_errors(repository: str) -> Iterator[None]:
+    """Turn errors of the hub's client into UsageError where the user can help, else into UnreachableError."""
+    from huggingface_hub import constants, errors
+
+    try:
+        yield
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code
+        reason = error.server_message or f"status {status}"
+        if status == 401:
+            raise UsageError(f"the hub does not accept the token: {reason}", hint=LOGIN) from error
+        if status == 403:
+            hint = "check the owner, and that the token may write (hf auth whoami)"
+            raise UsageError(f"you may not write to {repository}: {reason}", hint=hint) from error
+        if status < 500:
+            raise SmolsumError(f"the hub refuses {repository}: {reason}", hint="correct what it names") from error
+        raise UnreachableError(f"the hub failed: {reason}", hint="try again: nothing was changed there") from error
+    except ValueError as error:  # so the client reports what the hub says of the card, or of a file
+        reason = " ".join(str(error).split())
+        raise SmolsumError(f"the hub refuses {repository}: {reason}", hint="correct what it names") from error
+    except Exception as error:  # the client's connection errors share no base that it exports
+        if isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError | TimeoutError):
+            raise SmolsumError(f"cannot read what to upload: {error}", hint="smolsum push again") from error
+        offline = " (HF_HUB_OFFLINE is set)" if constants.HF_HUB_OFFLINE else ""
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UnreachableError(
+            f"the hub does not answer{offline}: {reason}", hint="try again later: nothing was changed there"
+        ) from error

@@ -1,0 +1,275 @@
+"""`smolsum export`: the files answer as the run was evaluated, every number of the card is the run's, nothing private
+leaves the machine."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import tomli
+import yaml
+from support.calls import Call
+from support.training import arguments, make_data
+
+from smolsum.cli import main
+from smolsum.files import read_jsonl
+from smolsum.policy.load import load_policy
+from smolsum.policy.logprobs import group_logprobs
+from smolsum.policy.sampling import generate
+from smolsum.runs.paths import RunPaths
+
+LINK = re.compile(r'\[([^\]]+)\]\(([^) ]+) "([^"]+)"\)')
+NUMBER = re.compile(r"(?<![\w.])[\N{MINUS SIGN}+-]?\d+(?:\.\d+)?(?:e-?\d+)?")
+SYSTEM = "Summarise the post. Keep the key points and who did what."
+SHORT: dict[str, Any] = {
+    "stages__length__steps": 2, "stages__quality__steps": 1, "train__checkpoint_every": 1, "train__validate_every": 1,
+    "sampling__rollouts": 2, "sampling__max_new_tokens": 24, "task__target_tokens": 20,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `posts`, and `runs` with the runs `whole` and `adapters`."""
+    folder = tmp_path_factory.mktemp("home-of-ann")
+    data = make_data(folder / "posts")
+    for name, more in (("whole", {}), ("adapters", {"model__adapter": "lora", "optimizer__learning_rate": 0.003})):
+        assert main.main([*arguments(data, folder / "runs", name, **SHORT, **more), "--quiet"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported(home: Path) -> Path:
+    """The export of the run `whole`."""
+    folder = home / "my-model"
+    arguments = ["export", "whole", str(folder), "--license", "mit", "--runs-dir", str(home / "runs")]
+    assert main.main(arguments) == 0
+    return folder
+
+
+def card_of(folder: Path) -> tuple[dict[str, Any], str]:
+    """The metadata and the text of a card."""
+    _, metadata, text = (folder / "README.md").read_text(encoding="utf-8").split("---\n", 2)
+    return yaml.safe_load(metadata), text
+
+
+def field_of(path: Path, field: str) -> Any:
+    """What a link's title names: a field of a JSON or TOML file, a number made of a column of metrics."""
+    if path.suffix == ".jsonl":
+        rows = read_jsonl(path)
+        if field == "step":
+            return len(rows)
+        kind, _, key = field.split(" ")
+        values = [row[key] for row in rows if row.get(key) is not None]
+        return max(values) if kind == "max" else sum(values) / 60
+    value = tomli.loads(path.read_text()) if path.suffix == ".toml" else json.loads(path.read_text())
+    while field:
+        if field in value:
+            return value[field]
+        key, _, field = field.partition(".")
+        value = value[key]
+    return value
+
+
+def says(text: str, value: Any) -> bool:
+    """Whether a cell's text is the value, rounded as far as the text is."""
+    if isinstance(value, dict):  # weights of signals
+        return text == ", ".join(f"{name} {weight:g}" for name, weight in value.items())
+    if not isinstance(value, int | float):
+        return text.replace("\\", "") == str(value)
+    shown = text.replace("\N{MINUS SIGN}", "-")
+    digits = len(shown.rstrip("%").partition(".")[2])
+    scale = 100 if shown.endswith("%") else 1
+    return abs(float(shown.rstrip("%")) - value * scale) <= 0.5 * 10**-digits + 1e-9
+
+
+def test_the_files_answer_as_the_run_was_evaluated(home: Path, exported: Path) -> None:
+    """The same texts from the chat template's own system message, and no file of the trainer."""
+    policy = load_policy(str(exported))
+    rows = read_jsonl(home / "runs" / "whole" / "eval" / "quality-test" / "generations.jsonl")
+    posts = pl.read_parquet(home / "posts" / "test.parquet")
+    prompts = [
+        policy.tokenizer.apply_chat_template(
+            [{"role": "user", "content": post}], add_generation_prompt=True, return_dict=False
+        )
+        for post in posts["prompt"]
+    ]
+    seeds = [[place] for place in range(len(prompts))]
+    answers = generate(policy.model, prompts, seeds, eos_ids=policy.eos_ids, temperature=0.0, max_new_tokens=24)
+    assert [list(one.token_ids) for (one,) in answers] == [row["token_ids"] for row in rows]
+    assert not list(exported.rglob("optimizer*"))
+    assert not (exported / "meta.json").exists()
+
+
+def test_merged_adapters_score_as_the_trained_policy(home: Path, call: Call) -> None:
+    """Log-probs of the exported whole model are those of base and adapters."""
+    code, out, err = call("export", "adapters", home / "merged", "--runs-dir", home / "runs")
+    assert (code, out.strip()) == (0, str(home / "merged")), err
+    assert "no licence" in err
+    from smolsum.cli.export import ExportFlags, _find, _load
+
+    run, checkpoint = _find("adapters", ExportFlags(runs_dir=str(home / "runs")))
+    trained, whole, start = _load(run, checkpoint), load_policy(str(home / "merged")), load_policy("builtin:tiny")
+    ids = [[5, 9, 33, 4], [60, 12, 8]]
+    scores = [np.array(group_logprobs(one.model, [2, 7, 11], ids)[0]) for one in (trained, whole, start)]
+    np.testing.assert_allclose(scores[0], scores[1], atol=1e-4)
+    assert np.abs(scores[0] - scores[2]).max() > 1e-3
+
+
+def test_every_linked_number_is_that_of_its_file(exported: Path, home: Path) -> None:
+    """Each link's file, next to the card and in the run, has the value that the cell shows."""
+    _, text = card_of(exported)
+    links = LINK.findall(text)
+    assert len(links) > 60
+    for shown, path, title in links:
+        name, field = title.split(": ", 1)
+        copy = exported / path
+        own = home / "runs" / "whole" / Path(path).relative_to("evidence/whole")
+        assert copy.name == own.name == name
+        for file in (copy, own):
+            value = field_of(file, field)
+            assert says(shown.strip("*"), value), (shown, file, field, value)
+
+
+def test_every_other_number_is_in_the_report_or_the_settings(exported: Path, home: Path, call: Call) -> None:
+    """Differences, intervals and prose agree with a report about the run itself."""
+    code, _, err = call("report", home / "runs" / "whole", "--format", "json", "--output", home / "report")
+    assert code == 0, err
+    report = json.loads((home / "report" / "report.json").read_text())
+    items = [item for section in report["sections"] for item in section["items"]]
+    cells = [cell.get("text") or "" for item in items for row in item.get("rows", ()) for cell in row]
+    texts = [report["verdict"], *cells, *(item.get("alt", "") for item in items)]
+    texts += [note for item in items for note in item["notes"]]
+    texts += [line for section in report["sections"] for line in section["text"]]
+    known = set(NUMBER.findall(" ".join(texts)))
+    _, text = card_of(exported)
+    assert report["verdict"] in text.replace("\\", "")
+    text = LINK.sub("", text)
+    text = re.sub(r"\*\*(Table|Figure) \d+:", "", text)
+    text = re.sub(r"\(figures/figure-\d+\.svg\)", "", text)
+    text = re.sub(r"- Made with .*", "", text)
+    settings = (home / "runs" / "whole" / "config.toml").read_text()
+    own = {"2", "3", "0.99", "24", *NUMBER.findall(settings)}  # steps, millions of parameters, most tokens
+    unknown = [one for one in NUMBER.findall(text.replace("\\", "")) if one not in known | own]
+    assert not unknown
+
+
+def test_the_metadata_are_the_evaluations(exported: Path) -> None:
+    """model-index has each headline metric, unrounded, with its file; the hub's own parser reads it."""
+    from huggingface_hub import ModelCard
+
+    card = ModelCard.load(exported / "README.md")
+    summary = json.loads((exported / "evidence/whole/eval/quality-test/summary.json").read_text())
+    results = card.data.eval_results
+    assert {one.metric_type: one.metric_value for one in results} == {
+        one["metric"]: summary["metrics"][one["metric"]]
+        for one in summary["headlines"]
+        if summary["metrics"][one["metric"]] is not None
+    }
+    for one in results:
+        assert field_of(exported / one.metric_args["file"], one.metric_args["field"]) == one.metric_value
+        assert one.metric_args["n"] == 4
+        low, high = one.metric_args.get("interval_95", (-np.inf, np.inf))
+        assert low <= one.metric_value <= high
+    assert card.data.license == "mit"
+    assert card.data.library_name == "transformers"
+    assert any("interval_95" in one.metric_args for one in results)
+
+
+def test_what_is_private_stays(exported: Path, home: Path) -> None:
+    """No text of data or completions, no folder, no host; the system message is needed and is there."""
+    rows = read_jsonl(home / "runs" / "whole" / "eval" / "quality-test" / "scores.jsonl")
+    posts = pl.read_parquet(home / "posts" / "test.parquet")
+    private = [str(home), "home-of-ann", json.loads((home / "runs/whole/status.json").read_text())["host"] + '"']
+    private += [row["text"] for row in rows if len(row["text"]) > 20] + posts["prompt"].to_list()
+    private += posts["completion"].to_list()
+    for path in sorted(exported.rglob("*")):
+        if path.is_file() and path.suffix in (".md", ".json", ".jsonl", ".toml", ".svg"):
+            text = path.read_text(encoding="utf-8")
+            assert not [one for one in private if one in text or json.dumps(one)[1:-1] in text], path
+    assert SYSTEM in (exported / "README.md").read_text()
+
+
+def test_the_evidence_is_a_run_for_reports_and_tests(exported: Path, home: Path, call: Call) -> None:
+    """A reader of the card repeats its numbers with the same tools."""
+    evidence = exported / "evidence" / "whole"
+    code, out, err = call("report", evidence, "--format", "md", "--output", home / "again")
+    assert code == 0, err
+    verdict = Path(out.strip()).read_text().splitlines()[2]
+    assert verdict in (exported / "README.md").read_text()
+    code, out, err = call("stats", evidence / "eval" / "start-test", evidence / "eval" / "quality-test")
+    assert code == 0, err
+    assert "meteor" in out.lower()
+
+
+def test_an_earlier_checkpoint_has_its_own_card(home: Path, call: Call, tmp_path: Path) -> None:
+    """The card of the length stage knows nothing of what followed; a step without results gets none."""
+    run = home / "runs" / "whole"
+    code, _, err = call("export", run / "checkpoints" / "step-000002", tmp_path / "early", "--license", "mit")
+    assert code == 0, err
+    _, text = card_of(tmp_path / "early")
+    assert "quality" not in text.partition("## Limits")[0]
+    assert "step 2 of the run `whole`, in its stage `length`" in text
+    evidence = RunPaths(tmp_path / "early" / "evidence" / "whole")
+    assert [row["step"] for row in read_jsonl(evidence.metrics)] == [1, 2]
+    assert sorted(path.name for path in evidence.evaluations.iterdir()) == ["length-test", "start-test"]
+    code, out, err = call("export", run / "checkpoints" / "step-000001", tmp_path / "none")
+    assert (code, out) == (2, "")
+    assert f"hint: smolsum eval {run / 'checkpoints' / 'step-000001'}" in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["early"]
+
+
+@pytest.fixture
+def damaged(home: Path, tmp_path: Path) -> Path:
+    """A copy of the run whose last checkpoint lost a byte."""
+    run = Path(shutil.copytree(home / "runs" / "whole", tmp_path / "runs" / "whole", symlinks=True))
+    weights = run / "checkpoints" / "step-000003" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    return run
+
+
+def test_a_damaged_checkpoint_is_refused(damaged: Path, tmp_path: Path, call: Call) -> None:
+    code, out, err = call("export", damaged, tmp_path / "out")
+    assert (code, out) == (2, "")
+    assert "is damaged: model.safetensors has" in err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "message", "hint"),
+    [
+        (["nothing", "{out}"], "no run 'nothing'", "hint:"),
+        (["whole", "{home}/posts"], "exists and is not an empty directory", "choose another"),
+        (["whole", "{home}/posts/test.parquet"], "exists and is not an empty directory", "choose another"),
+        (["whole", "{home}/posts/test.parquet/x"], "cannot write", "choose another directory"),
+        (["whole", "{out}", "--adapter"], "trained all weights and has no adapters", "leave --adapter out"),
+        (["adapters", "{out}", "--adapter"], "builtin:tiny, is not on the hub", "leave --adapter out"),
+        (["tiny", "{out}"], "no run 'tiny'", "hint:"),
+        (["{home}/posts", "{out}"], "is not a run", "hint:"),
+    ],
+)
+def test_what_cannot_be_exported(
+    home: Path, tmp_path: Path, call: Call, more: list[str], message: str, hint: str
+) -> None:
+    given = [one.format(home=home, out=tmp_path / "out") for one in more]
+    code, out, err = call("export", *given, "--runs-dir", home / "runs")
+    assert (code, out) == (2, ""), err
+    assert message in err
+    assert hint in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_best_exports_what_eval_calls_the_best(home: Path, tmp_path: Path, call: Call) -> None:
+    """One checkpoint is the best by validation for all commands."""
+    code, _, err = call("eval", "whole", "--best", "--runs-dir", home / "runs")
+    assert code == 0, err
+    best = re.search(r"step (\d+) of whole did best", err)
+    assert best is not None, err
+    code, _, err = call("export", "whole", tmp_path / "best", "--best", "--runs-dir", home / "runs")
+    assert code == 0, err
+    assert f"step {best[1]} of the run `whole`" in card_of(tmp_path / "best")[1]
