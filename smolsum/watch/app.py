@@ -1,6 +1,7 @@
 """The live view: the keys and the mouse, and what they do to what is drawn."""
 
 import gc
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -242,7 +243,11 @@ class WatchApp(CompletionActions):
     def action_runs(self) -> None:
         """List all runs of the directory, and show the chosen ones."""
         shown = [run.paths for run in (self.watched, *self.others)]
-        self.push_screen(RunSwitcher(shown, ascii=self.options.ascii), self._chosen)
+        self.push_screen(RunSwitcher(shown, queued=self._queued, ascii=self.options.ascii), self._chosen)
+
+    def _queued(self) -> Sequence[str]:
+        grid = self.snapshot().grid
+        return grid.left if grid and grid.alive else ()
 
     def _chosen(self, runs: list[RunPaths] | None) -> None:
         if runs:

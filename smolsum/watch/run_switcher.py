@@ -1,6 +1,6 @@
 """The dialog that lists all runs of a directory: typing filters, return shows the chosen one in the same view."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,11 +14,14 @@ from textual.widgets.option_list import Option
 
 from smolsum.runs.paths import RunPaths
 from smolsum.watch.curves import RUNS
+from smolsum.watch.pane_text import DIM
 from smolsum.watch.run_list import RunLine, RunList, draw_lines
 
 PORTION_S = 0.05
 """Seconds of reading after which the list is drawn and keys work."""
 REFRESH_S = 1.0
+MAX_QUEUED = 6
+"""runs of a grid still to be trained that are named"""
 
 
 class Filter(Input):
@@ -36,6 +39,7 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
     RunSwitcher { align: center middle; background: $background 60%; }
     RunSwitcher > Vertical { width: 120; max-width: 100%; height: 90%; border: round $foreground; padding: 0 1; }
     RunSwitcher Static { height: 1; }
+    RunSwitcher #queue { height: auto; }
     RunSwitcher Input, RunSwitcher Input:focus { border: none; height: 1; padding: 0; background: $surface; }
     RunSwitcher OptionList, RunSwitcher OptionList:focus { border: none; height: 1fr; padding: 0; }
     RunSwitcher OptionList > .option-list--option { padding: 0; }
@@ -52,9 +56,13 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         ),
     ]
 
-    def __init__(self, shown: Sequence[RunPaths], *, ascii: bool = False) -> None:
-        """`shown`: the runs of the view, which are marked if there are several."""
+    def __init__(
+        self, shown: Sequence[RunPaths], *, queued: Callable[[], Sequence[str]] = tuple, ascii: bool = False
+    ) -> None:
+        """`shown`: the runs of the view, which are marked if there are several. `queued` returns the names of those
+        that the grid at work has not begun, in their order."""
         super().__init__()
+        self._queued = queued
         self._runs, self._ascii = RunList(shown[0].root.parent), ascii
         self._shown = shown[0].root
         self._at: Path | None = self._shown
@@ -69,6 +77,7 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
             yield Static(id="title")
             yield Filter(placeholder="type to filter by name, state or stage", select_on_focus=False)
             yield Static(id="head")
+            yield Static(id="queue")
             yield OptionList()
             yield Static(
                 Text("enter shows  tab compares it, or those marked  space marks  ctrl-s sorts  esc back"), id="keys"
@@ -156,6 +165,9 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         title = self._runs.problem or f"{count}{marked}, {order}, in {self._runs.folder}"
         self.query_one("#title", Static).update(Text(title))
         self.query_one("#head", Static).update(head)
+        names, queue = self._queued(), self.query_one("#queue", Static)
+        queue.update(_queue(names))
+        queue.display = bool(names)
         roots = [line.paths.root for line in self._lines]
         if [option.id for option in options.options] == [root.name for root in roots]:
             for place, text in enumerate(drawn):
@@ -167,3 +179,11 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
             options.add_options(Option(text, id=line.paths.name) for text, line in zip(drawn, self._lines, strict=True))
             if roots:
                 options.highlighted = roots.index(at) if at in roots else 0
+
+
+def _queue(names: Sequence[str]) -> Text:
+    """The runs that the grid trains later, the last one first, as the list has its newest first."""
+    lines = [f"   {name}  to train" for name in names[:MAX_QUEUED]]
+    if more := len(names) - len(lines):
+        lines.append(f"   … and {more} more to train")
+    return Text("\n".join(lines[::-1]), style=DIM, no_wrap=True)

@@ -171,6 +171,7 @@ def test_a_chosen_run_stays(tmp_path: Path) -> None:
         await shown(app, pilot, "the run is finished; b is being trained (r shows it)")
         await pilot.press("r")
         await shown(app, pilot, "2 runs, the newest first")
+        await shown(app, pilot, "   c  to train")
         await pilot.press("b", "enter")
         await shown(app, pilot, " b  ● RUNNING")
         alive(tmp_path, "c")
