@@ -154,7 +154,7 @@ def _key(config: Config, code: Mapping[str, str]) -> str:
 
 def _code_of(run: RunPaths) -> dict[str, str]:
     """Return the digests of the plugins that a run began with, by signal."""
-    return {name: plugin.sha256 for plugin in read(run.info, RunInfo).plugins for name in plugin.rewards}
+    return {name: plugin.digest for plugin in read(run.info, RunInfo).plugins for name in plugin.rewards}
 
 
 def _found(configs: Sequence[tuple[Config, str]], code: Mapping[str, str]) -> list[Planned]:

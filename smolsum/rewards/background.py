@@ -16,6 +16,10 @@ class PastDeadlineError(Exception):
     """The function ran past its deadline."""
 
 
+class EndedError(Exception):
+    """The function wanted to end the interpreter: with sys.exit(), for example."""
+
+
 class _Stop(BaseException):
     """Raised inside a function past its deadline; no `except Exception` there keeps it."""
 
@@ -47,8 +51,9 @@ class Running:
         if not self._done.wait(max(until - time.monotonic(), 0.0)):
             self.stop()
             raise PastDeadlineError("it ran past its deadline, rewards.timeout_s, and was stopped")
-        if self._error is not None and not isinstance(self._error, Exception):  # sys.exit(), for example
-            raise RuntimeError(f"{type(self._error).__name__} {self._error}".strip()) from self._error
+        if self._error is not None and not isinstance(self._error, Exception):
+            ended = EndedError(f"{type(self._error).__name__} {self._error}".strip())
+            raise ended.with_traceback(self._error.__traceback__) from self._error
         if self._error is not None:
             raise self._error
         return self._result

@@ -74,6 +74,11 @@ class RunPaths:
         named = [f" --plugin {shlex.quote(text)}" for text in self.named_plugins]
         return f"smolsum train --resume {self.reference}{''.join(named)}"
 
+    def restart_command(self, *plugins: str) -> str:
+        """The command for a new run with the same settings, with these plugins or those that the run names."""
+        flags = [f"--plugin {shlex.quote(text)}" for text in plugins or self.named_plugins]
+        return " ".join(["smolsum train --config", shlex.quote(str(self.config)), *flags, "--name OTHER"])
+
     @property
     def plugins(self) -> Path:
         """Copies of the users' code that the run executes; missing without any."""
