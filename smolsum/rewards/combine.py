@@ -3,10 +3,11 @@
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import chdir, nullcontext, redirect_stdout
+from contextlib import ExitStack, chdir, redirect_stdout
 
 from smolsum.config.sections import Config
 from smolsum.errors import PluginError
+from smolsum.rewards.background import ends_when_frozen
 from smolsum.rewards.signal import Background, Begun, Dependent, NotApplicable, Outcomes, Signal, Values
 from smolsum.types import RolloutGroup
 
@@ -50,7 +51,11 @@ def _outcomes(
 
     own = [(name, signal) for name in weights if isinstance(signal := signals[name], Background)]
     # users' code prints and changes folders, and both belong to the whole process
-    with redirect_stdout(sys.stderr) if own else nullcontext(), chdir(".") if own else nullcontext():
+    with ExitStack() as users:
+        if own:
+            users.enter_context(redirect_stdout(sys.stderr))
+            users.enter_context(chdir("."))
+            users.enter_context(ends_when_frozen([name for name, _ in own], config.rewards.timeout_s))
         try:
             for name, signal in own:
                 begun[name] = signal.begin(groups, config)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -412,3 +414,38 @@ def test_options_of_another_type(options: dict[str, Any], says: str) -> None:
         smolsum.reward(**options)
     assert caught.value.message == says
     assert caught.value.hint
+
+
+FREEZES = """
+import re
+from smolsum.config.sections import Config, RewardsConfig
+from smolsum.rewards.combine import score_all
+from smolsum.rewards.decorator import make_reward
+from smolsum.types import Prompt, Rollout, RolloutGroup
+
+def backtracks(completions):
+    return [float(bool(re.match(r"(a|aa)+$", text))) for text in completions]
+
+def one(text):
+    rollout = Rollout((1,), (0.0,), "stop", 0, "local", 0, text)
+    return RolloutGroup(Prompt("p", ({"role": "user", "content": "?"},), (1,), (), {}), (rollout,))
+
+made = make_reward(backtracks, file=__file__, sha256="")
+config = Config(rewards=RewardsConfig(timeout_s=0.5))
+for text in ("aaa", "a" * 5000 + "b"):
+    print(score_all([one(text)], {"backtracks": 1.0}, config, {"backtracks": made}), flush=True)
+"""
+
+
+def test_a_regular_expression_that_backtracks_for_ever_ends_the_process(tmp_path: Path) -> None:
+    """It holds the interpreter's lock, so that no thread of Python runs: the process ends by itself, and says where."""
+    file = tmp_path / "freezes.py"
+    file.write_text(FREEZES)
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=60)
+    assert 5 < time.monotonic() - began < 30
+    assert (done.returncode, done.stdout) == (1, "{'backtracks': [[1.0]]}\n")
+    assert done.stderr.startswith("error: Python could not run for 5.5 s (rewards.timeout_s + 5) while it computed")
+    line = FREEZES.splitlines().index("def backtracks(completions):") + 2
+    assert f'File "{file}", line {line} in' in done.stderr
+    assert "hint: correct the line of the plugin that is named below, and begin a new run" in done.stderr
