@@ -13,12 +13,14 @@ import pytest
 from support.training import arguments, make_data, state
 
 from smolsum.cli import main
+from smolsum.config.resolve import resolve
+from smolsum.config.sections import to_toml
 from smolsum.files import read_jsonl
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.record_io import read, read_summary
+from smolsum.runs.record_io import encode, read, read_summary, to_row
 from smolsum.runs.records import RunInfo
 from smolsum.tasks import TASKS
-from smolsum.tasks.plugins import use_plugins
+from smolsum.tasks.plugins import loaded_plugins, use_plugins
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -383,3 +385,49 @@ def test_a_reward_with_the_name_of_a_measured_column(
     )
     assert code == 2
     assert "reward 'off_target' has the name of something that task tldr measures" in err
+
+
+def test_a_grid_says_why_it_trains_again(call: Call, write: Callable[[str, str], Path]) -> None:
+    """A run with the same settings and another file does not count, and both lists say what differs."""
+    plugin = write("brevity.py", BREVITY)
+    for name, text in (("old", BREVITY), ("older", BREVITY.replace("< 6", "< 7"))):
+        plugin.write_text(text)
+        use_plugins([str(plugin)])
+        run = RunPaths(Path("runs", name))
+        run.root.mkdir(parents=True)
+        run.config.write_text(to_toml(resolve(TASKS, reward="brevity", flags={"run.name": name}).config))
+        run.info.write_bytes(encode(RunInfo, {"plugins": [to_row(one.record()) for one in loaded_plugins()]}))
+        run.status.write_text('{"state": "finished", "step": 3}')
+        run.lock.touch()
+    code, out, _ = call("runs", "--settings")
+    assert code == 0
+    assert out.splitlines()[-1].startswith("plugin of brevity ")
+    both = ["train", "--plugin=brevity.py", "--reward=brevity", "--reward=meteor", "--dry-run"]
+    code, out, err = call(*both)
+    assert code == 0, err
+    assert "has changed since" not in err
+    plugin.write_text(BREVITY.replace("< 6", "< 8"))
+    code, out, err = call(*both)
+    assert code == 0, err
+    assert "is to train: the plugin of brevity has changed since old" in err
+
+
+def test_a_resume_from_another_folder_says_where_the_run_began(
+    call: Call, write: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its data have a path relative to that folder."""
+    plugin = write("brevity.py", BREVITY)
+    make_data(tmp_path / "posts")
+    use_plugins([str(plugin)])
+    run = RunPaths(tmp_path / "runs" / "mine")
+    run.root.mkdir(parents=True)
+    run.config.write_text(to_toml(resolve(TASKS, reward="brevity", flags={"data.path": "posts"}).config))
+    facts = {"steps": {"length": 1}, "fingerprints": {"length": "f"}}
+    run.info.write_bytes(encode(RunInfo, facts | {"plugins": [to_row(one.record()) for one in loaded_plugins()]}))
+    run.lock.touch()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    code, _, err = call("train", f"--resume={run.root}", f"--plugin={plugin}", "-q")
+    assert code == 2
+    assert "no data at 'posts': no such file or directory" in err
+    assert f"hint: cd {tmp_path}, where the run began, as data.path = 'posts' is relative to that folder" in err
