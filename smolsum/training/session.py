@@ -142,7 +142,9 @@ class Session:
         self.notify("memory", setup.memory.line, point)
         for warning in setup.warnings:
             self.notify("warning", warning, point)
-        self.progress.plan(list(self.plan.items()), setup.task.evaluation.watched)
+        several = [name for one in self.config.stages.values() if len(one.rewards) > 1 for name in one.rewards]
+        signals = {name: (f"rewards/{name}/mean",) for name in several}
+        self.progress.plan(list(self.plan.items()), {**signals, **setup.task.evaluation.watched})
         self.writer.status("starting", step=point, phase="loaded", stage=next(iter(self.plan)))
         self._trackers.begin(self.paths, self.config.run.track_project, self.notify)
         begun(self.paths.root)

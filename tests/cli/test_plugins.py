@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -253,9 +254,10 @@ def test_a_run_with_a_plugin(call: Call, write: Callable[[str, str], Path], tmp_
     data = make_data(tmp_path / "posts", test=2)
     runs = Path("runs")
     settings = {"stages__length__steps": 1, "stages__quality__steps": 2, "train__validate_every": 2}
-    train = [*arguments(data, runs, "mine", **settings), "--reward=brevity-meteor", "--quiet"]
+    train = [*arguments(data, runs, "mine", **settings), "--reward=brevity-meteor", "--plain"]
     code, _, err = call(*train, "--plugin=brevity.py")
     assert code == 0, err
+    assert re.search(r"stage=quality step=3/3 .* brevity=0\.\d\d meteor=0\.\d\d ", err)  # the signals of the sum
     run = RunPaths(runs / "mine")
     last = read_jsonl(run.metrics)[-1]
     assert {"rewards/brevity/mean", "rewards/meteor/mean"} <= set(last)
@@ -431,3 +433,14 @@ def test_a_resume_from_another_folder_says_where_the_run_began(
     assert code == 2
     assert "no data at 'posts': no such file or directory" in err
     assert f"hint: cd {tmp_path}, where the run began, as data.path = 'posts' is relative to that folder" in err
+
+
+def test_a_task_without_presets(call: Call, write: Callable[[str, str], Path]) -> None:
+    """It trains the default model, with one stage that has its signals."""
+    presets = '    presets=smolsum.TaskPresets(defaults={"sampling": {"max_new_tokens": 16}}),\n'
+    assert presets in CAPITALS
+    write("capitals.py", CAPITALS.replace(presets, ""))
+    code, out, err = call("train", "--task=./capitals.py", "--dry-run", "-q")
+    assert (code, err) == (0, "")
+    assert 'path = "builtin:tiny"' in out
+    assert "[stages.capitals.rewards]" in out
