@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -403,6 +404,10 @@ def test_a_grid_says_why_it_trains_again(call: Call, write: Callable[[str, str],
         run.lock.touch()
     code, out, _ = call("runs", "--settings")
     assert code == 0
+    Path("runs/damaged").mkdir()
+    Path("runs/damaged/config.toml").write_text(run.config.read_text())
+    assert call("runs", "--settings")[0] == 0
+    shutil.rmtree("runs/damaged")
     assert out.splitlines()[-1].startswith("plugin of brevity ")
     both = ["train", "--plugin=brevity.py", "--reward=brevity", "--reward=meteor", "--dry-run"]
     code, out, err = call(*both)
