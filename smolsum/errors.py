@@ -1,6 +1,7 @@
 """Errors that a user can do something about, with their exit codes, and the hint of the nearest name.
 
 SmolsumError            1    the work failed; partial results are kept
+├── PluginError         1    code of the user failed; the run goes on with the same code only
 ├── UsageError          2    a flag, a configuration value or an input file is wrong
 ├── UnreachableError    3    a worker, judge or hub does not answer
 ├── MachineError        4    this machine cannot do it
@@ -20,6 +21,10 @@ class SmolsumError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+
+class PluginError(SmolsumError):
+    """A function of a plugin failed while a run was under way."""
 
 
 class UsageError(SmolsumError):

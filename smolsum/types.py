@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from smolsum.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class RolloutGroup:
 
 
 Seen = Literal["source", "completion", "reference"]
-
+SEEN = ", ".join(get_args(Seen))
 
 DEFAULT_ROUNDS = 5
 """times that a judge scores each example, unless a flag says otherwise"""
@@ -77,3 +79,24 @@ class Criterion:
     sees: tuple[Seen, ...] = ("source", "completion")
     threshold: float = 0.5
     """a score in [0, 1] passes from here on"""
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for values that no judge can be asked with."""
+        given: dict[str, Any] = vars(self)
+        steps, place = given["steps"], f"criterion {given['name']!r:.80}"
+        if not isinstance(given["name"], str) or not given["name"].isidentifier():
+            raise UsageError(f"{place} has no usable name: letters, digits and '_'", hint='Criterion("kindness", …)')
+        if isinstance(steps, str) or not (steps and all(isinstance(one, str) and one.strip() for one in steps)):
+            raise UsageError(
+                f"{place}: its steps are not sentences, but {steps!r:.80}",
+                hint='Criterion(NAME, ("Read the Actual Output.", "Rate …"))',
+            )
+        if isinstance(given["sees"], str) or not given["sees"] or not set(given["sees"]) <= set(get_args(Seen)):
+            raise UsageError(
+                f"{place}: a judge cannot see {given['sees']!r:.80}", hint=f'sees=("source", "completion"), of {SEEN}'
+            )
+        number = isinstance(given["threshold"], int | float) and not isinstance(given["threshold"], bool)
+        if not number or not 0 <= given["threshold"] <= 1:
+            raise UsageError(
+                f"{place}: the threshold {given['threshold']!r:.80} is not from 0 to 1", hint="threshold=0.5"
+            )

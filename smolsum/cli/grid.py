@@ -82,6 +82,8 @@ class Planned:
     state: State
     resume: RunPaths | None
     """The run to resume, or that is done."""
+    reason: str = ""
+    """why a run with these settings does not count, in words"""
 
     @property
     def name(self) -> str:
@@ -152,16 +154,27 @@ def _key(config: Config, code: Mapping[str, str]) -> str:
 
 def _code_of(run: RunPaths) -> dict[str, str]:
     """Return the digests of the plugins that a run began with, by signal."""
-    return {name: plugin.sha256 for plugin in read(run.info, RunInfo).plugins for name in plugin.rewards}
+    return {name: plugin.digest for plugin in read(run.info, RunInfo).plugins for name in plugin.rewards}
+
+
+def _changed_code(config: Config, code: Mapping[str, str], run: RunPaths) -> str:
+    """Say which plugins have changed since a run with the same settings began."""
+    then = _code_of(run)
+    signals = dict.fromkeys(name for stage in config.stages.values() for name in stage.rewards)
+    changed = [name for name in signals if then.get(name) != code.get(name)]
+    return f"the plugin of {' and '.join(changed)} has changed since {run.name} began"
 
 
 def _found(configs: Sequence[tuple[Config, str]], code: Mapping[str, str]) -> list[Planned]:
     """Find the run of each configuration in the runs directory, which all share, or name it, with its suffix."""
     runs_dir = Path(configs[0][0].run.dir)
     known: dict[str, RunPaths] = {}
+    alike: dict[str, RunPaths] = {}  # by the settings alone
     for run in list_runs(runs_dir):
         with suppress(SmolsumError):  # an unreadable run matches no configuration
-            key = _key(settings_of(run), _code_of(run))
+            settings = settings_of(run)
+            alike[_key(settings, {})] = run
+            key = _key(settings, _code_of(run))
             if key not in known or not is_finished(known[key]):
                 known[key] = run
     planned, taken = [], {run.name for run in known.values()}
@@ -173,7 +186,8 @@ def _found(configs: Sequence[tuple[Config, str]], code: Mapping[str, str]) -> li
             there = RunPaths(runs_dir / name)  # killed while it was created
         state: State = "to train" if there is None else "done" if is_finished(there) else "goes on"
         named = replace(config, run=replace(config.run, name=name))
-        planned.append(Planned(named, state, there))
+        old = alike.get(_key(config, {})) if state == "to train" else None
+        planned.append(Planned(named, state, there, _changed_code(config, code, old) if old else ""))
     return planned
 
 
@@ -292,6 +306,9 @@ def show_plan(planned: Sequence[Planned], previews: Previews) -> None:
     counts = ", ".join(f"{states.count(state)} {text}" for state, text in _COUNTED.items() if state in states)
     total = "steps known once the data are here" if unknown else f"{left} steps at most"
     console.narrate(f"{len(planned)} runs: {counts}; {total}")
+    for one in planned:
+        if one.reason:
+            console.narrate(f"{one.name} is to train: {one.reason}")
 
 
 def _epochs(number: float) -> str:

@@ -42,7 +42,8 @@ def train_grid(planned: Sequence[Planned], *, quiet: bool, remedy: str) -> None:
             if one.state != "done":
                 if not quiet:
                     verb = "goes on" if one.state == "goes on" else "begins"
-                    console.narrate(f"run {number} of {len(planned)} {verb}: {one.name}")
+                    why = f" ({one.reason})" if one.reason else ""
+                    console.narrate(f"run {number} of {len(planned)} {verb}: {one.name}{why}")
                 if before and take_request(before, "stop"):  # made after its last step
                     raise InterruptedRun(f"stopped between two runs, before {one.name}")
                 record.mark(number - 1, "loading")

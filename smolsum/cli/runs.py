@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,7 +16,7 @@ import typer
 
 from smolsum import console
 from smolsum.cli.options import RunsFlag, runs_folder
-from smolsum.errors import InterruptedRun, UsageError, nearest
+from smolsum.errors import InterruptedRun, SmolsumError, UsageError, nearest
 
 if TYPE_CHECKING:
     from smolsum.runs.listing import Listed
@@ -131,11 +131,18 @@ def _show_settings(found: Sequence[Listed]) -> None:
     """Print a row for each setting that differs between the runs, and a column for each run."""
     from smolsum.config.presets import leaves
     from smolsum.runs.paths import RunPaths
-    from smolsum.runs.record_io import read_object
+    from smolsum.runs.record_io import read, read_object
+    from smolsum.runs.records import PluginInfo, RunInfo
 
     if len(found) < 2:
         raise UsageError("settings are compared between runs, and fewer than two are selected", hint="smolsum runs")
-    columns = [leaves(read_object(RunPaths(Path(one.path)).config)) for one in found]
+    columns = []
+    for paths in (RunPaths(Path(one.path)) for one in found):
+        plugins: list[PluginInfo] = []
+        with suppress(SmolsumError):  # a run without run.json, or with a damaged one, has settings too
+            plugins = read(paths.info, RunInfo).plugins
+        code = {f"plugin of {name}": one.digest[:12] for one in plugins for name in (*one.rewards, *one.tasks)}
+        columns.append({**leaves(read_object(paths.config)), **code})
     keys = [key for key in dict.fromkeys(key for column in columns for key in column) if key not in IGNORED]
     rows = [
         [key, *("-" if (value := column.get(key)) is None else str(value) for column in columns)]

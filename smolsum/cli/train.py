@@ -233,7 +233,7 @@ def _train(config: Config, resume: str | None, place: Mapping[str, str | None], 
         if not (resume and "--set " in (error.hint or "")):
             raise
         hint = "put back what the run began with, as a resumed run keeps its settings, or start a new run with --config"
-        raise UsageError(error.message, hint=hint) from error
+        raise UsageError(error.message, hint=_first_folder(resume, config.run.dir) or hint) from error
     finally:  # also after a failure: the user needs the name to resume the run
         for run in made:
             console.data(str(run))
@@ -332,6 +332,27 @@ def _resumed_settings(run: str, runs_dir: str, flags: Mapping[str, str | None]) 
             hint="restore config.toml from a copy or the run's mirror, or start a new run",
         )
     return resolve(TASKS, config_file=paths.config, flags={"run.dir": str(paths.root.parent), **flags}).config
+
+
+def _first_folder(run: str, runs_dir: str) -> str:
+    """Return a hint to change to the folder in which a run began, where that has a relative path of its settings that
+    this folder lacks; empty otherwise."""
+    from smolsum.config.presets import leaves
+    from smolsum.runs.paths import open_run
+    from smolsum.runs.record_io import read_object
+
+    paths = open_run(run, Path(runs_dir))
+    settings = leaves(read_object(paths.config))
+    root, named = paths.root.resolve(), Path(str(settings.get("run.dir", "runs")))
+    if named.is_absolute() or root.parent.parts[-len(named.parts) :] != named.parts:
+        return ""
+    first = root.parents[len(named.parts)]
+    for key in ("data.path", "model.path"):
+        path = Path(str(settings.get(key, "")))
+        if not path.is_absolute() and not path.exists() and (first / path).exists():
+            there = f"cd {shlex.quote(str(first))}"
+            return f"{there}, where the run began, as {key} = {str(path)!r} is relative to that folder"
+    return ""
 
 
 def _fetched(url: str, runs_dir: str, mirror: str | None, note: Callable[[str], None]) -> tuple[str, str]:

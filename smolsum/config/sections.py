@@ -21,8 +21,8 @@ class RunConfig:
     mirror: str = ""
     """URL of a folder, such as s3://BUCKET/FOLDER, that gets a copy of the run while it trains; empty: no copy."""
     plugins: str = ""
-    """Python files with rewards, tasks or criteria, separated by commas. A run's own config.toml only records them:
-    name them with --plugin to have them executed."""
+    """Python files with rewards, tasks or criteria, separated by commas, relative to the configuration file. A run's
+    own config.toml only records them: name them with --plugin to have them executed."""
     track: fields.Trackers = ""
     """Experiment trackers that show the run while it trains, separated by commas (`trackio`, `wandb`, `tensorboard`,
     `mlflow`); empty: none."""

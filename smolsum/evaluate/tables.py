@@ -74,7 +74,7 @@ def missing_warnings(task: Task, results: Mapping[str, Metrics], examples: int, 
     again."""
     for label, metrics in results.items():
         if lacks := task.evaluation.lacks(metrics, examples):
-            again = f"; smolsum eval {run.reference} asks again" if label == list(results)[-1] else ""
+            again = f"; {run.eval_command} asks again" if label == list(results)[-1] else ""
             yield f"{label}: {lacks}{again}"
 
 

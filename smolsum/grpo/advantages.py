@@ -23,7 +23,7 @@ def advantages(
     """Return advantages of a step's rollouts, float32 (P, G): from their total rewards, or with `gdpo` from each signal
     in `weights`."""
     if scale == "gdpo":
-        return gdpo_advantages(scores, weights, std=std, eps=eps)
+        return gdpo_advantages(scores, weights, totals_PG=totals_PG, std=std, eps=eps)
     return group_advantages(totals_PG, scale=scale, std=std, eps=eps)
 
 
@@ -53,16 +53,22 @@ def group_advantages(
 
 
 def gdpo_advantages(
-    scores: Mapping[str, Any], weights: Mapping[str, float], *, std: AdvantageStd = "sample", eps: float = 1e-4
+    scores: Mapping[str, Any],
+    weights: Mapping[str, float],
+    *,
+    totals_PG: Any = None,
+    std: AdvantageStd = "sample",
+    eps: float = 1e-4,
 ) -> mx.array:
     """Return each signal's advantage in its group, summed by weight, divided by the batch's deviation: float32 (P, G).
 
     GDPO (arXiv:2601.05242): a signal counts by its weight, however widely its values spread. `scores` holds PxG values
-    by signal. A rollout without a value (NaN or None) for a signal of non-zero weight is left out, as in `combine`,
-    and has the advantage 0. The deviations are those of `group_advantages`.
+    by signal. A rollout without a value (NaN or None) for a signal of non-zero weight is left out and has the advantage
+    0; with the totals of `combine`, one without a total is, and a signal that does not apply adds nothing. The
+    deviations are those of `group_advantages`.
     """
     signals = [np.array(scores[name], dtype=np.float64) for name, weight in weights.items() if weight != 0]
-    missing = np.isnan(signals).any(axis=0)
+    missing = np.isnan(signals).any(axis=0) if totals_PG is None else np.isnan(np.array(totals_PG, dtype=np.float64))
     parts = [_standardised(np.where(missing, np.nan, signal), std, eps) for signal in signals]
     summed = sum(weight * part for weight, part in zip(filter(None, weights.values()), parts, strict=True))
     # every group's advantages sum to 0, so the batch's mean is 0 too, and a group that teaches nothing stays at 0

@@ -27,7 +27,8 @@ from smolsum.types import COMPOSITE
 
 def start_command(model: str, run: RunPaths) -> str:
     """Return the command that evaluates an untrained model with the settings of a run."""
-    return shlex.join(["smolsum", "eval", model, "--config", str(run.config)])
+    plugins = [word for text in run.named_plugins for word in ("--plugin", text)]
+    return shlex.join(["smolsum", "eval", model, "--config", str(run.config), *plugins])
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,10 @@ class EvaluationResult:
         last = sum(read(run.info, RunInfo).steps.values())
         if self.step == 0:  # no checkpoint: the model itself, asked as the run asked it
             return start_command(self.summary.model.path, run)
-        subject = shlex.quote(str(run.checkpoint(self.step))) if self.step < last else run.reference
-        return f"smolsum eval {subject}"
+        if self.step == last:
+            return run.eval_command
+        plugins = [word for text in run.named_plugins for word in ("--plugin", text)]
+        return shlex.join(["smolsum", "eval", str(run.checkpoint(self.step)), *plugins])
 
     @property
     def variant(self) -> str:
@@ -336,8 +339,7 @@ def _read_run(paths: RunPaths) -> TrainedRun:
         raise SmolsumError(f"{paths.evaluations} has an evaluation without a step")
     last = sum(info.steps.values())
     if not evaluations or evaluations[-1].step != last:
-        command = f"smolsum eval {paths.reference}"
-        raise _UnfinishedError(f"half-finished: no evaluation of its last step, {last}", command)
+        raise _UnfinishedError(f"half-finished: no evaluation of its last step, {last}", paths.eval_command)
     sampled = [one for one in found if one.summary.sampler != SAMPLER and one.step is not None]
     sampled = [one for one in sampled if one.scores.origin == evaluations[-1].scores.origin]
     shown = {one.folder for one in (*evaluations, *sampled)}

@@ -55,6 +55,9 @@ def judge_all_command(inputs: ReportInputs, model: str, strategy: str) -> str:
     """Return the command that judges all runs of a model and a strategy."""
     run = _similar_run(inputs, model, strategy)
     kept = _kept_flags(run, lambda section, name: False, only=("--runs-dir",)) if run else []
+    runs = [one for one in _runs_of(inputs, model) if one.strategy == strategy]
+    for text in dict.fromkeys(text for one in runs for text in one.paths.named_plugins):
+        kept += ["--plugin", text]
     command = shlex.join(["smolsum", "eval", "--model", _model_argument(inputs, model), "--strategy", strategy, *kept])
     return _judged(inputs, command)
 

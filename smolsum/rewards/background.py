@@ -1,19 +1,28 @@
-"""Calls of a user's function in the background, in a thread or in an event loop, that a deadline can end."""
+"""Calls of a user's function in the background, in a thread or in an event loop, that a deadline can end, and
+the end of a process that they freeze."""
 
 import asyncio
 import ctypes
+import faulthandler
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 END_S = 1.0
 """how long a function has to end after its deadline"""
+FROZEN_S = 5.0
+"""how long after the deadline a process that cannot run Python any more ends"""
 
 
 class PastDeadlineError(Exception):
     """The function ran past its deadline."""
+
+
+class EndedError(Exception):
+    """The function wanted to end the interpreter: with sys.exit(), for example."""
 
 
 class _Stop(BaseException):
@@ -47,8 +56,9 @@ class Running:
         if not self._done.wait(max(until - time.monotonic(), 0.0)):
             self.stop()
             raise PastDeadlineError("it ran past its deadline, rewards.timeout_s, and was stopped")
-        if self._error is not None and not isinstance(self._error, Exception):  # sys.exit(), for example
-            raise RuntimeError(f"{type(self._error).__name__} {self._error}".strip()) from self._error
+        if self._error is not None and not isinstance(self._error, Exception):
+            ended = EndedError(f"{type(self._error).__name__} {self._error}".strip())
+            raise ended.with_traceback(self._error.__traceback__) from self._error
         if self._error is not None:
             raise self._error
         return self._result
@@ -103,3 +113,42 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 def _interrupt(thread: threading.Thread) -> None:
     """Raise _Stop in a thread, as soon as it runs Python code."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_Stop))
+
+
+@contextmanager
+def ends_when_frozen(names: Sequence[str], timeout_s: float) -> Iterator[None]:
+    """End the process, with a traceback on stderr, once these rewards keep all of Python from running for `timeout_s`
+    seconds and a few more: code in C that holds the interpreter's lock, such as a regular expression that backtracks
+    for ever, cannot be stopped in another way, and would freeze the process.
+    """
+    limit_s = timeout_s + FROZEN_S
+    message = (
+        f"error: Python could not run for {limit_s:g} s (rewards.timeout_s + {FROZEN_S:g}) while it computed "
+        f"{' and '.join(names)}: code in C, such as a regular expression that backtracks for ever, cannot be stopped, "
+        "so the process ends; what the run has saved stays\n\n"
+        "hint: correct the line of the plugin that is named below, and begin a new run: "
+        "smolsum train --config RUN/config.toml --plugin FILE.py --name OTHER"
+    )
+    # the dump cannot have a word before it, as no Python runs then: a shell adds it, and ends silently without a dump
+    command = ["/bin/sh", "-c", 'read -r first && { printf "%s\n\n%s\n" "$0" "$first"; cat; } >&2', message]
+    done = threading.Event()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as shell:
+        assert shell.stdin is not None
+        pipe = shell.stdin.fileno()
+
+        def postpone() -> None:
+            faulthandler.dump_traceback_later(limit_s, exit=True, file=pipe)
+
+        def keep_postponing() -> None:
+            while not done.wait(min(limit_s / 10, 1.0)):
+                postpone()
+
+        postpone()
+        thread = threading.Thread(target=keep_postponing, name="frozen", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+            faulthandler.cancel_dump_traceback_later()

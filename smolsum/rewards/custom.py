@@ -2,35 +2,39 @@
 
 A function gets the step's `prompts`, `completions` and `completion_ids` (lists of N = PxG values, a prompt's
 completions next to each other), the prompts' `references`, and each other column of the data by its name; it returns N
-numbers, None for what has no value. It gets only what its parameters name, or all with `**kwargs`. The functions of a
-step run at the same time, each with a deadline, `rewards.timeout_s`.
+numbers, None for what it does not apply to. It gets only what its parameters name, or all with
+`**kwargs`. The functions of a step run at the same time, each with a deadline, `rewards.timeout_s`.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
-import math
+import re
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, TypeAlias
 
 from smolsum.config.sections import Config
-from smolsum.errors import SmolsumError, UsageError
-from smolsum.rewards.background import Awaited, PastDeadlineError, Running
-from smolsum.rewards.signal import Background, Begun, Values
+from smolsum.errors import PluginError, UsageError
+from smolsum.rewards.background import Awaited, EndedError, PastDeadlineError, Running
+from smolsum.rewards.signal import Background, Begun, NotApplicable, Outcomes
 from smolsum.types import RolloutGroup
 
-F = TypeVar("F", bound=Callable[..., Any])
+Better: TypeAlias = Literal["higher", "lower"]
+Flat: TypeAlias = list[float | NotApplicable | None]
+"""N = PxG values, None for what failed"""
 
 GIVEN = ("prompts", "completions", "completion_ids", "references")
 """what every function may ask for, besides the columns of the data"""
-OPTIONS = "__smolsum_reward__"
-"""the attribute that `reward` leaves on a function"""
+CHAT_AS_TEXT = re.compile("string ind(ex|ices)|'str' object has no attribute")
+"""what an error says where a text is taken for a list of messages"""
+LARGEST = 3e38
+"""of a value: advantages are 32-bit floats"""
 
 
 @dataclass(frozen=True)
@@ -40,38 +44,10 @@ class RewardOptions:
     name: str = ""
     range: str = ""
     meaning: str = ""
+    better: Better = "higher"
     chats: bool = False
     whole_step: bool = False
     uses_length: bool = True
-
-
-@overload
-def reward(function: F) -> F: ...
-@overload
-def reward(
-    *,
-    name: str = "",
-    range: str = "",
-    meaning: str = "",
-    chats: bool = False,
-    whole_step: bool = False,
-    uses_length: bool = True,
-) -> Callable[[F], F]: ...
-def reward(function: F | None = None, **options: Any) -> F | Callable[[F], F]:
-    """Mark a function as a reward signal, and return it unchanged.
-
-    `name` is that of the signal, by default the function's; `range` ("[0, 1]") and `meaning`, by default the first line
-    of the docstring, stand in reports. With `chats`, prompts and completions are lists of messages, as TRL's
-    conversational form has them, instead of texts. With `whole_step` the function gets the P groups and the
-    configuration, and returns P lists of G values. Without `uses_length` a stage that trains only such signals leaves
-    out truncated completions, as DAPO does (arXiv:2503.14476, section 3.4).
-    """
-
-    def mark(marked: F) -> F:
-        setattr(marked, OPTIONS, RewardOptions(**options))
-        return marked
-
-    return mark if function is None else mark(function)
 
 
 @dataclass(frozen=True)
@@ -126,38 +102,6 @@ class CustomReward(Background):
             )
 
 
-def make_reward(
-    function: Callable[..., Any], *, file: str, sha256: str, taken: Iterable[str] = (), name: str = ""
-) -> CustomReward:
-    """Return the signal of a function, marked with `reward` or not. Raises UsageError for a function that cannot be
-    called as TRL calls rewards, and for a name that is no name of a signal or is `taken`."""
-    options = getattr(function, OPTIONS, RewardOptions())
-    own = name or options.name or getattr(function, "__name__", type(function).__name__)
-    made = CustomReward(own, function, options, file, sha256)
-    place = f"{Path(file).name}: reward {own!r}"
-    if not own.isidentifier() or own.startswith("_"):
-        raise UsageError(
-            f"{place} has no usable name: letters, digits and '_', as --reward joins signals with '-'",
-            hint='@smolsum.reward(name="…")',
-        )
-    if own in taken:
-        raise UsageError(
-            f"{place} has the name of another signal or metric", hint='rename it: @smolsum.reward(name="…")'
-        )
-    if not callable(function):
-        raise UsageError(f"{place} is not a function", hint="def NAME(prompts, completions, **kwargs): …")
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{place} has no signature", hint="wrap it in a function") from error
-    if not options.whole_step and (positional := [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY]):
-        raise UsageError(
-            f"{place} takes {positional[0]!r} by position only, and everything is given by name",
-            hint="remove the '/' from its parameters",
-        )
-    return made
-
-
 class _Call:
     """One step's call of a function."""
 
@@ -170,50 +114,70 @@ class _Call:
         """End the function if it still runs."""
         self._running.stop()
 
-    def values(self) -> Values:
-        """Return the PxG values, None for what failed where `rewards.on_error` is `missing`. Raises SmolsumError
+    def values(self) -> Outcomes:
+        """Return the PxG values, None for what failed where `rewards.on_error` is `missing`. Raises PluginError
         otherwise, with the first sample on which the function fails when it is called with that alone."""
-        reward, groups, config = self._reward, self._groups, self._config
-        count = sum(len(group.rollouts) for group in groups)
-        whole = ""  # what went wrong with all of them
-        cause: Exception | None = None
         try:
-            flat, problems = _checked(reward, self._running.result(self._until), groups)
+            flat, problems = _checked(self._reward, self._running.result(self._until), self._groups)
         except _WrongShapeError as error:
-            raise SmolsumError(
-                f"{reward.where} {error}", hint="return a value, or None, for each completion"
-            ) from error
+            hint = _remedy(error, self._reward, "return a value, or None, for each completion")
+            raise PluginError(f"{self._reward.where} {error}", hint=hint) from error
         except Exception as error:
-            cause, whole = error, _described(error, reward)
-            if isinstance(error, PastDeadlineError) or reward.options.whole_step:
-                flat, problems = [None] * count, dict.fromkeys(range(count), whole)
-            else:
-                flat, problems = _one_by_one(reward, groups, config)
-                whole = "" if problems else whole
-        if not problems and not whole:
-            return _nested(flat, groups)
+            flat = self._without(error)
+        else:
+            if problems:
+                self._fail_or_notify(problems)
+        return _nested(flat, self._groups)
+
+    def _without(self, error: Exception) -> Flat:
+        """Return the values after the call failed with `error`: those of the completions that can be scored alone."""
+        reward, whole = self._reward, _described(error, self._reward)
+        count = sum(len(group.rollouts) for group in self._groups)
+        if isinstance(error, PastDeadlineError) or reward.options.whole_step:
+            self._fail_or_notify(dict.fromkeys(range(count), whole), error, whole)
+            return [None] * count
+        flat, problems = _one_by_one(reward, self._groups, self._config)
+        if problems:
+            self._fail_or_notify(problems, error)
+        elif self._config.rewards.on_error == "stop":
+            self._fail_or_notify({}, error, whole)
+        return flat
+
+    def _fail_or_notify(self, problems: Mapping[int, str], cause: Exception | None = None, whole: str = "") -> None:
+        """Raise PluginError for what is wrong at these places, or with the `whole` call; an event instead where
+        `rewards.on_error` is `missing`."""
         place = next(iter(problems), 0)
-        problem = f": {whole}" if whole else f" on {_sample(groups, place)}: {problems[place]}"
-        if config.rewards.on_error == "stop":
+        problem = f": {whole}" if whole else f" on {_sample(self._groups, place)}: {problems[place]}"
+        if self._config.rewards.on_error == "stop":
             hint = "correct it; or a new run with --set rewards.on_error=missing leaves out what fails"
             if isinstance(cause, PastDeadlineError):
                 hint = "make it faster; or a new run with --set rewards.timeout_s=SECONDS gives it more time"
-            raise SmolsumError(f"{reward.where} failed{problem}", hint=hint) from cause
-        if problems:
-            message = f"{reward.where} gave no value for {len(problems)} of {count} completions{problem}"
-            from smolsum.llm.request_policy import current_hook
+            raise PluginError(
+                f"{self._reward.where} failed{problem}", hint=_remedy(cause, self._reward, hint)
+            ) from cause
+        from smolsum.llm.request_policy import current_hook
 
-            current_hook().notify("reward_missing", message)
-        return _nested(flat, groups)
+        count = sum(len(group.rollouts) for group in self._groups)
+        message = f"{self._reward.where} gave no value for {len(problems)} of {count} completions{problem}"
+        current_hook().notify("reward_missing", message)
 
 
-def _one_by_one(
-    reward: CustomReward, groups: Sequence[RolloutGroup], config: Config
-) -> tuple[list[float | None], dict[int, str]]:
+def _remedy(error: Exception | None, reward: CustomReward, usual: str) -> str:
+    """Return the hint for an error: TRL's conversational form has to be chosen."""
+    indexed = isinstance(error, TypeError | IndexError | AttributeError) and CHAT_AS_TEXT.search(_text(error))
+    if indexed and not (reward.options.chats or reward.options.whole_step):
+        return (
+            "prompts and completions are texts; for a function that reads messages, such as "
+            'completion[0]["content"], write @smolsum.reward(chats=True) above it'
+        )
+    return usual
+
+
+def _one_by_one(reward: CustomReward, groups: Sequence[RolloutGroup], config: Config) -> tuple[Flat, dict[int, str]]:
     """Return the value of each completion scored alone, and what went wrong by place: all of it, or only the first
     failure if that stops the run."""
     until = time.monotonic() + config.rewards.timeout_s
-    flat: list[float | None] = []
+    flat: Flat = []
     problems: dict[int, str] = {}
     for place, single in enumerate(_singles(groups)):
         flat.append(None)
@@ -274,52 +238,53 @@ def _copied(value: Any) -> Any:
 
 
 def _checked(
-    reward: CustomReward, result: Any, groups: Sequence[RolloutGroup]
-) -> tuple[list[float | None], dict[int, str]]:
-    """Return the N values of what a function returned, and what is wrong with some, by place: those are None. Raises
-    _WrongShapeError where there is not a value for each completion."""
+    reward: CustomReward, rows: list[Any] | str, groups: Sequence[RolloutGroup]
+) -> tuple[Flat, dict[int, str]]:
+    """Return the N values of what `_listed` made of a result, and what is wrong with some, by place: those are None.
+    Raises _WrongShapeError where there is not a value for each completion."""
     sizes = [len(group.rollouts) for group in groups]
-    rows = _listed(result)
-    if rows is not None and reward.options.whole_step:
-        inner = [_listed(row) or [] for row in rows]
-        if [len(row) for row in inner] != sizes:
+    if isinstance(rows, str):
+        raise _WrongShapeError(f"returned {rows}, not a list of {sum(sizes)} numbers")
+    if reward.options.whole_step:
+        if [len(row) if isinstance(row, list) else -1 for row in rows] != sizes:
             raise _WrongShapeError(f"did not return {len(sizes)} lists (groups) of {sizes[0]} values (completions)")
-        rows = [value for row in inner for value in row]
-    if rows is None:
-        kind = "None" if result is None else type(result).__name__
-        raise _WrongShapeError(f"returned {kind}, not a list of {sum(sizes)} numbers")
+        rows = [value for row in rows for value in row]
     if len(rows) != sum(sizes):
         raise _WrongShapeError(f"returned {len(rows)} values for {sum(sizes)} completions")
-    flat: list[float | None] = []
+    flat: Flat = []
     problems: dict[int, str] = {}
     for place, value in enumerate(rows):
-        number = None if value is None else _number(value)
-        if value is not None and (number is None or not math.isfinite(number)):
-            problems[place] = f"it returned {value!r:.80}, not a finite number (None stands for no value)"
-        flat.append(None if place in problems else number)
+        number = NotApplicable.VALUE if value is None else _number(value)
+        if number is None:
+            problems[place] = f"it returned {_text(value, repr):.80}, not a finite number (None: it does not apply)"
+        flat.append(number)
     return flat, problems
 
 
-def _listed(value: Any) -> list[Any] | None:
-    """Return the values of a list, tuple or array; None for anything else."""
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        return None
+def _listed(value: Any, depth: int) -> list[Any] | str:
+    """Return the values of a list, tuple, array or generator, to this depth; the type of anything else. It runs where
+    the function does, as a generator is the user's code too."""
+    if value is None or isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        return "None" if value is None else type(value).__name__
     try:
-        return list(value)
+        rows = iter(value)
     except TypeError:  # an array without dimensions
-        return None
+        return type(value).__name__
+    return [_listed(row, depth - 1) if depth > 1 else row for row in rows]
 
 
 def _number(value: Any) -> float | None:
+    """Return a value as a number that a 32-bit float holds; None for anything else."""
     if isinstance(value, str | bytes):
         return None
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        number = float(value)
+    except Exception:  # whatever a user's class raises, or a whole number that is too large
         return None
+    return number if abs(number) <= LARGEST else None  # not for NaN either
 
 
-def _nested(flat: Sequence[float | None], groups: Sequence[RolloutGroup]) -> Values:
+def _nested(flat: Flat, groups: Sequence[RolloutGroup]) -> Outcomes:
     values = iter(flat)
     return [[next(values) for _ in group.rollouts] for group in groups]
 
@@ -328,20 +293,33 @@ def _described(error: BaseException, reward: CustomReward) -> str:
     """Return an exception with its line in the user's file."""
     if isinstance(error, PastDeadlineError):
         return str(error)
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    said = _text(error)
+    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    if isinstance(error, EndedError):
+        text = said
     frames = traceback.extract_tb(error.__traceback__)
     last = ([one for one in frames if one.filename == reward.file] or frames)[-1]
     code = f": {last.line}" if last.line else ""
     return f"{text} (line {last.lineno} of {Path(last.filename).name}{code})"
 
 
+def _text(value: Any, form: Callable[[Any], str] = str) -> str:
+    """Return a value as text; only its type where its own class cannot say it."""
+    try:
+        return form(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
+
+
 def _start(reward: CustomReward, groups: Sequence[RolloutGroup], config: Config) -> Running:
     """Call the function in the background."""
-    function = reward.function
-    call = (
-        partial(function, groups, config)
-        if reward.options.whole_step
-        else partial(function, **_arguments(reward, groups, config))
-    )
-    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-    return Awaited(call) if is_async else Running(call)
+    function, whole = reward.function, reward.options.whole_step
+    call = partial(function, groups, config) if whole else partial(function, **_arguments(reward, groups, config))
+    depth = 2 if whole else 1
+
+    async def awaited() -> list[Any] | str:
+        return _listed(await call(), depth)
+
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+        return Awaited(awaited)
+    return Running(lambda: _listed(call(), depth))

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol, TypeAlias
 
 from smolsum.config.sections import Config
@@ -10,6 +11,17 @@ from smolsum.types import RolloutGroup
 
 Values: TypeAlias = list[list[float | None]]
 """PxG: a list of G for each of the P groups, None for what could not be computed"""
+
+
+class NotApplicable(Enum):
+    """The value of a user's reward for a completion that it does not apply to: left out of the sum, as TRL does. None,
+    a value that could not be computed, makes the sum missing."""
+
+    VALUE = "does not apply"
+
+
+Outcomes: TypeAlias = list[list[float | NotApplicable | None]]
+"""PxG values, of which some may not apply"""
 Scorer: TypeAlias = Callable[[Sequence[RolloutGroup], Config], Values]
 
 
@@ -27,7 +39,7 @@ class Dependent:
 class Begun(Protocol):
     """The computation of a signal that has begun."""
 
-    def values(self) -> Values:
+    def values(self) -> Outcomes:
         """Wait for the PxG values."""
 
     def stop(self) -> None:

@@ -70,9 +70,23 @@ class RunPaths:
 
     @property
     def resume_command(self) -> str:
-        """The command that resumes this run; code of users that it executes has to be named."""
-        named = [f" --plugin {shlex.quote(text)}" for text in self.named_plugins]
-        return f"smolsum train --resume {self.reference}{''.join(named)}"
+        """The command that resumes this run."""
+        return " ".join(["smolsum train --resume", self.reference, *self._plugin_flags])
+
+    @property
+    def eval_command(self) -> str:
+        """The command that evaluates this run."""
+        return " ".join(["smolsum eval", self.reference, *self._plugin_flags])
+
+    @property
+    def _plugin_flags(self) -> list[str]:
+        """Code of users that the run executes has to be named in each command."""
+        return [f"--plugin {shlex.quote(text)}" for text in self.named_plugins]
+
+    def restart_command(self, *plugins: str) -> str:
+        """The command for a new run with the same settings, with these plugins or those that the run names."""
+        flags = [f"--plugin {shlex.quote(text)}" for text in plugins or self.named_plugins]
+        return " ".join(["smolsum train --config", shlex.quote(str(self.config)), *flags, "--name OTHER"])
 
     @property
     def plugins(self) -> Path:

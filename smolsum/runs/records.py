@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+from smolsum.files import digest
+
 SCHEMA_VERSION = 1
 LARGEST = 1e300
 """Beyond it a sum of some values has no float."""
@@ -109,11 +111,19 @@ class PluginInfo(Record, frozen=True):
     """A file of users' code that a run executes; `plugins/` in the run has a copy."""
 
     path: str = ""
+    """and `:FUNCTION` where one was chosen"""
     version: str = ""
     sha256: str = ""
+    modules: dict[str, str] | None = None
+    """digests of the files of its folder that it imports, by relative path; None in runs made before they were kept"""
     rewards: list[str] = []
     """the signals that it adds"""
     tasks: list[str] = []
+
+    @property
+    def digest(self) -> str:
+        """The digest of the file and of the modules next to it, that of the file without any."""
+        return digest([self.sha256, self.modules]) if self.modules else self.sha256
 
 
 class RunInfo(Record, frozen=True):

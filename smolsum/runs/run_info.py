@@ -44,9 +44,9 @@ def write(
 
 
 def copy_plugins(paths: RunPaths, files: Mapping[str, bytes]) -> None:
-    """Keep copies of the users' code that a new run executes, by file name."""
+    """Keep copies of the users' code that a new run executes, by relative path."""
     for name, content in files.items():
-        paths.plugins.mkdir(exist_ok=True)
+        (paths.plugins / name).parent.mkdir(parents=True, exist_ok=True)
         replace(paths.plugins / name, content, paths.resume_command)
 
 

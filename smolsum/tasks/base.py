@@ -1,7 +1,7 @@
 """What a task is: prompts, rewards, an evaluation and presets. All other rooms know a task only by the record `Task`.
 
-To add one, write `tasks/<name>.py` with a `TASK`, and add its name to `NAMES` in `tasks/__init__.py`. The section "A
-task" of CONTRIBUTING.md shows a complete one; what that leaves out has the defaults below.
+To add one, write `tasks/<name>.py` with a `TASK`, and add its name to `NAMES` in `tasks/__init__.py`. `docs/plugins.md`
+shows a complete one; what that leaves out has the defaults below.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class Task:
     prompts: TaskPrompts = field(default_factory=TaskPrompts)
     rewards: TaskRewards
     evaluation: TaskEvaluation
-    presets: TaskPresets
+    presets: TaskPresets = field(default_factory=TaskPresets)
     """the model, strategy and settings of a run that names none, and presets of the task's own: `task_presets(NAME)`
     for `presets/tasks/NAME.toml`, or a `TaskPresets`. Without strategies there is one of one stage, both with the name
     of the task, in which each signal has the weight 1"""

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from smolsum.config.sections import Config
+from smolsum.errors import UsageError
 from smolsum.rewards.combine import score_all
 from smolsum.rewards.custom import CustomReward
 from smolsum.tasks.base import Measure, Metric, MetricRow, MetricTable, Summary, Task, mean
@@ -41,14 +42,20 @@ def with_rewards(task: Task, rewards: Sequence[CustomReward], named: Collection[
         def measure(prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
             if _key(prompt, rollout) not in found:
                 ask_ahead([(prompt, rollout)], config)
-            return {**own(prompt, rollout), **found[_key(prompt, rollout)]}
+            values, added = own(prompt, rollout), found[_key(prompt, rollout)]
+            if shared := sorted(values.keys() & added.keys()):
+                raise UsageError(
+                    f"reward {shared[0]!r} has the name of something that task {task.name} measures",
+                    hint='rename it: @smolsum.reward(name="…")',
+                )
+            return {**values, **added}
 
         return measure
 
     def summarise(rows: Sequence[MetricRow]) -> Summary:
         return base.summarise(rows) | {name: mean(rows, name) for name in signals if any(name in row for row in rows)}
 
-    metrics = tuple(Metric(name, name, ".3f", better="higher") for name in signals)
+    metrics = tuple(Metric(name, name, ".3f", better=one.options.better) for name, one in signals.items())
     evaluation = replace(
         base,
         code=lambda config: {f"plugin {name}": signals[name].sha256 for name in measured(config)},

@@ -1,23 +1,25 @@
 """What a plugin is, and how one is loaded: from a Python file, from a function, or from an installed package."""
 
 import hashlib
-import importlib.util
 import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import chdir, redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from smolsum.config.sections import Config
-from smolsum.errors import UsageError, nearest
-from smolsum.rewards.custom import OPTIONS, CustomReward, RewardOptions, make_reward
+from smolsum.errors import SmolsumError, UsageError, nearest
+from smolsum.rewards.custom import CustomReward, RewardOptions
+from smolsum.rewards.decorator import OPTIONS, make_reward
+from smolsum.runs.records import PluginInfo
 from smolsum.tasks.base import Task
+from smolsum.tasks.plugin_imports import execute, imported_files
 from smolsum.types import Criterion
 
 FORM = "--plugin FILE.py, or FILE.py:FUNCTION for a single reward"
@@ -31,6 +33,8 @@ class Plugin:
     version: str
     content: bytes
     """of the file"""
+    modules: Mapping[str, bytes] = field(default_factory=dict)
+    """the files of its folder that it imports, by path relative to the folder"""
     rewards: tuple[CustomReward, ...] = ()
     tasks: tuple[Task, ...] = ()
     criteria: tuple[Criterion, ...] = ()
@@ -47,7 +51,15 @@ class Plugin:
     @property
     def sha256(self) -> str:
         """The digest of the file."""
-        return _digest(self.content)
+        return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def digest(self) -> str:
+        """The digest of the file and of the modules next to it, that of the file without any."""
+        return PluginInfo(sha256=self.sha256, modules=self._digests()).digest
+
+    def _digests(self) -> dict[str, str]:
+        return {name: hashlib.sha256(content).hexdigest() for name, content in self.modules.items()}
 
     def serves(self, config: Config) -> bool:
         """Return whether a run with these settings executes it."""
@@ -58,45 +70,49 @@ class Plugin:
             or any(task.name == config.task.name for task in self.tasks)
         )
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> PluginInfo:
         """Return what run.json keeps of it."""
-        return {
-            "path": self.reference,
-            "version": self.version,
-            "sha256": self.sha256,
-            "rewards": [reward.name for reward in self.rewards],
-            "tasks": [task.name for task in self.tasks],
-        }
+        return PluginInfo(
+            path=self.reference,
+            version=self.version,
+            sha256=self.sha256,
+            modules=self._digests(),
+            rewards=[reward.name for reward in self.rewards],
+            tasks=[task.name for task in self.tasks],
+        )
 
 
 def plugin_copies(plugins: Iterable[Plugin]) -> dict[str, bytes]:
-    """Return the files to keep, by name; of several with one name the later ones begin with their digest."""
+    """Return the files to keep, by relative path. A plugin with a file that another one has with another content is in
+    a folder named by its digest."""
     found: dict[str, bytes] = {}
     for plugin in plugins:
-        name = plugin.path.name
-        same = found.get(name, plugin.content) == plugin.content
-        found[name if same else f"{plugin.sha256[:8]}-{name}"] = plugin.content
+        files = {plugin.path.name: plugin.content, **plugin.modules}
+        same = all(found.get(name, content) == content for name, content in files.items())
+        found |= files if same else {f"{plugin.digest[:8]}/{name}": content for name, content in files.items()}
     return found
 
 
-def load_file(text: str, taken: Iterable[str]) -> Plugin:
-    """Execute a file and return what it has. Raises UsageError."""
-    path, function = split_reference(text)
+def load_file(path: Path, function: str) -> Plugin:
+    """Execute a file and return what it has, or only this function unless it is empty. Raises UsageError."""
     if not path.is_file():
         raise UsageError(f"no plugin at {path}: no such file", hint=FORM)
     if path.suffix != ".py":
         raise UsageError(f"plugin {path.name} is not a Python file", hint=FORM)
     content = path.read_bytes()
-    module = _executed(path, content)
+    modules = imported_files(path, content)
+    plugin = Plugin(path, "", content, modules)
+    module = _executed(plugin)
+    plugin = replace(plugin, version=_version(module))
     if not function:
-        return _found(module, path, content, taken)
+        return _found(module, plugin)
     chosen = getattr(module, function, None)
     if chosen is None:
         names = [name for name, _ in _functions(module)]
         raise UsageError(f"{path.name} has no {function!r}", hint=nearest(function, names) if names else FORM)
     name = getattr(chosen, OPTIONS, RewardOptions()).name or function
-    made = make_reward(chosen, file=str(path), sha256=_digest(content), taken=taken, name=name)
-    return Plugin(path, _version(module), content, (made,), function=function)
+    made = make_reward(chosen, file=str(path), sha256=plugin.digest, name=name)
+    return replace(plugin, rewards=(made,), function=function)
 
 
 def split_reference(text: str) -> tuple[Path, str]:
@@ -106,46 +122,40 @@ def split_reference(text: str) -> tuple[Path, str]:
     return Path(file if chosen else text).expanduser().resolve(), function if chosen else ""
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _executed(path: Path, content: bytes) -> ModuleType:
-    """Execute a file as a module. Raises UsageError, with the line, for whatever it raises."""
-    name = f"smolsum_plugin_{path.stem}_{_digest(content)[:12]}"
-    if str(path.parent) not in sys.path:  # for modules next to it, as Python does for a script
-        sys.path.append(str(path.parent))
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look it up
+def _executed(plugin: Plugin) -> ModuleType:
+    """Execute a plugin's file as a module. Raises UsageError, with the line, for whatever it raises."""
+    path = plugin.path
     try:
         with redirect_stdout(sys.stderr), chdir("."):  # stdout belongs to the results of the command
-            spec.loader.exec_module(module)
+            return execute(path, plugin.content, plugin.digest)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        del sys.modules[name]
         raise UsageError(f"plugin {path.name} cannot be loaded: {_reason(error, path)}", hint=_remedy(error)) from error
-    return module
 
 
 def _reason(error: BaseException, path: Path) -> str:
+    """Return what is wrong, with its line. An error's own class may be unable to say it."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno} of {Path(error.filename or path).name}: {error.msg}"
     lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == str(path)]
     where = f"line {lines[-1]}: " if lines else ""
-    return f"{where}{type(error).__name__}: {error}".rstrip(": ")
+    try:
+        said = str(error)
+    except Exception:
+        said = ""
+    return where + said if isinstance(error, SmolsumError) else f"{where}{type(error).__name__}: {said}".rstrip(": ")
 
 
 def _remedy(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"uv pip install {error.name.partition('.')[0]}, or put {error.name}.py next to the plugin"
+    if isinstance(error, SmolsumError) and error.hint:
+        return error.hint
     return "correct the file; `python FILE.py` shows the traceback"
 
 
-def wrap_function(function: Callable[..., Any], taken: Iterable[str]) -> Plugin:
+def wrap_function(function: Callable[..., Any]) -> Plugin:
     """Return a plugin of one function that Python code passes on; its source text stands for a file."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     file = code.co_filename if code else ""
@@ -154,12 +164,11 @@ def wrap_function(function: Callable[..., Any], taken: Iterable[str]) -> Plugin:
     except (OSError, TypeError):  # typed into an interpreter: what it compiles to, without addresses in memory
         parts = (code.co_code.hex(), code.co_names, code.co_consts) if code else (type(function).__qualname__,)
         source = re.sub(r" at 0x[0-9a-f]+", "", repr(parts))
-    content = source.encode()
-    made = make_reward(function, file=file or "notebook", sha256=_digest(content), taken=taken)
-    return Plugin(Path(file or "notebook"), "", content, (made,))
+    plugin = Plugin(Path(file or "notebook"), "", source.encode())
+    return replace(plugin, rewards=(make_reward(function, file=str(plugin.path), sha256=plugin.sha256),))
 
 
-def load_package(point: EntryPoint, taken: Iterable[str]) -> Plugin:
+def load_package(point: EntryPoint) -> Plugin:
     """Load an installed plugin. Raises UsageError."""
     try:
         found = point.load()
@@ -171,17 +180,13 @@ def load_package(point: EntryPoint, taken: Iterable[str]) -> Plugin:
     path = Path(module.__file__ or point.module)
     content = path.read_bytes() if path.is_file() else b""
     version = point.dist.version if point.dist else _version(module)
-    return replace(_found(module, path, content, taken), version=version, named=False)
+    return _found(module, Plugin(path, version, content, named=False))
 
 
-def _found(module: ModuleType, path: Path, content: bytes, taken: Iterable[str]) -> Plugin:
-    """Return what a module has. Raises UsageError for nothing."""
-    known = set(taken)
-    rewards: list[CustomReward] = []
-    for _, function in _functions(module):
-        if hasattr(function, OPTIONS):
-            rewards.append(make_reward(function, file=str(path), sha256=_digest(content), taken=known))
-            known.add(rewards[-1].name)
+def _found(module: ModuleType, plugin: Plugin) -> Plugin:
+    """Return the plugin with what its module has. Raises UsageError for nothing."""
+    path, marked = plugin.path, [function for _, function in _functions(module) if hasattr(function, OPTIONS)]
+    rewards = tuple(make_reward(function, file=str(path), sha256=plugin.digest) for function in marked)
     task, criteria = getattr(module, "TASK", None), getattr(module, "CRITERIA", ())
     if task is not None and not isinstance(task, Task):
         raise UsageError(f"{path.name}: TASK is {type(task).__name__}, not a Task", hint="TASK = smolsum.Task(…)")
@@ -193,7 +198,7 @@ def _found(module: ModuleType, path: Path, content: bytes, taken: Iterable[str])
         raise UsageError(
             f"plugin {path.name} has no function marked with @smolsum.reward, no TASK and no CRITERIA", hint=first
         )
-    return Plugin(path, _version(module), content, tuple(rewards), (task,) if task else (), tuple(criteria))
+    return replace(plugin, rewards=rewards, tasks=(task,) if task else (), criteria=tuple(criteria))
 
 
 def _functions(module: ModuleType) -> Iterator[tuple[str, Any]]:

@@ -14,12 +14,17 @@ import numpy as np
 
 from smolsum.config.sections import Config, StageConfig
 from smolsum.config.stage_steps import epoch_counts
+from smolsum.errors import PluginError, SmolsumError
 from smolsum.grpo.advantages import zero_spread
-from smolsum.rewards.combine import combine, score_all
-from smolsum.rewards.signal import Signal
+from smolsum.llm.request_policy import current_hook
+from smolsum.rewards.combine import score_and_combine
+from smolsum.rewards.signal import Background, Signal
 from smolsum.rollout.source import GroupRequest, Source
 from smolsum.tasks.text_metrics import repeated_trigrams
 from smolsum.types import Prompt, RolloutGroup
+
+WITHOUT_REWARD = 10
+"""steps at the start of a stage, or all of a shorter one, that may pass without any reward"""
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,7 @@ class BatchSampler:
         the stage has; `lap` is called with the name of each timed part as it ends."""
         self.source, self.order, self.config, self.stage, self.signals = source, order, config, stage, signals
         self._first_step, self._steps, self._lap = first_step, steps, lap
+        self._rewarded, self._unrewarded = False, 0
 
     def collect(self, k: int) -> tuple[Batch, list[int]]:
         """Return all that is sampled for the stage's step `k` (from 0), and the places of the groups to learn from, as
@@ -119,7 +125,8 @@ class BatchSampler:
         Groups whose rewards are all the same teach nothing. In up to `train.refill_rounds` rounds as many of the
         prompts that come next are sampled too, and take their places where their own rewards differ (dynamic sampling,
         arXiv:2503.14476, section 3.2, with a bound on the rounds). Those prompts come again in their own step, so what
-        a step samples still follows from the seed and the step alone.
+        a step samples still follows from the seed and the step alone. Raises SmolsumError where the stage's first steps
+        (`WITHOUT_REWARD`) have no reward at all.
         """
         batch = self._sample(k, self.order.take(k), 0)
         learned = list(range(self.order.size))
@@ -133,7 +140,25 @@ class BatchSampler:
             useful = [start + n for n, same in enumerate(zero_spread(batch.totals[start:])) if not same]
             for n, place in zip(empty, useful, strict=False):
                 learned[n] = place
+        self._check_rewarded(batch)
         return batch, learned
+
+    def _check_rewarded(self, batch: Batch) -> None:
+        """Say so where no step of the stage has had a reward yet. Raises SmolsumError where that lasts."""
+        self._rewarded = self._rewarded or not np.isnan(batch.totals).all()
+        if self._rewarded:
+            return
+        self._unrewarded += 1
+        names = " and ".join(name for name, weight in self.stage.rewards.items() if weight)
+        if self._unrewarded == min(WITHOUT_REWARD, self._steps):
+            custom = any(isinstance(self.signals[name], Background) for name in self.stage.rewards)
+            raise (PluginError if custom else SmolsumError)(
+                f"no completion of {self._unrewarded} steps has a reward: {names} had no value for any",
+                hint="None means that a reward does not apply: return a number, perhaps 0, for some completions",
+            )
+        if self._unrewarded == 1:
+            message = f"no completion of the step has a reward, so that it teaches nothing: {names} had no value"
+            current_hook().notify("no_reward", message)
 
     def request_ahead(self, k: int) -> None:
         """Request the rollouts of the steps after `k` that may be sampled while the update of `k` runs."""
@@ -143,10 +168,9 @@ class BatchSampler:
     def _sample(self, k: int, prompts: list[Prompt], first_place: int) -> Batch:
         groups = self.source.sample(self._request(k, prompts, first_place))
         self._lap("rollout_s")
-        scores = score_all(groups, self.stage.rewards, self.config, self.signals)
-        totals = np.array(combine(groups, scores, self.stage.rewards), dtype=np.float64)
+        scores, totals = score_and_combine(groups, self.stage.rewards, self.config, self.signals)
         self._lap("score_s")
-        return Batch(groups, scores, totals)
+        return Batch(groups, scores, np.array(totals, dtype=np.float64))
 
     def _request(self, k: int, prompts: list[Prompt], first_place: int) -> GroupRequest:
         return GroupRequest(self._first_step + k, prompts, first_place, self.stage.temperature)

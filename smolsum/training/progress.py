@@ -28,7 +28,8 @@ _FIGURES: Figures = {
     "zero_std": (("frac_reward_zero_std",), ".2f"),
     "tokens": (("completions/mean_length",), ".1f"),
 }
-"""With the task's figures, s/step, step and eta a line has eight figures, enough to read."""
+"""With the task's figures, s/step, step and eta a line has eight figures, enough to read, and more only where a stage
+adds several signals."""
 _SPEED: Figures = {"s/step": (("perf/step_s",), ".2f")}
 _GRADIENT: Figures = {"grad_norm": (("grad_norm",), ".2g")}
 _VALIDATION = "validation"

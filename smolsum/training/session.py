@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -10,16 +11,16 @@ from typing import Any
 
 from smolsum.config.sections import Config
 from smolsum.console import duration, stop_signals
-from smolsum.errors import InterruptedRun, MachineError, SmolsumError, UnreachableError
+from smolsum.errors import InterruptedRun, MachineError, PluginError, SmolsumError, UnreachableError
 from smolsum.evaluate.run import EvaluationJob, score
 from smolsum.evaluate.sampling import complete
 from smolsum.evaluate.storage import share_completions
 from smolsum.evaluate.tables import headline_table, missing_warnings
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.policy import distributed
-from smolsum.policy.load import snapshot
+from smolsum.policy.load import FUSED, snapshot
 from smolsum.runs import run_info
-from smolsum.runs.checkpoints import Checkpoint, Validation, validation
+from smolsum.runs.checkpoints import Checkpoint, Validation, list_checkpoints, validation
 from smolsum.runs.control import Heartbeat, is_requested, take_request, wait_while_paused, withdraw_all
 from smolsum.runs.mirror.upload import Mirror
 from smolsum.runs.paths import RunPaths, acquire, create_run, last_attempt, open_run, planned_name
@@ -141,7 +142,9 @@ class Session:
         self.notify("memory", setup.memory.line, point)
         for warning in setup.warnings:
             self.notify("warning", warning, point)
-        self.progress.plan(list(self.plan.items()), setup.task.evaluation.watched)
+        several = [name for one in self.config.stages.values() if len(one.rewards) > 1 for name in one.rewards]
+        signals = {name: (f"rewards/{name}/mean",) for name in several}
+        self.progress.plan(list(self.plan.items()), {**signals, **setup.task.evaluation.watched})
         self.writer.status("starting", step=point, phase="loaded", stage=next(iter(self.plan)))
         self._trackers.begin(self.paths, self.config.run.track_project, self.notify)
         begun(self.paths.root)
@@ -367,12 +370,24 @@ class Session:
             return
         passes = isinstance(error, UnreachableError) or (self.step and not isinstance(error, MachineError))
         resume = self.paths.resume_command
-        if isinstance(error, SmolsumError) and passes and resume not in (error.hint or ""):
+        if isinstance(error, PluginError):
+            error.hint = "; ".join(filter(None, (error.hint, self._restart())))
+        elif isinstance(error, SmolsumError) and passes and resume not in (error.hint or ""):
             error.hint = "; ".join(filter(None, (error.hint, f"{resume} goes on with the run")))
         try:
             self.writer.failure(error, self.step)
         except SmolsumError:
             self.progress.warn("the failure could not be written to the run directory")
+
+    def _restart(self) -> str:
+        """Return how to begin again with corrected code, since a run goes on only with the code that it began with."""
+        new = f"corrected code needs a new run: {self.paths.restart_command()}"
+        weights = [last.path / part for last in list_checkpoints(self.paths)[-1:] for part in (FUSED, "")]
+        if whole := [path for path in weights if (path / "config.json").is_file()]:
+            new += (
+                f", which takes over finished stages (--model {shlex.quote(str(whole[0]))} begins with these weights)"
+            )
+        return f"{new}; {self.paths.resume_command} goes on if the cause was outside of the file"
 
 
 class FollowerSession(Session):

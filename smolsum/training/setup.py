@@ -23,6 +23,7 @@ from smolsum.policy.lora import count_parameters
 from smolsum.policy.weights import tokenizer_digest
 from smolsum.rollout.remote_source import RemoteSource
 from smolsum.rollout.source import LocalSource, Receiver, Source
+from smolsum.runs.record_io import to_row
 from smolsum.runs.records import RunInfo
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Task
@@ -117,7 +118,7 @@ def prepare(config: Config, begun: RunInfo | None = None) -> Setup:
         "corpus": {name: corpus_facts(split, policy.tokenizer) for name, split in splits.items()},
         "meteor": matcher,
         "settings": deciding(config),
-        "plugins": [plugin.record() for plugin in plugins],
+        "plugins": [to_row(plugin.record()) for plugin in plugins],
         "memory": memory.record(),
         "blas": preload(),
         "versions": {name: version(name) for name in LIBRARIES},

@@ -6,7 +6,7 @@ from smolsum.config.sections import StageConfig
 from smolsum.errors import SmolsumError
 from smolsum.evaluate.sampling import greedy
 from smolsum.evaluate.tables import error_shares
-from smolsum.rewards.combine import combine, score_all
+from smolsum.rewards.combine import score_and_combine
 from smolsum.training.session import Session
 from smolsum.training.setup import Setup
 
@@ -21,13 +21,12 @@ def validate(session: Session, setup: Setup, stage: StageConfig) -> dict[str, fl
     prompts = setup.prompts["validation"][: config.train.validation_prompts]
     groups = greedy(setup.policy, prompts, config, version=session.step)
     try:
-        scores = score_all(groups, stage.rewards, config, task.rewards.signals)
+        totals = score_and_combine(groups, stage.rewards, config, task.rewards.signals)[1]
         task.evaluation.ask_ahead([(g.prompt, g.rollouts[0]) for g in groups], config)
         rows = [setup.measure(g.prompt, g.rollouts[0]) for g in groups]
     except SmolsumError as error:  # this step is learned already; the next one waits, or stops with a checkpoint
         session.notify("not_validated", f"no validation after step {session.step}: {error.message}")
         return {}
-    totals = combine(groups, scores, stage.rewards)
     rewards = [row[0] for row in totals if row[0] is not None]
     column = [row[task.evaluation.score] for row in rows if row.get(task.evaluation.score) is not None]
     tokens = {"completions/mean_length": fmean(g.rollouts[0].length for g in groups)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -14,12 +15,14 @@ import pytest
 from support.calls import Call
 from support.training import arguments, make_data, state
 
+from smolsum.config.resolve import resolve
+from smolsum.config.sections import to_toml
 from smolsum.files import read_jsonl
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.record_io import read, read_summary
+from smolsum.runs.record_io import encode, read, read_summary, to_row
 from smolsum.runs.records import RunInfo
 from smolsum.tasks import TASKS
-from smolsum.tasks.plugins import use_plugins
+from smolsum.tasks.plugins import loaded_plugins, use_plugins
 
 BREVITY = """
 import smolsum
@@ -131,13 +134,13 @@ WRONG: list[tuple[str, str, list[str], str]] = [
     ("p.py", TRL, ["--plugin=p.py:start"], "p.py has no 'start'"),
     ("p.py", "fine = 3\n", ["--plugin=p.py:fine"], "p.py: reward 'fine' is not a function"),
     ("p.py", reward("meteor"), ["--plugin=p.py"], "reward 'meteor' has the name of another signal"),
-    ("p.py", reward("copied"), ["--plugin=p.py"], "reward 'copied' has the name of another signal or metric"),
-    ("p.py", reward("text"), ["--plugin=p.py"], "reward 'text' has the name of another signal or metric"),
+    ("p.py", reward("copied"), ["--plugin=p.py"], "reward 'copied' has the name of another signal, criterion, m"),
+    ("p.py", reward("text"), ["--plugin=p.py"], "reward 'text' has the name of another signal, criterion, m"),
     ("p.py", reward("_own"), ["--plugin=p.py"], "reward '_own' has no usable name"),
     ("p.py", S + "smolsum.reward(name='a-b')(print)\n", ["--plugin=p.py"], "line 2: AttributeError"),
     ("p.py", S + "f = smolsum.reward(name='a-b')(lambda completions: [])\n", ["--plugin=p.py"], "no usable"),
     ("p.py", S + "@smolsum.reward(rang='x')\ndef f(completions): ...\n", ["--plugin=p.py"], "line 2: TypeE"),
-    ("p.py", reward("f"), ["--plugin=p.py", "--plugin=./p.py"], "reward 'f' has the name of another signal"),
+    ("p.py", reward("f"), ["--plugin=p.py", "--plugin=./p.py:f"], "reward 'f' has the name of another signal"),
     ("p.py", reward("f"), ["--plugin=p.py", "--reward=g"], "unknown signal 'g'"),
     ("p.py", reward("f"), ["--plugin=p.py", "--set=stages.quality.rewards.g=1"], "unknown signal 'g'"),
     ("p.py", reward("f"), ["--plugin=p.py", "--set=rewards.on_error=go"], "must be one of stop, missing"),
@@ -152,6 +155,20 @@ WRONG: list[tuple[str, str, list[str], str]] = [
      "asks for 'solution', and the train split has no such column, only prompts, completions"),
     ("p.py", S + "@smolsum.reward\ndef f(completions, /): ...\n", ["--plugin=p.py"], "by position only"),
     ("p.py", S + "@smolsum.reward\nclass F: ...\n", ["--plugin=p.py"], "has no function marked"),
+    ("p.py", S + "@smolsum.reward(range=3)\ndef f(completions): ...\n", ["--plugin=p.py"],
+     "cannot be loaded: line 2: reward(range=3) is not a text"),
+    ("p.py", S + "@smolsum.reward('x')\ndef f(completions): ...\n", ["--plugin=p.py"], "this is not a function"),
+    ("p.py", S + "CRITERIA = [smolsum.Criterion('', ())]\n", ["--plugin=p.py"], "line 2: criterion '' has no usable"),
+    ("p.py", S + "CRITERIA = [smolsum.Criterion('kind', 'Is it?')]\n", ["--plugin=p.py"], "its steps are not sent"),
+    ("p.py", S + "CRITERIA = [smolsum.Criterion('kind', ())]\n", ["--plugin=p.py"], "its steps are not sentences"),
+    ("p.py", S + "CRITERIA = [smolsum.Criterion('kind', ('Is it?',), sees=('post',))]\n", ["--plugin=p.py"],
+     "a judge cannot see ('post',)"),
+    ("p.py", S + "CRITERIA = [smolsum.Criterion('kind', ('Is it?',), threshold=5)]\n", ["--plugin=p.py"],
+     "the threshold 5 is not from 0 to 1"),
+    ("p.py", "class E(Exception):\n    def __str__(self): raise ValueError\n\nraise E\n", ["--plugin=p.py"],
+     "line 4: E"),
+    ("p.py", reward("tokens"), ["--plugin=p.py"], "reward 'tokens' has the name of another signal, criterion, m"),
+    ("p.py", reward("sample"), ["--plugin=p.py"], "reward 'sample' has the name of another signal, criterion, m"),
 ]  # fmt: skip
 
 
@@ -209,11 +226,11 @@ def test_criteria_for_a_judge(call: Call, write: Callable[[str, str], Path]) -> 
     for file in ("twice.py", "taken.py"):
         code, _, err = call("train", f"--plugin={file}", "--dry-run", "-q")
         assert code == 2
-        assert "has the name of another one, or of a signal or metric" in err
+        assert "has the name of another signal, criterion, metric or column" in err
     write("faithful.py", "import smolsum\nCRITERIA = [smolsum.Criterion('faithfulness', ('Is it?',))]\n")
     code, _, err = call("train", "--plugin=faithful.py", "--dry-run", "-q")
     assert code == 2
-    assert "the criterion 'faithfulness' has the name of another one" in err
+    assert "the criterion 'faithfulness' has the name of another signal, criterion, metric or column" in err
 
 
 @pytest.mark.slow
@@ -224,9 +241,10 @@ def test_a_run_with_a_plugin(call: Call, write: Callable[[str, str], Path], tmp_
     data = make_data(tmp_path / "posts", test=2)
     runs = Path("runs")
     settings = {"stages__length__steps": 1, "stages__quality__steps": 2, "train__validate_every": 2}
-    train = [*arguments(data, runs, "mine", **settings), "--reward=brevity-meteor", "--quiet"]
+    train = [*arguments(data, runs, "mine", **settings), "--reward=brevity-meteor", "--plain"]
     code, _, err = call(*train, "--plugin=brevity.py")
     assert code == 0, err
+    assert re.search(r"stage=quality step=3/3 .* brevity=0\.\d\d meteor=0\.\d\d ", err)  # the signals of the sum
     run = RunPaths(runs / "mine")
     last = read_jsonl(run.metrics)[-1]
     assert {"rewards/brevity/mean", "rewards/meteor/mean"} <= set(last)
@@ -289,15 +307,131 @@ def test_an_exception_loses_nothing(call: Call, write: Callable[[str, str], Path
     assert "reward 'flaky' (flaky.py:" in err
     assert "failed on sample 0 of prompt" in err
     assert "ZeroDivisionError: division by zero (line 12 of flaky.py: return" in err
-    assert "smolsum train --resume mine --plugin flaky.py goes on with the run" in err
+    assert "new run: smolsum train --config runs/mine/config.toml --plugin flaky.py --name OTHER, which takes" in err
+    assert "(--model runs/mine/checkpoints/step-000002 begins with these weights)" in err
+    assert "smolsum train --resume mine --plugin flaky.py goes on if the cause was outside of the file" in err
     assert len(read_jsonl(run.metrics)) == 2
     Path("broken").unlink()
     code, _, err = call("train", "--resume=mine", "--plugin=flaky.py", "--quiet")
     assert (code, state(run)) == (0, "finished"), err
     assert len(read_jsonl(run.metrics)) == 4
-    shutil.rmtree(run.root)
     write("broken", "")
-    code, _, err = call(*train, "--set=rewards.on_error=missing")
-    assert (code, state(run)) == (0, "finished"), err
+    none = [*arguments(data, Path("runs"), "none", **settings), "--set=rewards.on_error=missing", "--reward=flaky"]
+    code, _, err = call(*none, "--plugin=flaky.py", "--quiet")
+    assert (code, err.count("error:"), state(RunPaths(Path("runs/none")))) == (1, 1, "failed"), err
     assert "gave no value for 8 of 8 completions" in err
-    assert pl.read_ndjson(run.completions(3))["reward"].null_count() == 8
+    assert "no completion of 2 steps has a reward: flaky had no value for any" in err
+    write("flaky.py", Path("flaky.py").read_text().replace("1 / 0", "1 / (len(c) % 2)"))
+    again = ["train", "--config=runs/mine/config.toml", "--plugin=flaky.py", "--set=rewards.on_error=missing", "-q"]
+    code, _, err = call(*again, "--name=again", "--model=runs/mine/checkpoints/step-000002")
+    assert (code, state(RunPaths(Path("runs/again")))) == (0, "finished"), err
+    nulls = pl.read_ndjson(Path("runs/again/completions/step-000003.jsonl"))["reward"].null_count()
+    assert 0 < nulls < 8
+    assert f"gave no value for {nulls} of 8 completions" in err
+
+
+def test_a_configuration_file_names_plugins_relative_to_itself(call: Call, write: Callable[[str, str], Path]) -> None:
+    """Wherever the command is typed; a plugin that is named twice is one."""
+    folder = write("x.txt", "").parent / "conf"
+    folder.mkdir()
+    (folder / "brevity.py").write_text(BREVITY)
+    (folder / "mine.toml").write_text('[run]\nplugins = "brevity.py"\n')
+    dry = ["train", "--config=conf/mine.toml", "--reward=brevity", "--dry-run", "-q"]
+    code, out, err = call(*dry)
+    assert (code, err) == (0, "")
+    assert 'plugins = "conf/brevity.py"' in out
+    code, out, err = call(*dry, f"--plugin={folder / 'brevity.py'}")
+    assert (code, err) == (0, "")
+
+
+def test_an_installed_package_with_a_name_that_is_taken(
+    call: Call, write: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its criteria, task or signal break no command: it is left out with a warning."""
+    write("taken_criterion.py", "import smolsum\nCRITERIA = [smolsum.Criterion('meteor', ('Is it?',))]\n")
+    write("taken_task.py", CAPITALS.replace('name="capitals"', 'name="tldr"'))
+    write("taken_signal.py", reward("brevity"))
+    folder = tmp_path / "several-1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: several\nVersion: 1\n")
+    names = ("taken_criterion", "taken_task", "taken_signal")
+    (folder / "entry_points.txt").write_text("[smolsum.plugins]\n" + "".join(f"{n} = {n}\n" for n in names))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write("brevity.py", BREVITY)
+    code, _, err = call("train", "--plugin=brevity.py", "--reward=brevity", "--dry-run", "-q")
+    assert code == 0, err
+    for name in names:
+        assert f"warning: installed plugin {name} is left out" in err
+
+
+def test_a_reward_with_the_name_of_a_measured_column(
+    call: Call, write: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the task shows it in no table: it must not replace what is measured."""
+    write("own.py", reward("off_target"))
+    code, _, err = call(
+        "baseline", "--model=tiny", "--plugin=own.py", "--prompt=50-words", "--set=data.test_rows=1", "-q"
+    )
+    assert code == 2
+    assert "reward 'off_target' has the name of something that task tldr measures" in err
+
+
+def test_a_grid_says_why_it_trains_again(call: Call, write: Callable[[str, str], Path]) -> None:
+    """A run with the same settings and another file does not count, and both lists say what differs."""
+    plugin = write("brevity.py", BREVITY)
+    for name, text in (("old", BREVITY), ("older", BREVITY.replace("< 6", "< 7"))):
+        plugin.write_text(text)
+        use_plugins([str(plugin)])
+        run = RunPaths(Path("runs", name))
+        run.root.mkdir(parents=True)
+        run.config.write_text(to_toml(resolve(TASKS, reward="brevity", flags={"run.name": name}).config))
+        run.info.write_bytes(encode(RunInfo, {"plugins": [to_row(one.record()) for one in loaded_plugins()]}))
+        run.status.write_text('{"state": "finished", "step": 3}')
+        run.lock.touch()
+    code, out, _ = call("runs", "--settings")
+    assert code == 0
+    Path("runs/damaged").mkdir()
+    Path("runs/damaged/config.toml").write_text(run.config.read_text())
+    assert call("runs", "--settings")[0] == 0
+    shutil.rmtree("runs/damaged")
+    assert out.splitlines()[-1].startswith("plugin of brevity ")
+    both = ["train", "--plugin=brevity.py", "--reward=brevity", "--reward=meteor", "--dry-run"]
+    code, out, err = call(*both)
+    assert code == 0, err
+    assert "has changed since" not in err
+    plugin.write_text(BREVITY.replace("< 6", "< 8"))
+    code, out, err = call(*both)
+    assert code == 0, err
+    assert "is to train: the plugin of brevity has changed since old" in err
+
+
+def test_a_resume_from_another_folder_says_where_the_run_began(
+    call: Call, write: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its data have a path relative to that folder."""
+    plugin = write("brevity.py", BREVITY)
+    make_data(tmp_path / "posts")
+    use_plugins([str(plugin)])
+    run = RunPaths(tmp_path / "runs" / "mine")
+    run.root.mkdir(parents=True)
+    run.config.write_text(to_toml(resolve(TASKS, reward="brevity", flags={"data.path": "posts"}).config))
+    facts = {"steps": {"length": 1}, "fingerprints": {"length": "f"}}
+    run.info.write_bytes(encode(RunInfo, facts | {"plugins": [to_row(one.record()) for one in loaded_plugins()]}))
+    run.lock.touch()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    code, _, err = call("train", f"--resume={run.root}", f"--plugin={plugin}", "-q")
+    assert code == 2
+    assert "no data at 'posts': no such file or directory" in err
+    assert f"hint: cd {tmp_path}, where the run began, as data.path = 'posts' is relative to that folder" in err
+
+
+def test_a_task_without_presets(call: Call, write: Callable[[str, str], Path]) -> None:
+    """It trains the default model, with one stage that has its signals."""
+    presets = '    presets=smolsum.TaskPresets(defaults={"sampling": {"max_new_tokens": 16}}),\n'
+    assert presets in CAPITALS
+    write("capitals.py", CAPITALS.replace(presets, ""))
+    code, out, err = call("train", "--task=./capitals.py", "--dry-run", "-q")
+    assert (code, err) == (0, "")
+    assert 'path = "builtin:tiny"' in out
+    assert "[stages.capitals.rewards]" in out

@@ -171,3 +171,18 @@ def test_the_step_takes_totals_or_signals() -> None:
     np.testing.assert_array_equal(
         np.array(advantages(totals, SIGNALS, weights, scale="gdpo")), np.array(gdpo_advantages(SIGNALS, weights))
     )
+
+
+def test_a_signal_that_does_not_apply_adds_nothing_to_gdpo() -> None:
+    """By the totals a rollout has a part although one of its signals has no value; only one without a total has none.
+
+    Worked by hand with population deviations: `a` is 0, 2 over two rollouts, so -1 and 1; `b` is 1, 3 over two others,
+    so -1 and 1. Their sums -1, 1, -1, 1 have the deviation 1.
+    """
+    scores = {"a": [[0.0, 2.0, None, None, None]], "b": [[None, None, 1.0, 3.0, None]]}
+    totals = [[0.0, 2.0, 1.0, 3.0, NAN]]
+    weights = {"a": 1.0, "b": 1.0}
+    got = gdpo_advantages(scores, weights, totals_PG=totals, std="population", eps=0.0)
+    assert np.array(got).tolist() == [[-1.0, 1.0, -1.0, 1.0, 0.0]]
+    through = advantages(totals, scores, weights, scale="gdpo", std="population", eps=0.0)
+    assert np.array(through).tolist() == np.array(got).tolist()

@@ -167,3 +167,22 @@ def test_commands_look_for_runs_where_the_environment_put_them(tmp_path: Path) -
     for command in found:
         names_a_run = shlex.split(command)[2].startswith(str(tmp_path))
         assert command.count("--runs-dir 'else where'") == (not names_a_run)
+
+
+def test_commands_name_the_plugins_of_their_runs(tmp_path: Path) -> None:
+    """Each command for such a run, or for its model as the run asks it, is refused without them."""
+    rows = [{**row, "judge": None} for row in ROWS]
+    for name, stages in (("one", QUALITY), ("two", QUALITY)):
+        root = run(tmp_path / "runs", name, "LiquidAI/LFM2.5-350M", stages, rows, {"coverage": 0.7})
+        (root / "plugins").mkdir()
+        config = root / "config.toml"
+        config.write_text(config.read_text().replace('dir = "runs"', 'dir = "runs"\nplugins = "my brevity.py"'))
+        record = json.loads((root / "run.json").read_text())
+        argv = ["smolsum", "train", "--plugin", "my brevity.py"]
+        (root / "run.json").write_text(json.dumps(record | {"argv": argv}))
+    found = commands(tmp_path / "runs")
+    assert {shlex.split(one)[1] for one in found} >= {"train", "eval"}
+    assert any(shlex.split(one)[2].startswith("--") for one in found if one.startswith("smolsum eval"))
+    for command in found:
+        check(command)
+        assert command.count("--plugin 'my brevity.py'") == 1

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from smolsum.config.sections import Config
+from smolsum.errors import PluginError
 from smolsum.rewards import REWARDS
 from smolsum.rewards.combine import combine, score_all
-from smolsum.rewards.signal import Dependent, Values
+from smolsum.rewards.signal import Dependent, NotApplicable, Values
 from smolsum.types import RolloutGroup
 
 Scores = dict[str, Values]
@@ -27,6 +28,24 @@ def test_a_missing_value_makes_the_total_missing(group: Callable[..., RolloutGro
     """A signal that could not be computed is never counted as 0."""
     scores: Scores = {"length": [[-0.5, -1.0]], "rouge": [[None, 0.75]]}
     assert combine([group(["a", "b"])], scores, {"length": 1.0, "rouge": 1.0}) == [[None, -0.25]]
+
+
+def test_what_does_not_apply_is_left_out_of_the_sum(group: Callable[..., RolloutGroup]) -> None:
+    """As TRL does. Where nothing applies there is no total, and a value that could not be computed still counts."""
+    skip = NotApplicable.VALUE
+    scores = {"code": [[skip, 0.5, skip, skip]], "maths": [[0.25, 0.5, skip, None]], "length": [[9.0, 9.0, 9.0, 9.0]]}
+    weights = {"code": 1.0, "maths": 2.0, "length": 0.0}
+    assert combine([group(["a", "b", "c", "d"])], scores, weights) == [[0.5, 1.5, None, None]]
+
+
+@pytest.mark.parametrize("values", [(1e308, 1e308), (1e300, -1e300)])
+def test_a_total_beyond_the_largest_float_is_an_error(
+    values: tuple[float, float], group: Callable[..., RolloutGroup]
+) -> None:
+    """Also infinity minus infinity, which fsum refuses in another way."""
+    scores = {name: [[value]] for name, value in zip("ab", values, strict=True)}
+    with pytest.raises(PluginError, match="is too large for a float"):
+        combine([group(["x"])], scores, {"a": 1e10, "b": 1e10})
 
 
 def test_a_signal_of_weight_zero_is_only_logged(group: Callable[..., RolloutGroup]) -> None:

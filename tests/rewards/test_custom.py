@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,11 +18,11 @@ import pytest
 
 import smolsum
 from smolsum.config.sections import Config, DataConfig, RewardsConfig
-from smolsum.errors import SmolsumError, UsageError
+from smolsum.errors import PluginError, SmolsumError, UsageError
 from smolsum.llm.request_policy import WaitHook, use_hook
 from smolsum.rewards import REWARDS
-from smolsum.rewards.combine import score_all
-from smolsum.rewards.custom import make_reward
+from smolsum.rewards.combine import score_all, score_and_combine
+from smolsum.rewards.decorator import make_reward
 from smolsum.rewards.signal import Values
 from smolsum.types import Prompt, RolloutGroup
 
@@ -190,6 +192,9 @@ def test_missing_where_a_sample_fails(group: Group, notes: list[str]) -> None:
         ([float("inf"), 1.0], "failed on sample 0 of prompt 'p': it returned inf, not a finite number"),
         ([1.0, "good"], "failed on sample 1 of prompt 'p': it returned 'good', not a finite number"),
         ([1.0, [2.0]], "failed on sample 1 of prompt 'p': it returned [2.0], not a finite number"),
+        ([1.0, 10**400], "failed on sample 1 of prompt 'p': it returned 1000"),
+        ([1.0, 10**5000], "failed on sample 1 of prompt 'p': it returned <int>, not a finite number"),
+        ([1.0, -1e300], "failed on sample 1 of prompt 'p': it returned -1e+300, not a finite number"),
     ],
 )
 def test_what_is_no_list_of_numbers(returned: Any, says: str, group: Group) -> None:
@@ -253,7 +258,9 @@ def test_the_end_of_the_interpreter_is_an_error(group: Group) -> None:
     def leaves(completions: list[str]) -> list[float]:
         raise SystemExit(len(completions))
 
-    with pytest.raises(SmolsumError, match="failed on sample 0 of prompt 'p': RuntimeError: SystemExit 1"):
+    line = leaves.__code__.co_firstlineno + 1
+    says = rf"failed on sample 0 of prompt 'p': SystemExit 1 \(line {line} of test_custom.py: raise SystemExit"
+    with pytest.raises(SmolsumError, match=says):
         score(leaves, [group(["a", "b"])])
 
 
@@ -299,14 +306,13 @@ def positional(completions: list[str], /) -> list[float]:
         (lambda completions: completions, "has no usable name"),
         (smolsum.reward(name="two-words")(lambda completions: completions), "has no usable name"),
         (smolsum.reward(name="_hidden")(lambda completions: completions), "has no usable name"),
-        (smolsum.reward(name="rouge")(lambda completions: completions), "has the name of another signal"),
         (positional, "by position only"),
     ],
 )
 def test_functions_that_cannot_be_signals(function: Callable[..., Any], says: str) -> None:
     """Refused as they are loaded."""
     with pytest.raises(UsageError, match=says):
-        make_reward(function, file=__file__, sha256="", taken=REWARDS)
+        make_reward(function, file=__file__, sha256="")
 
 
 def test_a_column_that_the_data_lack() -> None:
@@ -333,3 +339,113 @@ def test_the_first_line_of_the_docstring_is_the_meaning() -> None:
 
     assert make_reward(short, file="", sha256="").meaning == "How short it is"
     assert make_reward(smolsum.reward(meaning="brevity")(short), file="", sha256="").meaning == "brevity"
+
+
+def test_none_is_left_out_of_the_sum_and_a_failure_is_not(group: Group, notes: list[str]) -> None:
+    """As in TRL, None says that a reward does not apply to a completion; where it fails, the total is missing."""
+
+    def code(completions: list[str]) -> list[float | None]:
+        return [1.0 if text.startswith("code") else None for text in completions]
+
+    def maths(completions: list[str]) -> list[float | None]:
+        return [1 / (text != "maths: broken") if "maths" in text else None for text in completions]
+
+    signals = {one.__name__: make_reward(one, file=__file__, sha256="") for one in (code, maths)}
+    groups = [group(["code", "maths", "code and maths", "maths: broken", "neither"])]
+    scores, totals = score_and_combine(groups, {"code": 1.0, "maths": 2.0}, MISSING, signals)
+    assert scores == {"code": [[1.0, None, 1.0, None, None]], "maths": [[None, 1.0, 1.0, None, None]]}
+    assert totals == [[1.0, 2.0, 3.0, None, None]]
+    assert len(notes) == 1
+    assert "gave no value for 1 of 5 completions" in notes[0]
+
+
+@pytest.mark.parametrize("get", [lambda one: one[0]["content"], lambda one: one[-1].get("content")])
+def test_a_function_for_messages_needs_chats(get: Callable[[Any], str], group: Group) -> None:
+    """The hint of its error says so; with `chats` it works."""
+
+    def polite(completions: list[Any]) -> list[float]:
+        return [float("please" in get(completion)) for completion in completions]
+
+    with pytest.raises(PluginError) as caught:
+        score(polite, [group(["please go", ""])])
+    assert "write @smolsum.reward(chats=True) above it" in str(caught.value.hint)
+    assert score(smolsum.reward(chats=True)(polite), [group(["please go", ""])]) == [[1.0, 0.0]]
+
+
+def test_an_exception_that_cannot_be_shown(group: Group) -> None:
+    """Its own class stands for it."""
+
+    class WeirdError(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    def weird(completions: list[str]) -> list[float]:
+        raise WeirdError
+
+    with pytest.raises(PluginError, match="failed on sample 0 of prompt 'p': WeirdError: <WeirdError>"):
+        score(weird, [group(["a"])])
+
+
+def test_a_generator_runs_within_the_deadline(group: Group) -> None:
+    """Its code runs while it is listed."""
+
+    def endless(completions: list[str]) -> Iterator[float]:
+        while completions:
+            time.sleep(0.01)
+        yield 1.0
+
+    with pytest.raises(PluginError, match="ran past its deadline"):
+        score(endless, [group(["a"])], SOON)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"range": 3}, "reward(range=3) is not a text"),
+        ({"name": None}, "reward(name=None) is not a text"),
+        ({"chats": "yes"}, "reward(chats='yes') is not True or False"),
+        ({"better": "more"}, "reward(better='more') is not higher or lower"),
+        ({"function": "brevity"}, "reward('brevity'): this is not a function"),
+    ],
+)
+def test_options_of_another_type(options: dict[str, Any], says: str) -> None:
+    """Refused where the function is marked, with what helps."""
+    with pytest.raises(UsageError) as caught:
+        smolsum.reward(**options)
+    assert caught.value.message == says
+    assert caught.value.hint
+
+
+FREEZES = """
+import re
+from smolsum.config.sections import Config, RewardsConfig
+from smolsum.rewards.combine import score_all
+from smolsum.rewards.decorator import make_reward
+from smolsum.types import Prompt, Rollout, RolloutGroup
+
+def backtracks(completions):
+    return [float(bool(re.match(r"(a|aa)+$", text))) for text in completions]
+
+def one(text):
+    rollout = Rollout((1,), (0.0,), "stop", 0, "local", 0, text)
+    return RolloutGroup(Prompt("p", ({"role": "user", "content": "?"},), (1,), (), {}), (rollout,))
+
+made = make_reward(backtracks, file=__file__, sha256="")
+config = Config(rewards=RewardsConfig(timeout_s=0.5))
+for text in ("aaa", "a" * 5000 + "b"):
+    print(score_all([one(text)], {"backtracks": 1.0}, config, {"backtracks": made}), flush=True)
+"""
+
+
+def test_a_regular_expression_that_backtracks_for_ever_ends_the_process(tmp_path: Path) -> None:
+    """It holds the interpreter's lock, so that no thread of Python runs: the process ends by itself, and says where."""
+    file = tmp_path / "freezes.py"
+    file.write_text(FREEZES)
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=60)
+    assert 5 < time.monotonic() - began < 30
+    assert (done.returncode, done.stdout) == (1, "{'backtracks': [[1.0]]}\n")
+    assert done.stderr.startswith("error: Python could not run for 5.5 s (rewards.timeout_s + 5) while it computed")
+    line = FREEZES.splitlines().index("def backtracks(completions):") + 2
+    assert f'File "{file}", line {line} in' in done.stderr
+    assert "hint: correct the line of the plugin that is named below, and begin a new run" in done.stderr

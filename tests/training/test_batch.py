@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from smolsum.config.sections import Config, ModelConfig, SamplingConfig, StageConfig, TrainConfig
+from smolsum.errors import PluginError
+from smolsum.llm.request_policy import WaitHook, use_hook
 from smolsum.policy.load import Policy, load_policy
 from smolsum.rewards import REWARDS
+from smolsum.rewards.decorator import make_reward
 from smolsum.rollout.source import GroupRequest, LocalSource, Source
 from smolsum.tasks.tldr import TldrConfig
 from smolsum.training.batch import Batch, BatchSampler, PromptOrder
@@ -130,3 +133,26 @@ def test_parts_of_a_batch(policy: Policy, prompts: tuple[Prompt, ...]) -> None:
     assert part.groups == [batch.groups[1], batch.groups[0]]
     assert part.scores == {"length": [batch.scores["length"][1], batch.scores["length"][0]]}
     np.testing.assert_array_equal(part.totals, batch.totals[[1, 0]])
+
+
+def never(completions: list[str]) -> list[None]:
+    """A reward that applies to nothing."""
+    return [None] * len(completions)
+
+
+@pytest.mark.parametrize("steps", [3, 50])
+def test_a_stage_without_any_reward_stops(policy: Policy, prompts: tuple[Prompt, ...], steps: int) -> None:
+    """One event says so at the first step; after ten steps, or all of a shorter stage, it is an error."""
+    asked = tuple(replace(prompt, messages=({"role": "user", "content": prompt.id},)) for prompt in prompts)
+    stage, order = replace(STAGE, rewards={"never": 1.0}), PromptOrder(asked, CONFIG, "length")
+    signals = {"never": make_reward(never, file=__file__, sha256="")}
+    source, notes = LocalSource(policy, CONFIG), list[str]()
+    batches = BatchSampler(source, order, CONFIG, stage, signals, first_step=1, steps=steps)
+    with use_hook(WaitHook(notify=lambda kind, message: notes.append(kind))):
+        for k in range(min(steps, 10) - 1):
+            batches.collect(k)
+        assert notes == ["no_reward"]
+        with pytest.raises(PluginError, match=f"no completion of {min(steps, 10)} steps has a reward: never had no"):
+            batches.collect(min(steps, 10) - 1)
+    first = BatchSampler(source, order, CONFIG, STAGE, REWARDS, first_step=1, steps=1)
+    first.collect(0)

@@ -1,0 +1,180 @@
+"""Modules next to plugins: which plugin sees which, and what is recorded of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smolsum.errors import UsageError
+from smolsum.runs.paths import RunPaths
+from smolsum.runs.record_io import encode, to_row
+from smolsum.runs.records import PluginInfo, RunInfo
+from smolsum.tasks.plugin_files import Plugin, load_file, plugin_copies, split_reference
+from smolsum.tasks.plugins import name_plugins, require_plugins, use_plugins
+
+REWARD = """
+import smolsum
+{imports}
+
+@smolsum.reward
+def {name}(completions):
+    {inside}
+    return [{value} for _ in completions]
+"""
+Make = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def _without_plugins() -> Iterator[None]:
+    yield
+    use_plugins()
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """A maker of plugins, in a folder, with what they import."""
+
+    def write(file: str, imports: str = "", value: str = "1.0", inside: str = "pass", **modules: str) -> Path:
+        path = tmp_path / file
+        path.parent.mkdir(exist_ok=True)
+        name = f"{path.parent.name}_{path.stem}"
+        path.write_text(REWARD.format(imports=imports, value=value, inside=inside, name=name))
+        for module, text in modules.items():
+            place = path.parent / f"{module.replace('__', '/', 1)}.py"
+            place.parent.mkdir(exist_ok=True)
+            place.write_text(text)
+        return path
+
+    return write
+
+
+def load(path: Path) -> Plugin:
+    return load_file(*split_reference(str(path)))
+
+
+def called(plugin: Plugin) -> Any:
+    """What the plugin's reward returns for one completion."""
+    return plugin.rewards[0].function(["a"])[0]
+
+
+def test_two_plugins_have_modules_of_one_name(make: Make) -> None:
+    """Each has its own, also those that its modules import, and those that it imports later."""
+    imports, value = "import helper\nfrom pack.deep import two", "helper.one() + two + later"
+    own = {
+        name: make(
+            f"{name}/p.py", imports, value, "from late import later", late=f"later = {n}000",
+            helper="import base\ndef one():\n    return base.n\n", base=f"n = {n}",
+            pack____init__="from . import deep as deep", pack__deep=f"from base import n\ntwo = {n}00",
+        )
+        for n, name in enumerate(("a", "b"), 1)
+    }  # fmt: skip
+    before = sys.path.copy()
+    first, second = load(own["a"]), load(own["b"])
+    assert [called(first), called(second), called(first)] == [1101, 2202, 1101]
+    assert not {"helper", "base", "pack", "late"} & set(sys.modules)
+    assert sys.path == before
+    files = {"helper.py", "base.py", "late.py", "pack/__init__.py", "pack/deep.py"}
+    assert set(first.modules) == set(second.modules) == files
+    assert first.digest != first.sha256
+    assert first.sha256 == second.rewards[0].sha256 or first.digest != second.digest
+
+
+def test_only_what_is_imported_counts(make: Make) -> None:
+    """A file next to it that it does not import, and modules of Python and of packages, are no part of a plugin."""
+    plugin = load(make("a/p.py", "import json\nimport smolsum.types", json="x = 1", other="y = 1"))
+    assert plugin.modules == {}
+    assert plugin.digest == plugin.sha256
+
+
+def test_a_module_that_changes_within_a_second_is_read_anew(make: Make) -> None:
+    """No cached compilation stands for the file."""
+    path = make("a/p.py", "import helper", "helper.n", helper="n = 1")
+    assert called(load(path)) == 1
+    make("a/p.py", "import helper", "helper.n", helper="n = 2")
+    assert called(load(path)) == 2
+    assert not list(path.parent.rglob("*.pyc"))
+
+
+def test_a_module_that_fails_is_named(make: Make) -> None:
+    """With the line of the plugin that imports it."""
+    path = make("a/p.py", "import helper", helper="1 / 0")
+    with pytest.raises(UsageError, match=r"plugin p.py cannot be loaded: line 3: ZeroDivisionError"):
+        load(path)
+
+
+def record(root: Path, *plugins: Plugin) -> RunPaths:
+    """A run that began with these plugins."""
+    run = RunPaths(root)
+    run.root.mkdir()
+    run.info.write_bytes(encode(RunInfo, {"plugins": [to_row(one.record()) for one in plugins]}))
+    run.config.write_text('[run]\nplugins = "gone.py"\n')
+    for name, content in plugin_copies(plugins).items():
+        (run.plugins / name).parent.mkdir(parents=True, exist_ok=True)
+        (run.plugins / name).write_bytes(content)
+    return run
+
+
+def test_a_run_goes_on_only_with_the_same_modules(make: Make, tmp_path: Path) -> None:
+    """The error names the module that changed; the copies in the run are the same plugin."""
+    path = make("a/p.py", "import helper", "helper.n", helper="n = 1")
+    run = record(tmp_path / "run", load(path))
+    use_plugins([str(path)])
+    require_plugins(run)
+    (path.parent / "helper.py").write_text("n = 2")
+    use_plugins([str(path)])
+    with pytest.raises(UsageError, match=r"p.py has changed since run run began \(in helper.py, which it imports\)"):
+        require_plugins(run)
+    use_plugins([str(run.plugins / "p.py")])
+    require_plugins(run)
+
+
+def test_runs_that_recorded_no_modules_go_on(make: Make, tmp_path: Path) -> None:
+    """As they did."""
+    path = make("a/p.py", "import helper", helper="n = 1")
+    run = record(tmp_path / "run", load(path))
+    old = PluginInfo(path=str(path), sha256=load(path).sha256)
+    run.info.write_bytes(encode(RunInfo, {"plugins": [{"path": old.path, "sha256": old.sha256}]}))
+    use_plugins([str(path)])
+    require_plugins(run)
+
+
+def test_plugins_of_one_file_name_are_told_apart(make: Make, tmp_path: Path) -> None:
+    """By path and content: all that a command does not name are in one error, and their copies do not meet."""
+    first, second = make("a/p.py", value="1.0"), make("b/p.py", value="2.0")
+    run = record(tmp_path / "run", load(first), load(second))
+    use_plugins([])
+    with pytest.raises(UsageError, match=r"run run executes the plugins p.py and p.py, and code that came") as caught:
+        require_plugins(run)
+    assert caught.value.hint == f"--plugin {first} --plugin {second}"
+    use_plugins([str(first)])
+    with pytest.raises(UsageError, match=r"run run executes the plugin p.py, and code that came") as caught:
+        require_plugins(run)
+    assert caught.value.hint == f"--plugin {second}"
+    use_plugins([str(first), str(second)])
+    require_plugins(run)
+    for path in (first, second):
+        path.unlink()
+    use_plugins([])
+    with pytest.raises(UsageError) as caught:
+        require_plugins(run)
+    copies = str(caught.value.hint).split()[1::2]
+    assert len(set(copies)) == 2
+    use_plugins(copies)
+    require_plugins(run)
+    with pytest.raises(UsageError, match=r"is the configuration of a run that executes the plugin p.py, and") as caught:
+        name_plugins(copies[:1], None, run.config)
+    name_plugins(copies, None, run.config)
+
+
+def test_another_function_of_the_same_file_is_another_plugin(make: Make, tmp_path: Path) -> None:
+    """The chosen function belongs to what a run began with."""
+    path = make("a/p.py")
+    path.write_text("def f(completions): return []\ndef g(completions): return []\n")
+    run = record(tmp_path / "run", load_file(path, "f"))
+    use_plugins([f"{path}:g"])
+    with pytest.raises(UsageError, match=r"executes the plugin p.py:f, and code that came"):
+        require_plugins(run)
