@@ -65,13 +65,13 @@ def track(
         raise UsageError(
             f"no tracker has run {paths.name!r}", hint=f"smolsum track {paths.reference} --to {TRACKERS[0]}"
         )
-    for name in names:
-        check_tracker(name)
     if follow and len(names) > 1:
         raise UsageError(
             f"--follow takes one tracker, and {', '.join(names)} are meant",
             hint=f"smolsum track {paths.reference} --to {names[0]} --follow, and one command for each other",
         )
+    for name in names:
+        check_tracker(name)
     for name in names:
         _send(paths, name, project or str(settings.get("track_project", "")), follow=follow)
 
