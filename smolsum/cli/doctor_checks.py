@@ -137,10 +137,12 @@ def _probe() -> dict[str, Any]:
     nothing."""
     try:
         done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"error": str(error)}
+    try:
         return dict(json.loads(done.stdout.splitlines()[-1]))
-    except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
-        last = done.stderr.strip().splitlines()[-1:] if "done" in locals() else []
-        return {"error": last[0] if last else str(error)}
+    except (ValueError, IndexError) as error:
+        return {"error": (done.stderr.strip().splitlines() or [str(error)])[-1]}
 
 
 def _arrays(result: Mapping[str, Any]) -> list[Finding]:
