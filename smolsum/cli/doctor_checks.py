@@ -128,7 +128,7 @@ def _packages() -> list[Finding]:
 def _trackers() -> Finding:
     found = [name for name in TRACKERS if is_installed(name)]
     lacking = [name for name in TRACKERS if name not in found]
-    missing = f"; without {', '.join(lacking)}: only --track needs them (extras of smolsum)" if lacking else ""
+    missing = f"; without {', '.join(lacking)}: only --track needs them (uv sync --extra NAME)" if lacking else ""
     return Finding("packages", "trackers", "ok", f"{', '.join(found) or 'none'}{missing}")
 
 
