@@ -46,7 +46,7 @@ class MachineError(SmolsumError):
 
 
 class InterruptedRun(SmolsumError):
-    """The user stopped a run; it was saved and can be resumed."""
+    """The user stopped or declined something; what was done before is kept."""
 
     exit_code = 130
 

@@ -128,7 +128,7 @@ def _packages() -> list[Finding]:
 def _trackers() -> Finding:
     found = [name for name in TRACKERS if is_installed(name)]
     lacking = [name for name in TRACKERS if name not in found]
-    missing = f"; without {', '.join(lacking)}: only --track needs them (extras of smolsum)" if lacking else ""
+    missing = f"; without {', '.join(lacking)}: only --track needs them (uv sync --extra NAME)" if lacking else ""
     return Finding("packages", "trackers", "ok", f"{', '.join(found) or 'none'}{missing}")
 
 
@@ -137,10 +137,12 @@ def _probe() -> dict[str, Any]:
     nothing."""
     try:
         done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"error": str(error)}
+    try:
         return dict(json.loads(done.stdout.splitlines()[-1]))
-    except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
-        last = done.stderr.strip().splitlines()[-1:] if "done" in locals() else []
-        return {"error": last[0] if last else str(error)}
+    except (ValueError, IndexError) as error:
+        return {"error": (done.stderr.strip().splitlines() or [str(error)])[-1]}
 
 
 def _arrays(result: Mapping[str, Any]) -> list[Finding]:

@@ -161,18 +161,17 @@ class _Approval:
         self._agreed, self._quiet = agreed, quiet
         self._approved: set[str] = set()
 
-    def __call__(self, judge: str, estimate: Estimate) -> bool:
+    def __call__(self, judge: str, estimate: Estimate) -> None:
         cost = "price unknown" if estimate.dollars is None else f"about ${estimate.dollars:.2f}"
         tokens = f"about {estimate.input_tokens:,} tokens in and {estimate.output_tokens:,} out"
         if not self._quiet:
             console.narrate(f"judge {judge}: {estimate.calls:,} calls, {tokens}, {cost}")
         if self._agreed or judge in self._approved or not (sys.stdin.isatty() and sys.stderr.isatty()):
-            return True
+            return
         if not console.agree("go on?"):
             message = "judging cancelled; all metrics that need no judge are saved"
             raise InterruptedRun(message, hint="--judge none evaluates without a judge")
         self._approved.add(judge)
-        return True
 
 
 def measure(

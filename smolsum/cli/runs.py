@@ -157,7 +157,7 @@ def _show_settings(found: Sequence[Listed]) -> None:
 
 def _delete(found: Sequence[Listed], *, agreed: bool) -> None:
     """Delete folders, after a look at them. Nothing is deleted where a run is being trained or there is no terminal to
-    ask on (UsageError), or where the user declines (InterruptedRun)."""
+    ask on (UsageError), or where the user declines (InterruptedRun). SmolsumError for one that cannot be deleted."""
     from smolsum.runs.paths import RunPaths, acquire
 
     if links := [one.path for one in found if Path(one.path).is_symlink()]:
@@ -167,16 +167,21 @@ def _delete(found: Sequence[Listed], *, agreed: bool) -> None:
         size = sum(path.stat().st_size for path in Path(one.path).rglob("*") if path.is_file())
         console.narrate(f"{one.path} ({one.kind}, {one.state}{steps}, {size / 1e6:,.1f} MB)")
     with ExitStack() as locks:
-        for one in found:
-            if one.kind == "run" and (Path(one.path) / "run.lock").exists():
-                locks.enter_context(acquire(RunPaths(Path(one.path))))
+        for paths in (RunPaths(Path(one.path)) for one in found if one.kind == "run"):
+            if paths.lock.exists():
+                locks.enter_context(acquire(paths))
         if not agreed:
+            what = f"{len(found)} {'folder' if len(found) == 1 else 'folders'}"
             if not (sys.stdin.isatty() and sys.stderr.isatty()):
-                raise UsageError(f"--delete asks before it deletes {len(found)} folders", hint="--yes does not ask")
-            if not console.agree(f"delete these {len(found)}?", careful=True):
+                raise UsageError(f"--delete asks before it deletes {what}", hint="--yes does not ask")
+            if not console.agree(f"delete {what}?", careful=True):
                 raise InterruptedRun("nothing was deleted", hint="smolsum runs lists them")
         for one in found:
-            shutil.rmtree(one.path)
+            try:
+                shutil.rmtree(one.path)
+            except OSError as error:
+                hint = "check that you may write there and that nothing uses it; smolsum runs lists what is left"
+                raise SmolsumError(f"cannot delete all of {one.path}: {error.strerror}", hint=hint) from error
             console.data(one.path)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +11,9 @@ from smolsum import console
 from smolsum.cli.options import RunsFlag, runs_folder
 from smolsum.config.fields import TRACKERS, tracker_names
 from smolsum.errors import SmolsumError, UsageError
+
+if TYPE_CHECKING:
+    from smolsum.runs.paths import RunPaths
 
 
 def track(
@@ -63,24 +65,22 @@ def track(
         raise UsageError(
             f"no tracker has run {paths.name!r}", hint=f"smolsum track {paths.reference} --to {TRACKERS[0]}"
         )
-    for name in names:
-        check_tracker(name)
     if follow and len(names) > 1:
         raise UsageError(
             f"--follow takes one tracker, and {', '.join(names)} are meant",
             hint=f"smolsum track {paths.reference} --to {names[0]} --follow, and one command for each other",
         )
     for name in names:
-        _send(paths.root, name, project or str(settings.get("track_project", "")), follow=follow)
+        check_tracker(name)
+    for name in names:
+        _send(paths, name, project or str(settings.get("track_project", "")), follow=follow)
 
 
-def _send(root: Path, name: str, project: str, *, follow: bool) -> None:
+def _send(paths: RunPaths, name: str, project: str, *, follow: bool) -> None:
     """Send the run to one tracker, and print where it can be seen there."""
     from smolsum.files import locked
-    from smolsum.runs.paths import RunPaths
     from smolsum.runs.trackers import follow as following
 
-    paths = RunPaths(root)
     again = f"smolsum track {paths.reference} --to {name}"
     busy = f"run {paths.name!r} is being sent to {name}"
     while True:

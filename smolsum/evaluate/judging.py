@@ -58,8 +58,8 @@ class JudgeOptions:
     rounds: int
     concurrency: int
     retry: RetryPolicy
-    approve: Callable[[str, Estimate], bool]
-    """called with a judge's name before its first question; False asks nothing"""
+    approve: Callable[[str, Estimate], None]
+    """called with a judge's name and the cost before the first question; raises InterruptedRun to ask nothing"""
     fresh: bool = False
     """whether to ask again what other evaluations have paid for"""
     by_flag: bool = False
@@ -119,7 +119,7 @@ def ask_judge(job: JudgeJob, endpoint: Endpoint, options: JudgeOptions) -> tuple
     """Ask for every unknown judgement, once the user has approved the cost.
 
     Returns all judgements, and the error if the endpoint failed for good on the way. Raises UnreachableError and
-    UsageError if it does not answer at all, or refuses the key.
+    UsageError if it does not answer at all, or refuses the key, and InterruptedRun where the user declines.
     """
     if not job.quiet:
         console.narrate(f"judge {endpoint.model}: starting")  # DeepEval takes seconds to import
@@ -136,12 +136,12 @@ def ask_judge(job: JudgeJob, endpoint: Endpoint, options: JudgeOptions) -> tuple
         todo = list({question.key: question for question in questions if ledger.find(question) is None}.values())
         if todo:
             estimate, listed = asyncio.run(_estimate(todo, job.criteria, endpoint, prices))
-            if options.approve(endpoint.model, estimate):  # outside of the event loop, which would delay Ctrl-C
-                done = len(questions) - len(todo)
-                try:
-                    asyncio.run(_ask(todo, job.criteria, endpoint, options, ledger, done, meter))
-                except SmolsumError as error:
-                    failure = unknown_model(endpoint, listed, error)
+            options.approve(endpoint.model, estimate)  # outside of the event loop, which would delay Ctrl-C
+            done = len(questions) - len(todo)
+            try:
+                asyncio.run(_ask(todo, job.criteria, endpoint, options, ledger, done, meter))
+            except SmolsumError as error:
+                failure = unknown_model(endpoint, listed, error)
             ledger.take_from_cache(questions)  # the same texts in another example
         judged = _recall(job, spec, ledger)
     dollars = _dollars(ledger.usage["input_tokens"], ledger.usage["output_tokens"], prices)

@@ -12,7 +12,7 @@ from typing import Literal
 from smolsum.runs.reader import Run
 from smolsum.runs.run_writer import AT_WORK_STATES
 from smolsum.runs.standstill import ADVICE, standstill
-from smolsum.watch.pane_text import clock
+from smolsum.watch.pane_text import time_of_day
 
 WINDOW = 50
 """The newest steps that a check looks at."""
@@ -157,7 +157,7 @@ def _workers(run: Run) -> Alert | None:
     state = "down" if down else "silent"
     return Alert(
         "trouble" if len(down) == len(run.workers()) else "warning",
-        f"worker {name} has been {state} since {clock(event.time) or '--:--:--'}{others}: {event.message}",
+        f"worker {name} has been {state} since {time_of_day(event.time) or '--:--:--'}{others}: {event.message}",
         event.hint or "see its log; start it again with smolsum serve-worker, and it joins by itself",
     )
 

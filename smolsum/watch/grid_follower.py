@@ -85,6 +85,8 @@ class GridFollower:
             self._run = Run(paths, last_bytes=LAST_BYTES)
         if paths is None:
             self._run = None
+        if self._run and record.state == "training":
+            self._run.poll_status()  # its heartbeat is that of a grid on another machine
         alive = self._alive()
         if alive and self._run:
             self._run.poll()

@@ -50,7 +50,7 @@ def wrapped(text: str, width: int, style: str = "", indent: str = "") -> list[Te
     return [Text(line, style=style) for line in found]
 
 
-def clock(stamp: str, form: str = "%H:%M:%S") -> str:
+def time_of_day(stamp: str, form: str = "%H:%M:%S") -> str:
     """Return the local time of day of a time in a run's files; nothing for anything else."""
     try:
         return datetime.fromisoformat(stamp).astimezone().strftime(form)

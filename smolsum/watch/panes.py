@@ -18,7 +18,7 @@ from smolsum.watch import results_page
 from smolsum.watch.alerts import Alert, find_alerts
 from smolsum.watch.compare_page import compared_in_head
 from smolsum.watch.curves import RUNS
-from smolsum.watch.pane_text import DIM, GREEN, ORANGE, RED, SKY, Pane, bar, clock, cut, ending, number, wrapped
+from smolsum.watch.pane_text import DIM, GREEN, ORANGE, RED, SKY, Pane, bar, cut, ending, number, time_of_day, wrapped
 from smolsum.watch.snapshot import Snapshot
 
 WITH_KEYS = {"pausing": "space takes it back", "paused": "space resumes"}
@@ -121,7 +121,7 @@ def _news(snapshot: Snapshot) -> str:
     if not run.row and state.hopeful:
         took = pace(run, state, snapshot.now).elapsed_s
         return "waiting for the first step" + (f", {duration(took)} so far" if took else "")
-    return f"{clock(run.events[-1].time) or '--:--:--'} {run.events[-1].message}" if run.events else ""
+    return f"{time_of_day(run.events[-1].time) or '--:--:--'} {run.events[-1].message}" if run.events else ""
 
 
 def _progress(snapshot: Snapshot, width: int) -> Text:

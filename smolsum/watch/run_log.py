@@ -6,7 +6,7 @@ from rich.text import Text
 
 from smolsum.runs.completion_groups import clean
 from smolsum.runs.records import NOTES
-from smolsum.watch.pane_text import DIM, ORANGE, RED, Pane, clock, wrapped
+from smolsum.watch.pane_text import DIM, ORANGE, RED, Pane, time_of_day, wrapped
 from smolsum.watch.snapshot import Snapshot
 
 MARKS = {"failed": ("!!", RED), "warning": ("!", ORANGE), "note": ("", "")}
@@ -25,12 +25,12 @@ def run_log(snapshot: Snapshot, width: int, height: int) -> Pane:
     for _, stamp, level, number, message in events:
         if number > attempt:
             attempt = number
-            day = clock(stamp, "%Y-%m-%d")
+            day = time_of_day(stamp, "%Y-%m-%d")
             lines.append(Text(f"attempt {number}{f', {day}' if day else ''}", style=f"bold {DIM}"))
         mark, style = MARKS[level]
         first, *more = message.split("\n")
         text = wrapped(clean(first), width - INDENT, style)
-        time = f"{clock(stamp) or '--:--:--'}  "
+        time = f"{time_of_day(stamp) or '--:--:--'}  "
         head = Text.assemble((time, DIM), (f"{mark:<3}", f"bold {style}".strip()))
         lines += [head.append_text(text[0]), *(Text(" " * INDENT).append_text(line) for line in text[1:])]
         lines += [Text(f"{'':{INDENT}}{clean(line)}"[:width], style=DIM) for line in more]

@@ -156,14 +156,13 @@ def server_config(api: ASGIApp, **settings: Any) -> uvicorn.Config:
 def _limit() -> int:
     """Return how many connections there may be, once the process may open as many files as it is allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = WANTED_FILES if hard == resource.RLIM_INFINITY else min(hard, WANTED_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    files, most = (WANTED_FILES if limit == resource.RLIM_INFINITY else limit for limit in (soft, hard))
+    if files < (wanted := min(most, WANTED_FILES)):
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            soft = wanted
+            files = wanted
         except (OSError, ValueError):
             pass  # then the bound follows the limit that there is
-    files = WANTED_FILES if soft == resource.RLIM_INFINITY else soft
     return max(LEAST_CONNECTIONS, min(MAX_CONNECTIONS, files - OTHER_FILES - ACCEPTED_AT_ONCE))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.calls import Call
+from support.disks import mounted
 from support.watching import evaluate, make_run
 
 from smolsum.runs.paths import RunPaths, acquire
@@ -55,7 +56,8 @@ def test_selected_by_name_and_state(call: Call, three: list[RunPaths]) -> None:
         (["--sort=metoer"], "no column 'metoer' to sort by"),
         (["--settings", "a-1"], "fewer than two are selected"),
         (["--delete"], "would delete everything"),
-        (["--delete", "a-1"], "--delete asks before it deletes 1 folders"),
+        (["--delete", "a-1"], "--delete asks before it deletes 1 folder\n"),
+        (["--delete", "a-*"], "--delete asks before it deletes 2 folders"),
     ],
 )
 def test_requests_without_a_meaning(flags: list[str], says: str, call: Call, three: list[RunPaths]) -> None:
@@ -97,6 +99,14 @@ def test_names_go_before_patterns_and_links_stay(call: Call, three: list[RunPath
     assert (code, out) == (2, "")
     assert "is a link, which is not deleted" in err
     assert three[0].root.is_dir()
+
+
+def test_what_cannot_be_deleted_is_named(call: Call, three: list[RunPaths]) -> None:
+    """In one error, after what was deleted."""
+    with mounted(three[1].root / "held", 64):
+        code, out, err = call("--delete", "--yes", "a-1", "a-2")
+    assert (code, out) == (1, f"{three[0].root}\n"), err
+    assert f"cannot delete all of {three[1].root}: " in err
 
 
 def test_deleting_asks_first(three: list[RunPaths], tmp_path: Path) -> None:

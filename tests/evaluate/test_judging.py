@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.judge_server import KEY, JudgeServer, Mischief, Reply, answer, failure, score_of, serving
 
-from smolsum.errors import SmolsumError, UsageError
+from smolsum.errors import InterruptedRun, SmolsumError, UsageError
 from smolsum.evaluate.judge_metrics import judged_summary
 from smolsum.evaluate.judgements import JUDGEMENTS, Item
 from smolsum.evaluate.judging import Estimate, Judged, JudgeJob, JudgeOptions, ask_judge, judge_facts, judges_agreement
@@ -41,7 +41,7 @@ def judge(
     retry: RetryPolicy = QUICK,
     concurrency: int = 4,
     fresh: bool = False,
-    approve: Callable[[Estimate], bool] = lambda estimate: True,
+    approve: Callable[[Estimate], None] = lambda estimate: None,
     key: str | None = None,
 ) -> tuple[Judged, SmolsumError | None]:
     endpoint = Endpoint(server.url, model, server.key if key is None else key)
@@ -236,14 +236,15 @@ def test_the_user_approves_the_cost_first(tmp_path: Path) -> None:
     """Calls, tokens and cost are known before the first call; without consent none is made."""
     estimates: list[Estimate] = []
 
-    def refuse(estimate: Estimate) -> bool:
+    def refuse(estimate: Estimate) -> None:
         estimates.append(estimate)
-        return False
+        raise InterruptedRun("declined")
 
     with serving() as server:
-        judged, _ = judge(server, tmp_path, approve=refuse)
+        with pytest.raises(InterruptedRun):
+            judge(server, tmp_path, approve=refuse)
         assert not server.asked
-    assert len(judged.missing) == 2 * ALL == estimates[0].calls
+    assert estimates[0].calls == 2 * ALL
     assert estimates[0].input_tokens > 100 * estimates[0].calls
     assert estimates[0].dollars is None
 

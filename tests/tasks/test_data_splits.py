@@ -55,6 +55,13 @@ def test_one_file_makes_three_splits(tmp_path: Path) -> None:
     assert train.origin.endswith(f"500 rows, of which {sizes['train']} are left by validation and test")
 
 
+def test_a_row_without_a_post_is_dropped_from_one_file(tmp_path: Path) -> None:
+    """Also where splits are made by the posts; only a split that lost rows says so."""
+    splits = load(lines(tmp_path / "posts.jsonl", [*ROWS, {"completion": "x"}]), empty_texts="drop")
+    assert sum(len(split.examples) for split in splits.values()) == len(ROWS)
+    assert sorted(split.left_out[:4] for split in splits.values()) == ["", "", "1 of"]
+
+
 def test_a_lot_depends_on_the_post_and_the_seed_alone(tmp_path: Path) -> None:
     """Neither order nor further rows nor another format move a post; another seed does."""
     first = where(load(lines(tmp_path / "a.jsonl")))

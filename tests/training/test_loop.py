@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.disks import mounted
-from support.training import arguments, events, learned, make_data, start, weights
+from support.training import arguments, events, learned, make_data, start, wait_for_step, weights
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
@@ -53,15 +53,6 @@ def seeded(finished: Path, data: Path) -> Path:
         patch.setattr(loop, "gradients", watched)
         assert main([*arguments(runs / "posts", runs, "seeded", **steps), "--seed=7"]) == 0
     return runs / "seeded"
-
-
-def wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
-    """Wait until the run has written this step's metrics."""
-    deadline = time.monotonic() + 120
-    while not (run / "metrics.jsonl").exists() or len(read_jsonl(run / "metrics.jsonl")) < step:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_run_directory_holds_everything(finished: Path) -> None:

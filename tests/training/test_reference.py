@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.training import arguments, events, learned, make_data, start, weights
+from support.training import arguments, events, learned, make_data, start, wait_for_step, weights
 
 from smolsum.cli.main import main
 from smolsum.evaluate.prompt_encoding import encode_prompts
@@ -103,8 +103,7 @@ def test_a_run_killed_in_its_second_stage_ends_as_the_whole_one(finished: Path, 
     config = json.loads((finished / "run.json").read_text())["settings"]
     adapter = LORA if "lora.rank" in config else {}
     process = start(arguments(data, tmp_path, "killed", **SETTINGS, **adapter))
-    while not (tmp_path / "killed" / "metrics.jsonl").exists() or len(learned(tmp_path / "killed")) < 3:
-        assert process.poll() is None, process.communicate()
+    wait_for_step(tmp_path / "killed", 3, process)
     process.kill()
     process.communicate()
     assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path)]) == 0

@@ -13,7 +13,7 @@ import mlx_lm
 import pytest
 from mlx.utils import tree_flatten
 from safetensors.numpy import load_file
-from support.training import arguments, learned, make_data, start, weights
+from support.training import arguments, learned, make_data, start, wait_for_step, weights
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
@@ -83,8 +83,7 @@ def test_resume_with_adapters_is_bitwise(finished: Path, data: Path, tmp_path: P
     """Killed in its first step or after a checkpoint, the run ends as if nothing had been."""
     settings = arguments(data, tmp_path, "killed", model__quantize=4, lora__fuse=True, **LORA)
     process = start(settings)
-    while not (tmp_path / "killed" / "metrics.jsonl").exists() or len(learned(tmp_path / "killed")) < 2:
-        assert process.poll() is None, process.communicate()
+    wait_for_step(tmp_path / "killed", 2, process)
     process.kill()
     process.communicate()
     assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path)]) == 0

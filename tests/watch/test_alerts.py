@@ -74,15 +74,18 @@ def test_reward_against_validation_and_repetition(tmp_path: Path) -> None:
     paths = make_run(tmp_path, steps=0, total=200)
     rows = []
     for step in range(1, 101):
-        found = row(step, 200, reward=step / 100, **{"completions/repeated_trigrams": step / 500})
+        found = row(step, 200, reward=step / 100, **{"completions/repeated_trigrams": step / 250})
         found |= {"validation/reward": 1.0 - step / 100} if step % 10 == 0 else {}
         rows.append(found)
-    append(paths.metrics, rows)
+    append(paths.metrics, rows[:39])
     run = Run(paths)
     run.poll()
-    text = " ".join(signal.sentence for signal in find_alerts(run))
+    assert not [alert for alert in find_alerts(run) if "repeated trigrams" in alert.sentence]  # too early to say
+    append(paths.metrics, rows[39:])
+    run.poll()
+    text = " ".join(alert.sentence for alert in find_alerts(run))
     assert "while the validation's fell from 0.7 to 0" in text
-    assert "while repeated trigrams rose from 2.1% to 18.1%" in text
+    assert "while repeated trigrams rose from 4.2% to 36.2%" in text
 
 
 def test_a_stage_is_not_blamed_for_the_one_before(tmp_path: Path) -> None:

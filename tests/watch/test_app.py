@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,16 +21,6 @@ from smolsum.watch.app import WatchApp
 from smolsum.watch.canvas import Canvas
 from smolsum.watch.layout import plain_page
 from smolsum.watch.snapshot import ViewOptions
-
-
-@pytest.fixture(autouse=True)
-def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Times of day are shown in the zone of the machine."""
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])

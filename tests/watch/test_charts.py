@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from support.watching import BEGAN, append, golden, make_run, row
+from support.watching import BEGAN, STEP_S, append, golden, make_run, row
 
 from smolsum.runs.reader import Run
 from smolsum.watch import navigation
@@ -219,6 +219,12 @@ def test_a_column_has_the_step_that_is_drawn_there(tmp_path: Path) -> None:
     assert step_at(found, 76, REWARD, right.column) == 41
     assert step_at(found, 76, REWARD, right.column + right.columns - 1) == 80
     assert step_at(found, 76, REWARD, 0) is None
+
+
+def test_a_place_between_two_steps(tmp_path: Path) -> None:
+    """It is in proportion between their ends."""
+    axis = Axis(snapshot_of(tmp_path, steps=4).run, "time")
+    assert [axis.place(step) for step in (2, 2.5, 3)] == [2 * STEP_S, 2.5 * STEP_S, 3 * STEP_S]
 
 
 @pytest.mark.parametrize(("unit", "end"), [("step", "step 60"), ("time", "2m00s"), ("tokens", "61k tokens")])

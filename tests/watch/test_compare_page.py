@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.views import alive, drive, shown
-from support.watching import make_run, measured, screen, status
+from support.watching import MEASURES, make_run, measured, screen, status
 from textual.pilot import Pilot
 
 from smolsum.runs.paths import RunPaths
@@ -96,6 +96,10 @@ def test_results_side_by_side(tmp_path: Path) -> None:
     models = text(comparison(snapshot(a, b), 70, 20).lines)
     assert "95.0%*" in models
     assert "not comparable" not in models
+    fewer = [{**MEASURES[0], "better": "lower"}]
+    for paths, label, value in ((a, "quality", 0.9), (b, "length", 0.7)):
+        measured(paths, label, measures=fewer, **{"length/within_tol": value})
+    assert "70.0%*" in text(comparison(snapshot(a, b), 70, 20).lines)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])

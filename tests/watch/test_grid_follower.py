@@ -34,9 +34,9 @@ def ago(seconds: float) -> str:
     return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat()
 
 
-def write(folder: Path, *runs: RunOfGrid, pid: int | None = None, state: str = "training") -> None:
-    """The record of a grid that this process trains, or another one."""
-    found = {"pid": pid or os.getpid(), "host": platform.node(), "command": COMMAND, "state": state}
+def write(folder: Path, *runs: RunOfGrid, pid: int | None = None, state: str = "training", host: str = "") -> None:
+    """The record of a grid that this process trains, or another one, perhaps on another machine."""
+    found = {"pid": pid or os.getpid(), "host": host or platform.node(), "command": COMMAND, "state": state}
     rows = [{name: getattr(run, name) for name in run.__struct_fields__} for run in runs]
     (folder / GRID).write_bytes(to_json(found | {"runs": rows}))
 
@@ -106,6 +106,17 @@ def test_only_runs_of_a_grid_at_work(tmp_path: Path) -> None:
     found = follower.view(RunPaths(tmp_path / "a"))
     assert found is not None
     assert found.text == "grid of 2 runs done, 1 failed"
+
+
+def test_a_grid_of_another_machine_lives_by_the_heartbeat_of_its_run(tmp_path: Path) -> None:
+    """Its process cannot be seen from here: it is at work while its run was heard of, or has just begun."""
+    alive(tmp_path, "a")
+    write(tmp_path, run("a", "training", began=ago(3600)), pid=1, host="elsewhere")
+    assert view(tmp_path, "a") is not None
+    status(tmp_path / "a", "running", 60, 80, heartbeat=ago(3000))
+    assert view(tmp_path, "a") is None
+    write(tmp_path, run("a", "loading", began=ago(1)), pid=1, host="elsewhere")
+    assert view(tmp_path, "a") is not None
 
 
 @pytest.mark.parametrize("damage", ["", "[]", '{"runs": 3}', '{"state": "training", "runs": [{"began": 7}]}'])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -22,16 +20,6 @@ from smolsum.watch.panes import header, message
 from smolsum.watch.snapshot import Snapshot, ViewOptions
 
 NOW = BEGAN + timedelta(seconds=200)
-
-
-@pytest.fixture(autouse=True)
-def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Times of day are shown in the zone of the machine."""
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 def snapshot(folder: Path, options: ViewOptions | None = None, *, state: str = "running", **changes: float) -> Snapshot:

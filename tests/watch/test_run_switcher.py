@@ -121,6 +121,17 @@ def test_no_whole_metrics_file_is_read(tmp_path: Path, monkeypatch: pytest.Monke
     assert time.process_time() - began < 3.0
 
 
+def test_a_list_is_read_in_portions(tmp_path: Path) -> None:
+    """A run is listed once it was read, and stays while it is read again."""
+    several(tmp_path)
+    runs = RunList(tmp_path)
+    assert not runs.poll(0)
+    assert runs.lines() == []
+    assert runs.poll(5)
+    assert not runs.poll(0)
+    assert len(runs.lines()) == 3
+
+
 def test_filter_and_show(tmp_path: Path) -> None:
     """Typing filters, return shows that run in the same view on the same page; nothing of the run before is left."""
     _, waiting, killed = several(tmp_path)

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import xxhash
 import zstandard
-from support.models import write
 from support.serving import face
 
 from smolsum.config.sections import LoraConfig
@@ -23,12 +22,6 @@ from smolsum.policy.load import load_policy
 from smolsum.policy.weights import served_arrays
 from smolsum.weights import delta
 from smolsum.worker.engines.mlx import MlxEngine
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model on disk."""
-    return write(tmp_path_factory.mktemp("models") / "m", "qwen2")
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.models import write
 from support.serving import face
 
 from smolsum.worker import connections
@@ -22,12 +21,6 @@ from smolsum.worker.engines.mlx import MlxEngine
 
 MANY = 3000
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model on disk."""
-    return write(tmp_path_factory.mktemp("models") / "m", "qwen2")
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import httpx
 import openai
 import pytest
 from openai import OpenAI
-from support.models import write
 from support.serving import face
 
 from smolsum.policy.load import encode_chat, load_policy
@@ -20,12 +19,6 @@ from smolsum.policy.sampling import generate
 from smolsum.worker.engines.mlx import MlxEngine
 
 MESSAGES: Any = [{"role": "user", "content": "a short text"}]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model on disk."""
-    return write(tmp_path_factory.mktemp("models") / "m", "qwen2")
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from support.models import VOCABULARY, write
+from support.models import VOCABULARY
 from support.serving import face
 
 from smolsum.config.sections import LoraConfig
@@ -23,12 +23,6 @@ from smolsum.weights import delta
 from smolsum.worker.engines.mlx import MlxEngine
 
 PROMPT = [5, 9, 33, 12]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model on disk."""
-    return write(tmp_path_factory.mktemp("models") / "m", "qwen2")
 
 
 @pytest.fixture

@@ -141,9 +141,8 @@ class Follower:
             info = read(self.paths.info, RunInfo)
         made_from: dict[str, Any] = {"model": info.model.weights, "tokenizer": info.tokenizer, "created": info.created}
         made_from |= {"versions": info.versions, "machine": info.machine, "revisions": info.revisions}
-        task, model = _name(config, "task", "name"), _name(config, "model", "path")
-        stages = config.get("stages")
-        tags = dict.fromkeys(filter(None, (task, model_name(model), "-".join(stages) if stages else "")))
+        settings = self._run.settings
+        tags = dict.fromkeys(filter(None, (settings.task, model_name(settings.model), "-".join(settings.stages))))
         return TrackedIdentity(
             self.paths.root.absolute(), self.paths.name, self.record.id, self.record.project,
             self.paths.root.absolute().parent.name, tuple(tags), {**config, "made_from": made_from}, self.record.step,
@@ -271,8 +270,3 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
         for name, value in row.items()
         if type(value) in (int, float) and abs(value) < LARGEST and name not in NEVER_DRAWN
     }
-
-
-def _name(config: Mapping[str, Any], section: str, key: str) -> str:
-    table = config.get(section)
-    return str(table.get(key, "")) if isinstance(table, Mapping) else ""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from smolsum.config.fields import TRACKERS
+from smolsum.config.presets import leaves
 from smolsum.errors import SmolsumError, UnreachableError, UsageError, nearest
 
 PROJECT = "smolsum"
@@ -39,7 +40,7 @@ class TrackedIdentity:
     """empty: as the tracker's environment says, or `PROJECT`"""
     group: str
     tags: tuple[str, ...]
-    config: Mapping[str, Any]
+    config: dict[str, Any]
     """the tables of config.toml, and under `made_from` the facts of run.json"""
     step: int
     """the last step that was sent; 0 before the first"""
@@ -51,7 +52,7 @@ class TrackedIdentity:
     @property
     def settings(self) -> dict[str, Any]:
         """`config` by dotted key."""
-        return dict(_dotted(self.config))
+        return leaves(self.config)
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,8 @@ def check_tracker(name: str) -> None:
         raise UsageError(f"unknown tracker {name!r}", hint=nearest(name, TRACKERS))
     if not is_installed(name):
         raise UsageError(
-            f"--track {name} needs the package {name}, which is not installed", hint=f"pip install 'smolsum[{name}]'"
+            f"--track {name} needs the package {name}, which is not installed",
+            hint=f"uv sync --extra {name}, or pip install {name}",
         )
 
 
@@ -139,11 +141,3 @@ def without_secrets(text: str) -> str:
     """Return a text without the passwords and tokens of its URLs: it may be written into the run."""
     text = re.sub(r"(?<=://)[^/@\s]+@", "", text)
     return re.sub(r"(?i)\b([\w-]*(?:token|key|password|secret))=[^&\s]+", r"\1=…", text)
-
-
-def _dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _dotted(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

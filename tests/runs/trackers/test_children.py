@@ -102,7 +102,7 @@ def test_a_missing_package_is_named_with_its_command(
     assert main(["train", "--runs-dir", str(tmp_path), "--track", "trackio"]) == 2
     message = capsys.readouterr().err
     assert "--track trackio needs the package trackio" in message
-    assert "pip install 'smolsum[trackio]'" in message
+    assert "uv sync --extra trackio" in message
     with pytest.raises(Exception, match="unknown tracker"):
         check_tracker("wandbb")
 

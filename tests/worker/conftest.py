@@ -1,0 +1,14 @@
+"""The model that workers serve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.models import write
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model on disk."""
+    return write(tmp_path_factory.mktemp("models") / "m", "qwen2")
