@@ -41,6 +41,7 @@ LEAN = "--set model.adapter=lora --set model.quantize=4"
 PROBE_TIMEOUT_S, TRIAL_TIMEOUT_S, ANSWER_TIMEOUT_S = 120.0, 600.0, 10.0
 PROBE = """
 import json, os, time
+from smolsum.policy.cpu import few_rows
 from smolsum.policy.cpu.blas import preload
 blas = preload()
 import mlx.core as mx
@@ -59,7 +60,8 @@ for _ in range(4):
     mx.eval(a @ a)
     best = min(best, time.perf_counter() - began)
 gflops = 2 * 768**3 / best / 1e9
-print(json.dumps({"device": str(mx.default_device()), "blas": blas, "gflops": gflops, "memory": memory}))
+found = {"device": str(mx.default_device()), "blas": blas, "few_rows": few_rows.in_use()}
+print(json.dumps(found | {"gflops": gflops, "memory": memory}))
 """
 
 
@@ -153,7 +155,8 @@ def _arrays(result: Mapping[str, Any]) -> list[Finding]:
     speed = f"{result['gflops']:.0f} GFLOP/s in float32"
     on_gpu = "gpu" in result["device"]
     device = Finding("arrays", "MLX device", "ok", f"{result['device']}, {speed}")
-    return [device, _tested(on_gpu), _blas(result["blas"], result["gflops"], on_gpu)]
+    found = [device, _tested(on_gpu), _blas(result["blas"], result["gflops"], on_gpu)]
+    return [*found, _few_rows(in_use=result["few_rows"])] if result["blas"] and not on_gpu else found
 
 
 def _tested(on_gpu: bool) -> Finding:
@@ -180,6 +183,16 @@ def _blas(library: str, gflops: float, on_gpu: bool) -> Finding:
     if os.environ.get("SMOLSUM_BLAS"):
         fix = "unset SMOLSUM_BLAS"
     return Finding("arrays", "BLAS", level, f"MLX's own, {gflops:.0f} GFLOP/s in float32", fix)
+
+
+def _few_rows(*, in_use: bool) -> Finding:
+    """Say who multiplies the few rows that sampling has."""
+    if in_use:
+        return Finding("arrays", "sampling", "ok", "products of few rows at the speed of memory")
+    slow = "takes two to three times as long as it could"
+    if os.environ.get("SMOLSUM_FEW_ROWS"):
+        return Finding("arrays", "sampling", "warn", f"{slow}: SMOLSUM_FEW_ROWS is set", "unset SMOLSUM_FEW_ROWS")
+    return Finding("arrays", "sampling", "warn", f"{slow}: no C compiler", "apt-get install gcc")
 
 
 def _model(path: str, environ: Mapping[str, str]) -> Finding:

@@ -19,6 +19,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from smolsum.policy.cpu import few_rows
+
 GEMM = ("cblas_sgemm", "cblas_dgemm", "cblas_cgemm")
 SYSTEM = ("/usr/lib/*/openblas-pthread/libopenblas.so.0", "/usr/lib/*/libopenblas.so.0", "/usr/lib64/libopenblas*.so.0")
 
@@ -52,9 +54,11 @@ def _load() -> str:
         return ""
     for path in [chosen] if chosen else _candidates():
         try:
-            ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
+            blas = ctypes.CDLL(path)
         except OSError:
             continue
+        few_rows.load(blas)  # of two libraries with the same global name the first one counts
+        ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
         return path
     return ""
 
