@@ -4,6 +4,7 @@ leaves the machine."""
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import tomli
 import yaml
 from support.calls import Call
+from support.disks import mounted
 from support.training import arguments, make_data
 
 from smolsum.cli import main
@@ -225,12 +227,65 @@ def test_an_earlier_checkpoint_has_its_own_card(home: Path, call: Call, tmp_path
 
 
 @pytest.fixture
-def damaged(home: Path, tmp_path: Path) -> Path:
+def copied(home: Path, tmp_path: Path) -> Path:
+    """A copy of the run `whole`."""
+    return Path(shutil.copytree(home / "runs" / "whole", tmp_path / "runs" / "whole", symlinks=True))
+
+
+def test_adapters_are_merged_only_into_their_own_base(home: Path, tmp_path: Path, call: Call) -> None:
+    """A model that changed since the training is refused: the card's results would not be its own."""
+    run = Path(shutil.copytree(home / "runs" / "adapters", tmp_path / "runs" / "adapters", symlinks=True))
+    info = json.loads((run / "run.json").read_text())
+    info["model"]["weights"] = "0" * 32
+    (run / "run.json").write_text(json.dumps(info))
+    code, out, err = call("export", run, tmp_path / "out")
+    assert (code, out) == (2, "")
+    assert "builtin:tiny has other weights than those that adapters trained adapters for" in err
+
+
+def test_folders_to_write_to(home: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link leads to its target, ~ is the home; the current folder stays."""
+    export = ("export", "whole", "--license", "mit", "--runs-dir", home / "runs")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    (tmp_path / "new").symlink_to("fresh")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for given, made in (("link", "empty"), ("new", "fresh"), ("~/mine", "mine")):
+        code, _, err = call(*export, given)
+        assert code == 0, err
+        assert (tmp_path / made / "README.md").is_file()
+    (tmp_path / "here").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    monkeypatch.chdir(tmp_path / "here")
+    for given, message in ((".", "in use"), ("x" * 300, "cannot write"), ("../loop", "cannot write")):
+        code, _, err = call(*export, given)
+        assert code == 2
+        assert message in err
+    assert not os.listdir(".")
+    assert sorted(os.listdir(tmp_path)) == ["empty", "fresh", "here", "link", "loop", "mine", "new"]
+
+
+@pytest.mark.parametrize("kilobytes", [100, 2000, 4000])
+def test_a_full_disk(home: Path, tmp_path: Path, call: Call, kilobytes: int) -> None:
+    """One error, whichever library runs into it, and nothing half-written."""
+    with mounted(tmp_path / "disk", kilobytes) as disk:
+        code, out, err = call("export", "whole", disk / "mine", "--runs-dir", home / "runs")
+        assert (code, out) == (1, "")
+        assert "the disk is full at" in err
+        assert "free space there, then smolsum export again" in err
+        assert not os.listdir(disk)
+        code, _, err = call("export", "whole", disk, "--runs-dir", home / "runs")
+        assert code == 2
+        assert "in use, as a mount" in err
+
+
+@pytest.fixture
+def damaged(copied: Path) -> Path:
     """A copy of the run whose last checkpoint lost a byte."""
-    run = Path(shutil.copytree(home / "runs" / "whole", tmp_path / "runs" / "whole", symlinks=True))
-    weights = run / "checkpoints" / "step-000003" / "model.safetensors"
+    weights = copied / "checkpoints" / "step-000003" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
-    return run
+    return copied
 
 
 def test_a_damaged_checkpoint_is_refused(damaged: Path, tmp_path: Path, call: Call) -> None:
