@@ -75,7 +75,7 @@ def write_export(reference: str, folder: Path, flags: ExportFlags, *, title: str
 
     found, checkpoint = _find(reference, flags)
     with _building(folder) as building:
-        evidence = write_evidence(found, checkpoint.step, building / "evidence", REMEDY)
+        evidence = write_evidence(found, checkpoint.step, building / "evidence", REMEDY, console.warn)
         _require_results(found, checkpoint, evidence)
         policy = _load(found, checkpoint)
         with writing(folder, REMEDY), full_disk_is_os_error(building):

@@ -17,6 +17,7 @@ import tomli
 import yaml
 from support.calls import Call
 from support.disks import mounted
+from support.judge_server import failure, serving
 from support.training import arguments, make_data
 
 from smolsum.cli import main
@@ -230,6 +231,73 @@ def test_an_earlier_checkpoint_has_its_own_card(home: Path, call: Call, tmp_path
 def copied(home: Path, tmp_path: Path) -> Path:
     """A copy of the run `whole`."""
     return Path(shutil.copytree(home / "runs" / "whole", tmp_path / "runs" / "whole", symlinks=True))
+
+
+def texts_of(folder: Path) -> str:
+    """All that an export says, apart from weights and tokenizer."""
+    paths = [path for path in folder.rglob("*") if path.suffix in (".md", ".json", ".jsonl", ".toml", ".svg")]
+    return "".join(path.read_text() for path in paths if path.name != "tokenizer.json")
+
+
+def test_a_judges_scores_are_in_the_card_and_its_address_is_not(
+    copied: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor what it answered where it failed, nor a command for the folder that the card was made in."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    first = read_jsonl(copied / "eval" / "quality-test" / "scores.jsonl")[0]
+    with serving() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        server.mischief = lambda prompt, before: failure(400, "no: a post") if first["text"] in prompt else None
+        code, _, err = call("eval", copied, "--judge", "judge-a", "--rounds", 1, "--yes")
+        assert code == 0, err
+    summary = json.loads((copied / "eval" / "quality-test" / "summary.json").read_text())
+    assert server.url in summary["judge"]
+    assert "a post" in summary["judging"]["missing"][0]["error"]
+    code, _, err = call("export", copied, tmp_path / "out", "--license", "mit")
+    assert code == 0, err
+    said = texts_of(tmp_path / "out")
+    for private in (server.url, "127.0.0.1", "a post", ".tmp", "To judge the rest"):
+        assert private not in said
+    _, text = card_of(tmp_path / "out")
+    assert f"[{summary['metrics']['composite']:.3f}](evidence/whole/eval/quality-test/summary.json" in text
+    assert re.search(r"Judge: judge-a at endpoint [0-9a-f]{8}, 1 round", text)
+
+
+def test_a_path_that_looks_like_a_name_of_the_hub(home: Path, copied: Path, tmp_path: Path, call: Call) -> None:
+    """The card claims no data set or model of the hub that the run never read, and shows no folder."""
+    for path in (copied / "config.toml", copied / "run.json"):
+        text = path.read_text().replace(str(home / "posts"), "acme/posts").replace("builtin:tiny", "secret/base")
+        path.write_text(text.replace('track_project = ""', 'track_project = "acme"'))
+    for path in copied.glob("eval/*/summary.json"):
+        path.write_text(path.read_text().replace("builtin:tiny", "secret/base"))
+    code, _, err = call("export", copied, tmp_path / "out", "--license", "mit")
+    assert code == 0, err
+    metadata, text = card_of(tmp_path / "out")
+    assert not {"base_model", "base_model_relation", "datasets"} & metadata.keys()
+    assert "trained from `base` with GRPO on `posts`" in text
+    said = texts_of(tmp_path / "out")
+    assert "acme" not in said
+    assert "secret" not in said
+
+
+def test_damaged_evaluations_are_left_out_aloud(copied: Path, tmp_path: Path, call: Call) -> None:
+    """The card is that of the others, and whole."""
+    scores = copied / "eval" / "start-test" / "scores.jsonl"
+    scores.write_bytes(scores.read_bytes().partition(b"\n")[2])
+    (copied / "eval" / "length-test" / "scores.jsonl").write_text("{\n")
+    code, _, err = call("export", copied, tmp_path / "out", "--license", "mit")
+    assert code == 0, err
+    assert "not in the card" in err
+    assert "start-test has 3 scores for 4 examples" in err
+    assert "length-test/scores.jsonl:1 is damaged" in err
+    assert os.listdir(tmp_path / "out/evidence/whole/eval") == ["quality-test"]
+
+
+def test_settings_without_stages(copied: Path, tmp_path: Path, call: Call) -> None:
+    (copied / "config.toml").write_text((copied / "config.toml").read_text().partition("[stages")[0])
+    code, _, err = call("export", copied, tmp_path / "out")
+    assert code == 1
+    assert "config.toml is damaged: it has no stages" in err
 
 
 def test_adapters_are_merged_only_into_their_own_base(home: Path, tmp_path: Path, call: Call) -> None:
