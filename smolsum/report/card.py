@@ -5,6 +5,7 @@ the hub's model cards (`model-index`).
 """
 
 import math
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -89,7 +90,7 @@ def _sections(inputs: ReportInputs, ways: Sequence[Journey]) -> list[Section]:
         (
             "Training",
             [
-                *setup.stage_settings_tables(inputs),
+                *setup.stage_settings_tables(inputs, every=True),
                 setup.signals_table(inputs),
                 setup.settings_table(inputs),
                 training.cost_table(inputs),
@@ -143,7 +144,7 @@ def _use(run: TrainedRun, facts: CardFacts) -> list[str]:
             "The model was trained with this system message"
             + (":" if facts.adapter else ", which its chat template adds to a chat without one:"),
             "",
-            *(f"> {line}" for line in facts.system.splitlines()),
+            *_fenced(facts.system),
             "",
         ]
     lines += [f"The results are those of greedy decoding, up to {most} tokens.", ""]
@@ -178,18 +179,29 @@ def _use(run: TrainedRun, facts: CardFacts) -> list[str]:
     return lines
 
 
+def _fenced(text: str) -> list[str]:
+    """A text as a code block, which shows tags and Markdown in it as they are."""
+    marks = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return [f"{marks}text", *printable(text).split("\n"), marks]
+
+
 def _origin(evidence: RunPaths, run: TrainedRun, facts: CardFacts) -> list[str]:
     """Where the numbers and the weights are from."""
     place = f"evidence/{evidence.name}"
+    report, train = (
+        f"smolsum report {shlex.quote(place)}",
+        f"smolsum train --config {shlex.quote(f'{place}/config.toml')}",
+    )
+    train += "".join(f" --plugin {shlex.quote(plugin.path)}" for plugin in run.info.plugins)
     last = next(reversed(run.info.steps))
     lines = [
         "## Where the numbers are from",
         "",
         "- A number in a table links to its file in `evidence/`, and its title names the field. Differences, "
-        f"intervals and p values are computed from the scores there; `smolsum report {place}` repeats them.",
+        f"intervals and p values are computed from the scores there; `{report}` repeats them.",
         f"- Weights: step {facts.step} of the run `{evidence.name}`, in its stage `{last}`.",
-        f"- The settings are those of `{place}/config.toml`: `smolsum train --config {place}/config.toml` repeats the "
-        "run where model and data are at hand.",
+        f"- The settings are those of `{place}/config.toml`: `{train}` repeats the run where model, data and plugins "
+        "are at hand.",
         "- Left out of the evidence: texts of data and answers, names of folders and hosts, and addresses.",
     ]
     for plugin in run.info.plugins:

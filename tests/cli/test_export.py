@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from smolsum.files import read_jsonl
 from smolsum.policy.load import load_policy
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.sampling import generate
+from smolsum.report.card import CardFacts, card_files
 from smolsum.runs.paths import RunPaths
 
 LINK = re.compile(r'\[([^\]]+)\]\(([^) ]+) "([^"]+)"\)')
@@ -218,6 +220,7 @@ def test_an_earlier_checkpoint_has_its_own_card(home: Path, call: Call, tmp_path
     _, text = card_of(tmp_path / "early")
     assert "quality" not in text.partition("## Limits")[0]
     assert "step 2 of the run `whole`, in its stage `length`" in text
+    assert '[length 1](evidence/whole/config.toml "config.toml: stages.length.rewards")' in text
     evidence = RunPaths(tmp_path / "early" / "evidence" / "whole")
     assert [row["step"] for row in read_jsonl(evidence.metrics)] == [1, 2]
     assert sorted(path.name for path in evidence.evaluations.iterdir()) == ["length-test", "start-test"]
@@ -278,6 +281,32 @@ def test_a_path_that_looks_like_a_name_of_the_hub(home: Path, copied: Path, tmp_
     said = texts_of(tmp_path / "out")
     assert "acme" not in said
     assert "secret" not in said
+
+
+def test_the_cards_commands_can_be_pasted(copied: Path, tmp_path: Path, call: Call) -> None:
+    """Names with spaces are quoted, and a plugin is named."""
+    run = copied.rename(copied.with_name("my run (2)"))
+    info = json.loads((run / "run.json").read_text())
+    plugin = {"path": "/home/ann/brevity.py", "version": "", "sha256": "ab", "rewards": ["brevity"], "tasks": []}
+    (run / "run.json").write_text(json.dumps(info | {"plugins": [plugin]}))
+    code, _, err = call("export", run, tmp_path / "out", "--license", "mit")
+    assert code == 0, err
+    commands = {
+        one[1]: one
+        for line in re.findall(r"`(smolsum .*?)`", card_of(tmp_path / "out")[1])
+        if (one := shlex.split(line))
+    }
+    assert (tmp_path / "out" / commands["report"][2] / "run.json").is_file()
+    assert (tmp_path / "out" / commands["train"][3]).is_file()
+    assert commands["train"][4:] == ["--plugin", "brevity.py"]
+
+
+def test_a_system_message_is_shown_as_it_is(exported: Path) -> None:
+    """Tags, Markdown and fences in it are no part of the card's own."""
+    system = "Answer in <answer> tags.\n\n# Not a title\n```json\n{}\n```"
+    facts = CardFacts("mine", 3, 1000, "float32", system)
+    card = card_files(RunPaths(exported / "evidence" / "whole"), facts, exported)["README.md"]
+    assert f"\n````text\n{system}\n````\n" in card
 
 
 def test_damaged_evaluations_are_left_out_aloud(copied: Path, tmp_path: Path, call: Call) -> None:
