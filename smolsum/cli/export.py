@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from dataclasses import replace as with_fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,11 +15,14 @@ import typer
 from smolsum import console
 from smolsum.cli.options import RunsFlag, runs_folder
 from smolsum.errors import SmolsumError, UsageError
+from smolsum.files import replace, writing
 
 if TYPE_CHECKING:
     from smolsum.policy.load import Policy
     from smolsum.runs.checkpoints import Checkpoint
     from smolsum.runs.paths import RunPaths
+
+REMEDY = "smolsum export again"
 
 SubjectArgument = Annotated[
     str, typer.Argument(metavar="RUN|CHECKPOINT", help="A run (its last checkpoint), or the directory of a checkpoint.")
@@ -57,7 +61,7 @@ def export(
     settings, metrics and scores that the card's numbers are from. Texts of the data, users' code and paths of this
     machine stay here.
     """
-    write_export(run, folder, flags, title=folder.resolve().name)
+    write_export(run, folder, flags, title=folder.expanduser().absolute().name)
     console.data(str(folder))
 
 
@@ -66,23 +70,19 @@ def write_export(reference: str, folder: Path, flags: ExportFlags, *, title: str
     does not serve."""
     from smolsum.policy.export import export_adapters, export_policy
     from smolsum.report.card import CardFacts, card_files
+    from smolsum.runs.checkpoints import full_disk_is_os_error
     from smolsum.runs.evidence import write_evidence
 
     found, checkpoint = _find(reference, flags)
-    remedy = "smolsum export again"
     with _building(folder) as building:
-        evidence = write_evidence(found, checkpoint.step, building / "evidence", remedy)
+        evidence = write_evidence(found, checkpoint.step, building / "evidence", REMEDY, console.warn)
         _require_results(found, checkpoint, evidence)
         policy = _load(found, checkpoint)
-        try:
+        with writing(folder, REMEDY), full_disk_is_os_error(building):
             count = (export_adapters if flags.adapter else export_policy)(policy, building)
-        except OSError as error:
-            raise SmolsumError(f"cannot write into {folder}: {error.strerror or error}", hint=remedy) from error
         facts = CardFacts(title, checkpoint.step, count, policy.dtype, policy.system, flags.license, flags.adapter)
         for name, text in card_files(evidence, facts, building).items():
-            path = building / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            replace(building / name, text.encode("utf-8", "backslashreplace"), REMEDY)
     if not flags.license:
         console.warn("the card names no licence: --license NAME; that of the base model binds too")
 
@@ -123,7 +123,7 @@ def _load(run: RunPaths, checkpoint: Checkpoint) -> Policy:
     from smolsum.config.hub import hub_name
     from smolsum.config.sections import LoraConfig, ModelConfig
     from smolsum.policy.export import load_checkpoint
-    from smolsum.policy.load import DTYPES
+    from smolsum.policy.load import DTYPES, weights_hash
     from smolsum.runs.record_io import read, read_object
     from smolsum.runs.records import RunInfo
 
@@ -133,28 +133,37 @@ def _load(run: RunPaths, checkpoint: Checkpoint) -> Policy:
     except (KeyError, TypeError) as error:
         raise SmolsumError(f"{run.config} is damaged: {error}", hint="restore it from a copy") from error
     commit, name = info.revisions.get(model.path), hub_name(model.path)
-    path = str(replace(name, revision=commit)) if name and commit else model.path
+    path = str(with_fields(name, revision=commit)) if name and commit else model.path
     dtype = next((one for one in DTYPES if one == info.model.dtype), model.dtype)
-    model = replace(model, path=path, dtype=dtype)
-    return load_checkpoint(checkpoint.path, model, lora if model.adapter == "lora" else None)
+    model = with_fields(model, path=path, dtype=dtype)
+    policy = load_checkpoint(checkpoint.path, model, lora if model.adapter == "lora" else None)
+    if policy.lora is not None and info.model.weights not in ("", weights_hash(policy.path)):
+        raise UsageError(
+            f"{model.path} has other weights than those that {run.name} trained adapters for",
+            hint=f"put the model back that the run began with, at {model.path}",
+        )
+    return policy
 
 
 @contextmanager
 def _building(folder: Path) -> Iterator[Path]:
     """Give a folder that becomes `folder` once the block ends without an error. Raises UsageError for one that has
-    files already."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} exists and is not an empty directory", hint="choose another, or remove it")
-    building = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(building, ignore_errors=True)
+    files already or cannot be made, and for the current one."""
     try:
+        target = folder.expanduser().resolve()  # a link stays, and what it leads to is replaced
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise UsageError(f"{folder} exists and is not an empty directory", hint="choose another, or remove it")
+        if target == Path.cwd() or target.is_mount():  # neither can be replaced
+            raise UsageError(f"{folder} is in use, as a mount or by this shell", hint="name a new directory in it")
+        building = target.with_name(f".{target.name}.tmp")
+        shutil.rmtree(building, ignore_errors=True)
         building.mkdir(parents=True)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {folder}: {error.strerror or error}", hint="choose another directory"
-        ) from error
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+        what = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot write {folder}: {what}", hint="choose another directory") from error
     try:
         yield building
-        building.replace(folder)
+        with writing(folder, REMEDY):
+            building.replace(target)
     finally:
         shutil.rmtree(building, ignore_errors=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,9 @@ from smolsum.config.hub import hub_name, silence_hub_client
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
 
 LOGIN = "hf auth login, or HF_TOKEN=…"
+AGAIN = "try again later: no file was changed there"
+PASSING = (408, 429)
+"""statuses below 500 of a hub that would accept the same later"""
 
 
 def push(
@@ -25,7 +30,9 @@ def push(
     ],
     repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository on the hub; made if missing.")],
     flags: ExportFlags,
-    private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
+    private: Annotated[
+        bool, typer.Option("--private", help="Upload to a private repository only; a new one is private.")
+    ] = False,
     revision: Annotated[
         str, typer.Option(metavar="BRANCH", help="Branch; made if missing.  [default: main]", show_default=False)
     ] = "",
@@ -73,26 +80,39 @@ def _exported(source: str, flags: ExportFlags, title: str) -> Iterator[Path]:
 
 
 def _upload(folder: Path, repository: str, *, private: bool, revision: str, message: str) -> str:
-    """Upload the files as one commit, and return the address. Errors as of `_hub_errors`."""
-    with _hub_errors(repository):
-        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+    """Upload the files as one commit, and return the address. Raises UsageError for a card that is no text, and for a
+    public repository where a private one is wanted; other errors as of `_hub_errors`."""
+    from smolsum.report.card import CARD, PLACE
 
-        from smolsum.report.card import CARD, PLACE
+    try:
+        card = (folder / CARD).read_text(encoding="utf-8").replace(PLACE, repository)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{folder / CARD} is not text in UTF-8", hint="save it as UTF-8") from error
+    with _hub_errors(repository), warnings.catch_warnings(record=True) as noted:
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
         silence_hub_client()
         api, branch = HfApi(library_name="smolsum"), revision or "main"
         address = api.create_repo(repository, private=private or None, exist_ok=True)
+        if private and not api.repo_info(repository).private:
+            raise UsageError(
+                f"{repository} exists, and is public",
+                hint="make it private in its settings on the hub, or leave --private out",
+            )
         if revision:
             api.create_branch(repository, branch=revision, exist_ok=True)
         files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
         files = {name: path for name, path in files.items() if not any(part[0] == "." for part in Path(name).parts)}
-        card = files[CARD].read_text(encoding="utf-8").replace(PLACE, repository)
         operations: list[CommitOperationAdd | CommitOperationDelete] = [
             CommitOperationAdd(name, card.encode() if name == CARD else path) for name, path in files.items()
         ]
         there = api.list_repo_files(repository, revision=branch)
         operations += [CommitOperationDelete(name) for name in there if name not in files and _is_exported(name)]
+        warnings.simplefilter("always", UserWarning)  # what the hub says of the card
         api.create_commit(repository, operations, commit_message=message, revision=branch)
+    for one in noted:
+        if issubclass(one.category, UserWarning):
+            console.warn(" ".join(str(one.message).split()))
     return f"{address}/tree/{revision}" if revision else str(address)
 
 
@@ -109,6 +129,8 @@ def _hub_errors(repository: str) -> Iterator[None]:
 
     try:
         yield
+    except SmolsumError:
+        raise
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
         reason = error.server_message or f"status {status}"
@@ -117,9 +139,11 @@ def _hub_errors(repository: str) -> Iterator[None]:
         if status == 403:
             hint = "check the owner, and that the token may write (hf auth whoami)"
             raise UsageError(f"you may not write to {repository}: {reason}", hint=hint) from error
-        if status < 500:
+        if status < 500 and status not in PASSING:
             raise SmolsumError(f"the hub refuses {repository}: {reason}", hint="correct what it names") from error
-        raise UnreachableError(f"the hub failed: {reason}", hint="try again: nothing was changed there") from error
+        raise UnreachableError(f"the hub failed: {reason}", hint=AGAIN) from error
+    except json.JSONDecodeError as error:  # a page of a proxy, or of a hub that is down
+        raise UnreachableError("the hub failed: its answer is not JSON", hint=AGAIN) from error
     except ValueError as error:  # so the client reports what the hub says of the card, or of a file
         reason = " ".join(str(error).split())
         raise SmolsumError(f"the hub refuses {repository}: {reason}", hint="correct what it names") from error
@@ -127,7 +151,7 @@ def _hub_errors(repository: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError | TimeoutError):
             raise SmolsumError(f"cannot read what to upload: {error}", hint="smolsum push again") from error
         offline = " (HF_HUB_OFFLINE is set)" if constants.HF_HUB_OFFLINE else ""
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise UnreachableError(
-            f"the hub does not answer{offline}: {reason}", hint="try again later: nothing was changed there"
-        ) from error
+        reason, cause = (str(error) or type(error).__name__).splitlines()[0], error.__cause__
+        if isinstance(cause, errors.HfHubHTTPError):  # of the store that takes large files
+            reason += f" It said: {cause.server_message or f'status {cause.response.status_code}'}"
+        raise UnreachableError(f"the hub does not answer{offline}: {reason}", hint=AGAIN) from error

@@ -5,6 +5,7 @@ the hub's model cards (`model-index`).
 """
 
 import math
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from smolsum.config.hub import hub_name
+from smolsum.config.hub import HubName, hub_name
 from smolsum.errors import UsageError
 from smolsum.report.collect import ReportInputs, TrainedRun, gather
 from smolsum.report.compatibility import comparable
@@ -49,9 +50,11 @@ class CardFacts:
 def card_files(evidence: RunPaths, facts: CardFacts, folder: Path) -> dict[str, str]:
     """Return the card and its figures by their names in `folder`, which holds the evidence. Raises UsageError where the
     evidence has no evaluation of that step on the test split."""
-    inputs = comparable(gather([str(evidence.root)], evidence.root.parent))
-    if not inputs.trained:
-        raise UsageError(f"there are no results for a card: {inputs.left_out[0].reason}")
+    found = gather([str(evidence.root)], evidence.root.parent)
+    if not found.trained:
+        reason = found.left_out[0].reason.replace(f"{evidence.root}/", "")
+        raise UsageError(f"{evidence.name} has no results for a card: {reason}", hint="smolsum eval makes them")
+    inputs = comparable(found)
     run, results, metrics = inputs.trained[0], configuration_results(inputs), compared(inputs)
     ways = journeys(inputs, results, metrics)
     sections = [printable(one) for one in _sections(inputs, ways)]
@@ -68,12 +71,16 @@ def card_files(evidence: RunPaths, facts: CardFacts, folder: Path) -> dict[str, 
 def _sections(inputs: ReportInputs, ways: Sequence[Journey]) -> list[Section]:
     """The sections of a report that say what one run did."""
     metrics = compared(inputs)
-    judged = [judge.noise_table(inputs), *setup.judged_metrics_tables(inputs)] if inputs.judge else []
+    judged = (
+        [judge.scores_table(inputs), judge.noise_table(inputs), *setup.judged_metrics_tables(inputs)]
+        if inputs.judge
+        else []
+    )
     found: list[tuple[str, Sequence[Item]]] = [
         (
             "Results",
             [
-                *findings.findings_items(inputs, ways, metrics),
+                *findings.findings_items(inputs, ways, metrics, advice=False),
                 scores.headlines_table(inputs),
                 *training.stage_results_tables(inputs),
                 *scores.other_evaluations_table(inputs),
@@ -83,7 +90,7 @@ def _sections(inputs: ReportInputs, ways: Sequence[Journey]) -> list[Section]:
         (
             "Training",
             [
-                *setup.stage_settings_tables(inputs),
+                *setup.stage_settings_tables(inputs, every=True),
                 setup.signals_table(inputs),
                 setup.settings_table(inputs),
                 training.cost_table(inputs),
@@ -137,12 +144,12 @@ def _use(run: TrainedRun, facts: CardFacts) -> list[str]:
             "The model was trained with this system message"
             + (":" if facts.adapter else ", which its chat template adds to a chat without one:"),
             "",
-            *(f"> {line}" for line in facts.system.splitlines()),
+            *_fenced(facts.system),
             "",
         ]
     lines += [f"The results are those of greedy decoding, up to {most} tokens.", ""]
     if facts.adapter:
-        base = hub_name(str(run.config["model"]["path"]))
+        base = _on_hub(run, "model")
         system = f" --system-prompt {shlex.quote(facts.system)}" if facts.system else ""
         return [
             *lines,
@@ -172,19 +179,30 @@ def _use(run: TrainedRun, facts: CardFacts) -> list[str]:
     return lines
 
 
+def _fenced(text: str) -> list[str]:
+    """A text as a code block, which shows tags and Markdown in it as they are."""
+    marks = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return [f"{marks}text", *printable(text).split("\n"), marks]
+
+
 def _origin(evidence: RunPaths, run: TrainedRun, facts: CardFacts) -> list[str]:
     """Where the numbers and the weights are from."""
     place = f"evidence/{evidence.name}"
+    report, train = (
+        f"smolsum report {shlex.quote(place)}",
+        f"smolsum train --config {shlex.quote(f'{place}/config.toml')}",
+    )
+    train += "".join(f" --plugin {shlex.quote(plugin.path)}" for plugin in run.info.plugins)
     last = next(reversed(run.info.steps))
     lines = [
         "## Where the numbers are from",
         "",
         "- A number in a table links to its file in `evidence/`, and its title names the field. Differences, "
-        f"intervals and p values are computed from the scores there; `smolsum report {place}` repeats them.",
+        f"intervals and p values are computed from the scores there; `{report}` repeats them.",
         f"- Weights: step {facts.step} of the run `{evidence.name}`, in its stage `{last}`.",
-        f"- The settings are those of `{place}/config.toml`: `smolsum train --config {place}/config.toml` repeats the "
-        "run where model and data are at hand.",
-        "- Left out of the evidence: texts of data and answers, and what tells of the machines.",
+        f"- The settings are those of `{place}/config.toml`: `{train}` repeats the run where model, data and plugins "
+        "are at hand.",
+        "- Left out of the evidence: texts of data and answers, names of folders and hosts, and addresses.",
     ]
     for plugin in run.info.plugins:
         names = ", ".join((*plugin.rewards, *plugin.tasks)) or "criteria"
@@ -193,11 +211,17 @@ def _origin(evidence: RunPaths, run: TrainedRun, facts: CardFacts) -> list[str]:
     return [*lines, f"- Made with {versions}.", ""]
 
 
+def _on_hub(run: TrainedRun, section: str) -> HubName | None:
+    """Return the hub's name of the model or the data; None for a path, which may look like one."""
+    path = str(run.config[section]["path"])
+    return hub_name(path) if path in run.info.revisions else None
+
+
 def _metadata(run: TrainedRun, ways: Sequence[Journey], facts: CardFacts, evidence: RunPaths, folder: Path) -> str:
     """The card's metadata as YAML."""
     from huggingface_hub import EvalResult, ModelCardData
 
-    base, data = (hub_name(str(run.config[section]["path"])) for section in ("model", "data"))
+    base, data = (_on_hub(run, section) for section in ("model", "data"))
     summary, changes = run.last.summary, ways[0].end.changes if ways else {}
     source = (run.last.folder / SUMMARY).relative_to(folder).as_posix()
     results = []

@@ -49,7 +49,8 @@ def save(paths: RunPaths, step: int, write: Callable[[Path], None], meta: Mappin
     they were. `meta` has the fields of CheckpointMeta without schema_version, step and files.
     """
     with _building(paths, step) as temporary:
-        _write(write, temporary)
+        with full_disk_is_os_error(temporary):
+            write(temporary)
         files = {
             path.relative_to(temporary).as_posix(): {"size": path.stat().st_size, "xxh3_128": _checksum(path)}
             for path in sorted(temporary.rglob("*"))
@@ -201,11 +202,12 @@ def _install(paths: RunPaths, temporary: Path, target: Path) -> None:
     _remove(aside)
 
 
-def _write(write: Callable[[Path], None], directory: Path) -> None:
-    """Call `write`; a full disk is an OSError whichever library ran into it."""
+@contextmanager
+def full_disk_is_os_error(directory: Path) -> Iterator[None]:
+    """Raise OSError for a full disk, whichever library runs into it as it writes into `directory`."""
     try:
-        write(directory)
-    except OSError:
+        yield
+    except (OSError, SmolsumError):
         raise
     except Exception:  # MLX and safetensors have errors of any class, without errno: try the disk itself
         (directory / ".probe").write_bytes(bytes(PROBE_BYTES))

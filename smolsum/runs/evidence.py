@@ -4,16 +4,14 @@ Left out are the texts of data and completions, users' code, and what tells of t
 """
 
 import re
-import shlex
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import tomli_w
 
 from smolsum.errors import SmolsumError
-from smolsum.files import json_lines, replace, to_json
+from smolsum.files import digest, json_lines, read_jsonl, replace, to_json
 from smolsum.runs.evaluation_records import SCORES, SUMMARY
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import has_scores, read, read_object, read_summary
@@ -21,32 +19,47 @@ from smolsum.runs.records import RunInfo
 
 NAMES = ("id", "split", "data", "judge", "task")
 """the keys of a line of scores whose texts are names and fingerprints"""
-PRIVATE = {"blas", "argv", "endpoint", "dir", "mirror", "urls", "pid", "host"}
-"""keys of a machine or its network, in any record"""
+PRIVATE = {
+    "blas", "argv", "endpoint", "dir", "mirror", "urls", "pid", "host", "track", "track_project", "command", "error",
+}  # fmt: skip
+"""keys of a machine, its network or accounts, in any record; an error may quote an answer"""
 FOLDERS = re.compile(r"/(?:[^/()]+/)*")
 """those of WordNet, in the name of METEOR's matcher"""
+ADDRESS = re.compile(r" at (https?://[^\s,]+)")
+"""that of an endpoint, in the name of a judge"""
 
 
-def write_evidence(run: RunPaths, step: int, folder: Path, remedy: str) -> RunPaths:
-    """Write the run as it was after a step into `folder`, under its name, and return the paths there.
+def write_evidence(run: RunPaths, step: int, folder: Path, remedy: str, warn: Callable[[str], None]) -> RunPaths:
+    """Write the run as it was after a step into `folder`, under its name, and return the paths there. `warn` gets a
+    sentence on each damaged evaluation, which is left out.
 
-    Raises SmolsumError for a damaged file, and errors as of `writing`, with `remedy`.
+    Raises SmolsumError for any other damaged file, and errors as of `writing`, with `remedy`.
     """
     made = RunPaths(folder / run.name)
     info = read(run.info, RunInfo, needs=("steps",))
-    steps = _until(info.steps, step)
+    steps, hub = _until(info.steps, step), info.revisions
     config = read_object(run.config)
-    config["stages"] = {name: stage for name, stage in config["stages"].items() if name in steps}
-    replace(made.config, tomli_w.dumps(_public(config)).encode(), remedy)
-    replace(made.info, to_json(_public(read_object(run.info)) | {"steps": steps}, indent=2), remedy)
+    if not isinstance(stages := config.get("stages"), Mapping):
+        raise SmolsumError(f"{run.config} is damaged: it has no stages", hint="restore it from a copy")
+    config["stages"] = {name: stage for name, stage in stages.items() if name in steps}
+    replace(made.config, tomli_w.dumps(_public(config, hub)).encode(), remedy)
+    replace(made.info, to_json(_public(read_object(run.info), hub) | {"steps": steps}, indent=2), remedy)
     replace(made.status, to_json({"state": "finished", "step": step, "steps": step}, indent=2), remedy)
     rows = [row for _, row in json_lines(run.metrics) if row.get("step", step + 1) <= step]
     rows = [{key: value for key, value in row.items() if not key.startswith("workers/")} for row in rows]
     replace(made.metrics, b"".join(map(to_json, rows)), remedy)
     for evaluation in sorted(filter(has_scores, run.evaluations.glob("*"))):
-        with suppress(SmolsumError):  # a damaged one proves nothing
-            if (at := read_summary(evaluation).step) is not None and at <= step:
-                _copy_evaluation(evaluation, made.evaluation(evaluation.name), remedy)
+        try:
+            summary, scores = read_summary(evaluation), read_jsonl(evaluation / SCORES)
+            if summary.n != len(scores):
+                raise SmolsumError(f"{evaluation} has {len(scores)} scores for {summary.n} examples")
+        except SmolsumError as error:
+            warn(f"not in the card: {error.message}")
+            continue
+        if summary.step is not None and summary.step <= step:
+            target = made.evaluation(evaluation.name)
+            replace(target / SUMMARY, to_json(_public(read_object(evaluation / SUMMARY), hub), indent=2), remedy)
+            replace(target / SCORES, b"".join(to_json(_scores(row, hub)) for row in scores), remedy)
     return made
 
 
@@ -59,12 +72,9 @@ def _until(steps: Mapping[str, int], end: int) -> dict[str, int]:
     return found
 
 
-def _copy_evaluation(source: Path, target: Path, remedy: str) -> None:
-    replace(target / SUMMARY, to_json(_public(read_object(source / SUMMARY)), indent=2), remedy)
-    rows = (
-        {key: value for key, value in row.items() if _is_score(key, value)} for _, row in json_lines(source / SCORES)
-    )
-    replace(target / SCORES, b"".join(map(to_json, rows)), remedy)
+def _scores(row: Mapping[str, Any], hub: Collection[str]) -> Any:
+    """Return a line of scores without texts."""
+    return _public({key: value for key, value in row.items() if _is_score(key, value)}, hub)
 
 
 def _is_score(key: str, value: Any) -> bool:
@@ -76,26 +86,21 @@ def _is_score(key: str, value: Any) -> bool:
     return key in NAMES or not isinstance(value, str)
 
 
-def _public(value: Any, key: str = "") -> Any:
-    """Return a record without private keys, its paths on this machine as the last of their parts."""
+def _public(value: Any, hub: Collection[str], key: str = "") -> Any:
+    """Return a record without private keys, its paths on this machine as the last of their parts; `hub` has the names
+    that are from the hub."""
     if isinstance(value, Mapping):
-        return {name: _public(one, name) for name, one in value.items() if name not in PRIVATE}
+        return {name: _public(one, hub, name) for name, one in value.items() if name not in PRIVATE}
     if isinstance(value, list):
-        return [_public(one, key) for one in value]
-    return _without_folders(value, key) if isinstance(value, str) else value
+        return [_public(one, hub, key) for one in value]
+    return _without_places(value, hub, key) if isinstance(value, str) else value
 
 
-def _without_folders(text: str, key: str) -> str:
+def _without_places(text: str, hub: Collection[str], key: str) -> str:
     if key.endswith("path"):
-        return _name(text)
+        return text if text in hub else PurePosixPath(text).name or text
     if key.endswith("plugins"):
-        return ",".join(map(_name, text.split(",")))
-    if key == "command":
-        tokens = (token.rpartition("=") for token in shlex.split(text))
-        return shlex.join(f"{before}{sign}{_name(last)}" for before, sign, last in tokens)
+        return ",".join(PurePosixPath(path).name for path in text.split(","))
+    if key == "judge":  # judges of one name at two addresses stay two judges
+        return ADDRESS.sub(lambda found: f" at endpoint {digest(found[1])[:8]}", text)
     return FOLDERS.sub("", text) if key == "meteor" else text
-
-
-def _name(path: str) -> str:
-    """Return the last part of an absolute path, anything else as it is."""
-    return PurePosixPath(path).name if path.startswith(("/", "~")) else path

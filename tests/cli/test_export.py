@@ -4,7 +4,9 @@ leaves the machine."""
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ import pytest
 import tomli
 import yaml
 from support.calls import Call
+from support.disks import mounted
+from support.judge_server import failure, serving
 from support.training import arguments, make_data
 
 from smolsum.cli import main
@@ -22,6 +26,7 @@ from smolsum.files import read_jsonl
 from smolsum.policy.load import load_policy
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.sampling import generate
+from smolsum.report.card import CardFacts, card_files
 from smolsum.runs.paths import RunPaths
 
 LINK = re.compile(r'\[([^\]]+)\]\(([^) ]+) "([^"]+)"\)')
@@ -215,6 +220,7 @@ def test_an_earlier_checkpoint_has_its_own_card(home: Path, call: Call, tmp_path
     _, text = card_of(tmp_path / "early")
     assert "quality" not in text.partition("## Limits")[0]
     assert "step 2 of the run `whole`, in its stage `length`" in text
+    assert '[length 1](evidence/whole/config.toml "config.toml: stages.length.rewards")' in text
     evidence = RunPaths(tmp_path / "early" / "evidence" / "whole")
     assert [row["step"] for row in read_jsonl(evidence.metrics)] == [1, 2]
     assert sorted(path.name for path in evidence.evaluations.iterdir()) == ["length-test", "start-test"]
@@ -225,12 +231,158 @@ def test_an_earlier_checkpoint_has_its_own_card(home: Path, call: Call, tmp_path
 
 
 @pytest.fixture
-def damaged(home: Path, tmp_path: Path) -> Path:
+def copied(home: Path, tmp_path: Path) -> Path:
+    """A copy of the run `whole`."""
+    return Path(shutil.copytree(home / "runs" / "whole", tmp_path / "runs" / "whole", symlinks=True))
+
+
+def texts_of(folder: Path) -> str:
+    """All that an export says, apart from weights and tokenizer."""
+    paths = [path for path in folder.rglob("*") if path.suffix in (".md", ".json", ".jsonl", ".toml", ".svg")]
+    return "".join(path.read_text() for path in paths if path.name != "tokenizer.json")
+
+
+def test_a_judges_scores_are_in_the_card_and_its_address_is_not(
+    copied: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor what it answered where it failed, nor a command for the folder that the card was made in."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    first = read_jsonl(copied / "eval" / "quality-test" / "scores.jsonl")[0]
+    with serving() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        server.mischief = lambda prompt, before: failure(400, "no: a post") if first["text"] in prompt else None
+        code, _, err = call("eval", copied, "--judge", "judge-a", "--rounds", 1, "--yes")
+        assert code == 0, err
+    summary = json.loads((copied / "eval" / "quality-test" / "summary.json").read_text())
+    assert server.url in summary["judge"]
+    assert "a post" in summary["judging"]["missing"][0]["error"]
+    code, _, err = call("export", copied, tmp_path / "out", "--license", "mit")
+    assert code == 0, err
+    said = texts_of(tmp_path / "out")
+    for private in (server.url, "127.0.0.1", "a post", ".tmp", "To judge the rest"):
+        assert private not in said
+    _, text = card_of(tmp_path / "out")
+    assert f"[{summary['metrics']['composite']:.3f}](evidence/whole/eval/quality-test/summary.json" in text
+    assert re.search(r"Judge: judge-a at endpoint [0-9a-f]{8}, 1 round", text)
+
+
+def test_a_path_that_looks_like_a_name_of_the_hub(home: Path, copied: Path, tmp_path: Path, call: Call) -> None:
+    """The card claims no data set or model of the hub that the run never read, and shows no folder."""
+    for path in (copied / "config.toml", copied / "run.json"):
+        text = path.read_text().replace(str(home / "posts"), "acme/posts").replace("builtin:tiny", "secret/base")
+        path.write_text(text.replace('track_project = ""', 'track_project = "acme"'))
+    for path in copied.glob("eval/*/summary.json"):
+        path.write_text(path.read_text().replace("builtin:tiny", "secret/base"))
+    code, _, err = call("export", copied, tmp_path / "out", "--license", "mit")
+    assert code == 0, err
+    metadata, text = card_of(tmp_path / "out")
+    assert not {"base_model", "base_model_relation", "datasets"} & metadata.keys()
+    assert "trained from `base` with GRPO on `posts`" in text
+    said = texts_of(tmp_path / "out")
+    assert "acme" not in said
+    assert "secret" not in said
+
+
+def test_the_cards_commands_can_be_pasted(copied: Path, tmp_path: Path, call: Call) -> None:
+    """Names with spaces are quoted, and a plugin is named."""
+    run = copied.rename(copied.with_name("my run (2)"))
+    info = json.loads((run / "run.json").read_text())
+    plugin = {"path": "/home/ann/brevity.py", "version": "", "sha256": "ab", "rewards": ["brevity"], "tasks": []}
+    (run / "run.json").write_text(json.dumps(info | {"plugins": [plugin]}))
+    code, _, err = call("export", run, tmp_path / "out", "--license", "mit")
+    assert code == 0, err
+    commands = {
+        one[1]: one
+        for line in re.findall(r"`(smolsum .*?)`", card_of(tmp_path / "out")[1])
+        if (one := shlex.split(line))
+    }
+    assert (tmp_path / "out" / commands["report"][2] / "run.json").is_file()
+    assert (tmp_path / "out" / commands["train"][3]).is_file()
+    assert commands["train"][4:] == ["--plugin", "brevity.py"]
+
+
+def test_a_system_message_is_shown_as_it_is(exported: Path) -> None:
+    """Tags, Markdown and fences in it are no part of the card's own."""
+    system = "Answer in <answer> tags.\n\n# Not a title\n```json\n{}\n```"
+    facts = CardFacts("mine", 3, 1000, "float32", system)
+    card = card_files(RunPaths(exported / "evidence" / "whole"), facts, exported)["README.md"]
+    assert f"\n````text\n{system}\n````\n" in card
+
+
+def test_damaged_evaluations_are_left_out_aloud(copied: Path, tmp_path: Path, call: Call) -> None:
+    """The card is that of the others, and whole."""
+    scores = copied / "eval" / "start-test" / "scores.jsonl"
+    scores.write_bytes(scores.read_bytes().partition(b"\n")[2])
+    (copied / "eval" / "length-test" / "scores.jsonl").write_text("{\n")
+    code, _, err = call("export", copied, tmp_path / "out", "--license", "mit")
+    assert code == 0, err
+    assert "not in the card" in err
+    assert "start-test has 3 scores for 4 examples" in err
+    assert "length-test/scores.jsonl:1 is damaged" in err
+    assert os.listdir(tmp_path / "out/evidence/whole/eval") == ["quality-test"]
+
+
+def test_settings_without_stages(copied: Path, tmp_path: Path, call: Call) -> None:
+    (copied / "config.toml").write_text((copied / "config.toml").read_text().partition("[stages")[0])
+    code, _, err = call("export", copied, tmp_path / "out")
+    assert code == 1
+    assert "config.toml is damaged: it has no stages" in err
+
+
+def test_adapters_are_merged_only_into_their_own_base(home: Path, tmp_path: Path, call: Call) -> None:
+    """A model that changed since the training is refused: the card's results would not be its own."""
+    run = Path(shutil.copytree(home / "runs" / "adapters", tmp_path / "runs" / "adapters", symlinks=True))
+    info = json.loads((run / "run.json").read_text())
+    info["model"]["weights"] = "0" * 32
+    (run / "run.json").write_text(json.dumps(info))
+    code, out, err = call("export", run, tmp_path / "out")
+    assert (code, out) == (2, "")
+    assert "builtin:tiny has other weights than those that adapters trained adapters for" in err
+
+
+def test_folders_to_write_to(home: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link leads to its target, ~ is the home; the current folder stays."""
+    export = ("export", "whole", "--license", "mit", "--runs-dir", home / "runs")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    (tmp_path / "new").symlink_to("fresh")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for given, made in (("link", "empty"), ("new", "fresh"), ("~/mine", "mine")):
+        code, _, err = call(*export, given)
+        assert code == 0, err
+        assert (tmp_path / made / "README.md").is_file()
+    (tmp_path / "here").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    monkeypatch.chdir(tmp_path / "here")
+    for given, message in ((".", "in use"), ("x" * 300, "cannot write"), ("../loop", "cannot write")):
+        code, _, err = call(*export, given)
+        assert code == 2
+        assert message in err
+    assert not os.listdir(".")
+    assert sorted(os.listdir(tmp_path)) == ["empty", "fresh", "here", "link", "loop", "mine", "new"]
+
+
+@pytest.mark.parametrize("kilobytes", [100, 2000, 4000])
+def test_a_full_disk(home: Path, tmp_path: Path, call: Call, kilobytes: int) -> None:
+    """One error, whichever library runs into it, and nothing half-written."""
+    with mounted(tmp_path / "disk", kilobytes) as disk:
+        code, out, err = call("export", "whole", disk / "mine", "--runs-dir", home / "runs")
+        assert (code, out) == (1, "")
+        assert "the disk is full at" in err
+        assert "free space there, then smolsum export again" in err
+        assert not os.listdir(disk)
+        code, _, err = call("export", "whole", disk, "--runs-dir", home / "runs")
+        assert code == 2
+        assert "in use, as a mount" in err
+
+
+@pytest.fixture
+def damaged(copied: Path) -> Path:
     """A copy of the run whose last checkpoint lost a byte."""
-    run = Path(shutil.copytree(home / "runs" / "whole", tmp_path / "runs" / "whole", symlinks=True))
-    weights = run / "checkpoints" / "step-000003" / "model.safetensors"
+    weights = copied / "checkpoints" / "step-000003" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
-    return run
+    return copied
 
 
 def test_a_damaged_checkpoint_is_refused(damaged: Path, tmp_path: Path, call: Call) -> None:

@@ -6,8 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.hub import HubServer
@@ -139,7 +143,20 @@ def test_what_is_refused(
     assert not hub.repositories
 
 
-@pytest.mark.parametrize("fails", ["commit", "objects/batch"])
+def test_private_means_private(hub: HubServer, folder: Path, push: Push, tmp_path: Path) -> None:
+    """A repository that is public already gets nothing; one that is private gets the second push too."""
+    assert push("push", folder, "ann/mine").returncode == 0
+    before = files_of(tmp_path / "hub/models/ann/mine")
+    (folder / "model.safetensors").write_text("secret weights")
+    done = push("push", folder, "ann/mine", "--private")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "ann/mine exists, and is public" in done.stderr
+    assert files_of(tmp_path / "hub/models/ann/mine") == before
+    for _ in range(2):
+        assert push("push", folder, "ann/other", "--private").returncode == 0
+
+
+@pytest.mark.parametrize("fails", ["commit", "objects/batch", "tree"])
 def test_a_hub_that_fails_leaves_the_repository_as_it_was(
     hub: HubServer, folder: Path, push: Push, tmp_path: Path, fails: str
 ) -> None:
@@ -158,6 +175,50 @@ def test_a_hub_that_fails_leaves_the_repository_as_it_was(
     assert files_of(tmp_path / "hub/models/ann/mine")["model.safetensors"] == "other weights"
 
 
+@pytest.mark.parametrize(
+    ("fails", "failure", "message"),
+    [
+        ("preupload", HTTPStatus.REQUEST_TIMEOUT, "the hub failed: the disk of the hub is full"),
+        ("commit", HTTPStatus.TOO_MANY_REQUESTS, "the hub failed: the disk of the hub is full"),
+        (
+            "lfs-store",
+            HTTPStatus.FORBIDDEN,
+            "uploading 'model.safetensors' to the Hub. It said: the disk of the hub is full",
+        ),
+    ],
+)
+def test_what_the_hub_may_accept_later(
+    hub: HubServer, folder: Path, push: Push, fails: str, failure: HTTPStatus, message: str
+) -> None:
+    """Exit code 3 with the hub's reason."""
+    assert hub.uploads is not None
+    hub.uploads.fails, hub.uploads.failure = fails, failure
+    done = push("push", folder, "ann/mine")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert message in done.stderr
+    assert "try again later: no file was changed there" in done.stderr
+
+
+def test_a_page_in_place_of_an_answer(folder: Path, push: Push, hub: HubServer) -> None:
+    """What a proxy says in HTML is no fault of the card."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>Please log in</html>")
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        done = push("push", folder, "ann/mine", HF_ENDPOINT=f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "the hub failed: its answer is not JSON" in done.stderr
+
+
 def test_a_hub_that_is_away(hub: HubServer, folder: Path, push: Push) -> None:
     with hub.down():
         done = push("push", folder, "ann/mine")
@@ -174,6 +235,20 @@ def test_a_card_that_the_hub_refuses(hub: HubServer, folder: Path, push: Push) -
     done = push("push", folder, "ann/mine")
     assert (done.returncode, done.stdout) == (1, "")
     assert '"license" must be a string' in done.stderr
+
+
+def test_a_card_of_the_owners(hub: HubServer, folder: Path, push: Push) -> None:
+    """One without metadata is uploaded, with the hub's warning; one that is no text is not."""
+    (folder / "README.md").write_text("# Mine\n")
+    done = push("push", folder, "ann/mine")
+    assert (done.returncode, done.stdout) == (0, f"{hub.url}/ann/mine\n")
+    assert done.stderr.startswith("warning: Warnings while validating metadata in README.md: - empty or missing yaml")
+    assert "UserWarning" not in done.stderr
+    (folder / "README.md").write_bytes("# Grüße\n".encode("latin-1"))
+    done = push("push", folder, "ann/other")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "README.md is not text in UTF-8" in done.stderr
+    assert list(hub.repositories) == ["models/ann/mine"]
 
 
 @pytest.mark.slow

@@ -235,7 +235,8 @@ class _Handler(BaseHTTPRequestHandler):
         directory, sha = self._repository(parts, revision)
         if action == "revision":
             names = [path.relative_to(directory).as_posix() for path in _files(directory)]
-            answer: Any = {"id": "/".join(parts[1:3]), "sha": sha, "private": False, "gated": False}
+            private = self.hub.uploads is not None and self.hub.uploads.private.get("/".join(parts[:3]), False)
+            answer: Any = {"id": "/".join(parts[1:3]), "sha": sha, "private": private, "gated": False}
             answer |= {"tags": [], "siblings": [{"rfilename": name} for name in names]}
         elif action == "tree":
             folder = directory.joinpath(*parts[5:])

@@ -30,7 +30,9 @@ class Uploads:
     messages: list[str] = field(default_factory=list)
     """of all commits"""
     fails: str = ""
-    """a part of the paths whose requests the hub fails to answer (500)"""
+    """a part of the paths whose requests the hub fails to answer"""
+    failure: HTTPStatus = HTTPStatus.INTERNAL_SERVER_ERROR
+    """what it answers them"""
 
 
 class RefusedError(Exception):
@@ -45,12 +47,12 @@ def answer(hub: Any, method: str, parts: list[str], headers: Mapping[str, str], 
     """Return the answer to a request of an upload as JSON; None for any other request. Raises RefusedError."""
     uploads: Uploads = hub.uploads
     path = "/".join(parts)
+    if uploads.fails and uploads.fails in path:
+        raise RefusedError(uploads.failure, "the disk of the hub is full")
     if method == "PUT" and parts[0] == "lfs-store":
         assert hashlib.sha256(body).hexdigest() == parts[1], "not the file that was announced"
         uploads.stored[parts[1]] = body
         return {}
-    if uploads.fails and uploads.fails in path:
-        raise RefusedError(HTTPStatus.INTERNAL_SERVER_ERROR, "the disk of the hub is full")
     if method != "POST":
         return None
     if path == "api/validate-yaml":
@@ -147,14 +149,20 @@ def _apply(uploads: Uploads, folder: Path, kind: str, value: Mapping[str, Any]) 
 
 
 def _validated(card: str) -> Any:
-    """The hub's check of a card's metadata, as far as it can refuse one."""
-    _, _, rest = card.partition("---\n")
-    metadata = yaml.safe_load(rest.partition("\n---")[0])
+    """The hub's check of a card's metadata, as far as it can refuse one; a card without metadata gets a warning."""
+    _, opening, rest = card.partition("---\n")
+    if not opening:
+        return {"errors": [], "warnings": [{"message": "empty or missing yaml metadata in repo card"}]}
     problems = []
-    if not isinstance(metadata, dict):
-        problems.append({"message": "metadata is no mapping"})
-    elif not isinstance(metadata.get("license", ""), str):
-        problems.append({"message": '"license" must be a string'})
+    try:
+        metadata = yaml.safe_load(rest.partition("\n---")[0])
+    except yaml.YAMLError as error:
+        problems.append({"message": str(error)})
+    else:
+        if not isinstance(metadata, dict):
+            problems.append({"message": "metadata is no mapping"})
+        elif not isinstance(metadata.get("license", ""), str):
+            problems.append({"message": '"license" must be a string'})
     if problems:
         raise RefusedError(HTTPStatus.BAD_REQUEST, "Invalid metadata", errors=problems, warnings=[])
     return {"errors": [], "warnings": []}

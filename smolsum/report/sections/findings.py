@@ -166,11 +166,14 @@ def _worse(change: Change) -> str:
     return f"{change.metric.title} {show(change.metric, change.before)} → {show(change.metric, change.value)}"
 
 
-def findings_items(inputs: ReportInputs, journeys: Sequence[Journey], metrics: Compared) -> list[Item]:
-    """Return Figure S1, quality against the constraint, and Table S0, each configuration from stage to stage."""
+def findings_items(
+    inputs: ReportInputs, journeys: Sequence[Journey], metrics: Compared, *, advice: bool = True
+) -> list[Item]:
+    """Return Figure S1, quality against the constraint, and Table S0, each configuration from stage to stage; with
+    `advice` its notes have the commands for what is missing."""
     if not journeys:
         return []
-    return [*_figure(journeys, metrics), _table(inputs, journeys, metrics)]
+    return [*_figure(journeys, metrics), _table(inputs, journeys, metrics, advice=advice)]
 
 
 def _figure(journeys: Sequence[Journey], metrics: Compared) -> list[Figure]:
@@ -273,7 +276,7 @@ def _front(ways: Sequence[charts.Way], quality: Metric, constraint: Metric) -> l
     return [spot for _, _, spot in sorted(front, key=lambda one: one[:2])]
 
 
-def _table(inputs: ReportInputs, journeys: Sequence[Journey], metrics: Compared) -> Table:
+def _table(inputs: ReportInputs, journeys: Sequence[Journey], metrics: Compared, *, advice: bool) -> Table:
     """Table S0: the untrained model, then each configuration after each stage; the best end of each model first."""
     columns = ["Model", "Configuration", "After stage"]
     pair = [metrics.quality, *([metrics.constraint] if metrics.constraint else [])]
@@ -315,7 +318,7 @@ def _table(inputs: ReportInputs, journeys: Sequence[Journey], metrics: Compared)
         "Against untrained: the difference with its 95 % interval; better and worse where p, adjusted by Holm over the "
         f"rows, is below 0.05. {_arrows(pair)}",
         *_rewarded(inputs, metrics),
-        *_to_judge(inputs, metrics),
+        *(_to_judge(inputs, metrics) if advice else ()),
         *([f"{metrics.unmeasured.title} cannot be measured on this data."] if metrics.unmeasured else []),
     ]
     return Table("S0", "What was found", (*columns, "Minutes", "Worse than untrained"), tuple(rows), tuple(notes))

@@ -7,6 +7,7 @@ from smolsum.report import charts
 from smolsum.report.collect import ReportInputs
 from smolsum.report.document import DASH, Cell, CellSource, Figure, Table, letter, number, plain, words
 from smolsum.report.results import ConfigurationResult
+from smolsum.report.sections.scores import mean_interval
 from smolsum.report.shell_commands import judge_command
 from smolsum.runs.evaluation_records import SUMMARY, Judging
 from smolsum.stats.correlation import correlate
@@ -15,6 +16,21 @@ from smolsum.types import COMPOSITE
 OVERLAP = ("rouge", "meteor", "bleu")
 MAX_POINTS, MAX_PLOT_POINTS = 200, 1600
 """points of one configuration at most, and of all in a plot together"""
+
+
+def scores_table(inputs: ReportInputs) -> Table:
+    """Return Table S4a, what the judge gave to the runs, for a model card; reports compare configurations by it."""
+    rows = []
+    for run in inputs.trained:
+        for one in run.evaluations:
+            if one.judge:
+                cells = [one.cell(name, plain(3)) for name in (*inputs.criteria, COMPOSITE)]
+                interval = mean_interval(one.scores.frame[COMPOSITE].cast(float).to_numpy()).text
+                rows.append((words(one.folder.name), *cells, words(interval)))
+    columns = ("Evaluation", *map(str.title, inputs.criteria), "Composite", "95 % interval")
+    better = dict.fromkeys(columns[1:-1], "higher")
+    note = "Means over the test examples; the interval is that of the composite, over examples."
+    return Table("S4a", "Scores of the judge", columns, tuple(rows), (note,), better=better)
 
 
 def noise_table(inputs: ReportInputs) -> Table:

@@ -200,10 +200,10 @@ def _source(run: TrainedRun, key: str) -> CellSource:
     return CellSource(run.paths.config, f"stages.{stage}.{own}" if own in run.config["stages"][stage] else key)
 
 
-def stage_settings_tables(inputs: ReportInputs, *, signals: bool = True) -> list[Table]:
-    """Return Table 9b: the stages of every run that has several. Without `signals`, only of runs whose stages differ
-    in more than their signals."""
-    staged = [run for run in inputs.trained if _differ(run.config, signals=signals)]
+def stage_settings_tables(inputs: ReportInputs, *, signals: bool = True, every: bool = False) -> list[Table]:
+    """Return Table 9b: the stages of every run that has several, or of `every` run. Without `signals`, only of runs
+    whose stages differ in more than their signals."""
+    staged = [run for run in inputs.trained if every or _differ(run.config, signals=signals)]
     if not staged:
         return []
     mixed = any(stage.get("mix") for run in staged for stage in run.config["stages"].values())
