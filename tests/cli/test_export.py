@@ -27,6 +27,7 @@ from smolsum.policy.load import load_policy
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.sampling import generate
 from smolsum.report.card import CardFacts, card_files
+from smolsum.report.sections.scores import mean_interval
 from smolsum.runs.paths import RunPaths
 
 LINK = re.compile(r'\[([^\]]+)\]\(([^) ]+) "([^"]+)"\)')
@@ -141,11 +142,50 @@ def test_every_linked_number_is_that_of_its_file(exported: Path, home: Path) -> 
             assert says(shown.strip("*"), value), (shown, file, field, value)
 
 
-def test_every_other_number_is_in_the_report_or_the_settings(exported: Path, home: Path, call: Call) -> None:
+@pytest.fixture
+def report(home: Path, tmp_path: Path) -> dict[str, Any]:
+    """A report about the run `whole` itself."""
+    run = home / "runs" / "whole"
+    assert main.main(["report", str(run), "--format", "json", "--output", str(tmp_path / "report")]) == 0
+    return dict(json.loads((tmp_path / "report" / "report.json").read_text()))
+
+
+def tables_of(text: str) -> dict[str, list[dict[str, str]]]:
+    """The rows of a card's tables by title: texts without links and escapes, by heading without arrow."""
+    found = {}
+    for title, lines in re.findall(r"\*\*Table \d+: (.*)\*\*\n\n((?:\|.*\n)+)", text):
+        head, _, *rows = [
+            [cell.strip() for cell in re.split(r"(?<!\\)\|", LINK.sub(r"\1", line))[1:-1]]
+            for line in lines.replace("\\_", "_").splitlines()
+        ]
+        keys = [name.rstrip(" ↑↓") for name in head]
+        found[title] = [
+            {key: re.sub(r"\\(.)", r"\1", cell) for key, cell in zip(keys, row, strict=True)} for row in rows
+        ]
+    return found
+
+
+def test_every_table_is_that_of_the_report(exported: Path, report: dict[str, Any], home: Path) -> None:
+    """Each row has the report's text under each heading; a column that was left out is empty there."""
+    items = [item for section in report["sections"] for item in section["items"] if "rows" in item]
+    # the card shows no folder, and a report of the study calls prompts posts
+    known = {item["title"].replace(f"{home}/", "").replace("Post tokens", "Prompt tokens"): item for item in items}
+    tables = tables_of(card_of(exported)[1])
+    assert len(tables) > 7
+    assert tables.keys() - known.keys() == {"Stages"}  # all of its cells are links
+    for title, rows in tables.items():
+        if title == "Stages":
+            continue
+        heads = [name.rstrip(" ↑↓") for name in known[title]["columns"]]
+        theirs = [{k: c["text"] or "-" for k, c in zip(heads, row, strict=True)} for row in known[title]["rows"]]
+        ours = [{head: row.get(head, "-") for head in heads} for row in rows]
+        assert not [row for row in ours if row not in theirs], title
+
+
+def test_every_other_number_is_in_the_report_or_the_settings(
+    exported: Path, report: dict[str, Any], home: Path
+) -> None:
     """Differences, intervals and prose agree with a report about the run itself."""
-    code, _, err = call("report", home / "runs" / "whole", "--format", "json", "--output", home / "report")
-    assert code == 0, err
-    report = json.loads((home / "report" / "report.json").read_text())
     items = [item for section in report["sections"] for item in section["items"]]
     cells = [cell.get("text") or "" for item in items for row in item.get("rows", ()) for cell in row]
     texts = [report["verdict"], *cells, *(item.get("alt", "") for item in items)]
@@ -154,6 +194,14 @@ def test_every_other_number_is_in_the_report_or_the_settings(exported: Path, hom
     known = set(NUMBER.findall(" ".join(texts)))
     _, text = card_of(exported)
     assert report["verdict"] in text.replace("\\", "")
+    for line in (
+        "up to 24 tokens",
+        "max_new_tokens=24",
+        "--max-tokens 24",
+        "step 3 of the run `whole`",
+        "0.99 million",
+    ):
+        assert line in text
     text = LINK.sub("", text)
     text = re.sub(r"\*\*(Table|Figure) \d+:", "", text)
     text = re.sub(r"\(figures/figure-\d+\.svg\)", "", text)
@@ -170,6 +218,7 @@ def test_the_metadata_are_the_evaluations(exported: Path) -> None:
 
     card = ModelCard.load(exported / "README.md")
     summary = json.loads((exported / "evidence/whole/eval/quality-test/summary.json").read_text())
+    scores = read_jsonl(exported / "evidence/whole/eval/quality-test/scores.jsonl")
     results = card.data.eval_results
     assert {one.metric_type: one.metric_value for one in results} == {
         one["metric"]: summary["metrics"][one["metric"]]
@@ -179,8 +228,10 @@ def test_the_metadata_are_the_evaluations(exported: Path) -> None:
     for one in results:
         assert field_of(exported / one.metric_args["file"], one.metric_args["field"]) == one.metric_value
         assert one.metric_args["n"] == 4
-        low, high = one.metric_args.get("interval_95", (-np.inf, np.inf))
-        assert low <= one.metric_value <= high
+        column = {"length/within_tol": "within_tol"}.get(one.metric_type, one.metric_type)
+        if "interval_95" in one.metric_args and column in scores[0]:  # the share of wrong facts is a ratio of sums
+            own = mean_interval(np.array([row[column] for row in scores], dtype=float))
+            np.testing.assert_allclose(one.metric_args["interval_95"], (own.low, own.high), rtol=1e-9)
     assert card.data.license == "mit"
     assert card.data.library_name == "transformers"
     assert any("interval_95" in one.metric_args for one in results)

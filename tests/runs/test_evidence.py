@@ -1,0 +1,91 @@
+"""Evidence: what may be shared of a run, and what stays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import tomli
+
+from smolsum.files import read_jsonl
+from smolsum.runs.evidence import write_evidence
+from smolsum.runs.paths import RunPaths
+
+CONFIG = """
+[run]
+dir = "/home/ann/runs"
+mirror = "s3://acme/runs"
+track = "wandb"
+track_project = "acme"
+plugins = "/home/ann/a.py,rewards/b.py"
+[model]
+path = "~/models/base"
+[data]
+path = "owner/name@main"
+[workers]
+urls = "http://10.0.0.7:8000"
+timeout_s = 300.0
+[stages.length.rewards]
+length = 1.0
+[stages.quality.rewards]
+meteor = 1.0
+"""
+INFO = {
+    "argv": ["smolsum", "train", "--set=data.path=/home/ann"],
+    "steps": {"length": 2, "quality": 2},
+    "revisions": {"owner/name@main": "0" * 40},
+    "meteor": "wordnet (/home/ann/nltk_data/corpora/wordnet.zip)",
+    "plugins": [{"path": "rewards/b.py", "sha256": "ab"}, {"path": "/home/ann/a.py", "sha256": "cd"}],
+    "blas": "/home/ann/lib/libopenblas.so",
+}
+SUMMARY = {
+    "n": 1, "step": 1, "judge": "judge-a at http://10.0.0.8/v1, 2 rounds", "judging": {
+        "endpoint": "http://10.0.0.8/v1", "missing": [{"id": "a", "error": "it said: my post", "attempts": 3}],
+    },
+}  # fmt: skip
+SCORE = {
+    "id": "a", "data": "ff", "text": "my post", "judge": SUMMARY["judge"], "meteor": 0.5, "note": "my post",
+    "rounds": {"clarity": [0.5, None]}, "more": {"said": ["my post"]},
+}  # fmt: skip
+
+
+def test_what_stays_and_what_is_shared(tmp_path: Path) -> None:
+    """Every key of a record that may name a machine, a folder or a text."""
+    run = RunPaths(tmp_path / "runs" / "mine")
+    folder = run.evaluation("start-test")
+    folder.mkdir(parents=True)
+    run.config.write_text(CONFIG)
+    run.info.write_text(json.dumps(INFO))
+    rows = [{"step": step, "stage": "length", "loss": 0.5, "workers/http://10.0.0.7:8000": 1} for step in (1, 2, 3)]
+    run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (folder / "summary.json").write_text(json.dumps(SUMMARY))
+    (folder / "scores.jsonl").write_text(f"{json.dumps(SCORE)}\n")
+    said: list[str] = []
+
+    made = write_evidence(run, 1, tmp_path / "out", "again", said.append)
+
+    assert not said
+    config = tomli.loads(made.config.read_text())
+    assert config == {
+        "run": {"plugins": "a.py,b.py"},
+        "model": {"path": "base"},
+        "data": {"path": "owner/name@main"},
+        "workers": {"timeout_s": 300.0},
+        "stages": {"length": {"rewards": {"length": 1.0}}},
+    }
+    info = json.loads(made.info.read_text())
+    assert info == {
+        "steps": {"length": 1},
+        "revisions": INFO["revisions"],
+        "meteor": "wordnet (wordnet.zip)",
+        "plugins": [{"path": "b.py", "sha256": "ab"}, {"path": "a.py", "sha256": "cd"}],
+    }
+    assert read_jsonl(made.metrics) == [{"step": 1, "stage": "length", "loss": 0.5}]
+    summary = json.loads((made.evaluation("start-test") / "summary.json").read_text())
+    assert summary["judging"] == {"missing": [{"id": "a", "attempts": 3}]}
+    assert summary["judge"].startswith("judge-a at endpoint ")
+    assert summary["judge"].endswith(", 2 rounds")
+    (score,) = read_jsonl(made.evaluation("start-test") / "scores.jsonl")
+    assert score == {
+        "id": "a", "data": "ff", "judge": summary["judge"], "meteor": 0.5, "rounds": {"clarity": [0.5, None]},
+    }  # fmt: skip
