@@ -376,6 +376,7 @@ def test_a_reward_with_the_name_of_a_measured_column(
     assert "reward 'off_target' has the name of something that task tldr measures" in err
 
 
+@pytest.mark.slow
 def test_a_grid_says_why_it_trains_again(call: Call, write: Callable[[str, str], Path]) -> None:
     """A run with the same settings and another file does not count, and both lists say what differs."""
     plugin = write("brevity.py", BREVITY)

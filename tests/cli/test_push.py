@@ -88,6 +88,7 @@ def test_all_files_arrive_and_the_card_names_the_repository(
     assert (folder / "README.md").read_text() == CARD
 
 
+@pytest.mark.slow
 def test_a_second_push_replaces_the_export_and_nothing_else(
     hub: HubServer, folder: Path, push: Push, tmp_path: Path
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_second_push_replaces_the_export_and_nothing_else(
     assert "evidence/run/run.json" not in found
 
 
+@pytest.mark.slow
 def test_a_branch_leaves_main_as_it_is(hub: HubServer, folder: Path, push: Push, tmp_path: Path) -> None:
     assert push("push", folder, "ann/mine").returncode == 0
     (folder / "model.safetensors").write_text("other weights")
@@ -143,6 +145,7 @@ def test_what_is_refused(
     assert not hub.repositories
 
 
+@pytest.mark.slow
 def test_private_means_private(hub: HubServer, folder: Path, push: Push, tmp_path: Path) -> None:
     """A repository that is public already gets nothing; one that is private gets the second push too."""
     assert push("push", folder, "ann/mine").returncode == 0
@@ -156,6 +159,7 @@ def test_private_means_private(hub: HubServer, folder: Path, push: Push, tmp_pat
         assert push("push", folder, "ann/other", "--private").returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails", ["commit", "objects/batch", "tree"])
 def test_a_hub_that_fails_leaves_the_repository_as_it_was(
     hub: HubServer, folder: Path, push: Push, tmp_path: Path, fails: str
@@ -175,6 +179,7 @@ def test_a_hub_that_fails_leaves_the_repository_as_it_was(
     assert files_of(tmp_path / "hub/models/ann/mine")["model.safetensors"] == "other weights"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fails", "failure", "message"),
     [
@@ -199,6 +204,7 @@ def test_what_the_hub_may_accept_later(
     assert "try again later: no file was changed there" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_page_in_place_of_an_answer(folder: Path, push: Push, hub: HubServer) -> None:
     """What a proxy says in HTML is no fault of the card."""
 
@@ -219,6 +225,7 @@ def test_a_page_in_place_of_an_answer(folder: Path, push: Push, hub: HubServer) 
     assert "the hub failed: its answer is not JSON" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_hub_that_is_away(hub: HubServer, folder: Path, push: Push) -> None:
     with hub.down():
         done = push("push", folder, "ann/mine")
@@ -237,6 +244,7 @@ def test_a_card_that_the_hub_refuses(hub: HubServer, folder: Path, push: Push) -
     assert '"license" must be a string' in done.stderr
 
 
+@pytest.mark.slow
 def test_a_card_of_the_owners(hub: HubServer, folder: Path, push: Push) -> None:
     """One without metadata is uploaded, with the hub's warning; one that is no text is not."""
     (folder / "README.md").write_text("# Mine\n")

@@ -123,6 +123,7 @@ def sampled(**variables: str) -> dict[str, Any]:
     return dict(json.loads(run.stdout))
 
 
+@pytest.mark.slow
 def test_sampling_differs_by_rounding_alone(tmp_path: Path, library: ctypes.CDLL) -> None:
     """The same tokens as with the BLAS, log-probs within 1e-4; from an empty cache, and a cache that cannot be used."""
     theirs = sampled(SMOLSUM_FEW_ROWS="none")
@@ -135,6 +136,7 @@ def test_sampling_differs_by_rounding_alone(tmp_path: Path, library: ctypes.CDLL
     assert sampled(XDG_CACHE_HOME=str(tmp_path))["ids"] == theirs["ids"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", [None, "exit 1", "sleep 0; exit 0"])
 def test_without_a_compiler_the_blas_does_it(tmp_path: Path, compiler: str | None) -> None:
     """None in the path, one that fails, and one that writes nothing: no word, and the BLAS multiplies."""
