@@ -24,6 +24,7 @@ def planned(out: str) -> list[str]:
     return [line.split()[0] for line in out.splitlines()[1:]]
 
 
+@pytest.mark.slow
 def test_seeds_are_crossed_with_settings(call: Call) -> None:
     """Seeds go on from the run's own; names say what differs; the first stage is shared where nothing in it differs."""
     code, out, err = call("train", "--seeds=2", "--set=stages.quality.steps=10,20", "--dry-run")

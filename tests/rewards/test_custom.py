@@ -437,6 +437,7 @@ for text in ("aaa", "a" * 5000 + "b"):
 """
 
 
+@pytest.mark.slow
 def test_a_regular_expression_that_backtracks_for_ever_ends_the_process(tmp_path: Path) -> None:
     """It holds the interpreter's lock, so that no thread of Python runs: the process ends by itself, and says where."""
     file = tmp_path / "freezes.py"
