@@ -189,7 +189,7 @@ def _few_rows(*, in_use: bool) -> Finding:
     """Say who multiplies the few rows that sampling has."""
     if in_use:
         return Finding("arrays", "sampling", "ok", "products of few rows at the speed of memory")
-    slow = "takes two to three times as long as it could"
+    slow = "takes about twice as long as it could"
     if os.environ.get("SMOLSUM_FEW_ROWS"):
         return Finding("arrays", "sampling", "warn", f"{slow}: SMOLSUM_FEW_ROWS is set", "unset SMOLSUM_FEW_ROWS")
     return Finding("arrays", "sampling", "warn", f"{slow}: no C compiler", "apt-get install gcc")
