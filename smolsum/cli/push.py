@@ -56,7 +56,7 @@ def push(
     from huggingface_hub import get_token
 
     if get_token() is None:
-        raise UsageError("the hub takes uploads with a token only, and there is none", hint=LOGIN)
+        raise UsageError("the hub takes uploads with a token only: none was found", hint=LOGIN)
     with _exported(source, flags, name.id.partition("/")[2]) as folder:
         console.data(_upload(folder, name.id, private=private, revision=revision, message=message))
 
