@@ -188,11 +188,11 @@ def _blas(library: str, gflops: float, on_gpu: bool) -> Finding:
 def _few_rows(*, in_use: bool) -> Finding:
     """Say who multiplies the few rows that sampling has."""
     if in_use:
-        return Finding("arrays", "sampling", "ok", "products of few rows at the speed of memory")
+        return Finding("arrays", "sampling", "ok", "products of few rows that read each weight once")
     slow = "takes about twice as long as it could"
     if os.environ.get("SMOLSUM_FEW_ROWS"):
         return Finding("arrays", "sampling", "warn", f"{slow}: SMOLSUM_FEW_ROWS is set", "unset SMOLSUM_FEW_ROWS")
-    return Finding("arrays", "sampling", "warn", f"{slow}: no C compiler", "apt-get install gcc")
+    return Finding("arrays", "sampling", "warn", f"{slow}: no C compiler that works", "apt-get install gcc")
 
 
 def _model(path: str, environ: Mapping[str, str]) -> Finding:

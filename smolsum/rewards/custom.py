@@ -307,7 +307,7 @@ def _text(value: Any, form: Callable[[Any], str] = str) -> str:
     """Return a value as text; only its type where its own class cannot say it."""
     try:
         return form(value)
-    except Exception:
+    except Exception:  # a user's class may raise anything
         return f"<{type(value).__name__}>"
 
 

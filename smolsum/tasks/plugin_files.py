@@ -142,7 +142,7 @@ def _reason(error: BaseException, path: Path) -> str:
     where = f"line {lines[-1]}: " if lines else ""
     try:
         said = str(error)
-    except Exception:
+    except Exception:  # a user's class may raise anything
         said = ""
     return where + said if isinstance(error, SmolsumError) else f"{where}{type(error).__name__}: {said}".rstrip(": ")
 
