@@ -21,7 +21,7 @@ from smolsum.evaluate.judgements import Item
 from smolsum.evaluate.judging import JudgeJob, JudgeOptions, ask_judge
 from smolsum.llm.endpoints import Endpoint
 from smolsum.llm.request_policy import RetryPolicy
-from smolsum.tasks.tldr import CRITERIA
+from smolsum.tasks.tldr.criteria import CRITERIA
 
 SERVER = Path(__file__).parents[1] / "tests" / "support" / "judge_server.py"
 POST = "My flatmate sold my bike on Monday. She says it was hers, and I have the receipt. What can I do? " * 10

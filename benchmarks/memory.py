@@ -22,7 +22,7 @@ import polars as pl
 
 CASES = Path(__file__).parent / "cases"
 sys.path.insert(0, str(CASES))
-from random_qwen2 import write_random_qwen2  # noqa: E402
+from random_model import write_random_model  # noqa: E402
 from shapes import SHAPES  # noqa: E402
 
 LORA = ["model.adapter=lora"]
@@ -93,7 +93,7 @@ def main() -> None:
         folder = arguments.folder or Path(made)
         model = folder / arguments.shape
         if not model.exists():
-            write_random_qwen2(model, SHAPES[arguments.shape])
+            write_random_model(model, SHAPES[arguments.shape])
         data = write_data(folder / f"data-{arguments.prompt}", arguments.prompt)
         print("| | estimate GB | process GB | estimate / process | arrays GB |\n| --- | --- | --- | --- | --- |")
         for name in arguments.way or WAYS:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "cases"))
-from random_qwen2 import random_qwen2
+from random_model import random_model
 from shapes import SHAPES, Shape
 
 # isort: split
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--worker", default="--engine mlx", help="further arguments of `smolsum serve-worker`")
     arguments = parser.parse_args()
     shape = SHAPES[arguments.shape]
-    model = random_qwen2(shape, "float32")
+    model = random_model(shape, "float32")
     drawn = [
         (name, mx.random.normal(a.shape, scale=0.02) if a.ndim == 2 else a)
         for name, a in tree_flatten(model.parameters())

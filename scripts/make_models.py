@@ -25,7 +25,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from smolsum.policy import fast_math
 from smolsum.policy.cpu.streams import map_over_streams
 from smolsum.policy.logprobs import group_hidden, group_logprobs, token_logprobs  # loads a fast BLAS before MLX
-from smolsum.tasks.tldr import TldrConfig, variant
+from smolsum.tasks.tldr.settings import TldrConfig, variant
 
 # isort: split
 import mlx.core as mx

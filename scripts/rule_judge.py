@@ -1,4 +1,5 @@
-"""A stand-in for a judge, to try `--judge` without a model or a network: rules behind an OpenAI-compatible endpoint.
+"""A stand-in for a judge, to try `--judge` and the signals `judge` and `preference` without a model or a network: rules
+behind an OpenAI-compatible endpoint.
 
     uv run python scripts/rule_judge.py --port 8077
 
@@ -9,7 +10,8 @@ faithfulness   share of the summary's longer words, names and numbers that the p
 coverage       share of the post's names, numbers and most frequent longer words that the summary has
 conciseness    falls with the length beyond a quarter of the post, and with repeated trigrams
 clarity        falls with an end in mid-sentence, with repeated words, and with repeated trigrams
-Each is a whole number from 0 to 10, always the same for the same text.
+Each is a whole number from 0 to 10, always the same for the same text. A comparison of several texts gets their mean
+scores, from 0 to 1.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ from collections import Counter
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
+from smolsum.rewards.judge import NOTHING
 from smolsum.tasks.text_metrics import repeated_trigrams
-from smolsum.tasks.tldr import CLARITY, CONCISENESS, COVERAGE, CRITERIA, FAITHFULNESS
+from smolsum.tasks.tldr.criteria import CLARITY, CONCISENESS, COVERAGE, CRITERIA, FAITHFULNESS
 
 MODEL = "rules"
 LONG = 5
@@ -67,12 +71,28 @@ RULES: dict[str, Callable[[str, str], float]] = {
 }
 
 
-def judge(prompt: str) -> int | None:
-    """Return the score for a prompt of G-Eval, by the criterion whose steps it has; None for any other prompt."""
-    name = next((c.name for c in CRITERIA if c.steps[0] in prompt), None)
-    if name is None:
+def judge(prompt: str) -> dict[str, Any] | None:
+    """Return the answer to a prompt of G-Eval, of the signal `judge` or of `preference`, by the criteria whose steps it
+    has; None for any other prompt."""
+    names = [c.name for c in CRITERIA if c.steps[0] in prompt]
+    if not names:
         return None
-    return round(10 * min(1.0, max(0.0, RULES[name](*_texts(prompt)))))
+    if shown := re.findall(r"<text number=(\d+)>\n(.*?)\n</text>", prompt, re.DOTALL):
+        means = {int(n): fmean(_score(name, _source(prompt), text) for name in names) / 10 for n, text in shown}
+        return {"scores": [{"text": n, "score": round(mean, 3)} for n, mean in means.items()]}
+    if one := re.search(r"Actual Output:\n<text>\n(.*?)\n</text>", prompt, re.DOTALL):
+        return {"scores": {name: _score(name, _source(prompt), one[1]) for name in names}}
+    return {"score": _score(names[0], *_texts(prompt)), "reason": "counted by rules, not read"}
+
+
+def _score(name: str, post: str, summary: str) -> int:
+    return round(10 * min(1.0, max(0.0, RULES[name](post, "" if summary == NOTHING else summary))))
+
+
+def _source(prompt: str) -> str:
+    """Return the post that a signal's prompt shows."""
+    found = re.search(r"Input:\n<source>\n(.*?)\n</source>", prompt, re.DOTALL)
+    return found[1] if found else ""
 
 
 def _texts(prompt: str) -> tuple[str, str]:
@@ -110,15 +130,14 @@ class Handler(BaseHTTPRequestHandler):
         try:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             content = body["messages"][-1]["content"]
-            score = judge(content if isinstance(content, str) else content[0]["text"])
+            found = judge(content if isinstance(content, str) else content[0]["text"])
         except (ValueError, KeyError, TypeError, IndexError) as error:
             self._send(400, {"error": {"message": f"not a chat request: {error}"}})
             return
-        if score is None:
+        if found is None:
             self._send(400, {"error": {"message": "only questions about summaries are answered here"}})
             return
-        verdict = json.dumps({"score": score, "reason": "counted by rules, not read"})
-        message = {"role": "assistant", "content": verdict}
+        message = {"role": "assistant", "content": json.dumps(found)}
         self._send(
             200,
             {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from shapes import SHAPES, arguments, report
+from shapes import arguments, report
 
 import smolsum.policy  # noqa: F401  loads a fast BLAS before MLX
 
@@ -27,6 +27,5 @@ def rate(rows: int, inner: int, columns: int, seconds: float = 2.0) -> float:
 
 if __name__ == "__main__":
     args = arguments()
-    shape = SHAPES[args.shape]
     with blas_threads(len(streams())):
-        report(rate=rate(args.group * args.tokens, shape.width, shape.ff))
+        report(rate=rate(args.group * args.tokens, args.shape.width, args.shape.ff))

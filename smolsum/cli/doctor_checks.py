@@ -41,7 +41,7 @@ LEAN = "--set model.adapter=lora --set model.quantize=4"
 PROBE_TIMEOUT_S, TRIAL_TIMEOUT_S, ANSWER_TIMEOUT_S = 120.0, 600.0, 10.0
 PROBE = """
 import json, os, time
-from smolsum.policy.cpu import few_rows
+from smolsum.policy.cpu import native
 from smolsum.policy.cpu.blas import preload
 blas = preload()
 import mlx.core as mx
@@ -60,7 +60,7 @@ for _ in range(4):
     mx.eval(a @ a)
     best = min(best, time.perf_counter() - began)
 gflops = 2 * 768**3 / best / 1e9
-found = {"device": str(mx.default_device()), "blas": blas, "few_rows": few_rows.in_use()}
+found = {"device": str(mx.default_device()), "blas": blas, "native": native.library() is not None}
 print(json.dumps(found | {"gflops": gflops, "memory": memory}))
 """
 
@@ -156,7 +156,7 @@ def _arrays(result: Mapping[str, Any]) -> list[Finding]:
     on_gpu = "gpu" in result["device"]
     device = Finding("arrays", "MLX device", "ok", f"{result['device']}, {speed}")
     found = [device, _tested(on_gpu), _blas(result["blas"], result["gflops"], on_gpu)]
-    return [*found, _few_rows(in_use=result["few_rows"])] if result["blas"] and not on_gpu else found
+    return [*found, _native(in_use=result["native"])] if result["blas"] and not on_gpu else found
 
 
 def _tested(on_gpu: bool) -> Finding:
@@ -185,13 +185,13 @@ def _blas(library: str, gflops: float, on_gpu: bool) -> Finding:
     return Finding("arrays", "BLAS", level, f"MLX's own, {gflops:.0f} GFLOP/s in float32", fix)
 
 
-def _few_rows(*, in_use: bool) -> Finding:
-    """Say who multiplies the few rows that sampling has."""
+def _native(*, in_use: bool) -> Finding:
+    """Say whether sampling runs in C."""
     if in_use:
-        return Finding("arrays", "sampling", "ok", "products of few rows that read each weight once")
-    slow = "takes about twice as long as it could"
-    if os.environ.get("SMOLSUM_FEW_ROWS"):
-        return Finding("arrays", "sampling", "warn", f"{slow}: SMOLSUM_FEW_ROWS is set", "unset SMOLSUM_FEW_ROWS")
+        return Finding("arrays", "sampling", "ok", "compiled for this processor")
+    slow = "takes two to four times as long as it could"
+    if os.environ.get("SMOLSUM_NATIVE"):
+        return Finding("arrays", "sampling", "warn", f"{slow}: SMOLSUM_NATIVE is set", "unset SMOLSUM_NATIVE")
     return Finding("arrays", "sampling", "warn", f"{slow}: no C compiler that works", "apt-get install gcc")
 
 

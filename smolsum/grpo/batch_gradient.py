@@ -12,9 +12,8 @@ from mlx.utils import tree_map
 from smolsum.config.sections import GrpoConfig, StageConfig
 from smolsum.grpo.loss import BatchTotals, Tally, loss_and_tally, means, merged, over_ranks
 from smolsum.policy import distributed
-from smolsum.policy.cpu.streams import map_one_by_one, map_over_streams, map_with_streams
-from smolsum.policy.group_gradient import WHOLE, Chunking, group_value_and_grad
-from smolsum.policy.logprobs import group_logprobs
+from smolsum.policy.cpu.gradient import TokenGroup, most_mapped
+from smolsum.policy.group_gradient import WHOLE, Chunking, GroupLoss, logprobs_of_groups, sum_over_groups
 from smolsum.types import Rollout, RolloutGroup
 
 
@@ -35,15 +34,17 @@ def gradients(
     `advantages_PG` is float32 (P, G) in the order of the groups; `max_new_tokens` is the sampler's limit; `reference`,
     needed where `stage.beta` > 0, is a tree of the frozen policy's trainable parameters. A group whose advantages are
     all 0 counts in the loss's denominators but never reaches the model: it is not held to the reference either. Where
-    no token is left to learn from, the gradient is zero. Where several ranks train together, each computes its share
-    of the groups, and all return the sums over all groups.
+    no token is left to learn from, the gradient is zero, and needs no memory. Where several ranks train together, each
+    computes its share of the groups, and all return the sums over all groups.
     """
     objective = replace(config, beta=stage.beta)
     totals = batch_totals(groups, config, stage, max_new_tokens)
     kept = [p for p, group in enumerate(groups) if _teaches(group, advantages_PG[p].tolist(), config, stage)]
     shares = {"batch/skipped_groups_frac": 1 - len(kept) / len(groups)}
     if not kept:
-        return tree_map(mx.zeros_like, model.trainable_parameters()), {"loss": 0.0, **shares}
+        # one number for all values of a tensor, which the optimizer need not read
+        zeros = tree_map(lambda p: mx.broadcast_to(mx.zeros((), p.dtype), p.shape), model.trainable_parameters())
+        return zeros, {"loss": 0.0, **shares}
     idle = len(kept) <= distributed.rank()  # more ranks than groups: this one computes a group without counting it
     kept = kept[:1] if idle else distributed.share(kept)
     groups, advantages_PG = [groups[p] for p in kept], advantages_PG[mx.array(kept)]
@@ -54,10 +55,9 @@ def gradients(
         old_logps = _logprobs(model, groups, stage, chunking, model.trainable_parameters())
         sampler_logps = sampled
 
-    def step(p: int, streams: Sequence[mx.Stream] = ()) -> Any:
-        """Return loss and tally of one group, and its gradient."""
-        group = groups[p]
-        trained_GT = (0.0 if idle else 1.0) * _trained_mask(group, config, stage)
+    def group_loss(p: int) -> GroupLoss:
+        """Return the function for loss and tally of some rows of a group."""
+        trained_GT = (0.0 if idle else 1.0) * _trained_mask(groups[p], config, stage)
 
         def loss(logp: mx.array, entropy: mx.array, mask: mx.array, rows: slice) -> tuple[mx.array, Tally]:
             def of(arrays: Sequence[Any]) -> Any:
@@ -66,7 +66,7 @@ def gradients(
             return loss_and_tally(
                 logp,
                 of(old_logps),
-                advantages_PG[p, : len(group.rollouts)][rows],
+                advantages_PG[p, : len(groups[p].rollouts)][rows],
                 mask * trained_GT[rows],
                 objective,
                 totals,
@@ -75,29 +75,15 @@ def gradients(
                 entropy_GT=entropy,
             )
 
-        prompt, completions = group.prompt.token_ids, [rollout.token_ids for rollout in group.rollouts]
-        return group_value_and_grad(
-            model,
-            prompt,
-            completions,
-            loss,
-            temperature=stage.temperature,
-            join=merged,
-            chunking=chunking,
-            streams=streams,
-        )
+        return loss
 
-    total, value, tally = None, 0.0, None
-    bounded = chunking.rows is not None
-    for (loss_p, tally_p), grads in (map_one_by_one if bounded else map_with_streams)(step, range(len(groups))):
-        total = grads if total is None else tree_map(mx.add, total, grads)
-        value, tally = value + loss_p.item(), tally_p if tally is None else merged(tally, tally_p)
-        del grads
-        mx.eval(total, tally)  # frees this group's gradient
-    assert tally is not None
-    total, value, tally = distributed.total(total), distributed.total(mx.array(value)).item(), over_ranks(tally)
-    shares["perf/peak_memory_gb"] = mx.get_peak_memory() / 1e9
-    return total, {"loss": value, **shares, **{name: mean.item() for name, mean in means(tally).items()}}
+    (total, tally), gradient = sum_over_groups(
+        model, [_token_ids(group) for group in groups], [group_loss(p) for p in range(len(groups))],
+        temperature=stage.temperature, join=merged, chunking=chunking,
+    )  # fmt: skip
+    gradient, total, tally = distributed.total(gradient), distributed.total(total).item(), over_ranks(tally)
+    shares["perf/peak_memory_gb"] = (mx.get_peak_memory() + most_mapped()) / 1e9
+    return gradient, {"loss": total, **shares, **{name: mean.item() for name, mean in means(tally).items()}}
 
 
 def batch_totals(
@@ -143,20 +129,14 @@ def _logprobs(
     model: nn.Module, groups: Sequence[RolloutGroup], stage: StageConfig, chunking: Chunking, parameters: Any
 ) -> list[mx.array]:
     """Return the log-probs (G, T) of each group's tokens under other parameters, without gradient."""
-
-    def one(group: RolloutGroup) -> mx.array:
-        completions = [rollout.token_ids for rollout in group.rollouts]
-        return group_logprobs(
-            model,
-            group.prompt.token_ids,
-            completions,
-            temperature=stage.temperature,
-            shared_prefix=chunking.shared_prefix,
-            chunk_logits=chunking.logits,
-        )[0]
-
     with weights(model, parameters):
-        return list((map_over_streams if chunking.rows is None else map_one_by_one)(one, groups))
+        return logprobs_of_groups(
+            model, [_token_ids(group) for group in groups], temperature=stage.temperature, chunking=chunking
+        )
+
+
+def _token_ids(group: RolloutGroup) -> TokenGroup:
+    return TokenGroup(group.prompt.token_ids, [rollout.token_ids for rollout in group.rollouts])
 
 
 def _sampled(group: RolloutGroup) -> mx.array:

@@ -15,6 +15,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from smolsum.config.sections import OptimizerConfig
 from smolsum.policy import distributed
+from smolsum.policy.cpu import adam
 from smolsum.policy.cpu.streams import PART, map_over_streams
 
 CLIP_FLOOR = 1e-6
@@ -43,27 +44,63 @@ class Optimizer:
         self.v = {name: mx.zeros(p.shape, second or p.dtype) for name, p in served.items()}
         self._step = mx.compile(partial(_step, config))  # fused into one pass over the arrays where MLX can compile
         self.masters = {name: p.astype(mx.float32) for name, p in served.items() if config.precision == "masters"}
+        self._at_rest = True  # the moments are zero
 
     def step(self, model: nn.Module, gradients: dict[str, Any], rate: float) -> dict[str, float]:
-        """Update the model in place and empty `gradients`, tensor by tensor, so that the step needs little memory.
+        """Update the model and empty `gradients`, a few tensors at a time, so that the step needs little memory.
 
         `update/visible_frac` is the share of the model's weights that changed. `update/lost_norm_frac` is the share of
         the intended update, along its own direction, that they do not show: with u the update before any rounding and
         d the weights' change (float32, over all of them) it is 1 - <u, d> / <u, u>. 0: the weights show all of it; 1:
         nothing. With masters it is the part that is not shown yet, and negative in a step that shows what earlier steps
         held back; with stochastic rounding it scatters around 0. A gradient that is not finite changes nothing, and
-        `update/skipped` is 1.
+        `update/skipped` is 1. A gradient of zero is a step like any other: the moments decay, and move the weights. No
+        work is done where it provably changes nothing: on a Linux CPU, for the zeros that `gradients` returns, before
+        the first other gradient, without weight decay.
         """
         flat = dict(tree_flatten(gradients))
         gradients.clear()  # so that the caller keeps no tensor alive until the last one is done
-        norm = self._norm(flat)
+        served = dict(tree_flatten(model.trainable_parameters()))
+        in_c = self.config.precision == "masters" and adam.can_step(served, flat)
+        norm = mx.sqrt(mx.array(adam.squares(flat))) if in_c else self._norm(flat)
         metrics = {"grad_norm": float(norm), "learning_rate": rate, "update/skipped": 0.0}
         if not math.isfinite(metrics["grad_norm"]):
             return metrics | {"update/skipped": 1.0, "update/visible_frac": 0.0, "update/lost_norm_frac": 0.0}
         self.steps += 1
-        shared = scalars(self.config, norm, rate, self.steps, norm.dtype)
-        served = dict(tree_flatten(model.trainable_parameters()))
         total = sum(p.size for p in served.values())
+        shared = scalars(self.config, norm, rate, self.steps, norm.dtype)
+        if in_c and self._at_rest and not _decay(self.config) and adam.changes_nothing(served, flat, self.masters):
+            return metrics | {"update/visible_frac": 0.0, "update/lost_norm_frac": 0.0}
+        self._at_rest = False
+        step = self._step_in_c if in_c else self._step_in_parts
+        changed, shown, intended = step(model, served, flat, shared)
+        lost = 1.0 - shown / intended if intended else 0.0
+        return metrics | {"update/visible_frac": changed / total, "update/lost_norm_frac": lost}
+
+    def _step_in_c(
+        self, model: nn.Module, served: dict[str, mx.array], flat: dict[str, mx.array], shared: StepScalars
+    ) -> tuple[float, float, float]:
+        """Update the tensors, emptying both mappings; returns the sums of `UpdatedParameter`."""
+        config, decay = self.config, shared.rate * _decay(self.config)
+        numbers = adam.Scalars(
+            *mx.stack([shared.clip, decay, 1 - decay, shared.first, shared.second]).tolist(),
+            *(config.beta1, 1 - config.beta1, config.beta2, 1 - config.beta2, config.eps),
+        )
+        changed, shown, intended = 0.0, 0.0, 0.0
+        for names in list(adam.batches(flat)):
+            new, sums = adam.step(names, served, flat, self.masters, self.m, self.v, numbers)
+            changed, shown, intended = changed + sums[0], shown + sums[1], intended + sums[2]
+            for name in names:
+                del flat[name], served[name]
+            model.update(tree_unflatten(list(new.items())))
+            # float32 weights are their own masters
+            self.masters.update({name: array for name, array in new.items() if array.dtype == mx.float32})
+        return changed, shown, intended
+
+    def _step_in_parts(
+        self, model: nn.Module, served: dict[str, mx.array], flat: dict[str, mx.array], shared: StepScalars
+    ) -> tuple[float, float, float]:
+        """`_step_in_c` with MLX, for every type and device."""
         # by size, so that the streams have equal work
         names = sorted(flat, key=lambda name: served[name].size, reverse=True)
         parts = [(name, rows) for name in names for rows in _parts(served[name])]
@@ -90,8 +127,7 @@ class Optimizer:
                 model.update(tree_unflatten([(name, new)]))
                 if self.masters and old.dtype == mx.float32:
                     self.masters[name] = new  # float32 weights are their own masters
-        lost = 1.0 - shown / intended if intended else 0.0
-        return metrics | {"update/visible_frac": changed / total, "update/lost_norm_frac": lost}
+        return changed, shown, intended
 
     def _own(self, array: mx.array) -> mx.array:
         return array if self.config.precision == "study" else array.astype(mx.float32)
@@ -102,7 +138,10 @@ class Optimizer:
         def squares(gradient: mx.array) -> mx.array:
             own = self._own(gradient)
             # squares of float16 overflow
-            return (own.astype(mx.float32) if own.dtype == mx.float16 else own).square().sum()
+            own = own.astype(mx.float32) if own.dtype == mx.float16 else own
+            return (
+                mx.atleast_1d(own).square().sum(axis=-1).sum()
+            )  # over rows first: one sum of 1e8 values in float32 loses a tenth
 
         return mx.sqrt(sum(map_over_streams(squares, gradients.values())))
 
@@ -127,7 +166,7 @@ class Optimizer:
     def load(self, path: Path, model: nn.Module) -> None:
         """Restore what `save` wrote, and the model's weights from the masters, if any."""
         flat: Mapping[str, mx.array] = mx.load(str(path))
-        self.steps = int(flat["step"].item())
+        self.steps, self._at_rest = int(flat["step"].item()), False
         for kind, arrays in (("m", self.m), ("v", self.v), ("weights", self.masters)):
             arrays.update({name: flat[f"{kind}.{name}"] for name in arrays})
         served = dict(tree_flatten(model.trainable_parameters()))
@@ -139,6 +178,7 @@ class Optimizer:
     def follow_first(self) -> None:
         """Take the first rank's state, where several ranks train together."""
         self.steps = distributed.gathered(self.steps)[0]
+        self._at_rest = self._at_rest and distributed.alone()
         for arrays in (self.m, self.v, self.masters):
             arrays.update({name: distributed.from_first(array) for name, array in arrays.items()})
 
@@ -231,7 +271,7 @@ def _step(
     m = config.beta1 * m.astype(kind) + (1 - config.beta1) * gradient
     v = config.beta2 * v + (1 - config.beta2) * mx.square(gradient)
     move = scalars.first * m / (mx.sqrt(v) * scalars.second + config.eps)
-    decay = config.weight_decay if config.name == "adamw" else 0.0
+    decay = _decay(config)
     own = weights.astype(kind)
     meant = -(move.astype(mx.float32) + (scalars.rate * decay) * own.astype(mx.float32))
     own = own * (1 - rate * decay) - move
@@ -242,6 +282,10 @@ def _step(
     new = new.astype(old.dtype)
     seen = new.astype(mx.float32) - old.astype(mx.float32)
     return new, own, m, v, mx.sum(new != old), _sum(meant * seen), _sum(meant * meant)
+
+
+def _decay(config: OptimizerConfig) -> float:
+    return config.weight_decay if config.name == "adamw" else 0.0
 
 
 def _sum(array: mx.array) -> mx.array:

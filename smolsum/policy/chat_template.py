@@ -1,7 +1,9 @@
-"""The default system message of a chat template: what a policy was trained with, for chats that bring none.
+"""What a chat template gets from the training: a default system message, and whether the model thinks first.
 
 A policy answers as it was trained only under the system message of its training. So the checkpoints of a run carry that
 message in their chat template, where transformers, mlx-lm and vLLM apply it; a system message of the user's own wins.
+A policy that was trained without thinking (`model.thinking`) answers without it there too: templates that can think
+read `enable_thinking`, which mlx-lm sets and others leave to its default.
 """
 
 import json
@@ -19,6 +21,10 @@ FILE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
 BEGIN = "{#- smolsum: the system message of the training, for a chat without one #}"
 END = "{#- smolsum: end #}\n"
 """The line break is not rendered: transformers trims it, and what follows still begins its line."""
+QUIET = f"{{#- smolsum: without thinking, as in the training #}}{{%- set enable_thinking = false %}}{END}"
+"""what a template begins with that does not think"""
+SWITCH = "enable_thinking"
+"""the variable that templates with and without thinking read"""
 ADDED = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
 AS_MESSAGE = "[{'role': 'system', 'content': %s}] + messages"
 AS_PART = "[{'role': messages[0]['role'], 'content': %s + '\\n\\n' + messages[0]['content']}] + messages[1:]"
@@ -32,10 +38,26 @@ def shared_system(prompts: Sequence[Prompt]) -> str:
 
 
 def plain_template(template: Any) -> Any:
-    """Return a chat template, or several by name, without the default system message that smolsum added."""
+    """Return a chat template, or several by name, without what smolsum added."""
     if isinstance(template, Mapping):
         return {name: plain_template(one) for name, one in template.items()}
-    return ADDED.sub("", template) if isinstance(template, str) else template
+    return ADDED.sub("", template).replace(QUIET, "") if isinstance(template, str) else template
+
+
+def is_quiet(template: Any) -> bool:
+    """Return whether a chat template, or the default one of several, was made to answer without thinking."""
+    text = template.get("default", "") if isinstance(template, Mapping) else template
+    return isinstance(text, str) and QUIET in text
+
+
+def without_thinking(template: Any) -> Any:
+    """Return a chat template, or several by name, that answers without thinking. Raises ValueError for one that has no
+    such switch."""
+    if isinstance(template, Mapping):
+        return {name: without_thinking(one) for name, one in template.items()}
+    if SWITCH not in template:
+        raise ValueError(f"the chat template does not read {SWITCH}")
+    return template if QUIET in template else QUIET + template
 
 
 def added_system(template: Any) -> str:
@@ -70,25 +92,32 @@ def accepts_system(tokenizer: TokenizerWrapper) -> bool:
     return True
 
 
-def write_system(tokenizer: TokenizerWrapper, system: str, folder: Path) -> None:
-    """Make `system` the default system message of the tokenizer files in the folder, wherever they hold the chat
-    template; a folder without one gets `chat_template.jinja`."""
-    accepted, held = accepts_system(tokenizer), False
+def write_template(tokenizer: TokenizerWrapper, system: str, folder: Path) -> None:
+    """Make the tokenizer files in the folder render chats as in the training, wherever they hold the chat template:
+    with `system` (if any) for a chat without a system message, and without thinking if `tokenizer` has that. A folder
+    without a template gets `chat_template.jinja`; where there is nothing to change, nothing is written."""
+    quiet, accepted, held = is_quiet(tokenizer.chat_template), accepts_system(tokenizer), False
+
+    def changed(template: str) -> str:
+        found = with_system(template, system, accepts_system=accepted) if system else plain_template(template)
+        return QUIET + found if quiet else found
+
+    if not (system or quiet):
+        return
     if (folder / FILE).is_file():
         template = (folder / FILE).read_text(encoding="utf-8")
-        (folder / FILE).write_text(with_system(template, system, accepts_system=accepted), encoding="utf-8")
+        (folder / FILE).write_text(changed(template), encoding="utf-8")
         held = True
     if (folder / CONFIG).is_file():
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         named = config.get("chat_template")
         if isinstance(named, str):
-            config["chat_template"] = with_system(named, system, accepts_system=accepted)
+            config["chat_template"] = changed(named)
         for one in named if isinstance(named, list) else ():
             if one["name"] == "default":
-                one["template"] = with_system(one["template"], system, accepts_system=accepted)
+                one["template"] = changed(one["template"])
         if named:
             (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
             held = True
     if not held and isinstance(tokenizer.chat_template, str):
-        template = with_system(tokenizer.chat_template, system, accepts_system=accepted)
-        (folder / FILE).write_text(template, encoding="utf-8")
+        (folder / FILE).write_text(changed(tokenizer.chat_template), encoding="utf-8")

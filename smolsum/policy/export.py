@@ -21,9 +21,9 @@ def load_checkpoint(checkpoint: Path, model: ModelConfig, lora: LoraConfig | Non
     """Return the policy of a checkpoint with the settings of its run: the whole model, or its base with the adapters.
     Its `system` is the message that the checkpoint's chat template applies. Errors as of `load_policy`."""
     if lora is None:
-        policy = load_policy(str(checkpoint), dtype=model.dtype)
+        policy = load_policy(str(checkpoint), dtype=model.dtype, thinking=model.thinking)
         return replace(policy, source=model.path, system=added_system(policy.tokenizer.chat_template))
-    policy = load_policy(model.path, dtype=model.dtype, lora=lora, quantize=model.quantize)
+    policy = load_policy(model.path, dtype=model.dtype, lora=lora, quantize=model.quantize, thinking=model.thinking)
     load_trained(policy, checkpoint)
     path = checkpoint / FILE
     return replace(policy, system=added_system(path.read_text(encoding="utf-8")) if path.is_file() else "")

@@ -15,6 +15,9 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map
 
 from smolsum.policy import logprobs
+from smolsum.policy.cpu.gradient import GradientSum, TokenGroup, can_differentiate, score_groups
+from smolsum.policy.cpu.native_model import can_run
+from smolsum.policy.cpu.streams import map_one_by_one, map_over_streams, map_with_streams
 
 S = TypeVar("S")
 Metrics: TypeAlias = dict[str, mx.array]
@@ -42,6 +45,81 @@ WHOLE = Chunking()
 def added(a: Metrics, b: Metrics) -> Metrics:
     """Return the metrics of two parts whose metrics are all sums."""
     return tree_map(mx.add, a, b)  # type: ignore[no-any-return]  # MLX has no types
+
+
+def sum_over_groups(
+    model: nn.Module,
+    groups: Sequence[TokenGroup],
+    losses: Sequence[GroupLoss],
+    *,
+    temperature: float = 1.0,
+    join: Callable[[Metrics, Metrics], Metrics] = added,
+    chunking: Chunking = WHOLE,
+) -> tuple[tuple[mx.array, Metrics], Any]:
+    """Return the sum of the groups' losses with their metrics, merged by `join`, and the gradient tree of the sum, like
+    `model.trainable_parameters()`; evaluated. In C where the library has the model, else as many groups at a time as
+    the CPU has cores, or one after the other in chunks."""
+
+    def one(p: int, streams: Sequence[mx.Stream] = ()) -> tuple[tuple[mx.array, Metrics], Any]:
+        return group_value_and_grad(
+            model, *groups[p], losses[p], temperature=temperature, join=join, chunking=chunking, streams=streams
+        )
+
+    if fits_c(chunking) and can_differentiate(model):
+        return _sum_in_c(model, groups, losses, temperature, join)
+    total: Any = None
+    spread = map_with_streams if chunking.rows is None else map_one_by_one
+    for (value, metrics), gradient in spread(one, range(len(groups))):
+        if total is not None:
+            value, metrics = total[0][0] + value, join(total[0][1], metrics)
+            gradient = tree_map(mx.add, total[1], gradient)
+        total = (value, metrics), gradient
+        del gradient
+        mx.eval(total)  # frees this group's gradient
+    return total  # type: ignore[no-any-return]  # MLX has no types
+
+
+def _sum_in_c(
+    model: nn.Module,
+    groups: Sequence[TokenGroup],
+    losses: Sequence[GroupLoss],
+    temperature: float,
+    join: Callable[[Metrics, Metrics], Metrics],
+) -> tuple[tuple[mx.array, Metrics], Any]:
+    work, found = GradientSum(model), list[tuple[mx.array, Metrics]]()
+    for batch in work.batches(groups, temperature):
+        by_logp = []
+        for group, scored in zip(batch.groups, batch.scored(), strict=True):
+            given = scored.entropy_GT, logprobs.padded(group.completions_ids)[1], slice(None)
+            one, gradient = mx.value_and_grad(losses[len(found)])(scored.logp_GT, *given)
+            found.append(one)
+            by_logp.append(gradient)
+        mx.eval(found, by_logp)
+        work.add(batch, by_logp)
+    value, metrics = functools.reduce(lambda a, b: (a[0] + b[0], join(a[1], b[1])), found)
+    mx.eval(value, metrics)
+    return (value, metrics), work.gradient
+
+
+def fits_c(chunking: Chunking) -> bool:
+    """Return whether the library in C computes updates in this way: all of a group together, with a shared prompt."""
+    return chunking.rows is None and chunking.shared_prefix
+
+
+def logprobs_of_groups(
+    model: nn.Module, groups: Sequence[TokenGroup], *, temperature: float = 1.0, chunking: Chunking = WHOLE
+) -> list[mx.array]:
+    """Return the log-probs (G, T) float32 of each group's tokens, without gradient; as `group_logprobs`, but in C where
+    the library has the model, and on several streams elsewhere."""
+    if fits_c(chunking) and can_run(model):
+        return [scored.logp_GT for scored in score_groups(model, groups, temperature)]
+
+    def one(group: TokenGroup) -> mx.array:
+        return logprobs.group_logprobs(
+            model, *group, temperature=temperature, shared_prefix=chunking.shared_prefix, chunk_logits=chunking.logits
+        )[0]
+
+    return list((map_over_streams if chunking.rows is None else map_one_by_one)(one, groups))
 
 
 def group_value_and_grad(

@@ -20,11 +20,13 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 from mlx_lm.utils import _get_classes, load_model
 
+from smolsum.config.fields import Thinking
 from smolsum.config.hub import HubName, download_command, hub_name, silence_hub_client
 from smolsum.config.sections import LoraConfig
 from smolsum.errors import SmolsumError, UnreachableError, UsageError, nearest
 from smolsum.files import digest
 from smolsum.policy import fast_math
+from smolsum.policy.chat_template import without_thinking
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.lora import add_adapters, base_of, is_quantised, quantise
 from smolsum.policy.sampling import generate
@@ -98,6 +100,7 @@ def load_policy(
     dtype: Dtype | None = None,
     lora: LoraConfig | None = None,
     quantize: int = 0,
+    thinking: Thinking = "template",
     seed: int = 0,
     shapes_only: bool = False,
 ) -> Policy:
@@ -105,8 +108,8 @@ def load_policy(
     floating-point weights as `dtype`.
 
     With `lora` the weights are frozen and adapters, drawn from `seed`, are trained; `quantize` is 0, or the bits (4 or
-    8) that weights are quantised to. With `shapes_only` no weight is read: the arrays have shapes and types only,
-    until `read_weights`.
+    8) that weights are quantised to; `thinking` can switch that of the chat template off. With `shapes_only` no weight
+    is read: the arrays have shapes and types only, until `read_weights`.
 
     `None` or "auto" means float32 on the CPU, where half precision is 30 times slower, and the checkpoint's type on a
     GPU. Raises UsageError where a file is missing, broken or of an unknown architecture; UnreachableError where
@@ -128,6 +131,14 @@ def load_policy(
         raise UsageError(
             f"the tokenizer in {path} has no chat template", hint="use an instruction-tuned model (…-Instruct)"
         )
+    if thinking == "off":
+        try:
+            tokenizer.chat_template = without_thinking(tokenizer.chat_template)
+        except ValueError as error:
+            raise UsageError(
+                f"model.thinking = off, but the model in {path} does not think: {error}",
+                hint="--set model.thinking=template",
+            ) from error
     if dtype in (None, "auto") and mx.default_device().type == mx.DeviceType.cpu:
         dtype = "float32"
     if quantize:

@@ -15,8 +15,10 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 
 from smolsum.config.sections import Config
+from smolsum.policy.cpu.gradient import CHUNK_LOGITS as CHUNK_IN_C
+from smolsum.policy.cpu.gradient import KEPT_LOGITS, PASS_VALUES, SPARE_VALUES, can_differentiate
 from smolsum.policy.cpu.streams import PART, streams
-from smolsum.policy.group_gradient import WHOLE, Chunking, can_checkpoint
+from smolsum.policy.group_gradient import WHOLE, Chunking, can_checkpoint, fits_c
 from smolsum.policy.logprobs import CHUNK_LOGITS, can_share_prefix, text_model
 
 ACTIVATIONS = 2.0
@@ -36,6 +38,9 @@ CHUNK_GRADIENTS, TWICE_GRADIENTS = 1.2, 1.15
 gradient, without and with layers that are computed twice"""
 UPDATED = 10
 """float32 values under way in an optimizer step, for each value that the streams work on"""
+KEPT_WIDTHS, LAYER_AT_WORK = 3.0, 2.0
+"""in C: what a layer keeps of a token besides the outputs of its matrices, as multiples of the width or of the queries,
+whichever are more; what the layer under way needs besides, as a multiple of those outputs"""
 WIDTH = ("hidden_size", "n_embd", "d_model", "model_dim", "hidden_dim")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "num_query_heads")
 """names that architectures have for these sizes"""
@@ -59,6 +64,8 @@ class ModelShape:
     """outputs of a layer's matrices for a token, in the mean over layers"""
     width: int
     heads: int
+    queries: int
+    """outputs of the widest projection to queries"""
     vocabulary: int
     remembered: int
     """bytes that all layers remember of a token"""
@@ -68,6 +75,8 @@ class ModelShape:
     """whether a prompt's completions can share what its layers remember"""
     recomputes: bool
     """whether its layers can be checkpointed"""
+    in_c: bool
+    """whether updates without chunks are computed in C"""
 
 
 @dataclass(frozen=True)
@@ -95,11 +104,15 @@ def shape_of(model: nn.Module) -> ModelShape:
         features=features,
         width=_size(model, WIDTH) or features,
         heads=_size(model, HEADS),
+        queries=max(
+            (len(m.weight) for n, m in model.named_modules() if n.endswith("q_proj") and "weight" in m), default=0
+        ),
         vocabulary=vocabulary,
         remembered=remembered,
         unpacked=max((_unpacked(module) for module in model.modules()), default=0),
         shares=can_share_prefix(model),
         recomputes=can_checkpoint(model),
+        in_c=can_differentiate(model),
     )
 
 
@@ -136,8 +149,17 @@ def estimate(shape: ModelShape, config: Config, chunking: Chunking, lengths: Max
         "optimizer": float(shape.trained * (moments + copy)),
         "reference": gradient if any(stage.beta > 0 for stage in config.stages.values()) else 0.0,
     }
+    if config.grpo.hindsight:
+        always["hindsight"] = gradient  # of the main objective, while that of the copies is computed
+    if shape.in_c and fits_c(chunking):
+        update = _of_update_in_c(shape, config, lengths)
+        if (space := sum(update.values())) <= 4 * SPARE_VALUES:  # stays from update to update
+            always["updates"], update = space, {}
+        update["gradients"] = gradient
+    else:
+        update = _of_update(shape, config, chunking, lengths, gradient)
     phases = (
-        _of_update(shape, config, chunking, lengths, gradient),
+        update,
         {"gradients": gradient, "step": _of_step(shape)},
         {"sampling": _of_sampling(shape, config, lengths)},
     )
@@ -149,12 +171,12 @@ def _of_update(
 ) -> dict[str, float]:
     """Return the bytes of gradients, activations and logits where together they are the most."""
     prompt, tokens = lengths.prompt, lengths.completion
-    group = config.sampling.rollouts
+    group = _rows(config)
     whole = chunking.rows is None
     count = config.train.prompts_per_step * config.train.accumulation_steps
     groups = min(len(streams()) if whole else 1, count)  # at once
     earlier = gradient if count > groups else 0.0
-    rows = chunking.rows or group
+    rows = max(chunking.rows or group, 2 if config.grpo.hindsight else 1)
     shared = prompt if chunking.shared_prefix else 0
     branch = rows * (tokens + (0 if chunking.shared_prefix else prompt))
     scores = SCORES * shape.heads * (shared**2 + branch * (prompt + tokens))
@@ -182,6 +204,25 @@ def _of_update(
     complete = gradient + max(before, 0.0 if whole else gradient)
     end = {"gradients": earlier + groups * (complete + 1.15 * largest)}
     return max(start, end, key=lambda parts: sum(parts.values()))
+
+
+def _rows(config: Config) -> int:
+    """Return how many completions of a prompt an update holds: in hindsight each is there twice, under two prompts."""
+    return config.sampling.rollouts * (2 if config.grpo.hindsight else 1)
+
+
+def _of_update_in_c(shape: ModelShape, config: Config, lengths: MaxLengths) -> dict[str, float]:
+    """Return the bytes of activations and logits in C: of as many groups as a pass takes."""
+    scored = _rows(config) * lengths.completion
+    rows = lengths.prompt + scored
+    kept = shape.features + KEPT_WIDTHS * max(shape.width, shape.queries)
+    held = float(rows * (shape.layers * kept + LAYER_AT_WORK * shape.features))
+    logits = float(scored * shape.vocabulary)
+    if logits > KEPT_LOGITS:
+        logits = float(max(CHUNK_IN_C, shape.vocabulary))
+    count = config.train.prompts_per_step * config.train.accumulation_steps
+    groups = max(1.0, min(count, PASS_VALUES / (held + logits)))
+    return {"activations": groups * held * 4, "logits": groups * logits * 4}
 
 
 def _of_step(shape: ModelShape) -> float:

@@ -1,8 +1,8 @@
 """Batched sampling from the policy in this process.
 
-Each prompt is prefilled once; its caches are copied to its rollouts, and the rollouts of all prompts are decoded
-together. Every rollout draws from a random stream that its seed alone decides: it does not depend on what else is in
-the batch, and can be replayed.
+Each prompt is prefilled once for all of its rollouts, and the rollouts of all prompts are decoded together: in C where
+the model and the machine allow it (`policy/cpu/decode.py`), else by MLX. Every rollout draws from a random stream that
+its seed alone decides: it does not depend on what else is in the batch, and can be replayed.
 
 Axes: B rows of the batch, V vocabulary.
 """
@@ -21,6 +21,7 @@ import numpy as np
 from mlx_lm.models.cache import BatchKVCache, make_prompt_cache
 
 from smolsum.policy import fast_math
+from smolsum.policy.cpu import decode
 
 SCORED_AT_ONCE = 128
 """tokens of a text whose logits are in memory together"""
@@ -79,12 +80,24 @@ def generate(
         for prompt, row in zip(prompts, seeds, strict=True)
         for seed in row
     ]
-    batch = DecodeBatch(model, eos_ids)
-    batch.add(sequences)
-    while batch.rows:
-        batch.step()
-    done = iter(sequence.completion for sequence in sequences)
+    if decode.can_decode(model):
+        done = iter(_decoded(model, sequences, eos_ids))
+    else:
+        batch = DecodeBatch(model, eos_ids)
+        batch.add(sequences)
+        while batch.rows:
+            batch.step()
+        done = iter(sequence.completion for sequence in sequences)
     return [[next(done) for _ in row] for row in seeds]
+
+
+def _decoded(model: nn.Module, sequences: Sequence[ActiveSequence], eos_ids: frozenset[int]) -> list[Completion]:
+    """Return the completions, sampled in C."""
+    draws = [decode.Draw(one.prompt_ids, one.uniforms, one.temperature) for one in sequences]
+    return [
+        Completion(tuple(one.ids), tuple(one.logprobs), "stop" if one.stopped else "length")
+        for one in decode.sample(model, draws, eos_ids)
+    ]
 
 
 @dataclass

@@ -19,7 +19,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from smolsum.config.sections import LoraConfig
 from smolsum.errors import UsageError
 from smolsum.files import digest
-from smolsum.policy.chat_template import plain_template, write_system
+from smolsum.policy.chat_template import plain_template, write_template
 from smolsum.policy.load import COMPANIONS, DTYPES, FUSED, Policy
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.lora import add_adapters, fused_weights, load_adapters, save_adapters
@@ -28,20 +28,23 @@ MAX_PROBE_TOKENS = 32
 """tokens of each probe that are scored"""
 
 
+OF_THE_RUN = ("config.json", "model.safetensors.index.json", "meta.json", "state.json")
+"""files of a checkpoint that do not go from it to what is made of it: written anew, or about the run that saved it"""
+
+
 def save_policy(policy: Policy, weights: Mapping[str, Any], folder: Path) -> None:
     """Write the policy with these parameters (a tree like `model.parameters()`) in the Hugging Face layout, as mlx-lm
     and transformers load it."""
     dtype = DTYPES[policy.dtype]
     flat = {k: v.astype(dtype) if mx.issubdtype(v.dtype, mx.floating) else v for k, v in tree_flatten(weights)}
     for source in sorted({p for pattern in COMPANIONS for p in policy.path.glob(pattern)}):
-        if source.name not in ("config.json", "model.safetensors.index.json", "meta.json"):
+        if source.name not in OF_THE_RUN:
             shutil.copyfile(source, folder / source.name)
     config = {k: v for k, v in policy.config.items() if k not in ("dtype", "torch_dtype")} | {
         "dtype": policy.dtype,
         "torch_dtype": policy.dtype,
     }
-    if policy.system:
-        write_system(policy.tokenizer, policy.system, folder)
+    write_template(policy.tokenizer, policy.system, folder)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     mx.save_safetensors(
         str(folder / "model.safetensors"),
@@ -66,8 +69,7 @@ def save_trained(policy: Policy, folder: Path) -> None:
         save_policy(policy, policy.model.parameters(), folder)
         return
     save_adapters(policy.model, policy.lora, policy.source, folder)
-    if policy.system:
-        write_system(policy.tokenizer, policy.system, folder)
+    write_template(policy.tokenizer, policy.system, folder)
     if policy.lora.fuse:
         plain = {k: v for k, v in policy.config.items() if k not in ("quantization", "quantization_config")}
         (folder / FUSED).mkdir()
@@ -154,7 +156,7 @@ def identity(policy: Policy) -> dict[str, Any]:
 
 
 def tokenizer_digest(tokenizer: TokenizerWrapper) -> str:
-    """Digest of the vocabulary, followed by that of the chat template without a default system message of ours."""
+    """Digest of the vocabulary, followed by that of the chat template without what we added."""
     return digest(tokenizer.get_vocab()) + digest(plain_template(tokenizer.chat_template))
 
 

@@ -69,20 +69,20 @@ def test_a_slow_blas_is_a_warning(examine: Examine, monkeypatch: pytest.MonkeyPa
     assert (found.level, "libopenblas" in found.command) == ("warn", True)
 
 
-def test_who_multiplies_few_rows(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whether_sampling_runs_in_c(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
     """smolsum's own products; or the BLAS, with what helps."""
 
     def found(in_use: bool) -> tuple[str, str]:
-        result = json.dumps({"device": "Device(cpu, 0)", "blas": "b", "few_rows": in_use, "gflops": 90})
+        result = json.dumps({"device": "Device(cpu, 0)", "blas": "b", "native": in_use, "gflops": 90})
         monkeypatch.setattr(doctor_checks, "PROBE", f"print({result!r})")
         one = examine()["sampling"]
         return one.level, one.command
 
-    monkeypatch.delenv("SMOLSUM_FEW_ROWS", raising=False)
+    monkeypatch.delenv("SMOLSUM_NATIVE", raising=False)
     assert found(True) == ("ok", "")
     assert found(False) == ("warn", "apt-get install gcc")
-    monkeypatch.setenv("SMOLSUM_FEW_ROWS", "none")
-    assert found(False) == ("warn", "unset SMOLSUM_FEW_ROWS")
+    monkeypatch.setenv("SMOLSUM_NATIVE", "none")
+    assert found(False) == ("warn", "unset SMOLSUM_NATIVE")
 
 
 def test_memory_is_what_training_would_get(
@@ -177,7 +177,7 @@ def test_what_the_tests_were_not_run_on_is_said(
     """On such a machine alone, with the command that runs them."""
     monkeypatch.setattr(doctor_checks.sys, "platform", platform)
     monkeypatch.setattr(doctor_checks.platform, "machine", lambda: machine)
-    result = json.dumps({"device": device, "blas": "b", "few_rows": True, "gflops": 90})
+    result = json.dumps({"device": device, "blas": "b", "native": True, "gflops": 90})
     monkeypatch.setattr(doctor_checks, "PROBE", f"print({result!r})")
     found = examine()["tested"]
     assert (found.level, says in found.detail) == (level, True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +10,10 @@ import pytest
 from support.models import EOS, assert_trees_close, build, group
 
 from smolsum.config.sections import GrpoConfig, StageConfig
-from smolsum.grpo import batch_gradient
 from smolsum.grpo.batch_gradient import batch_totals, weights
 from smolsum.grpo.batch_gradient import gradients as update_gradients
 from smolsum.grpo.loss import policy_loss
+from smolsum.policy.cpu import native
 from smolsum.policy.group_gradient import Chunking
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.types import RolloutGroup
@@ -102,8 +101,13 @@ def naive(
 @pytest.mark.parametrize("beta", [0.0, 0.2])
 @pytest.mark.parametrize(("masked", "eos"), [(True, True), (False, True), (False, False)])
 @pytest.mark.parametrize("family", ["qwen2", "lfm2"])
-def test_it_is_the_gradient_of_the_whole_loss(family: str, masked: bool, eos: bool, beta: float, old: str) -> None:
+@pytest.mark.parametrize("library", [True, False], ids=["in C", "by MLX"])
+def test_it_is_the_gradient_of_the_whole_loss(
+    monkeypatch: pytest.MonkeyPatch, library: bool, family: str, masked: bool, eos: bool, beta: float, old: str
+) -> None:
     """Group by group with a shared prompt, or all at once without: the same, whatever is masked or kept."""
+    if not library:
+        monkeypatch.setattr(native, "_library", None)
     model, reference = build(family), build(family, seed=1) if beta else None
     config = GrpoConfig(train_eos=eos, old_logprobs=old, eps_low=0.3, eps_high=0.4)
     leg = stage(beta, temperature=1.3, masked=masked)
@@ -117,11 +121,13 @@ def test_it_is_the_gradient_of_the_whole_loss(family: str, masked: bool, eos: bo
 
 def test_chunked_logits_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logits made in parts, groups on several streams: the same gradient, twice in a row, of a model left as it was."""
+    monkeypatch.setattr(native, "_library", None)
     model, config = build("qwen2"), GrpoConfig(old_logprobs="recomputed")
     whole, _ = gradients(model, GROUPS * 2, mx.concatenate([ADVANTAGES] * 2), config, stage())
-    monkeypatch.setattr(batch_gradient, "group_logprobs", functools.partial(group_logprobs, chunk_logits=3 * 64))
     for _ in range(2):
-        tree, _ = gradients(model, GROUPS * 2, mx.concatenate([ADVANTAGES] * 2), config, stage())
+        tree, _ = gradients(
+            model, GROUPS * 2, mx.concatenate([ADVANTAGES] * 2), config, stage(), chunking=Chunking(logits=3 * 64)
+        )
         assert_trees_close(tree, whole)
     assert_same_weights(model, build("qwen2"))
 
@@ -231,6 +237,16 @@ def test_without_advantages_there_is_nothing_to_learn(kind: str) -> None:
     tree, metrics = gradients(build("qwen2"), GROUPS, mx.zeros((2, 3)), GrpoConfig(loss=kind), stage())
     assert_zero(tree)
     assert metrics["loss"] == 0.0
+
+
+def test_a_gradient_of_zero_needs_no_memory() -> None:
+    """It has the parameters' names, shapes and types, with one number for all values of each."""
+    model = build("qwen2")
+    tree, _ = gradients(model, GROUPS, mx.zeros((2, 3)), GrpoConfig(), stage())
+    mx.eval(tree)
+    for (name, leaf), (own, p) in zip(tree_flatten(tree), tree_flatten(model.parameters()), strict=True):
+        assert (name, leaf.shape, leaf.dtype) == (own, p.shape, p.dtype)
+        assert not any(np.asarray(leaf).strides)
 
 
 def test_a_step_with_everything_cut_teaches_nothing() -> None:

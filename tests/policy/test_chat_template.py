@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.training import arguments, make_data
@@ -12,10 +14,11 @@ from transformers import AutoTokenizer
 
 from smolsum.cli.main import main
 from smolsum.config.sections import LoraConfig
+from smolsum.errors import UsageError
 from smolsum.policy.chat_template import added_system, plain_template, shared_system, with_system
 from smolsum.policy.load import encode_chat, load_policy
 from smolsum.policy.weights import save_trained, tokenizer_digest
-from smolsum.tasks.tldr import TldrConfig
+from smolsum.tasks.tldr.settings import TldrConfig
 from smolsum.types import Prompt
 
 SYSTEM = 'Say "it"\nin 5 \\ words {{ x }} {% if %}\'s end %} — 🙂'
@@ -131,4 +134,66 @@ def test_checkpoints_of_a_run_have_it(tmp_path: Path) -> None:
     saved, plain = load_policy(str(folder), shapes_only=True), load_policy(TINY, shapes_only=True)
     system = {"role": "system", "content": TldrConfig().system_prompt}
     assert encode_chat(saved, [USER]) == encode_chat(plain, [system, USER]) != encode_chat(plain, [USER])
+    assert main(["eval", str(tmp_path / "run"), "--runs-dir", str(tmp_path), "--quiet"]) == 0
+
+
+THINKING = (
+    "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}"
+    "{% if enable_thinking is defined and enable_thinking is false %}<quiet>{% else %}<aloud>{% endif %}{% endif %}"
+)
+"""thinks unless it is told not to, as Qwen3's does; SmolLM3's has the same switch"""
+
+
+@pytest.fixture
+def thinker(tmp_path: Path) -> Path:
+    """The built-in model with a template that can think."""
+    source = tmp_path / "thinker"
+    shutil.copytree(load_policy(TINY, shapes_only=True).path, source)
+    config = json.loads((source / "tokenizer_config.json").read_text())
+    (source / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": THINKING}))
+    return source
+
+
+def test_thinking_is_switched_off(thinker: Path, tmp_path: Path) -> None:
+    """In the prompt, and in every checkpoint, where others would switch it on again; with the system message of the
+    training, and without. Both have the same tokenizer."""
+    aloud, quiet = (load_policy(str(thinker), thinking=how, shapes_only=True) for how in ("template", "off"))
+    asked: dict[str, Any] = {"add_generation_prompt": True, "return_dict": False, "enable_thinking": True}
+    assert "<aloud>" in aloud.tokenizer.decode(aloud.tokenizer.apply_chat_template([USER], **asked))
+    assert "<quiet>" in quiet.tokenizer.decode(encode_chat(quiet, [USER]))
+    assert quiet.tokenizer.apply_chat_template([USER], **asked) == encode_chat(quiet, [USER])
+    assert tokenizer_digest(aloud.tokenizer) == tokenizer_digest(quiet.tokenizer)
+    loaded = load_policy(str(thinker), thinking="off")
+    for system in ("", SYSTEM):
+        folder = tmp_path / f"saved{len(system)}"
+        folder.mkdir()
+        save_trained(replace(loaded, system=system), folder)
+        first = [{"role": "system", "content": system}] * bool(system)
+        expected = encode_chat(quiet, [*first, USER])
+        for how in ("template", "off"):
+            saved = load_policy(str(folder), thinking=how, shapes_only=True)
+            assert encode_chat(saved, [USER]) == expected
+            assert added_system(saved.tokenizer.chat_template) == system
+            assert tokenizer_digest(saved.tokenizer) == tokenizer_digest(aloud.tokenizer)
+        theirs = AutoTokenizer.from_pretrained(folder)
+        assert theirs.apply_chat_template([USER], add_generation_prompt=True, return_dict=False) == expected
+
+
+def test_a_model_that_cannot_think_is_refused() -> None:
+    """With the setting to leave out."""
+    with pytest.raises(UsageError, match="does not think: the chat template does not read enable_thinking") as caught:
+        load_policy(TINY, thinking="off", shapes_only=True)
+    assert caught.value.hint == "--set model.thinking=template"
+
+
+def test_a_run_without_thinking(thinker: Path, tmp_path: Path) -> None:
+    """Every prompt of the run is without, and its evaluation and a later one agree on the tokenizer."""
+    steps = {"stages__length__steps": 1, "stages__quality__steps": 1, "train__validate_every": 0}
+    data = make_data(tmp_path / "posts", train=4, validation=2, test=2)
+    args = [one for one in arguments(data, tmp_path, "run", **steps) if one != "--model=tiny"]
+    given = [f"--model={thinker}", "--set=model.thinking=off", "--set=optimizer.learning_rate=1e-4", "--quiet"]
+    assert main([*args, *given]) == 0
+    folder = tmp_path / "run" / "checkpoints" / "step-000002"
+    saved = load_policy(str(folder), shapes_only=True)
+    assert "<quiet>" in saved.tokenizer.decode(encode_chat(saved, [USER]))
     assert main(["eval", str(tmp_path / "run"), "--runs-dir", str(tmp_path), "--quiet"]) == 0

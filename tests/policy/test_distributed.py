@@ -261,3 +261,32 @@ def test_the_ranks_take_chunks_that_fit_on_all(tmp_path: Path) -> None:
     """The fastest ones (4 is slower than 1 but need not hold less); where there are none, each rank says so."""
     said = finish(launch(2, ["-c", AGREED], tmp_path))
     assert [out.splitlines() for out, _ in said] == [["5", "no chunks fit on every rank"]] * 2
+
+
+CHANGING = (
+    "data.train_rows=12",
+    "difficulty.by=reward",
+    "stages.included.mix={easy=1.0}",
+    "stages.included.mix_end={hard=1.0}",
+    "stages.included.temperature_end=0.7",
+    "grpo.reward_balance=variance",
+)
+
+
+@pytest.mark.slow
+def test_ranks_change_together(tmp_path: Path) -> None:
+    """A stage whose temperature, mix and weights change is the same in two ranks: both take the first one's
+    measurements."""
+    for count in (1, 2):
+        (tmp_path / str(count)).mkdir()
+        finish(start(tmp_path / str(count) / "runs", count, *CHANGING))
+    assert_same(tmp_path / "2" / "runs", tmp_path / "1" / "runs")
+    rows = read_jsonl(tmp_path / "2" / "runs" / "run" / "metrics.jsonl")
+    assert [row["mix/easy"] for row in rows] == [1.0, 0.5, 0.0]
+
+
+def test_a_judge_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank would ask for itself."""
+    monkeypatch.setenv("SMOLSUM_JUDGE_URL", "http://127.0.0.1:9/v1")
+    said = finish(start(tmp_path / "runs", 2, "stages.included.rewards.judge=1.0", "judge.model=m"), code=2)
+    assert all("each would ask the judge" in err and "--worker URL" in err for _, err in said)

@@ -27,7 +27,6 @@ OTHERS: dict[str, dict[str, Any]] = {
     "phi3": {},
     "olmo2": {},
     "starcoder2": {"norm_epsilon": 1e-5},
-    "smollm3": {"no_rope_layer_interval": 2},
     "glm4": {"head_dim": 8, "attention_bias": False, "partial_rotary_factor": 0.5},
     "internlm2": {"bias": False},
     "helium": {"head_dim": 8, "attention_bias": False, "mlp_bias": False},

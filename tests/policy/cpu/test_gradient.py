@@ -1,0 +1,229 @@
+"""Log-probs and gradients in C: those of MLX, whatever the sizes, the passes and the threads."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlx_lm.tuner.utils import linear_to_lora_layers
+from support.models import LAYERS_IN_C, VOCABULARY, assert_trees_close, build, build_for_c
+
+from smolsum.policy.cpu import decode, gradient, native
+from smolsum.policy.cpu.gradient import TokenGroup, can_differentiate
+from smolsum.policy.group_gradient import logprobs_of_groups, sum_over_groups
+from smolsum.policy.logprobs import group_logprobs
+
+# isort: split
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or not any(map(shutil.which, native.COMPILERS)), reason="a Linux CPU with a C compiler"
+)
+
+TEMPERATURE = 0.7
+
+
+def ids(count: int, seed: int) -> list[int]:
+    return list(map(int, np.random.default_rng(seed).integers(0, VOCABULARY, count)))
+
+
+def group(prompt: int, completions: list[int], seed: int = 0) -> TokenGroup:
+    """A group of random tokens, of these lengths."""
+    return TokenGroup(ids(prompt, seed), [ids(count, seed + 100 + n) for n, count in enumerate(completions)])
+
+
+GROUPS = [group(11, [7, 1, 4, 2]), group(1, [3, 3], 1), group(2, [1], 2), group(150, [140, 9, 70], 3)]
+"""prompts of one token, and prompts and completions longer than the block in which attention is computed"""
+
+
+def loss_of(p: int) -> Any:
+    """A loss in which each token has its own weight and which is not linear in the log-probs."""
+
+    def loss(logp: mx.array, entropy: mx.array, mask: mx.array, rows: slice) -> tuple[mx.array, dict[str, mx.array]]:
+        weights = mx.sin(mx.arange(mask.size) + p + 1).reshape(mask.shape)
+        return (mx.exp(0.1 * logp) * mask * weights)[rows].sum(), {"entropy": entropy.sum(), "tokens": mask.sum()}
+
+    return loss
+
+
+def in_c(model: nn.Module, groups: list[TokenGroup] = GROUPS) -> tuple[float, dict[str, float], Any]:
+    assert can_differentiate(model)
+    losses = [loss_of(p) for p in range(len(groups))]
+    (value, metrics), tree = sum_over_groups(model, groups, losses, temperature=TEMPERATURE)
+    return value.item(), {name: metric.item() for name, metric in metrics.items()}, tree
+
+
+def by_mlx(model: nn.Module, groups: list[TokenGroup] = GROUPS) -> tuple[float, Any]:
+    """Value and gradient with each prompt repeated, all groups at once."""
+
+    def loss(model: nn.Module) -> mx.array:
+        total = mx.array(0.0)
+        for p, (prompt, completions) in enumerate(groups):
+            logp, mask = group_logprobs(model, prompt, completions, temperature=TEMPERATURE, shared_prefix=False)
+            total = total + loss_of(p)(logp, logp, mask, slice(None))[0]
+        return total
+
+    value, tree = nn.value_and_grad(model, loss)(model)
+    return value.item(), tree
+
+
+@pytest.mark.parametrize("name", LAYERS_IN_C)
+def test_it_is_mlx_s_gradient(name: str) -> None:
+    model = build_for_c(name)
+    value, tree = by_mlx(model)
+    got, metrics, gradients = in_c(model)
+    assert got == pytest.approx(value, rel=1e-5, abs=1e-5)
+    assert metrics["tokens"] == sum(len(one) for _, completions in GROUPS for one in completions)
+    assert_trees_close(gradients, tree, relative=5e-5)
+
+
+@pytest.mark.parametrize("name", LAYERS_IN_C)
+def test_log_probs_are_mlx_s(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within 1e-5, with few or all logits in memory."""
+    model = build_for_c(name)
+    expected = [group_logprobs(model, *one, temperature=TEMPERATURE)[0] for one in GROUPS]
+    for chunk in (5 * VOCABULARY, 1 << 25):
+        monkeypatch.setattr(gradient, "CHUNK_LOGITS", chunk)
+        found = logprobs_of_groups(model, GROUPS, temperature=TEMPERATURE)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(np.array(one), np.array(other), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "lfm2"])
+def test_passes_chunks_and_threads_change_only_rounding(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group at a time, few logits at a time, computed twice; each way the same to the bit when repeated."""
+    model = build_for_c(name)
+    value, _, whole = in_c(model)
+    for passes, kept, threads in ((1, 1 << 27, 2), (1 << 27, 0, 2), (20_000, 0, 1), (1 << 27, 1 << 27, 5)):
+        monkeypatch.setattr(gradient, "PASS_VALUES", passes)
+        monkeypatch.setattr(gradient, "KEPT_LOGITS", kept)
+        monkeypatch.setattr(gradient, "CHUNK_LOGITS", 7 * VOCABULARY)
+        monkeypatch.setattr(native, "threads", lambda count=threads: count)
+        one, _, tree = in_c(model)
+        again, _, twice = in_c(model)
+        assert one == pytest.approx(value, rel=1e-6, abs=1e-5)
+        assert_trees_close(tree, whole, relative=1e-5)
+        assert again == one
+        assert all(mx.array_equal(a, b) for (_, a), (_, b) in zip(tree_flatten(tree), tree_flatten(twice), strict=True))
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 140), st.lists(st.integers(1, 140), min_size=1, max_size=4)), min_size=1, max_size=3
+    )
+)
+@settings(max_examples=25, deadline=None)
+def test_any_sizes(sizes: list[tuple[int, list[int]]]) -> None:
+    """Prompts and completions that end within, at and after a block; entropy of the distribution at the temperature."""
+    model, groups = build_for_c("lfm2"), [group(prompt, counts, n) for n, (prompt, counts) in enumerate(sizes)]
+    value, tree = by_mlx(model, groups)
+    got, metrics, gradients = in_c(model, groups)
+    assert got == pytest.approx(value, rel=1e-5, abs=1e-5)
+    assert 0 < metrics["entropy"] < metrics["tokens"] * np.log(VOCABULARY)
+    assert_trees_close(gradients, tree, relative=1e-4)
+
+
+def test_entropy() -> None:
+    """In nats, of the distribution at the temperature."""
+    model = build_for_c("qwen2, own head")
+    prompt, completions = GROUPS[0]
+    (scored,) = gradient.score_groups(model, GROUPS[:1], TEMPERATURE)
+    logits = np.array(model(mx.array([[*prompt, *completions[0]]]))[0, len(prompt) - 1 : -1], np.float64) / TEMPERATURE
+    p = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    p /= p.sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(np.array(scored.entropy_GT)[0], -(p * np.log(p)).sum(axis=-1), rtol=1e-5)
+
+
+def test_what_is_not_finite_reaches_the_gradient() -> None:
+    """So that the optimizer can skip the step."""
+    model = build_for_c("qwen2")
+    model.model.layers[0].mlp.up_proj.weight = model.model.layers[0].mlp.up_proj.weight * mx.nan
+    _, _, tree = in_c(model)
+    assert not any(mx.isfinite(array).all() for _, array in tree_flatten(tree))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_logit_that_is_not_a_number_is_seen(place: int) -> None:
+    """Also where it is that of another token than the target."""
+    model, (prompt, completions) = build_for_c("qwen2, own head"), GROUPS[0]
+    other = next(n for n in range(1001) if (n in completions[0]) == bool(place))
+    head = np.array(model.lm_head.weight)
+    head[other] = np.nan
+    model.lm_head.weight = mx.array(head)
+    (scored,) = gradient.score_groups(model, GROUPS[:1], TEMPERATURE)
+    assert np.isnan(np.array(scored.logp_GT)[0]).all()
+    (drawn,) = decode.sample(model, [decode.Draw(tuple(prompt), np.full(3, 0.5, np.float32), 1.0)], [])
+    assert np.isnan(drawn.logprobs).all()
+
+
+def test_empty_completions_have_no_tokens() -> None:
+    model = build_for_c("qwen2")
+    groups = [TokenGroup([5, 9, 3], [[], [5, 6, 7], [8, 9]]), TokenGroup([4, 4], [[1, 2], [3]])]
+    found = logprobs_of_groups(model, groups, temperature=TEMPERATURE)
+    for one, (prompt, completions) in zip(found, groups, strict=True):
+        for row, completion in zip(np.array(one), completions, strict=True):
+            if completion:
+                alone = group_logprobs(model, prompt, [completion], temperature=TEMPERATURE)[0]
+                np.testing.assert_allclose(row[: len(completion)], np.array(alone)[0], rtol=1e-5, atol=1e-5)
+            assert not row[len(completion) :].any()
+
+
+@pytest.mark.parametrize("wrong", [[5, VOCABULARY], [-1, 5]])
+def test_ids_that_the_model_does_not_have(wrong: list[int]) -> None:
+    model = build_for_c("qwen2")
+    for one in (TokenGroup([*wrong, 5], [[3]]), TokenGroup([5], [[3], wrong])):
+        with pytest.raises(ValueError, match=f"has the token ids 0 to {VOCABULARY - 1}"):
+            logprobs_of_groups(model, [one])
+    with pytest.raises(ValueError, match="has the token ids"):
+        decode.sample(model, [decode.Draw(tuple(wrong), np.zeros(3, np.float32), 1.0)], [])
+    with pytest.raises(ValueError, match="no ids"):
+        decode.sample(model, [decode.Draw((), np.zeros(3, np.float32), 1.0)], [])
+
+
+def test_the_weights_stay() -> None:
+    model, twin = build_for_c("lfm2"), build_for_c("lfm2")
+    in_c(model)
+    pairs = zip(tree_flatten(model.parameters()), tree_flatten(twin.parameters()), strict=True)
+    assert all(mx.array_equal(a, b) for (_, a), (_, b) in pairs)
+
+
+def frozen() -> nn.Module:
+    model = build_for_c("qwen2")
+    model.model.layers[0].freeze()
+    return model
+
+
+def adapted() -> nn.Module:
+    model = build_for_c("qwen2")
+    model.freeze()
+    linear_to_lora_layers(model, 1, {"rank": 4, "dropout": 0.0, "scale": 1.0})
+    return model
+
+
+def with_heads_left_over() -> nn.Module:
+    return build("qwen2", hidden_size=60, num_attention_heads=5, num_key_value_heads=2)
+
+
+def with_angles_of_the_length() -> nn.Module:
+    return build("llama", rope_scaling={"rope_type": "dynamic", "factor": 2.0})
+
+
+@pytest.mark.parametrize(
+    "made", [frozen, adapted, with_heads_left_over, with_angles_of_the_length, lambda: build("gemma2")]
+)
+def test_other_models_are_left_to_mlx(made: Any) -> None:
+    assert not can_differentiate(made())
+
+
+def test_its_memory_is_counted() -> None:
+    model = build_for_c("qwen2")
+    in_c(model, [group(100, [100] * 8)])
+    values = 900 * (2 * 128 + 3 * 2 * 100) * 2  # some of what two layers keep
+    assert gradient.most_mapped() > 4 * values

@@ -1,0 +1,72 @@
+"""The library in C: compiled once, used where it can be, and the same results without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from smolsum.policy.cpu import native
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or not any(map(shutil.which, native.COMPILERS)), reason="a Linux CPU with a C compiler"
+)
+
+SAMPLE = """
+import json, sys, warnings
+warnings.simplefilter("error")
+import smolsum.policy
+from smolsum.policy.cpu import native
+from smolsum.policy.load import load_policy
+from smolsum.policy.sampling import generate
+policy = load_policy("builtin:tiny")
+prompts = [[5, 9, 33, 4, 60], [12, 8, 41]]
+rows = generate(policy.model, prompts, [[1, 2, 3, 4], [5, 6]], eos_ids=frozenset(), temperature=1.0, max_new_tokens=40)
+ids = [one.token_ids for row in rows for one in row]
+logps = [one.logprobs for row in rows for one in row]
+print(json.dumps({"in_use": native.library() is not None, "ids": ids, "logps": logps}))
+"""
+
+
+def sampled(**variables: str) -> dict[str, Any]:
+    """What a process samples."""
+    environment = {key: value for key, value in os.environ.items() if key != "SMOLSUM_NATIVE"} | variables
+    run = subprocess.run([sys.executable, "-c", SAMPLE], capture_output=True, text=True, env=environment, check=True)
+    assert run.stderr == ""
+    return dict(json.loads(run.stdout))
+
+
+@pytest.mark.slow
+def test_sampling_differs_by_rounding_alone(tmp_path: Path) -> None:
+    """The same tokens as without the library, log-probs within 1e-4; from an empty cache, and from a damaged one, which
+    is made again."""
+    theirs = sampled(SMOLSUM_NATIVE="none")
+    ours = sampled(XDG_CACHE_HOME=str(tmp_path))
+    assert (theirs["in_use"], ours["in_use"]) == (False, True)
+    assert ours["ids"] == theirs["ids"]
+    np.testing.assert_allclose(ours["logps"], theirs["logps"], atol=1e-4)
+    (kept,) = (tmp_path / "smolsum").glob("libsmolsum-*")
+    kept.write_bytes(b"not a library")
+    assert sampled(XDG_CACHE_HOME=str(tmp_path)) == ours
+    assert len(kept.read_bytes()) > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiler", [None, "exit 1", "sleep 0; exit 0"])
+def test_without_a_compiler_the_blas_does_it(tmp_path: Path, compiler: str | None) -> None:
+    """None in the path, one that fails, and one that writes nothing: no word, and the BLAS multiplies."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in native.COMPILERS if compiler else ():
+        (programs / name).write_text(f"#!/bin/sh\n{compiler}\n")
+        (programs / name).chmod(0o755)
+    found = sampled(PATH=str(programs), XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert not found["in_use"]
+    assert len(found["ids"]) == 6
