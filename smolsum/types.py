@@ -16,11 +16,13 @@ class Prompt:
     token_ids: tuple[int, ...]
     references: tuple[str, ...]
     metadata: Mapping[str, Any]
+    request: str = ""
+    """what the last turn says after the source, such as the length that is wanted"""
 
     @property
     def source(self) -> str:
-        """The text that the policy works on: the last turn, without the instruction before it."""
-        return self.messages[-1]["content"]
+        """The text that the policy works on: the last turn, without the instruction before it and the request after."""
+        return self.messages[-1]["content"].removesuffix(self.request)
 
 
 @dataclass(frozen=True)

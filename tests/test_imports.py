@@ -123,7 +123,7 @@ def test_judge_is_quiet() -> None:
         "os.chdir(tempfile.mkdtemp())\n"
         "pathlib.Path('.env').write_text('FROM_DOTENV=1')\n"
         "from smolsum.evaluate.geval import fingerprint\n"
-        "from smolsum.tasks.tldr import CRITERIA\n"
+        "from smolsum.tasks.tldr.criteria import CRITERIA\n"
         "for criterion in CRITERIA: asyncio.run(fingerprint(criterion))\n"
         "from deepeval.config.settings import get_settings\n"
         "assert get_settings().DEEPEVAL_TELEMETRY_OPT_OUT\n"

@@ -72,7 +72,11 @@ def data(
         console.narrate(f"{name} is {split.origin or f'made by the task {task}'}")
     if commit := commit_of(resolved.config.data.path):
         console.narrate(f"{resolved.config.data.path} is at commit {commit}")
-    if chosen.prompts.category:
+    if resolved.config.difficulty.by != "none":
+        from smolsum.training.difficulty import planned_kinds
+
+        _show_kinds({"train": planned_kinds(resolved.config, chosen, splits["train"].examples)})
+    elif chosen.prompts.category:
         _show_kinds({name: chosen.prompts.categories(split.examples) for name, split in splits.items()})
     if output is None:
         _show_prompt(resolved.config, splits)

@@ -103,7 +103,7 @@ def plan(selection: Selection, sweep: Sequence[Variant], **layers: Any) -> list[
     found: list[tuple[Config, str]] = []
     for variant in sweep:
         found += [(config, variant.suffix) for config in _configs(selection, variant.sets, **layers)]
-    code = digests(name for config, _ in found for stage in config.stages.values() for name in stage.rewards)
+    code = digests(name for config, _ in found for stage in config.stages.values() for name in stage.used_signals)
     distinct: dict[str, tuple[Config, str]] = {}
     for config, suffix in found:
         distinct.setdefault(_key(config, code), (config, suffix))
@@ -121,7 +121,7 @@ def _configs(selection: Selection, sets: Sequence[str], **layers: Any) -> list[C
     for model in selection.models:
         pairs = [(strategy, reward) for strategy in selection.strategies for reward in selection.rewards]
         several = [resolved(model, *pair, common) for pair in pairs]
-        signals = {name for config in several for stage in config.stages.values() for name in stage.rewards}
+        signals = {name for config in several for stage in config.stages.values() for name in stage.trained_rewards}
         if len(pairs) > 1 and "length" in signals and FINETUNED in TASKS[several[0].task.name].presets.strategies:
             # fine-tuned runs begin with the length stage, and all runs are compared with it
             strategies = [strategy_of(asdict(config)) for config in several]
@@ -147,7 +147,7 @@ def _stage(text: str) -> str | None:
 
 def _key(config: Config, code: Mapping[str, str]) -> str:
     """Return a fingerprint that is equal for runs that learn the same; `code` has the digests of plugins by signal."""
-    own = {name: code[name] for stage in config.stages.values() for name in stage.rewards if name in code}
+    own = {name: code[name] for stage in config.stages.values() for name in stage.used_signals if name in code}
     sections = {name: section for name, section in asdict(config).items() if name not in PLACE_SECTIONS}
     return digest(sections | ({"plugins": own} if own else {}))
 
@@ -160,7 +160,7 @@ def _code_of(run: RunPaths) -> dict[str, str]:
 def _changed_code(config: Config, code: Mapping[str, str], run: RunPaths) -> str:
     """Say which plugins have changed since a run with the same settings began."""
     then = _code_of(run)
-    signals = dict.fromkeys(name for stage in config.stages.values() for name in stage.rewards)
+    signals = dict.fromkeys(name for stage in config.stages.values() for name in stage.used_signals)
     changed = [name for name in signals if then.get(name) != code.get(name)]
     return f"the plugin of {' and '.join(changed)} has changed since {run.name} began"
 
@@ -244,6 +244,8 @@ class Previews:
 
 def steps_of(planned: Sequence[Planned], previews: Previews) -> list[dict[str, int] | None]:
     """Return the optimizer steps of every stage of each run; None where they depend on data that are not here."""
+    from smolsum.training.difficulty import planned_kinds  # loads MLX
+
     found: list[dict[str, int] | None] = []
     for one in planned:
         kinds: tuple[str, ...] = ()
@@ -253,7 +255,7 @@ def steps_of(planned: Sequence[Planned], previews: Previews) -> list[dict[str, i
             except SmolsumError:
                 found.append(None)
                 continue
-            kinds = TASKS[one.config.task.name].prompts.categories(examples)
+            kinds = planned_kinds(one.config, TASKS[one.config.task.name], examples)
         found.append(planned_steps(one.config, kinds))
     return found
 

@@ -52,7 +52,9 @@ def train(
         list[str] | None,
         typer.Option(
             metavar="MODEL",
-            help="Preset (tiny, tiny-lfm, qwen, lfm), local directory or hub id; repeatable; all: the study's qwen and "
+            help="Preset (tiny, tiny-lfm, qwen, lfm; larger, with adapters: qwen2.5-1.5b, qwen2.5-3b, qwen2.5-7b, "
+            "qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b, llama-3.2-1b, llama-3.2-3b, lfm2-700m, lfm2-1.2b, lfm2-2.6b, "
+            "gemma-3-1b, gemma-3-4b, smollm3-3b), local directory or hub id; repeatable; all: the study's qwen and "
             "lfm.  [default: the task's, tiny]",
         ),
     ] = None,
@@ -60,8 +62,9 @@ def train(
         list[str] | None,
         typer.Option(
             metavar="STRATEGY",
-            help="finetuned: length first, then quality; included: both at once; other tasks have their own; "
-            "repeatable; all: each.  [default: the task's, finetuned]",
+            help="finetuned: length first, then quality; included: both at once; constrained: quality as high as the "
+            "length allows; other tasks have their own; repeatable; all: finetuned and included, or each of another "
+            "task.  [default: the task's, finetuned]",
         ),
     ] = None,
     reward: Annotated[
@@ -69,8 +72,16 @@ def train(
         typer.Option(
             metavar="SIGNALS",
             help="Quality signals: rouge, meteor, bleu or several joined by '-', overlong among them to punish coming "
-            "near the token limit; length: no quality signal; repeatable; all: the study's six.  [default: the task's, "
-            "meteor]",
+            "near the token limit, judge or preference to ask judge.model; length: no quality signal; repeatable; all: "
+            "the study's six.  [default: the task's, meteor]",
+        ),
+    ] = None,
+    constraint: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="What rollouts have to obey while the reward is maximised, such as 'length in 59..69: 0.99' (a share "
+            "of them) or 'meteor >= 0.3' (their mean); repeatable; none: nothing.  [default: the strategy's]",
         ),
     ] = None,
     plugin: PluginFlag = None,
@@ -152,6 +163,7 @@ def train(
     flags = {
         "task.name": task,
         "run.plugins": plugins,
+        "grpo.constraints": None if constraint is None else "; ".join(one for one in constraint if one != "none"),
         "train.seed": seed,
         "run.name": name,
         "run.dir": runs_dir,
@@ -295,16 +307,24 @@ def _forecast(config: Config) -> tuple[dict[str, int], MemoryPlan | None]:
     machine."""
     from smolsum.config.stage_steps import needs_data, planned_steps
     from smolsum.tasks import TASKS
+    from smolsum.training.difficulty import planned_kinds
     from smolsum.training.setup import forecast
 
     task = TASKS[config.task.name]
-    kinds = task.prompts.categories(task.prompts.load_preview(config, "train").examples) if needs_data(config) else ()
+    kinds = (
+        planned_kinds(config, task, task.prompts.load_preview(config, "train").examples) if needs_data(config) else ()
+    )
     return planned_steps(config, kinds), forecast(config)
 
 
 def _show_forecast(config: Config, steps: dict[str, int], memory: MemoryPlan | None) -> None:
+    from smolsum.config.stage_schedule import described
+
     epochs = {name: "" if stage.steps else f" (epochs = {stage.epochs:g})" for name, stage in config.stages.items()}
     console.table(["stage", "steps"], [[stage, f"{count}{epochs[stage]}"] for stage, count in steps.items()])
+    for name, stage in config.stages.items():
+        if text := described(stage):
+            console.narrate(f"stage {name}, from the first step to the last: {text}")
     if memory is None:
         path = config.model.path
         console.narrate(f"memory: known once {path} is on this machine ({download_command(path)})")

@@ -49,6 +49,17 @@ def _are_trackers(text: str) -> bool:
     return not text or (set(names) <= set(TRACKERS) and len(names) == len(set(names)) > 0)
 
 
+def band_names(text: str) -> list[str]:
+    """The names in a value of `difficulty.bands`."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _are_bands(text: str) -> bool:
+    """Whether a text has two plain names or more, each once."""
+    names = band_names(text)
+    return len(names) == len(set(names)) > 1 and all(re.fullmatch(r"[A-Za-z][\w-]*", name, re.ASCII) for name in names)
+
+
 def _is_worker(url: str) -> bool:
     """Whether this is a scheme, a host and perhaps a port, and nothing else."""
     match = re.fullmatch(r"https?://(\[([0-9a-f:.]+)\]|[^\s/:@?#\[\]]+)(:(\d{1,5}))?", url, re.IGNORECASE)
@@ -86,10 +97,14 @@ WorkerUrls = Annotated[
 Trackers = Annotated[
     str, Rule(f"names of trackers ({', '.join(TRACKERS)}), each once", _are_trackers, f"--track {TRACKERS[0]}")
 ]
+Bands = Annotated[str, Rule("two names or more, each once", _are_bands, "--set difficulty.bands=easy,medium,hard")]
+Thinking = Literal["template", "off"]
 Schedule = Literal["constant", "linear", "cosine"]
+Course = Literal["linear", "cosine"]
 LossKind = Literal["grpo", "study", "dr_grpo", "dapo", "gspo", "cispo"]
 KlEstimate = Literal["k1", "k2", "k3"]
 AdvantageScale = Literal["group", "batch", "none", "gdpo"]
+ConstraintMethod = Literal["sum", "gdpo", "lagrange", "pid", "gate"]
 AdvantageStd = Literal["sample", "population"]
 Masking = Literal["auto", True, False]
 Correction = Literal["none", "token_truncate", "sequence_truncate", "token_mask", "sequence_mask"]

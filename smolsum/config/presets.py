@@ -22,6 +22,7 @@ import tomli
 
 from smolsum.config.sections import Config, TaskConfig
 from smolsum.errors import UsageError, nearest
+from smolsum.types import Criterion
 
 KINDS = ("profiles", "models", "strategies")
 """The folders of presets, which are also fields of `TaskPresets`."""
@@ -85,6 +86,13 @@ class ConfigurableRewards(Protocol):
     def adjust_weights(self) -> Callable[[Mapping[str, float], TaskConfig], Mapping[str, float]]: ...
 
 
+class ConfigurableEvaluation(Protocol):
+    """As `smolsum.tasks.base.TaskEvaluation`."""
+
+    @property
+    def criteria(self) -> Sequence[Criterion]: ...
+
+
 class ConfigurableTask(Protocol):
     """What a configuration needs to know of a task; `smolsum.tasks.base.Task` explains each field."""
 
@@ -96,6 +104,8 @@ class ConfigurableTask(Protocol):
     def prompts(self) -> ConfigurablePrompts: ...
     @property
     def rewards(self) -> ConfigurableRewards: ...
+    @property
+    def evaluation(self) -> ConfigurableEvaluation: ...
     @property
     def check(self) -> Callable[[Config], Sequence[str]]: ...
     @property

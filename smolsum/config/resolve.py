@@ -17,7 +17,10 @@ from typing import Any, Literal, get_type_hints
 
 import tomli
 
+from smolsum.config.combinations import check_combinations
+from smolsum.config.constraints import parse_from
 from smolsum.config.fields import Share, StageName, base_type, check_value
+from smolsum.config.judge_criteria import check_judge
 from smolsum.config.presets import (
     ConfigurableTask,
     Entry,
@@ -31,6 +34,8 @@ from smolsum.config.presets import (
     task_defaults,
 )
 from smolsum.config.sections import SECTIONS, STAGE_FIELDS, Config, StageConfig, TaskConfig, to_toml
+from smolsum.config.stage_schedule import check_schedules
+from smolsum.config.stage_steps import check_mixes
 from smolsum.errors import UsageError, nearest
 
 INHERITED = {
@@ -40,8 +45,13 @@ INHERITED = {
     "warmup_steps": "optimizer.warmup_steps",
     "beta": "grpo.beta",
     "mask_truncated": "grpo.mask_truncated",
+    "constraints": "grpo.constraints",
 }
 """Where a stage takes a setting from that it leaves out."""
+OWN = {"steps": 0, "epochs": 1.0, "temperature_end": 0.0} | dict.fromkeys(
+    ("temperature_schedule", "rewards_schedule"), "linear"
+)
+"""What a stage alone has, with the values of those that it leaves out."""
 ENVIRONMENT = {"SMOLSUM_RUNS_DIR": "run.dir", "SMOLSUM_WORKERS": "workers.urls"}
 """Variables that are read, with the settings that they give."""
 
@@ -78,10 +88,10 @@ class Schema:
                 return dict
             case [section]:
                 return dict if section in self.sections else None
-            case ["stages", _, "rewards", signal]:
+            case ["stages", _, "rewards" | "rewards_end", signal]:
                 return float if signal in self.task.rewards.signals else None
-            case ["stages", _, "mix", _]:
-                return Share if self.task.prompts.category else None
+            case ["stages", _, "mix" | "mix_end", _]:
+                return Share
             case ["stages" | "stage_defaults", _, name]:
                 return STAGE_FIELDS.get(name)
             case _:
@@ -90,7 +100,7 @@ class Schema:
     def unknown(self, key: str, source: str) -> UsageError:
         """Return the error for an unknown key, with the nearest known one."""
         section, _, name = key.rpartition(".")
-        if section.endswith(".rewards"):
+        if section.endswith((".rewards", ".rewards_end")):
             hint = nearest(name, self.task.rewards.signals)
             return UsageError(f"{source}: unknown signal {name!r} in {section}", hint=hint)
         stage_keys = [f"{section}.{field}" for field in STAGE_FIELDS] if section.startswith("stages.") else []
@@ -248,7 +258,13 @@ def strategy_layer(strategy: str, reward: str | None, task: ConfigurableTask) ->
             f"flag --reward: strategy {strategy} of task {task.name} names all of its signals",
             hint=f"--set stages.{next(iter(task.presets.strategies[strategy]['stages']))}.rewards.SIGNAL=WEIGHT",
         )
-    return [entry for entry in found if ".".join(entry.key.split(".")[:2]) not in empty]
+    left = [entry for entry in found if ".".join(entry.key.split(".")[:2]) not in empty]
+    if empty and not any(entry.key.startswith("stages.") and entry.key.count(".") == 1 for entry in left):
+        raise UsageError(
+            f"flag --reward: strategy {strategy} has nothing to reward without a quality signal",
+            hint=f"--reward {task.presets.reward or next(iter(task.rewards.signals))}, or another --strategy",
+        )
+    return left
 
 
 def parse_reward(text: str, known: Iterable[str]) -> tuple[str, ...]:
@@ -302,7 +318,7 @@ def _lay(
             case ["stages", name]:
                 check_value(f"{key}: the name of a stage", StageName, name, source)
                 given.setdefault(key, Given(None, source, by))
-            case ["stages", _, "rewards" | "mix"]:
+            case ["stages", _, "rewards" | "mix" | "rewards_end" | "mix_end"]:
                 _drop(given, f"{key}.")
         if not isinstance(value, dict):
             given[key] = Given(checked, source, by)
@@ -331,6 +347,8 @@ def _build(given: dict[str, Given], schema: Schema) -> Resolved:
         _leave_out_rate(given)
     sources: dict[str, str] = {}
     sections: dict[str, Any] = {}
+    if constraints := given.get("grpo.constraints"):
+        parse_from(constraints.value, constraints.source)
     given.setdefault("task.name", Given(schema.task.name, "default", "preset"))
     for name, record in schema.sections.items():
         values = {}
@@ -338,13 +356,16 @@ def _build(given: dict[str, Given], schema: Schema) -> Resolved:
             item = given.setdefault(f"{name}.{field.name}", Given(field.default, "default", "preset"))
             values[field.name], sources[f"{name}.{field.name}"] = item.value, item.source
         sections[name] = record(**values)
-    for key, (value, source) in sections["task"].derived.items():
-        if sources[f"task.{key}"] == "default" and value != getattr(sections["task"], key):
+    for key, (value, source, *instead) in sections["task"].derived.items():
+        own = all(sources[f"task.{name}"] == "default" for name in (key, *instead))
+        if own and value != getattr(sections["task"], key):
             sections["task"] = replace(sections["task"], **{key: value})
             sources[f"task.{key}"] = source
     stages = {name: _stage(name, given, sources, schema, sections["task"]) for name in _stage_names(given)}
     config = Config(**sections, stages=stages)
     check_combinations(config, sources)
+    check_mixes(config, sources, schema.task)
+    check_judge(config, sources, schema.task)
     schema.task.check(config)
     return Resolved(config, sources)
 
@@ -378,7 +399,7 @@ def _stage(
         hint = f"add `rewards = {{ {next(iter(schema.task.rewards.signals))} = 1.0 }}` below [{prefix}]"
         source = next(iter(weights.values()), given[prefix]).source
         raise UsageError(f"{source}: stage {name} has no reward of any weight", hint=hint)
-    chosen = {"steps": Given(0, "default", "preset"), "epochs": Given(1.0, "default", "preset")}
+    chosen = {field: Given(value, "default", "preset") for field, value in OWN.items()}
     for field, key in INHERITED.items():
         chosen[field] = Given(given[key].value, f"stage default from {key}", given[key].by)
     rank = {}
@@ -390,58 +411,36 @@ def _stage(
             chosen[field] = item
     if rank["epochs"] > rank["steps"]:
         chosen["steps"] = Given(0, f"derived, as {prefix}.epochs is given", "preset")
-    rewards, mix = _table(given, f"{prefix}.rewards"), _table(given, f"{prefix}.mix")
+    rewards, ends = _table(given, f"{prefix}.rewards"), _table(given, f"{prefix}.rewards_end")
     sources |= {key: item.source for key, item in weights.items()}
     adjusted = dict(schema.task.rewards.adjust_weights(rewards, task))
     if adjusted != rewards:
         for key in weights:
             del sources[key]
         sources |= dict.fromkeys((f"{prefix}.rewards.{s}" for s in adjusted), f"task {schema.task.name}, derived")
+    if ends:
+        moved = schema.task.rewards.adjust_weights({**rewards, **ends}, task)
+        ends = {signal: weight for signal, weight in moved.items() if signal in ends or weight != adjusted.get(signal)}
     if chosen["mask_truncated"].value == "auto":
-        chosen["mask_truncated"] = _auto_mask(adjusted, schema.task.rewards.length_signals)
+        trained = {**ends, **{signal: weight for signal, weight in adjusted.items() if weight}}
+        bounded = [one.measured for one in parse_from(chosen["constraints"].value, chosen["constraints"].source)]
+        chosen["mask_truncated"] = _auto_mask([*trained, *bounded], schema.task.rewards.length_signals)
     sources |= {f"{prefix}.{field}": item.source for field, item in chosen.items()}
-    sources.update({f"{prefix}.mix.{kind}": given[f"{prefix}.mix.{kind}"].source for kind in mix})
-    return StageConfig(rewards=adjusted, mix=mix, **{field: item.value for field, item in chosen.items()})
+    tables: dict[str, Any] = {"mix": _table(given, f"{prefix}.mix"), "mix_end": _table(given, f"{prefix}.mix_end")}
+    for table, found in {**tables, "rewards_end": ends}.items():
+        keys = (f"{prefix}.{table}.{name}" for name in found)
+        sources |= {key: given[key].source if key in given else f"task {schema.task.name}, derived" for key in keys}
+    stage = StageConfig(rewards=adjusted, rewards_end=ends, **tables, **{f: item.value for f, item in chosen.items()})
+    check_schedules(prefix, stage, sources)
+    return stage
 
 
-def _auto_mask(weights: Mapping[str, float], length_signals: Collection[str]) -> Given:
-    """Return whether a stage with these signals leaves out truncated completions."""
-    found = [signal for signal, weight in weights.items() if weight and signal in length_signals]
+def _auto_mask(signals: Iterable[str], length_signals: Collection[str]) -> Given:
+    """Return whether a stage with these signals, rewarded or bounded, leaves out truncated completions."""
+    found = [signal for signal in signals if signal in length_signals]
     reason = f"signal {found[0]} depends" if found else "no signal depends"
     return Given(not found, f"derived, as {reason} on length or truncation", "preset")
 
 
 def _table(given: Mapping[str, Given], section: str) -> dict[str, float]:
     return {key.rpartition(".")[2]: item.value for key, item in given.items() if key.startswith(f"{section}.")}
-
-
-def check_combinations(config: Config, sources: Mapping[str, str]) -> None:
-    """Raise UsageError for settings that are valid alone but not together; `sources` gives the source of each key."""
-    grpo = config.grpo
-    if grpo.correction != "none" and grpo.old_logprobs == "sampler":
-        raise UsageError(
-            f"{sources['grpo.correction']}: grpo.correction = {grpo.correction!r} needs recomputed log-probs: "
-            "against the sampler's own, the ratio holds the correction already",
-            hint="--set grpo.old_logprobs=recomputed, or --set grpo.correction=none",
-        )
-    if config.data.prompt_column == config.data.completion_column:
-        raise UsageError(
-            f"{sources['data.completion_column']}: posts and references cannot both come from column "
-            f"{config.data.prompt_column!r}",
-            hint="--set data.completion_column=NAME",
-        )
-    workers = config.workers
-    if workers.urls and workers.max_staleness < workers.sync_every - 1:
-        raise UsageError(
-            f"{sources['workers.max_staleness']}: with new weights every {workers.sync_every} steps rollouts get "
-            f"{workers.sync_every - 1} updates old, more than workers.max_staleness, {workers.max_staleness}",
-            hint=f"--set workers.max_staleness={workers.sync_every}, or --set workers.sync_every=1",
-        )
-    limit, buffer = config.sampling.max_new_tokens, config.rewards.overlong_buffer
-    for name, stage in config.stages.items():
-        if "overlong" in stage.rewards and buffer > limit:
-            raise UsageError(
-                f"{sources['rewards.overlong_buffer']}: the {buffer} tokens of rewards.overlong_buffer are more than "
-                f"sampling.max_new_tokens, {limit}: in stage {name} even an empty completion would be punished",
-                hint=f"--set rewards.overlong_buffer={max(1, limit // 5)}",
-            )

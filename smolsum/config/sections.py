@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_type_hints
 
 from smolsum.config import fields
+from smolsum.config.constraints import LENGTH, parse_constraints
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,9 @@ class ModelConfig:
     """Type of the weights that sample and compute; `auto` depends on the machine."""
     quantize: fields.Bits = 0
     """Bits of the frozen weights under an adapter; 0: not quantised."""
+    thinking: fields.Thinking = "template"
+    """Whether a model that can think before it answers does so: `off` (Qwen3, SmolLM3), or as its chat `template` and
+    mlx-lm have it, which is on. Thoughts are tokens of the completion."""
     adapter: Literal["none", "lora"] = "none"
     """`none` trains all weights, `lora` trains small matrices added to frozen weights; any setting of [lora] implies
     `lora`."""
@@ -109,8 +113,9 @@ class TaskConfig:
         return 0
 
     @property
-    def derived(self) -> dict[str, tuple[Any, str]]:
-        """Settings that follow from others where nothing gives them: the value of each, and its source in words."""
+    def derived(self) -> dict[str, tuple[Any, ...]]:
+        """Settings that follow from others where nothing gives them: the value of each, its source in words, and the
+        settings that replace it where they are given."""
         return {}
 
     @property
@@ -186,6 +191,28 @@ class GrpoConfig:
     """That deviation: of a `sample`, over n - 1, as in TRL, or of the `population`, over n, as in the study's code."""
     advantage_eps: fields.NonNegative = 1e-4
     """Number added to that deviation."""
+    constraints: str = ""
+    """What the rollouts of every stage have to obey while the reward is maximised, separated by semicolons:
+    `length in 59..69: 0.99` (the share of rollouts in a range), `length within 1: 0.85` (or `within tolerance`: around
+    the task's target), `meteor >= 0.3` (without a share: the mean). `length` is in the unit of the target; other names
+    are the task's signals and measures. Empty: none."""
+    constraint_method: fields.ConstraintMethod = "lagrange"
+    """How: `sum` adds each constraint's values to the reward, `gdpo` after dividing both by their group's deviation,
+    `lagrange` with multipliers that rise while a constraint is violated, `pid` with multipliers under PID control,
+    `gate` multiplies the reward by them."""
+    constraint_weight: fields.NonNegative = 2.0
+    """Weight of each constraint next to the reward; for `lagrange` and `pid`, the multiplier that a stage begins
+    with."""
+    constraint_rate: fields.Positive = 0.4
+    """Change of a multiplier in a step, as a multiple of the violation: a share of 0.89 violates 0.99 by 0.1, a mean of
+    0.02 violates 0.01 by once its bound, which is also the most that counts."""
+    constraint_limit: fields.Positive = 5.0
+    """Largest multiplier: a constraint that cannot be met would silence the reward."""
+    reward_balance: Literal["none", "variance"] = "none"
+    """Whether weights adapt: `variance` divides each by its signal's deviation within groups, in the running mean over
+    the steps before, so that each signal has the part in the reward that its weight asks for."""
+    balance_decay: fields.Decay = 0.9
+    """Part of that running mean that stays from step to step."""
     old_logprobs: Literal["sampler", "recomputed"] = "sampler"
     """Log-probs in the ratio's denominator: those of the sampler, or those of a second pass just before the update."""
     correction: fields.Correction = "none"
@@ -203,6 +230,10 @@ class GrpoConfig:
     them out, since a reward of the whole text punishes a sound one that was cut. A signal that depends on length or
     truncation punishes them on purpose, and would never be learnt: `auto` leaves them out only in stages without such a
     signal."""
+    hindsight: fields.NonNegative = 0.0
+    """Weight of the loss of relabelled completions: where prompts ask for a length (`task.targets`), a completion of n
+    tokens is a perfect answer to the prompt that asks for n, and is learned as such too, without sampling; 0: off.
+    correction_cap bounds the weight of each."""
     train_eos: bool = True
     """Whether the end-of-sequence token is trained, which decides where a text ends; the study's code did not."""
 
@@ -289,6 +320,55 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
+class DifficultyConfig:
+    """What makes a training prompt hard, for stages that mix prompts by it: the keys of `stages.NAME.mix` are then the
+    names of the bands."""
+
+    by: Literal["none", "length", "column", "scores", "reward"] = "none"
+    """`length`: words of its post; `column`: a number in the data; `scores`: those of an evaluation of the training
+    split; `reward`: what the model gets for it when a stage begins, measured then. `none`: stages mix by the task's own
+    categories, if it has any."""
+    column: str = ""
+    """The column of the data, or the metric of the scores."""
+    scores: str = ""
+    """Folder of an evaluation, as `smolsum eval MODEL --split train` prints it, or its scores.jsonl."""
+    samples: fields.PositiveCount = 2
+    """Completions of each prompt over which a reward is measured."""
+    harder: Literal["auto", "high", "low"] = "auto"
+    """Which values are hard; `auto`: low scores and rewards, high lengths and columns."""
+    bands: fields.Bands = "easy,medium,hard"
+    """Names of the bands, from easy to hard, separated by commas. Each has the same number of prompts."""
+
+
+@dataclass(frozen=True)
+class JudgeConfig:
+    """The model that the signals `judge` and `preference` ask, at $SMOLSUM_JUDGE_URL (without it, $OPENAI_BASE_URL). An
+    evaluation's judge is a flag, `--judge`."""
+
+    model: str = ""
+    """Name of the model at that endpoint."""
+    criteria: str = ""
+    """Those of the task's criteria that count, separated by commas; empty: all."""
+    rubric: str = ""
+    """What a good completion is, in your words, in place of the task's criteria."""
+    concurrency: fields.PositiveCount = 20
+    """Questions at a time."""
+    deadline_s: fields.Positive = 60.0
+    """Seconds that one answer may take."""
+    attempts: fields.PositiveCount = 4
+    """Times that a question is asked before its answer counts as missing."""
+    wait_s: fields.Positive = 600.0
+    """Seconds to wait for a judge that does not answer at all; then the run stops, saved."""
+    max_calls: fields.Count = 0
+    """Requests that one attempt at a run may pay for; 0: any number."""
+
+    @property
+    def measures(self) -> dict[str, Any]:
+        """The settings that scores depend on."""
+        return {"model": self.model, "criteria": self.criteria, "rubric": self.rubric}
+
+
+@dataclass(frozen=True)
 class WorkersConfig:
     """Machines that sample rollouts. Without workers the trainer samples."""
 
@@ -330,9 +410,37 @@ class StageConfig:
     beta: fields.NonNegative
     """KL weight of this stage."""
     mix: dict[str, float] = field(default_factory=dict)
-    """Share of each kind of prompt, for tasks that have kinds; empty: prompts in the order of the data."""
+    """Share of each kind of prompt: of each band of [difficulty], or of each category of a task that has them. Empty:
+    all prompts."""
+    constraints: str = ""
+    """Constraints of this stage, as in grpo.constraints."""
     mask_truncated: bool = True
     """Whether the loss of this stage leaves out completions that reached max_new_tokens."""
+    temperature_end: fields.NonNegative = 0.0
+    """Sampling temperature at the stage's last step; `temperature` is that of its first. 0: it stays."""
+    temperature_schedule: fields.Course = "linear"
+    """Course of the temperature from the first step to the last."""
+    rewards_end: dict[str, float] = field(default_factory=dict)
+    """Weights at the stage's last step; `rewards` has those of its first. A signal that is left out keeps its weight,
+    and one that `rewards` lacks starts at 0. Empty: all stay."""
+    rewards_schedule: fields.Course = "linear"
+    """Course of the weights from the first step to the last."""
+    mix_end: dict[str, float] = field(default_factory=dict)
+    """Shares at the stage's last step, reached in a straight line; `mix` has those of its first. Empty: the mix
+    stays."""
+
+    @property
+    def trained_rewards(self) -> dict[str, float]:
+        """The weight of each signal, and where that is 0 at the first step, the weight at the last."""
+        later = {name: weight for name, weight in self.rewards_end.items() if not self.rewards.get(name)}
+        return {**self.rewards, **later}
+
+    @property
+    def used_signals(self) -> dict[str, float]:
+        """The trained rewards, and with the weight 1 what only constraints use: a signal, or a measure of the task."""
+        found = self.trained_rewards
+        bounded = [one.measured for one in parse_constraints(self.constraints) if one.measured != LENGTH]
+        return {**found, **{name: 1.0 for name in bounded if not found.get(name)}}
 
 
 @dataclass(frozen=True)
@@ -350,6 +458,8 @@ class Config:
     lora: LoraConfig = field(default_factory=LoraConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    difficulty: DifficultyConfig = field(default_factory=DifficultyConfig)
+    judge: JudgeConfig = field(default_factory=JudgeConfig)
     workers: WorkersConfig = field(default_factory=WorkersConfig)
     stages: dict[str, StageConfig] = field(default_factory=dict)
     """The stages in their order, each starting from the one before."""

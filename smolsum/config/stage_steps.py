@@ -1,10 +1,14 @@
-"""The optimizer steps of each stage, and the prompts of each kind in an epoch: all, or as many as a mix allows."""
+"""The optimizer steps of each stage, and which kinds of prompts it takes: in an epoch all, or as many as a mix allows;
+where the mix changes, a kind for each place of each step."""
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from smolsum.config.sections import Config
+from smolsum.config.fields import band_names
+from smolsum.config.presets import ConfigurableTask
+from smolsum.config.sections import Config, StageConfig
+from smolsum.config.stage_schedule import stage_at
 from smolsum.errors import UsageError, nearest
 
 
@@ -47,11 +51,98 @@ def epoch_counts(stage: str, mix: Mapping[str, float], kinds: Sequence[str]) -> 
     return {kind: count for kind, count in apportion(size, wanted).items() if count}
 
 
+def mean_mix(name: str, stage: StageConfig, kinds: Sequence[str]) -> dict[str, float]:
+    """Return the stage's mix, in the mean over its steps. Raises UsageError as `epoch_counts` does."""
+    if not stage.mix_end:
+        return stage.mix
+    for table in (stage.mix, stage.mix_end):
+        epoch_counts(name, table, kinds)
+    kinds_of_both = {**stage.mix, **stage.mix_end}
+    return {kind: (stage.mix.get(kind, 0.0) + stage.mix_end.get(kind, 0.0)) / 2 for kind in kinds_of_both}
+
+
+def kinds_by_place(stage: StageConfig, size: int, steps: int, further: int) -> list[tuple[str, int]]:
+    """Return, for each place of a stage's `steps` of `size` prompts and of `further` steps, a kind, and how many of
+    that kind came before.
+
+    Each place goes to the kind that is furthest behind what the mixes so far have promised it, so that every kind is
+    within one prompt of its share at any time, and all of it follows from the step.
+    """
+    promised: dict[str, float] = {}
+    given: dict[str, int] = {}
+    found = []
+    for step in range(steps + further):
+        mix = stage_at(stage, step, steps).mix
+        for _ in range(size):
+            for kind, share in mix.items():
+                promised[kind] = promised.get(kind, 0.0) + share
+            kind = max(mix, key=lambda one: (mix[one] > 0, promised[one] - given.get(one, 0)))
+            found.append((kind, given.get(kind, 0)))
+            given[kind] = given.get(kind, 0) + 1
+    return found
+
+
+def check_mixes(config: Config, sources: Mapping[str, str], task: ConfigurableTask) -> None:
+    """Raise UsageError for mixes of kinds that do not exist, and for a difficulty that nothing uses or that lacks what
+    it is measured by."""
+    difficulty, mixed = config.difficulty, {name: stage.mix for name, stage in config.stages.items() if stage.mix}
+    if difficulty.by == "none":
+        for name, mix in mixed.items():
+            if not task.prompts.category:
+                raise UsageError(
+                    f"{sources[f'stages.{name}.mix.{next(iter(mix))}']}: stage {name} mixes prompts, and task "
+                    f"{task.name} has no categories to mix",
+                    hint="--set difficulty.by=length mixes easy, medium and hard ones",
+                )
+        unused = {"column": "", "scores": "", "harder": "auto"}
+        for key, value in unused.items():
+            if getattr(difficulty, key) != value:
+                raise UsageError(
+                    f"{sources[f'difficulty.{key}']}: difficulty.{key} has no use without difficulty.by",
+                    hint=f"--set difficulty.by={'scores' if key == 'scores' else 'column'}",
+                )
+        return
+    source = sources["difficulty.by"]
+    if not mixed:
+        name = next(iter(config.stages))
+        bands = band_names(difficulty.bands)
+        raise UsageError(
+            f"{source}: difficulty.by = {difficulty.by} is for stages that mix prompts, and no stage has a mix",
+            hint=f"--set 'stages.{name}.mix={{{bands[0]}=0.5, {bands[-1]}=0.5}}'",
+        )
+    needs = {"column": ("column",), "scores": ("scores", "column")}.get(difficulty.by, ())
+    for key in needs:
+        if not getattr(difficulty, key):
+            raise UsageError(
+                f"{source}: difficulty.by = {difficulty.by} needs difficulty.{key}",
+                hint=f"--set difficulty.{key}={'FOLDER' if key == 'scores' else 'NAME'}",
+            )
+    for key in ("column", "scores"):
+        if getattr(difficulty, key) and key not in needs:
+            raise UsageError(
+                f"{sources[f'difficulty.{key}']}: difficulty.by = {difficulty.by} does not read difficulty.{key}",
+                hint=f"--set difficulty.by={key}, or leave difficulty.{key} out",
+            )
+    names = band_names(difficulty.bands)
+    for stage, settings in config.stages.items():
+        for table in ("mix", "mix_end"):
+            for kind in getattr(settings, table):
+                if kind not in names:
+                    raise UsageError(
+                        f"{sources[f'stages.{stage}.{table}.{kind}']}: stages.{stage}.{table} names {kind!r}, which is "
+                        "no band of difficulty.bands",
+                        hint=nearest(kind, names),
+                    )
+
+
 def planned_steps(config: Config, kinds: Sequence[str]) -> dict[str, int]:
     """Return the optimizer steps of every stage: its own number, or its epochs over the training prompts, whose kinds
     are given. Raises UsageError for an impossible mix."""
     per_step = config.train.prompts_per_step * config.train.accumulation_steps
-    sizes = {name: sum(epoch_counts(name, stage.mix, kinds).values()) for name, stage in config.stages.items()}
+    sizes = {
+        name: sum(epoch_counts(name, mean_mix(name, stage, kinds), kinds).values())
+        for name, stage in config.stages.items()
+    }
     return {
         name: stage.steps or math.ceil(stage.epochs * sizes[name] / per_step) for name, stage in config.stages.items()
     }

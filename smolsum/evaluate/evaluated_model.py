@@ -60,6 +60,7 @@ class Target:
             dtype=model.dtype,
             lora=None if trained is None else adapter,
             quantize=0 if whole else model.quantize,
+            thinking=model.thinking,
             shapes_only=shapes_only,
         )
         if trained is not None and adapter is not None and not shapes_only:
@@ -132,7 +133,7 @@ def baseline_targets(
     UsageError for a variant that the task does not know, and for one name for several."""
     config = _settings(options, model, options.config_file)
     task = TASKS[config.task.name]
-    chosen = list(dict.fromkeys(variants or task.prompts.baselines))
+    chosen = list(dict.fromkeys(variants or task.prompts.baselines_for(config.task)))
     models: Sequence[ApiModel | None] = apis or (None,)
     if options.name and len(chosen) * len(models) > 1:
         raise UsageError(

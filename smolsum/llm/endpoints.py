@@ -48,6 +48,8 @@ GRADER = EndpointRole("grader", "GRADER", "--set task.grader=MODEL:")
 CORRUPTOR = EndpointRole("corruptor", "CORRUPTOR", "--set task.corruptor=NAME:")
 JUDGE = EndpointRole("judge", "JUDGE", "--judge")
 SECOND_JUDGE = EndpointRole("judge", "SECOND_JUDGE", "--second-judge", shares=JUDGE)
+REWARD_JUDGE = EndpointRole("reward-judge", "JUDGE", "--set judge.model=MODEL:")
+"""the judge's endpoint, for the signals that ask it"""
 ROLES = (JUDGE, SECOND_JUDGE, POLICY, READER, GRADER, CORRUPTOR)
 
 

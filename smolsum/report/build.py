@@ -7,8 +7,8 @@ from smolsum.report.collect import ReportInputs
 from smolsum.report.document import Figure, Item, Page, Section
 from smolsum.report.outcomes import compared, journeys
 from smolsum.report.results import configuration_results
-from smolsum.report.sections import findings, judge, paper, provenance, scores, setup, training
-from smolsum.rewards import MEANINGS
+from smolsum.report.sections import findings, judge, paper, provenance, scores, setup, targets, trade_off, training
+from smolsum.rewards import MEANINGS, REWARDS
 
 
 def build(inputs: ReportInputs) -> Page:
@@ -31,12 +31,14 @@ def build(inputs: ReportInputs) -> Page:
         (
             "Quality, length and errors",
             [
+                *targets.targets_items(inputs),
                 *(paper.length_figures(inputs, results) if study else []),
                 scores.errors_table(inputs, results),
                 *training.error_figures(inputs),
                 *([paper.flips_table(inputs, results)] if study else training.stage_results_tables(inputs)),
             ],
         ),
+        ("Constraint and quality", trade_off.trade_off_items(inputs, metrics)),
         ("Baselines", paper.baseline_tables(inputs) if study else []),
         ("Training", training.curve_figures(inputs, [paper.WATCHED] if study else [])),
         ("Correlations", paper.correlation_figures(inputs, results) if study else []),
@@ -48,7 +50,7 @@ def build(inputs: ReportInputs) -> Page:
         (
             "Method",
             [
-                setup.signals_table(inputs, tuple(MEANINGS) if study else ()),
+                setup.signals_table(inputs, [name for name in MEANINGS if name in REWARDS] if study else ()),
                 *([paper.configurations_table(inputs)] if study and inputs.has_references else []),
                 setup.settings_table(inputs),
                 *setup.stage_settings_tables(inputs, signals=not study),

@@ -28,6 +28,8 @@ MEANINGS = {
     "meteor": ("METEOR", "[0, 1]", "unigram precision and recall with stems and synonyms, less for broken order"),
     "length": ("length", "(-∞, 0]", "distance from the target, in targets, negative"),
     "overlong": ("overlong", "[-1, 0]", "soft punishment for the last tokens before the limit"),
+    "judge": ("judge", "[0, 1]", "a judge's mean score over the criteria"),
+    "preference": ("preference", "[0, 1]", "a judge's score, compared with the others of the group"),
 }
 """title, range and meaning of each, for reports"""
 LENGTH_SIGNALS = ("length", "overlong")

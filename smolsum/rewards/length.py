@@ -1,19 +1,13 @@
 """Rewards of length in sampled tokens: distance from a target, and a soft punishment close to the token limit."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from typing import cast
 
 from smolsum.config.sections import Config
+from smolsum.config.targets import LengthSettings, target_of, tolerance_of
 from smolsum.errors import UsageError
 from smolsum.rewards.signal import Values
 from smolsum.types import Rollout, RolloutGroup
-
-
-class LengthTarget(Protocol):
-    """The settings of a task whose completions have a length to reach."""
-
-    target_tokens: int
-    tolerance_tokens: int
 
 
 def length_reward(length: int, *, target: int, shape: str, floor: float, tolerance: int) -> float:
@@ -46,7 +40,8 @@ def length_reward(length: int, *, target: int, shape: str, floor: float, toleran
 def score_length(
     groups: Sequence[RolloutGroup], config: Config, count: Callable[[Rollout], int] | None = None
 ) -> Values:
-    """Return PxG length rewards, from the sampled ids without EOS, or from a task's own `count` of tokens.
+    """Return PxG length rewards, each against what its prompt asks for, from the sampled ids without EOS, or from a
+    task's own `count`.
 
     Raises UsageError for another `rewards.length_counts` without a `count`, since only a task has a tokenizer.
     """
@@ -57,20 +52,18 @@ def score_length(
             hint="--set rewards.length_counts=sampled",
         )
     count = count or (lambda rollout: rollout.length)
-    task = cast(LengthTarget, config.task)
-    return [
-        [
-            length_reward(
-                count(rollout),
-                target=task.target_tokens,
-                shape=config.rewards.length_shape,
-                floor=config.rewards.length_floor,
-                tolerance=task.tolerance_tokens,
-            )
-            for rollout in group.rollouts
-        ]
-        for group in groups
-    ]
+    shape, floor, task = config.rewards.length_shape, config.rewards.length_floor, cast(LengthSettings, config.task)
+    found: Values = []
+    for group in groups:
+        target = target_of(group.prompt.metadata, task)
+        tolerance = tolerance_of(target, task)
+        found.append(
+            [
+                length_reward(count(rollout), target=target, shape=shape, floor=floor, tolerance=tolerance)
+                for rollout in group.rollouts
+            ]
+        )
+    return found
 
 
 def overlong_reward(tokens: int, *, limit: int, buffer: int) -> float:

@@ -225,8 +225,8 @@ def _cached_synsets(reader: Any) -> Callable[[str], Sequence[Any]]:
 
 
 @cache
-def _stemmer() -> SimpleNamespace:
-    """Return nltk's Porter stemmer with a cache, as METEOR stems the same words again and again."""
+def cached_stemmer() -> SimpleNamespace:
+    """Return nltk's Porter stemmer with a cache, as METEOR and ROUGE stem the same words again and again."""
     from nltk.stem.porter import PorterStemmer
 
     return SimpleNamespace(stem=lru_cache(maxsize=65_536)(PorterStemmer().stem))
@@ -253,13 +253,18 @@ def meteor(text: str, references: Sequence[str], *, matcher: Lexicon) -> float:
     nltk's parameters (alpha 0.9, beta 3, gamma 0.5): even a copy of an n-word reference stays below 1, at
     1 - 0.5 / n^3. `references` holds at least one.
     """
+    return _meteor(text, tuple(references), matcher)
+
+
+@lru_cache(maxsize=1024)  # a step's rewards and what its constraints measure are of the same texts
+def _meteor(text: str, references: tuple[str, ...], matcher: Lexicon) -> float:
     from nltk.translate.meteor_score import meteor_score
 
     return float(
         meteor_score(
             [meteor_tokens(reference) for reference in references],
             meteor_tokens(text),
-            stemmer=_stemmer(),
+            stemmer=cached_stemmer(),
             wordnet=matcher,
         )
     )

@@ -4,9 +4,11 @@ it, and sentence BLEU (Papineni et al. 2002), as `sacrebleu` does.
 
 from collections.abc import Sequence
 from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any
 
 from smolsum.config.sections import Config
+from smolsum.rewards.meteor import cached_stemmer
 from smolsum.rewards.signal import Values, score_against_references
 from smolsum.types import RolloutGroup
 
@@ -14,8 +16,10 @@ from smolsum.types import RolloutGroup
 @cache
 def _scorer() -> Any:
     from rouge_score.rouge_scorer import RougeScorer
+    from rouge_score.tokenize import tokenize
 
-    return RougeScorer(["rougeL"], use_stemmer=True)
+    stemmer = cached_stemmer()
+    return RougeScorer(["rougeL"], tokenizer=SimpleNamespace(tokenize=lambda text: tokenize(text, stemmer)))
 
 
 def rouge_l(text: str, references: Sequence[str]) -> float:

@@ -316,8 +316,8 @@ def best_of(found: Sequence[Checkpoint], stages: Mapping[str, StageConfig | Stag
 
 
 def have_same_rewards(stages: Mapping[str, StageConfig | StageSettings]) -> bool:
-    """Whether all stages have the same rewards, so that totals can be compared."""
-    weights = [stage.rewards for stage in stages.values()]
+    """Whether all stages have the same rewards, at their ends, so that totals of validations can be compared."""
+    weights = [{**stage.rewards, **stage.rewards_end} for stage in stages.values()]
     return all(other == weights[0] for other in weights)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from smolsum.config.targets import GOT, TARGET
 from smolsum.files import json_objects, line_blocks
 from smolsum.runs.completion_groups import clean
 from smolsum.runs.evaluation_records import GENERATIONS, SCORES, Score
@@ -72,12 +73,14 @@ def as_rollout(line: bytes, measured: Mapping[str, Mapping[str, float | None]]) 
             return None
         found = salvaged
     name = str(found.id)
+    asked = measured.get(name, {}).get(TARGET) if GOT in measured.get(name, {}) else None
     return SampledRollout(
         prompt_id=name,
         number=found.sample,
         text=found.text,
         token_ids=found.token_ids,
         finish_reason=found.finish_reason,
+        target=None if asked is None else int(asked),
         rewards=dict(measured.get(name, {})) if found.sample == 0 else {},
         worker=found.worker,
         version=found.policy_version,

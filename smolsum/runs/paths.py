@@ -160,7 +160,7 @@ def planned_name(config: Config, runs_dir: Path) -> str:
     """Return the configured name, or one made from model, strategy, rewards and time that `runs_dir` does not have."""
     if config.run.name:
         return config.run.name
-    rewards = dict.fromkeys(r for stage in config.stages.values() for r in stage.rewards)
+    rewards = dict.fromkeys(r for stage in config.stages.values() for r in stage.trained_rewards)
     quality = [r for r in rewards if r != "length"] or list(rewards)
     strategy = "finetuned" if list(config.stages) == ["length", "quality"] else "-".join(config.stages)
     what = "-".join(quality) if len(quality) <= NAMED else f"{len(quality)}-signals"

@@ -179,9 +179,15 @@ class Run:
         return self.info.headlines or {name: name for name in validated if name != "reward"}
 
     def weights(self) -> dict[str, float]:
-        """The weight of each reward signal in the current stage."""
+        """The weight of each reward signal in the current stage: the newest one where weights change."""
         stage = self.settings.stages.get(self.stage)
-        return stage.rewards if stage else {}
+        if stage is None:
+            return {}
+        found = {**dict.fromkeys(stage.rewards_end, 0.0), **stage.rewards}
+        for name in found:
+            if (now := self.in_last_step(f"rewards/{name}/weight")) is not None:
+                found[name] = now
+        return found
 
     def recent(self, metric: str, most: int) -> list[float]:
         """The newest values of a metric in the current stage, at most `most`, oldest first."""

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+from smolsum.config.targets import TOKENS
 from smolsum.files import digest
 
 SCHEMA_VERSION = 1
@@ -25,7 +26,7 @@ Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 NOTES = (
     "started", "checkpoint", "evaluated", "finished", "stage_reused", "paused", "resumed", "worker_up", "workers_back",
     "worker_resynced", "mirror", "mirror_back", "tracker", "tracker_back",
-    "reader_back", "grader_back", "memory",
+    "reader_back", "grader_back", "reward-judge_back", "memory", "difficulty",
 )  # fmt: skip
 """Kinds of events that are no warnings."""
 State = Literal["starting", "running", "pausing", "paused", "finished", "failed", "interrupted"]
@@ -249,6 +250,8 @@ class SampledRollout(Record, frozen=True):
     token_ids: list[Count] = []
     """with the end token where it was sampled"""
     finish_reason: str = ""
+    target: Count | None = None
+    """what the prompt asks for, where each asks for its own length"""
     rewards: dict[str, Number | None] = {}
     reward: Number | None = None
     advantage: Number | None = None
@@ -321,6 +324,7 @@ class StageSettings(Record, frozen=True):
     """[stages.<name>] of config.toml."""
 
     rewards: dict[str, Number] = {}
+    rewards_end: dict[str, Number] = {}
     mix: dict[str, Number] = {}
 
 
@@ -332,6 +336,11 @@ class RunSettings(Record, frozen=True):
     task: str = field(name="task.name", default="")
     target_tokens: Count | None = field(name="task.target_tokens", default=None)
     tolerance_tokens: Count | None = field(name="task.tolerance_tokens", default=None)
+    tolerance_share: Number = field(name="task.tolerance_share", default=0.0)
+    targets: str = field(name="task.targets", default="")
+    """those of the prompts, where each asks for its own length"""
+    unit: str = field(name="task.unit", default=TOKENS)
+    """what targets count"""
     seed: Count | None = field(name="train.seed", default=None)
     validate_every: Count | None = field(name="train.validate_every", default=None)
     max_new_tokens: Count | None = field(name="sampling.max_new_tokens", default=None)

@@ -1,5 +1,6 @@
 """What is wrong with a sample, as far as its line shows it: for sorting, and in a few words."""
 
+from smolsum.config.targets import GOT, TOKENS, tolerance
 from smolsum.runs.records import RunSettings, SampledRollout
 
 LENGTH_MEASURES = ("length", "within_tol")
@@ -16,7 +17,7 @@ def sample_errors(sample: SampledRollout, settings: RunSettings, tokens: int | N
     found += [f"no {name}" for name, value in sample.rewards.items() if value is None]
     found += ["failed"] if sample.rewards.get("passed") == 0 else []
     off = _off_target(sample, settings, tokens)
-    return [*found, f"{off:+d} tokens"] if off else found
+    return [*found, f"{off:+d} {settings.unit}"] if off else found
 
 
 def error_size(sample: SampledRollout, settings: RunSettings, tokens: int | None = None) -> float:
@@ -28,8 +29,35 @@ def error_size(sample: SampledRollout, settings: RunSettings, tokens: int | None
 
 def _off_target(sample: SampledRollout, settings: RunSettings, tokens: int | None) -> int:
     """Tokens above (or below, negative) the target; 0 within the tolerance, or where length is not measured."""
-    target, tolerance = settings.target_tokens, settings.tolerance_tokens
-    if target is None or tolerance is None or not any(name in sample.rewards for name in LENGTH_MEASURES):
+    if not any(name in sample.rewards for name in LENGTH_MEASURES):
         return 0
-    off = (sample.tokens if tokens is None else tokens) - target
-    return off if abs(off) > tolerance else 0
+    target = sample.target if settings.targets else settings.target_tokens
+    got = length_of(sample, settings, tokens)
+    if target is None or settings.tolerance_tokens is None or got is None:
+        return 0
+    return (
+        got - target
+        if abs(got - target) > tolerance(target, settings.tolerance_tokens, settings.tolerance_share)
+        else 0
+    )
+
+
+def length_of(sample: SampledRollout, settings: RunSettings, tokens: int | None = None) -> int | None:
+    """Return a sample's length in the unit of its target; None where its line does not show it."""
+    measured = sample.rewards.get(GOT) if settings.targets else None
+    if measured is not None:
+        return int(measured)
+    if settings.unit != TOKENS:
+        return None
+    return sample.tokens if tokens is None else tokens
+
+
+def asked_and_got(sample: SampledRollout, settings: RunSettings, tokens: int | None = None) -> str:
+    """Return a sample's length next to what its prompt asks for, `60 of 64 tokens`; only its tokens where the prompt
+    asks for no length."""
+    got, count = length_of(sample, settings, tokens), sample.tokens if tokens is None else tokens
+    if sample.target is None:
+        return f"{count} tokens"
+    if got is None:
+        return f"{count} tokens, asked for {sample.target} {settings.unit}"
+    return f"{got} of {sample.target} {settings.unit}"

@@ -11,11 +11,14 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, Literal
 
+from smolsum.config.constraints import parse_constraints
 from smolsum.config.presets import TaskPresets as TaskPresets
 from smolsum.config.sections import Config, TaskConfig
+from smolsum.config.targets import Targets
 from smolsum.errors import UsageError
 from smolsum.rewards import LENGTH_SIGNALS
 from smolsum.rewards.combine import score_all
+from smolsum.rewards.judge import JudgeSignal, judge_signals
 from smolsum.rewards.signal import Background, Signal
 from smolsum.tasks.data import Example, Split, load_split
 from smolsum.types import COMPOSITE, Criterion, Prompt, Rollout, RolloutGroup
@@ -71,8 +74,14 @@ class TaskPrompts:
     """settings for a baseline's prompt variant (or text): UsageError for an unknown one"""
     baselines: tuple[str, ...] = ("plain",)
     """the prompt variants of `smolsum baseline` without `--prompt`"""
+    baselines_of: Callable[[TaskConfig], tuple[str, ...]] | None = None
+    """the same, where they depend on the settings"""
     prompt_settings: tuple[str, ...] = ("system_prompt",)
     """settings that change how the policy is asked and not what is measured: evaluations that differ in them compare"""
+
+    def baselines_for(self, task: TaskConfig) -> tuple[str, ...]:
+        """Return the prompt variants of a baseline without `--prompt`."""
+        return self.baselines_of(task) if self.baselines_of else self.baselines
 
     def load_preview(self, config: Config, split: str) -> Split:
         """Return a split for a dry run: of `preview`, else of `load`. Raises what they raise."""
@@ -81,6 +90,19 @@ class TaskPrompts:
     def categories(self, examples: Sequence[Example] | Sequence[Prompt]) -> tuple[str, ...]:
         """Return the category of each example or prompt, empty where it has none."""
         return tuple(str(example.metadata.get(self.category) or "") for example in examples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskTargets:
+    """How a task lets each prompt ask for its own length. `messages` then find it in an example's metadata, under
+    `TARGET`."""
+
+    of: Callable[[Config], Targets | None] = lambda config: None
+    """the targets of a run; None where no prompt asks for a length"""
+    length: Callable[[Config], Callable[[Rollout], int]] = lambda config: lambda rollout: rollout.length
+    """counts a completion in the unit of the targets"""
+    signals: tuple[str, ...] = ("length",)
+    """the signals that depend on the target"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,12 +178,12 @@ def means(rows: Sequence[MetricRow]) -> Summary:
 
 
 def measure_signals(splits: Sequence[Split], config: Config) -> Measure:
-    """Measure a completion by the signals of the task, each computed on this completion alone; those of plugins are
-    measured apart (`custom_rewards`)."""
+    """Measure a completion by the signals of the task, each computed on this completion alone, except those that ask a
+    judge; those of plugins are measured apart (`custom_rewards`)."""
     from smolsum.tasks import TASKS  # a task is not among them before this module is loaded
 
     found = TASKS[config.task.name].rewards.signals
-    signals = {name: signal for name, signal in found.items() if not isinstance(signal, Background)}
+    signals = {name: signal for name, signal in found.items() if not isinstance(signal, Background | JudgeSignal)}
 
     def measure(prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
         scores = score_all([RolloutGroup(prompt, (rollout,))], dict.fromkeys(signals, 1.0), config, signals)
@@ -169,6 +191,13 @@ def measure_signals(splits: Sequence[Split], config: Config) -> Measure:
         return {name: None if value is None else float(value) for name, value in values.items()}
 
     return measure
+
+
+def _criteria(config: Config) -> Sequence[Criterion]:
+    """Return what a judge is asked about completions of this task."""
+    from smolsum.tasks import TASKS
+
+    return TASKS[config.task.name].evaluation.criteria
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,6 +265,7 @@ class Task:
     settings: type[TaskConfig] = TaskConfig
     """the record of the section [task]: its keys work with --set and --config, and --dry-run shows them"""
     prompts: TaskPrompts = field(default_factory=TaskPrompts)
+    targets: TaskTargets = field(default_factory=TaskTargets)
     rewards: TaskRewards
     evaluation: TaskEvaluation
     presets: TaskPresets = field(default_factory=TaskPresets)
@@ -250,16 +280,22 @@ class Task:
             stage = {"rewards": dict.fromkeys(self.rewards.signals, 1.0)}
             strategies = {self.name: {"stages": {self.name: stage}}}
             object.__setattr__(self, "presets", replace(self.presets, strategies=strategies))
+        signals = {**judge_signals(_criteria), **self.rewards.signals}
+        object.__setattr__(self, "rewards", replace(self.rewards, signals=signals))
 
     def warnings(self, config: Config) -> list[str]:
         """Return the warnings of `check`, and those about stages that leave truncated completions out although a signal
         depends on length."""
         found = list(self.check(config))
         for name, stage in config.stages.items():
-            signals = [s for s, weight in stage.rewards.items() if weight and s in self.rewards.length_signals]
+            trained = stage.trained_rewards
+            rewarded = [s for s, weight in trained.items() if weight and s in self.rewards.length_signals]
+            bounded = [one.measured for one in parse_constraints(stage.constraints)]
+            signals = rewarded or [s for s in bounded if s in self.rewards.length_signals]
             if stage.mask_truncated and signals:
+                verb = "rewards" if rewarded else "has a constraint on"
                 found.append(
-                    f"stage {name} rewards {' and '.join(signals)} but leaves out completions that were cut "
+                    f"stage {name} {verb} {' and '.join(signals)} but leaves out completions that were cut "
                     "(mask_truncated = true), so it learns nothing from those that are too long: "
                     "--set grpo.mask_truncated=auto trains on them"
                 )

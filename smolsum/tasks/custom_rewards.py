@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from smolsum.config.sections import Config
+from smolsum.config.targets import TARGET
 from smolsum.errors import UsageError
 from smolsum.rewards.combine import score_all
 from smolsum.rewards.custom import CustomReward
@@ -17,15 +18,15 @@ Completion = tuple[str, tuple[int, ...], str]
 
 def with_rewards(task: Task, rewards: Sequence[CustomReward], named: Collection[str]) -> Task:
     """Return the task with these signals. Evaluations measure those that the user `named`, and those that a stage of
-    the run trains."""
+    the run uses."""
     if not rewards:
         return task
     signals = {reward.name: reward for reward in rewards}
     base, found = task.evaluation, dict[Completion, dict[str, float | None]]()
 
     def measured(config: Config) -> list[str]:
-        trained = {name for stage in config.stages.values() for name in stage.rewards}
-        return [name for name in signals if name in named or name in trained]
+        used = {name for stage in config.stages.values() for name in stage.used_signals}
+        return [name for name in signals if name in named or name in used]
 
     def ask_ahead(completions: Sequence[tuple[Prompt, Rollout]], config: Config) -> None:
         base.ask_ahead(completions, config)
@@ -80,12 +81,13 @@ def with_rewards(task: Task, rewards: Sequence[CustomReward], named: Collection[
 
 
 def check_columns(task: Task, splits: Mapping[str, Split], config: Config) -> None:
-    """Raise UsageError where a trained reward asks for a column that a split does not have."""
-    trained = dict.fromkeys(name for stage in config.stages.values() for name in stage.rewards)
+    """Raise UsageError where a reward that a stage uses asks for a column that a split does not have."""
+    used = dict.fromkeys(name for stage in config.stages.values() for name in stage.used_signals)
     for name, split in splits.items():
         columns = dict.fromkeys(column for example in split.examples for column in example.metadata)
         columns |= {config.data.completion_column: None}
-        for signal in (task.rewards.signals[one] for one in trained):
+        columns |= {TARGET: None} if task.targets.of(config) else {}
+        for signal in (task.rewards.signals.get(one) for one in used):
             if isinstance(signal, CustomReward):
                 signal.check_columns(name, columns)
 

@@ -87,8 +87,8 @@ def load_split(data: DataConfig, split: str, *, references: bool = True) -> Spli
 
 
 def check_references(splits: Mapping[str, Split], stages: Mapping[str, Mapping[str, float]]) -> str:
-    """Return a warning if a split has no references; empty if all have some. Raises UsageError where a stage has a
-    reward that compares with references (weights by stage and signal), and the splits that it is trained and validated
+    """Return a warning if a split has no references; empty if all have some. Raises UsageError where a stage uses a
+    signal that compares with references (weights by stage and signal), and the splits that it is trained and validated
     on have none."""
     lacking = {name: split for name, split in splits.items() if split.no_references}
     for name, split in lacking.items():
@@ -97,7 +97,7 @@ def check_references(splits: Mapping[str, Split], stages: Mapping[str, Mapping[s
             if compared and name in ("train", "validation"):
                 compare = "compares" if len(compared) == 1 else "compare"
                 raise UsageError(
-                    f"stage {stage} rewards {' and '.join(compared)}, which {compare} with references, but "
+                    f"stage {stage} uses {' and '.join(compared)}, which {compare} with references, but "
                     f"{split.no_references}",
                     hint=f"{split.references_hint}; or --reward length, which needs none",
                 )

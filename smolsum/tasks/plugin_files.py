@@ -63,7 +63,7 @@ class Plugin:
 
     def serves(self, config: Config) -> bool:
         """Return whether a run with these settings executes it."""
-        signals = {name for stage in config.stages.values() for name in stage.rewards}
+        signals = {name for stage in config.stages.values() for name in stage.used_signals}
         return (
             self.named
             or any(reward.name in signals for reward in self.rewards)

@@ -17,6 +17,7 @@ from typing import Any
 from smolsum import console
 from smolsum.config.presets import Entry, read_file
 from smolsum.errors import SmolsumError, UsageError
+from smolsum.rewards.judge import JudgeSignal
 from smolsum.runs.evaluation_records import SCORE_KEYS
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import read
@@ -129,8 +130,9 @@ def task_of(text: str) -> str:
 
 
 def _names(task: Task) -> Iterator[str]:
-    """Yield the names of a task's signals, metrics and criteria."""
-    yield from task.rewards.signals
+    """Yield the names of a task's signals, metrics and criteria. Those that ask a judge are not taken: rewards of these
+    names are older, and stand in their place."""
+    yield from (name for name, signal in task.rewards.signals.items() if not isinstance(signal, JudgeSignal))
     for table in task.evaluation.tables:
         for metric in table.metrics:
             yield metric.column or metric.name

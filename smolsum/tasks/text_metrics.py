@@ -76,8 +76,9 @@ CLOSE = (1, 2)
 
 
 def length_row(tokens: int, target: int, tolerance: int) -> dict[str, float]:
-    """Return one completion's length in tokens; whether it is within `tolerance`, within 1 and within 2 of the target;
-    whether it is over the budget, which is the target itself; and its distance from the target in tokens."""
+    """Return one completion's length in tokens (or in what the target counts); whether it is within `tolerance`, within
+    1 and within 2 of the target; whether it is over the budget, which is the target itself; and its distance from the
+    target."""
     distance = abs(tokens - target)
     return {
         "tokens": tokens,
@@ -152,6 +153,18 @@ def _contracted(one: str, two: str) -> bool:
 def count_words(text: str) -> int:
     """Return the number of words in a text."""
     return len(words(text))
+
+
+_SENTENCE_END = regex.compile(r"[.!?\u2026]+[\"'\u2019\u201d)\]]*(?=\s|$)|[\u3002\uff01\uff1f]+")
+
+
+def count_sentences(text: str) -> int:
+    """Return the number of sentences in a text: what ends with `.`, `!`, `?` or `…` before a blank or the end (or with
+    such a sign of Chinese or Japanese), and what follows the last such mark. An abbreviation before a blank counts as
+    an end."""
+    ends = [match.end() for match in _SENTENCE_END.finditer(text)]
+    parts = (text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True))
+    return sum(1 for part in parts if regex.search(r"[\p{L}\p{N}]", part))
 
 
 def first_words(text: str, limit: int) -> str:

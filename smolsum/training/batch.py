@@ -6,21 +6,29 @@ Metric names are those of TRL where it has one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 from typing import Any
 
 import numpy as np
 
+from smolsum.config.constraints import parse_constraints
 from smolsum.config.sections import Config, StageConfig
-from smolsum.config.stage_steps import epoch_counts
+from smolsum.config.stage_schedule import stage_at
+from smolsum.config.stage_steps import epoch_counts, kinds_by_place, mean_mix
+from smolsum.config.targets import TARGET
 from smolsum.errors import PluginError, SmolsumError
 from smolsum.grpo.advantages import zero_spread
+from smolsum.grpo.constraints import Bounded
 from smolsum.llm.request_policy import current_hook
+from smolsum.rewards.balance import RewardBalance
 from smolsum.rewards.combine import score_and_combine
 from smolsum.rewards.signal import Background, Signal
 from smolsum.rollout.source import GroupRequest, Source
+from smolsum.tasks.base import Measure
 from smolsum.tasks.text_metrics import repeated_trigrams
+from smolsum.training.constrained_values import measure as measure_constraints
+from smolsum.training.constrained_values import signals_needed
 from smolsum.types import Prompt, RolloutGroup
 
 WITHOUT_REWARD = 10
@@ -29,20 +37,29 @@ WITHOUT_REWARD = 10
 
 @dataclass(frozen=True)
 class Batch:
-    """Groups with their PxG signals by name and PxG totals (float64, NaN where a rollout could not be scored)."""
+    """Groups with their PxG signals by name, PxG totals (float64, NaN where a rollout could not be scored), and what
+    the stage's constraints bound."""
 
     groups: list[RolloutGroup]
     scores: dict[str, list[list[float | None]]]
     totals: Any
+    measured: tuple[Bounded, ...] = ()
 
     def __add__(self, other: Batch) -> Batch:
         scores = {name: rows + other.scores[name] for name, rows in self.scores.items()}
-        return Batch(self.groups + other.groups, scores, np.concatenate([self.totals, other.totals]))
+        measured = tuple(one + more for one, more in zip(self.measured, other.measured, strict=True))
+        return Batch(self.groups + other.groups, scores, np.concatenate([self.totals, other.totals]), measured)
 
     def take(self, places: Sequence[int]) -> Batch:
         """Return the groups at these places."""
         scores = {name: [rows[p] for p in places] for name, rows in self.scores.items()}
-        return Batch([self.groups[p] for p in places], scores, self.totals[list(places)])
+        measured = tuple(one.take(places) for one in self.measured)
+        return Batch([self.groups[p] for p in places], scores, self.totals[list(places)], measured)
+
+    @property
+    def teaches_nothing(self) -> Any:
+        """Whether all rollouts of a group have the same reward and meet every constraint equally: boolean (P,)."""
+        return np.all([zero_spread(self.totals), *(zero_spread(one.progress) for one in self.measured)], axis=0)
 
     def rows(self, advantages: Mapping[int, Sequence[float]]) -> list[dict[str, Any]]:
         """Return one row for each rollout, as the run directory keeps it.
@@ -57,6 +74,7 @@ class Batch:
                 "text": rollout.text,
                 "token_ids": list(rollout.token_ids),
                 "finish_reason": rollout.finish_reason,
+                **({"target": group.prompt.metadata[TARGET]} if group.prompt.request else {}),
                 "rewards": {name: rows[p][g] for name, rows in self.scores.items()},
                 "reward": None if np.isnan(self.totals[p][g]) else float(self.totals[p][g]),
                 "advantage": advantages[p][g] if p in advantages else None,
@@ -74,22 +92,47 @@ class PromptOrder:
     """The order in which a stage takes its prompts: reshuffled every epoch from the run's seed.
 
     Where the stage mixes kinds of prompts, every epoch draws its own prompts of each kind, as many as the mix allows.
+    Where the mix changes from step to step, each kind has its own epochs, and each place of a step has a kind.
     """
 
-    def __init__(self, prompts: Sequence[Prompt], config: Config, stage: str, kinds: Sequence[str] = ()) -> None:
-        """`kinds` are those of the prompts, needed where the stage has a mix."""
+    def __init__(
+        self,
+        prompts: Sequence[Prompt],
+        config: Config,
+        stage: str,
+        kinds: Sequence[str] = (),
+        *,
+        steps: int = 0,
+        ask: Callable[[Prompt, int], Prompt] | None = None,
+    ) -> None:
+        """`kinds` are those of the prompts, needed where the stage has a mix; `steps` is how many the stage has, needed
+        where the mix changes; `ask` writes a prompt anew for a step, as `PromptWriter.at_steps` returns it."""
+        self._ask = ask
         self.prompts, self.seed, self.stage = prompts, config.train.seed, list(config.stages).index(stage)
         self.size = config.train.prompts_per_step * config.train.accumulation_steps
         mix = config.stages[stage].mix
         self._counts = epoch_counts(stage, mix, kinds) if mix else {}
         self._rows = {kind: [n for n, own in enumerate(kinds) if own == kind] for kind in self._counts}
         self._epoch = sum(self._counts.values()) or len(prompts)
+        self._kinds: list[tuple[str, int]] = []
+        """of each place, where the mix changes, with the number of places before that have it"""
+        if config.stages[stage].mix_end:
+            mean_mix(stage, config.stages[stage], kinds)
+            rounds = config.train.refill_rounds
+            self._kinds = kinds_by_place(config.stages[stage], self.size, steps, rounds)
+            self._rows = {kind: [n for n, own in enumerate(kinds) if own == kind] for kind, _ in self._kinds}
 
     def take(self, step: int) -> list[Prompt]:
         """Return the prompts of the stage's step (from 0)."""
-        return [self._at(place) for place in range(step * self.size, (step + 1) * self.size)]
+        prompts = [self._at(place) for place in range(step * self.size, (step + 1) * self.size)]
+        return [self._ask(prompt, step) for prompt in prompts] if self._ask else prompts
 
     def _at(self, place: int) -> Prompt:
+        if self._kinds:
+            kind, before = self._kinds[place]
+            epoch, row = divmod(before, len(self._rows[kind]))
+            rng = np.random.default_rng([self.seed, self.stage, epoch, list(self._rows).index(kind)])
+            return self.prompts[int(rng.permutation(self._rows[kind])[row])]
         epoch, row = divmod(place, self._epoch)
         rng = np.random.default_rng([self.seed, self.stage, epoch])
         chosen = [n for kind, count in self._counts.items() for n in rng.permutation(self._rows[kind])[:count]]
@@ -107,16 +150,26 @@ class BatchSampler:
         config: Config,
         stage: StageConfig,
         signals: Mapping[str, Signal],
+        measure: Measure,
         *,
         first_step: int,
         steps: int,
+        balance: RewardBalance | None = None,
         lap: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """`signals` are the task's; `first_step` is the number in the run of the stage's first step, `steps` how many
-        the stage has; `lap` is called with the name of each timed part as it ends."""
+        """`signals` are the task's, `measure` is how it measures a completion; `first_step` is the number in the run of
+        the stage's first step, `steps` how many the stage has; `balance` adapts its weights; `lap` is called with the
+        name of each timed part as it ends."""
         self.source, self.order, self.config, self.stage, self.signals = source, order, config, stage, signals
-        self._first_step, self._steps, self._lap = first_step, steps, lap
+        self._constraints, self._measure = parse_constraints(stage.constraints), measure
+        self._unrewarded_weights = dict.fromkeys(signals_needed(self._constraints, signals), 0.0)
+        self._first_step, self._steps, self._lap, self._balance = first_step, steps, lap, balance
         self._rewarded, self._unrewarded = False, 0
+
+    def at(self, k: int) -> StageConfig:
+        """Return the stage as it is at its step `k` (from 0), with balanced weights where they are balanced."""
+        now = stage_at(self.stage, k, self._steps)
+        return replace(now, rewards=dict(self._balance.weights(now.rewards))) if self._balance else now
 
     def collect(self, k: int) -> tuple[Batch, list[int]]:
         """Return all that is sampled for the stage's step `k` (from 0), and the places of the groups to learn from, as
@@ -131,13 +184,13 @@ class BatchSampler:
         batch = self._sample(k, self.order.take(k), 0)
         learned = list(range(self.order.size))
         for turn in range(1, self.config.train.refill_rounds + 1):
-            flat = zero_spread(batch.totals)
+            flat = batch.teaches_nothing
             empty = [n for n, place in enumerate(learned) if flat[place]]
             if not empty:
                 break
             start = len(batch.groups)
             batch += self._sample(k, self.order.take(k + turn)[: len(empty)], start)
-            useful = [start + n for n, same in enumerate(zero_spread(batch.totals[start:])) if not same]
+            useful = [start + n for n, same in enumerate(batch.teaches_nothing[start:]) if not same]
             for n, place in zip(empty, useful, strict=False):
                 learned[n] = place
         self._check_rewarded(batch)
@@ -149,9 +202,9 @@ class BatchSampler:
         if self._rewarded:
             return
         self._unrewarded += 1
-        names = " and ".join(name for name, weight in self.stage.rewards.items() if weight)
+        names = " and ".join(name for name, weight in self.stage.trained_rewards.items() if weight)
         if self._unrewarded == min(WITHOUT_REWARD, self._steps):
-            custom = any(isinstance(self.signals[name], Background) for name in self.stage.rewards)
+            custom = any(isinstance(self.signals[name], Background) for name in self.stage.trained_rewards)
             raise (PluginError if custom else SmolsumError)(
                 f"no completion of {self._unrewarded} steps has a reward: {names} had no value for any",
                 hint="None means that a reward does not apply: return a number, perhaps 0, for some completions",
@@ -168,12 +221,16 @@ class BatchSampler:
     def _sample(self, k: int, prompts: list[Prompt], first_place: int) -> Batch:
         groups = self.source.sample(self._request(k, prompts, first_place))
         self._lap("rollout_s")
-        scores, totals = score_and_combine(groups, self.stage.rewards, self.config, self.signals)
+        weights = {**self._unrewarded_weights, **self.at(k).rewards}
+        scores, totals = score_and_combine(groups, weights, self.config, self.signals)
+        measured: tuple[Bounded, ...] = ()
+        if self._constraints:
+            measured = measure_constraints(self._constraints, groups, scores, self.config, self._measure)
         self._lap("score_s")
-        return Batch(groups, scores, np.array(totals, dtype=np.float64))
+        return Batch(groups, scores, np.array(totals, dtype=np.float64), measured)
 
     def _request(self, k: int, prompts: list[Prompt], first_place: int) -> GroupRequest:
-        return GroupRequest(self._first_step + k, prompts, first_place, self.stage.temperature)
+        return GroupRequest(self._first_step + k, prompts, first_place, self.at(k).temperature)
 
 
 def step_metrics(batch: Batch, advantages_PG: Any) -> dict[str, float]:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from smolsum.config.sections import Config
-from smolsum.policy.load import Policy, encode_chat, is_here, load_policy
+from smolsum.config.targets import TOKENS
+from smolsum.evaluate.prompt_encoding import encode_prompt
+from smolsum.policy.load import Policy, is_here, load_policy
 from smolsum.rewards import COMPARED
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Task
@@ -34,14 +36,14 @@ def preview(splits: Mapping[str, Split], config: Config) -> DataPreview | None:
     this machine. Raises UsageError for a model without a tokenizer, or a chat template that refuses the prompt."""
     if not is_here(config.model.path):
         return None
-    policy, task = load_policy(config.model.path, dtype=config.model.dtype, shapes_only=True), TASKS[config.task.name]
+    policy, task = _tokenizing(config), TASKS[config.task.name]
     rows = []
     for name, split in splits.items():
         for what, lengths in (("prompts", _prompts(policy, task, split, config)), ("references", _own(policy, split))):
             if lengths:
                 table = length_table(lengths)
                 rows.append([name, what, *(f"{table[f'completions/{column}_length']:.0f}" for column in COLUMNS)])
-    first = encode_chat(policy, list(task.prompts.messages(splits["train"].examples[0], config)))
+    first = _encoded(policy, task, splits["train"], config, 1)[0]
     advice = length_advice(config, _own(policy, splits["train"]))
     return DataPreview(policy.tokenizer.decode(first), rows, advice)
 
@@ -50,15 +52,17 @@ def preview_advice(config: Config) -> str:
     """Return `length_advice` for the run's training data; empty for a model that is not on this machine."""
     if not hasattr(config.task, "target_tokens") or not is_here(config.model.path):
         return ""
-    policy = load_policy(config.model.path, dtype=config.model.dtype, shapes_only=True)
+    policy = _tokenizing(config)
     return length_advice(config, _own(policy, TASKS[config.task.name].prompts.load_preview(config, "train")))
 
 
 def length_advice(config: Config, references: Sequence[int]) -> str:
     """Return a sentence where a stage compares with references whose mean length, of these lengths in tokens, is beyond
-    the tolerance of the task's target; empty otherwise."""
-    target = getattr(config.task, "target_tokens", None)
-    compared = [s for s in COMPARED if any(stage.rewards.get(s) for stage in config.stages.values())]
+    the tolerance of the task's target; empty otherwise, and where prompts have targets of their own or in other units.
+    """
+    own = getattr(config.task, "targets", "") or getattr(config.task, "unit", TOKENS) != TOKENS
+    target = None if own else getattr(config.task, "target_tokens", None)
+    compared = [s for s in COMPARED if any(stage.trained_rewards.get(s) for stage in config.stages.values())]
     if target is None or not references or not compared:
         return ""
     mean = fmean(references)
@@ -68,8 +72,25 @@ def length_advice(config: Config, references: Sequence[int]) -> str:
     return f"references {mean:.0f} tokens, target {target}: quality ({', '.join(compared)}) will pull the length {way}"
 
 
+def _tokenizing(config: Config) -> Policy:
+    model = config.model
+    return load_policy(model.path, dtype=model.dtype, thinking=model.thinking, shapes_only=True)
+
+
 def _prompts(policy: Policy, task: Task, split: Split, config: Config) -> list[int]:
-    return [len(encode_chat(policy, list(task.prompts.messages(one, config)))) for one in split.examples]
+    return [len(ids) for ids in _encoded(policy, task, split, config)]
+
+
+def _encoded(
+    policy: Policy, task: Task, split: Split, config: Config, most: int | None = None
+) -> list[tuple[int, ...]]:
+    """Return the token ids of the split's prompts, at most so many; each asks for the length, if any, that an
+    evaluation would draw for it."""
+    targets, found = task.targets.of(config), []
+    for example in split.examples[:most]:
+        target = targets.evaluated(split.name, example.id) if targets else None
+        found.append(encode_prompt(policy, task, example, config, target).token_ids)
+    return found
 
 
 def _own(policy: Policy, split: Split) -> list[int]:

@@ -10,22 +10,29 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
+from smolsum.config.constraints import parse_constraints
 from smolsum.config.sections import Config
+from smolsum.config.stage_schedule import schedule_metrics
 from smolsum.config.stage_steps import planned_steps
 from smolsum.errors import SmolsumError
-from smolsum.grpo.advantages import advantages
 from smolsum.grpo.batch_gradient import gradients
+from smolsum.grpo.constraints import Multipliers, constrained_advantages
+from smolsum.grpo.hindsight import add_hindsight
 from smolsum.grpo.learning_rate import learning_rate
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.llm.request_policy import WaitHook, use_hook
 from smolsum.policy import distributed
+from smolsum.rewards.balance import RewardBalance
 from smolsum.rollout.source import Source
 from smolsum.runs.paths import open_run
 from smolsum.runs.run_info import at_commit
-from smolsum.training.batch import BatchSampler, PromptOrder, step_metrics
+from smolsum.training.batch import BatchSampler, step_metrics
+from smolsum.training.difficulty import planned_kinds
 from smolsum.training.progress import Progress
+from smolsum.training.relabel import relabelled
 from smolsum.training.session import FollowerSession, Session
 from smolsum.training.setup import Setup, open_source, prepare
+from smolsum.training.stage_prompts import prompt_order
 from smolsum.training.validate import validate
 
 
@@ -47,7 +54,8 @@ def train(
             setup = prepare(config, session.begun_with())
             config = setup.config  # with the learning rates that were left to the model
         with closing(open_source(setup, config, notify=session.notify, stopping=session.should_stop)) as source:
-            session.begin(setup, planned_steps(config, setup.task.prompts.categories(setup.prompts["train"])), begun)
+            kinds = planned_kinds(config, setup.task, setup.prompts["train"])
+            session.begin(setup, planned_steps(config, kinds), begun)
             with use_hook(WaitHook(session.should_stop, session.notify, progress=lambda text: None)):
                 session.evaluate("start")
                 for stage in config.stages:
@@ -63,32 +71,42 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
     reference, lap = session.reference, session.clock.lap
     optimizer = Optimizer(policy.model, config.optimizer, seed=config.train.seed)
     session.load_optimizer(optimizer)
-    prompts = setup.prompts["train"]
-    order = PromptOrder(prompts, config, session.stage, setup.task.prompts.categories(prompts))
+    order = prompt_order(session, setup)
     steps, first_step = session.plan[session.stage], session.step - session.stage_step + 1
+    balance = RewardBalance(config.grpo, session.state)
     sampler = BatchSampler(
-        source, order, config, stage, setup.task.rewards.signals, first_step=first_step, steps=steps, lap=lap
-    )
+        source, order, config, stage, setup.task.rewards.signals, setup.measure,
+        first_step=first_step, steps=steps, balance=balance, lap=lap,
+    )  # fmt: skip
+    multipliers = Multipliers(parse_constraints(stage.constraints), config.grpo, session.state)
     source.publish(session.step, always=True)
     for k in session.steps(optimizer):  # saves checkpoints, pauses and stops
         with session.checkpoint_on_failure(optimizer):
             sampled, learned = sampler.collect(k)  # groups, signals and totals; groups that teach nothing refilled
         sampler.request_ahead(k)
-        batch = sampled.take(learned)
-        advantages_PG = advantages(
-            batch.totals, batch.scores, stage.rewards,
-            scale=config.grpo.advantage_scale, std=config.grpo.advantage_std, eps=config.grpo.advantage_eps,
-        )  # fmt: skip
+        batch, now = sampled.take(learned), sampler.at(k)  # the stage with this step's temperature and weights
+        advantages_PG = constrained_advantages(
+            batch.totals, batch.scores, now.rewards, batch.measured, multipliers.values, config.grpo
+        )
         grads, metrics = gradients(
-            policy.model, batch.groups, advantages_PG, config.grpo, stage,
+            policy.model, batch.groups, advantages_PG, config.grpo, now,
             max_new_tokens=config.sampling.max_new_tokens, chunking=setup.memory.chunking, reference=reference,
         )  # fmt: skip
+        if config.grpo.hindsight:
+            grads, copied = add_hindsight(
+                grads, policy.model, relabelled(batch, setup, now, k, steps), config.grpo, now,
+                rollouts=advantages_PG.size, chunking=setup.memory.chunking,
+            )  # fmt: skip
+            metrics |= copied
         lap("fwd_bwd_s")
         metrics |= optimizer.step(policy.model, grads, learning_rate(stage, k, steps))
         lap("optimizer_s")
         source.publish(session.step)
         lap("publish_s")
+        metrics |= multipliers.adapt(sampled.totals, sampled.measured)
         metrics |= step_metrics(sampled, advantages_PG) | source.metrics()
+        metrics |= schedule_metrics(stage, now) | balance.metrics(now.rewards)
+        balance.update(sampled.scores)
         metrics |= setup.task.evaluation.step_metrics(sampled.groups, config)
         if session.validates(k):
             metrics |= validate(session, setup, stage)

@@ -54,7 +54,7 @@ def train(
     *,
     data: Any = None,
     rewards: Sequence[str | Callable[..., Any]] | Mapping[str | Callable[..., Any], float] = (),
-    target: int | None = None,
+    target: int | str | None = None,
     strategy: str | None = None,
     settings: Mapping[str, Any] | None = None,
     plugins: Sequence[str] = (),
@@ -68,8 +68,9 @@ def train(
     `data` is a path or hub id, a list of dicts, a polars frame or a `datasets.Dataset`, or a mapping from splits to
     these; where validation or test rows are missing, some of the training rows take their place. `rewards` are names of
     signals and functions with TRL's signature (`smolsum.reward` names and describes them), perhaps with weights.
-    `target` is the number of tokens of a summary, `settings` are those of `--set`, `plugins` those of `--plugin`.
-    With `resume` the run of that name or path goes on: pass the same functions and plugins again, and nothing else.
+    `target` is the number of tokens of a summary, or as a text the targets that prompts ask for (`16-128`); `settings`
+    are those of `--set`, `plugins` those of `--plugin`. With `resume` the run of that name or path goes on: pass the
+    same functions and plugins again, and nothing else.
     Raises SmolsumError for everything that a user can fix; Ctrl-C as of `train_run`.
     """
     weights = dict(rewards) if isinstance(rewards, Mapping) else dict.fromkeys(rewards, 1.0)
@@ -83,7 +84,8 @@ def train(
     signals = {one if isinstance(one, str) else signal_of(one): weight for one, weight in weights.items()}
     flags: dict[str, Any] = {"run.dir": str(runs_dir), "run.name": name, "run.plugins": ",".join(plugins)}
     flags |= {} if data is None else {"data.path": store_data(data, Path(runs_dir))}
-    flags |= {} if target is None else {"task.target_tokens": target}
+    if target is not None:
+        flags |= {"task.targets" if isinstance(target, str) else "task.target_tokens": target}
     flags |= settings or {}
     given: dict[str, Any] = {"model": model, "strategy": strategy, "reward": "-".join(signals) or None}
     stages = make_config(**given, settings=flags).stages

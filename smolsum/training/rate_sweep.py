@@ -26,11 +26,12 @@ from smolsum.policy import distributed
 from smolsum.policy.load import snapshot
 from smolsum.rollout.source import LocalSource, Source
 from smolsum.runs.mirror.upload import Mirror
-from smolsum.training.batch import BatchSampler, PromptOrder, step_metrics
+from smolsum.training.batch import BatchSampler, step_metrics
 from smolsum.training.loop import train_stage
 from smolsum.training.progress import Progress
 from smolsum.training.session import FollowerSession
 from smolsum.training.setup import Setup, prepare
+from smolsum.training.stage_prompts import DIFFICULTY, prompt_order
 from smolsum.training.validate import validate
 
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
@@ -122,6 +123,7 @@ class TrialSession(FollowerSession):
         self.setup, self.config = setup, _of_trial(setup.config, stage, rate, steps)
         self.earlier += self.stage_step if self.label else 0
         self.stage, self.plan, self.step, self.stage_step = stage, {stage: steps}, 0, 0
+        self.state = {key: value for key, value in self.state.items() if key == DIFFICULTY}  # of the same weights
         self.reference, self.rows, self.label = start, [], f"{rate:g}" if rate else ""
 
     def log(self, metrics: Mapping[str, float], rollouts: Sequence[Mapping[str, Any]]) -> None:
@@ -202,9 +204,10 @@ def _last(steps: int) -> Iterator[int]:
 def _measure_start(session: TrialSession, setup: Setup, source: Source) -> Sweep:
     """Return a sweep without trials: what the weights at the start sample in the steps that trials are judged by."""
     config, stage = session.config, _stage(session)
-    steps, prompts = session.plan[session.stage], setup.prompts["train"]
-    order = PromptOrder(prompts, config, session.stage, setup.task.prompts.categories(prompts))
-    sampler = BatchSampler(source, order, config, stage, setup.task.rewards.signals, first_step=1, steps=steps)
+    steps, order = session.plan[session.stage], prompt_order(session, setup)
+    sampler = BatchSampler(
+        source, order, config, stage, setup.task.rewards.signals, setup.measure, first_step=1, steps=steps
+    )
     batches = [sampler.collect(k)[0] for k in _last(steps)]
     session.rows = [step_metrics(batch, np.zeros_like(batch.totals)) for batch in batches]
     samples = sum(int(np.isfinite(batch.totals).sum()) for batch in batches)

@@ -1,11 +1,13 @@
 """Where a run goes on: the fingerprints and steps of its stages, and the checkpoints that they save and restore."""
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError
+from smolsum.files import to_json
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.policy import distributed
 from smolsum.policy.load import Policy
@@ -16,6 +18,8 @@ from smolsum.runs.paths import RunPaths
 from smolsum.training.setup import stage_fingerprint
 
 OPTIMIZER = "optimizer.safetensors"
+STATE = "state.json"
+"""what a stage needs to go on, apart from weights and optimizer; only in checkpoints of stages that have any"""
 
 
 def fingerprints(config: Config, provenance: Mapping[str, Any], steps: Mapping[str, int]) -> dict[str, str]:
@@ -53,6 +57,12 @@ def resume_point(steps: Mapping[str, int], whole: Sequence[Checkpoint]) -> int:
         if point != end:
             break
     return point
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """Return the state that a checkpoint keeps, whose checksums were verified."""
+    path = folder / STATE
+    return dict(json.loads(path.read_bytes())) if path.is_file() else {}
 
 
 class StageCheckpoints:
@@ -97,7 +107,15 @@ class StageCheckpoints:
         load_trained(policy, found.path)
 
     def save(
-        self, name: str, step: int, policy: Policy, optimizer: Optimizer, validation: Validation, *, anyway: bool
+        self,
+        name: str,
+        step: int,
+        policy: Policy,
+        optimizer: Optimizer,
+        validation: Validation,
+        *,
+        state: Mapping[str, Any],
+        anyway: bool,
     ) -> bool:
         """Save a step of the stage if that is due; returns whether it was.
 
@@ -115,6 +133,8 @@ class StageCheckpoints:
         def write(folder: Path) -> None:
             save_trained(policy, folder)
             optimizer.save(folder / OPTIMIZER)
+            if state:
+                (folder / STATE).write_bytes(to_json(state))
 
         meta = {
             "stage": name,

@@ -32,7 +32,7 @@ from smolsum.runs.standstill import ADVICE, STEPS, standstill
 from smolsum.runs.trackers.children import Trackers
 from smolsum.tasks.plugin_files import plugin_copies
 from smolsum.training.progress import Progress, StepClock
-from smolsum.training.resume import OPTIMIZER, StageCheckpoints, fingerprints, span
+from smolsum.training.resume import OPTIMIZER, StageCheckpoints, fingerprints, read_state, span
 from smolsum.training.setup import Setup
 from smolsum.training.system_metrics import SystemMeter
 from smolsum.types import Prompt, RolloutGroup
@@ -42,8 +42,9 @@ class Session:
     """One attempt at a run, on the rank that owns the run directory and the screen.
 
     `stage` is the current stage, `step` counts optimizer steps over all stages, `stage_step` those of the current one,
-    and `plan` holds the number of steps by stage. `reference` are the parameters (or adapters) that the stage's KL term
-    compares with (`grpo.reference`); None where beta is 0.
+    and `plan` holds the number of steps by stage. `state` is what the stage needs to go on apart from weights and
+    optimizer: values in JSON by name, which each checkpoint keeps. `reference` are the parameters (or adapters) that
+    the stage's KL term compares with (`grpo.reference`); None where beta is 0.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Session:
         self._trackers = Trackers("")
         self._writer: RunWriter | None = None
         self._restored: Checkpoint | None = None
+        self.state: dict[str, Any] = {}
         self.reference = self._run_start = None
         self._validation: Validation = {}
         self._leaving = self._evaluating = False
@@ -142,8 +144,8 @@ class Session:
         self.notify("memory", setup.memory.line, point)
         for warning in setup.warnings:
             self.notify("warning", warning, point)
-        several = [name for one in self.config.stages.values() if len(one.rewards) > 1 for name in one.rewards]
-        signals = {name: (f"rewards/{name}/mean",) for name in several}
+        rewarded = [stage.trained_rewards for stage in self.config.stages.values()]
+        signals = {name: (f"rewards/{name}/mean",) for weights in rewarded if len(weights) > 1 for name in weights}
         self.progress.plan(list(self.plan.items()), {**signals, **setup.task.evaluation.watched})
         self.writer.status("starting", step=point, phase="loaded", stage=next(iter(self.plan)))
         self._trackers.begin(self.paths, self.config.run.track_project, self.notify)
@@ -165,6 +167,7 @@ class Session:
         self.stage_step = self.step - start
         if self._restored:
             self._saved.load(stage, self._restored, self.setup.policy)
+        self.state = distributed.gathered(read_state(self._restored.path) if self._restored else {})[0]
         model = self.setup.policy.model
         model.update(distributed.from_first(model.trainable_parameters()))
         return self.step == end
@@ -275,7 +278,7 @@ class Session:
     def _save(self, optimizer: Optimizer, validation: Validation) -> None:
         """Save a checkpoint if one is due (`StageCheckpoints.save`) or the run is about to pause or stop."""
         policy, anyway = self.setup.policy, self._leaving
-        if self._saved.save(self.stage, self.step, policy, optimizer, validation, anyway=anyway):
+        if self._saved.save(self.stage, self.step, policy, optimizer, validation, state=self.state, anyway=anyway):
             self.writer.event("checkpoint", f"checkpoint of step {self.step} saved", step=self.step)
             self._mirror.wake()
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
+from smolsum.config.judge_criteria import asking
 from smolsum.config.presets import leaves
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError
-from smolsum.evaluate.prompt_encoding import encode_prompts, meteor_matching, split_fingerprints
+from smolsum.evaluate.prompt_encoding import PromptWriter, encode_prompts, meteor_matching, split_fingerprints
 from smolsum.files import digest
 from smolsum.grpo.learning_rate import choose_rates, default_rate
 from smolsum.policy import distributed
@@ -21,6 +22,7 @@ from smolsum.policy.load import Policy, is_here, load_policy, read_weights, weig
 from smolsum.policy.logprobs import can_share_prefix
 from smolsum.policy.lora import count_parameters
 from smolsum.policy.weights import tokenizer_digest
+from smolsum.rewards.judge import check_endpoint
 from smolsum.rollout.remote_source import RemoteSource
 from smolsum.rollout.source import LocalSource, Receiver, Source
 from smolsum.runs.record_io import to_row
@@ -34,6 +36,8 @@ from smolsum.tasks.hub_data import commit_of
 from smolsum.tasks.plugin_files import Plugin
 from smolsum.tasks.plugins import digests, loaded_plugins
 from smolsum.tasks.text_metrics import length_table
+from smolsum.training.constrained_values import check_constraints
+from smolsum.training.difficulty import planned_kinds
 from smolsum.training.memory_plan import MemoryPlan, plan_memory
 from smolsum.types import Prompt, Rollout
 
@@ -48,7 +52,12 @@ SYNC = ("sync_every", "max_staleness")
 
 LATER: dict[str, dict[str, Any]] = {
     "rewards": {"length_counts": "sampled", "bleu": "smoothed", "on_error": "stop", "timeout_s": 300.0},
-    "grpo": {"reference": "stage", "advantage_std": "sample", "advantage_eps": 1e-4, "train_eos": True},
+    "grpo": {"reference": "stage", "advantage_std": "sample", "advantage_eps": 1e-4, "train_eos": True}
+    | {"reward_balance": "none", "balance_decay": 0.9, "hindsight": 0.0}
+    | {"constraints": "", "constraint_method": "lagrange", "constraint_weight": 2.0}
+    | {"constraint_rate": 0.4, "constraint_limit": 5.0},
+    "stages": {"temperature_end": 0.0, "temperature_schedule": "linear", "constraints": ""}
+    | {"rewards_end": {}, "rewards_schedule": "linear", "mix_end": {}},
 }
 """settings that were added after the first release, by section, with the value that every run before them had.
 Fingerprints leave out those that still have it, so that they equal the fingerprints of earlier runs"""
@@ -63,6 +72,8 @@ class Setup:
     policy: Policy
     task: Task
     prompts: Mapping[str, tuple[Prompt, ...]]
+    writer: PromptWriter | None
+    """of the training split, where its prompts ask for a length"""
     measure: Callable[[Prompt, Rollout], dict[str, Any]]
     provenance: Mapping[str, Any]
     """fingerprints of model, tokenizer, prompts and data, the METEOR matcher, the settings that decide the weights,
@@ -81,8 +92,15 @@ def prepare(config: Config, begun: RunInfo | None = None) -> Setup:
     task = TASKS[config.task.name]
     splits = {name: task.prompts.load(config, name) for name in SPLITS}
     warnings = [*task.warnings(config), *(split.left_out for split in splits.values() if split.left_out)]
-    warnings += filter(None, [check_references(splits, {name: one.rewards for name, one in config.stages.items()})])
+    used = {name: stage.used_signals for name, stage in config.stages.items()}
+    warnings += filter(None, [check_references(splits, used)])
     check_columns(task, splits, config)
+    check_endpoint(config)
+    if config.judge.model and not distributed.alone():
+        raise UsageError(
+            "with several processes each would ask the judge for itself, and be given other answers",
+            hint="start it without mlx.launch; --worker URL lets other machines sample",
+        )
     if not can_share_prefix(policy.model):
         warnings.append(
             "this model cannot share a prompt among its completions: the prompt is computed for each one, more slowly"
@@ -128,8 +146,13 @@ def prepare(config: Config, begun: RunInfo | None = None) -> Setup:
             "processor": platform.machine(),
         },
     }
+    if config.difficulty.by != "none":
+        provenance["bands"] = digest(planned_kinds(config, task, prompts["train"]))
     measure = task.evaluation.measurer(list(splits.values()), config)
-    return Setup(config, policy, task, prompts, measure, provenance, memory, plugins, tuple(warnings))
+    check_constraints(config, task.rewards.signals, prompts["train"][0], measure)
+    targets, examples = task.targets.of(config), {example.id: example for example in splits["train"].examples}
+    writer = PromptWriter(policy, task, config, targets, examples) if targets else None
+    return Setup(config, policy, task, prompts, writer, measure, provenance, memory, plugins, tuple(warnings))
 
 
 def open_source(setup: Setup, config: Config, *, notify: Callable[..., None], stopping: Callable[[], bool]) -> Source:
@@ -151,10 +174,12 @@ def forecast(config: Config, splits: Mapping[str, Split] | None = None) -> Memor
         return None
     policy, task = load_shapes(config), TASKS[config.task.name]
     splits = splits or {name: task.prompts.load_preview(config, name) for name in SPLITS}
-    check_references(splits, {name: one.rewards for name, one in config.stages.items()})
+    check_references(splits, {name: one.used_signals for name, one in config.stages.items()})
     check_columns(task, splits, config)
-    task.evaluation.measurer(list(splits.values()), config)  # refuses a reader that cannot read these data, for example
+    check_endpoint(config)
+    measure = task.evaluation.measurer(list(splits.values()), config)  # refuses a reader that cannot read these data
     prompts, _ = encode_prompts(policy, task, splits["train"], config)
+    check_constraints(config, task.rewards.signals, prompts[0], measure)
     return plan_memory(config, policy, prompts, None, load_shapes)
 
 
@@ -185,7 +210,7 @@ def corpus_facts(split: Split, tokenizer: Any) -> dict[str, Any]:
 def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, steps: int, previous: str) -> str:
     """Return what identifies the weights at a stage's end: a digest of model, data, settings, and the stages before
     (`previous`). Stages with the same fingerprint train to the same weights."""
-    stage = dataclasses.asdict(config.stages[name]) | {"steps": steps}
+    stage = without_later("stages", dataclasses.asdict(config.stages[name])) | {"steps": steps}
     grpo = _known(config, "grpo") | {"mask_truncated": stage.pop("mask_truncated")}
     if not previous or stage["beta"] == 0:  # in the first stage both references are the same
         grpo.pop("reference", None)
@@ -194,7 +219,7 @@ def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, 
         "model": provenance["model"],
         "tokenizer": provenance["tokenizer"],
         "train": provenance["data"]["train"],
-        "meteor": provenance["meteor"] if "meteor" in config.stages[name].rewards else "",
+        "meteor": provenance["meteor"] if "meteor" in config.stages[name].used_signals else "",
         "settings": [
             config.task.measures,
             *(_known(config, "rewards"), _known(config, "sampling"), grpo, _known(config, "optimizer")),
@@ -205,7 +230,11 @@ def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, 
         "version": provenance["versions"]["smolsum"],
         "previous": previous,
     }
-    if code := digests(config.stages[name].rewards):
+    if asking(TASKS[config.task.name].rewards.signals, config.stages[name].used_signals):
+        relevant["judge"] = config.judge.measures
+    if config.difficulty.by != "none" and stage["mix"]:
+        relevant["difficulty"] = [dataclasses.asdict(config.difficulty), provenance.get("bands", "")]
+    if code := digests(config.stages[name].used_signals):
         relevant["plugins"] = code
     return digest(relevant)
 
@@ -214,23 +243,30 @@ def deciding(config: Config) -> dict[str, Any]:
     """Return the settings that stage fingerprints hold, by dotted key: those of [stages.NAME] for that stage, the
     others for every stage."""
     whole = dataclasses.asdict(config)
+    whole["stages"] = {name: without_later("stages", stage) for name, stage in whole["stages"].items()}
     for stage in whole["stages"].values():
         if stage["mask_truncated"] == whole["grpo"]["mask_truncated"]:
             del stage["mask_truncated"]
     kept = {"stages": whole["stages"]}
     kept |= {name: _known(config, name) for name in ("rewards", "sampling", "grpo", "optimizer")}
     kept |= {"task": config.task.measures, "train": {key: whole["train"][key] for key in LOOP}}
+    kept |= {"judge": config.judge.measures} if config.judge.model else {}
+    kept |= {"difficulty": whole["difficulty"]} if config.difficulty.by != "none" else {}
     kept |= {"lora": whole["lora"]} if config.model.adapter == "lora" else {}
     kept |= {"workers": {key: whole["workers"][key] for key in SYNC}} if config.workers.urls else {}
-    signals = {name for stage in config.stages.values() for name in stage.rewards}
+    signals = {name for stage in config.stages.values() for name in stage.used_signals}
     code = {f"plugin of {name}": sha256 for name, sha256 in sorted(digests(signals).items())}
     return leaves(kept) | code | {"version of smolsum": version("smolsum")}
 
 
 def _known(config: Config, section: str) -> dict[str, Any]:
     """Return the settings of a section, without those added later that have the value of all runs before them."""
+    return without_later(section, dataclasses.asdict(getattr(config, section)))
+
+
+def without_later(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a section without those of `LATER` that say what held for all runs before them."""
     later = LATER.get(section, {})
-    values = dataclasses.asdict(getattr(config, section))
     return {key: value for key, value in values.items() if key not in later or value != later[key]}
 
 
@@ -242,6 +278,7 @@ def load_shapes(config: Config) -> Policy:
         dtype=config.model.dtype,
         lora=config.lora if config.model.adapter == "lora" else None,
         quantize=config.model.quantize,
+        thinking=config.model.thinking,
         seed=config.train.seed,
         shapes_only=True,
     )

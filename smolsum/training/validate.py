@@ -3,6 +3,7 @@
 from statistics import fmean
 
 from smolsum.config.sections import StageConfig
+from smolsum.config.stage_schedule import end_weights
 from smolsum.errors import SmolsumError
 from smolsum.evaluate.sampling import greedy
 from smolsum.evaluate.tables import error_shares
@@ -21,7 +22,8 @@ def validate(session: Session, setup: Setup, stage: StageConfig) -> dict[str, fl
     prompts = setup.prompts["validation"][: config.train.validation_prompts]
     groups = greedy(setup.policy, prompts, config, version=session.step)
     try:
-        totals = score_and_combine(groups, stage.rewards, config, task.rewards.signals)[1]
+        # the weights of the stage's end, so that all its validations compare
+        totals = score_and_combine(groups, end_weights(stage), config, task.rewards.signals)[1]
         task.evaluation.ask_ahead([(g.prompt, g.rollouts[0]) for g in groups], config)
         rows = [setup.measure(g.prompt, g.rollouts[0]) for g in groups]
     except SmolsumError as error:  # this step is learned already; the next one waits, or stops with a checkpoint

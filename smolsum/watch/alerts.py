@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
+from smolsum.config.targets import TOKENS
 from smolsum.runs.reader import Run
 from smolsum.runs.run_writer import AT_WORK_STATES
 from smolsum.runs.standstill import ADVICE, standstill
@@ -73,6 +74,8 @@ def _stands_still(run: Run) -> Alert | None:
 def _greedy_differs(run: Run) -> Alert | None:
     greedy, sampled = run.recent("validation/completions/mean_length", 1), run.recent("completions/mean_length", ENOUGH)
     target, tolerance = run.settings.target_tokens, run.settings.tolerance_tokens
+    if run.settings.targets or run.settings.unit != TOKENS:
+        return None  # validations and steps ask for other lengths
     if "length" not in run.weights() or target is None or tolerance is None or not greedy or len(sampled) < ENOUGH:
         return None
     off_target = max(abs(length - target) for length in (greedy[0], fmean(sampled)))

@@ -80,10 +80,11 @@ class Span:
 
 def spans_of_rewards(run: Run) -> list[Span]:
     """Return the parts of a run in which one reward holds: neighbouring stages with the same weights are one part."""
-    parts: list[tuple[dict[str, float], int, list[str]]] = []
+    parts: list[tuple[dict[str, tuple[float, float]], int, list[str]]] = []
     for stage, began in sorted(run.stage_began.items(), key=lambda item: item[1]):
         settings = run.settings.stages.get(stage)
-        weights = dict(settings.rewards) if settings else {}
+        own, later = (settings.rewards, settings.rewards_end) if settings else ({}, {})
+        weights = {name: (own.get(name, 0.0), end) for name, end in {**own, **later}.items()}
         if parts and parts[-1][0] == weights:
             parts[-1][2].append(stage)
         else:

@@ -12,7 +12,7 @@ from smolsum.runs.completion_groups import Group, changes, clean, first_group, o
 from smolsum.runs.evaluation_samples import measures_of
 from smolsum.runs.reader import Run
 from smolsum.runs.records import SampledRollout
-from smolsum.runs.sample_errors import sample_errors
+from smolsum.runs.sample_errors import asked_and_got, sample_errors
 from smolsum.runs.sample_scan import Scan, Source, Wanted
 from smolsum.watch.before_after import PairReader, headlines_of
 from smolsum.watch.pane_text import DIM, GREEN, ORANGE, RED, SKY, Pane, flowed, number, wrapped
@@ -79,7 +79,7 @@ def texts(snapshot: Snapshot, width: int, height: int) -> Pane:
         keeper = "an evaluation does not keep its prompts" if group.evaluation else "this run did not keep its prompts"
         lines.append(Text(f" {keeper}", style=DIM))
     where = f" of {group.evaluation or f'step {group.step}'}, {group.prompt_id}" if snapshot.found else ""
-    note = f"{sample.tokens} tokens{', cut' if sample.truncated else ''}"
+    note = f"{asked_and_got(sample, snapshot.run.settings)}{', cut' if sample.truncated else ''}"
     found = first_hit(lines) if options.listing == "hits" else 0
     return scrolled(f"rollout {sample.number + 1}{where}", note, lines, height, options.scroll, found)
 

@@ -6,9 +6,10 @@ from statistics import fmean, pstdev
 
 from rich.text import Text
 
+from smolsum.config.targets import TOKENS
 from smolsum.runs.completion_groups import clean, ordered
 from smolsum.runs.records import SampledRollout
-from smolsum.runs.sample_errors import sample_errors
+from smolsum.runs.sample_errors import asked_and_got, sample_errors
 from smolsum.runs.sample_scan import MAX_HITS, Hits, Scan, Source
 from smolsum.watch.before_after import change_of, headlines_of, title_of
 from smolsum.watch.completion_browser import difference, first_hit, group_of, highlighted, row_of, scrolled, texts
@@ -40,6 +41,7 @@ def _step(snapshot: Snapshot, width: int, height: int) -> Pane:
     names = list(group.samples[0].rewards)
     columns = ["tok", *names, *(["total"] if len(names) != 1 else []), "adv"]
     sizes = [max(len(name[:9]), 6) for name in columns]
+    sizes[0] += 2 * any(sample.target is not None for sample in group.samples)  # tokens, and what was asked for
     while columns and 6 + sum(size + 1 for size in sizes) > width:  # drop parts of the reward, keep the advantage
         place = len(columns) - 2 if len(columns) > 2 else 0
         del columns[place], sizes[place]
@@ -50,7 +52,8 @@ def _step(snapshot: Snapshot, width: int, height: int) -> Pane:
 
     def row(place: int) -> str:
         sample = kept[place]
-        cells = {"tok": f"{sample.tokens}{'…' if sample.truncated and not options.ascii else ''}"}
+        asked = "" if sample.target is None or snapshot.run.settings.unit != TOKENS else f"/{sample.target}"
+        cells = {"tok": f"{sample.tokens}{asked}{'…' if sample.truncated and not options.ascii else ''}"}
         cells |= {name: number(value) for name, value in sample.rewards.items()}
         cells |= {
             "total": number(sample.reward),
@@ -196,7 +199,7 @@ def _side(snapshot: Snapshot, width: int, height: int, *, after: bool) -> Pane:
             line.append(f"  {'+' if change > 0 else ''}{number(change)}", style="")
         lines.append(line)
     errors = sample_errors(sample, snapshot.run.settings, side.tokens[name])
-    note = ", ".join([f"{side.tokens[name]} tokens", *errors])
+    note = ", ".join([asked_and_got(sample, snapshot.run.settings, side.tokens[name]), *errors])
     return scrolled(f"{'after' if after else 'before'}: {side.name}", note, lines, height, options.scroll, first)
 
 

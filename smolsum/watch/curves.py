@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from string import ascii_lowercase, digits
 
+from smolsum.config.targets import TOKENS
 from smolsum.runs.reader import Run
 from smolsum.watch.pane_text import number
 
@@ -88,6 +89,8 @@ def letters(names: Iterable[str], *, taken: str = "") -> list[str]:
 def _length_levels(run: Run) -> dict[str, float]:
     """The target length with its tolerance, in runs that measure it; other tasks have none."""
     target, tolerance = run.settings.target_tokens, run.settings.tolerance_tokens
+    if run.settings.targets or run.settings.unit != TOKENS:
+        return {}  # each prompt has its own, or lengths count something else
     if not target or "length/within_tol" not in run.series:
         return {}
     low, high = target - (tolerance or 0), target + (tolerance or 0)
@@ -104,7 +107,7 @@ CHARTS = (
     Chart("reward", _rewards, by_reward=True),
     Chart(
         "length in tokens",
-        _fixed(("completions/mean_length", "m", "mean")),
+        _fixed(("completions/mean_length", "m", "mean"), ("length/mean_target", "t", "mean target")),
         band=("completions/min_length", "completions/max_length"),
         levels=_length_levels,
     ),
@@ -136,7 +139,11 @@ CHARTS = (
     ),
     Chart(
         "entropy, repeats",
-        _fixed(("entropy", "e", "entropy"), ("completions/repeated_trigrams", "r", "repeated trigrams")),
+        _fixed(
+            ("entropy", "e", "entropy"),
+            ("completions/repeated_trigrams", "r", "repeated trigrams"),
+            ("sampling/temperature", "t", "temperature"),
+        ),
     ),
 )
 """In the order of the keys 1 to 9; the first `CARD` are on every first page."""
@@ -145,7 +152,7 @@ CARD = 5
 
 def rewarded(weights: Mapping[str, float]) -> str:
     """Return the signals of a stage, with the weights that are not 1."""
-    return "+".join(name if weight == 1 else f"{weight:g} {name}" for name, weight in weights.items())
+    return "+".join(name if weight == 1 else f"{weight:.3g} {name}" for name, weight in weights.items())
 
 
 def chart_named(name: str) -> Chart:

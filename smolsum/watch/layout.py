@@ -11,6 +11,7 @@ from smolsum.runs.reader import Run
 from smolsum.watch import completion_tables
 from smolsum.watch.charts import chart
 from smolsum.watch.compare_page import comparison, differences, states
+from smolsum.watch.constraints_pane import constraints
 from smolsum.watch.curves import CARD, CHARTS, METRIC, chart_named
 from smolsum.watch.grid_follower import grid_of
 from smolsum.watch.metrics_page import metrics
@@ -41,7 +42,7 @@ MIN_PANE, MIN_CHART = 3, 11
 """Lines of a pane with one line in its frame, and of a chart with a scale, an axis and a legend."""
 MAX_ROWS = 3
 """Rows of charts on the first page."""
-NEWS = ("alerts", "workers", "times")
+NEWS = ("alerts", "constraints", "workers", "times")
 """Panes that are on the first page only while they have news, the most urgent first."""
 MAX_NEWS = 12
 """Lines that such a pane asks for at most."""
@@ -51,6 +52,7 @@ PANES: dict[str, Draw] = {
     **{f"chart{number}": partial(chart, spec=spec) for number, spec in enumerate(CHARTS)},
     "sparklines": sparklines,
     "workers": workers,
+    "constraints": constraints,
     "times": times,
     "alerts": alerts,
     "advice": partial(alerts, full=True),

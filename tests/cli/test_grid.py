@@ -129,7 +129,7 @@ def test_a_plan_is_checked_as_its_runs_are(call: Call, data: Path, posts: Path, 
     assert (code, out, err.count("error:")) == (2, "", 1)
     assert "2 of 3 runs to train cannot be trained" in err
     lines = err.splitlines()[1:3]
-    assert ["tiny-finetuned-rouge: stage quality rewards rouge," in lines[0], "bleu" in lines[1]] == [True, True]
+    assert ["tiny-finetuned-rouge: stage quality uses rouge," in lines[0], "bleu" in lines[1]] == [True, True]
     assert "or --reward length, which needs none" in err
 
     place[-1:] = [f"--set=data.path={data}", "--set=engine.memory_budget_gb=0.01"]
@@ -170,7 +170,7 @@ def test_runs_without_a_problem_are_trained(call: Call, posts: Path, tmp_path: P
     lines = list(filter(None, err.splitlines()))
     assert (code, len(lines)) == (2, 4), err
     assert lines[0] == "error: 3 of 4 runs to train cannot be trained"
-    assert "tiny-finetuned-rouge, broken-finetuned-rouge: stage quality rewards rouge" in lines[1]
+    assert "tiny-finetuned-rouge, broken-finetuned-rouge: stage quality uses rouge" in lines[1]
     assert lines[1].endswith("or --reward length, which needs none)")
     assert "broken-length: " in lines[2]
     assert lines[3] == "hint: each line ends with its remedy; without --dry-run the other runs are trained"

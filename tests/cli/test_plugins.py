@@ -368,12 +368,12 @@ def test_a_reward_with_the_name_of_a_measured_column(
     call: Call, write: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the task shows it in no table: it must not replace what is measured."""
-    write("own.py", reward("off_target"))
+    write("own.py", reward("over_budget"))
     code, _, err = call(
         "baseline", "--model=tiny", "--plugin=own.py", "--prompt=50-words", "--set=data.test_rows=1", "-q"
     )
     assert code == 2
-    assert "reward 'off_target' has the name of something that task tldr measures" in err
+    assert "reward 'over_budget' has the name of something that task tldr measures" in err
 
 
 @pytest.mark.slow
@@ -436,3 +436,15 @@ def test_a_task_without_presets(call: Call, write: Callable[[str, str], Path]) -
     assert (code, err) == (0, "")
     assert 'path = "builtin:tiny"' in out
     assert "[stages.capitals.rewards]" in out
+
+
+def test_a_reward_of_the_name_preference_stays_the_users(write: Callable[[str, str], Path], call: Call) -> None:
+    """Runs with such a plugin are older than the signal, and need no judge."""
+    write("mine.py", BREVITY.replace("def brevity", "def preference"))
+    asked = ["train", "--strategy=included", "--reward=preference", "--dry-run", "--quiet"]
+    code, out, err = call(*asked, "--plugin=mine.py")
+    assert code == 0, err
+    assert "preference = 1.0" in out
+    code, out, err = call(*asked)
+    assert code == 2
+    assert "judge.model is empty" in err

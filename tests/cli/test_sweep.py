@@ -32,7 +32,7 @@ def test_seeds_are_crossed_with_settings(call: Call) -> None:
     assert planned(out) == [f"tiny-finetuned-meteor-steps{steps}-seed{seed}" for steps in (10, 20) for seed in (42, 43)]
     shared = ["(shared)" in line for line in out.splitlines()[1:]]
     assert shared == [False, False, True, True]
-    assert "4 runs: 4 to train; 280 steps at most" in err  # 2 x 110 + 2 x 10 + 2 x 20
+    assert "4 runs: 4 to train; 380 steps at most" in err  # 2 x 160 + 2 x 10 + 2 x 20
     code, out, _ = call("train", "--seeds=2", "--seed=7", "--reward=meteor", "--reward=rouge", "--dry-run", "-q")
     assert [name.rpartition("-")[2] for name in planned(out)] == ["seed7"] * 3 + ["seed8"] * 3
 

@@ -19,7 +19,7 @@ from smolsum.config.sections import SECTIONS, Config, StageConfig, to_toml
 from smolsum.errors import UsageError
 from smolsum.rewards import REWARDS
 from smolsum.tasks import TASKS
-from smolsum.tasks.tldr import TldrConfig
+from smolsum.tasks.tldr.settings import TldrConfig
 
 TINY = tomli.loads((ROOT / "presets" / "models" / "tiny.toml").read_text())
 
@@ -109,7 +109,7 @@ def test_sources_cover_the_config() -> None:
     result = resolved(reward="meteor-rouge")
     stages = result.config.stages
     stage_keys = [f"stages.{name}.{f.name}" for name in stages for f in dataclasses.fields(StageConfig)]
-    keys = {key for key in stage_keys if not key.endswith((".rewards", ".mix"))}
+    keys = {key for key in stage_keys if not key.endswith((".rewards", ".mix", ".rewards_end", ".mix_end"))}
     keys |= {f"stages.{name}.rewards.{signal}" for name, stage in stages.items() for signal in stage.rewards}
     sections = SECTIONS | {"task": TldrConfig}
     keys |= {f"{name}.{f.name}" for name, record in sections.items() for f in dataclasses.fields(record)}

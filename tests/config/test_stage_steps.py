@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,11 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smolsum.config.sections import Config, StageConfig, TrainConfig
-from smolsum.config.stage_steps import apportion, epoch_counts
+from smolsum.config.stage_schedule import stage_at
+from smolsum.config.stage_steps import apportion, epoch_counts, kinds_by_place
 from smolsum.errors import UsageError
 from smolsum.training.batch import PromptOrder
 from smolsum.types import Prompt
 
+STAGE = StageConfig(
+    rewards={}, steps=1, epochs=1.0, temperature=1.0, learning_rate=1e-4, schedule="constant", warmup_steps=0, beta=0.0
+)
 KINDS = ["simple"] * 30 + ["medium"] * 45 + ["hard"] * 75
 
 
@@ -76,3 +81,42 @@ def test_every_epoch_has_the_mix() -> None:
     assert [p.id for p in PromptOrder(prompts, config, "s", KINDS).take(1)] == [p.id for p in epochs[1]]
     shares = np.array([counts["simple"], counts["hard"]]) / size
     assert shares == pytest.approx([0.2, 0.8], abs=0.01)
+
+
+@given(st.lists(st.integers(0, 9), min_size=6, max_size=6), st.integers(1, 9), st.integers(1, 5))
+def test_a_changing_mix_keeps_its_shares(parts: list[int], steps: int, size: int) -> None:
+    """After any place, each kind has had what the steps so far promised it, within one prompt for each other kind; a
+    kind without a share in a step has no place in it."""
+    starts, ends = parts[:3], parts[3:]
+    if not sum(starts) or not sum(ends):
+        return
+    mixes = [{kind: part / sum(own) for kind, part in zip("abc", own, strict=True)} for own in (starts, ends)]
+    stage = replace(STAGE, mix=mixes[0], mix_end=mixes[1])
+    places = kinds_by_place(stage, size, steps, 2)
+    assert len(places) == size * (steps + 2)
+    promised, given_to = Counter[str](), Counter[str]()
+    for place, (kind, before) in enumerate(places):
+        mix = stage_at(stage, place // size, steps).mix
+        assert mix[kind] > 0
+        assert before == given_to[kind]
+        promised.update(mix)
+        given_to[kind] += 1
+        assert all(abs(given_to[name] - promised[name]) < 2 for name in mix)
+
+
+def test_a_changing_mix_takes_every_prompt_of_a_kind_before_any_twice() -> None:
+    """Each kind has epochs of its own; the same step gives the same prompts, and another seed others."""
+    prompts = tuple(Prompt(str(n), (), (1,), (), {"level": kind}) for n, kind in enumerate(KINDS))
+    stage = replace(STAGE, mix={"simple": 1.0}, mix_end={"hard": 1.0})
+    config = Config(train=TrainConfig(prompts_per_step=4), stages={"s": stage})
+    order = PromptOrder(prompts, config, "s", KINDS, steps=40)
+    steps = [[p.id for p in order.take(k)] for k in range(40)]
+    kinds = [Counter(KINDS[int(name)] for name in step) for step in steps]
+    assert kinds[0] == {"simple": 4}
+    assert kinds[-1] == {"hard": 4}
+    assert 70 < sum(kind["hard"] for kind in kinds) < 90
+    simple = [name for step in steps for name in step if KINDS[int(name)] == "simple"]
+    assert len(set(simple[:30])) == 30
+    assert [p.id for p in PromptOrder(prompts, config, "s", KINDS, steps=40).take(17)] == steps[17]
+    other = replace(config, train=replace(config.train, seed=7))
+    assert [p.id for p in PromptOrder(prompts, other, "s", KINDS, steps=40).take(17)] != steps[17]

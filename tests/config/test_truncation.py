@@ -15,18 +15,25 @@ from smolsum.tasks import TASKS
 OUTSIDE = "OWNER/MODEL"
 """a model without a preset"""
 SIZES = ("qwen-1.5b", "qwen-3b", "qwen-7b", "qwen-14b")
+LARGE = (
+    "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", "llama-3.2-1b",
+    "llama-3.2-3b", "lfm2-700m", "lfm2-1.2b", "lfm2-2.6b", "gemma-3-1b", "gemma-3-4b", "smollm3-3b",
+)  # fmt: skip
 
 # model, strategy and --preset by task, with the stages that leave out truncated completions
 LEFT_OUT: list[tuple[str, str, str, str | None, set[str]]] = [
     # a summary that is cut is too long: the length stage must see it, a stage of quality alone need not
     *(("tldr", model, "finetuned", None, {"quality"}) for model in ("qwen", "lfm", OUTSIDE)),
     *(("tldr", model, "included", None, set()) for model in ("qwen", "lfm", OUTSIDE)),
+    *(("tldr", model, "finetuned", None, {"quality"}) for model in LARGE),
     # these were measured with all completions
     *(
         ("tldr", model, strategy, None, set())
         for model in ("tiny", "tiny-lfm")
         for strategy in ("finetuned", "included")
     ),
+    # a constraint on the length is no reward of it, but a summary that is cut violates it
+    *(("tldr", model, "constrained", None, set()) for model in ("qwen", "lfm", "tiny", "tiny-lfm", OUTSIDE)),
     # the study's code leaves out nothing
     *(("tldr", model, "finetuned", "study", set()) for model in ("qwen", "lfm", "tiny", "tiny-lfm")),
     *(("tldr", model, "finetuned", "kalomaze", {"quality"}) for model in ("qwen", "lfm", "tiny", OUTSIDE)),

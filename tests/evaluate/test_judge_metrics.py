@@ -7,7 +7,7 @@ import pytest
 
 from smolsum.evaluate.judge_metrics import agreement, judge_noise, judged_columns
 from smolsum.runs.evaluation_records import Judgement
-from smolsum.tasks.tldr import CRITERIA
+from smolsum.tasks.tldr.criteria import CRITERIA
 
 RATINGS = [[9, 2, 5, 8], [6, 1, 3, 2], [8, 4, 6, 8], [7, 1, 2, 6], [10, 5, 6, 9], [6, 2, 4, 7]]
 """Table 2 of Shrout and Fleiss (1979), whose ICC(1,1) is .17 and ICC(1,4) .44"""

@@ -16,7 +16,7 @@ from smolsum.evaluate.judging import Estimate, Judged, JudgeJob, JudgeOptions, a
 from smolsum.files import read_jsonl
 from smolsum.llm.endpoints import Endpoint
 from smolsum.llm.request_policy import MAX_CONSECUTIVE_FAILURES, RetryPolicy
-from smolsum.tasks.tldr import CRITERIA
+from smolsum.tasks.tldr.criteria import CRITERIA
 
 QUICK = RetryPolicy(attempts=3, deadline_s=5.0, wait_s=0.01)
 ITEMS = [

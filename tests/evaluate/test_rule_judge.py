@@ -40,7 +40,7 @@ def ask(url: str, *, post: str, summary: str, steps: str) -> int:
 
 def test_rules(url: str) -> None:
     """Each rule tells a fair summary from one that has its fault."""
-    from smolsum.tasks.tldr import CLARITY, CONCISENESS, COVERAGE, FAITHFULNESS
+    from smolsum.tasks.tldr.criteria import CLARITY, CONCISENESS, COVERAGE, FAITHFULNESS
 
     post = "My brother Noah asked Emma for $300 last Friday. He wants to repair the garage. " * 3
     good = "Noah asked Emma for $300 to repair the garage."

@@ -79,6 +79,7 @@ class Pair:
         assert answer.is_success, answer.text
         *lines, last = [json.loads(line) for line in answer.text.splitlines()]
         assert last == {"done": count}
+        assert all("token_ids" in line for line in lines), [line for line in lines if "token_ids" not in line]
         return sorted(lines, key=lambda line: int(line["id"]))
 
     def agrees(self, **what: int) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from smolsum.config.sections import Config, RewardsConfig
 from smolsum.errors import UsageError
 from smolsum.rewards.length import length_reward, score_length
-from smolsum.tasks.tldr import TldrConfig
+from smolsum.tasks.tldr.settings import TldrConfig
 from smolsum.types import RolloutGroup
 
 

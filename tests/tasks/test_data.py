@@ -313,9 +313,9 @@ def needed(directory: Path) -> UsageError:
     assert warning == f"no references: {split.no_references}; not measured on train: rouge, meteor, bleu"
     with pytest.raises(UsageError) as caught:
         check_references({"train": split}, {"length": {"length": 1.0}, "quality": {"meteor": 0.5, "bleu": 1.0}})
-    message = f"stage quality rewards meteor and bleu, which compare with references, but {split.no_references}"
+    message = f"stage quality uses meteor and bleu, which compare with references, but {split.no_references}"
     assert caught.value.message == message
-    with pytest.raises(UsageError, match="rewards meteor, which compares with references, but "):
+    with pytest.raises(UsageError, match="uses meteor, which compares with references, but "):
         check_references({"train": split}, {"quality": {"meteor": 1.0}})
     hint, offered, _ = str(caught.value.hint).partition("; or --reward length")
     assert offered
@@ -343,7 +343,7 @@ def test_references_are_not_missed_on_test() -> None:
     split = generated_split("test", [Example("1", "A post.")])
     lacking = replace(split, no_references="it has no column 'completion'")
     assert "not measured on test" in check_references({"train": split, "test": lacking}, {"quality": {"meteor": 1.0}})
-    with pytest.raises(UsageError, match="stage quality rewards meteor"):
+    with pytest.raises(UsageError, match="stage quality uses meteor"):
         check_references({"train": split, "validation": lacking}, {"quality": {"meteor": 1.0}})
     assert not check_references({"train": split}, {"quality": {"meteor": 1.0}})
 

@@ -17,7 +17,7 @@ from smolsum.config.sections import Config, DataConfig
 from smolsum.errors import UsageError
 from smolsum.tasks import TASKS
 from smolsum.tasks.data import Example, Split, generated_split, load_split, overlap
-from smolsum.tasks.tldr import TldrConfig
+from smolsum.tasks.tldr.settings import TldrConfig
 
 USER, ANSWER = {"role": "user", "content": "A post."}, {"role": "assistant", "content": "Short."}
 SYSTEM = {"role": "system", "content": "Be brief."}

@@ -17,7 +17,7 @@ from smolsum.config.sections import DataConfig
 from smolsum.errors import UsageError
 from smolsum.tasks.data import load_split
 from smolsum.tasks.facts import FactVocabulary, count_facts, vocabulary
-from smolsum.tasks.tldr import summarise
+from smolsum.tasks.tldr.task import summarise
 
 Facts = list[dict[str, Any]]
 

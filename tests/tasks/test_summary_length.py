@@ -7,7 +7,7 @@ import pytest
 from smolsum.config.sections import Config, ModelConfig, RewardsConfig
 from smolsum.policy.load import load_encoder
 from smolsum.tasks import TASKS
-from smolsum.tasks.tldr import TldrConfig
+from smolsum.tasks.tldr.settings import TldrConfig
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
 LETTERS = (74, 81, 87, 85, 71)

@@ -14,9 +14,9 @@ from smolsum.policy.load import Policy, load_policy
 from smolsum.rewards import REWARDS
 from smolsum.rewards.decorator import make_reward
 from smolsum.rollout.source import GroupRequest, LocalSource, Source
-from smolsum.tasks.tldr import TldrConfig
+from smolsum.tasks.tldr.settings import TldrConfig
 from smolsum.training.batch import Batch, BatchSampler, PromptOrder
-from smolsum.types import Prompt, RolloutGroup
+from smolsum.types import Prompt, Rollout, RolloutGroup
 
 # whether a completion of at most 12 tokens ends is what the reward is about: most groups are all cut
 STAGE = StageConfig(
@@ -32,10 +32,15 @@ CONFIG = Config(
 )
 
 
+def no_measures(prompt: Prompt, rollout: Rollout) -> dict[str, object]:
+    """No constraint of these stages names a measure."""
+    return {}
+
+
 def sampler(source: Source, prompts: tuple[Prompt, ...], config: Config = CONFIG) -> BatchSampler:
     """The batches of the only stage, of three steps."""
     stage, order = config.stages["length"], PromptOrder(prompts, config, "length")
-    return BatchSampler(source, order, config, stage, REWARDS, first_step=1, steps=3)
+    return BatchSampler(source, order, config, stage, REWARDS, no_measures, first_step=1, steps=3)
 
 
 def collect(policy: Policy, prompts: tuple[Prompt, ...], config: Config, k: int) -> tuple[Batch, list[int]]:
@@ -147,12 +152,12 @@ def test_a_stage_without_any_reward_stops(policy: Policy, prompts: tuple[Prompt,
     stage, order = replace(STAGE, rewards={"never": 1.0}), PromptOrder(asked, CONFIG, "length")
     signals = {"never": make_reward(never, file=__file__, sha256="")}
     source, notes = LocalSource(policy, CONFIG), list[str]()
-    batches = BatchSampler(source, order, CONFIG, stage, signals, first_step=1, steps=steps)
+    batches = BatchSampler(source, order, CONFIG, stage, signals, no_measures, first_step=1, steps=steps)
     with use_hook(WaitHook(notify=lambda kind, message: notes.append(kind))):
         for k in range(min(steps, 10) - 1):
             batches.collect(k)
         assert notes == ["no_reward"]
         with pytest.raises(PluginError, match=f"no completion of {min(steps, 10)} steps has a reward: never had no"):
             batches.collect(min(steps, 10) - 1)
-    first = BatchSampler(source, order, CONFIG, STAGE, REWARDS, first_step=1, steps=1)
+    first = BatchSampler(source, order, CONFIG, STAGE, REWARDS, no_measures, first_step=1, steps=1)
     first.collect(0)

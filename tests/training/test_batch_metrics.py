@@ -9,7 +9,8 @@ import pytest
 from support.models import EOS, group
 
 from smolsum.config.sections import Config
-from smolsum.tasks.tldr import TldrConfig, step_metrics
+from smolsum.tasks.tldr.lengths import step_metrics
+from smolsum.tasks.tldr.settings import TldrConfig
 from smolsum.training.batch import Batch
 from smolsum.training.batch import step_metrics as batch_metrics
 from smolsum.types import RolloutGroup

@@ -46,7 +46,7 @@ def test_earlier_runs_keep_theirs(name: str) -> None:
     "text",
     [
         "rewards.bleu=study", "rewards.length_counts=retokenized", "grpo.advantage_std=population",
-        "grpo.advantage_eps=1e-6", "grpo.train_eos=false",
+        "grpo.advantage_eps=1e-6", "grpo.train_eos=false", "stages.length.temperature_end=0.5",
     ],
 )  # fmt: skip
 def test_a_setting_added_later_counts_where_it_is_used(text: str) -> None:
@@ -84,3 +84,19 @@ def test_a_reference_that_nothing_reads_does_not_count() -> None:
         return fingerprints(settings("strict-json", "grpo.beta=0", *sets))
 
     assert found("grpo.reference=start") == found()
+
+
+def test_bands_count_where_a_stage_mixes_them() -> None:
+    """What makes a prompt hard, and the bands that came of it: other scores are another stage."""
+    mix = "stages.length.mix={easy=1.0}"
+
+    def found(bands: str, *sets: str) -> dict[str, str]:
+        config = settings("tldr", mix, *sets)
+        provenance = {**PROVENANCE, "bands": bands}
+        return {name: stage_fingerprint(config, provenance, name, 7, "") for name in config.stages}
+
+    scores = ("difficulty.by=scores", "difficulty.scores=f", "difficulty.column=rouge")
+    one, other = found("a", *scores), found("b", *scores)
+    assert one["length"] != other["length"]
+    assert one["quality"] == other["quality"]
+    assert found("a", "difficulty.by=length")["length"] not in (one["length"], other["length"])

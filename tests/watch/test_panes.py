@@ -38,6 +38,54 @@ def test_pane(tmp_path: Path, name: str) -> None:
     golden(f"pane-{name}.txt", text(snapshot(tmp_path), name))
 
 
+CONSTRAINED = {
+    "constraint/cost": 0.02,
+    "constraint/length_within_1/share": 0.75, "constraint/length_within_1/multiplier": 2.5,
+    "constraint/length_within_tolerance/share": 0.995, "constraint/length_within_tolerance/multiplier": 3.0,
+    "constraint/meteor_at_least_0.3/mean": 0.25,
+}  # fmt: skip
+
+
+def constrained(folder: Path, **changes: float) -> Snapshot:
+    """A run whose stages have three constraints, one of them with a text too long for one line, one under a gate."""
+    found = snapshot(folder, **{**CONSTRAINED, **changes})
+    text = "length within tolerance: 0.99; length within 1: 0.85; meteor >= 0.3"
+    with found.run.paths.config.open("a", encoding="utf-8") as file:
+        file.write("".join(f'[stages.{name}]\nconstraints = "{text}"\n' for name in ("length", "quality")))
+    again = Run(found.run.paths)
+    again.poll(5)
+    return replace(found, run=again)
+
+
+def test_constraints(tmp_path: Path) -> None:
+    """What is met and what is not, with multipliers, in a line or two each; on the first page as news."""
+    found = constrained(tmp_path)
+    golden("constraints.txt", text(found, "constraints") + text(found, "constraints", 38, 9))
+    assert "constraints" in {slot.pane for slot in slots("overview", found, 120, 40)}
+    assert "constraints" in {slot.pane for slot in slots("summary", found, 80, 24)}
+
+
+def test_a_constraint_without_values(tmp_path: Path) -> None:
+    """The data may lack what it bounds: that is said, as nothing else would show it."""
+    found = constrained(tmp_path)
+    text_of_one = "facts_wrong <= 0.1"
+    config = found.run.paths.config
+    config.write_text(config.read_text(encoding="utf-8").replace("meteor >= 0.3", text_of_one), encoding="utf-8")
+    again = Run(found.run.paths)
+    again.poll(5)
+    assert f"{text_of_one}  no value" in text(replace(found, run=again), "constraints")
+
+
+def test_constraints_that_cannot_be_read(tmp_path: Path) -> None:
+    """A view shows a damaged run as well as it can."""
+    found = snapshot(tmp_path, **CONSTRAINED)
+    with found.run.paths.config.open("a", encoding="utf-8") as file:
+        file.write('[stages.length]\nconstraints = "length is 64"\n')
+    again = Run(found.run.paths)
+    again.poll(5)
+    assert "this stage has none" in text(replace(found, run=again), "constraints")
+
+
 def test_ascii(tmp_path: Path) -> None:
     """With --ascii no character is outside ASCII but what was sampled."""
     whole = "\n".join(line.plain for line in page(snapshot(tmp_path, ViewOptions(ascii=True)), "overview", 120, 40))

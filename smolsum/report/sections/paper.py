@@ -181,23 +181,29 @@ def _lengths(label: str, inputs: ReportInputs, model: str, strategy: str, mine: 
     """The lengths of the completions of a model's configurations of a strategy."""
     baseline = baseline_of(inputs, model)
     target, tolerance = _target_of(inputs)
+    own = any(run.config["task"].get("targets") for run in inputs.trained)  # each prompt asks for its own length
     # older runs have no share within 1 and 2
     known = list(filter(None, [baseline, *mine]))
     close = [n for n in CLOSE if n != tolerance and any(one.metric(f"length/within_{n}") is not None for one in known)]
     shares = [ON_TARGET, *(f"length/within_{n}" for n in close)]
-    columns = ("Reward Configuration", *(head for head, _, _ in LENGTHS), f"Within ±{tolerance} of {target}")
+    columns = ("Reward Configuration", *(head for head, _, _ in LENGTHS), _within(target, tolerance, own=own))
     columns = (*columns, *(f"Within ±{n}" for n in close))
     rows = [_length_row(one.name, one, shares) for one in mine]
     # the study shows the baseline's lengths only with the joint strategy, where they are comparable
     if baseline is not None and strategy == INCLUDED:
         rows.insert(0, _length_row(f"length-only (baseline){baseline.seeds}", baseline, shares))
     rows += _not_run(inputs, model, strategy, mine, len(columns))
-    within = f"{target - tolerance}-{target + tolerance}"
+    within = "the tolerance of what was asked" if own else f"{target - tolerance}-{target + tolerance}"
     note = f"Without the end-of-sequence token; within: {within}, per cent rounded down."
     if any(one.seeds for one in known):
         note += " Of several seeds the counts are sums; mean, deviation and percentiles are means of the seeds' own."
     title, better = f"Output tokens, {model} - {STRATEGIES[strategy]}", dict.fromkeys(columns[-len(shares) :], "higher")
     return Table(label, title, columns, tuple(rows), (note,), better=better)
+
+
+def _within(target: int, tolerance: int, *, own: bool) -> str:
+    """The head of the column of completions on target."""
+    return "On target" if own else f"Within ±{tolerance} of {target}"
 
 
 def _target_of(inputs: ReportInputs) -> tuple[int, int]:

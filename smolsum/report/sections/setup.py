@@ -30,6 +30,9 @@ HYPERPARAMETERS = (
     ("Max input tokens", "data.max_input_tokens"),
     ("Max output tokens", "sampling.max_new_tokens"),
     ("Target tokens", "task.target_tokens"),
+    ("Targets", "task.targets"),
+    ("Held-out targets", "task.held_out_targets"),
+    ("Targets count", "task.unit"),
     ("Dtype", "model.dtype"),
     ("Adapter", "model.adapter"),
     ("Seed", "train.seed"),
@@ -151,10 +154,13 @@ def judged_metrics_tables(inputs: ReportInputs) -> list[Table]:
 def signals_table(inputs: ReportInputs, always: Sequence[str] = ()) -> Table:
     """Return Table 7: the signals that the runs use, and those of `always`."""
     used = dict.fromkeys(
-        name for run in inputs.trained for stage in run.config["stages"].values() for name in stage["rewards"]
+        name
+        for run in inputs.trained
+        for stage in run.config["stages"].values()
+        for name in (*stage["rewards"], *stage.get("rewards_end", ()))
     )
     own = {name: one for e in inputs.evaluations for name, one in e.summary.signals.items()}
-    known = {name: (name, one.get("range", ""), one.get("meaning", "")) for name, one in own.items()} | MEANINGS
+    known = MEANINGS | {name: (name, one.get("range", ""), one.get("meaning", "")) for name, one in own.items()}
     rows = []
     for name in dict.fromkeys((*always, *used)):
         described = known.get(name, (name, DASH.text, DASH.text))
@@ -191,7 +197,10 @@ def _of_stage(config: Mapping[str, Any], stage: Mapping[str, Any], key: str) -> 
     """A setting as a stage has it: its own, or that of the whole run; None if neither has it."""
     section, _, name = key.partition(".")
     general = config.get(section, {}).get(name)
-    return stage.get(OF_STAGES[key], general) if key in OF_STAGES else general
+    if key not in OF_STAGES:
+        return general
+    value, end = stage.get(OF_STAGES[key], general), stage.get(f"{OF_STAGES[key]}_end")
+    return f"{value} to {end} ({stage.get(f'{OF_STAGES[key]}_schedule')})" if end else value
 
 
 def _source(run: TrainedRun, key: str) -> CellSource:
@@ -218,7 +227,7 @@ def _differ(config: Mapping[str, Any], *, signals: bool) -> bool:
     if signals and len(config["stages"]) > 1:
         return True
     return any(
-        stage.get("mix") or _of_stage(config, stage, key) != _of_stage(config, {}, key)
+        stage.get("mix") or stage.get("rewards_end") or _of_stage(config, stage, key) != _of_stage(config, {}, key)
         for stage in config["stages"].values()
         for key in OF_STAGES
     )
@@ -236,13 +245,15 @@ def _stage(run: TrainedRun, name: str, *, mixed: bool) -> tuple[Cell, ...]:
         words(name),
         number(run.info.steps[name], plain(0), CellSource(run.paths.info, f"steps.{name}")),
         *(cell(DASH.text if value is None else str(value), field) for value, field in own),
-        *([cell(_shares(stage.get("mix") or {}), "mix")] if mixed else []),
-        cell(_shares(stage["rewards"]), "rewards"),
+        *([cell(_shares(stage.get("mix") or {}, stage.get("mix_end")), "mix")] if mixed else []),
+        cell(_shares(stage["rewards"], stage.get("rewards_end")), "rewards"),
     )
 
 
-def _shares(table: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {share:g}" for name, share in table.items()) or DASH.text
+def _shares(table: Mapping[str, float], end: Mapping[str, float] | None = None) -> str:
+    """Shares or weights, from those of the first step to those of the last where these differ."""
+    own = ", ".join(f"{name} {share:g}" for name, share in table.items()) or DASH.text
+    return f"{own} to {_shares(end)}" if end else own
 
 
 def differences_tables(inputs: ReportInputs) -> list[Table]:

@@ -103,7 +103,7 @@ def messages(example: Example, config: Config) -> Messages:
 def check(config: Config) -> Sequence[str]:
     """Return a warning where advantages are standardised, which takes the power of the accuracy out again."""
     task, scale = settings(config), config.grpo.advantage_scale
-    scaled = [name for name, stage in config.stages.items() if stage.rewards.get("judgement")]
+    scaled = [name for name, stage in config.stages.items() if stage.trained_rewards.get("judgement")]
     if not scaled or task.accuracy_power == 0 or scale == "none":
         return ()
     return (

@@ -1,18 +1,16 @@
 """The reader as a model behind an endpoint: what reader, grader and ranker are asked, and how answers are read."""
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from smolsum.errors import UsageError
 from smolsum.llm.batch import BatchClient, Call
 from smolsum.llm.client import BadAnswer
 from smolsum.llm.endpoints import GRADER, READER, Endpoint, find_endpoint
+from smolsum.llm.ranking import object_schema, ranked, ranking_call
 from smolsum.llm.request_policy import RequestBudget, RetryPolicy
 from smolsum.tasks.doc_qa.documents import UNANSWERABLE, Reading, Verdicts
 from smolsum.tasks.doc_qa.settings import DocQaConfig
@@ -56,27 +54,22 @@ a better one has a higher score, and equal ones the same. Reply with JSON:
 
 def read_call(text: str, question: str) -> Call:
     """Ask what a text says to a question; the answer is a text, or "" where the text is silent."""
-    schema = _object(answer={"type": ["string", "null"]})
+    schema = object_schema(answer={"type": ["string", "null"]})
     return Call(READ.format(text=text, question=question), schema, _answer)
 
 
 def grade_call(document: str, question: str, expected: str, given: str) -> Call:
     """Ask whether an answer is right; the answer is a bool."""
     prompt = GRADE.format(document=document, question=question, expected=expected, given=given)
-    return Call(prompt, _object(right={"type": "boolean"}), _right)
+    return Call(prompt, object_schema(right={"type": "boolean"}), _right)
 
 
 def rank_call(document: str, summaries: Sequence[str], limit: int) -> Call:
     """Ask for a score of each summary, in [0, 1]; the answer is the list of them in order."""
     count = len(summaries)
     shown = "\n\n".join(f"<summary number={n}>\n{text}\n</summary>" for n, text in enumerate(summaries, start=1))
-    each = _object(summary={"type": "integer"}, score={"type": "number"}) | {"additionalProperties": False}
     prompt = RANK.format(count=count, limit=limit, document=document, summaries=shown)
-    return Call(prompt, _object(scores={"type": "array", "items": each}), lambda found: _scores(found, count))
-
-
-def _object(**properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(properties)}
+    return ranking_call(prompt, "summary", count)
 
 
 def _answer(found: Mapping[str, Any]) -> str:
@@ -93,21 +86,6 @@ def _right(found: Mapping[str, Any]) -> bool:
     if not isinstance(right, bool):
         raise BadAnswer(f"neither right nor wrong, but {right!r:.80}")
     return right
-
-
-def _scores(found: Mapping[str, Any], count: int) -> list[float]:
-    rows = found.get("scores")
-    scores: dict[int, float] = {}
-    for row in rows if isinstance(rows, list) else []:
-        number, score = (row.get("summary"), row.get("score")) if isinstance(row, Mapping) else (None, None)
-        if type(number) is not int or isinstance(score, bool) or not isinstance(score, int | float):
-            raise BadAnswer(f"no score of a summary, but {row!r:.80}")
-        if not math.isfinite(score) or not 0 <= score <= 1 or number in scores:
-            raise BadAnswer(f"a score outside of 0 to 1, or one twice: {row!r:.80}")
-        scores[number] = float(score)
-    if sorted(scores) != list(range(1, count + 1)):
-        raise BadAnswer(f"scores of {len(scores)} summaries, not of {count}")
-    return [scores[n] for n in range(1, count + 1)]
 
 
 def ask_model(readings: Sequence[Reading], task: DocQaConfig) -> list[Verdicts]:
@@ -134,23 +112,12 @@ def ask_model(readings: Sequence[Reading], task: DocQaConfig) -> list[Verdicts]:
 
 
 def rank(groups: Sequence[Sequence[Reading]], task: DocQaConfig) -> list[list[float] | None]:
-    """Return scores in [0, 1]: a group's different texts are shown once each, in an order drawn from the texts."""
-    pairs = [(group, _shuffled([item.text for item in group])) for group in groups]
-    calls = [rank_call(group[0].document, order, task.max_words) for group, order in pairs if len(order) > 1]
-    scores = iter(clients_of(task)[0].ask(calls))
-    found: list[list[float] | None] = []
-    for group, order in pairs:
-        given = next(scores) if len(order) > 1 else [0.5]
-        by_text = None if given is None else dict(zip(order, given, strict=True))
-        found.append(None if by_text is None else [float(by_text[item.text]) for item in group])
-    return found
+    """Return scores in [0, 1] of each group's summaries, as of `ranked`."""
 
+    def question(n: int, order: Sequence[str]) -> Call:
+        return rank_call(groups[n][0].document, order, task.max_words)
 
-def _shuffled(texts: Sequence[str]) -> list[str]:
-    """Return each different text once, in an order that depends on the texts alone."""
-    distinct = sorted(set(texts))
-    order = np.random.default_rng([len(text) for text in distinct]).permutation(len(distinct))
-    return [distinct[int(place)] for place in order]
+    return ranked(clients_of(task)[0], [[item.text for item in group] for group in groups], question)
 
 
 def endpoint_names(task: DocQaConfig) -> dict[str, str]:

@@ -1,24 +1,13 @@
-"""Summaries of a set length: the study's task.
+"""The task: its signals, what it measures of a summary, and how the results are shown."""
 
-The judge's criteria are the four metrics of the study (Table 3), in our words. The judge sees neither the reference nor
-the target length: length is measured, not judged.
-"""
-
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
-from statistics import fmean
 from typing import Any, cast
 
-from smolsum.config.fields import Count, PositiveCount
 from smolsum.config.presets import task_presets
-from smolsum.config.sections import Config, TaskConfig
+from smolsum.config.sections import Config
 from smolsum.rewards import REWARDS
-from smolsum.rewards.length import score_length
 from smolsum.rewards.meteor import find_lexicon, meteor
 from smolsum.rewards.overlap import bleu, rouge_l
-from smolsum.rewards.signal import Values
 from smolsum.tasks.base import (
     ErrorKind,
     Measure,
@@ -30,132 +19,26 @@ from smolsum.tasks.base import (
     TaskEvaluation,
     TaskPrompts,
     TaskRewards,
+    TaskTargets,
     mean,
-    with_instruction,
 )
 from smolsum.tasks.data import Split
 from smolsum.tasks.facts import count_facts, vocabulary
-from smolsum.tasks.text_metrics import (
-    CLOSE,
-    PERCENTILES,
-    copied_share,
-    length_row,
-    length_table,
-    novel_ngrams,
-    repeated_trigrams,
+from smolsum.tasks.text_metrics import CLOSE, PERCENTILES, copied_share, novel_ngrams, repeated_trigrams
+from smolsum.tasks.tldr.criteria import CRITERIA
+from smolsum.tasks.tldr.lengths import (
+    LENGTH,
+    ON_TARGET,
+    TABLES,
+    counter,
+    length_measure,
+    length_summary,
+    score_summary_length,
+    step_metrics,
 )
-from smolsum.types import Criterion, Prompt, Rollout, RolloutGroup
+from smolsum.tasks.tldr.settings import TldrConfig, baselines, check, messages, targets_of, variant
+from smolsum.types import Prompt, Rollout
 
-
-@dataclass(frozen=True)
-class TldrConfig(TaskConfig):
-    """What a summary has to be."""
-
-    system_prompt: str = "Summarise the post. Keep the key points and who did what."
-    """System message of every prompt. It states no length: length is learnt from the reward."""
-    target_tokens: PositiveCount = 64
-    """Length of a perfect completion in tokens, without the end-of-sequence token."""
-    tolerance_tokens: Count = 5
-    """Distance from the target in tokens that still counts as on target. Where nothing sets it, it follows the target:
-    5 for 64, in proportion, at least 1."""
-
-    @property
-    def needed_tokens(self) -> int:
-        """The longest summary that is on target."""
-        return self.target_tokens + self.tolerance_tokens
-
-    @property
-    def derived(self) -> dict[str, tuple[Any, str]]:
-        """The tolerance for the target."""
-        tolerance = max(1, round(TldrConfig.tolerance_tokens * self.target_tokens / TldrConfig.target_tokens))
-        return {"tolerance_tokens": (tolerance, "derived from task.target_tokens")}
-
-
-def check(config: Config) -> list[str]:
-    """Return a warning where completions end before the target."""
-    target, tokens = cast(TldrConfig, config.task).target_tokens, config.sampling.max_new_tokens
-    if tokens >= target:
-        return []
-    return [
-        f"no summary can reach task.target_tokens = {target}: sampling.max_new_tokens = {tokens} cuts it before;"
-        f" --set sampling.max_new_tokens={2 * target}, or a smaller target"
-    ]
-
-
-def variant(task: TaskConfig, text: str) -> TaskConfig:
-    """Return the settings with the system prompt that a baseline's `--prompt` means: `<N>-words` or `<N>-tokens` adds
-    that length to the usual prompt, several words are the prompt itself. Raises UsageError for another single word."""
-    if match := re.fullmatch(r"([1-9]\d*)-(words|tokens)", text):
-        asked = f"{TldrConfig().system_prompt} Use exactly {match[1]} {match[2]}."
-        return replace(task, system_prompt=asked)
-    return with_instruction(task, text, "50-words, 64-tokens (or another number)")
-
-
-@cache
-def _encoder(model: str) -> Callable[[str], list[int]]:
-    from smolsum.policy.load import load_encoder  # takes a second
-
-    return load_encoder(model)
-
-
-def score_summary_length(groups: Sequence[RolloutGroup], config: Config) -> Values:
-    """Return PxG length rewards, of the tokens that `rewards.length_counts` names."""
-    if config.rewards.length_counts == "sampled":
-        return score_length(groups, config)
-    encode = _encoder(config.model.path)
-    return score_length(groups, config, lambda rollout: len(encode(rollout.text)))
-
-
-FAITHFULNESS = Criterion(
-    "faithfulness",
-    (
-        "Break the Actual Output into its single claims: who did what, when, where, why, how much.",
-        "Look each claim up in the Input. It must be said there or follow directly from it.",
-        "Lower the score for each claim that the Input does not support, and more for one that it contradicts, such as "
-        "a deed given to another person or a changed number.",
-        "Give the highest score only if every claim is supported, and the lowest if the main claims are made up or "
-        "contradicted.",
-    ),
-)
-COVERAGE = Criterion(
-    "coverage",
-    (
-        "List the key points of the Input: what it is about, what happened, and what the writer wants or asks.",
-        "For each key point decide whether the Actual Output conveys it, in whatever words.",
-        "Lower the score for each key point that is left out where a reader would then misunderstand the Input.",
-        "Do not lower the score for small details that are left out.",
-        "Give the highest score if every key point is conveyed, and the lowest if none is.",
-    ),
-)
-CONCISENESS = Criterion(
-    "conciseness",
-    (
-        "Compare the lengths: the Actual Output should be much shorter than the Input.",
-        "Lower the score for anything that is said twice, in the same or in other words.",
-        "Lower the score for filler, padding, roundabout phrases and details that a summary does not need.",
-        "Give the highest score if no word could be spared, and the lowest if it is as long as the Input or mostly "
-        "repetition.",
-    ),
-)
-CLARITY = Criterion(
-    "clarity",
-    (
-        "Judge whether the Actual Output says what it means in plain, direct language.",
-        "Check grammar, punctuation and sentences; lower the score for fragments, garbled words and a text that is cut "
-        "off.",
-        "Lower the score for jargon that is not explained, and for a pronoun that could mean more than one person or "
-        "thing.",
-        "Judge whether somebody who sees nothing but the Actual Output can follow it.",
-        "Give the highest score if it reads easily from the first word to the last, and the lowest if it cannot be "
-        "understood.",
-    ),
-    sees=("completion",),
-)
-CRITERIA = (FAITHFULNESS, COVERAGE, CONCISENESS, CLARITY)
-
-
-LENGTHS = ("within_tol", *(f"within_{n}" for n in CLOSE), "over_budget", "off_target")
-"""columns whose means the summary has below `length/`"""
 TEXT = (
     "rouge", "meteor", "bleu", "copied", "novel_bigrams", "novel_trigrams", "repeated_trigrams", "empty", "truncated",
 )  # fmt: skip
@@ -171,7 +54,7 @@ def measurer(splits: Sequence[Split], config: Config) -> Measure:
     facts = [
         example.metadata["facts"] for split in splits for example in split.examples if example.metadata.get("facts")
     ]
-    task = cast(TldrConfig, config.task)
+    length = length_measure(config)
     known = vocabulary(facts) if facts else None
 
     def found_meteor(text: str, references: Sequence[str]) -> float:
@@ -181,7 +64,7 @@ def measurer(splits: Sequence[Split], config: Config) -> Measure:
 
     def measure(prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
         row: dict[str, Any] = {
-            **length_row(rollout.length, task.target_tokens, task.tolerance_tokens),
+            **length(prompt, rollout),
             "truncated": float(rollout.truncated),
             "empty": float(not rollout.text.strip()),
             **{name: score(rollout.text, prompt.references) if prompt.references else None for name, score in overlap},
@@ -189,6 +72,8 @@ def measurer(splits: Sequence[Split], config: Config) -> Measure:
             "novel_bigrams": novel_ngrams(rollout.text, prompt.source, 2),
             "novel_trigrams": novel_ngrams(rollout.text, prompt.source, 3),
             "repeated_trigrams": repeated_trigrams(rollout.text),
+            # a constraint on them bounds nothing where the data have none
+            **({} if known else dict.fromkeys((f"facts_{key}" for key in FACTS), None)),
         }
         if known and prompt.metadata.get("facts"):
             count = count_facts(rollout.text, prompt.metadata["facts"], known)
@@ -202,11 +87,7 @@ def summarise(rows: Sequence[MetricRow]) -> Summary:
     """Return lengths, and means over the examples that have a value. `facts/wrong_share` is the split's wrongly stated
     facts over all stated ones, `facts/covered_share` the rightly stated ones over all that the posts have. Posts
     without facts count in neither; `facts/posts_without` is their number."""
-    summary: Summary = {
-        **length_table([row["tokens"] for row in rows]),
-        **{f"length/{key}": mean(rows, key) for key in LENGTHS},
-        **{key: mean(rows, key) for key in TEXT},
-    }
+    summary: Summary = {**length_summary(rows), **{key: mean(rows, key) for key in TEXT}}
     if stated := [row for row in rows if row.get("facts_right") is not None]:
         right, wrong, missing = (sum(row[f"facts_{key}"] for row in stated) for key in FACTS)
         summary |= {f"facts/{key}": mean(stated, f"facts_{key}") for key in FACTS}
@@ -238,16 +119,6 @@ ERRORS = (
 )
 
 
-def step_metrics(groups: Sequence[RolloutGroup], config: Config) -> dict[str, float]:
-    """Return the shares of a step's completions that are of the wanted length: within the tolerance, within 1 and 2."""
-    task = cast(TldrConfig, config.task)
-    misses = [abs(rollout.length - task.target_tokens) for group in groups for rollout in group.rollouts]
-    limits = {"within_tol": task.tolerance_tokens, **{f"within_{n}": n for n in CLOSE}}
-    return {f"length/{name}": fmean(miss <= limit for miss in misses) for name, limit in limits.items()}
-
-
-LENGTH = Metric("completions/mean_length", "tokens", ".1f")
-ON_TARGET = Metric("length/within_tol", "on target", ".0%", better="higher", role="constraint", column="within_tol")
 OVERLAP = (
     Metric("rouge", "ROUGE-L", ".3f", better="higher"),
     Metric("meteor", "METEOR", ".3f", better="higher", role="quality"),
@@ -259,7 +130,13 @@ REPEATED = Metric("repeated_trigrams", "repeated", better="lower")
 TASK = Task(
     name="tldr",
     settings=TldrConfig,
-    prompts=TaskPrompts(variant=variant, baselines=("50-words", "64-tokens")),
+    prompts=TaskPrompts(
+        messages=messages,
+        variant=variant,
+        baselines_of=baselines,
+        prompt_settings=("system_prompt", "length_request", "target_curriculum"),
+    ),
+    targets=TaskTargets(of=targets_of, length=lambda config: counter(cast(TldrConfig, config.task))),
     rewards=TaskRewards(signals={**REWARDS, "length": score_summary_length}),
     evaluation=TaskEvaluation(
         measurer=measurer,
@@ -283,6 +160,7 @@ TASK = Task(
                     Metric("length/off_target", "mean error", ".1f"),
                 ),
             ),
+            *TABLES,
             MetricTable("overlap with the reference", OVERLAP, needs="references"),
             MetricTable(
                 "without a judge",

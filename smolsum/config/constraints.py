@@ -1,0 +1,110 @@
+"""Constraints on what a stage's rollouts are: read from text such as `length in 59..69: 0.99; bleu >= 0.1`.
+
+NAME in A..B: SHARE     at least that share of the rollouts is from A to B
+NAME within N: SHARE    the same for |NAME - target| <= N, of the task's target; N may be the word `tolerance`
+NAME >= A: SHARE        the same for a range with one end; <= as well
+NAME in A..B            without a share, the rollouts' mean is in the range
+"""
+
+import math
+import re
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from smolsum.errors import UsageError
+
+LENGTH = "length"
+"""the length in the unit of the task's target, which a constraint means by the name of the reward for it"""
+FORMS = "length in 59..69: 0.99, meteor >= 0.3, or overlong >= 0: 0.95"
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_RANGE = rf"(?:in\s+(?P<low>{_NUMBER})\s*\.\.\s*(?P<high>{_NUMBER})|(?P<sign>>=|<=)\s*(?P<end>{_NUMBER})"
+_FORM = re.compile(
+    rf"(?P<name>[A-Za-z_][\w.-]*)\s*{_RANGE}|within\s+(?P<near>{_NUMBER}|tolerance))\s*(?::\s*(?P<share>{_NUMBER})\s*)?"
+)
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A range that a measured value has to be in: for at least the share `level` of the rollouts, or, where that is
+    None, on average."""
+
+    text: str
+    """as the user wrote it, without the share"""
+    measured: str
+    """what is measured: `LENGTH`, or a signal or measure of the task"""
+    low: float = -math.inf
+    high: float = math.inf
+    level: float | None = None
+    from_target: bool = False
+    """whether the value's distance from the target is meant"""
+    by_tolerance: bool = False
+    """whether that distance is the task's tolerance, so that `high` counts tolerances"""
+
+    @cached_property
+    def slug(self) -> str:
+        """The constraint in the names of metrics."""
+        words = self.text.replace(">=", "at_least").replace("<=", "at_most").replace("..", "-").replace(" in ", " ")
+        return re.sub(r"[^\w.-]+", "_", words)
+
+    @property
+    def unit(self) -> float:
+        """The unit of distances from the range, where no target is: its larger end in size, 1 where both are 0."""
+        return max(abs(end) for end in (self.low, self.high) if math.isfinite(end)) or 1.0
+
+    def shortfall(self, found: float) -> float:
+        """Return how much a share or mean misses; negative where there is room to spare."""
+        if self.level is not None:
+            return self.level - found
+        return self.low - found if math.isinf(self.high) else found - self.high
+
+    def error(self, found: float) -> float:
+        """Return the shortfall between -1 and 1, that of a mean in multiples of its bound."""
+        return min(max(self.shortfall(found) / (1.0 if self.level is not None else self.unit), -1.0), 1.0)
+
+
+def parse_constraints(text: str) -> tuple[Constraint, ...]:
+    """Return the constraints of a text, separated by semicolons; a mean in a range with two ends is two constraints.
+
+    Raises UsageError, which quotes the part that is wrong.
+    """
+    found = [part for one in text.split(";") if one.strip() for part in _parse(one.strip())]
+    if len({one.text for one in found}) < len(found):
+        raise UsageError(f"constraint {text!r} names the same range twice", hint="leave one out")
+    return tuple(found)
+
+
+def parse_from(text: str, source: str) -> tuple[Constraint, ...]:
+    """Return the constraints of a setting; the error names the `source` that gave it."""
+    try:
+        return parse_constraints(text)
+    except UsageError as error:
+        raise UsageError(f"{source}: {error.message}", hint=error.hint) from error
+
+
+def _parse(text: str) -> list[Constraint]:
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise UsageError(f"constraint {text!r} is not of a known form", hint=FORMS)
+    part = match.groupdict()
+    name, head = part["name"], text.partition(":")[0].strip()
+    level = None if part["share"] is None else float(part["share"])
+    if level is not None and not 0 < level <= 1:
+        raise UsageError(f"constraint {text!r}: the share {part['share']} is not above 0 and at most 1", hint=FORMS)
+    if part["near"] is not None:
+        if level is None:
+            raise UsageError(f"constraint {text!r}: `within` needs a share of the rollouts", hint=f"{head}: 0.95")
+        by_tolerance = part["near"] == "tolerance"
+        near = 1.0 if by_tolerance else float(part["near"])
+        return [Constraint(head, name, high=near, level=level, from_target=True, by_tolerance=by_tolerance)]
+    if part["sign"]:
+        end = float(part["end"])
+        low, high = (end, math.inf) if part["sign"] == ">=" else (-math.inf, end)
+        return [Constraint(head, name, low, high, level)]
+    low, high = float(part["low"]), float(part["high"])
+    if low > high:
+        raise UsageError(f"constraint {text!r}: {part['low']} is above {part['high']}", hint=FORMS)
+    whole = Constraint(head, name, low, high, level)
+    if level is not None:
+        return [whole]
+    lower, upper = f"{name} >= {part['low']}", f"{name} <= {part['high']}"
+    return [replace(whole, text=lower, high=math.inf), replace(whole, text=upper, low=-math.inf)]

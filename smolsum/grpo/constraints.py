@@ -1,0 +1,165 @@
+"""Constraints next to a reward: how far rollouts meet them, the multipliers that adapt, and the advantages of both.
+
+The problem is to maximise the mean reward subject to g_k >= level_k, where g_k is the share of rollouts within a range,
+or a mean. `lagrange` ascends in the policy and descends in the multipliers of its Lagrangian (PPO-Lagrangian: Ray et
+al., "Benchmarking safe exploration in deep reinforcement learning", 2019, section 5); `pid` sets the multipliers by PID
+control (arXiv:2007.03964, algorithm 2), which damps their oscillation; `sum`, `gdpo` and `gate` have fixed weights.
+Axes: P prompts, G rollouts of a prompt.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from smolsum.config.constraints import Constraint
+from smolsum.config.sections import GrpoConfig
+from smolsum.grpo.advantages import Floats, advantages, group_advantages
+
+DENSE = 0.5
+"""part of a value that falls with the distance from the range, so that rollouts far away have a direction too; the rest
+is for being inside"""
+STATE = "multipliers"
+"""the name in a checkpoint's state: by constraint the multiplier, its integral and the last error"""
+PROPORTIONAL, DERIVATIVE = 2.0, 2.0
+"""gains of `pid`; the integral's is `grpo.constraint_rate`"""
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """What a constraint bounds, of each rollout."""
+
+    constraint: Constraint
+    values: Floats
+    """float64 (P, G), NaN where a value is missing"""
+    unit: Floats
+    """the unit of distances from the range: float64 (P, 1)"""
+
+    @property
+    def is_met(self) -> Floats:
+        """1 where a value is in the range, 0 where it is not, NaN where it is missing: float64 (P, G)."""
+        low, high = self.constraint.low, self.constraint.high
+        inside = ((self.values >= low) & (self.values <= high)).astype(np.float64)
+        inside[np.isnan(self.values)] = np.nan
+        return inside
+
+    @property
+    def progress(self) -> Floats:
+        """What is rewarded, higher is better: float64 (P, G), NaN where the value is missing.
+
+        For a share 1 in the range; outside, at most 1/2, and less by the distance from the range, in units. For a mean
+        the value itself, negative where it has to be small.
+        """
+        low, high = self.constraint.low, self.constraint.high
+        if self.constraint.level is None:
+            return self.values if np.isinf(high) else np.negative(self.values)
+        miss = np.maximum(np.maximum(low - self.values, self.values - high), 0.0) / self.unit
+        return np.asarray((1.0 - DENSE) * self.is_met + DENSE * (1.0 - np.minimum(1.0, miss)))
+
+    @property
+    def found(self) -> float:
+        """The share of rollouts in the range, or the mean; NaN without any value."""
+        of = self.values if self.constraint.level is None else self.is_met
+        return float(np.nanmean(of)) if not np.isnan(of).all() else float("nan")
+
+    def __add__(self, more: "Bounded") -> "Bounded":
+        units, values = ([getattr(one, name) for one in (self, more)] for name in ("unit", "values"))
+        return Bounded(self.constraint, np.concatenate(values), np.concatenate(units))
+
+    def take(self, places: Sequence[int]) -> "Bounded":
+        """Return the same of the groups at these places."""
+        return Bounded(self.constraint, self.values[list(places)], self.unit[list(places)])
+
+
+def constrained_advantages(
+    totals_PG: Any,
+    scores: Mapping[str, Any],
+    weights: Mapping[str, float],
+    measured: Sequence[Bounded],
+    multipliers: Sequence[float],
+    grpo: GrpoConfig,
+) -> mx.array:
+    """Return advantages of a step's rollouts from rewards and constraints, float32 (P, G).
+
+    `sum` adds multiplier x progress to the total reward, `gate` multiplies the total by the progress of every
+    constraint (counted from the group's lowest total where that is negative, as a factor below 1 would help it). The
+    others add the advantages of rewards and constraints, each standardised within its group (arXiv:2601.05242), and
+    divide by the batch's deviation: a multiplier then weighs the same whatever the units, and the KL term weighs the
+    same whatever the multipliers. Without constraints these are the advantages of the rewards. A missing reward has the
+    advantage 0; a missing value adds nothing.
+    """
+    norm: dict[str, Any] = {"std": grpo.advantage_std, "eps": grpo.advantage_eps}
+    if not measured:
+        return advantages(totals_PG, scores, weights, scale=grpo.advantage_scale, **norm)
+    totals = np.asarray(totals_PG, dtype=np.float64)
+    parts = [one.progress for one in measured]
+    if grpo.constraint_method in ("sum", "gate"):
+        scale = "group" if grpo.advantage_scale == "gdpo" else grpo.advantage_scale
+        if grpo.constraint_method == "sum":
+            totals = totals + sum(m * np.nan_to_num(part) for m, part in zip(multipliers, parts, strict=True))
+        else:
+            lowest = np.where(np.isnan(totals), np.inf, totals).min(axis=1, keepdims=True)
+            totals = (totals - np.minimum(lowest, 0.0)) * np.prod([np.nan_to_num(part, nan=1.0) for part in parts], 0)
+        return group_advantages(totals, scale=scale, **norm)
+    summed = np.array(advantages(totals, scores, weights, scale=grpo.advantage_scale, **norm), dtype=np.float64)
+    for multiplier, part in zip(multipliers, parts, strict=True):
+        summed += multiplier * np.array(group_advantages(np.where(np.isnan(totals), np.nan, part), **norm))
+    spread = float(summed.std(ddof=grpo.advantage_std == "sample")) if summed.size > 1 else 0.0
+    return mx.array((summed / (spread + grpo.advantage_eps) if spread else summed).astype(np.float32))
+
+
+class Multipliers:
+    """The weight of each constraint, and what moves it from step to step."""
+
+    def __init__(self, constraints: Sequence[Constraint], grpo: GrpoConfig, state: dict[str, Any]) -> None:
+        """`state` is that of the stage, which the multipliers take their own from and write to."""
+        self.constraints, self._grpo, self._state = constraints, grpo, state
+        first = [grpo.constraint_weight, grpo.constraint_weight, 0.0]
+        rows = [state.get(STATE, {}).get(one.text, first) for one in constraints]
+        self.values, self._integrals, self._errors = ([row[place] for row in rows] for place in range(3))
+
+    def adapt(self, totals_PG: Any, measured: Sequence[Bounded]) -> dict[str, float]:
+        """Move the multipliers by a step's values, and return the step's metrics: the share or mean of each constraint,
+        its violation (0 where it holds), the multiplier that the step used, and the `cost` of all in reward."""
+        metrics = {}
+        if measured and (price := cost(totals_PG, measured)) is not None:
+            metrics["constraint/cost"] = price
+        for k, one in enumerate(measured):
+            if np.isnan(one.found):
+                continue
+            name = f"constraint/{one.constraint.slug}"
+            metrics[f"{name}/{'mean' if one.constraint.level is None else 'share'}"] = one.found
+            metrics[f"{name}/violation"] = max(0.0, one.constraint.shortfall(one.found))
+            if self._grpo.constraint_method != "gate":
+                metrics[f"{name}/multiplier"] = self.values[k]
+            self._move(k, one.constraint.error(one.found))
+        if self.constraints:
+            rows = zip(self.constraints, self.values, self._integrals, self._errors, strict=True)
+            self._state[STATE] = {one.text: list(row) for one, *row in rows}
+        return metrics
+
+    def _move(self, k: int, error: float) -> None:
+        grpo = self._grpo
+        if grpo.constraint_method not in ("lagrange", "pid"):
+            return
+        self._integrals[k] = min(max(self._integrals[k] + grpo.constraint_rate * error, 0.0), grpo.constraint_limit)
+        self.values[k] = self._integrals[k]
+        if grpo.constraint_method == "pid":
+            rising = max(0.0, error - self._errors[k])
+            self.values[k] += PROPORTIONAL * error + DERIVATIVE * rising
+            self.values[k] = min(max(self.values[k], 0.0), grpo.constraint_limit)
+        self._errors[k] = error
+
+
+def cost(totals_PG: Any, measured: Sequence[Bounded]) -> float | None:
+    """Return what the constraints cost: the best reward of a group, less the best among rollouts that meet every
+    constraint on single rollouts; the mean over groups that have such a rollout, None where no group has."""
+    totals = np.asarray(totals_PG, dtype=np.float64)
+    allowed = ~np.isnan(totals)
+    for one in measured:
+        if one.constraint.level is not None:
+            allowed = allowed & (one.is_met == 1.0)
+    lost = [row[~np.isnan(row)].max() - row[ok].max() for row, ok in zip(totals, allowed, strict=True) if ok.any()]
+    return float(np.mean(lost)) if lost else None

@@ -1,0 +1,160 @@
+"""Hindsight: a completion of n tokens that was asked for t is a perfect answer to the prompt that asks for n.
+
+Relabelled copies join the update without sampling (hindsight experience replay, arXiv:1707.01495, section 3.3). Copies
+that are imitated would teach what the policy writes anyway, and that noise hides the little that the stated length
+changes. So a copy is compared with itself: the same completion y under the prompt x_n that asks for its length, and
+under the prompt x_t that it was sampled for. The objective that is added to that of GRPO, weighted by `grpo.hindsight`,
+is the logistic loss of finding out which of the two prompts it answers, over the N rollouts of a step:
+
+    1 / N * sum over y of   (R(y, n) - R(y, t)) * log sigmoid(log pi(y | x_n) - log pi(y | x_t))
+
+- R(y, n) - R(y, t), at least 0, is how much better the completion fits the one prompt than the other. What does not
+  depend on the target cancels, and where completions are as long as was asked the term vanishes.
+- Where the policy does not read the length, the sigmoid's slope is half, and the gradient is half the sum of two policy
+  gradients: for the relabelled goal with the advantage R(y, n) - R(y, t) (hindsight policy gradients, arXiv:1711.06006,
+  whose importance weight pi(y | x_n) / pi(y | x_t) is 1 there), and for the goal that was asked with its negative. What
+  a completion's text contributes to both cancels, and what the length contributes is left.
+- Elsewhere the sigmoid takes the place of a truncated importance weight: it falls from 1 to 0 as that ratio grows, so
+  that a pair which the policy already distinguishes teaches no more. Both log-probs are those of the present policy,
+  from the pass that computes the gradient. The sampler's are not needed, however stale they are.
+
+Its bias, compared with the policy gradients of both goals: goals are chosen after the fact, each with its successes
+alone; and a bounded loss of classification is no expected reward. It maximises a lower bound of the information that a
+completion has about its prompt's target, weighted by reward (noise contrast with one negative example, as in
+arXiv:1807.03748). The main objective stays as it was, and alone decides once lengths are right.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_map
+
+from smolsum.config.sections import GrpoConfig, StageConfig
+from smolsum.grpo.loss import Tally, means_of, merged, over_ranks, weighted
+from smolsum.policy import distributed
+from smolsum.policy.cpu.gradient import TokenGroup, can_differentiate
+from smolsum.policy.group_gradient import WHOLE, Chunking, GroupLoss, fits_c, sum_over_groups
+from smolsum.types import Rollout
+
+
+@dataclass(frozen=True)
+class Relabelled:
+    """Rollouts of one group and what they are good answers to: the token ids of the prompt that was asked, for each
+    rollout those of the prompt that asks for its length, and by how much its reward there is higher, above 0."""
+
+    asked_ids: Sequence[int]
+    rollouts: Sequence[Rollout]
+    prompts_ids: Sequence[Sequence[int]]
+    gains: Sequence[float]
+
+    @property
+    def rows(self) -> list[tuple[Sequence[int], Rollout]]:
+        """Prompts and completions: each under its own prompt, then under the prompt that was asked."""
+        own = zip(self.prompts_ids, self.rollouts, strict=True)
+        return [row for ids, rollout in own for row in ((ids, rollout), (self.asked_ids, rollout))]
+
+
+def hindsight_loss(
+    own_logp_G: mx.array, asked_logp_G: mx.array, gains_G: mx.array, counted_G: mx.array, *, rollouts: int
+) -> tuple[mx.array, Tally]:
+    """Return a group's share of the loss (scalar, to be minimised), and the tally of its metrics.
+
+    `own_logp_G` and `asked_logp_G` are log-probs of whole completions under the prompts that ask for their length, and
+    under the prompt that was asked; a pair whose `counted_G` is 0 teaches nothing.
+    """
+    margin_G = own_logp_G - asked_logp_G
+    objective_G = -nn.softplus(-margin_G) * gains_G * counted_G
+    tally: Tally = {
+        "sum": {
+            "hindsight/gain": weighted(gains_G, counted_G),
+            "hindsight/margin": weighted(margin_G, counted_G),
+            "hindsight/weight": weighted(mx.sigmoid(-margin_G), counted_G),
+            "hindsight/accuracy": weighted(margin_G > 0, counted_G),
+        },
+        "min": {},
+        "max": {},
+    }
+    return -objective_G.sum() / rollouts, tally
+
+
+def add_hindsight(
+    grads: Any,
+    model: nn.Module,
+    groups: Sequence[Relabelled],
+    config: GrpoConfig,
+    stage: StageConfig,
+    *,
+    rollouts: int,
+    chunking: Chunking = WHOLE,
+) -> tuple[Any, dict[str, float]]:
+    """Return the gradient tree with that of the hindsight loss added, weighted by `config.hindsight`, and the metrics.
+
+    `rollouts` is the number that the step learns from. Where several ranks train together, each computes its share of
+    the groups, and all return the same sum. Without groups the gradient stays as it is.
+    """
+    number = sum(len(group.rollouts) for group in groups)
+    counted = {"hindsight/copies": float(number), "hindsight/copies_frac": number / rollouts}
+    if not number:
+        return grads, counted
+    idle = len(groups) <= distributed.rank()  # more ranks than groups: this one computes a group without counting it
+    mine = [*groups[:1]] if idle else distributed.share(groups)
+    losses = [_loss(group, config, rollouts, counts=not idle) for group in mine]
+    (total, tally), more = sum_over_groups(
+        model, [_tokens(group) for group in mine], losses,
+        temperature=stage.temperature, join=merged, chunking=_whole_pairs(model, mine, chunking),
+    )  # fmt: skip
+    more, total, tally = distributed.total(more), distributed.total(total).item(), over_ranks(tally)
+    found = {"hindsight/loss": total} | {name: mean.item() for name, mean in means_of(tally).items()}
+    weight = config.hindsight
+    return tree_map(lambda a, b: a + (weight * b).astype(a.dtype), grads, more), counted | found
+
+
+def _whole_pairs(model: nn.Module, groups: Sequence[Relabelled], chunking: Chunking) -> Chunking:
+    """Return the chunking with an even number of rows, so that pairs stay together; where C computes, all rows are
+    together anyway."""
+    if fits_c(chunking) and can_differentiate(model):
+        return chunking
+    rows = chunking.rows or max(len(group.rows) for group in groups)
+    return replace(chunking, rows=max(2, rows // 2 * 2))
+
+
+def _loss(group: Relabelled, config: GrpoConfig, rollouts: int, *, counts: bool) -> GroupLoss:
+    mask_RT = _mask(group, config.train_eos)
+    gains_G = mx.array(group.gains, dtype=mx.float32)
+    counted_G = mx.full(gains_G.shape, 1.0 if counts else 0.0)
+
+    def loss(logp: mx.array, entropy: mx.array, mask: mx.array, rows: slice) -> tuple[mx.array, Tally]:
+        pairs_G2 = (logp * mask_RT[rows]).sum(axis=1).reshape(-1, 2)
+        pairs = slice(None) if rows == slice(None) else slice(rows.start // 2, (rows.stop + 1) // 2)
+        return hindsight_loss(pairs_G2[:, 0], pairs_G2[:, 1], gains_G[pairs], counted_G[pairs], rollouts=rollouts)
+
+    return loss
+
+
+def _shared(group: Relabelled) -> Sequence[int]:
+    """Return what the prompts have in common, without their last tokens: every row keeps a token that is not shared."""
+    every, length = (group.asked_ids, *group.prompts_ids), 0
+    while length < min(map(len, every)) - 1 and len({ids[length] for ids in every}) == 1:
+        length += 1
+    return group.asked_ids[:length]
+
+
+def _tokens(group: Relabelled) -> TokenGroup:
+    """Return the rows as a group of the shared prompt, whose completions begin with the rest of their prompts."""
+    shared = _shared(group)
+    return TokenGroup(shared, [(*ids[len(shared) :], *rollout.token_ids) for ids, rollout in group.rows])
+
+
+def _mask(group: Relabelled, train_eos: bool) -> mx.array:
+    """Return 1 for each trained token of the completions, behind the rest of each prompt: float32 (2 G, T)."""
+    before = len(_shared(group))
+    rows = [(len(ids) - before, rollout) for ids, rollout in group.rows]
+    longest = max(start + len(rollout.token_ids) for start, rollout in rows)
+    masks = []
+    for start, rollout in rows:
+        trained = len(rollout.token_ids) if train_eos else rollout.length
+        masks.append([*[0.0] * start, *[1.0] * trained, *[0.0] * (longest - start - trained)])
+    return mx.array(masks)

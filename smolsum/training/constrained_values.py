@@ -1,0 +1,73 @@
+"""What constraints bound, measured on a step's rollouts: tokens, signals, and what the task measures in evaluations."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from smolsum.config.constraints import LENGTH, Constraint, parse_constraints
+from smolsum.config.sections import Config
+from smolsum.config.targets import target_of, tolerance_of
+from smolsum.errors import UsageError, nearest
+from smolsum.grpo.constraints import Bounded
+from smolsum.rewards.signal import Signal, Values
+from smolsum.tasks import TASKS
+from smolsum.tasks.base import Measure
+from smolsum.types import Prompt, Rollout, RolloutGroup
+
+
+def signals_needed(constraints: Sequence[Constraint], signals: Mapping[str, Signal]) -> list[str]:
+    """Return the signals that constraints bound, which have to be computed whether or not they are rewarded."""
+    return [one.measured for one in constraints if one.measured in signals and one.measured != LENGTH]
+
+
+def measure(
+    constraints: Sequence[Constraint],
+    groups: Sequence[RolloutGroup],
+    scores: Mapping[str, Values],
+    config: Config,
+    measure_one: Measure,
+) -> tuple[Bounded, ...]:
+    """Return what each constraint bounds, of the groups' rollouts: their length, a signal in `scores`, or a column of
+    the task's measures, which are taken only where a constraint names one."""
+    count = TASKS[config.task.name].targets.length(config)
+    columns = {one.measured for one in constraints} - {LENGTH} - scores.keys()
+    rows = [[measure_one(group.prompt, rollout) for rollout in group.rollouts] for group in groups] if columns else []
+    found = []
+    for one in constraints:
+        if one.measured == LENGTH:
+            values: Any = [[count(rollout) for rollout in group.rollouts] for group in groups]
+        else:
+            values = scores.get(one.measured) or [[row.get(one.measured) for row in group] for group in rows]
+        values_PG, unit = np.array(values, dtype=np.float64), np.full((len(groups), 1), one.unit)
+        if one.from_target:
+            task: Any = config.task
+            targets = [target_of(group.prompt.metadata, task) for group in groups]
+            steps = [tolerance_of(target, task) if one.by_tolerance else 1 for target in targets]
+            targets_P1, steps_P1 = (np.array(column, dtype=np.float64)[:, None] for column in (targets, steps))
+            values_PG, unit = np.abs(values_PG - targets_P1) / steps_P1, targets_P1 / steps_P1
+        found.append(Bounded(one, values_PG, unit))
+    return tuple(found)
+
+
+def check_constraints(config: Config, signals: Mapping[str, Signal], prompt: Prompt, measure_one: Measure) -> None:
+    """Raise UsageError for a constraint on something that the task neither scores nor measures, for a target that the
+    task lacks, and for methods that leave a constraint without effect. `prompt` is any prompt of the run."""
+    constraints = [one for stage in config.stages.values() for one in parse_constraints(stage.constraints)]
+    named = {one.measured for one in constraints} - {LENGTH} - signals.keys()
+    columns = _numbers(measure_one(prompt, Rollout((), (), "stop", 0, "", 0, ""))) if named else []
+    for one in constraints:
+        if one.measured not in {LENGTH, *signals, *columns}:
+            raise UsageError(
+                f"constraint {one.text!r}: task {config.task.name} neither scores nor measures {one.measured!r}",
+                hint=nearest(one.measured, [LENGTH, *signals, *columns]),
+            )
+        if one.from_target and (one.measured != LENGTH or not getattr(config.task, "target_tokens", 0)):
+            raise UsageError(
+                f"constraint {one.text!r}: {one.measured} has no target in task {config.task.name}",
+                hint=f"name a range: {one.measured} in A..B: 0.95",
+            )
+
+
+def _numbers(row: Mapping[str, Any]) -> list[str]:
+    return [name for name, value in row.items() if value is None or isinstance(value, int | float)]

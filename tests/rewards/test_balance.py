@@ -1,0 +1,100 @@
+"""Weights that adapt to the spread of their signals."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from smolsum.config.resolve import resolve
+from smolsum.config.sections import GrpoConfig
+from smolsum.errors import UsageError
+from smolsum.rewards.balance import RewardBalance
+from smolsum.tasks import TASKS
+
+CONFIG = GrpoConfig(reward_balance="variance", balance_decay=0.5)
+
+
+def spread(*deviations: float, groups: int = 400) -> dict[str, list[list[float | None]]]:
+    """Groups of eight values with these deviations, around means that differ from group to group."""
+    rng = np.random.default_rng(3)
+    return {
+        name: (rng.normal(size=(groups, 1)) * 5 + deviation * rng.normal(size=(groups, 8))).tolist()
+        for name, deviation in zip("abc", deviations, strict=False)
+    }
+
+
+def test_each_signal_gets_the_part_that_its_weight_asks_for() -> None:
+    """Weight times deviation within groups is as the weights, whatever the groups' means; the total spread stays."""
+    balance = RewardBalance(CONFIG, {})
+    assert balance.weights({"a": 1.0, "b": 3.0}) == {"a": 1.0, "b": 3.0}  # nothing is known at the first step
+    balance.update(spread(0.4, 0.1))
+    found = balance.weights({"a": 1.0, "b": 3.0})
+    parts = {"a": found["a"] * 0.4, "b": found["b"] * 0.1}
+    assert parts["b"] / parts["a"] == pytest.approx(3.0, rel=0.05)
+    assert sum(parts.values()) == pytest.approx(0.4 + 3 * 0.1, rel=0.05)
+    assert balance.metrics(found) == {"rewards/a/weight": found["a"], "rewards/b/weight": found["b"]}
+
+
+def test_the_mean_runs() -> None:
+    """With decay 0.5 the newest step counts twice as much as the one before; the first counts whole."""
+    balance = RewardBalance(CONFIG, state := {})
+    balance.update({"a": [[0.0, 2.0], [1.0, 1.0]]})  # variances 2 and 0
+    balance.update({"a": [[0.0, 4.0, None], [None, None, 3.0]]})  # 8; a single value has no spread
+    assert state == {"balance": {"a": [0.5 * 0.5 * 1.0 + 0.5 * 8.0, 0.5 * 0.5 + 0.5]}}
+
+
+def test_a_signal_without_spread_keeps_its_weight() -> None:
+    """As one that is new, or missing everywhere, and as one of weight 0. No factor is beyond ten."""
+    balance = RewardBalance(CONFIG, {})
+    values = spread(1.0, 1e-6)
+    balance.update({**values, "c": [[1.0, 1.0]], "d": [[None, None]], "e": [[0.0, 9.0]]})
+    found = balance.weights({"a": 1.0, "b": 1.0, "c": 2.0, "d": 3.0, "e": 0.0, "f": 4.0})
+    assert {name: found[name] for name in "cdef"} == {"c": 2.0, "d": 3.0, "e": 0.0, "f": 4.0}
+    assert found["b"] == 10.0
+    assert found["a"] == pytest.approx(0.5, rel=1e-4)
+
+
+def test_state_survives_json() -> None:
+    """To the last bit: a resumed run goes on with the same weights."""
+    whole, state = RewardBalance(CONFIG, kept := {}), {}
+    for seed in range(3):
+        whole.update({"a": [[0.1 * seed, 0.7]], "b": [[1 / 3, seed]]})
+        state = json.loads(json.dumps(kept))
+    again = RewardBalance(CONFIG, state)
+    weights = {"a": 0.3, "b": 0.7}
+    assert again.weights(weights) == whole.weights(weights) != weights
+
+
+def test_off_by_default() -> None:
+    """Nothing is kept, changed or logged."""
+    balance = RewardBalance(GrpoConfig(), state := {})
+    balance.update(spread(0.4, 0.1))
+    weights = {"a": 1.0, "b": 3.0}
+    assert balance.weights(weights) is weights
+    assert (state, balance.metrics(weights)) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sets", "says", "hint"),
+    [
+        ("included", ["advantage_scale=gdpo"], "which divides each signal", "advantage_scale=group"),
+        ("included", ["balance_decay=1.0"], "at least 0 and below 1", "default"),
+        ("finetuned", [], "no stage has two of them", "--strategy included"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(strategy: str, sets: list[str], says: str, hint: str) -> None:
+    """With the remedy."""
+    given: dict[str, Any] = {"sets": [f"grpo.{text}" for text in ["reward_balance=variance", *sets]]}
+    with pytest.raises(UsageError) as caught:
+        resolve(TASKS, strategy=strategy, **given)
+    assert says in caught.value.message
+    assert hint in (caught.value.hint or "")
+
+
+def test_a_decay_alone_is_refused() -> None:
+    """It belongs to a balance."""
+    with pytest.raises(UsageError, match=r"grpo\.balance_decay has no use without grpo\.reward_balance"):
+        resolve(TASKS, sets=["grpo.balance_decay=0.5"])

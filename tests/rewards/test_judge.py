@@ -1,0 +1,224 @@
+"""The signals `judge` and `preference`, over real HTTP: what is asked, paid, kept and missing."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import stamina
+from support.judge_server import JudgeServer, Reply, answer, failure, serving
+from support.places import ROOT
+
+from smolsum.config.resolve import resolve
+from smolsum.config.sections import Config, JudgeConfig
+from smolsum.errors import UnreachableError, UsageError
+from smolsum.rewards.combine import score_and_combine
+from smolsum.rewards.judge import client_of
+from smolsum.tasks import TASKS
+from smolsum.types import Prompt, Rollout, RolloutGroup
+
+POST = "My brother Noah asked Emma for $300 last Friday. He wants to repair the garage in Boston. " * 3
+GOOD = "Noah asked Emma for $300 to repair the garage."
+BAD = "the the the the elephants the elephants"
+
+
+def group(*texts: str, source: str = POST) -> RolloutGroup:
+    """A prompt with these completions."""
+    prompt = Prompt("p", ({"role": "user", "content": source},), (1,), ("a reference",), {})
+    return RolloutGroup(prompt, tuple(Rollout((1,), (0.0,), "stop", 0, "w", n, text) for n, text in enumerate(texts)))
+
+
+def settings(reward: str = "judge", **judge: object) -> Config:
+    """The settings of a run that rewards this signal."""
+    sets = [f"judge.{key}={value}" for key, value in judge.items()]
+    return resolve(TASKS, strategy="included", reward=reward, sets=sets).config
+
+
+def scores(signal: str, groups: list[RolloutGroup], config: Config) -> list[list[float | None]]:
+    found, totals = score_and_combine(groups, {signal: 1.0}, config, TASKS[config.task.name].rewards.signals)
+    assert totals == found[signal]
+    return found[signal]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing is known from before."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    client_of.cache_clear()
+
+
+@pytest.fixture
+def rules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The offline stand-in, as its users start it."""
+    script = ROOT / "scripts" / "rule_judge.py"
+    process = subprocess.Popen([sys.executable, str(script), "--port", "0"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    monkeypatch.setenv("SMOLSUM_JUDGE_URL", process.stdout.readline().strip())
+    yield
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.usefixtures("rules")
+@pytest.mark.parametrize("signal", ["judge", "preference"])
+def test_a_good_text_is_worth_more(signal: str) -> None:
+    """By the rules, of a summary and of noise; equal texts are worth the same, and an empty one can be judged."""
+    (found,) = scores(signal, [group(GOOD, BAD, GOOD, "")], settings(signal, model="rules"))
+    good, bad, again, empty = found
+    assert good is not None
+    assert bad is not None
+    assert empty is not None
+    assert 1 >= good > 0.7 > bad >= 0
+    assert again == good
+    assert empty < good
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgeServer]:
+    """A judge that counts words, without pauses between attempts."""
+    with serving(mischief=counted) as server, stamina.set_testing(True, attempts=2, cap=True):
+        monkeypatch.setenv("SMOLSUM_JUDGE_URL", server.url)
+        yield server
+
+
+def counted(prompt: str, before: int) -> Reply:
+    """Scores by the number of words, up to ten."""
+    if shown := re.findall(r"<text number=(\d+)>\n(.*?)\n</text>", prompt, re.S):
+        return answer(json.dumps({"scores": [{"text": int(n), "score": words(text) / 10} for n, text in shown]}))
+    (text,) = re.findall(r"Actual Output:\n<text>\n(.*?)\n</text>", prompt, re.S)
+    return answer(json.dumps({"scores": dict.fromkeys(asked_by(prompt), words(text))}))
+
+
+def words(text: str) -> int:
+    return min(10, len(text.split()))
+
+
+def asked_by(prompt: str) -> list[str]:
+    """The names of the criteria that a prompt lists."""
+    return re.findall(r"^(\w+):\n- ", prompt, re.M)
+
+
+FAST = {"model": "judge-a", "attempts": 2, "deadline_s": 2.0, "wait_s": 0.3}
+
+
+def test_each_question_is_paid_for_once(served: JudgeServer) -> None:
+    """One for each different completion of a prompt, with the post, and every criterion of the task; the same text in
+    the next step is known, in another process too."""
+    groups = [group("a b c", "a b c", "a b c d"), group("a b c", source="Another post.")]
+    assert scores("judge", groups, settings(**FAST)) == [[0.3, 0.3, 0.4], [0.3]]
+    assert len(served.asked) == 3
+    prompt = served.asked[0][1]
+    assert POST in prompt
+    assert asked_by(prompt) == ["faithfulness", "coverage", "conciseness", "clarity"]
+    assert "a reference" not in prompt
+    assert all(count == 1 for count in served.prompts().values())
+    client_of.cache_clear()  # as another process
+    scores("judge", groups, settings(**FAST))
+    assert len(served.asked) == 3
+    scores("judge", [group("a b c")], settings(**FAST, criteria="clarity"))  # another question
+    assert asked_by(served.asked[3][1]) == ["clarity"]
+    assert POST not in served.asked[3][1]  # it judges the completion alone
+
+
+def test_a_group_is_compared_in_one_question(served: JudgeServer) -> None:
+    """Each different text once; a group whose texts are all the same is not asked about."""
+    groups = [group("a b c", "a b", "a b c"), group("x", "x")]
+    assert scores("preference", groups, settings("preference", **FAST)) == [[0.3, 0.2, 0.3], [0.5, 0.5]]
+    ((_, prompt),) = served.asked
+    assert prompt.count("<text number=") == 2
+
+
+def test_a_rubric_works_for_every_task(served: JudgeServer) -> None:
+    """Also for one without criteria; it replaces those of a task that has some."""
+    sets = ["judge.model=judge-a", "judge.rubric=Is it polite?", "stages.qa.rewards.judge=1.0"]
+    config = resolve(TASKS, flags={"task.name": "doc-qa"}, sets=sets).config
+    assert scores("judge", [group("a b")], config) == [[0.2]]
+    assert scores("judge", [group("a b")], settings(**FAST, rubric="Is it polite?")) == [[0.2]]
+    assert len(served.asked) == 1  # the same question
+    assert "rubric:\n- Is it polite?" in served.asked[0][1]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        failure(500, "oops"),
+        answer("no JSON"),
+        answer('{"scores": {"faithfulness": 3}}'),
+        answer('{"scores": {"faithfulness": 3, "coverage": 11, "conciseness": 3, "clarity": 3}}'),
+        answer('{"scores": {"faithfulness": 3, "coverage": true, "conciseness": 3, "clarity": 3}}'),
+    ],
+)
+def test_a_question_that_fails_has_no_value(served: JudgeServer, reply: Reply) -> None:
+    """It is missing, never 0, and the others have theirs; so it is asked again later."""
+    served.mischief = lambda prompt, before: reply if "x y" in prompt else counted(prompt, before)
+    assert scores("judge", [group("a b c", "x y", "a b")], settings(**FAST)) == [[0.3, None, 0.2]]
+    assert max(served.prompts().values()) == 2  # attempts
+
+
+def test_a_group_that_fails_is_missing_whole(served: JudgeServer) -> None:
+    """One score outside of the range makes the comparison unusable; other groups have their scores."""
+    served.mischief = lambda prompt, before: (
+        answer('{"scores": [{"text": 1, "score": 2}, {"text": 2, "score": 0}]}')
+        if "x y" in prompt
+        else counted(prompt, before)
+    )
+    groups = [group("x y", "x"), group("a b", "a")]
+    assert scores("preference", groups, settings("preference", **FAST)) == [[None, None], [0.2, 0.1]]
+
+
+def test_an_outage_ends_the_step(served: JudgeServer) -> None:
+    """After the wait, so that the run stops with a checkpoint; what was answered is kept."""
+    config = settings(**FAST)
+    scores("judge", [group("a b c")], config)
+    served.mischief = lambda prompt, before: failure(503, "down")
+    with pytest.raises(UnreachableError, match="reward-judge judge-a"):
+        scores("judge", [group("a b c", "x y")], config)
+    served.mischief = counted
+    assert scores("judge", [group("a b c", "x y")], config) == [[0.3, 0.2]]
+
+
+def test_requests_are_limited(served: JudgeServer) -> None:
+    """No request more than `judge.max_calls`; then the run stops, and a later attempt goes on."""
+    config = settings(**FAST, max_calls=2)
+    with pytest.raises(UnreachableError, match="the 2 requests that judge\\.max_calls allows are used up"):
+        scores("judge", [group("a", "a b", "a b c")], config)
+    assert len(served.asked) == 2
+    client_of.cache_clear()  # another attempt
+    assert scores("judge", [group("a", "a b", "a b c")], config) == [[0.1, 0.2, 0.3]]
+    assert len(served.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("task", "sets", "says", "hint"),
+    [
+        ("tldr", ["stages.included.rewards.judge=1.0"], "and judge.model is empty", "judge.model=MODEL"),
+        ("tldr", ["stages.included.rewards_end.judge=1.0"], "and judge.model is empty", "judge.model=MODEL"),
+        ("tldr", ["judge.model=m"], "no stage uses judge or preference", "--judge MODEL"),
+        ("tldr", ["stages.included.rewards.judge=1.0", "judge.model=m", "judge.criteria=clarty"],
+         "no criterion 'clarty'", "clarity"),
+        ("tldr", ["stages.included.rewards.judge=1.0", "judge.model=m", "judge.criteria=clarity", "judge.rubric=r"],
+         "judge.rubric replaces them", "judge.criteria=''"),
+        ("doc-qa", ["stages.qa.rewards.preference=1.0", "judge.model=m"], "the task has no criteria", "judge.rubric="),
+    ],
+)  # fmt: skip
+def test_settings_that_mean_nothing_are_refused(task: str, sets: list[str], says: str, hint: str) -> None:
+    """With the remedy."""
+    strategy = "included" if task == "tldr" else None
+    with pytest.raises(UsageError) as caught:
+        resolve(TASKS, strategy=strategy, flags={"task.name": task}, sets=sets)
+    assert says in caught.value.message
+    assert hint in (caught.value.hint or "")
+
+
+def test_a_judge_without_endpoint_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is trained."""
+    for name in ("SMOLSUM_JUDGE_URL", "SMOLSUM_JUDGE_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UsageError, match="no key for the reward-judge m"):
+        client_of(replace(JudgeConfig(), model="m"))

@@ -1,0 +1,200 @@
+"""Prompts that ask for a length of their own: settings, the text of a prompt, measures, and units."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.models import group
+
+from smolsum.config.resolve import Resolved, resolve
+from smolsum.config.sections import Config
+from smolsum.config.targets import TARGET
+from smolsum.errors import UsageError
+from smolsum.evaluate.prompt_encoding import PromptWriter, encode_prompts
+from smolsum.policy.load import load_policy
+from smolsum.tasks import TASKS
+from smolsum.tasks.data import Example
+from smolsum.tasks.text_metrics import count_sentences
+from smolsum.tasks.tldr.lengths import length_measure, length_summary, score_summary_length, step_metrics
+from smolsum.types import Prompt, RolloutGroup
+
+RANGE = ("task.targets=16-128", "task.held_out_targets=18-126/3")
+
+
+def resolved(*sets: str) -> Resolved:
+    return resolve(TASKS, model="tiny", sets=sets)
+
+
+def config(*sets: str) -> Config:
+    return resolved(*RANGE, *sets).config
+
+
+def asking(target: int, tokens: int, text: str = "") -> RolloutGroup:
+    """A group of one completion of so many tokens."""
+    one = group([5, 6], [[10] * tokens + [2]], stopped=[True])
+    return RolloutGroup(replace(one.prompt, metadata={TARGET: target}), (replace(one.rollouts[0], text=text),))
+
+
+@pytest.mark.parametrize(
+    ("sets", "problem"),
+    [
+        (["task.targets=128-16"], "neither a length of 1 or more nor a range"),
+        (["task.targets=16-128", "task.held_out_targets=129"], "129, which is not among task.targets"),
+        (["task.held_out_targets=20"], "task.held_out_targets means nothing without task.targets"),
+        (["task.target_curriculum=0.5"], "task.target_curriculum means nothing without task.targets"),
+        (["task.tolerance_share=0.1"], "task.tolerance_share means nothing without task.targets"),
+        (["grpo.hindsight=1"], "but no prompt asks for a length"),
+        (
+            ["task.targets=16-128", "grpo.hindsight=1", "stages.length.rewards={meteor=1.0}"],
+            "but no stage rewards the length",
+        ),
+        ([*RANGE, "task.length_request= Be brief."], "does not state the target"),
+        ([*RANGE, "task.length_request= Use {words} words."], "cannot be filled in"),
+        (["task.unit=words", "rewards.length_counts=retokenized"], "counts tokens, but task.unit = words"),
+        (["task.unit=letters"], "task.unit must be one of tokens, words, sentences"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(sets: list[str], problem: str) -> None:
+    """Each with a remedy."""
+    with pytest.raises(UsageError, match=problem) as refusal:
+        resolved(*sets)
+    assert refusal.value.hint
+
+
+def test_tolerance_of_a_range_is_a_share_unless_one_is_given() -> None:
+    """5 of 64, whatever the target; a tolerance of the user's own holds for every target."""
+    found = resolved(*RANGE)
+    assert found.sources["task.tolerance_share"] == "derived from task.targets"
+    assert step_metrics([asking(128, 118), asking(16, 15)], found.config)["length/within_tol"] == 1.0
+    fixed = config("task.tolerance_tokens=2")
+    assert fixed.task.tolerance_share == 0.0  # type: ignore[attr-defined]
+    assert step_metrics([asking(128, 118), asking(16, 15)], fixed)["length/within_tol"] == 0.5
+
+
+def test_one_target_leaves_everything_as_it_was() -> None:
+    """No measure, and so no fingerprint, knows of the settings that are not used."""
+    task = resolved().config.task
+    assert {*task.measures} == {"name", "system_prompt", "target_tokens", "tolerance_tokens"}
+    assert {*config().task.measures} >= {"targets", "held_out_targets", "length_request", "tolerance_share"}
+
+
+def test_token_limit_must_leave_room_for_the_largest_target() -> None:
+    task = TASKS["tldr"]
+    assert task.warnings(config("sampling.max_new_tokens=100"))[0].startswith(
+        "no summary can reach 128 of task.targets"
+    )
+    assert task.warnings(config("sampling.max_new_tokens=160")) == []
+    words = resolve(TASKS, model="tiny", sets=["task.unit=words", "task.target_tokens=60"]).config
+    assert words.task.needed_tokens == 120
+    assert task.warnings(words) == []
+    assert (
+        "60 words, about 120 tokens"
+        in task.warnings(replace(words, sampling=replace(words.sampling, max_new_tokens=99)))[0]
+    )
+
+
+def test_each_prompt_states_its_target() -> None:
+    """After the post, which stays what measures and judges see; evaluations always ask the same."""
+    policy, task, settings = load_policy("builtin:tiny", dtype="float32", shapes_only=True), TASKS["tldr"], config()
+    test = task.prompts.load(settings, "test")
+    prompts, _ = encode_prompts(policy, task, test, settings)
+    assert [p.token_ids for p in prompts] == [p.token_ids for p in encode_prompts(policy, task, test, settings)[0]]
+    other_seed = encode_prompts(policy, task, test, config("train.seed=7"))[0]
+    assert [p.token_ids for p in prompts] == [p.token_ids for p in other_seed]
+    assert len({p.metadata[TARGET] for p in prompts}) > 50
+    for prompt, example in zip(prompts, test.examples, strict=True):
+        assert prompt.messages[-1]["content"] == f"{example.source}\n{prompt.metadata[TARGET]} tokens"
+        assert prompt.source == example.source
+    train = task.prompts.load(settings, "train")
+    widest, _ = encode_prompts(policy, task, train, settings)
+    longest = max(len(p.token_ids) for p in widest)
+    targets = task.targets.of(settings)
+    assert targets is not None
+    writer = PromptWriter(policy, task, settings, targets, {e.id: e for e in train.examples})
+    ask = writer.at_steps("length", 100)
+    asked = [ask(widest[n], step) for step in range(20) for n in range(10)]
+    assert all(len(p.token_ids) <= longest and p.id == widest[n % 10].id for n, p in enumerate(asked))
+    assert {p.metadata[TARGET] for p in asked} <= {*targets.trained}
+    assert len({p.metadata[TARGET] for p in asked[::10]}) > 5
+    narrow = PromptWriter(policy, task, config("task.target_curriculum=1"), targets, writer.examples)
+    assert {narrow.at_steps("length", 100)(prompt, 0).metadata[TARGET] for prompt in widest[:40]} == {16, 53, 91, 128}
+
+
+def test_a_request_may_have_a_format() -> None:
+    """Digits in fixed places, or a sentence."""
+    settings = config('task.length_request=" Use exactly {target:03d} {unit}."')
+    messages = TASKS["tldr"].prompts.messages(Example("a", "The post.", (), {TARGET: 64}), settings)
+    assert messages[-1]["content"] == "The post. Use exactly 064 tokens."
+
+
+def test_reward_compares_with_what_the_prompt_asks_for() -> None:
+    groups = [asking(64, 48), asking(16, 16), asking(20, 30)]
+    assert score_summary_length(groups, config()) == [[-0.25], [0.0], [-0.5]]
+
+
+def test_summary_has_the_unseen_targets_apart() -> None:
+    """Against NumPy, over 30 completions that miss by -2 to 2 tokens."""
+    settings = config()
+    measure, rng = length_measure(settings), np.random.default_rng(1)
+    asked = rng.integers(16, 129, 30)
+    got = asked + rng.integers(-2, 3, 30)
+    rows = [measure(g.prompt, g.rollouts[0]) for g in (asking(int(t), int(n)) for t, n in zip(asked, got, strict=True))]
+    assert [row["target"] for row in rows] == asked.tolist()
+    assert [row["got"] for row in rows] == got.tolist()
+    summary = length_summary(rows)
+    unseen = (asked % 3 == 0) & (asked >= 18) & (asked <= 126)
+    assert summary["length/off_target"] == pytest.approx(np.abs(got - asked).mean())
+    assert summary["length/correlation"] == pytest.approx(np.corrcoef(asked, got)[0, 1])
+    for part, chosen in (("unseen", unseen), ("seen", ~unseen)):
+        a, b = asked[chosen], got[chosen]
+        assert summary[f"length/{part}/n"] == chosen.sum()
+        assert summary[f"length/{part}/off_target"] == pytest.approx(np.abs(b - a).mean())
+        assert summary[f"length/{part}/within_1"] == pytest.approx((np.abs(b - a) <= 1).mean())
+        assert summary[f"length/{part}/correlation"] == pytest.approx(np.corrcoef(a, b)[0, 1])
+
+
+def test_summary_of_one_target_has_no_such_parts() -> None:
+    measure = length_measure(resolved().config)
+    row = measure(Prompt("a", (), (), (), {TARGET: "a column of the data"}), group([5], [[9] * 60]).rollouts[0])
+    assert {*row} == {"tokens", "within_tol", "within_1", "within_2", "over_budget", "off_target"}
+    assert not any("seen" in key or "correlation" in key for key in length_summary([row]))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("", 0),
+        ("One.", 1),
+        ("One. Two! Three?", 3),
+        ("No end", 1),
+        ("It cost 3.50 dollars. Really…", 2),
+        ('She said "no." Then she left.', 2),
+        ("Wait... what?!", 2),
+        ("一句。两句。", 2),
+        ("... !", 0),
+    ],
+)
+def test_sentences_are_counted(text: str, sentences: int) -> None:
+    assert count_sentences(text) == sentences
+
+
+@pytest.mark.parametrize(("unit", "got"), [("tokens", 5), ("words", 3), ("sentences", 2)])
+def test_lengths_count_the_unit(unit: str, got: int) -> None:
+    """Reward, measures and metrics alike; `tokens` stay tokens."""
+    settings = config(f"task.unit={unit}")
+    one = asking(20, 5, "Hello there. Bye.")
+    row = length_measure(settings)(one.prompt, one.rollouts[0])
+    assert (row["got"], row["off_target"], row["tokens"]) == (got, 20 - got, 5)
+    assert score_summary_length([one], settings) == [[-(20 - got) / 20]]
+    assert step_metrics([one], settings)["length/off_target"] == 20 - got
+
+
+def test_baselines_use_prompts_that_do_not_contradict() -> None:
+    task = TASKS["tldr"]
+    assert task.prompts.baselines_for(resolved().config.task) == ("50-words", "64-tokens")
+    assert task.prompts.baselines_for(config().task) == ("plain",)
+    assert task.prompts.variant(config().task, "plain") == config().task
+    with pytest.raises(UsageError, match=r"asks for one length, but task\.targets gives each prompt its own"):
+        task.prompts.variant(config().task, "64-tokens")

@@ -1,0 +1,153 @@
+"""Stages that change from step to step, through the command line: what is sampled and learnt at each step, and that a
+run that was stopped ends as one that was not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.serving import process
+from support.training import arguments, learned, make_data, start, wait_for_step, weights
+
+from smolsum.cli.main import main
+from smolsum.files import read_jsonl
+from smolsum.policy.load import load_policy
+from smolsum.policy.weights import save_trained
+from smolsum.runs.paths import RunPaths
+from smolsum.runs.reader import Run
+from smolsum.watch.curves import CHARTS
+
+STEPS = 4
+COOLING = {
+    "stages__length__steps": STEPS,
+    "stages__length__temperature": 1.5,
+    "stages__length__temperature_end": 0.5,
+    "stages__quality__steps": 1,
+    "sampling__max_new_tokens": 70,
+    "grpo__old_logprobs": "recomputed",  # so that log-probs of the sampler and of the update are compared
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small data set."""
+    return make_data(tmp_path_factory.mktemp("data") / "posts", test=1)
+
+
+@pytest.fixture(scope="module")
+def cooled(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose first stage cools."""
+    runs = tmp_path_factory.mktemp("cooled")
+    assert main(arguments(data, runs, "whole", **COOLING)) == 0
+    return runs / "whole"
+
+
+def test_each_step_samples_and_learns_at_its_temperature(cooled: Path) -> None:
+    """The update sees the log-probs that the sampler wrote down. The next stage is at its own temperature."""
+    rows = read_jsonl(cooled / "metrics.jsonl")
+    found = [row.get("sampling/temperature") for row in rows]
+    assert found == [1.5, pytest.approx(1.5 - 1 / 3), pytest.approx(1.5 - 2 / 3), 0.5, None]
+    taught = [row for row in rows if "entropy" in row]  # a step whose rewards are all equal computes nothing
+    assert len(taught) >= STEPS
+    assert max(row["sampling/sampling_logp_difference/max"] for row in taught) < 1e-4
+    assert rows[0]["entropy"] > 2 * taught[-2]["entropy"] > 0
+
+
+def test_what_a_worker_samples_ahead_has_the_temperature_of_its_step(data: Path, tmp_path: Path) -> None:
+    """At a rate that moves nothing, stale weights are the same weights: the log-probs that came from the worker are the
+    trainer's at the temperature of the step that learns from them, not of the step during which they were sampled."""
+    still = COOLING | {"stages__length__learning_rate": 1e-12, "stages__quality__learning_rate": 1e-12}
+    with process("--model", "tiny", log=tmp_path / "log") as (_, client):
+        assert main([*arguments(data, tmp_path, "ahead", **still), "--worker", str(client.base_url)]) == 0
+    rows = read_jsonl(tmp_path / "ahead" / "metrics.jsonl")[:STEPS]
+    assert max(row["staleness/max"] for row in rows) == 1  # sampled ahead
+    assert max(row["sampling/sampling_logp_difference/max"] for row in rows) < 1e-3
+
+
+def test_the_schedule_is_shown(cooled: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the dry run, in the report's tables of settings and of stages, and in the view's chart of the entropy."""
+    assert main([*arguments(data, cooled.parent, "other", **COOLING), "--dry-run"]) == 0
+    assert "from the first step to the last: temperature 1.5 to 0.5 (linear)" in capsys.readouterr().err
+    assert main(["report", str(cooled), "--format", "md", "--output", str(cooled.parent / "report")]) == 0
+    found = (cooled.parent / "report" / "report.md").read_text()
+    assert "| Temperature | [1.5 to 0.5 (linear), then 1.0](" in found
+    assert found.count("1.5 to 0.5 (linear)") == 2
+    run = Run(RunPaths(cooled))
+    while run.poll() and run.behind():
+        pass
+    chart = next(chart for chart in CHARTS if chart.title == "entropy, repeats")
+    assert "sampling/temperature" in [curve.metric for curve in chart.curves(run)]
+
+
+@pytest.mark.slow
+def test_a_stopped_schedule_goes_on_bitwise(data: Path, cooled: Path, tmp_path: Path) -> None:
+    """kill -9 in the middle of the stage: temperatures, rollouts and weights are those of the whole run."""
+    training = start(arguments(data, tmp_path, "killed", **COOLING))
+    wait_for_step(tmp_path / "killed", 3, training)
+    training.kill()
+    training.communicate()
+    assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path)]) == 0
+    assert learned(tmp_path / "killed") == learned(cooled)
+    assert weights(tmp_path / "killed", 5) == weights(cooled, 5) != {}
+
+
+WEIGHTED = {
+    "stages__included__steps": 5,
+    "stages__included__rewards": "{length=1.0}",
+    "stages__included__rewards_end": "{length=0.0, meteor=2.0}",
+    "sampling__max_new_tokens": 70,
+}
+
+
+def included(data: Path, runs: Path, name: str, **changes: object) -> list[str]:
+    """The arguments of a run of one stage with both rewards."""
+    asked = arguments(data, runs, name, **changes)
+    return [*(one for one in asked if not one.startswith(("--set=stages.length", "--set=stages.qual"))), INCLUDED]
+
+
+INCLUDED = "--strategy=included"
+
+
+def test_weights_move(data: Path, tmp_path: Path) -> None:
+    """Each rollout's reward is the sum by the weights of its step; the validations are by those of the end."""
+    assert main(included(data, tmp_path, "moved", **WEIGHTED)) == 0
+    run = tmp_path / "moved"
+    rows = read_jsonl(run / "metrics.jsonl")
+    found = [(row["rewards/length/weight"], row["rewards/meteor/weight"]) for row in rows]
+    assert found == [(1.0, 0.0), (0.75, 0.5), (0.5, 1.0), (0.25, 1.5), (0.0, 2.0)]
+    for (length, meteor), step in zip(found, range(1, 6), strict=True):
+        for one in read_jsonl(run / f"completions/step-{step:06d}.jsonl"):
+            total = length * one["rewards"]["length"] + meteor * one["rewards"]["meteor"]
+            assert one["reward"] == pytest.approx(total, abs=1e-12)
+    for row in rows[1::2]:
+        assert row["validation/reward"] == pytest.approx(2 * row["validation/meteor"], abs=1e-6)
+    view = Run(RunPaths(run))
+    while view.poll() and view.behind():
+        pass
+    assert view.weights() == {"length": 0.0, "meteor": 2.0}
+
+
+@pytest.mark.slow
+def test_a_balance_goes_on_bitwise(data: Path, tmp_path: Path) -> None:
+    """kill -9 between checkpoints: the running deviations are those of the whole run, and so are weights of rewards and
+    of the model."""
+    changes = {"stages__included__steps": 6, "grpo__reward_balance": "variance", "sampling__max_new_tokens": 70}
+    assert main(included(data, tmp_path, "whole", **changes)) == 0
+    rows = read_jsonl(tmp_path / "whole" / "metrics.jsonl")
+    found = [row["rewards/meteor/weight"] for row in rows]
+    assert found[0] == 1.0
+    assert len(set(found)) == 6
+    folder = tmp_path / "whole" / "checkpoints" / "step-000006"
+    assert json.loads((folder / "state.json").read_text()).keys() == {"balance"}
+    (copied := tmp_path / "copied").mkdir()
+    save_trained(load_policy(str(folder)), copied)
+    assert (copied / "model.safetensors").is_file()
+    assert not (copied / "state.json").exists()  # it belongs to the run, not to the model
+    training = start(included(data, tmp_path / "other", "killed", **changes))
+    wait_for_step(tmp_path / "other" / "killed", 5, training)
+    training.kill()
+    training.communicate()
+    assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path / "other")]) == 0
+    assert learned(tmp_path / "other" / "killed") == learned(tmp_path / "whole")
+    assert weights(tmp_path / "other" / "killed", 6) == weights(tmp_path / "whole", 6) != {}

@@ -1,0 +1,167 @@
+"""Runs under constraints through the command line: their metrics, exact resumption, and names that mean nothing."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import polars as pl
+import pytest
+from support.training import arguments, learned, make_data, start, wait_for_step, weights
+
+from smolsum.cli.main import main
+from smolsum.files import read_jsonl
+from smolsum.stats.pareto import hypervolume
+
+CONSTRAINTS = "length within tolerance: 0.99; bleu >= 0.1; repeated_trigrams <= 0.01"
+SHARE, BLEU, REPEATED = (
+    f"constraint/{name}" for name in ("length_within_tolerance", "bleu_at_least_0.1", "repeated_trigrams_at_most_0.01")
+)
+
+
+def command(data: Path, runs: Path, name: str) -> list[str]:
+    """A run of two steps for the length and four for the quality, each under the constraints."""
+    return [
+        *arguments(data, runs, name, stages__length__steps=2, stages__quality__steps=4),
+        "--constraint=length within tolerance: 0.99", "--constraint=bleu >= 0.1; repeated_trigrams <= 0.01",
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small data set."""
+    return make_data(tmp_path_factory.mktemp("data") / "posts")
+
+
+@pytest.fixture(scope="module")
+def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing interrupted."""
+    runs = tmp_path_factory.mktemp("whole")
+    assert main(command(data, runs, "whole")) == 0
+    return runs / "whole"
+
+
+def test_metrics_say_how_each_constraint_stands(finished: Path) -> None:
+    """A share is that of the step's rollouts, also of a signal and of a measure that no stage rewards; multipliers
+    move by the violation and begin again with each stage."""
+    rows = read_jsonl(finished / "metrics.jsonl")
+    for row in rows:
+        rollouts = read_jsonl(finished / "completions" / f"step-{row['step']:06d}.jsonl")
+        lengths = [len(one["token_ids"]) - (one["finish_reason"] == "stop") for one in rollouts]
+        assert row[f"{SHARE}/share"] == pytest.approx(sum(abs(n - 42) <= 3 for n in lengths) / len(lengths))
+        assert row[f"{BLEU}/mean"] == pytest.approx(row["rewards/bleu/mean"])
+        assert row[f"{REPEATED}/mean"] == pytest.approx(row["completions/repeated_trigrams"])
+        assert row[f"{SHARE}/violation"] == pytest.approx(max(0.0, 0.99 - row[f"{SHARE}/share"]))
+    assert [row[f"{SHARE}/multiplier"] for row in rows if row["stage_step"] == 1] == [2.0, 2.0]
+    for before, after in pairwise(rows[2:]):
+        expected = min(5.0, before[f"{SHARE}/multiplier"] + 0.4 * (0.99 - before[f"{SHARE}/share"]))
+        assert after[f"{SHARE}/multiplier"] == pytest.approx(expected)
+
+
+def test_checkpoints_keep_the_multipliers(finished: Path) -> None:
+    """Those that the next step uses, by constraint."""
+    state = json.loads((finished / "checkpoints" / "step-000004" / "state.json").read_text())
+    assert list(state["multipliers"]) == CONSTRAINTS.replace(": 0.99", "").split("; ")
+    fifth = read_jsonl(finished / "metrics.jsonl")[4]
+    assert state["multipliers"]["bleu >= 0.1"][0] == fifth[f"{BLEU}/multiplier"]
+
+
+def test_constraints_change_what_is_learnt(finished: Path, data: Path, tmp_path: Path) -> None:
+    """The same run without them ends with other weights."""
+    assert main([*command(data, tmp_path, "free")[:-2], "--constraint=none"]) == 0
+    assert weights(tmp_path / "free", 6) != weights(finished, 6)
+    assert not any(
+        key.startswith("constraint/") for row in read_jsonl(tmp_path / "free" / "metrics.jsonl") for key in row
+    )
+
+
+def test_report_shows_what_the_constraints_cost(finished: Path, tmp_path: Path) -> None:
+    """The area covered at the end and over the validations, the cost, and how each constraint stands."""
+    assert main(["report", str(finished), "--format=json", f"--output={tmp_path}"]) == 0
+    sections = json.loads((tmp_path / "report.json").read_text())["sections"]
+    table, figure = next(one for one in sections if one["title"] == "Constraint and quality")["items"]
+    row = dict(zip(table["columns"], table["rows"][0], strict=True))
+    end = json.loads((finished / "eval" / "quality-test" / "summary.json").read_text())["metrics"]
+    rows = read_jsonl(finished / "metrics.jsonl")
+    keys = ("validation/length/within_tol", "validation/meteor")
+    ways = [tuple(line[key] for key in keys) for line in rows if keys[0] in line]
+    assert row["Hypervolume, end"]["value"] == pytest.approx(end["length/within_tol"] * end["meteor"])
+    assert row["Hypervolume, steps"]["value"] == pytest.approx(hypervolume(ways))
+    costs = [line["constraint/cost"] for line in rows if "constraint/cost" in line]
+    assert row["Cost in reward"]["value"] == pytest.approx(sum(costs) / len(costs))
+    assert "length within tolerance: " in row["Constraints"]["text"]
+    assert "bleu >= 0.1: " in row["Constraints"]["text"]
+    assert f"{ways[-1][1]:.3f}" in figure["alt"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [3, 5])
+def test_resume_after_kill_is_bitwise(data: Path, finished: Path, tmp_path: Path, step: int) -> None:
+    """The multipliers go on where they were."""
+    process = start(command(data, tmp_path, "killed"))
+    wait_for_step(tmp_path / "killed", step, process)
+    process.kill()
+    process.communicate()
+    assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path)]) == 0
+    assert learned(tmp_path / "killed") == learned(finished)
+    assert weights(tmp_path / "killed", 6) == weights(finished, 6)
+
+
+@pytest.mark.parametrize("dry", [["--dry-run"], []])
+@pytest.mark.parametrize(
+    ("constraint", "words", "hint"),
+    [
+        ("lenght in 38..46: 0.99", "task tldr neither scores nor measures 'lenght'", "length"),
+        ("meteor within 1: 0.99", "meteor has no target in task tldr", "meteor in A..B: 0.95"),
+    ],
+)
+def test_names_that_mean_nothing(
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    constraint: str,
+    words: str,
+    hint: str,
+    dry: list[str],
+) -> None:
+    """One error before anything is trained, in a dry run too, with what was probably meant."""
+    assert main([*arguments(data, tmp_path, "wrong"), f"--constraint={constraint}", *dry]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert hint in error.splitlines()[-1]
+    assert not (tmp_path / "wrong").exists()
+
+
+def test_constraints_need_references_as_rewards_do(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bound on METEOR could never be measured on data without references, and would silently bound nothing."""
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for split in ("train", "validation", "test"):
+        pl.read_parquet(data / f"{split}.parquet").select("id", "prompt").write_parquet(bare / f"{split}.parquet")
+    command = [*arguments(bare, tmp_path, "bare"), "--reward=length", "--constraint=meteor >= 0.3", "--dry-run"]
+    assert main([text for text in command if "quality" not in text]) == 2
+    assert "stage length uses meteor, which compares with references" in capsys.readouterr().err
+
+
+def test_a_users_reward_that_is_only_bounded_decides_the_weights(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its file is kept with the run, and changed code is not the same run: resuming is refused."""
+    (plugin := tmp_path / "mine.py").write_text(
+        "import smolsum\n\n@smolsum.reward\ndef brief(completions, **columns):\n"
+        "    return [float(len(text) < 150) for text in completions]\n"
+    )
+    flags = [f"--plugin={plugin}", "--constraint=brief >= 0.5: 0.9"]
+    steps = {"stages__length__steps": 2, "stages__quality__steps": 1}
+    assert main([*arguments(data, tmp_path, "bounded", **steps), *flags]) == 0
+    run = tmp_path / "bounded"
+    assert "constraint/brief_at_least_0.5/share" in read_jsonl(run / "metrics.jsonl")[0]
+    assert json.loads((run / "run.json").read_text())["plugins"][0]["rewards"] == ["brief"]
+    settings = json.loads((run / "run.json").read_text())["settings"]
+    assert "plugin of brief" in settings
+    plugin.write_text(plugin.read_text().replace("150", "160"))
+    assert main(["train", "--resume", str(run), f"--plugin={plugin}"]) == 2
+    assert "brief" in capsys.readouterr().err
