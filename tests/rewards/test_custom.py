@@ -248,7 +248,12 @@ def test_a_deadline_ends_what_hangs(
         return [1.0] * len(completions)
 
     assert score(works, [group(["a"])]) == [[1.0]]
-    wait_until(lambda: not any(thread.name == "reward" for thread in threading.enumerate()))
+    wait_until(lambda: not {"reward", "rewards"} & {one.name for one in {*threading.enumerate()} - {loop()}})
+
+
+def loop() -> threading.Thread:
+    """The thread of the event loop in use."""
+    return background.Awaited._loop_thread
 
 
 def test_the_end_of_the_interpreter_is_an_error(group: Group) -> None:
