@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -240,17 +241,29 @@ LOOPS = (
 """how a text begins, and what a model that loops says then without an end"""
 
 
+@pytest.fixture
+def patience() -> Iterator[None]:
+    """Ends a test that hangs, also inside of a pattern."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(int(PATIENCE_S))
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("patience")
 @pytest.mark.parametrize(("start", "said"), LOOPS)
 def test_time_does_not_grow_with_the_square_of_the_length(start: str, said: str) -> None:
     """All signals of four million characters end in a moment, where a pattern that begins anew at every fence or tag
-    would take hours; the alarm ends that."""
-    signal.alarm(int(PATIENCE_S))
-    try:
-        for name in (*RANGES, "reasoning"):
-            getattr(signals, f"{name}_reward")(start + said * (4_000_000 // len(said)))
-    finally:
-        signal.alarm(0)
-        take_apart.cache_clear()
+    would take hours."""
+    text = start + said * (4_000_000 // len(said))
+    for name in (*RANGES, "reasoning"):
+        getattr(signals, f"{name}_reward")(text)
+    take_apart.cache_clear()
 
 
 def test_weights() -> None:
