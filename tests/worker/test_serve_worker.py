@@ -124,7 +124,7 @@ def test_ctrl_c_breaks_off_work_under_way(tmp_path: Path) -> None:
         queued, answers = 0, []
         for path, body in bodies.items():
             answers.append(pool.submit(client.post, path, json=body))
-            while (now := httpx.get(f"{client.base_url}/health").json()["queue"]) <= queued:
+            while (now := httpx.get(f"{client.base_url}/health", timeout=PATIENCE_S).json()["queue"]) <= queued:
                 pass
             queued = now
         worker.send_signal(signal.SIGINT)
