@@ -6,8 +6,11 @@ answers that are not read must not keep the trainer away.
 """
 
 import asyncio
+import contextlib
 import errno
 import resource
+import socket
+import struct
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -53,7 +56,7 @@ class OpenConnections:
             if victim is None:
                 return False
             self.remove(victim)
-            victim.transport.abort()
+            victim.drop()
         self.every[connection] = self.without_request[connection] = None
         if self._sweep is None:
             self._sweep = connection.loop.call_later(SWEEP_S, self._close_late, connection.loop)
@@ -74,7 +77,7 @@ class OpenConnections:
         """Close the connections whose deadline has passed, again and again while there are any."""
         now = time.monotonic()
         for connection in [one for one in self.every if one.is_late(now)]:
-            connection.transport.abort()
+            connection.drop()
         self._sweep = loop.call_later(SWEEP_S, self._close_late, loop) if self.every else None
 
 
@@ -113,6 +116,14 @@ class BoundedProtocol(H11Protocol):
         if self.is_idle:
             return waited > HEAD_S
         return self.is_receiving and waited > BODY_S + self._received / BODY_RATE
+
+    def drop(self) -> None:
+        """Close at once, and forget an answer that is not read: the kernel would keep megabytes of it for minutes."""
+        if self.is_unread:
+            reset = struct.pack("ii", 1, 0)
+            with contextlib.suppress(OSError):  # the client may have gone meanwhile
+                self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        self.transport.abort()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # uvicorn's own type
         super().connection_made(transport)

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support.places import ROOT
-from support.training import make_data
+from support.training import PATIENCE_S, make_data
 
 from smolsum.cli import main
 from smolsum.files import read_jsonl
@@ -34,7 +34,7 @@ def ask(url: str, *, post: str, summary: str, steps: str) -> int:
     shown = f"Input:\n{post} \n\n" if post else ""
     prompt = f"Evaluation Steps:\n{steps}\n\nTest Case:\n{shown}Actual Output:\n{summary} \n\n\n\nParameters:\nall\n"
     body = {"model": "rules", "messages": [{"role": "user", "content": prompt}]}
-    answer = httpx.post(f"{url}/chat/completions", json=body).json()
+    answer = httpx.post(f"{url}/chat/completions", json=body, timeout=PATIENCE_S).json()
     return int(json.loads(answer["choices"][0]["message"]["content"])["score"])
 
 
@@ -58,9 +58,9 @@ def test_rules(url: str) -> None:
 def test_what_is_no_question(url: str) -> None:
     """Anything else is a 400 that says so, not a score."""
     body = {"model": "rules", "messages": [{"role": "user", "content": "Hello?"}]}
-    assert httpx.post(f"{url}/chat/completions", json=body).status_code == 400
-    assert httpx.post(f"{url}/chat/completions", content=b"{").status_code == 400
-    assert httpx.get(f"{url}/models").json()["data"][0]["id"] == "rules"
+    assert httpx.post(f"{url}/chat/completions", json=body, timeout=PATIENCE_S).status_code == 400
+    assert httpx.post(f"{url}/chat/completions", content=b"{", timeout=PATIENCE_S).status_code == 400
+    assert httpx.get(f"{url}/models", timeout=PATIENCE_S).json()["data"][0]["id"] == "rules"
 
 
 def test_an_evaluation(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

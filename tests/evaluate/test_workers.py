@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.serving import process
-from support.training import SIZES, arguments, make_data
+from support.training import PATIENCE_S, SIZES, arguments, make_data, start
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
@@ -19,8 +17,9 @@ from smolsum.files import read_jsonl
 LORA = {"lora__rank": 4, "lora__keys": "self_attn.q_proj"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("settings", [{}, LORA], ids=["whole", "adapter"])
+@pytest.mark.parametrize(
+    "settings", [pytest.param({}, id="whole"), pytest.param(LORA, id="adapter", marks=pytest.mark.slow)]
+)
 def test_workers_give_what_this_machine_gives(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,12 +57,12 @@ def test_evaluation_survives_dying_workers(tmp_path: Path) -> None:
         process("--model", "tiny", log=tmp_path / "a") as (first, a),
         process("--model", "tiny", log=tmp_path / "b") as (second, b),
     ):
-        evaluation = smolsum([*evaluated, "--worker", str(a.base_url), "--worker", str(b.base_url)])
+        evaluation = start([*evaluated, "--worker", str(a.base_url), "--worker", str(b.base_url)])
         until(evaluation, saved, 10)
         first.kill()
         until(evaluation, saved, 60)
         second.kill()
-        _, said = evaluation.communicate(timeout=120)
+        _, said = evaluation.communicate(timeout=PATIENCE_S)
     assert evaluation.returncode == 3, said
     assert "error: no worker came back in" in said
     then = read_jsonl(saved)
@@ -76,15 +75,9 @@ def test_evaluation_survives_dying_workers(tmp_path: Path) -> None:
     assert {row["worker"] for row in then} == {client.base_url.netloc.decode() for client in (a, b)}
 
 
-def smolsum(arguments: Sequence[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "smolsum", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
 def until(evaluation: subprocess.Popen[str], saved: Path, count: int) -> None:
     """Wait until so many completions are saved."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_S
     while not saved.exists() or len(saved.read_bytes().splitlines()) < count:
         assert evaluation.poll() is None, evaluation.communicate()
         assert time.monotonic() < deadline

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-import time
+import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.judge_server import KEY, Reply, answer, failure, serving
+from support.training import PATIENCE_S
 
 from smolsum.errors import UnreachableError, UsageError
+from smolsum.llm import batch, request_policy
 from smolsum.llm.batch import BatchClient, Call
 from smolsum.llm.client import BadAnswer
 from smolsum.llm.endpoints import Endpoint
@@ -71,11 +74,16 @@ def test_answers_come_in_order_and_are_paid_for_once() -> None:
 
 
 def test_questions_are_asked_at_the_same_time() -> None:
-    """24 answers of 0.2 s, 8 at a time after the first, take about 0.8 s and not 5."""
-    with serving(latency_s=0.2, mischief=lambda prompt, before: right(prompt)) as server:
-        began = time.monotonic()
-        client(server.url).ask(calls(24))
-        assert time.monotonic() - began < 4.0
+    """After the first, each answer waits until eight questions are there."""
+    eight = threading.Barrier(8)
+
+    def together(prompt: str, before: int) -> Reply:
+        if prompt.split()[-1] != "0":
+            eight.wait(PATIENCE_S)
+        return right(prompt)
+
+    with serving(mischief=together) as server:
+        assert client(server.url, retry=RetryPolicy(attempts=1, deadline_s=PATIENCE_S)).ask(calls(17)) == [*range(17)]
 
 
 @pytest.mark.parametrize(
@@ -107,8 +115,9 @@ def test_a_question_that_fails_for_good_is_missing() -> None:
     assert events == [("unanswered", "the reader judge-a failed 1 of 5 questions; the last failure: HTTP 500: oops")]
 
 
-def test_an_outage_is_waited_for() -> None:
+def test_an_outage_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unanswered questions are asked again, and the end of the outage is an event."""
+    monkeypatch.setattr(batch, "FIRST_PAUSE_S", 0.01)
     events: list[str] = []
 
     def down(prompt: str, before: int) -> Reply | None:
@@ -120,17 +129,20 @@ def test_an_outage_is_waited_for() -> None:
     assert events == ["reader_lost", "reader_back"]
 
 
-def test_an_outage_that_lasts_ends_the_wait() -> None:
+def test_an_outage_that_lasts_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the whole wait, of which the last pause is what is left, and at once if the user wants to stop."""
-    began = time.monotonic()
-    with pytest.raises(UnreachableError, match=r"does not answer: ConnectError.*; none for 2 s") as stopped:
-        client(NOTHING, wait_s=1.5).ask(calls(3))
-    assert 1.5 <= time.monotonic() - began < 10.0
+    pauses: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append)
+    monkeypatch.setattr(batch, "time", clock)
+    monkeypatch.setattr(request_policy, "time", clock)
+    monkeypatch.setattr(request_policy, "POLL_S", 3600.0)
+    with pytest.raises(UnreachableError, match=r"does not answer: ConnectError.*; none for 4 s") as stopped:
+        client(NOTHING, wait_s=3.5).ask(calls(3))
+    assert pauses == [1.0, 2.0, 0.5]
     assert stopped.value.hint
-    began = time.monotonic()
     with use_hook(WaitHook(stopping=lambda: True, notify=lambda *_: None)), pytest.raises(UnreachableError):
         client(NOTHING, wait_s=3600.0).ask(calls(3))
-    assert time.monotonic() - began < 10.0
+    assert len(pauses) == 3
 
 
 def test_an_outage_after_a_refusal_is_one() -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.training import PATIENCE_S
 
 from smolsum.files import read_jsonl
 from smolsum.llm.cache import AnswerCache
@@ -47,7 +48,7 @@ def test_processes_share_a_cache(tmp_path: Path) -> None:
         "    with cache: cache.add(f'{sys.argv[1]}{n}', sys.argv[1] * 5000)\n"
     )
     processes = [subprocess.Popen([sys.executable, "-c", code, letter]) for letter in "xyz"]
-    assert [process.wait() for process in processes] == [0, 0, 0]
+    assert [process.wait(PATIENCE_S) for process in processes] == [0, 0, 0]
     rows = read_jsonl(tmp_path / "smolsum" / "reader" / "shared.jsonl")
     assert {row["key"] for row in rows} == {f"{letter}{n}" for letter in "xyz" for n in range(100)}
     assert all(row["answer"] == row["key"][0] * 5000 for row in rows)

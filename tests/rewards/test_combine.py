@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
+from support.training import PATIENCE_S
 
 from smolsum.config.sections import Config
 from smolsum.errors import PluginError
@@ -104,5 +105,5 @@ def test_importing_the_room_loads_no_metric_library() -> None:
         "import sys, smolsum.rewards.combine;"
         "print(*{'nltk', 'sacrebleu', 'rouge_score', 'numpy', 'mlx'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert done.stdout.strip() == ""

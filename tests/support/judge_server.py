@@ -72,12 +72,18 @@ def failure(status: int, message: str, code: str = "", **headers: str) -> Reply:
     return status, {key.replace("_", "-"): value for key, value in headers.items()}, body
 
 
+class _Server(ThreadingHTTPServer):
+    """Room for all connections that a client opens at once: of those beyond the usual five some are reset."""
+
+    request_queue_size = 256
+    daemon_threads = True
+
+
 @contextmanager
 def serving(**settings: Any) -> Iterator[JudgeServer]:
     """A judge that answers while the block runs."""
     judge = JudgeServer(**settings)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(judge))
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), _handler(judge))
     judge.url = f"http://127.0.0.1:{server.server_port}/v1"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()

@@ -38,6 +38,7 @@ class ScriptedWorker:
         self.version, self.weights, self.arrays = 0, "", dict[str, Any]()
         self.health_changes: dict[str, Any] = {}
         self.hangs = False  # in every request
+        self.most: int | None = None  # rollouts, after which it samples no more while that stays so
         self.weights_asked: list[str] = []  # checksums served when rollouts were sampled
         self.bodies: list[tuple[str, int]] = []
         self._socket = socket.create_server(("127.0.0.1", port))
@@ -109,6 +110,8 @@ class ScriptedWorker:
         requests = asked["requests"]
         for n, each in enumerate(requests):
             await asyncio.sleep(self.delay_s)
+            while self.most is not None and self.sampled >= self.most:
+                await asyncio.sleep(0.01)
             ids = completion(each["prompt_ids"], each["seed"], asked["max_new_tokens"])
             line: dict[str, Any] = {
                 "id": each["id"],

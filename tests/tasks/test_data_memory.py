@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow
 import pytest
 from pyarrow import ipc, parquet
+from support.training import PATIENCE_S
 
 SIZE, GROWTH = 1_000_000_000, 200_000_000
 """bytes of the file, and by how much the process may grow"""
@@ -76,8 +77,9 @@ def test_a_sample_of_a_large_file_needs_little_memory(tmp_path: Path, suffix: st
     try:
         assert large.stat().st_size > SIZE
         run = subprocess.run(
-            [sys.executable, "-c", READER, str(small), str(large)], capture_output=True, text=True, check=True
-        )
+            [sys.executable, "-c", READER, str(small), str(large)],
+            capture_output=True, text=True, check=True, timeout=PATIENCE_S,
+        )  # fmt: skip
     finally:
         large.unlink()
     found = json.loads(run.stdout)

@@ -199,7 +199,6 @@ def cases() -> list[tuple[Story, Facts]]:
     return [(s, list(e.metadata["facts"])) for s, e in zip(stories()["test"], examples, strict=True)]
 
 
-@pytest.mark.slow
 def test_right_summaries_have_no_wrong_facts(known: FactVocabulary, cases: list[tuple[Story, Facts]]) -> None:
     """References, and summaries of every length in free wording: not one false alarm."""
     rng = random.Random(1)

@@ -15,6 +15,7 @@ from typing import Any
 import polars
 import pytest
 from support.hub import HubServer, commit
+from support.training import PATIENCE_S
 
 from smolsum.config.hub import hub_name
 from smolsum.config.resolve import resolve
@@ -80,7 +81,7 @@ class Client:
         return self.ask(data={"path": path, **settings}, split=split)
 
     def close(self) -> None:
-        self.process.communicate()
+        self.process.communicate(timeout=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")

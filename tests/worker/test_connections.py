@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import errno
+import itertools
 import resource
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from http.client import HTTPConnection
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
 from support.serving import face
+from support.training import PATIENCE_S, wait_until
+from uvicorn.server import ServerState
 
 from smolsum.worker import connections
+from smolsum.worker.connections import server_config
 from smolsum.worker.engines.mlx import MlxEngine
 
 MANY = 3000
@@ -47,104 +54,127 @@ def opened(worker: httpx.Client, count: int, sent: list[bytes]) -> Iterator[list
             one.close()
 
 
-def closed(connection: socket.socket, within_s: float) -> bool:
-    """Whether the worker closes a connection, perhaps after answers."""
-    end = time.monotonic() + within_s
+def closed(connection: socket.socket) -> bool:
+    """Whether the worker has closed a connection, perhaps after answers."""
+    connection.setblocking(False)
     try:
-        while (left := end - time.monotonic()) > 0:
-            connection.settimeout(left)
-            if not connection.recv(4096):
-                return True
-    except TimeoutError:
+        while connection.recv(4096):
+            pass
+    except BlockingIOError:
         return False
     except OSError:
-        return True
-    return False
-
-
-def gone(connection: socket.socket, data: bytes, within_s: float) -> bool:
-    """Whether the worker ends a connection that sends and does not read."""
-    end = time.monotonic() + within_s
-    while time.monotonic() < end:
-        try:
-            connection.sendall(data)
-        except TimeoutError:
-            continue
-        except OSError:
-            return True
-    return False
+        pass
+    return True
 
 
 def test_thousands_of_slow_connections_leave_a_worker_answering(
-    worker: httpx.Client, capfd: pytest.CaptureFixture[str]
+    worker: httpx.Client, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Silent ones, half heads, and bodies without the token that never end. A new client is answered within a second,
-    one that was there before goes on, and the log stays empty."""
+    """Silent ones, half heads, and bodies without the token that never end. Without any deadline a new client is
+    answered, one that was there before goes on, the oldest are closed, and the log stays empty."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 2 * MANY:
         pytest.skip(f"this machine allows {hard} open files, too few for the test's own end")
+    monkeypatch.setattr(connections, "HEAD_S", 1e9)
+    monkeypatch.setattr(connections, "BODY_S", 1e9)
     resource.setrlimit(resource.RLIMIT_NOFILE, (2 * MANY, hard))
     try:
         assert worker.get("/health").is_success
         with opened(worker, MANY, [b"", HEAD, HEAD + b"Content-Length: 99999\r\n\r\n{", b"nonsense\r\n\r\n"]) as every:
             assert worker.get("/health").is_success
-            assert httpx.get(f"{worker.base_url}/health", headers=worker.headers, timeout=30).is_success
-            for _ in range(3):  # all that waited to be accepted before that one has been
-                began = time.monotonic()
-                new = HTTPConnection(worker.base_url.host, worker.base_url.port, timeout=10)
-                new.request("GET", "/health", headers={"authorization": "Bearer secret"})
-                assert (new.getresponse().status, time.monotonic() - began < 1) == (200, True)
-                new.close()
-            assert sum(closed(one, 0.001) for one in every[:1000]) > 700
+            for _ in range(3):
+                answer = httpx.get(f"{worker.base_url}/health", headers=worker.headers, timeout=PATIENCE_S)
+                assert answer.is_success
+            wait_until(lambda: sum(map(closed, every[:1000])) > 700)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert len(capfd.readouterr().err) < 1000
 
 
-@pytest.mark.parametrize("sent", [b"", HEAD, HEAD + b"Authorization: Bearer secret\r\nContent-Length: 99\r\n\r\n{"])
+@pytest.mark.parametrize("sent", [b"", HEAD, HEAD + b"Authorization: Bearer secret\r\nContent-Length: 99999\r\n\r\n{"])
 def test_who_does_not_send_is_closed(worker: httpx.Client, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     """Without a head, with half of one, and with half a body; one byte at a time is no help."""
     monkeypatch.setattr(connections, "HEAD_S", 0.3)
     monkeypatch.setattr(connections, "BODY_S", 0.3)
     monkeypatch.setattr(connections, "SWEEP_S", 0.1)
     with opened(worker, 1, [sent]) as (one,):
-        with contextlib.suppress(OSError):
-            for _ in range(10):
-                time.sleep(0.1)
-                one.sendall(b"a")
-        assert closed(one, 5)
+
+        def ended() -> bool:
+            with contextlib.suppress(OSError):
+                one.send(b"a")
+            return closed(one)
+
+        wait_until(ended)
     assert worker.get("/health").is_success
 
 
-def test_who_is_answered_is_not_closed(worker: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long sampling takes, and however many others come; a body at a fair rate has the time that it needs."""
-    monkeypatch.setattr(connections, "HEAD_S", 0.2)
-    monkeypatch.setattr(connections, "BODY_S", 0.2)
+def test_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head has `HEAD_S` from the opening and from the end of an answer; a body at a fair rate has the time that it
+    needs, and a slower one has not; an answer may take for ever."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    async def run() -> None:
+        finish = asyncio.Event()
+
+        async def api(scope: Any, receive: Any, send: Any) -> None:
+            while (await receive())["more_body"]:
+                pass
+            await finish.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body"})
+
+        config = server_config(api, interface="asgi3")
+        one = config.http(config=config, server_state=ServerState(), app_state={})  # type: ignore[operator, call-arg]
+        one.connection_made(Mock(asyncio.Transport))
+        late = connections.HEAD_S + 0.1
+        assert [one.is_late(clock.now + after) for after in (late - 0.2, late)] == [False, True]
+        one.data_received(HEAD)
+        assert one.is_late(late)
+        size = int(20 * connections.BODY_S * connections.BODY_RATE)
+        one.data_received(b"Content-Length: %d\r\n\r\n" % size)
+        assert [one.is_late(after) for after in (connections.BODY_S - 0.1, connections.BODY_S + 0.1)] == [False, True]
+        for part in range(1, 20):
+            clock.now = part * connections.BODY_S
+            assert not one.is_late(clock.now)
+            one.data_received(bytes(size // 20))
+        assert one.is_late(clock.now + 2 * connections.BODY_S + 0.1)
+        one.data_received(bytes(size - 19 * (size // 20)))
+        assert not one.is_late(1e9)
+        clock.now = 1e9
+        finish.set()
+        while not one.is_idle:
+            await asyncio.sleep(0)
+        assert [one.is_late(clock.now + after) for after in (late - 0.2, late)] == [False, True]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("goes_on", [True, False], ids=["sends on", "waits"])
+def test_who_does_not_read_is_closed(worker: httpx.Client, monkeypatch: pytest.MonkeyPatch, goes_on: bool) -> None:
+    """A client that asks and reads no answer is cut off, also if it asks on and on; its answers are forgotten, where
+    the kernel would keep them for minutes."""
+    made = connections.BoundedProtocol.connection_made
+
+    def made_small(self: connections.BoundedProtocol, transport: Any) -> None:
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        made(self, transport)
+
+    monkeypatch.setattr(connections.BoundedProtocol, "connection_made", made_small)  # soon full
+    monkeypatch.setattr(connections, "UNREAD_S", 0.2)
     monkeypatch.setattr(connections, "SWEEP_S", 0.05)
-
-    def slowly() -> Iterator[bytes]:
-        for _ in range(8):
-            time.sleep(0.1)
-            yield b" " * 8192
-        yield b'{"prompt": "a b", "max_tokens": 200, "n": 64}'
-
-    headers = {"content-type": "application/json", **worker.headers}
-    answer = worker.post("/v1/completions", content=slowly(), headers=headers)
-    assert (answer.status_code, len(answer.json()["choices"])) == (200, 64)
-
-
-def test_who_does_not_read_is_closed(worker: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests that are sent on and on while no answer is read do not keep a connection open."""
-    monkeypatch.setattr(connections, "UNREAD_S", 0.5)
-    monkeypatch.setattr(connections, "SWEEP_S", 0.1)
-    with opened(worker, 1, [b""]) as (one,):
+    asked = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer secret\r\n\r\n" * 500
+    with socket.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        one.settimeout(1)
-        asked = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer secret\r\n\r\n" * 100
-        with contextlib.suppress(TimeoutError, ConnectionError):  # until the worker takes no more, or has closed it
-            all(one.sendall(asked) is None for _ in range(10_000))
-        assert gone(one, asked, 120)  # though nothing was read
-        assert worker.get("/health").is_success
+        one.settimeout(PATIENCE_S)
+        one.connect((worker.base_url.host, worker.base_url.port))
+        one.sendall(asked)
+        if goes_on:
+            with pytest.raises(ConnectionError):
+                all(one.sendall(asked) is None for _ in itertools.count())
+        else:
+            wait_until(lambda: one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNRESET)
+    assert worker.get("/health").is_success
 
 
 def test_only_connections_without_a_request_in_work_make_room() -> None:
@@ -160,7 +190,7 @@ def test_only_connections_without_a_request_in_work_make_room() -> None:
     class Connection:
         def __init__(self, *, idle: bool, receiving: bool = False, unread: bool = False) -> None:
             self.is_idle, self.is_receiving, self.is_unread, self.transport = idle, receiving, unread, Transport()
-            self.loop = self
+            self.loop, self.drop = self, self.transport.abort
 
         def call_later(self, *_: object) -> object:
             return self
@@ -190,5 +220,5 @@ def test_a_low_limit_of_open_files_is_left_as_it_is() -> None:
         "import smolsum.policy.load; before = resource.setrlimit;"
         "print(*resource.getrlimit(resource.RLIMIT_NOFILE), before.__name__)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout.split()) == (0, ["1024", "1024", "setrlimit"]), done.stderr

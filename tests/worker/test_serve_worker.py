@@ -14,6 +14,7 @@ import httpx
 import pytest
 from support.models import write
 from support.serving import process
+from support.training import PATIENCE_S
 
 from smolsum.cli.main import main
 from smolsum.worker.listen import listen, url
@@ -61,7 +62,6 @@ def test_port_is_in_use_before_the_first_worker_is_ready(tmp_path: Path, refused
     assert (code, "cannot listen" in text) == (4, True)
 
 
-@pytest.mark.slow
 def test_work_folder_belongs_to_one_worker(tmp_path: Path, refused: Refused) -> None:
     """A folder that another worker uses, or that is a file, is one error."""
     folder = str(write(tmp_path / "m", "qwen2"))
@@ -80,7 +80,7 @@ def test_url_of_an_open_worker_is_reachable() -> None:
         shown = url("0.0.0.0", listener)
         assert "0.0.0.0" not in shown
         host, _, port = shown.removeprefix("http://").rpartition(":")
-        with socket.create_connection((host, int(port)), timeout=10):
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S):
             pass
 
 
@@ -106,7 +106,7 @@ def test_signals_end_an_idle_worker_cleanly(tmp_path: Path, number: signal.Signa
     with process("--model", str(folder), log=tmp_path / "log", TMPDIR=str(work)) as (worker, client):
         assert client.get("/health").json()["state"] == "ready"
         worker.send_signal(number)
-        assert worker.wait(20) == 0
+        assert worker.wait(PATIENCE_S) == 0
     assert (tmp_path / "log").read_text() == ""
     assert list(work.glob("smolsum-*")) == []
 
@@ -124,11 +124,11 @@ def test_ctrl_c_breaks_off_work_under_way(tmp_path: Path) -> None:
         queued, answers = 0, []
         for path, body in bodies.items():
             answers.append(pool.submit(client.post, path, json=body))
-            while (now := httpx.get(f"{client.base_url}/health").json()["queue"]) <= queued:
+            while (now := httpx.get(f"{client.base_url}/health", timeout=PATIENCE_S).json()["queue"]) <= queued:
                 pass
             queued = now
         worker.send_signal(signal.SIGINT)
-        assert worker.wait(20) == 0
+        assert worker.wait(PATIENCE_S) == 0
         for answer in answers:
             assert "being stopped" in answer.result().text
     assert (tmp_path / "log").read_text() == ""

@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from support.training import PATIENCE_S, wait_until
 
 from smolsum.errors import MachineError
 from smolsum.worker.engines import die_with_owner
@@ -23,15 +23,11 @@ GRANDCHILD = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '60
 
 
 def ended(pid: int) -> bool:
-    """Whether a process has ended, within some seconds."""
-    for _ in range(100):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
-                return True
-        except FileNotFoundError:
-            return True
-        time.sleep(0.1)
-    return False
+    """Whether a process has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc")
@@ -65,7 +61,7 @@ def test_nothing_is_left_running(how: str) -> None:
         else:
             server = Path(f"/proc/{pids[0]}/task/{pids[0]}/children").read_text().split()[0]
             os.kill(int(server), signal.SIGKILL)
-        assert all(ended(pid) for pid in pids)
+        wait_until(lambda: all(ended(pid) for pid in pids))
         process.kill()
 
 
@@ -101,13 +97,13 @@ def test_server_ends_when_its_watchdog_is_killed() -> None:
         (server,) = map(int, Path(f"/proc/{watchdog_pid}/task/{watchdog_pid}/children").read_text().split())
         os.kill(watchdog_pid, signal.SIGKILL)
         with pytest.raises(MachineError, match="did not start"):
-            await asyncio.wait_for(starting, 20)
+            await asyncio.wait_for(starting, PATIENCE_S)
         assert oct((folder / "tmp").stat().st_mode & 0o777) == "0o700"
-        return await asyncio.wait_for(child.ended(), 5), [server, grandchild]
+        return await asyncio.wait_for(child.ended(), PATIENCE_S), [server, grandchild]
 
     with TemporaryDirectory() as folder:
         said, pids = asyncio.run(run(Path(folder)))
-    assert all(ended(pid) for pid in pids)
+    wait_until(lambda: all(ended(pid) for pid in pids))
     assert int(said) == pids[1]
 
 
