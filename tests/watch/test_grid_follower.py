@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from support.views import alive, drive, shown
+from support.views import alive, drive, shown, until
 from support.watching import STEP_S, append, make_run, row, screen, status
 from textual.pilot import Pilot
 
@@ -170,13 +170,21 @@ def test_the_view_goes_from_run_to_run(tmp_path: Path) -> None:
     drive(WatchApp(Run(a), following=True), script, (80, 24))
 
 
-def test_a_chosen_run_stays(tmp_path: Path) -> None:
+def test_a_chosen_run_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A view that was opened on a run, or whose user chose one, does not jump; choosing the run under way follows."""
     a, b = make_run(tmp_path, "a"), alive(tmp_path, "b")
     write(tmp_path, run("a", "done", began=ago(200), ended=ago(99)), run("b", "training", began=ago(99)), run("c"))
 
+    follow, looked = WatchApp._follow, []
+
+    def counted(app: WatchApp) -> bool:
+        looked.append(app.watched.paths)
+        return follow(app)
+
+    monkeypatch.setattr(WatchApp, "_follow", counted)
+
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.pause(0.7)
+        await until(pilot, lambda: len(looked) > 2)
         assert app.watched.paths == a
         await pilot.press("S")
         await shown(app, pilot, "the run is finished; b is being trained (r shows it)")
