@@ -400,4 +400,4 @@ def test_a_plan_does_not_load_mlx(data: Path, whole: Path) -> None:
     """A plan loads nothing that computes."""
     line = f"main({grid(data, whole, '--dry-run')!r})"
     code = f"import sys\nfrom smolsum.cli.main import main\n{line}\nsys.exit('mlx.core' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=PATIENCE_S).returncode == 0
