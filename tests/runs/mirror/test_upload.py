@@ -48,8 +48,16 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def mirrored(data: Path, tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Path:
     """A short mirrored run of two stages, whose first checkpoints are pruned, and which nothing interrupted."""
-    runs = tmp_path_factory.mktemp("mirrored")
-    assert main([*arguments(data, runs, "whole", **SHORT), "--mirror", s3.url]) == 0
+    runs, wake = tmp_path_factory.mktemp("mirrored"), Mirror.wake
+
+    def patient(found: Mirror) -> None:
+        """A checkpoint that is still being copied is not pruned."""
+        wake(found)
+        wait_until(lambda: not any(map(found._is_new, checkpoints.list_checkpoints(found._paths))) and not found.busy)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Mirror, "wake", patient)
+        assert main([*arguments(data, runs, "whole", **SHORT), "--mirror", s3.url]) == 0
     return runs / "whole"
 
 
