@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.training import PATIENCE_S
 
 from smolsum import console
 from smolsum.errors import UsageError
@@ -175,7 +176,7 @@ def test_nothing_foreign_steers_the_terminal(
 def test_import_is_cheap() -> None:
     """Importing the console and the configuration loads none of the heavy libraries."""
     code = "import sys, smolsum.console, smolsum.config.resolve; print({'rich', 'numpy', 'mlx'} & set(sys.modules))"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert run.stdout == "set()\n"
 
 
@@ -184,7 +185,11 @@ def test_a_result_that_cannot_be_written_is_one_error() -> None:
     """A full disk on stdout: exit code 1, `error:` and `hint:`, nothing from Python."""
     with open("/dev/full", "w") as full:
         run = subprocess.run(
-            [sys.executable, "-m", "smolsum", "--version"], stdout=full, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "smolsum", "--version"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE_S,
         )
     assert run.returncode == 1
     assert run.stderr.startswith("error: the result cannot be written")
@@ -196,6 +201,8 @@ def test_a_reader_that_has_gone_is_no_failure() -> None:
     """As in `smolsum … | head -0`."""
     reading, writing = os.pipe()
     os.close(reading)
-    run = subprocess.run([sys.executable, "-m", "smolsum", "--version"], stdout=writing, stderr=subprocess.PIPE)
+    run = subprocess.run(
+        [sys.executable, "-m", "smolsum", "--version"], stdout=writing, stderr=subprocess.PIPE, timeout=PATIENCE_S
+    )
     os.close(writing)
     assert (run.returncode, run.stderr) == (0, b"")

@@ -17,6 +17,8 @@ from smolsum.errors import InterruptedRun
 from smolsum.runs.paths import RunPaths, list_runs
 
 POLL_S = 0.2
+AGAIN_S = 5.0
+"""Seconds after which a trainer that has not ended gets its Ctrl-C again."""
 END_TIMEOUT_S = 60.0
 """Seconds that a trainer has to end before it is killed."""
 
@@ -90,12 +92,13 @@ def _run_of(launched: Launched, runs_dir: Path) -> RunPaths | None:
 
 
 def _end(launched: Launched, interrupts: Sequence[int]) -> None:
-    """Pass each Ctrl-C on to the trainer, and kill it if it does not end in time."""
-    sent, until = 0, time.monotonic() + END_TIMEOUT_S
+    """Pass each Ctrl-C on to the trainer, and kill it if it does not end in time. One is sent again: Python ignores an
+    exception, and so a Ctrl-C, that strikes in a callback, of which the trainer's imports have many."""
+    sent, last, until = 0, 0.0, time.monotonic() + END_TIMEOUT_S
     while launched.process.poll() is None:
         if time.monotonic() > until:
             launched.process.kill()
-        elif sent < len(interrupts):
-            sent += 1
+        elif sent < len(interrupts) or time.monotonic() > last + AGAIN_S:
+            sent, last = sent + 1, time.monotonic()
             launched.process.send_signal(signal.SIGINT)
         time.sleep(POLL_S)

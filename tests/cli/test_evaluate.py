@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +20,7 @@ import polars as pl
 import pytest
 from support.calls import Call
 from support.judge_server import JudgeServer, answer, failure, serving
-from support.training import SIZES, arguments, make_data
+from support.training import PATIENCE_S, SIZES, arguments, make_data
 
 from smolsum import console
 from smolsum.cli import main
@@ -528,13 +528,16 @@ def test_the_user_may_decline_on_a_terminal(run: Path, call: Call, server: Judge
     process = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=dict(os.environ))
     os.close(theirs)
     seen, answered = b"", False
-    with suppress(OSError):  # the terminal is gone once its process is
-        while part := os.read(ours, 1024):
-            seen += part
-            if b"go on?" in seen and not answered:
-                answered = bool(os.write(ours, b"n\n"))
-    os.close(ours)
-    out, _ = process.communicate()
+    try:
+        with suppress(OSError):  # the terminal is gone once its process is
+            while select.select([ours], [], [], PATIENCE_S)[0] and (part := os.read(ours, 1024)):
+                seen += part
+                if b"go on?" in seen and not answered:
+                    answered = bool(os.write(ours, b"n\n"))
+        out, _ = process.communicate(timeout=PATIENCE_S)
+    finally:
+        os.close(ours)
+        process.kill()
     assert (process.returncode, out) == (130, b"")
     assert f"judge judge-a: {5 * TESTS * len(CRITERIA)} calls".encode() in seen
     assert b"judging cancelled" in seen
@@ -559,29 +562,25 @@ def test_judging_goes_on_after_an_interruption(run: Path, call: Call, server: Ju
 
 
 @pytest.mark.slow
-def test_judging_goes_on_after_a_kill(run: Path, server: JudgeServer, tmp_path: Path) -> None:
+def test_judging_goes_on_after_a_kill(run: Path, call: Call, server: JudgeServer) -> None:
     """After kill -9 the same command asks only what is missing: no judgement that was written is asked again."""
-    server.latency_s = 0.2
-    command = [sys.executable, "-m", "smolsum", "eval", str(run), "--judge", "judge-a", "--rounds", "3"]
-    command += ["--concurrency", "2", "--name", "killed"]
+    command = ["eval", run, "--judge", "judge-a", "--rounds", 3, "--concurrency", 1, "--name", "killed"]
     lines = run / "eval" / "killed" / "judgements.jsonl"
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ))
-    until = time.monotonic() + 300
-    while len(read_jsonl(lines)) < 6 and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    started = [sys.executable, "-m", "smolsum", *map(str, command)]
+    with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ)) as process:
+        server.mischief = lambda prompt, before: process.kill() if len(server.asked) == 8 else None
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == -signal.SIGKILL
     before = read_jsonl(lines)
     total = 3 * TESTS * len(CRITERIA)
-    assert 6 <= len(before) < total
+    assert len(before) == 7
     assert len(read_jsonl(run / "eval" / "killed" / "generations.jsonl")) == TESTS
-    time.sleep(0.5)  # what was under way when it was killed reaches the server still
     server.asked.clear()
-    server.latency_s = 0.0
-    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
-    assert done.returncode == 0, done.stderr
+    server.mischief = lambda prompt, before: None
+    code, out, err = call(*command)
+    assert code == 0, err
     assert len(server.asked) == total - len(before)
     after = read_jsonl(lines)
     assert after[: len(before)] == before
     assert len({(row["id"], row["round"], row["metric"]) for row in after}) == len(after) == total
-    assert done.stdout == f"{run / 'eval' / 'killed'}\n"
+    assert out == f"{run / 'eval' / 'killed'}\n"

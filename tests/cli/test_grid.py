@@ -11,17 +11,19 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 from support.calls import Call
-from support.training import arguments, events, learned, make_data, start, state, wait_until, weights
+from support.training import PATIENCE_S, arguments, events, learned, make_data, weights
 
 from smolsum.cli import main
 from smolsum.cli.grid_train import LOCK
 from smolsum.config.sections import Config
 from smolsum.files import locked, read_jsonl
-from smolsum.runs.grid_record import GRID
+from smolsum.runs.control import make_request
+from smolsum.runs.grid_record import GRID, GridWriter
 from smolsum.runs.paths import RunPaths, acquire
 from smolsum.runs.record_io import read
 from smolsum.runs.records import GridRecord
@@ -32,6 +34,20 @@ RUNS = ("tiny-length", "tiny-finetuned-rouge", "tiny-finetuned-bleu", "tiny-incl
 
 
 SMALL = {"stages__length__steps": 2, "stages__quality__steps": 2, "train__validate_every": 0}
+
+
+SIGNALLED = """
+import os, sys
+from smolsum.cli.main import main
+from smolsum.runs.run_writer import RunWriter
+write = RunWriter.metrics
+def written(writer, row):
+    write(writer, row)
+    if row["stage"] == "quality":
+        {}
+RunWriter.metrics = written
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 def grid(data: Path, runs: Path, *more: str) -> list[str]:
@@ -196,7 +212,6 @@ def test_all_needs_a_list(call: Call, tmp_path: Path) -> None:
     assert "the task doc-qa has no list that 'all' stands for" in err
 
 
-@pytest.mark.slow
 def test_each_parent_is_trained_once(whole: Path, data: Path, tmp_path: Path) -> None:
     """The fine-tuned runs take the length stage, and all runs the first completions, from those before; they learn what
     a run alone learns."""
@@ -216,7 +231,6 @@ def test_each_parent_is_trained_once(whole: Path, data: Path, tmp_path: Path) ->
         assert shown[0] == shown[1]
 
 
-@pytest.mark.slow
 def test_what_is_done_is_not_trained_again(whole: Path, data: Path, call: Call) -> None:
     """The same command prints the same directories; a run is known by its settings, other ones get a name of their
     own."""
@@ -233,7 +247,6 @@ def test_what_is_done_is_not_trained_again(whole: Path, data: Path, call: Call) 
     assert "5 done" in err
 
 
-@pytest.mark.slow
 def test_one_failure_does_not_stop_the_others(whole: Path, data: Path, tmp_path: Path, call: Call) -> None:
     """A run that cannot be trained is named in the end, with exit code 1; all others are there."""
     command, names = [text for text in grid(data, tmp_path) if text != "--reward=bleu"], (RUNS[0], "held", RUNS[3])
@@ -251,7 +264,6 @@ def test_one_failure_does_not_stop_the_others(whole: Path, data: Path, tmp_path:
     assert (code, out.splitlines()) == (0, [str(tmp_path / name) for name in names])
 
 
-@pytest.mark.slow
 def test_views_learn_how_far_a_grid_is(whole: Path) -> None:
     """The record beside the runs names them in order, with the steps that were trained for each, and is over."""
     record = read(whole / GRID, GridRecord)
@@ -261,21 +273,40 @@ def test_views_learn_how_far_a_grid_is(whole: Path) -> None:
     assert record.command.startswith("smolsum train --model=tiny")
 
 
-@pytest.mark.slow
-def test_a_stop_ends_the_grid(whole: Path, data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("when", "asked", "states"),
+    [
+        ((0, "done"), 0, ["done", "to train", "to train"]),
+        ((1, "loading"), 0, ["done", "training", "to train"]),
+        ((1, "training"), 1, ["done", "training", "to train"]),
+    ],
+)
+def test_a_stopped_grid_goes_on(
+    when: tuple[int, str], asked: int, states: list[str], whole: Path, data: Path, tmp_path: Path, call: Call,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """Asked of the run under way, or of the one before while the next is loaded: no run after it is trained, and the
-    record says so."""
+    record says so. The same command ends as if nothing had been."""
     command, names = [text for text in grid(data, tmp_path) if text != "--reward=bleu"], (RUNS[0], RUNS[1], RUNS[3])
-    process = start(command)
-    first = tmp_path / names[0]
-    wait_until(lambda: state(RunPaths(first)) == "finished" or process.poll() is not None)
-    (first / "control" / "stop").touch()
-    out, err = process.communicate()
-    assert (process.returncode, out.splitlines()) == (130, [str(first)]), err
+    mark = GridWriter.mark
+
+    def marked(record: GridWriter, number: int, state: Any, **more: str) -> None:
+        mark(record, number, state, **more)
+        if (number, state) == when:
+            make_request(RunPaths(tmp_path / names[asked]), "stop")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(GridWriter, "mark", marked)
+        code, out, err = call(*command)
+    assert (code, out.splitlines()) == (130, [str(tmp_path / names[0])]), err
     assert "hint: smolsum train --model=tiny" in err
     record = read(tmp_path / GRID, GridRecord)
-    assert (record.state, [run.state for run in record.runs][::2]) == ("ended", ["done", "to train"])
+    assert (record.state, [run.state for run in record.runs]) == ("ended", states)
+    assert (tmp_path / names[1]).exists() is (states[1] != "to train")
     assert not (tmp_path / names[2]).exists()
+    code, out, err = call(*command)
+    assert (code, out.splitlines()) == (0, [str(tmp_path / name) for name in names]), err
+    _same(tmp_path, whole)
 
 
 def test_a_second_grid_in_a_directory_is_refused(data: Path, tmp_path: Path, call: Call) -> None:
@@ -287,7 +318,13 @@ def test_a_second_grid_in_a_directory_is_refused(data: Path, tmp_path: Path, cal
     assert [path.name for path in tmp_path.iterdir()] == [LOCK]
 
 
-@pytest.mark.slow
+def _same(runs: Path, whole: Path) -> None:
+    """Asserts that the runs of a grid without bleu learned what those of the whole one learned."""
+    for name, step in ((RUNS[0], 2), (RUNS[1], 4), (RUNS[3], 2)):
+        assert learned(runs / name) == learned(whole / name)
+        assert weights(runs / name, step) == weights(whole / name, step)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_the_same_command_goes_on_after_a_stop(
     number: signal.Signals, whole: Path, data: Path, tmp_path: Path, call: Call
@@ -295,24 +332,23 @@ def test_the_same_command_goes_on_after_a_stop(
     """Stopped in its second run, by Ctrl-C or kill -9, the grid ends as if nothing had been."""
     command = [text for text in grid(data, tmp_path) if text != "--reward=bleu"]
     names = [name for name in RUNS if not name.endswith("bleu")]
-    process = start(command)
-    second = tmp_path / names[1] / "metrics.jsonl"
-    wait_until(lambda: (second.exists() and bool(second.read_text())) or process.poll() is not None)
-    process.send_signal(number)
-    out, err = process.communicate()
-    assert process.returncode == (130 if number == signal.SIGINT else -9), err
-    assert out.splitlines() == [str(tmp_path / names[0])]
+    line = f"os.kill(os.getpid(), {number.value})"
+    stopped = subprocess.run(
+        [sys.executable, "-c", SIGNALLED.format(line), *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert stopped.returncode == (130 if number == signal.SIGINT else -9), stopped.stderr
+    assert stopped.stdout.splitlines() == [str(tmp_path / names[0])]
     if number == signal.SIGINT:
-        assert "hint: smolsum train --model=tiny" in err
+        assert "hint: smolsum train --model=tiny" in stopped.stderr
     code, out, err = call(*command)
     assert (code, out.splitlines()) == (0, [str(tmp_path / name) for name in names]), err
-    for name in names:
-        assert learned(tmp_path / name) == learned(whole / name)
-        step = 2 if "finetuned" not in name else 4
-        assert weights(tmp_path / name, step) == weights(whole / name, step)
+    _same(tmp_path, whole)
 
 
-@pytest.mark.slow
 def test_a_run_killed_as_it_was_made_is_taken_over(data: Path, whole: Path, call: Call) -> None:
     """A directory without settings is taken over, one of another kind is not."""
     (whole / "tiny-finetuned-meteor").mkdir()
@@ -327,7 +363,6 @@ def test_a_run_killed_as_it_was_made_is_taken_over(data: Path, whole: Path, call
         (whole / name).rmdir()
 
 
-@pytest.mark.slow
 def test_eval_selects_runs_by_the_flags_of_train(whole: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """`eval` takes the grid's runs by the same flags, and says what is not there."""
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
@@ -350,7 +385,6 @@ def test_eval_selects_runs_by_the_flags_of_train(whole: Path, call: Call, monkey
         assert says in err
 
 
-@pytest.mark.slow
 def test_dry_run_shows_the_step_of_a_stopped_run(data: Path, whole: Path, call: Call) -> None:
     """A run that was interrupted goes on at its step."""
     status = whole / "tiny-included-bleu" / "status.json"
@@ -362,9 +396,8 @@ def test_dry_run_shows_the_step_of_a_stopped_run(data: Path, whole: Path, call: 
     assert "5 runs: 4 done, 1 to go on with" in err
 
 
-@pytest.mark.slow
 def test_a_plan_does_not_load_mlx(data: Path, whole: Path) -> None:
     """A plan loads nothing that computes."""
     line = f"main({grid(data, whole, '--dry-run')!r})"
     code = f"import sys\nfrom smolsum.cli.main import main\n{line}\nsys.exit('mlx.core' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=PATIENCE_S).returncode == 0

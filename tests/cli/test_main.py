@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import tomli
-from support.training import make_data
+from support.training import PATIENCE_S, make_data
 
 from smolsum import console, errors
 from smolsum.cli import main
@@ -397,6 +397,8 @@ def test_plain_is_passed_on(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -
 
 def test_module_runs_like_the_command() -> None:
     """`python -m smolsum` is the command."""
-    run = subprocess.run([sys.executable, "-m", "smolsum", "trian"], capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-m", "smolsum", "trian"], capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr.startswith("error: no such command 'trian'")

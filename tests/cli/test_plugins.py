@@ -233,7 +233,6 @@ def test_criteria_for_a_judge(call: Call, write: Callable[[str, str], Path]) -> 
     assert "the criterion 'faithfulness' has the name of another signal, criterion, metric or column" in err
 
 
-@pytest.mark.slow
 def test_a_run_with_a_plugin(call: Call, write: Callable[[str, str], Path], tmp_path: Path) -> None:
     """Metrics, evaluations and rows have the reward; run.json and the run's copy say what was executed; the run goes on
     only with the same file, which is named again, and the copy is never executed by itself."""
@@ -288,7 +287,6 @@ def test_a_run_with_a_plugin(call: Call, write: Callable[[str, str], Path], tmp_
     assert code == 0, err
 
 
-@pytest.mark.slow
 def test_an_exception_loses_nothing(call: Call, write: Callable[[str, str], Path], tmp_path: Path) -> None:
     """At the third step: the steps before it are saved, the sample and the line are named, and the same command goes on
     once what failed outside of the file works again."""

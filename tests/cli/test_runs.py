@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.calls import Call
 from support.disks import mounted
+from support.training import PATIENCE_S
 from support.watching import evaluate, make_run
 
 from smolsum.runs.paths import RunPaths, acquire
@@ -116,7 +117,7 @@ def test_deleting_asks_first(three: list[RunPaths], tmp_path: Path) -> None:
         command = [sys.executable, "-m", "smolsum", "runs", "--delete", "a-1", f"--runs-dir={tmp_path}"]
         with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=dict(os.environ)) as p:
             os.write(ours, answer)
-            p.communicate()
+            p.communicate(timeout=PATIENCE_S)
         os.close(ours)
         os.close(theirs)
         assert p.returncode == (0 if deleted else 130)

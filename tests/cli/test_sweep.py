@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.calls import Call
-from support.training import arguments, make_data, start, state, wait_until
+from support.training import arguments, make_data
 
-from smolsum.runs.paths import RunPaths
+from smolsum.runs.run_writer import RunWriter
 
 
 @pytest.fixture(autouse=True)
@@ -68,22 +70,27 @@ def test_impossible_sweeps(flags: list[str], says: str, call: Call) -> None:
     assert not Path("runs").exists()
 
 
-@pytest.mark.slow
-def test_a_sweep_is_interrupted_and_goes_on(call: Call, tmp_path: Path) -> None:
+def test_a_sweep_is_interrupted_and_goes_on(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three seeds and two settings: Ctrl-C in the second run, the same command again, one report of all."""
     data = make_data(tmp_path / "posts", test=2)
     settings = {"stages__length__steps": 1, "stages__quality__steps": 1, "train__validate_every": 0}
     single = arguments(data, tmp_path / "runs", "", **settings)
     place = single.index("--name")
     command = [*single[:place], *single[place + 2 :], "--seeds=3", "--set=grpo.beta=0.02,0.05", "--quiet"]
-    process = start(command)
     names = [f"tiny-finetuned-meteor-beta{beta}-seed{seed}" for beta in (0.02, 0.05) for seed in (42, 43, 44)]
-    second = RunPaths(tmp_path / "runs" / names[1])
-    wait_until(lambda: state(second) == "running" or process.poll() is not None)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate()
-    assert process.returncode == 130, err
+    write = RunWriter.metrics
+
+    def interrupted(writer: RunWriter, row: Any) -> None:
+        write(writer, row)
+        if (tmp_path / "runs" / names[1] / "metrics.jsonl").exists():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunWriter, "metrics", interrupted)
+        code, out, err = call(*command)
+    assert (code, [Path(line).name for line in out.splitlines()]) == (130, names[:1]), err
     assert "hint: smolsum train" in err
+    assert not (tmp_path / "runs" / names[2]).exists()
     code, out, err = call(*command)
     assert code == 0, err
     assert [Path(line).name for line in out.splitlines()] == names
@@ -95,7 +102,6 @@ def test_a_sweep_is_interrupted_and_goes_on(call: Call, tmp_path: Path) -> None:
     assert re.search(r"report.*\.html", out)
 
 
-@pytest.mark.slow
 def test_evaluations_of_several_seeds(call: Call, tmp_path: Path) -> None:
     """Each seed has a folder; greedy completions have no seed."""
     data = make_data(tmp_path / "posts", test=2)

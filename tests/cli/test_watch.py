@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,8 +52,7 @@ def test_once_of_a_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_newest_is_the_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a name the newest run; a terminal that cannot redraw gets a page and the reason."""
     make_run(tmp_path, "older")
-    (tmp_path / "older" / "run.lock").touch()
-    time.sleep(0.05)
+    os.utime(tmp_path / "older" / "run.lock", (1e9, 1e9))
     make_run(tmp_path, "newer")
     assert main(["watch", "--runs-dir", str(tmp_path)]) == 0
     captured = capsys.readouterr()

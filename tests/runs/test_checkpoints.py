@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from support.disks import mounted
+from support.training import PATIENCE_S
 
 from smolsum.errors import SmolsumError
 from smolsum.runs.checkpoints import Checkpoint, check_all, copy, find_stage, list_checkpoints, prune, save, verify
@@ -228,7 +229,7 @@ checkpoints.save(RunPaths(Path(sys.argv[1])), 1080, write, {"stage_step": 2})
 def test_kill_at_any_moment_of_a_save(moment: str, survivor: int, paths: RunPaths) -> None:
     """After a kill -9 that step has its old or its new checkpoint, whole; the next save tidies up."""
     save_steps(paths, 960, 1080, **{"stage_step": 1})
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(paths.root), moment], check=False)
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(paths.root), moment], check=False, timeout=PATIENCE_S)
     assert killed.returncode == -signal.SIGKILL
     found, damaged = newest_valid(paths)
     assert found is not None

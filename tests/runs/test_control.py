@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import signal
 import threading
+import time
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from support.training import PATIENCE_S, arguments, events, learned, make_data, start, state, wait_until
 
 from smolsum.cli.main import main
 from smolsum.errors import SmolsumError
+from smolsum.runs import control
 from smolsum.runs.control import Heartbeat, is_requested, make_request, take_request, wait_while_paused, withdraw
 from smolsum.runs.paths import RunPaths, create_run
 from smolsum.runs.run_writer import RunWriter
+
+ENDS = ("paused", "resumed", "interrupted")
 
 
 def test_requests(tmp_path: Path) -> None:
@@ -41,7 +47,7 @@ def test_hold(tmp_path: Path) -> None:
     """Waiting ends when the pause is taken back, or by a stop."""
     paths = create_run(tmp_path, "run")
     make_request(paths, "pause")
-    threading.Timer(0.3, withdraw, [paths, "pause"]).start()
+    threading.Timer(0.05, withdraw, [paths, "pause"]).start()
     assert wait_while_paused(paths, lambda: False)
     make_request(paths, "pause")
     make_request(paths, "stop")
@@ -65,35 +71,39 @@ def test_pulse(tmp_path: Path) -> None:
         assert paths.status.read_bytes() == before
 
 
-@pytest.mark.slow
-def test_pause_resume_stop(tmp_path: Path) -> None:
-    """A real run: it pauses after a step, saved, and its process stays; it resumes; it stops as after Ctrl-C, and
-    resumed it ends with the numbers of a run that was never disturbed."""
+def test_pause_resume_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run pauses after a step, saved; it resumes; it stops as after Ctrl-C, and resumed it ends with the numbers of a
+    run that was never disturbed."""
     data, runs = make_data(tmp_path / "data"), tmp_path / "runs"
-    assert main(arguments(data, runs, "calm", stages__quality__steps=15)) == 0
+    settings = {"stages__length__steps": 3, "stages__quality__steps": 3}
+    assert main(arguments(data, runs, "calm", **settings)) == 0
     apart = tmp_path / "apart"  # next to the other it would take over its length stage
-    process = start(arguments(data, apart, "asked", stages__quality__steps=15))
     paths = RunPaths(apart / "asked")
-    wait_until(lambda: paths.metrics.exists() and paths.metrics.stat().st_size > 0)
-    make_request(paths, "pause")
-    wait_until(lambda: state(paths) == "paused")
-    at = json.loads(paths.status.read_text())["step"]
-    assert paths.checkpoint(at).is_dir()
-    assert process.poll() is None
-    withdraw(paths, "pause")
-    wait_until(lambda: state(paths) in ("running", "finished"))
-    make_request(paths, "stop")
-    _, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130, err
+    write, rests = RunWriter.metrics, Mock(side_effect=lambda _: withdraw(paths, "pause"))
+
+    def asked(writer: RunWriter, row: Any) -> None:
+        write(writer, row)
+        if row["step"] in (1, 5):
+            make_request(paths, "pause" if row["step"] == 1 else "stop")
+
+    def rest(_: float) -> None:
+        assert state(paths) == "paused"
+        assert paths.checkpoint(1).is_dir()
+        rests(_)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunWriter, "metrics", asked)
+        patched.setattr(control, "time", Mock(wraps=time, sleep=rest))
+        assert main(arguments(data, apart, "asked", **settings)) == 130
+    assert rests.call_count == 1
     assert state(paths) == "interrupted"
-    assert "a checkpoint is saved" in err
+    assert "stopped after step 5; a checkpoint is saved" in capsys.readouterr().err
     assert not is_requested(paths, "stop")
-    assert {"paused", "resumed", "interrupted"} <= set(events(paths.root))
+    assert [kind for kind in events(paths.root) if kind in ENDS] == ["paused", "resumed", "interrupted"]
     assert main(["train", "--resume", "asked", "--runs-dir", str(apart)]) == 0
     assert learned(paths.root) == learned(runs / "calm")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", ["file", "signal"])
 def test_stop_while_paused(tmp_path: Path, way: str) -> None:
     """Whichever way the user asks, a resting run leaves as after a step: saved, with the code of an interruption."""

@@ -222,7 +222,7 @@ from pathlib import Path
 from smolsum.runs.paths import RunPaths, acquire
 with acquire(RunPaths(Path(sys.argv[1]))):
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(900)
 """
 
 
@@ -231,13 +231,15 @@ def test_second_trainer_is_refused_until_the_first_is_dead(tmp_path: Path) -> No
     paths = create_run(tmp_path, "a")
     command = [sys.executable, "-c", HOLD, str(paths.root)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "held\n"
-        message = f"run 'a' is being trained by process {other.pid} on "
-        with pytest.raises(UsageError, match=message) as caught, acquire(paths):
-            pass
-        assert str(caught.value.hint).endswith(f"kill -INT {other.pid}")
-        other.kill()
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "held\n"
+            message = f"run 'a' is being trained by process {other.pid} on "
+            with pytest.raises(UsageError, match=message) as caught, acquire(paths):
+                pass
+            assert str(caught.value.hint).endswith(f"kill -INT {other.pid}")
+        finally:
+            other.kill()
     with acquire(paths):
         assert paths.lock.read_text().startswith(f"{os.getpid()} on ")
 

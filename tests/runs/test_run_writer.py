@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import math
 import os
@@ -19,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.disks import mounted
+from support.training import PATIENCE_S, wait_until
 
 from smolsum.errors import SmolsumError
 from smolsum.files import read_jsonl
@@ -190,27 +192,29 @@ def test_concurrent_reader_sees_whole_files(paths: RunPaths) -> None:
     """A reader at any moment gets a complete status, complete completions and complete metrics lines."""
     rows = [{"id": n, "text": "x" * 5000} for n in range(20)]
 
+    enough = threading.Event()
+
     def write() -> None:
         with RunWriter(paths, 1) as writer:
-            for step in range(150):
+            for step in itertools.takewhile(lambda _: not enough.is_set(), itertools.count()):
                 writer.status("running", step=step, phase="update", stage="s", pad="y" * (step * 97 % 9000))
                 writer.completions(1, rows[: 1 + step % 20])
                 writer.metrics({"step": step, "text": "z" * 3000})
 
     thread = threading.Thread(target=write)
     thread.start()
-    reads = 0
-    while thread.is_alive():
-        if paths.completions(1).exists():
+    try:
+        wait_until(lambda: paths.metrics.exists() and len(read_jsonl(paths.metrics)) > 1)
+        for _ in range(60):
             assert json.loads(paths.status.read_bytes())["state"] == "running"
             found = read_jsonl(paths.completions(1))
             assert len(found) > 0
             assert found == rows[: len(found)]
             steps = [row["step"] for row in read_jsonl(paths.metrics)]
             assert steps == list(range(len(steps)))
-            reads += 1
-    thread.join()
-    assert reads
+    finally:
+        enough.set()
+        thread.join()
 
 
 def test_how_an_attempt_ended(paths: RunPaths) -> None:
@@ -309,7 +313,7 @@ with RunWriter(paths, 1) as writer:
 def test_write_that_fails_midway_leaves_what_was_there(paths: RunPaths) -> None:
     """When the system takes only a part (here, a limit on file size), that part is taken back."""
     command = [sys.executable, "-c", LIMITED, str(paths.root)]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout.splitlines()
     hint = f"then smolsum train --resume {paths.root}"
     for line, path in zip(out, (paths.metrics, paths.completions(1)), strict=True):
         code, message, remedy = line.split("|")

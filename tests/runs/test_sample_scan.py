@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.training import PATIENCE_S
 from support.watching import append, completions, evaluate, make_run
 
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.records import RunSettings
-from smolsum.runs.sample_scan import MAX_HITS, Hits, Scan, Wanted, list_steps
+from smolsum.runs.records import RunSettings, SampledRollout
+from smolsum.runs.sample_scan import MAX_HITS, Hits, Scan, Source, Wanted, list_steps
 
 SETTINGS = RunSettings(target_tokens=64, tolerance_tokens=5)
 
 
 def searched(paths: RunPaths, text: str = "", *, prompt: str = "") -> Scan:
     scan = Scan(paths, Wanted(text, prompt), SETTINGS)
-    scan.follow(wait_s=30)
+    scan.follow(PATIENCE_S)
     assert not scan.running
     return scan
 
@@ -123,40 +123,41 @@ def test_a_search_follows_the_run(tmp_path: Path) -> None:
     path = paths.stage_evaluation("start") / "generations.jsonl"
     with path.open("a") as file:
         file.write(line[:30])
-    scan.follow(wait_s=30)
+    scan.follow(PATIENCE_S)
     found = len(scan.hits)
     assert found == before + sum("heating" in row["text"].lower() for row in completions(61, 80))
     with path.open("a") as file:
         file.write(line[30:] + "\n")
-    scan.follow(wait_s=30)
+    scan.follow(PATIENCE_S)
     assert len(scan.hits) == found + 1
     assert (scan.damaged, scan.done) == (0, scan.files)
 
 
-def test_a_search_can_be_cancelled(tmp_path: Path) -> None:
-    """It ends within a moment, keeps what was found, and does not go on."""
+def test_a_search_can_be_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends with the file that it is in, keeps what was found, and does not go on."""
     paths = make_run(tmp_path)
     content = paths.completions(60).read_bytes()
-    for step in range(61, 1500):
+    for step in range(61, 70):
         paths.completions(step).write_bytes(content)
     scan = Scan(paths, Wanted("the"), SETTINGS)
-    scan.follow()
-    while not scan.hits.count:
-        time.sleep(0.001)
-    scan.cancel()
-    assert scan._thread is not None
-    scan._thread.join(2)
+    take = Scan._take
+
+    def cancelled(scan: Scan, source: Source, offset: int, sample: SampledRollout | None) -> None:
+        if source == 62:
+            scan.cancel()
+        take(scan, source, offset, sample)
+
+    monkeypatch.setattr(Scan, "_take", cancelled)
+    scan.follow(PATIENCE_S)
     assert not scan.running
-    assert 0 < scan.done < scan.files
+    assert (scan.done, scan.files, scan.hits.sources, scan.complete) == (4, 11, [1, 60, 61, 62], False)
     count = len(scan.hits)
-    scan.follow(wait_s=1)
+    scan.follow(PATIENCE_S)
     assert len(scan.hits) == count
 
 
 def test_memory_is_bounded() -> None:
     """A hit is some sixty bytes; above the limit hits are counted only."""
-    from smolsum.runs.records import SampledRollout
-
     hits = Hits()
     sample = SampledRollout(rewards={"length": 1.0, "meteor": 0.5}, reward=1.5)
     for n in range(MAX_HITS + 5):

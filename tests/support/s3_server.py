@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,7 +26,8 @@ CREDENTIALS = {
 class S3Server:
     """The server and one bucket on it; `environment` is what a client needs."""
 
-    port: int
+    port: int = 0
+    """a free one, once it is started"""
     bucket: str = field(default_factory=lambda: f"bucket-{secrets.token_hex(4)}")
     server: ThreadedMotoServer | None = None
 
@@ -45,6 +45,7 @@ class S3Server:
         """Answer from now on; what was stored before is still there."""
         self.server = ThreadedMotoServer(ip_address="127.0.0.1", port=self.port, verbose=False)
         self.server.start()
+        self.port = self.server.get_host_and_port()[1]
 
     def stop(self) -> None:
         """Refuse connections from now on."""
@@ -73,12 +74,10 @@ class S3Server:
 def serving() -> Iterator[S3Server]:
     """A server with a bucket while the block runs, which this process's environment names."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        server = S3Server(free.getsockname()[1])
+    server = S3Server()
+    server.start()
     before = {name: os.environ.get(name) for name in server.environment}
     os.environ.update(server.environment)
-    server.start()
     try:
         server.client().create_bucket(Bucket=server.bucket)
         yield server

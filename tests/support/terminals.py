@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-PATIENCE_S = 300.0
+PATIENCE_S = 900.0
 
 
 class Terminal:

@@ -1,4 +1,4 @@
-"""The clock of the machine that the view is tested on."""
+"""The clock of the machine that the view is tested on, and a view that does not wait for it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from support.training import PATIENCE_S
+
+from smolsum.watch import run_switcher, view
 
 
 @pytest.fixture(autouse=True)
@@ -16,3 +19,13 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     monkeypatch.undo()
     time.tzset()
+
+
+@pytest.fixture(autouse=True)
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The view draws each change at once, looks for changes all the time, and says a sentence until the next one."""
+    monkeypatch.setattr(view, "REDRAW_S", 0.0)
+    monkeypatch.setattr(view, "POLL_S", 0.1)
+    monkeypatch.setattr(view, "FIRST_LOOK_S", PATIENCE_S)
+    monkeypatch.setattr(view, "SAY_S", PATIENCE_S)
+    monkeypatch.setattr(run_switcher, "REFRESH_S", 0.1)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import time
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
-from support.views import alive, drive, shown
+from support.views import alive, drive, shown, until
 from support.watching import append, golden, make_run, row, screen, stamp, status
 from textual.color import Color
 from textual.pilot import Pilot
@@ -16,7 +16,7 @@ from textual.strip import Strip
 
 from smolsum.runs.control import is_requested
 from smolsum.runs.reader import Run
-from smolsum.watch import layout
+from smolsum.watch import layout, view
 from smolsum.watch.app import WatchApp
 from smolsum.watch.canvas import Canvas
 from smolsum.watch.layout import plain_page
@@ -124,7 +124,7 @@ def test_pause_and_stop(tmp_path: Path) -> None:
         assert not is_requested(paths, "pause")
         for answer, stopped in (("no", False), ("stop", True)):
             await pilot.press("S")
-            await pilot.pause()
+            await shown(app, pilot, "Type stop to stop it.")
             await pilot.press(*answer, "enter")
             await shown(app, pilot, "STOPPING" if stopped else "not stopped")
             assert is_requested(paths, "stop") is stopped
@@ -182,23 +182,35 @@ def test_leaving(tmp_path: Path, key: str) -> None:
 
 
 def test_redraws_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twenty keys at once are at most four drawings a second."""
+    """Twenty keys within a quarter of a second are one drawing, at its end; a key after it is drawn at once."""
     drawn: list[float] = []
     draw = WatchApp._draw
 
     def counted(app: WatchApp) -> None:
-        drawn.append(time.monotonic())
+        drawn.append(clock.monotonic())
         draw(app)
 
     monkeypatch.setattr(WatchApp, "_draw", counted)
+    clock = Mock(monotonic=Mock(return_value=1000.0))
+    monkeypatch.setattr(view, "time", clock)
+    monkeypatch.setattr(view, "REDRAW_S", 0.25)
+    timers: list[float] = []
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: not app._waiting)
+        app.set_timer = lambda wait, _: timers.append(wait)  # type: ignore
+        clock.monotonic.return_value += 0.1
         drawn.clear()
-        began = time.monotonic()
         for _ in range(20):
             app.action_log()
-        await pilot.pause(0.6)
-        assert len(drawn) <= 1 + 4 * (time.monotonic() - began)
+        assert (drawn, timers) == ([], [pytest.approx(0.15)])
+        clock.monotonic.return_value += 0.15
+        app._draw()
+        for _ in range(2):
+            clock.monotonic.return_value += 0.25
+            app.action_log()
+        assert len(drawn) == 3
+        assert len(timers) == 1
 
     drive(WatchApp(Run(make_run(tmp_path))), script)
 
@@ -341,7 +353,7 @@ def test_only_lines_that_changed_are_drawn(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(Canvas, "render_line", counted)
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.pause(0.3)
+        await until(pilot, lambda: set(drawn) == set(range(40)))
         drawn.clear()
         app.say("a sentence")
         await shown(app, pilot, "a sentence")
@@ -490,11 +502,6 @@ def test_a_click_on_the_legend_hides_a_curve(tmp_path: Path) -> None:
             line = screen(app).splitlines()
             y = next(y for y, text in enumerate(line) if word in text and y > 1)
             await pilot.click(offset=(line[y].index(word) + 2, y))
-            await pilot.pause(0.4)  # a second click right after it would be a double click
-            for _ in range(200):
-                if screen(app).count(" off") == len(app.options.hidden) == hidden:
-                    break
-                await pilot.pause(0.05)
             assert len(app.options.hidden) == hidden
             assert screen(app).count(" off") == hidden
         assert app.options.cursor is not None  # from the click on the last curve, which stays

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.terminals import Terminal
-from support.training import arguments, make_data
+from support.training import PATIENCE_S, arguments, make_data, wait_until
 from support.watching import make_run, status
 
 from smolsum.runs.control import is_requested
+from smolsum.watch import start_trainer
 
-SHORT = ("--set", "stages.length.steps=40", "--set", "stages.quality.steps=1", "--set", "train.validate_every=0")
+SHORT = ("--set", "stages.length.steps=4000", "--set", "stages.quality.steps=1", "--set", "train.validate_every=0")
 
 
 def trainers(folder: Path) -> list[int]:
@@ -24,25 +26,47 @@ def trainers(folder: Path) -> list[int]:
     return [int(line.split()[0]) for line in found.splitlines() if str(folder) in line and "--plain" in line]
 
 
-def gone(folder: Path) -> bool:
-    end = time.monotonic() + 60
-    while trainers(folder) and time.monotonic() < end:
-        time.sleep(0.1)
-    return not trainers(folder)
+@pytest.fixture(autouse=True)
+def _no_trainer_is_left(tmp_path: Path) -> Iterator[None]:
+    """A trainer outlives its view, but not its test."""
+    yield
+    for trainer in trainers(tmp_path):
+        os.kill(trainer, signal.SIGKILL)
+
+
+DEAF = """
+import signal, sys
+heard = []
+signal.signal(signal.SIGINT, lambda *_: heard.append(1))
+print("ready", flush=True)
+while len(heard) < 2:
+    signal.pause()
+"""
+
+
+def test_a_ctrl_c_that_is_lost_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer that misses the first one is stopped by the second, which nobody has to type."""
+    monkeypatch.setattr(start_trainer, "AGAIN_S", 0.0)
+    monkeypatch.setattr(start_trainer, "END_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(start_trainer, "POLL_S", 0.05)
+    with subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        start_trainer._end(start_trainer.Launched(process, process.stdout), [signal.SIGINT])
+        assert process.returncode == 0
 
 
 @pytest.mark.parametrize("after", ["", "starting"])
 def test_ctrl_c_while_it_starts(tmp_path: Path, after: str) -> None:
     """Ctrl-C before the view opens leaves no trainer behind, and the output says so."""
     with Terminal(["train", "--watch", "--model", "tiny", "--runs-dir", str(tmp_path)]) as terminal:
-        while not trainers(tmp_path):
-            time.sleep(0.05)
+        wait_until(lambda: bool(trainers(tmp_path)))
         if after:
             terminal.until(after)
         terminal.send("\x03")
         assert terminal.code() == 130
         assert "interrupted while the training started; the training was stopped too" in terminal.text
-    assert gone(tmp_path)
+    wait_until(lambda: not trainers(tmp_path))
 
 
 def test_keys_before_the_view_are_forgotten(tmp_path: Path) -> None:
@@ -74,7 +98,7 @@ def test_leaving_a_training_under_way(tmp_path: Path) -> None:
     with Terminal(["watch", str(tmp_path / "mine")]) as terminal:
         terminal.until("space pause")
         os.kill(trainer, signal.SIGKILL)
-        assert gone(tmp_path)
+        wait_until(lambda: not trainers(tmp_path))
         terminal.send("q")
         assert terminal.code() == 0
     assert "run continues" not in terminal.text
@@ -91,7 +115,7 @@ def test_stopping_a_training_from_its_view(tmp_path: Path) -> None:
         (tmp_path / "mine" / "control").mkdir(exist_ok=True)
         (tmp_path / "mine" / "control" / "stop").touch()
         terminal.until("INTERRUPTED")
-        assert gone(tmp_path)
+        wait_until(lambda: not trainers(tmp_path))
         terminal.send("q")
         assert terminal.code() == 130
     assert "run interrupted: " in terminal.text
@@ -118,7 +142,7 @@ def test_watching_a_grid(tmp_path: Path) -> None:
         terminal.send("S")
         terminal.until("It is the last")
         terminal.send("stop\r")
-        assert gone(tmp_path)
+        wait_until(lambda: not trainers(tmp_path))
         terminal.until("INTERRUPTED")
         terminal.send("q")
         assert terminal.code() == 0

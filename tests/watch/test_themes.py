@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from rich.segment import Segment
+from support.training import PATIENCE_S
 from support.views import drive, shown
 from support.watching import append, make_run, row, stamp, status
 from textual.pilot import Pilot
@@ -157,7 +158,7 @@ def test_the_terminal_is_asked(monkeypatch: pytest.MonkeyPatch, answer: bytes) -
     with open(slave, "r+b", buffering=0) as both:
         monkeypatch.setattr("sys.stdin", both)
         monkeypatch.setattr("sys.stderr", both)
-        found = ask_for_background(0.2)
+        found = ask_for_background(PATIENCE_S if answer else 0.0)
     thread.join()
     os.close(master)
     assert asked[0].startswith(b"\x1b]11;?")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 import threading
-import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.s3_server import S3Server, serving
-from support.training import arguments, events, learned, make_data, start, wait_until, weights
+from support.training import PATIENCE_S, arguments, events, learned, make_data, wait_until, weights
 
 from smolsum.cli.main import main
 from smolsum.errors import UsageError
@@ -21,6 +24,12 @@ from smolsum.runs import checkpoints
 from smolsum.runs.mirror.store import Store, fetch_run
 from smolsum.runs.mirror.upload import Mirror
 from smolsum.runs.paths import RunPaths, create_run
+from smolsum.training import session
+
+SHORT = {
+    "stages__length__steps": 3, "stages__quality__steps": 1, "train__checkpoint_every": 1,
+    "train__validate_every": 0, "sampling__max_new_tokens": 12,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -37,20 +46,18 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two stages that nothing interrupted."""
-    runs = tmp_path_factory.mktemp("whole")
-    assert main(arguments(data, runs, "whole")) == 0
-    return runs / "whole"
-
-
-@pytest.fixture(scope="module")
 def mirrored(data: Path, tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Path:
-    """A short mirrored run of two stages, whose first checkpoints are pruned."""
-    runs = tmp_path_factory.mktemp("mirrored")
-    short = {"stages__length__steps": 3, "stages__quality__steps": 1, "train__checkpoint_every": 1}
-    short |= {"train__validate_every": 0, "sampling__max_new_tokens": 12}
-    assert main([*arguments(data, runs, "whole", **short), "--mirror", s3.url]) == 0
+    """A short mirrored run of two stages, whose first checkpoints are pruned, and which nothing interrupted."""
+    runs, wake = tmp_path_factory.mktemp("mirrored"), Mirror.wake
+
+    def patient(found: Mirror) -> None:
+        """A checkpoint that is still being copied is not pruned."""
+        wake(found)
+        wait_until(lambda: not any(map(found._is_new, checkpoints.list_checkpoints(found._paths))) and not found.busy)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Mirror, "wake", patient)
+        assert main([*arguments(data, runs, "whole", **SHORT), "--mirror", s3.url]) == 0
     return runs / "whole"
 
 
@@ -74,9 +81,28 @@ def save(paths: RunPaths, step: int, content: bytes = b"w" * 1000) -> None:
 
 def mirror(url: str, paths: RunPaths) -> Mirror:
     """A mirror at work."""
-    found = Mirror(url, round_s=0.05, settle_s=1.0)
+    found = Mirror(url, round_s=0.05, settle_s=PATIENCE_S)
     found.begin(paths)
     return found
+
+
+KILLED = """
+import os, signal, sys, threading
+from smolsum.cli.main import main
+from smolsum.runs.mirror.store import Store
+from smolsum.runs.mirror.upload import Mirror
+write, wake = Store.write, Mirror.wake
+def wakened(mirror):
+    wake(mirror)
+    if mirror._paths.checkpoint(2).exists():
+        threading.Event().wait(900)
+def written(store, name, content):
+    write(store, name, content)
+    if name == "checkpoints/step-000002/meta.json":
+        os.kill(os.getpid(), signal.SIGKILL)
+Store.write, Mirror.wake = written, wakened
+main(sys.argv[1:])
+"""
 
 
 def silent(kind: str, message: str) -> None:
@@ -103,27 +129,25 @@ def test_a_mirrored_run_is_whole(mirrored: Path, s3: S3Server) -> None:
     assert not list(mirrored.glob("checkpoints/step-000001"))
 
 
-@pytest.mark.slow
 def test_a_killed_run_goes_on_from_the_bucket(
-    data: Path, finished: Path, s3: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, mirrored: Path, s3: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """kill -9, the machine's disk is lost: fetched elsewhere, the run ends with the weights and metrics of one that
     nothing stopped, and is mirrored there again."""
-    process = start([*arguments(data, tmp_path / "lost", "killed"), "--mirror", s3.url])
-    wait_until(lambda: any("step-000004/meta.json" in key for key in there(s3, "killed")))
-    process.kill()
-    process.communicate()
+    command = [sys.executable, "-c", KILLED, *arguments(data, tmp_path / "lost", "killed", **SHORT), "--mirror", s3.url]
+    killed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     shutil.rmtree(tmp_path / "lost")
     assert main(["train", "--resume", f"{s3.url}/killed", "--runs-dir", str(tmp_path / "new")]) == 0
     out, err = capsys.readouterr()
     assert out.strip() == str(tmp_path / "new" / "killed")
     assert "fetching" in err
     run = tmp_path / "new" / "killed"
-    assert learned(run) == learned(finished)
-    assert weights(run, 8) == weights(finished, 8)
-    assert weights(run, 5) == weights(finished, 5)
+    assert learned(run) == learned(mirrored)
+    assert weights(run, 3) == weights(mirrored, 3)
+    assert weights(run, 4) == weights(mirrored, 4)
     step = next(row["step"] for row in read_jsonl(run / "events.jsonl") if row.get("attempt") == 2)
-    assert step >= 4
+    assert step == 2
     assert json.loads(Store(f"{s3.url}/killed").read("status.json"))["state"] == "finished"
     # what is there already is not fetched over it
     assert main(["train", "--resume", f"{s3.url}/killed", "--runs-dir", str(tmp_path / "new")]) == 2
@@ -154,26 +178,35 @@ def test_a_store_that_refuses_is_an_error_at_the_start(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
-def test_a_store_that_goes_away_costs_nothing(data: Path, finished: Path, tmp_path: Path) -> None:
+def test_a_store_that_goes_away_costs_nothing(
+    data: Path, mirrored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Stopped while the run trains: the run goes on to its end, an event says so; resumed, it copies what lacks."""
+    monkeypatch.setattr(session, "Mirror", partial(Mirror, round_s=0.05, settle_s=0.1))
+    wake = Mirror.wake
+
+    def stopping(found: Mirror) -> None:
+        if (tmp_path / "alone/checkpoints/step-000001").exists():
+            wait_until(lambda: server.server is None or "config.toml" in there(server, "alone"))
+            server.stop()
+        wake(found)
+
     with serving() as server:
-        process = start([*arguments(data, tmp_path, "alone"), "--mirror", server.url])
-        wait_until(lambda: "config.toml" in there(server, "alone"))
-        server.stop()
-        out, err = process.communicate(timeout=300)
-        assert process.returncode == 0, err
+        with monkeypatch.context() as patched:
+            patched.setattr(Mirror, "wake", stopping)
+            assert main([*arguments(data, tmp_path, "alone", **SHORT), "--mirror", server.url]) == 0
+        out, err = capsys.readouterr()
         assert out.strip() == str(tmp_path / "alone")
         assert err.count("warning: the mirror is behind") == 1
         assert "lacks the end of the run" in err
         assert f"smolsum train --resume {tmp_path / 'alone'} copies it" in err
         assert {"mirror_failed", "mirror_behind"} <= set(events(tmp_path / "alone"))
-        assert learned(tmp_path / "alone") == learned(finished)
+        assert learned(tmp_path / "alone") == learned(mirrored)
         assert main(["train", "--resume", str(tmp_path / "alone")]) == 3  # it is still away
         assert main(["train", "--resume", str(tmp_path / "alone"), "--mirror", "none"]) == 0
         server.start()
         assert main(["train", "--resume", str(tmp_path / "alone")]) == 0
-        assert "checkpoints/step-000008/meta.json" in there(server, "alone")
+        assert "checkpoints/step-000004/meta.json" in there(server, "alone")
 
 
 def test_a_checkpoint_is_there_whole_or_not_at_all(
@@ -225,7 +258,7 @@ def test_a_disk_keeps_no_folder_of_a_checkpoint_that_is_gone(tmp_path: Path) -> 
     paths = a_run(tmp_path / "runs", "pruned")
     save(paths, 1)
     found = mirror(f"file://{tmp_path}/far", paths)
-    wait_until(lambda: (tmp_path / "far/pruned/checkpoints/step-000001/meta.json").exists())
+    wait_until(lambda: (tmp_path / "far/pruned/checkpoints/step-000001/meta.json").exists() and not found.busy)
     save(paths, 2)
     assert checkpoints.prune(paths, 1, found.busy) != []
     found.settle(silent, print)
@@ -291,12 +324,12 @@ def test_an_outage_is_told_once_and_made_good(tmp_path: Path) -> None:
 
 
 def test_a_slow_store_does_not_slow_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each file of a checkpoint takes 0.4 s to arrive; what the trainer calls returns within milliseconds, and a
-    checkpoint that is being copied is named, so that it is not pruned."""
-    real = Store.put
+    """What the trainer calls returns while a file is still on its way, and a checkpoint that is being copied is named,
+    so that it is not pruned."""
+    real, arrives = Store.put, threading.Event()
 
     def slowed(self: Store, source: Path, name: str) -> None:
-        time.sleep(0.4)
+        assert arrives.wait(PATIENCE_S)
         real(self, source, name)
 
     monkeypatch.setattr(Store, "put", slowed)
@@ -304,13 +337,13 @@ def test_a_slow_store_does_not_slow_the_trainer(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "far").mkdir()
     found = mirror(f"file://{tmp_path}/far", paths)
     save(paths, 1)
-    began = time.perf_counter()
+    wait_until(lambda: found.busy == {1})
     found.wake()
     found.pass_on(silent)
-    assert time.perf_counter() - began < 0.2
-    wait_until(lambda: found.busy == {1})
     save(paths, 2)
     assert checkpoints.prune(paths, 1, found.busy) == []
+    assert not (tmp_path / "far/slow/checkpoints/step-000001/model.safetensors").exists()
+    arrives.set()
     found.settle(silent, print)
     assert (tmp_path / "far/slow/checkpoints/step-000001/meta.json").exists()
     assert (tmp_path / "far/slow/checkpoints/step-000002/meta.json").exists()

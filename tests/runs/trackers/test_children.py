@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.tracked import environment, read_tracked
-from support.training import arguments, learned, make_data, start, wait_until
+from support.training import arguments, learned, make_data, wait_until
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import read
 from smolsum.runs.records import TrackedRun
+from smolsum.runs.run_writer import RunWriter
 from smolsum.runs.trackers import children
 from smolsum.runs.trackers.tracker import check_tracker, is_installed, without_secrets
 
@@ -29,6 +32,19 @@ BROKEN = {
     "crashes": "import os; os.abort()",
     "hangs": "import time; time.sleep(1000)",
 }
+
+HELD = """
+import sys, threading
+from smolsum.cli.main import main
+from smolsum.runs.run_writer import RunWriter
+write = RunWriter.metrics
+def written(writer, row):
+    write(writer, row)
+    if row["step"] == 6:
+        threading.Event().wait(900)
+RunWriter.metrics = written
+main(sys.argv[1:])
+"""
 
 
 @pytest.fixture(scope="module")
@@ -125,15 +141,17 @@ def test_a_killed_training_goes_on_in_the_same_tracked_runs(
     monkeypatch.setattr("trackio.sqlite_storage.TRACKIO_DIR", tmp_path / "trackio")
     paths = RunPaths(tmp_path / "killed")
     trackers = ["--track", "tensorboard", "--track", "trackio"]
-    process = start([*arguments(data, tmp_path, "killed", train__checkpoint_every=4), *trackers])
+    training = [*arguments(data, tmp_path, "killed", train__checkpoint_every=4), *trackers]
 
     def has(step: int) -> bool:
         places = [paths.tracker(name) for name in ("tensorboard", "trackio")]
         return all(place.exists() and read(place, TrackedRun).step >= step for place in places)
 
-    wait_until(lambda: has(3))
-    process.kill()
-    process.communicate()
+    with subprocess.Popen([sys.executable, "-c", HELD, *training], stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_until(lambda: has(3) and paths.checkpoint(4).exists())
+        finally:
+            process.kill()
     assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path)]) == 0
     for name in ("tensorboard", "trackio"):
         found = read_tracked(name, paths.root, tmp_path)
@@ -150,16 +168,22 @@ def test_a_killed_training_goes_on_in_the_same_tracked_runs(
 
 
 @pytest.mark.slow
-def test_a_killed_tracker_is_said_once(data: Path, untracked: Path, tmp_path: Path) -> None:
+def test_a_killed_tracker_is_said_once(
+    data: Path, untracked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """kill -9 of the process that sends: one warning with the command that sends the rest, which does."""
     needs("tensorboard")
     paths = RunPaths(tmp_path / "lone")
-    process = start([*arguments(data, tmp_path, "lone", **STEPS), "--track", "tensorboard"])
-    lock = paths.trackers / ".tensorboard.lock"
-    wait_until(lambda: lock.exists() and bool(lock.read_text()))
-    os.kill(int(lock.read_text().split()[0]), signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == 0
+    lock, write = paths.trackers / ".tensorboard.lock", RunWriter.metrics
+
+    def killing(writer: RunWriter, row: Any) -> None:
+        write(writer, row)
+        if row["step"] == 2:
+            wait_until(lambda: lock.exists() and bool(lock.read_text()))
+            os.kill(int(lock.read_text().split()[0]), signal.SIGKILL)
+
+    monkeypatch.setattr(RunWriter, "metrics", killing)
+    assert main([*arguments(data, tmp_path, "lone", **STEPS), "--track", "tensorboard"]) == 0
     assert learned(paths.root) == learned(untracked)
     (message,) = warnings(paths.root)
     command = f"smolsum track {paths.root} --to tensorboard"
