@@ -164,6 +164,7 @@ def main() -> None:
     """Serve until Ctrl-C."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--port", type=int, default=8077, metavar="N")
+    ThreadingHTTPServer.request_queue_size = 256  # of many that connect at once, the usual five would be let in
     server = ThreadingHTTPServer(("127.0.0.1", parser.parse_args().port), Handler)
     print(f"http://127.0.0.1:{server.server_port}/v1", flush=True)
     try:

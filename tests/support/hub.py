@@ -34,6 +34,13 @@ class _Failure(Exception):
         self.code = code
 
 
+class _Server(ThreadingHTTPServer):
+    """Room for all connections that a client opens at once."""
+
+    request_queue_size = 256
+    daemon_threads = True
+
+
 class HubServer:
     """Serves each directory of `repositories` as `<kind>/<owner>/<name>`, kind being `datasets` or `models`.
 
@@ -80,8 +87,7 @@ class HubServer:
             self._listen(self._server.server_port)
 
     def _listen(self, port: int) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), partial(_Handler, self))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", port), partial(_Handler, self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
