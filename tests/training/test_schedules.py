@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.serving import process
-from support.training import arguments, learned, make_data, start, wait_for_step, weights
+from support.training import arguments, kill_in_step, learned, make_data, weights
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
@@ -83,10 +83,7 @@ def test_the_schedule_is_shown(cooled: Path, data: Path, capsys: pytest.CaptureF
 @pytest.mark.slow
 def test_a_stopped_schedule_goes_on_bitwise(data: Path, cooled: Path, tmp_path: Path) -> None:
     """kill -9 in the middle of the stage: temperatures, rollouts and weights are those of the whole run."""
-    training = start(arguments(data, tmp_path, "killed", **COOLING))
-    wait_for_step(tmp_path / "killed", 3, training)
-    training.kill()
-    training.communicate()
+    kill_in_step(arguments(data, tmp_path, "killed", **COOLING), 4)
     assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path)]) == 0
     assert learned(tmp_path / "killed") == learned(cooled)
     assert weights(tmp_path / "killed", 5) == weights(cooled, 5) != {}
@@ -144,10 +141,7 @@ def test_a_balance_goes_on_bitwise(data: Path, tmp_path: Path) -> None:
     save_trained(load_policy(str(folder)), copied)
     assert (copied / "model.safetensors").is_file()
     assert not (copied / "state.json").exists()  # it belongs to the run, not to the model
-    training = start(included(data, tmp_path / "other", "killed", **changes))
-    wait_for_step(tmp_path / "other" / "killed", 5, training)
-    training.kill()
-    training.communicate()
+    kill_in_step(included(data, tmp_path / "other", "killed", **changes), 6)
     assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path / "other")]) == 0
     assert learned(tmp_path / "other" / "killed") == learned(tmp_path / "whole")
     assert weights(tmp_path / "other" / "killed", 6) == weights(tmp_path / "whole", 6) != {}
