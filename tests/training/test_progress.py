@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import pty
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
-from support.training import wait_until
+from support.training import PATIENCE_S, wait_until
 
 from smolsum import console
 from smolsum.console import duration
@@ -256,6 +257,7 @@ with Progress(report_every=2) as progress:
 """
 
 
+@functools.cache
 def on_terminal(columns: int) -> list[list[str]]:
     """Returns what a terminal of that width shows while `SESSION` runs in it, after each line or erasure."""
     leader, follower = pty.openpty()
@@ -272,7 +274,7 @@ def on_terminal(columns: int) -> list[list[str]]:
     except OSError:
         pass  # Linux reports the end of the other side as an error
     os.close(leader)
-    assert session.wait(timeout=60) == 0
+    assert session.wait(timeout=PATIENCE_S) == 0
     return replay(sent.decode())
 
 
