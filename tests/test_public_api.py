@@ -97,7 +97,6 @@ def test_page_trains_a_policy_in_40_lines(
     assert smolsum.make_prompt(trained, "Hello").token_ids
 
 
-@pytest.mark.slow
 def test_page_runs_reads_and_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its other code: a whole run, its rewards, and a paired test; here with small settings."""
     monkeypatch.chdir(tmp_path)
