@@ -106,6 +106,13 @@ def assert_same(got: Path, expected: Path) -> None:
             np.testing.assert_allclose(mine[name], single[name], rtol=0, atol=1e-4, err_msg=name)
 
 
+def assert_together(found: list[dict[str, Any]], name: str) -> None:
+    """Both ranks end well, with the same weights to the bit."""
+    assert [rank[name]["code"] for rank in found] == [0, 0]
+    assert len(found[0][name]["weights"]) == 1
+    assert found[0][name]["weights"] == found[1][name]["weights"]
+
+
 @pytest.mark.parametrize("groups", ranks.GROUPS, ids=["halves", "two and one", "one for two"])
 def test_the_gradient_of_two_ranks_is_that_of_one(groups: int, folder: Path) -> None:
     """One rank with twice the groups; whatever the shares are, and metrics as well."""
@@ -120,21 +127,21 @@ def test_the_gradient_of_two_ranks_is_that_of_one(groups: int, folder: Path) -> 
 
 def test_two_ranks_train_as_one(folder: Path, found: list[dict[str, Any]]) -> None:
     """Each samples and trains its share; the first alone writes and speaks."""
-    assert [rank["together"]["code"] for rank in found] == [0, 0]
+    assert_together(found, "together")
     assert [rank["together"]["out"].strip() for rank in found] == [str(folder / "together" / "run"), ""]
     assert_same(folder / "together" / "run", folder / "alone" / "run")
 
 
 def test_a_resumed_run_takes_the_first_rank_s_state(folder: Path, found: list[dict[str, Any]]) -> None:
     """After a stop in the middle the other ranks are given weights and optimizer; they need no disk in common."""
-    assert [rank["resumed"]["code"] for rank in found] == [0, 0]
+    assert_together(found, "resumed")
     assert_same(folder / "resumed" / "run", folder / "alone" / "run")
 
 
 def test_ranks_change_together(folder: Path, found: list[dict[str, Any]]) -> None:
     """A stage whose temperature, mix and weights change is the same in two ranks: both take the first one's
     measurements."""
-    assert [rank["changing"]["code"] for rank in found] == [0, 0]
+    assert_together(found, "changing")
     assert_same(folder / "changing" / "run", folder / "changed" / "run")
     rows = read_jsonl(folder / "changing" / "run" / "metrics.jsonl")
     assert [row["mix/easy"] for row in rows] == [1.0, 0.5, 0.0]

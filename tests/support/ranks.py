@@ -5,6 +5,7 @@ its own file there.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -25,11 +26,13 @@ from smolsum.files import read_jsonl
 from smolsum.grpo.batch_gradient import gradients
 from smolsum.policy import distributed
 from smolsum.policy.load import load_policy
+from smolsum.rollout.source import Source
 from smolsum.runs.checkpoints import list_checkpoints
 from smolsum.runs.control import make_request, wait_while_paused, withdraw
 from smolsum.runs.paths import RunPaths
 from smolsum.training import loop, session
 from smolsum.training.memory_plan import _agreed
+from smolsum.training.setup import Setup
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
 # isort: split
@@ -88,11 +91,21 @@ def update(groups: int) -> dict[str, mx.array]:
 
 
 def smolsum(*args: str) -> dict[str, Any]:
-    """The exit code of a command, and what it wrote."""
-    out, err = io.StringIO(), io.StringIO()
+    """The exit code of a command, what it wrote, and digests of the weights that each stage ended with."""
+    out, err, digests = io.StringIO(), io.StringIO(), list[str]()
+    own = loop.train_stage
+
+    def train_stage(running: session.Session, setup: Setup, source: Source) -> None:
+        own(running, setup, source)
+        arrays = dict(tree_flatten(setup.policy.model.parameters()))
+        held = b"".join(bytes(memoryview(arrays[name])) for name in sorted(arrays))
+        digests.append(hashlib.sha256(held).hexdigest())
+
+    loop.train_stage = train_stage
     with redirect_stdout(out), redirect_stderr(err):
         code = main(list(args))
-    return {"code": code, "out": out.getvalue(), "err": err.getvalue()}
+    loop.train_stage = own
+    return {"code": code, "out": out.getvalue(), "err": err.getvalue(), "weights": digests}
 
 
 @contextmanager
