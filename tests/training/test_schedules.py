@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.serving import face
+from support.serving import process
 from support.training import PATIENCE_S, arguments, kill_in_step, learned, make_data, weights
 
 from smolsum.cli.main import main
@@ -19,7 +19,6 @@ from smolsum.rollout.source import GroupRequest
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
 from smolsum.watch.curves import CHARTS
-from smolsum.worker.engines.mlx import MlxEngine
 
 STEPS = 4
 COOLING = {
@@ -71,7 +70,7 @@ def test_what_a_worker_samples_ahead_has_the_temperature_of_its_step(
         source._ahead[asked.step].batch.result.result(timeout=PATIENCE_S)
 
     monkeypatch.setattr(RemoteSource, "ahead", sampled_ahead)
-    with face(MlxEngine("builtin:tiny", dtype="float32", quantize=0, max_model_len=None)) as client:
+    with process("--model", "tiny", log=tmp_path / "log") as (_, client):
         assert main([*arguments(data, tmp_path, "ahead", **still), "--worker", str(client.base_url)]) == 0
     rows = read_jsonl(tmp_path / "ahead" / "metrics.jsonl")[:STEPS]
     assert [row["staleness/max"] for row in rows] == [0, 1, 1, 1]

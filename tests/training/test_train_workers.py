@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.serving import face, process
+from support.serving import process
 from support.training import arguments, events, make_data
 
 from smolsum.cli.main import main
@@ -17,17 +17,13 @@ from smolsum.files import read_jsonl
 from smolsum.grpo.batch_gradient import gradients
 from smolsum.policy.sampling import rollout_seed
 from smolsum.training import loop
-from smolsum.worker.engines.mlx import MlxEngine
-
-
-def engine(model: str) -> MlxEngine:
-    return MlxEngine(model, dtype="float32", quantize=0, max_model_len=None)
 
 
 @pytest.fixture(scope="module")
-def worker() -> Iterator[str]:
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where a worker answers that no test kills."""
-    with face(engine("builtin:tiny")) as client:
+    log = tmp_path_factory.mktemp("worker") / "log"
+    with process("--model", "tiny", log=log) as (_, client):
         yield str(client.base_url)
 
 
@@ -43,7 +39,7 @@ def test_workers_that_will_not_do_are_refused(
     assert "hint: start it: smolsum serve-worker" in said
     assert main([*asked, "--worker", "127.0.0.1:8100"]) == 2
     assert "workers.urls must be URLs of workers, each once, got '127.0.0.1:8100'" in capsys.readouterr().err
-    with face(engine("builtin:tiny-lfm"), token="a") as client:
+    with process("--model", "tiny-lfm", log=tmp_path / "log", SMOLSUM_WORKER_TOKEN="a") as (_, client):
         url = str(client.base_url).rstrip("/")
         monkeypatch.setenv("SMOLSUM_WORKER_TOKEN", "b")
         monkeypatch.setenv("SMOLSUM_WORKERS", url)
