@@ -21,7 +21,7 @@ from smolsum.config.sections import Config
 from smolsum.training import python_api
 
 PAGE = ROOT / "docs" / "python.md"
-IMPORT_BUDGET_MS = 100
+IMPORT_MODULES = 60
 
 
 def blocks() -> list[str]:
@@ -36,22 +36,21 @@ def run(code: str, folder: Path) -> str:
 
 
 def test_import_is_light_and_changes_nothing(tmp_path: Path) -> None:
-    """No library is loaded beyond Python's own; environment and signal handlers stay; it takes little time."""
+    """No library is loaded beyond Python's own, and few of those; environment and signal handlers stay."""
     code = """
-import json, os, signal, sys, time
+import json, os, signal, sys
 signals = (signal.SIGINT, signal.SIGTERM)
 modules, environment, handlers = set(sys.modules), dict(os.environ), [signal.getsignal(n) for n in signals]
-began = time.process_time()
 import smolsum
-ms = 1000 * (time.process_time() - began)
-new = {name.split(".")[0] for name in set(sys.modules) - modules} - set(sys.stdlib_module_names)
+new = set(sys.modules) - modules
+libraries = {name.split(".")[0] for name in new} - set(sys.stdlib_module_names)
 same = environment == dict(os.environ) and handlers == [signal.getsignal(n) for n in signals]
-print(json.dumps({"new": sorted(new), "same": same, "ms": ms}))
+print(json.dumps({"libraries": sorted(libraries), "same": same, "modules": len(new)}))
 """
     found = json.loads(run(code, tmp_path))
-    assert found["new"] == ["smolsum"]
+    assert found["libraries"] == ["smolsum"]
     assert found["same"]
-    assert found["ms"] < IMPORT_BUDGET_MS
+    assert found["modules"] < IMPORT_MODULES
 
 
 def test_names_exist_and_have_types() -> None:
@@ -98,7 +97,6 @@ def test_page_trains_a_policy_in_40_lines(
     assert smolsum.make_prompt(trained, "Hello").token_ids
 
 
-@pytest.mark.slow
 def test_page_runs_reads_and_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its other code: a whole run, its rewards, and a paired test; here with small settings."""
     monkeypatch.chdir(tmp_path)

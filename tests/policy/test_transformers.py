@@ -29,6 +29,7 @@ with torch.no_grad():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["qwen2", "qwen3", "llama", "lfm2", "builtin:tiny", "builtin:tiny-lfm"])
 def test_transformers_gives_the_same_logits(tmp_path: Path, model: str) -> None:
     """float32 logits within 1e-3 of MLX's."""

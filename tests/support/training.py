@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -59,6 +60,32 @@ def start(args: list[str]) -> subprocess.Popen[str]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
     STARTED.append(process)
     return process
+
+
+KILLED = """
+import os, signal, sys
+import smolsum.policy
+from smolsum.cli.main import main
+from smolsum.training import loop
+
+updates, step = [], int(sys.argv[1])
+
+def gradients(*given, own=loop.gradients, **named):
+    updates.append(None)
+    if len(updates) == step:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return own(*given, **named)
+
+loop.gradients = gradients
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def kill_in_step(args: list[str], step: int, *, first: str = "") -> None:
+    """A new training in its own process, which kill -9 ends in the update of this step; it runs the code `first`."""
+    command = [sys.executable, "-c", f"{first}\n{KILLED}", str(step), *args]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 def learned(run: Path) -> list[dict[str, Any]]:

@@ -41,7 +41,6 @@ def test_a_model_with_a_preset_gets_no_advice(tmp_path: Path, capsys: pytest.Cap
         assert "--preset small" not in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_run_that_stands_still_says_so_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from support.training import arguments, events, learned, make_data, start, wait_for_step, weights
+from support.training import arguments, events, kill_in_step, learned, make_data, weights
 
 from smolsum.cli.main import main
 from smolsum.config.resolve import resolve
@@ -170,10 +170,7 @@ def test_a_measured_difficulty_is_kept(tmp_path: Path) -> None:
     easy = sorted(kept, key=kept.__getitem__)[-4:]
     for step in taken(whole, range(1, 5)):
         assert Counter(("hard" if name in hard else "easy" if name in easy else "") for name in step)[""] == 0
-    training = start(arguments(data, tmp_path / "other", "killed", **MEASURED))
-    wait_for_step(tmp_path / "other" / "killed", 3, training)
-    training.kill()
-    training.communicate()
+    kill_in_step(arguments(data, tmp_path / "other", "killed", **MEASURED), 4)
     assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path / "other")]) == 0
     assert learned(tmp_path / "other" / "killed") == learned(whole)
     assert weights(tmp_path / "other" / "killed", 6) == weights(whole, 6) != {}

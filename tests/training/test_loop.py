@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
-import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.disks import mounted
-from support.training import arguments, events, learned, make_data, start, wait_for_step, weights
+from support.training import PATIENCE_S, arguments, events, kill_in_step, learned, make_data, start, weights
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
 from smolsum.grpo.batch_gradient import gradients
 from smolsum.training import loop
 
+SLOW = pytest.mark.slow
 PHASES: list[str] = []
 """the phases that status.json names in the middle of each step of the run `seeded`"""
 
@@ -128,52 +130,57 @@ def test_config_of_a_run_repeats_it(seeded: Path, tmp_path: Path, capsys: pytest
     assert weights(tmp_path / "twin", 2) == weights(seeded, 2) != {}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("step", [1, 4, 7])
+@pytest.mark.parametrize("step", [pytest.param(2, marks=SLOW), 4, pytest.param(8, marks=SLOW)])
 def test_resume_after_kill_is_bitwise(data: Path, finished: Path, tmp_path: Path, step: int) -> None:
-    """kill -9 before any checkpoint, inside a stage, in the second stage: the end is that of the whole run."""
-    process = start(arguments(data, tmp_path, "killed"))
-    wait_for_step(tmp_path / "killed", step, process)
-    process.kill()
-    process.communicate()
+    """kill -9 before any checkpoint, a step after one, in the second stage: the end is that of the whole run."""
+    kill_in_step(arguments(data, tmp_path, "killed"), step)
     assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path)]) == 0
     assert learned(tmp_path / "killed") == learned(finished)
     assert weights(tmp_path / "killed", 8) == weights(finished, 8)
     assert weights(tmp_path / "killed", 5) == weights(finished, 5)
 
 
-@pytest.mark.slow
-def test_first_ctrl_c_saves_and_exits_130(data: Path, finished: Path, tmp_path: Path) -> None:
+def interrupt_in(function: str, call: int, patch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C, a real signal, in this call of a function of the trainer."""
+    module, name = function.rsplit(".", 1)
+    own, calls = getattr(import_module(module), name), list[None]()
+
+    def interrupted(*given: Any, **named: Any) -> Any:
+        calls.append(None)
+        if len(calls) == call:
+            os.kill(os.getpid(), signal.SIGINT)
+        return own(*given, **named)
+
+    patch.setattr(function, interrupted)
+
+
+def test_first_ctrl_c_saves_and_exits_130(
+    data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The step is finished and saved, the hint resumes, and the resumed run ends as if nothing had been."""
-    process = start(arguments(data, tmp_path, "stopped"))
-    wait_for_step(tmp_path / "stopped", 3, process)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "hint: smolsum train --resume" in err
     run = tmp_path / "stopped"
+    interrupt_in("smolsum.training.loop.gradients", 3, monkeypatch)
+    assert main(arguments(data, tmp_path, "stopped")) == 130
+    out, err = capfd.readouterr()
+    assert "finishing the step" in err
+    assert "hint: smolsum train --resume" in err
     assert out == f"{run}\n"
-    last = read_jsonl(run / "metrics.jsonl")[-1]["step"]
-    assert (run / "checkpoints" / f"step-{last:06d}" / "meta.json").exists()
+    assert [row["step"] for row in read_jsonl(run / "metrics.jsonl")] == [1, 2, 3]
+    assert (run / "checkpoints" / "step-000003" / "meta.json").exists()
     assert json.loads((run / "status.json").read_text())["state"] == "interrupted"
     assert main(["train", "--resume", str(run)]) == 0
     assert learned(run) == learned(finished)
     assert weights(run, 8) == weights(finished, 8)
 
 
-@pytest.mark.slow
-def test_ctrl_c_outside_a_step_leaves_at_once(data: Path, finished: Path, tmp_path: Path) -> None:
+def test_ctrl_c_outside_a_step_leaves_at_once(
+    data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """In an evaluation there is no step to finish: 130, the hint, and the resumed run ends as if nothing had been."""
-    process = start(arguments(data, tmp_path, "early"))
     run = tmp_path / "early"
-    deadline = time.monotonic() + 120
-    while not (run / "status.json").exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
+    interrupt_in("smolsum.training.session.complete", 1, monkeypatch)
+    assert main(arguments(data, tmp_path, "early")) == 130
+    err = capfd.readouterr().err
     assert "finishing the step" not in err
     assert err.splitlines()[-1].startswith("hint: smolsum train --resume")
     assert learned(run) == []
@@ -254,7 +261,7 @@ def test_full_disk_keeps_the_last_checkpoint(data: Path, finished: Path, tmp_pat
         process = start(
             [*arguments(data, disk, "full"), "--set=train.keep_checkpoints=9", "--set=train.checkpoint_every=1"]
         )
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 1, err
         assert "the disk is full" in err
         assert "hint: " in err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import pty
@@ -9,11 +10,11 @@ import re
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
+from support.training import PATIENCE_S, wait_until
 
 from smolsum import console
 from smolsum.console import duration
@@ -207,13 +208,11 @@ def test_heart_beats_by_itself_until_closed(monkeypatch: pytest.MonkeyPatch) -> 
     """A thread gives the sign of life while the display is open, and has ended when it is closed."""
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    deadline = time.monotonic() + 20
     with Progress(heartbeat_s=0.01) as progress:
-        while stream.getvalue().count("heartbeat") < 3 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: stream.getvalue().count("heartbeat") >= 3)
+        assert progress._heart.is_alive()
+    assert not progress._heart.is_alive()
     lines = stream.getvalue()
-    assert lines.count("heartbeat") >= 3
-    time.sleep(0.05)
     progress.close()
     assert stream.getvalue() == lines
 
@@ -258,6 +257,7 @@ with Progress(report_every=2) as progress:
 """
 
 
+@functools.cache
 def on_terminal(columns: int) -> list[list[str]]:
     """Returns what a terminal of that width shows while `SESSION` runs in it, after each line or erasure."""
     leader, follower = pty.openpty()
@@ -274,7 +274,7 @@ def on_terminal(columns: int) -> list[list[str]]:
     except OSError:
         pass  # Linux reports the end of the other side as an error
     os.close(leader)
-    assert session.wait(timeout=60) == 0
+    assert session.wait(timeout=PATIENCE_S) == 0
     return replay(sent.decode())
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.training import arguments, events, learned, make_data, start, wait_for_step, weights
+from support.training import arguments, events, kill_in_step, learned, make_data, weights
 
 from smolsum.cli.main import main
 from smolsum.evaluate.prompt_encoding import encode_prompts
@@ -67,7 +67,6 @@ def kl_by_hand(run: Path, policy: Policy, reference: Policy, step: int) -> float
     return float(np.mean(values))
 
 
-@pytest.mark.slow
 def test_the_second_stage_is_held_to_the_model_of_the_runs_start(finished: Path) -> None:
     """Its first KL is that between the end of the first stage and the untrained model, worked out from the files."""
     adapted = (finished / "checkpoints" / "step-000002" / "adapters.safetensors").exists()
@@ -102,10 +101,7 @@ def test_a_run_killed_in_its_second_stage_ends_as_the_whole_one(finished: Path, 
     """Bit for bit: the reference is loaded again, not the model that the run goes on from."""
     config = json.loads((finished / "run.json").read_text())["settings"]
     adapter = LORA if "lora.rank" in config else {}
-    process = start(arguments(data, tmp_path, "killed", **SETTINGS, **adapter))
-    wait_for_step(tmp_path / "killed", 3, process)
-    process.kill()
-    process.communicate()
+    kill_in_step(arguments(data, tmp_path, "killed", **SETTINGS, **adapter), 4)
     assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path)]) == 0
     assert learned(tmp_path / "killed") == learned(finished)
     assert weights(tmp_path / "killed", 4) == weights(finished, 4)

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 from support.serving import process
-from support.training import arguments, learned, make_data, start, wait_for_step, weights
+from support.training import PATIENCE_S, arguments, kill_in_step, learned, make_data, weights
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
 from smolsum.policy.load import load_policy
 from smolsum.policy.weights import save_trained
+from smolsum.rollout.remote_source import RemoteSource
+from smolsum.rollout.source import GroupRequest
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
 from smolsum.watch.curves import CHARTS
@@ -54,14 +56,24 @@ def test_each_step_samples_and_learns_at_its_temperature(cooled: Path) -> None:
     assert rows[0]["entropy"] > 2 * taught[-2]["entropy"] > 0
 
 
-def test_what_a_worker_samples_ahead_has_the_temperature_of_its_step(data: Path, tmp_path: Path) -> None:
+def test_what_a_worker_samples_ahead_has_the_temperature_of_its_step(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At a rate that moves nothing, stale weights are the same weights: the log-probs that came from the worker are the
     trainer's at the temperature of the step that learns from them, not of the step during which they were sampled."""
     still = COOLING | {"stages__length__learning_rate": 1e-12, "stages__quality__learning_rate": 1e-12}
+    request = RemoteSource.ahead
+
+    def sampled_ahead(source: RemoteSource, asked: GroupRequest) -> None:
+        """Go on with the update once the worker is done."""
+        request(source, asked)
+        source._ahead[asked.step].batch.result.result(timeout=PATIENCE_S)
+
+    monkeypatch.setattr(RemoteSource, "ahead", sampled_ahead)
     with process("--model", "tiny", log=tmp_path / "log") as (_, client):
         assert main([*arguments(data, tmp_path, "ahead", **still), "--worker", str(client.base_url)]) == 0
     rows = read_jsonl(tmp_path / "ahead" / "metrics.jsonl")[:STEPS]
-    assert max(row["staleness/max"] for row in rows) == 1  # sampled ahead
+    assert [row["staleness/max"] for row in rows] == [0, 1, 1, 1]
     assert max(row["sampling/sampling_logp_difference/max"] for row in rows) < 1e-3
 
 
@@ -83,10 +95,7 @@ def test_the_schedule_is_shown(cooled: Path, data: Path, capsys: pytest.CaptureF
 @pytest.mark.slow
 def test_a_stopped_schedule_goes_on_bitwise(data: Path, cooled: Path, tmp_path: Path) -> None:
     """kill -9 in the middle of the stage: temperatures, rollouts and weights are those of the whole run."""
-    training = start(arguments(data, tmp_path, "killed", **COOLING))
-    wait_for_step(tmp_path / "killed", 3, training)
-    training.kill()
-    training.communicate()
+    kill_in_step(arguments(data, tmp_path, "killed", **COOLING), 4)
     assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path)]) == 0
     assert learned(tmp_path / "killed") == learned(cooled)
     assert weights(tmp_path / "killed", 5) == weights(cooled, 5) != {}
@@ -144,10 +153,7 @@ def test_a_balance_goes_on_bitwise(data: Path, tmp_path: Path) -> None:
     save_trained(load_policy(str(folder)), copied)
     assert (copied / "model.safetensors").is_file()
     assert not (copied / "state.json").exists()  # it belongs to the run, not to the model
-    training = start(included(data, tmp_path / "other", "killed", **changes))
-    wait_for_step(tmp_path / "other" / "killed", 5, training)
-    training.kill()
-    training.communicate()
+    kill_in_step(included(data, tmp_path / "other", "killed", **changes), 6)
     assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path / "other")]) == 0
     assert learned(tmp_path / "other" / "killed") == learned(tmp_path / "whole")
     assert weights(tmp_path / "other" / "killed", 6) == weights(tmp_path / "whole", 6) != {}

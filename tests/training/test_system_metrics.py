@@ -5,30 +5,29 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from support.training import PATIENCE_S
 
+from smolsum.training import system_metrics
 from smolsum.training.system_metrics import SystemMeter, resident_memory
 
 
-def test_a_busy_step_is_told_from_an_idle_one() -> None:
-    """One thread at work is the whole share of one core; a step that waits has next to none."""
-    meter, shares = SystemMeter(), []
+def test_a_busy_step_is_told_from_an_idle_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread at work is the whole share of one core; a step that waits has none, whatever came before it."""
+    now = SimpleNamespace(wall=100.0, used=7.0)
+    clocks = SimpleNamespace(perf_counter=lambda: now.wall, process_time=lambda: now.used)
+    monkeypatch.setattr(system_metrics, "time", clocks)
     cores = len(os.sched_getaffinity(0)) if "sched_getaffinity" in dir(os) else os.cpu_count() or 1
-    for work in (True, False):
+    meter, shares = SystemMeter(), []
+    for wall, used in ((2.0, 2.0), (4.0, 1.0), (0.5, 0.0)):
         meter.start()
-        until = time.process_time() + 0.1
-        while work and time.process_time() < until:
-            pass
-        began = time.perf_counter()
-        while not work and time.perf_counter() < began + 0.1:
-            time.sleep(0.05)
+        now.wall += wall
+        now.used += used
         shares.append(meter.metrics()["system/cpu_percent"])
-    busy, idle = shares
-    assert idle < busy / 2
-    assert 0 < busy < 105 / cores
+    assert shares == pytest.approx([100 / cores, 25 / cores, 0.0])
 
 
 def test_memory_grows_with_what_is_held() -> None:
@@ -39,8 +38,9 @@ def test_memory_grows_with_what_is_held() -> None:
     assert 0.4 < int(grown) / 200e6 < 1.5
 
 
-def test_without_proc_ps_says_the_same() -> None:
+def test_without_proc_ps_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a Mac."""
+    monkeypatch.setattr(system_metrics, "PS_S", PATIENCE_S)
     assert resident_memory(Path("/no/proc/here")) == pytest.approx(resident_memory(), rel=0.05)
 
 

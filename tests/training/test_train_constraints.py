@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from support.training import arguments, learned, make_data, start, wait_for_step, weights
+from support.training import arguments, kill_in_step, learned, make_data, weights
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
@@ -96,13 +96,9 @@ def test_report_shows_what_the_constraints_cost(finished: Path, tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [3, 5])
-def test_resume_after_kill_is_bitwise(data: Path, finished: Path, tmp_path: Path, step: int) -> None:
-    """The multipliers go on where they were."""
-    process = start(command(data, tmp_path, "killed"))
-    wait_for_step(tmp_path / "killed", step, process)
-    process.kill()
-    process.communicate()
+def test_resume_after_kill_is_bitwise(data: Path, finished: Path, tmp_path: Path) -> None:
+    """After a checkpoint inside a stage the multipliers go on where they were."""
+    kill_in_step(command(data, tmp_path, "killed"), 6)
     assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path)]) == 0
     assert learned(tmp_path / "killed") == learned(finished)
     assert weights(tmp_path / "killed", 6) == weights(finished, 6)

@@ -45,7 +45,7 @@ def train(data: Path, runs: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     clients_of.cache_clear()
     sets = {
-        "task.reader": "judge-a", "task.wait_s": 1.0, "task.attempts": 4, "sampling.rollouts": 4, "task.max_words": 30,
+        "task.reader": "judge-a", "task.wait_s": 0.1, "task.attempts": 1, "sampling.rollouts": 4, "task.max_words": 30,
         "sampling.max_new_tokens": 46, "train.prompts_per_step": 2, "train.validate_every": 2, "data.path": str(data),
         "train.validation_prompts": 2, "train.checkpoint_every": 100, "stages.qa.steps": 4,
     }  # fmt: skip
@@ -53,7 +53,6 @@ def train(data: Path, runs: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, 
     return main(["train", "--task=doc-qa", "--model=tiny", "--runs-dir", str(runs), "--name=mine", *given, *more])
 
 
-@pytest.mark.slow
 def test_a_reader_that_goes_away_and_comes_back(
     data: Path, server: JudgeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -80,7 +79,7 @@ def test_a_reader_that_goes_away_and_comes_back(
     assert "error: the reader judge-a" in said
     assert printed == f"{tmp_path / 'parted' / 'mine'}\n"
     assert f"smolsum train --resume {tmp_path / 'parted' / 'mine'} goes on with the run" in said
-    assert "waiting up to 1 s for it" in said
+    assert "waiting up to 0.1 s for it" in said
     run = tmp_path / "parted" / "mine"
     assert "reader_lost" in events(run)
     assert len(server.asked) > asked

@@ -38,7 +38,7 @@ def rules() -> Iterator[str]:
 
 def judged(data: Path, runs: Path, name: str, reward: str, **changes: object) -> list[str]:
     """The arguments of a run of four steps that rewards length and a judge."""
-    judge = {"judge__model": "rules", "judge__wait_s": 0.5, "judge__attempts": 1, "stages__included__steps": 4}
+    judge = {"judge__model": "rules", "judge__wait_s": 0.1, "judge__attempts": 1, "stages__included__steps": 4}
     asked = arguments(data, runs, name, **(judge | changes))
     kept = [one for one in asked if not one.startswith(("--set=stages.length", "--set=stages.qual"))]
     return [*kept, "--strategy=included", f"--reward={reward}"]
@@ -63,7 +63,6 @@ def test_a_run_is_rewarded_by_the_stand_in(
     assert list((tmp_path / "cache" / "smolsum" / "reward-judge").glob("rules-at-*.jsonl"))
 
 
-@pytest.mark.slow
 def test_a_judge_that_goes_away_and_comes_back(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ import mlx_lm
 import pytest
 from mlx.utils import tree_flatten
 from safetensors.numpy import load_file
-from support.training import arguments, learned, make_data, start, wait_for_step, weights
+from support.training import arguments, kill_in_step, learned, make_data, weights
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
@@ -80,12 +80,8 @@ def test_a_copied_checkpoint_is_known_as_adapters(
 
 @pytest.mark.slow
 def test_resume_with_adapters_is_bitwise(finished: Path, data: Path, tmp_path: Path) -> None:
-    """Killed in its first step or after a checkpoint, the run ends as if nothing had been."""
-    settings = arguments(data, tmp_path, "killed", model__quantize=4, lora__fuse=True, **LORA)
-    process = start(settings)
-    wait_for_step(tmp_path / "killed", 2, process)
-    process.kill()
-    process.communicate()
+    """Killed after its last checkpoint, the run ends as if nothing had been."""
+    kill_in_step(arguments(data, tmp_path, "killed", model__quantize=4, lora__fuse=True, **LORA), 3)
     assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path)]) == 0
     assert learned(tmp_path / "killed") == learned(finished)
     assert weights(tmp_path / "killed", 3) == weights(finished, 3)

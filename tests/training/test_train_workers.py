@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.serving import process
-from support.training import arguments, events, make_data, start
+from support.training import arguments, events, make_data
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
+from smolsum.grpo.batch_gradient import gradients
 from smolsum.policy.sampling import rollout_seed
+from smolsum.training import loop
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where a worker answers that no test kills."""
+    log = tmp_path_factory.mktemp("worker") / "log"
+    with process("--model", "tiny", log=log) as (_, client):
+        yield str(client.base_url)
 
 
 def test_workers_that_will_not_do_are_refused(
@@ -42,18 +52,25 @@ def test_workers_that_will_not_do_are_refused(
 
 
 @pytest.mark.slow
-def test_a_run_without_workers_waits_stops_and_goes_on(tmp_path: Path) -> None:
-    """Its worker is killed: after the wait it ends with 3, saved; with another worker it goes on to the end, each step
-    once, each rollout with the seed of its place."""
+def test_a_run_without_workers_waits_stops_and_goes_on(
+    worker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker is killed in a step: after the wait it ends with 3, saved; with another worker it goes on to the end,
+    each step once, each rollout with the seed of its place."""
     data, runs = make_data(tmp_path / "data"), tmp_path / "runs"
     run = runs / "mine"
-    settings = {"workers__wait_s": 1.0, "train__checkpoint_every": 100, "stages__length__steps": 6}
-    with process("--model", "tiny", log=tmp_path / "log") as (worker, client):
-        training = start([*arguments(data, runs, "mine", **settings), "--worker", str(client.base_url)])
-        until_step(run, 2, training)
-        worker.kill()
-        _, said = training.communicate(timeout=120)
-    assert training.returncode == 3, said
+    settings = {"workers__wait_s": 0.5, "train__checkpoint_every": 100, "stages__length__steps": 6}
+    with process("--model", "tiny", log=tmp_path / "log") as (killed, client):
+
+        def losing(*given: Any, **named: Any) -> Any:
+            if len(read_jsonl(run / "metrics.jsonl")) == 2:
+                killed.kill()
+                killed.wait()
+            return gradients(*given, **named)
+
+        monkeypatch.setattr(loop, "gradients", losing)
+        assert main([*arguments(data, runs, "mine", **settings), "--worker", str(client.base_url)]) == 3
+    said = capsys.readouterr().err
     assert "error: no worker came back in" in said
     assert f"smolsum train --resume {run}" in said or "hint" in said
     rows = read_jsonl(run / "metrics.jsonl")
@@ -61,8 +78,7 @@ def test_a_run_without_workers_waits_stops_and_goes_on(tmp_path: Path) -> None:
     assert (run / "checkpoints" / f"step-{done:06d}").exists()
     assert json.loads((run / "status.json").read_text())["state"] == "failed"
     assert "workers_lost" in events(run)
-    with process("--model", "tiny", log=tmp_path / "log") as (_, client):
-        assert main(["train", "--resume", str(run), "--worker", str(client.base_url)]) == 0
+    assert main(["train", "--resume", str(run), "--worker", worker]) == 0
     rows = read_jsonl(run / "metrics.jsonl")
     assert [row["step"] for row in rows] == list(range(1, 10))
     assert all(row["staleness/max"] <= 1 for row in rows)
@@ -75,29 +91,19 @@ def test_a_run_without_workers_waits_stops_and_goes_on(tmp_path: Path) -> None:
         assert all(re.fullmatch(r"127\.0\.0\.1:\d+", row["worker"]) for row in rollouts)
 
 
-@pytest.mark.slow
-def test_weights_travel_as_often_as_asked(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [1, 2, 5])
+def test_weights_travel_as_often_as_asked(worker: str, tmp_path: Path, every: int) -> None:
     """With weights sent every n steps and nothing sampled ahead, the rollouts of a step are from the last sending."""
-    data, runs = make_data(tmp_path / "data"), tmp_path / "runs"
-    settings = {"stages__length__steps": 7, "stages__quality__steps": 1, "sampling__max_new_tokens": 16}
-    with process("--model", "tiny", log=tmp_path / "log") as (_, client):
-        for every in (1, 2, 5):
-            asked = {**settings, "workers__sync_every": every, "workers__max_staleness": every - 1}
-            name = f"every-{every}"
-            assert main([*arguments(data, runs, name, **asked), "--worker", str(client.base_url)]) == 0
-            *rows, last = read_jsonl(runs / name / "metrics.jsonl")
-            assert last["staleness/max"] < every  # the next stage's first weights may still be on their way
-            for row in rows:
-                age = (row["step"] - 1) % every
-                rollouts = read_jsonl(runs / name / "completions" / f"step-{row['step']:06d}.jsonl")
-                assert {rollout["policy_version"] for rollout in rollouts} == {row["step"] - 1 - age}
-                assert (row["staleness/mean"], row["staleness/max"]) == (age, age)
-
-
-def until_step(run: Path, step: int, training: subprocess.Popen[str]) -> None:
-    """Wait until that many steps are written."""
-    deadline = time.monotonic() + 120
-    while not (run / "metrics.jsonl").exists() or len((run / "metrics.jsonl").read_text().splitlines()) < step:
-        assert training.poll() is None, training.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    data, run = make_data(tmp_path / "data", test=1), tmp_path / "run"
+    asked = {
+        "stages__length__steps": 7, "stages__quality__steps": 1, "sampling__max_new_tokens": 16,
+        "workers__sync_every": every, "workers__max_staleness": every - 1,
+    }  # fmt: skip
+    assert main([*arguments(data, tmp_path, "run", **asked), "--worker", worker]) == 0
+    *rows, last = read_jsonl(run / "metrics.jsonl")
+    assert last["staleness/max"] < every  # the next stage's first weights may still be on their way
+    for row in rows:
+        age = (row["step"] - 1) % every
+        rollouts = read_jsonl(run / "completions" / f"step-{row['step']:06d}.jsonl")
+        assert {rollout["policy_version"] for rollout in rollouts} == {row["step"] - 1 - age}
+        assert (row["staleness/mean"], row["staleness/max"]) == (age, age)

@@ -119,7 +119,7 @@ def test_passes_chunks_and_threads_change_only_rounding(name: str, monkeypatch: 
         st.tuples(st.integers(1, 140), st.lists(st.integers(1, 140), min_size=1, max_size=4)), min_size=1, max_size=3
     )
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_any_sizes(sizes: list[tuple[int, list[int]]]) -> None:
     """Prompts and completions that end within, at and after a block; entropy of the distribution at the temperature."""
     model, groups = build_for_c("lfm2"), [group(prompt, counts, n) for n, (prompt, counts) in enumerate(sizes)]

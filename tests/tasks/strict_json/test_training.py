@@ -50,7 +50,6 @@ def optimizer_steps(run: Path, step: int) -> int:
     return int(mx.load(str(RunPaths(run).checkpoint(step) / "optimizer.safetensors"))["step"].item())
 
 
-@pytest.mark.slow
 def test_each_stage_has_its_mix(runs: Path) -> None:
     """The first has simple prompts alone, the last hard ones; both kinds are in the data."""
     config = resolve(
@@ -64,7 +63,6 @@ def test_each_stage_has_its_mix(runs: Path) -> None:
         assert {level_of[row["prompt_id"]] for row in rows} == {level}
 
 
-@pytest.mark.slow
 def test_stages_keep_their_optimizer(runs: Path) -> None:
     """Asked to, each stage goes on with the moments of the one before."""
     run = runs / "whole"
@@ -74,7 +72,6 @@ def test_stages_keep_their_optimizer(runs: Path) -> None:
                read_jsonl(run / "metrics.jsonl"))  # fmt: skip
 
 
-@pytest.mark.slow
 def test_stages_begin_with_a_fresh_optimizer(tmp_path: Path) -> None:
     """By default."""
     fresh = ["train", "--task=strict-json", "--name=fresh", f"--runs-dir={tmp_path}", *SMALL]
@@ -82,7 +79,6 @@ def test_stages_begin_with_a_fresh_optimizer(tmp_path: Path) -> None:
     assert [optimizer_steps(tmp_path / "fresh", step) for step in (2, 4, 6)] == [2, 2, 2]
 
 
-@pytest.mark.slow
 def test_the_best_checkpoint_is_that_of_all_stages(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,7 +144,6 @@ def contents(run: Path) -> dict[str, bytes]:
     return {str(file.relative_to(run)): file.read_bytes() for file in run.rglob("*") if file.is_file()}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value", "stage", "reason"),
     [
@@ -174,7 +169,6 @@ def test_a_stage_that_has_begun_stays_as_it_was(
     assert contents(run) == before
 
 
-@pytest.mark.slow
 def test_a_run_of_before_settings_were_noted(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The stage is named. One that config.toml has no more is named too."""
     run = killed_in_its_second_stage(runs / "whole", tmp_path)
@@ -214,7 +208,6 @@ def test_a_stage_to_come_may_be_edited(runs: Path, tmp_path: Path) -> None:
     assert (tmp_path / "kept" / "copy" / "run.json").read_bytes() == (run / "run.json").read_bytes()
 
 
-@pytest.mark.slow
 def test_evaluation_and_report(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Several samples give pass@k, no judge is asked for, and the report follows errors from stage to stage."""
     monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(runs))
@@ -272,7 +265,6 @@ def test_evaluation_and_report(runs: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert "no closed block that is marked as JSON" in page
 
 
-@pytest.mark.slow
 def test_baseline_thinks_or_not(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
