@@ -57,7 +57,6 @@ stage = StageConfig({"length": 1.0}, 1, 1, 1.0, 1e-6, "constant", 0, beta=0.0)
 grads, metrics = gradients(
     load_policy("builtin:tiny").model, groups, advantages, GrpoConfig(), stage, max_new_tokens=32
 )
-metrics.pop("perf/peak_memory_gb")
 if distributed.leads():
     mx.savez(sys.argv[2], **dict(tree_flatten(grads)), metrics=mx.array([metrics[k] for k in sorted(metrics)]))
 """
