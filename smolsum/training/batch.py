@@ -21,9 +21,10 @@ from smolsum.errors import PluginError, SmolsumError
 from smolsum.grpo.advantages import teaches_nothing, zero_spread
 from smolsum.grpo.constraints import Bounded
 from smolsum.llm.request_policy import current_hook
+from smolsum.policy import distributed
 from smolsum.rewards.balance import RewardBalance
 from smolsum.rewards.combine import score_and_combine
-from smolsum.rewards.signal import Background, Signal
+from smolsum.rewards.signal import Background, Signal, Values
 from smolsum.rollout.source import GroupRequest, Source
 from smolsum.tasks.base import Measure
 from smolsum.tasks.text_metrics import repeated_trigrams
@@ -228,10 +229,14 @@ class BatchSampler:
         groups = self.source.sample(self._request(k, prompts, first_place))
         self._lap("rollout_s")
         weights = {**self._unrewarded_weights, **self.at(k).rewards}
-        scores, totals = score_and_combine(groups, weights, self.config, self.signals)
-        measured: tuple[Bounded, ...] = ()
-        if self._constraints:
-            measured = measure_constraints(self._constraints, groups, scores, self.config, self._measure)
+
+        def score() -> tuple[dict[str, Values], Values, tuple[Bounded, ...]]:
+            scores, totals = score_and_combine(groups, weights, self.config, self.signals)
+            if not self._constraints:
+                return scores, totals, ()
+            return scores, totals, measure_constraints(self._constraints, groups, scores, self.config, self._measure)
+
+        scores, totals, measured = distributed.together(score)
         self._lap("score_s")
         totals_PG = np.array(totals, dtype=np.float64)
         alike = teaches_nothing(totals_PG, scores, self.at(k).rewards, scale=self.config.grpo.advantage_scale)

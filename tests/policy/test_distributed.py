@@ -289,3 +289,25 @@ def test_a_judge_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("SMOLSUM_JUDGE_URL", "http://127.0.0.1:9/v1")
     said = finish(start(tmp_path / "runs", 2, "stages.included.rewards.judge=1.0", "judge.model=m"), code=2)
     assert all("each would ask the judge" in err and "--worker URL" in err for _, err in said)
+
+
+PICKY = """
+import os
+
+def picky(completions):
+    if os.environ["MLX_RANK"] == "1":
+        raise ValueError("no such file on this machine")
+    return [float(len(text)) for text in completions]
+"""
+
+
+@pytest.mark.slow
+def test_a_reward_that_fails_on_one_rank_ends_all(tmp_path: Path) -> None:
+    """Each says why; none waits for the other."""
+    (tmp_path / "picky.py").write_text(PICKY)
+    command = ["-m", "smolsum", "train", "--runs-dir", str(tmp_path / "runs"), "--model", "tiny", "--name", "run"]
+    command += ["--plugin", f"{tmp_path / 'picky.py'}:picky", "--strategy", "included", "--reward", "picky"]
+    said = finish(launch(2, [*command, *(word for one in SETTINGS[:5] for word in ("--set", one))], tmp_path), code=1)
+    assert "no such file on this machine" in said[1][1]
+    assert "error: on rank 1, " in said[0][1]
+    assert "no such file on this machine" in said[0][1]
