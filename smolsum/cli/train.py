@@ -25,7 +25,7 @@ from smolsum.cli.options import (
 )
 from smolsum.config.fields import TRACKERS
 from smolsum.config.hub import download_command
-from smolsum.errors import UsageError
+from smolsum.errors import UnreachableError, UsageError
 
 if TYPE_CHECKING:
     from smolsum.cli.grid import Planned
@@ -204,13 +204,12 @@ def train(
     runs = resolved.config.run.dir
     if dry_run:
         resolved, small = _with_rates(resolved, advise=not output.quiet)
-        cost = None if output.quiet else _forecast(resolved.config)  # before any output, as it may fail
-        advice = [] if output.quiet else [text for text in (small, _length_advice(resolved.config)) if text]
+        show = None if output.quiet else _forecast(resolved.config)  # before any output, as it may fail
         console.data(render_with_sources(resolved).rstrip())
-        if cost:
-            _show_forecast(resolved.config, *cost)
-        for text in advice:
-            console.narrate(text)
+        if show:
+            show()
+            if small:
+                console.narrate(small)
     elif watch:
         _leave(invocation, _train_and_watch(invocation.arguments, _folder_of(resume, runs), (), **view))
     else:
@@ -296,25 +295,33 @@ def _with_rates(resolved: Resolved, *, advise: bool) -> tuple[Resolved, str]:
     return replace(resolved, config=config, sources=sources), advice if 0 < parameters < SMALL and for_large else ""
 
 
-def _length_advice(config: Config) -> str:
-    from smolsum.training.data_preview import preview_advice
-
-    return preview_advice(config)
-
-
-def _forecast(config: Config) -> tuple[dict[str, int], MemoryPlan | None]:
-    """Return the optimizer steps of each stage, and the memory of the run, None for a model that is not on this
-    machine."""
+def _forecast(config: Config) -> Callable[[], None]:
+    """Return what prints the optimizer steps of each stage, the memory of the run, and advice on its length, as far as
+    data and model are on this machine. Raises what a training would raise, except where a hub does not answer."""
     from smolsum.config.stage_steps import needs_data, planned_steps
     from smolsum.tasks import TASKS
+    from smolsum.training.data_preview import preview_advice
     from smolsum.training.difficulty import planned_kinds
     from smolsum.training.setup import forecast
 
     task = TASKS[config.task.name]
-    kinds = (
-        planned_kinds(config, task, task.prompts.load_preview(config, "train").examples) if needs_data(config) else ()
-    )
-    return planned_steps(config, kinds), forecast(config)
+    try:
+        kinds = (
+            planned_kinds(config, task, task.prompts.load_preview(config, "train").examples)
+            if needs_data(config)
+            else ()
+        )
+        steps, memory, advice = planned_steps(config, kinds), forecast(config), preview_advice(config)
+    except UnreachableError as error:
+        missing = f"steps and memory: known once the data are here: {error.message}; {error.hint}"
+        return lambda: console.narrate(missing)
+
+    def show() -> None:
+        _show_forecast(config, steps, memory)
+        if advice:
+            console.narrate(advice)
+
+    return show
 
 
 def _show_forecast(config: Config, steps: dict[str, int], memory: MemoryPlan | None) -> None:

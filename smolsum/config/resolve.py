@@ -55,6 +55,9 @@ OWN = {"steps": 0, "epochs": 1.0, "temperature_end": 0.0} | dict.fromkeys(
 ENVIRONMENT = {"SMOLSUM_RUNS_DIR": "run.dir", "SMOLSUM_WORKERS": "workers.urls"}
 """Variables that are read, with the settings that they give."""
 
+SYNONYMS = {"joint": "included", "combined": "included", "staged": "finetuned", "sequential": "finetuned"}
+"""What others call a strategy, for the hint where it is unknown."""
+
 
 def _hints(section: str, record: type[Any]) -> dict[str, Any]:
     return {f"{section}.{key}": hint for key, hint in get_type_hints(record, include_extras=True).items()}
@@ -235,7 +238,7 @@ def _model_layer(model: str, task: ConfigurableTask) -> tuple[str, list[Entry]]:
 def strategy_layer(strategy: str, reward: str | None, task: ConfigurableTask) -> list[Entry]:
     """Return a strategy's stages with the signals of --reward in them, without stages that have no signal left."""
     if strategy not in task.presets.strategies:
-        hint = nearest(strategy, task.presets.strategies)
+        hint = nearest(SYNONYMS.get(strategy, strategy), task.presets.strategies)
         raise UsageError(f"flag --strategy: unknown strategy {strategy!r}", hint=hint)
     chosen = task.presets.reward if reward is None else reward
     signals = parse_reward(chosen, task.rewards.signals) if chosen else ()
@@ -272,7 +275,9 @@ def parse_reward(text: str, known: Iterable[str]) -> tuple[str, ...]:
     signals = tuple(text.split("-"))
     for signal in signals:
         if signal not in known:
-            raise UsageError(f"flag --reward: unknown signal {signal!r} in {text!r}", hint=nearest(signal, known))
+            study = text.replace("rouge-l", "rouge")  # the name in the study, where a hyphen joins nothing
+            hint = f"--reward {study}" if study != text else nearest(signal, known)
+            raise UsageError(f"flag --reward: unknown signal {signal!r} in {text!r}", hint=hint)
     if len(set(signals)) < len(signals):
         hint = f"--reward {'-'.join(dict.fromkeys(signals))}, and --set for weights"
         raise UsageError(f"flag --reward: {text!r} names a signal twice", hint=hint)

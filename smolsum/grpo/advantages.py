@@ -75,6 +75,18 @@ def gdpo_advantages(
     return _array(_divided(np.asarray(summed), _deviation(np.asarray(summed)[~missing], std) + eps))
 
 
+def teaches_nothing(
+    totals_PG: Any, scores: Mapping[str, Any], weights: Mapping[str, float], *, scale: AdvantageScale
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return whether all advantages of a group will be 0: boolean (P,). With `gdpo` a group whose totals tie still
+    teaches where one of its signals differs between rollouts."""
+    if scale != "gdpo":
+        return zero_spread(totals_PG)
+    missing = np.isnan(np.asarray(totals_PG, dtype=np.float64))
+    signals = [np.array(scores[name], dtype=np.float64) for name, weight in weights.items() if weight != 0]
+    return np.asarray(np.all([zero_spread(np.where(missing, np.nan, signal)) for signal in signals], axis=0))
+
+
 def zero_spread(rewards_PG: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return whether a group has fewer than two different rewards, missing ones aside, and so teaches nothing: boolean
     (P,)."""

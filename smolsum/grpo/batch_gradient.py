@@ -12,7 +12,7 @@ from mlx.utils import tree_map
 from smolsum.config.sections import GrpoConfig, StageConfig
 from smolsum.grpo.loss import BatchTotals, Tally, loss_and_tally, means, merged, over_ranks
 from smolsum.policy import distributed
-from smolsum.policy.cpu.gradient import TokenGroup, most_mapped
+from smolsum.policy.cpu.gradient import TokenGroup
 from smolsum.policy.group_gradient import WHOLE, Chunking, GroupLoss, logprobs_of_groups, sum_over_groups
 from smolsum.types import Rollout, RolloutGroup
 
@@ -82,7 +82,6 @@ def gradients(
         temperature=stage.temperature, join=merged, chunking=chunking,
     )  # fmt: skip
     gradient, total, tally = distributed.total(gradient), distributed.total(total).item(), over_ranks(tally)
-    shares["perf/peak_memory_gb"] = (mx.get_peak_memory() + most_mapped()) / 1e9
     return gradient, {"loss": total, **shares, **{name: mean.item() for name, mean in means(tally).items()}}
 
 

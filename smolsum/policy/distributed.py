@@ -6,13 +6,17 @@ Every rank must make the same calls in the same order. Arrays travel through `mx
 
 import functools
 import json
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 import mlx.core as mx
 from mlx.utils import tree_map
 
+from smolsum.errors import MachineError, SmolsumError, UnreachableError, UsageError
+
 T = TypeVar("T")
+KINDS: tuple[type[SmolsumError], ...] = (UsageError, UnreachableError, MachineError)
+"""errors with an exit code of their own, which other ranks raise too"""
 
 
 @functools.cache
@@ -84,3 +88,23 @@ def gathered(value: Any) -> list[Any]:
     padded = mx.concatenate([data, mx.zeros(max(sizes) - len(data), mx.uint8)])
     rows = mx.distributed.all_gather(padded[None])
     return [json.loads(bytes(row[:size].tolist())) for row, size in zip(rows, sizes, strict=True)]
+
+
+def together(compute: Callable[[], T]) -> T:
+    """Return what `compute` returns, which makes no call of this module. Where it raises a SmolsumError on one rank all
+    ranks raise one, so that none waits for a rank that has ended."""
+    if alone():
+        return compute()
+    found, failure = None, None
+    try:
+        found = compute()
+    except SmolsumError as error:
+        failure = error
+    failures = gathered(failure and [failure.exit_code, failure.message])
+    if failure:
+        raise failure
+    for number, other in enumerate(failures):
+        if other:
+            kind = next((kind for kind in KINDS if kind.exit_code == other[0]), SmolsumError)
+            raise kind(f"on rank {number}, {other[1]}", hint="the output of that rank says what helps")
+    return cast(T, found)

@@ -287,7 +287,7 @@ def _download(hub: HubName) -> Path:
         reason = _first_line(error).removeprefix("Got: ")  # as the client introduces the cause
         raise UnreachableError(
             f"the hub did not answer for model {hub_id!r}{offline}: {reason}",
-            hint=f"try again later, or `{download_command(hub_id)} --local-dir DIR` elsewhere and --model DIR",
+            hint=f"try again later, or `{download_command(hub_id)} --local-dir DIR` elsewhere and --set model.path=DIR",
         ) from error
 
 

@@ -16,7 +16,14 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from smolsum.config.sections import Config
 from smolsum.policy.cpu.gradient import CHUNK_LOGITS as CHUNK_IN_C
-from smolsum.policy.cpu.gradient import KEPT_LOGITS, PASS_VALUES, SPARE_VALUES, can_differentiate
+from smolsum.policy.cpu.gradient import (
+    KEPT_LOGITS,
+    PASS_VALUES,
+    SPARE_VALUES,
+    can_differentiate,
+    forget_most_mapped,
+    most_mapped,
+)
 from smolsum.policy.cpu.streams import PART, streams
 from smolsum.policy.group_gradient import WHOLE, Chunking, can_checkpoint, fits_c
 from smolsum.policy.logprobs import CHUNK_LOGITS, can_share_prefix, text_model
@@ -290,3 +297,14 @@ def _unrecorded_estimate(shape: ModelShape, config: Config, chunking: Chunking, 
     gradients = gradient * min(1 if count == 1 else 2, groups + 1) + (shape.largest * 4 if rows < group else 0)
     state = shape.weight_bytes + shape.trained * sum(kept[config.optimizer.precision])
     return float(state + reference + gradients + groups * (held + 3.2 * logits) * 4)
+
+
+def reset_peak() -> None:
+    """Begin to measure a new peak."""
+    mx.reset_peak_memory()
+    forget_most_mapped()
+
+
+def peak_gb() -> float:
+    """Return the most memory that arrays and passes in C held since `reset_peak`, in GB."""
+    return float((mx.get_peak_memory() + most_mapped()) / 1e9)

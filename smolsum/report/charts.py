@@ -31,10 +31,12 @@ Box: TypeAlias = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class PlotSeries:
-    """A line or a cloud of points with its name; `values` are (x, y)."""
+    """A line or a cloud of points with its name; `values` are (x, y). A line has a gap, and the plot a divider, after
+    each x in `ends`."""
 
     name: str
     values: tuple[tuple[float, float], ...]
+    ends: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -304,6 +306,9 @@ def _plot(
         parts.append(_text(right, height + 6, x_title, "end", "faint"))
     else:
         parts.append(_text(right, 13, x_title, "end", "faint"))
+    for end in sorted({end for one in panel.series for end in one.ends}):
+        x = place(end, y_ticks[0])[0]
+        parts.append(f'<path class="grid dashed" d="M{x:.1f} {top:.1f}V{bottom:.1f}"/>')
     many = " many" if len(points) > MANY else ""
     for one in panel.series:
         colour = _class(names.index(one.name))
@@ -313,7 +318,13 @@ def _plot(
             path = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in inside)
             parts.append(f'<path class="points {colour}{many}" d="{path}"><title>{escape(one.name)}</title></path>')
         elif inside:
-            path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in inside)
+            shown = [x for x, y in one.values if math.isfinite(x) and math.isfinite(y)]
+            parted = [False, *(any(a <= end < b for end in one.ends) for a, b in pairwise(shown))]
+            steps = [
+                "ML"[n > 0 and not gap] + f"{x:.1f} {y:.1f}"
+                for n, (gap, (x, y)) in enumerate(zip(parted, inside, strict=True))
+            ]
+            path = "".join(steps)
             parts.append(f'<path class="line {colour}" d="{path}"><title>{escape(one.name)}</title></path>')
     return "".join(parts)
 

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, chdir, redirect_stdout
 
 from smolsum.config.sections import Config
@@ -49,7 +49,7 @@ def _outcomes(
                 found[name] = [[*row] for row in signal(groups, config)]
         return found[name]
 
-    own = [(name, signal) for name in weights if isinstance(signal := signals[name], Background)]
+    own = [(name, signal) for name in with_needs(weights, signals) if isinstance(signal := signals[name], Background)]
     # users' code prints and changes folders, and both belong to the whole process
     with ExitStack() as users:
         if own:
@@ -65,6 +65,17 @@ def _outcomes(
             for one in begun.values():
                 one.stop()
     return found
+
+
+def with_needs(names: Iterable[str], signals: Mapping[str, Signal]) -> list[str]:
+    """Return the names, and those of all signals that they depend on."""
+    found: dict[str, None] = {}
+    waiting = list(names)[::-1]
+    while waiting:
+        if (name := waiting.pop()) not in found:
+            found[name] = None
+            waiting += signal.needs if isinstance(signal := signals[name], Dependent) else ()
+    return list(found)
 
 
 def _plain(outcomes: Outcomes) -> Values:

@@ -20,6 +20,7 @@ from typing import Any
 
 from smolsum.config.fields import worker_urls
 from smolsum.config.sections import Config, WorkersConfig
+from smolsum.policy import distributed
 from smolsum.policy.load import Policy
 from smolsum.policy.weights import identity, probe_scores, probe_sequences, served_arrays
 from smolsum.rollout.pool import Pool, RolloutBatch
@@ -215,7 +216,7 @@ class RemoteSource(Source):
 
     def sample(self, request: GroupRequest) -> list[RolloutGroup]:
         submitted = self._ahead.pop(request.step, None) if request.first_place == 0 else None
-        groups = self.sampler.collect(submitted or self._submit(request))
+        groups = distributed.together(lambda: self.sampler.collect(submitted or self._submit(request)))
         if request.first_place == 0:
             self._staleness = []
         self._staleness += [request.step - 1 - r.policy_version for group in groups for r in group.rollouts]

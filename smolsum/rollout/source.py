@@ -78,6 +78,7 @@ class Receiver(Source):
     what they sampled."""
 
     def sample(self, request: GroupRequest) -> list[RolloutGroup]:
+        distributed.together(lambda: None)
         return from_first(None, request.prompts)
 
 

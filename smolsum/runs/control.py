@@ -45,8 +45,8 @@ def withdraw_all(paths: RunPaths) -> None:
 
 
 def is_requested(paths: RunPaths, request: Request) -> bool:
-    """Whether the request is there."""
-    return (paths.control / request).exists()
+    """Whether the request is there, as far as the disk answers."""
+    return os.path.exists(paths.control / request)
 
 
 def take_request(paths: RunPaths, request: Request) -> bool:
@@ -98,5 +98,5 @@ class Heartbeat:
                     last = time.monotonic()
                 if self._interruptible() and take_request(self._paths, "stop"):
                     os.kill(os.getpid(), signal.SIGINT)
-            except SmolsumError:
-                pass  # the training thread reports a disk that refuses to write
+            except (SmolsumError, OSError):
+                pass  # a network disk may come back; the training thread reports one that refuses to write

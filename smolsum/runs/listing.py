@@ -8,7 +8,7 @@ from pathlib import Path
 from smolsum.errors import SmolsumError
 from smolsum.runs.evaluation_records import SUMMARY, Summary
 from smolsum.runs.paths import LATEST, RunPaths, list_runs
-from smolsum.runs.reader import Run, read_leniently
+from smolsum.runs.reader import LAST_BYTES, Run, read_leniently
 from smolsum.runs.record_io import has_scores
 from smolsum.runs.run_evaluations import RunOrigin, representatives
 from smolsum.runs.run_state import run_state
@@ -54,9 +54,10 @@ def inventory(folder: Path) -> list[Listed]:
 
 
 def _run(paths: RunPaths) -> Listed:
-    run = Run(paths)
+    run = Run(paths, last_bytes=LAST_BYTES)
     try:
-        run.poll()
+        while run.poll() and run.behind():
+            pass
         found = run_state(run, datetime.now(UTC))
         state, hint = found.state, found.hint
     except SmolsumError as error:

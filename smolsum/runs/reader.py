@@ -27,6 +27,8 @@ from smolsum.runs.series import Series
 R = TypeVar("R", bound=msgspec.Struct)
 CHUNK = 1 << 20
 EVENTS = 200
+LAST_BYTES = 1 << 15
+"""Bytes at the end of metrics.jsonl that have the newest steps."""
 LOGS, LOG_BYTES = 5, 1 << 16
 """Newest logs that are read, and how much from the end of each."""
 NEVER_DRAWN = ("schema_version", "step", "stage_step")
@@ -78,6 +80,7 @@ class Run:
         self._info = Document(paths.info, RunInfo)
         self._results: dict[str, Document[Summary]] = {}
         self._metrics, self._events = Tail(paths.metrics, last_bytes), Tail(paths.events, last_bytes)
+        self._generations = LineCount()
         self._restarts = (0, 0)
         self._requests = (False, False)
         self._forget_metrics()
@@ -250,8 +253,7 @@ class Run:
         before, self.evaluated = self.evaluated, 0
         if self.status.phase == "evaluating":
             with suppress(OSError):
-                folder = self.paths.stage_evaluation(self.status.stage)
-                self.evaluated = (folder / GENERATIONS).read_bytes().count(b"\n")
+                self.evaluated = self._generations.count(self.paths.stage_evaluation(self.status.stage) / GENERATIONS)
         return self.evaluated != before
 
     def _read_logs(self) -> bool:
@@ -406,6 +408,26 @@ class Tail:
         except OSError:
             return b""
         return content[: content.rfind(b"\n") + 1]
+
+
+class LineCount:
+    """The number of lines of a file that grows; only what is new is read."""
+
+    def __init__(self) -> None:
+        self._file: tuple[Path, int] | None = None
+        self._offset = self._lines = 0
+
+    def count(self, path: Path) -> int:
+        """Return the lines of the file. Raises OSError where it cannot be read."""
+        stat = os.stat(path)
+        if self._file != (path, stat.st_ino) or stat.st_size < self._offset:
+            self._file, self._offset, self._lines = (path, stat.st_ino), 0, 0
+        with path.open("rb") as file:
+            file.seek(self._offset)
+            while content := file.read(CHUNK):
+                self._offset += len(content)
+                self._lines += content.count(b"\n")
+        return self._lines
 
 
 class Document(Generic[R]):

@@ -147,11 +147,18 @@ def mean_step(run: Run) -> float | None:
 
 
 def seconds_since(stamp: str, now: datetime) -> float | None:
-    """Return the seconds from a time as a run's files have it (ISO 8601, UTC) to `now`; None for any other text."""
+    """Return the seconds from a time as a run's files have it to `now`; None for any other text."""
+    then = read_stamp(stamp)
+    return None if then is None else max(0.0, (now - then).total_seconds())
+
+
+def read_stamp(stamp: str) -> datetime | None:
+    """Return a time as a run's files have it (ISO 8601, with its zone); None for any other text."""
     try:
-        return max(0.0, (now - datetime.fromisoformat(stamp)).total_seconds())
+        found = datetime.fromisoformat(stamp)
     except (ValueError, TypeError):
         return None
+    return found if found.tzinfo else None
 
 
 def process_lives(pid: int | None) -> bool:

@@ -96,6 +96,11 @@ def load_scores(reference: str, *, finite: bool = False) -> Scores:
         ]
         summary = read_summary(path.parent) if path.name == SCORES and has_scores(path.parent) else None
     except SmolsumError as error:
+        if path.suffix != Path(SCORES).suffix:
+            raise UsageError(
+                f"{path} does not have the scores of an example on each of its lines ({error.message})",
+                hint='a line is {"id": "post-1", "meteor": 0.31}, as `smolsum eval` writes it to scores.jsonl',
+            ) from error
         raise UsageError(error.message, hint=error.hint) from error
     if not rows:
         raise UsageError(f"{path} has no lines", hint="was the evaluation stopped before its first example?")

@@ -17,7 +17,7 @@ from smolsum.config.sections import Config, TaskConfig
 from smolsum.config.targets import Targets
 from smolsum.errors import UsageError
 from smolsum.rewards import LENGTH_SIGNALS
-from smolsum.rewards.combine import score_all
+from smolsum.rewards.combine import score_all, with_needs
 from smolsum.rewards.judge import JudgeSignal, judge_signals
 from smolsum.rewards.signal import Background, Signal
 from smolsum.tasks.data import Example, Split, load_split
@@ -40,10 +40,10 @@ def chat(system: str, example: Example) -> Messages:
 
 
 def own_instruction(task: TaskConfig, text: str, own: str = "plain") -> TaskConfig:
-    """Return the settings for a prompt variant: the word `own` means the task's own system prompt, several words are
+    """Return the settings for a prompt variant: the word `own` means the system prompt as it is set, several words are
     the system prompt itself. Raises UsageError for another single word."""
     if text == own:
-        return replace(task, system_prompt=type(task)().system_prompt)
+        return task
     return with_instruction(task, text, own)
 
 
@@ -179,11 +179,12 @@ def means(rows: Sequence[MetricRow]) -> Summary:
 
 def measure_signals(splits: Sequence[Split], config: Config) -> Measure:
     """Measure a completion by the signals of the task, each computed on this completion alone, except those that ask a
-    judge; those of plugins are measured apart (`custom_rewards`)."""
+    judge; those of plugins, and those that need one, are measured apart (`custom_rewards`)."""
     from smolsum.tasks import TASKS  # a task is not among them before this module is loaded
 
     found = TASKS[config.task.name].rewards.signals
-    signals = {name: signal for name, signal in found.items() if not isinstance(signal, Background | JudgeSignal)}
+    apart = {name for name, signal in found.items() if isinstance(signal, Background | JudgeSignal)}
+    signals = {name: signal for name, signal in found.items() if apart.isdisjoint(with_needs([name], found))}
 
     def measure(prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
         scores = score_all([RolloutGroup(prompt, (rollout,))], dict.fromkeys(signals, 1.0), config, signals)

@@ -18,12 +18,13 @@ from smolsum.config.stage_schedule import stage_at
 from smolsum.config.stage_steps import epoch_counts, kinds_by_place, mean_mix
 from smolsum.config.targets import TARGET
 from smolsum.errors import PluginError, SmolsumError
-from smolsum.grpo.advantages import zero_spread
+from smolsum.grpo.advantages import teaches_nothing, zero_spread
 from smolsum.grpo.constraints import Bounded
 from smolsum.llm.request_policy import current_hook
+from smolsum.policy import distributed
 from smolsum.rewards.balance import RewardBalance
 from smolsum.rewards.combine import score_and_combine
-from smolsum.rewards.signal import Background, Signal
+from smolsum.rewards.signal import Background, Signal, Values
 from smolsum.rollout.source import GroupRequest, Source
 from smolsum.tasks.base import Measure
 from smolsum.tasks.text_metrics import repeated_trigrams
@@ -37,29 +38,27 @@ WITHOUT_REWARD = 10
 
 @dataclass(frozen=True)
 class Batch:
-    """Groups with their PxG signals by name, PxG totals (float64, NaN where a rollout could not be scored), and what
-    the stage's constraints bound."""
+    """Groups with their PxG signals by name, PxG totals (float64, NaN where a rollout could not be scored), whether
+    a group teaches nothing (boolean (P,)), and what the stage's constraints bound."""
 
     groups: list[RolloutGroup]
     scores: dict[str, list[list[float | None]]]
     totals: Any
+    idle: Any
     measured: tuple[Bounded, ...] = ()
 
     def __add__(self, other: Batch) -> Batch:
         scores = {name: rows + other.scores[name] for name, rows in self.scores.items()}
         measured = tuple(one + more for one, more in zip(self.measured, other.measured, strict=True))
-        return Batch(self.groups + other.groups, scores, np.concatenate([self.totals, other.totals]), measured)
+        totals, idle = (np.concatenate(pair) for pair in ((self.totals, other.totals), (self.idle, other.idle)))
+        return Batch(self.groups + other.groups, scores, totals, idle, measured)
 
     def take(self, places: Sequence[int]) -> Batch:
         """Return the groups at these places."""
         scores = {name: [rows[p] for p in places] for name, rows in self.scores.items()}
         measured = tuple(one.take(places) for one in self.measured)
-        return Batch([self.groups[p] for p in places], scores, self.totals[list(places)], measured)
-
-    @property
-    def teaches_nothing(self) -> Any:
-        """Whether all rollouts of a group have the same reward and meet every constraint equally: boolean (P,)."""
-        return np.all([zero_spread(self.totals), *(zero_spread(one.progress) for one in self.measured)], axis=0)
+        chosen = list(places)
+        return Batch([self.groups[p] for p in places], scores, self.totals[chosen], self.idle[chosen], measured)
 
     def rows(self, advantages: Mapping[int, Sequence[float]]) -> list[dict[str, Any]]:
         """Return one row for each rollout, as the run directory keeps it.
@@ -114,6 +113,8 @@ class PromptOrder:
         self._counts = epoch_counts(stage, mix, kinds) if mix else {}
         self._rows = {kind: [n for n, own in enumerate(kinds) if own == kind] for kind in self._counts}
         self._epoch = sum(self._counts.values()) or len(prompts)
+        self._shuffles: dict[str, tuple[int, Any]] = {}
+        """the last epoch that was shuffled, by kind"""
         self._kinds: list[tuple[str, int]] = []
         """of each place, where the mix changes, with the number of places before that have it"""
         if config.stages[stage].mix_end:
@@ -128,16 +129,23 @@ class PromptOrder:
         return [self._ask(prompt, step) for prompt in prompts] if self._ask else prompts
 
     def _at(self, place: int) -> Prompt:
-        if self._kinds:
-            kind, before = self._kinds[place]
-            epoch, row = divmod(before, len(self._rows[kind]))
+        kind, before = self._kinds[place] if self._kinds else ("", place)
+        epoch, row = divmod(before, len(self._rows[kind]) if kind else self._epoch)
+        return self.prompts[int(self._shuffled(epoch, kind)[row])]
+
+    def _shuffled(self, epoch: int, kind: str) -> Any:
+        """Return the places of an epoch's prompts in its order; of one kind where the mix changes."""
+        if (kept := self._shuffles.get(kind)) and kept[0] == epoch:
+            return kept[1]
+        if kind:
             rng = np.random.default_rng([self.seed, self.stage, epoch, list(self._rows).index(kind)])
-            return self.prompts[int(rng.permutation(self._rows[kind])[row])]
-        epoch, row = divmod(place, self._epoch)
-        rng = np.random.default_rng([self.seed, self.stage, epoch])
-        chosen = [n for kind, count in self._counts.items() for n in rng.permutation(self._rows[kind])[:count]]
-        shuffled = rng.permutation(chosen or len(self.prompts))
-        return self.prompts[int(shuffled[row])]
+            order = rng.permutation(self._rows[kind])
+        else:
+            rng = np.random.default_rng([self.seed, self.stage, epoch])
+            chosen = [n for kind, count in self._counts.items() for n in rng.permutation(self._rows[kind])[:count]]
+            order = rng.permutation(chosen or len(self.prompts))
+        self._shuffles[kind] = (epoch, order)
+        return order
 
 
 class BatchSampler:
@@ -175,8 +183,8 @@ class BatchSampler:
         """Return all that is sampled for the stage's step `k` (from 0), and the places of the groups to learn from, as
         many as the step has prompts.
 
-        Groups whose rewards are all the same teach nothing. In up to `train.refill_rounds` rounds as many of the
-        prompts that come next are sampled too, and take their places where their own rewards differ (dynamic sampling,
+        Groups whose advantages are all 0 teach nothing. In up to `train.refill_rounds` rounds as many of the
+        prompts that come next are sampled too, and take their places where they teach something (dynamic sampling,
         arXiv:2503.14476, section 3.2, with a bound on the rounds). Those prompts come again in their own step, so what
         a step samples still follows from the seed and the step alone. Raises SmolsumError where the stage's first steps
         (`WITHOUT_REWARD`) have no reward at all.
@@ -184,13 +192,12 @@ class BatchSampler:
         batch = self._sample(k, self.order.take(k), 0)
         learned = list(range(self.order.size))
         for turn in range(1, self.config.train.refill_rounds + 1):
-            flat = batch.teaches_nothing
-            empty = [n for n, place in enumerate(learned) if flat[place]]
+            empty = [n for n, place in enumerate(learned) if batch.idle[place]]
             if not empty:
                 break
             start = len(batch.groups)
             batch += self._sample(k, self.order.take(k + turn)[: len(empty)], start)
-            useful = [start + n for n, same in enumerate(batch.teaches_nothing[start:]) if not same]
+            useful = [start + n for n, same in enumerate(batch.idle[start:]) if not same]
             for n, place in zip(empty, useful, strict=False):
                 learned[n] = place
         self._check_rewarded(batch)
@@ -222,12 +229,19 @@ class BatchSampler:
         groups = self.source.sample(self._request(k, prompts, first_place))
         self._lap("rollout_s")
         weights = {**self._unrewarded_weights, **self.at(k).rewards}
-        scores, totals = score_and_combine(groups, weights, self.config, self.signals)
-        measured: tuple[Bounded, ...] = ()
-        if self._constraints:
-            measured = measure_constraints(self._constraints, groups, scores, self.config, self._measure)
+
+        def score() -> tuple[dict[str, Values], Values, tuple[Bounded, ...]]:
+            scores, totals = score_and_combine(groups, weights, self.config, self.signals)
+            if not self._constraints:
+                return scores, totals, ()
+            return scores, totals, measure_constraints(self._constraints, groups, scores, self.config, self._measure)
+
+        scores, totals, measured = distributed.together(score)
         self._lap("score_s")
-        return Batch(groups, scores, np.array(totals, dtype=np.float64), measured)
+        totals_PG = np.array(totals, dtype=np.float64)
+        alike = teaches_nothing(totals_PG, scores, self.at(k).rewards, scale=self.config.grpo.advantage_scale)
+        idle = np.all([alike, *(zero_spread(one.progress) for one in measured)], axis=0)
+        return Batch(groups, scores, totals_PG, idle, measured)
 
     def _request(self, k: int, prompts: list[Prompt], first_place: int) -> GroupRequest:
         return GroupRequest(self._first_step + k, prompts, first_place, self.at(k).temperature)
@@ -237,15 +251,15 @@ def step_metrics(batch: Batch, advantages_PG: Any) -> dict[str, float]:
     """Return rewards, lengths and degeneration of all that one step sampled, and the advantages that it learns from.
 
     `reward_std` is the mean over groups of the standard deviation within a group; `frac_reward_zero_std` the share of
-    groups without spread; a signal that is missing everywhere has no mean. The deviation of advantages is that of the
-    population.
+    groups that teach nothing, as what they are trained on is the same for all rollouts; a signal that is missing
+    everywhere has no mean. The deviation of advantages is that of the population.
     """
     totals_PG = batch.totals
     rollouts = [rollout for group in batch.groups for rollout in group.rollouts]
     lengths = [rollout.length for rollout in rollouts]
     ended = [rollout.length for rollout in rollouts if not rollout.truncated]
     metrics = {
-        "frac_reward_zero_std": float(np.mean(zero_spread(totals_PG))),
+        "frac_reward_zero_std": float(np.mean(batch.idle)),
         "completions/mean_length": fmean(lengths),
         "completions/min_length": float(min(lengths)),
         "completions/max_length": float(max(lengths)),

@@ -22,6 +22,7 @@ from smolsum.grpo.learning_rate import learning_rate
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.llm.request_policy import WaitHook, use_hook
 from smolsum.policy import distributed
+from smolsum.policy.memory import peak_gb, reset_peak
 from smolsum.rewards.balance import RewardBalance
 from smolsum.rollout.source import Source
 from smolsum.runs.paths import open_run
@@ -81,6 +82,7 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
     multipliers = Multipliers(parse_constraints(stage.constraints), config.grpo, session.state)
     source.publish(session.step, always=True)
     for k in session.steps(optimizer):  # saves checkpoints, pauses and stops
+        reset_peak()
         with session.checkpoint_on_failure(optimizer):
             sampled, learned = sampler.collect(k)  # groups, signals and totals; groups that teach nothing refilled
         sampler.request_ahead(k)
@@ -100,6 +102,7 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
             metrics |= copied
         lap("fwd_bwd_s")
         metrics |= optimizer.step(policy.model, grads, learning_rate(stage, k, steps))
+        metrics["perf/peak_memory_gb"] = peak_gb()
         lap("optimizer_s")
         source.publish(session.step)
         lap("publish_s")

@@ -133,14 +133,15 @@ def plan_memory(
 
 def _agreed(fitting: Sequence[int], refusal: MachineError | None) -> int:
     """Return the first of the plans that fit on every rank. Raises this rank's own refusal, and MachineError where
-    another rank has one: no rank waits for one that has ended."""
-    ranks = distributed.gathered([list(fitting), refusal and refusal.message])
-    if refusal:
-        raise refusal
-    for rank, (_, message) in enumerate(ranks):
-        if message:
-            raise MachineError(f"on rank {rank}, {message}", hint="the output of that rank says what would fit")
-    common = set[int].intersection(*(set(numbers) for numbers, _ in ranks))
+    another rank has one."""
+
+    def check() -> None:
+        if refusal:
+            raise refusal
+
+    distributed.together(check)
+    ranks = distributed.gathered(list(fitting))
+    common = set[int].intersection(*map(set, ranks))
     if not common:
         raise MachineError("no chunks fit on every rank", hint="train on machines with about the same memory")
     return min(common)

@@ -94,7 +94,7 @@ def train(
         for signal, weight in signals.items()
         if weight != 1.0
         for stage, one in stages.items()
-        if signal in one.rewards and signal != "length"
+        if signal in one.rewards
     }
     return train_run(make_config(**given, settings=flags), quiet=quiet)
 

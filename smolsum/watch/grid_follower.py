@@ -10,10 +10,9 @@ from statistics import fmean
 from smolsum.console import duration
 from smolsum.runs.grid_record import GRID
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.reader import Document, Run
+from smolsum.runs.reader import LAST_BYTES, Document, Run
 from smolsum.runs.records import GridRecord, RunOfGrid
-from smolsum.runs.run_state import MOVING, STALE_S, mean_step, process_lives, run_state, seconds_since
-from smolsum.watch.run_list import LAST_BYTES
+from smolsum.runs.run_state import MOVING, STALE_S, mean_step, process_lives, read_stamp, run_state, seconds_since
 
 ALMOST = 0.99
 """The largest share that is shown of a grid at work."""
@@ -160,7 +159,8 @@ class GridFollower:
         """What a run that ended took for a step, and for all else: loading, evaluations, validations, checkpoints."""
         run = Run(RunPaths(self.runs_dir / ended.name), last_bytes=LAST_BYTES)
         run.poll()
-        whole = seconds_since(ended.began, datetime.fromisoformat(ended.ended)) or 0.0
+        until = read_stamp(ended.ended)
+        whole = (seconds_since(ended.began, until) if until else None) or 0.0
         step = mean_step(run) or 0.0
         return ended.model, step, max(whole - step * (ended.steps or 0), 0.0)
 

@@ -14,13 +14,11 @@ from smolsum.errors import SmolsumError
 from smolsum.runs.completion_groups import clean
 from smolsum.runs.evaluation_records import Summary
 from smolsum.runs.paths import RunPaths, last_started, list_runs
-from smolsum.runs.reader import Run
+from smolsum.runs.reader import LAST_BYTES, Run
 from smolsum.runs.run_state import TROUBLE, RunState, progress, run_state
 from smolsum.watch.curves import RUNS
 from smolsum.watch.pane_text import DIM, GREEN, ORANGE, RED, SKY, ending
 
-LAST_BYTES = 32_768
-"""Bytes at the end of metrics.jsonl that have the newest steps."""
 UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 STYLE = {"running": GREEN, "finished": "", "paused": SKY, "pausing": ORANGE, "stopping": ORANGE}
 MIN_NAME = 16

@@ -189,6 +189,17 @@ def test_dry_run_warns(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err == ""
 
 
+def test_dry_run_without_a_network() -> None:
+    """The settings of a model and of data on the hub can be read before they are there, as those of a grid can."""
+    command = [sys.executable, "-m", "smolsum", "train", "--model=lfm", "--dry-run"]
+    closed = os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    done = subprocess.run(command, capture_output=True, text=True, env=closed)
+    assert done.returncode == 0
+    assert tomli.loads(done.stdout)["data"]["path"] == "mlabonne/smoltldr"
+    assert "known once the data are here: the hub did not answer for data set 'mlabonne/smoltldr'" in done.stderr
+    assert "--set data.path=DIR" in done.stderr
+
+
 def test_dry_run_downloads_nothing(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
     """The memory of a model that is not here is not known yet, and the dry run says how it will be."""
     assert main.main(["train", "--dry-run", "--model", "someone/not-here", "--set", "data.path=builtin:tldr-mini"]) == 0

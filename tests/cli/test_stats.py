@@ -520,6 +520,15 @@ def test_bad_files(content: str, message: str, call: Call) -> None:
     assert "\n\nhint: " in err
 
 
+def test_a_document_that_is_not_json_lines(call: Call) -> None:
+    """Another tool's results, such as the study's: what was expected is said, and the file is not called damaged."""
+    Path("rollouts.json").write_text(json.dumps([{"idx": 0, "geval_composite": 0.5}], indent=1))
+    code, _, err = call("rollouts.json", lines("b.jsonl", judged(1)))
+    assert code == 2
+    assert err.startswith("error: rollouts.json does not have the scores of an example on each of its lines")
+    assert '{"id": "post-1", "meteor": 0.31}' in err
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

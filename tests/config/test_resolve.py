@@ -376,6 +376,13 @@ def test_records_are_frozen() -> None:
         ({"presets": ["my.toml"]}, "unknown preset 'my.toml'", "a file of your own is given with --config"),
         ({"model": "tinny"}, "flag --model: unknown model 'tinny'", "did you mean tiny?"),
         ({"strategy": "include"}, "flag --strategy: unknown strategy 'include'", "did you mean included?"),
+        ({"strategy": "joint"}, "flag --strategy: unknown strategy 'joint'", "did you mean included?"),
+        ({"strategy": "staged"}, "flag --strategy: unknown strategy 'staged'", "did you mean finetuned?"),
+        (
+            {"reward": "meteor-rouge-l"},
+            "flag --reward: unknown signal 'l' in 'meteor-rouge-l'",
+            "--reward meteor-rouge",
+        ),
         ({"reward": "rogue"}, "flag --reward: unknown signal 'rogue' in 'rogue'", "did you mean rouge?"),
         ({"sets": ["grpo.betta=1"]}, "--set: unknown key 'grpo.betta'", "did you mean grpo.beta?"),
         ({"sets": ["grop={beta=1}"]}, "--set: unknown key 'grop'", "did you mean grpo?"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smolsum.grpo.advantages import advantages, gdpo_advantages, group_advantages, zero_spread
+from smolsum.config.fields import AdvantageScale
+from smolsum.grpo.advantages import advantages, gdpo_advantages, group_advantages, teaches_nothing, zero_spread
 
 # isort: split
 import mlx.core as mx
@@ -93,6 +94,19 @@ def test_zero_spread_is_told_for_each_group() -> None:
     """Equal, missing and single rewards have none."""
     rows = [[1.0, 1.0, 2.0], [3.0, 3.0, 3.0], [NAN, NAN, NAN], [NAN, 4.0, NAN], [NAN, 1.0, 2.0]]
     assert zero_spread(rows).tolist() == [False, True, True, True, False]
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none", "gdpo"])
+def test_a_group_teaches_where_it_has_advantages(scale: AdvantageScale) -> None:
+    """With `gdpo` tied totals of different signals teach; a missing rollout's values do not count."""
+    scores = {"x": [[1.0, 0.0, 0.0, 0.0], [1.0] * 4, [1.0, 1.0, 1.0, 0.0]], "y": [[0.0, 0.5, 0.5, 0.5]] * 3}
+    weights = {"x": 1.0, "y": 2.0, "unused": 0.0}
+    scores["y"][1:] = [[3.0] * 4, [2.0, 2.0, 2.0, NAN]]
+    totals = np.array(scores["x"]) + 2 * np.array(scores["y"])
+    found = np.array(advantages(totals, scores, weights, scale=scale))
+    expected = [not row.any() for row in found]
+    assert expected == [scale != "gdpo", True, True]
+    assert teaches_nothing(totals, scores, weights, scale=scale).tolist() == expected
 
 
 def test_an_unknown_scale_is_refused() -> None:

@@ -190,3 +190,12 @@ def test_a_judge_is_refused(found: list[dict[str, Any]]) -> None:
     assert all(
         "each would ask the judge" in rank["judge"]["err"] and "--worker URL" in rank["judge"]["err"] for rank in found
     )
+
+
+def test_a_reward_that_fails_on_one_rank_ends_all(folder: Path, found: list[dict[str, Any]]) -> None:
+    """Each says why, and none waits for the other; the steps before are saved."""
+    assert [rank["failing"]["code"] for rank in found] == [1, 1]
+    assert "error: no such file on this machine" in found[1]["failing"]["err"]
+    assert "error: on rank 1, no such file on this machine" in found[0]["failing"]["err"]
+    paths = RunPaths(folder / "failing" / "run")
+    assert [step.step for step in list_checkpoints(paths)][-1] == len(read_jsonl(paths.metrics)) == 1

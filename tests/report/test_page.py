@@ -11,9 +11,11 @@ from xml.etree import ElementTree
 import pytest
 from support.studies import CRITERIA, PATHS, judged, run
 
+from smolsum.files import read_jsonl, to_json
 from smolsum.report.build import build
 from smolsum.report.collect import gather
 from smolsum.report.compatibility import comparable
+from smolsum.report.document import Figure
 from smolsum.report.render.html import script, style, to_html
 
 Element = ElementTree.Element
@@ -105,3 +107,29 @@ def test_the_script_is_valid(tmp_path: Path) -> None:
     (tmp_path / "page.js").write_text(script())
     done = subprocess.run(["node", "--check", str(tmp_path / "page.js")], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_curves_do_not_cross_from_stage_to_stage(tmp_path: Path) -> None:
+    """Each stage has a plot of its own for the reward, whose scales do not compare; other curves have a gap and a
+    divider there, also where a page is short of room, and the figure says why KL falls to 0."""
+    stages = {"length": ["length"], "quality": ["meteor"]}
+    root = run(tmp_path, "two", PATHS["lfm"], stages, judged({"composite": [0.5, 0.6]}), {"composite": 0.55}, steps=90)
+    rows = read_jsonl(root / "metrics.jsonl")
+    for row in rows:
+        row["stage"] = "length" if row["step"] <= 90 else "quality"
+    (root / "metrics.jsonl").write_bytes(b"".join(map(to_json, rows)))
+    page = build(comparable(gather([str(root)], tmp_path)))
+    figures = {item.number: item for section in page.sections for item in section.items if isinstance(item, Figure)}
+    kl, dynamics = (ElementTree.fromstring(figures[number].svg) for number in ("2", "3"))
+    titles = [node.text for node in dynamics.iter() if node.get("class") == "title"]
+    assert [title for title in titles if title and title.startswith("reward ↑")] == [
+        "reward ↑, stage length", "reward ↑, stage quality"
+    ]  # fmt: skip
+    assert "loss" in titles
+    curves = [node.attrib["d"] for node in kl.iter() if node.get("class") == "line c0"]
+    assert [curve.count("M") for curve in curves] == [2, 2]
+    assert len([node for node in kl.iter() if node.get("class") == "grid dashed"]) == 2
+    assert figures["2"].notes == (
+        "A dashed line is the end of a stage.", "Each stage measures KL from the policy that it began with."
+    )  # fmt: skip
+    assert figures["3"].notes == figures["2"].notes[:1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from support.training import PATIENCE_S
@@ -13,10 +14,12 @@ from smolsum.config.sections import Config
 from smolsum.errors import PluginError
 from smolsum.rewards import REWARDS
 from smolsum.rewards.combine import combine, score_all
+from smolsum.rewards.decorator import make_reward
 from smolsum.rewards.signal import Dependent, NotApplicable, Values
 from smolsum.types import RolloutGroup
 
 Scores = dict[str, Values]
+CHAT = ({"role": "user", "content": "Shorter?"},)
 
 
 def test_totals_are_weighted_sums(group: Callable[..., RolloutGroup]) -> None:
@@ -92,6 +95,28 @@ def test_a_dependent_signal_gets_what_it_needs(group: Callable[..., RolloutGroup
     assert asked == ["right"]
     scores = score_all(groups, {"right": 1.0, "bonus": 1.0}, Config(), signals)
     assert combine(groups, scores, {"right": 1.0, "bonus": 1.0}) == [[1.2, 0.0]]
+
+
+def brevity(completions: list[str]) -> list[float]:
+    """A user's reward."""
+    return [1.0 / len(text) for text in completions]
+
+
+def test_a_dependent_signal_may_need_a_user_s_reward(group: Callable[..., RolloutGroup]) -> None:
+    """It is computed though no weight names it, also where another signal stands between."""
+
+    def twice(groups: Sequence[RolloutGroup], config: Config, values: Mapping[str, Values]) -> Values:
+        (needed,) = values.values()
+        return [[2.0 * value if value is not None else None for value in row] for row in needed]
+
+    signals = {
+        "brevity": make_reward(brevity, file=__file__, sha256=""),
+        "bonus": Dependent(("brevity",), twice),
+        "more": Dependent(("bonus",), twice),
+    }
+    expected = {"more": [[2.0, 4.0]], "bonus": [[1.0, 2.0]], "brevity": [[0.5, 1.0]]}
+    groups = [replace(one, prompt=replace(one.prompt, messages=CHAT)) for one in [group(["ab", "c"])]]
+    assert score_all(groups, {"more": 1.0}, Config(), signals) == expected
 
 
 def test_the_general_signals() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
 import threading
@@ -123,3 +124,24 @@ def test_stop_while_paused(tmp_path: Path, way: str) -> None:
     assert f"stopped after step {at}; a checkpoint is saved" in err
     assert state(paths) == "interrupted"
     assert "resumed" not in events(paths.root)
+
+
+def test_a_disk_that_does_not_answer_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network disk's error while requests are looked for or the heartbeat is written: the heartbeat goes on."""
+    paths, fails = create_run(tmp_path, "run"), threading.Event()
+    assert not is_requested(RunPaths(Path("\0")), "pause")
+    with RunWriter(paths, 1) as writer:
+        writer.status("running", step=3, phase="training", stage="length", steps=9)
+        beat = writer.beat
+
+        def refuse(*, pausing: bool = False) -> None:
+            if not fails.is_set():
+                fails.set()
+                raise OSError(errno.ESTALE, "Stale file handle")
+            beat(pausing=pausing)
+
+        monkeypatch.setattr(writer, "beat", refuse)
+        with Heartbeat(paths, writer, lambda: False, listen_s=0.02):
+            make_request(paths, "pause")
+            wait_until(lambda: state(paths) == "pausing")
+        assert fails.is_set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from support.studies import CRITERIA, PATHS, evaluation, judged, run
 from support.watching import make_run
 
 from smolsum.cli import main
+from smolsum.runs import reader
 from smolsum.runs.paths import RunPaths
 
 Call = Callable[..., tuple[int, str, str]]
@@ -73,6 +75,15 @@ def test_a_run_shows_its_own_evaluation(call: Call) -> None:
     evaluation(path.parent / "eval" / "aa-test", rows, metrics, step=8, data=other)
     evaluation(path.parent / "eval" / "zz-test", rows, metrics, step=8, sampler="temperature 1, seed 0")
     assert call()[1].splitlines()[1].split()[3:5] == ["0.250", "2.400"]
+
+
+def test_a_long_file_is_read_to_its_end(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the disk: the step is the last one, and not the last of the time that a view gives to a look."""
+    make_run(Path("runs"), "long", steps=200)
+    monkeypatch.setattr(reader, "CHUNK", 1000)
+    monkeypatch.setattr(reader.time, "monotonic", itertools.count().__next__)
+    _, out, _ = call("--json")
+    assert json.loads(out)["runs"][0]["step"] == 200
 
 
 def test_json(call: Call) -> None:

@@ -21,7 +21,7 @@ from support.training import wait_until
 
 from smolsum.cli.main import main
 from smolsum.config.sections import GrpoConfig, StageConfig
-from smolsum.errors import MachineError
+from smolsum.errors import MachineError, PluginError
 from smolsum.files import read_jsonl
 from smolsum.grpo.batch_gradient import gradients
 from smolsum.policy import distributed
@@ -30,7 +30,7 @@ from smolsum.rollout.source import Source
 from smolsum.runs.checkpoints import list_checkpoints
 from smolsum.runs.control import make_request, wait_while_paused, withdraw
 from smolsum.runs.paths import RunPaths
-from smolsum.training import loop, session
+from smolsum.training import batch, loop, session
 from smolsum.training.memory_plan import _agreed
 from smolsum.training.setup import Setup
 from smolsum.types import Prompt, Rollout, RolloutGroup
@@ -80,11 +80,11 @@ def update(groups: int) -> dict[str, mx.array]:
         rollouts = [Rollout(ids(n), (-6.5,) * n, "stop", 0, "local", n, "") for n in (9, 17, 30)]
         return RolloutGroup(Prompt(str(number), (), ids(20 + number), (), {}), tuple(rollouts))
 
-    batch = [group(number) for number in range(groups)]
-    advantages = mx.array([[draw.gauss(0, 1) for _ in range(3)] for _ in batch])
+    made = [group(number) for number in range(groups)]
+    advantages = mx.array([[draw.gauss(0, 1) for _ in range(3)] for _ in made])
     stage = StageConfig({"length": 1.0}, 1, 1, 1.0, 1e-6, "constant", 0, beta=0.0)
     tree, metrics = gradients(
-        load_policy("builtin:tiny").model, batch, advantages, GrpoConfig(), stage, max_new_tokens=32
+        load_policy("builtin:tiny").model, made, advantages, GrpoConfig(), stage, max_new_tokens=32
     )
     numbers = {name: value for name, value in metrics.items() if not name.startswith("perf/")}
     return {**dict(tree_flatten(tree)), "metrics": mx.array([numbers[name] for name in sorted(numbers)])}
@@ -166,6 +166,23 @@ def paused(folder: Path, rank: int) -> dict[str, Any]:
         return smolsum(*training(folder, folder / "paused", *LONG)) | {"rests": rests}
 
 
+def failing(folder: Path, rank: int) -> dict[str, Any]:
+    """A run whose second rank cannot score the rollouts of its second step."""
+    own, calls = batch.score_and_combine, list[None]()
+
+    def scoring(*given: Any) -> Any:
+        calls.append(None)
+        if (rank, len(calls)) == (1, 2):
+            raise PluginError("no such file on this machine", hint="copy it")
+        return own(*given)
+
+    batch.score_and_combine = scoring
+    try:
+        return smolsum(*training(folder, folder / "failing"))
+    finally:
+        batch.score_and_combine = own
+
+
 def everything(folder: Path, rank: int) -> dict[str, Any]:
     """Do one thing after another, the same in both ranks."""
     found: dict[str, Any] = {}
@@ -185,6 +202,7 @@ def everything(folder: Path, rank: int) -> dict[str, Any]:
     found["together"] = smolsum(*training(folder, folder / "together"))
     found["resumed"] = smolsum("train", f"--runs-dir={folder / 'resumed'}", "--resume=run")
     found["changing"] = smolsum(*training(folder, folder / "changing", *CHANGING))
+    found["failing"] = failing(folder, rank)
     found["interrupted"] = interrupted(folder, rank)
     found["paused"] = paused(folder, rank)
     return found

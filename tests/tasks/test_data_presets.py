@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.places import ROOT
@@ -63,3 +64,19 @@ def test_a_preset_says_what_it_has_not_seen() -> None:
     assert all(
         "No table" in said and "not been run" in " ".join(said.replace("#", "").split()) for said in above.values()
     )
+
+
+@pytest.mark.parametrize(
+    ("task", "presets", "flags", "variant", "asked"),
+    [
+        ("tldr", ["dialogues"], {}, "40-words", "Say who does, wants or decides what. Use exactly 40 words."),
+        ("tldr", [], {"task.system_prompt": "Sum up."}, "64-tokens", "Sum up. Use exactly 64 tokens."),
+        ("doc-qa", [], {"task.system_prompt": "Sum up."}, "limit", "Sum up."),
+    ],
+)  # fmt: skip
+def test_a_baseline_asks_with_the_prompt_that_is_set(
+    task: str, presets: list[str], flags: dict[str, Any], variant: str, asked: str
+) -> None:
+    """By a preset or a setting; a length is added to it."""
+    config = resolve(TASKS, flags={"task.name": task, **flags}, presets=presets).config
+    assert TASKS[task].prompts.variant(config.task, variant).system_prompt.endswith(asked)

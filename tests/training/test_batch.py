@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,9 +14,10 @@ from smolsum.llm.request_policy import WaitHook, use_hook
 from smolsum.policy.load import Policy, load_policy
 from smolsum.rewards import REWARDS
 from smolsum.rewards.decorator import make_reward
+from smolsum.rewards.signal import Values
 from smolsum.rollout.source import GroupRequest, LocalSource, Source
 from smolsum.tasks.tldr.settings import TldrConfig
-from smolsum.training.batch import Batch, BatchSampler, PromptOrder
+from smolsum.training.batch import Batch, BatchSampler, PromptOrder, step_metrics
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
 # whether a completion of at most 12 tokens ends is what the reward is about: most groups are all cut
@@ -91,6 +93,39 @@ def test_groups_without_spread_are_replaced(policy: Policy, prompts: tuple[Promp
     if rounds:
         extra = [group.prompt.id for group in batch.groups[3 : 3 + sum(empty)]]
         assert extra == [prompt.id for prompt in order.take(2)[: sum(empty)]]
+
+
+def test_tied_totals_of_different_signals_are_kept_with_gdpo(policy: Policy, prompts: tuple[Prompt, ...]) -> None:
+    """They have advantages there, so that nothing takes their place, and they do not count as idle."""
+
+    def first(groups: Sequence[RolloutGroup], config: Config) -> Values:
+        return [[1.0, 0.0] for _ in groups]
+
+    def second(groups: Sequence[RolloutGroup], config: Config) -> Values:
+        return [[0.0, 0.5] for _ in groups]
+
+    for scale, idle in (("group", 1.0), ("gdpo", 0.0)):
+        config = replace(CONFIG, train=replace(CONFIG.train, refill_rounds=1))
+        config = replace(config, grpo=replace(config.grpo, advantage_scale=scale))
+        stage, order = replace(STAGE, rewards={"first": 1.0, "second": 2.0}), PromptOrder(prompts, config, "length")
+        signals = {"first": first, "second": second}
+        source = LocalSource(policy, config)
+        batches = BatchSampler(source, order, config, stage, signals, no_measures, first_step=1, steps=3)
+        batch, used = batches.collect(0)
+        assert used == [0, 1, 2]
+        assert len(batch.groups) == (6 if idle else 3)
+        assert step_metrics(batch, np.zeros_like(batch.totals))["frac_reward_zero_std"] == idle
+
+
+def test_an_epoch_is_shuffled_once(prompts: tuple[Prompt, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not for each of its prompts, which takes a second a step for a million of them."""
+    made: list[object] = []
+    make = np.random.default_rng
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: made.append(seed) or make(seed))
+    order = PromptOrder(prompts, CONFIG, "length")
+    for step in range(7):
+        order.take(step)
+    assert len(made) == 3
 
 
 class EagerSource(LocalSource):

@@ -9,6 +9,7 @@ import pytest
 from support.models import EOS, group
 
 from smolsum.config.sections import Config
+from smolsum.grpo.advantages import zero_spread
 from smolsum.tasks.tldr.lengths import step_metrics
 from smolsum.tasks.tldr.settings import TldrConfig
 from smolsum.training.batch import Batch
@@ -24,7 +25,7 @@ TOTALS = np.array([[1.0, 2.0], [4.0, NAN]])
 
 
 def metrics(groups: list[RolloutGroup] = GROUPS, totals: np.ndarray = TOTALS) -> dict[str, float]:
-    found = batch_metrics(Batch(groups, SCORES, totals), np.array([[1.0, -1.0], [0.0, 0.0]]))
+    found = batch_metrics(Batch(groups, SCORES, totals, zero_spread(totals)), np.array([[1.0, -1.0], [0.0, 0.0]]))
     return found | step_metrics(groups, CONFIG)
 
 
@@ -66,7 +67,7 @@ def test_a_mean_of_nothing_is_left_out() -> None:
 def test_rows_keep_everything() -> None:
     """A row for each rollout, in order, also of a group that is not learnt from; what is missing is None, which JSON
     can write."""
-    rows = Batch(GROUPS, SCORES, TOTALS).rows({1: [0.25, 0.0]})
+    rows = Batch(GROUPS, SCORES, TOTALS, zero_spread(TOTALS)).rows({1: [0.25, 0.0]})
     assert [row["advantage"] for row in rows] == [None, None, 0.25, 0.0]
     assert [(row["prompt_id"], row["sample"]) for row in rows] == [("p", 0), ("p", 1), ("p", 0), ("p", 1)]
     assert [row["reward"] for row in rows] == [1.0, 2.0, 4.0, None]

@@ -11,12 +11,14 @@ import polars as pl
 import pytest
 
 import smolsum
+from smolsum.config.sections import Config
 from smolsum.files import read_jsonl
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import read
 from smolsum.runs.records import RunInfo
 from smolsum.tasks.data_objects import store_data
 from smolsum.tasks.plugins import use_plugins
+from smolsum.training import python_api
 
 POSTS = [{"prompt": f"Post {n}: it rained, I stayed in.", "completion": "It rained.", "n": n} for n in range(40)]
 SMALL = {
@@ -90,3 +92,14 @@ def test_wrong_arguments(given: dict[str, Any], says: str, tmp_path: Path) -> No
         smolsum.train(runs_dir=tmp_path, quiet=True, **given)
     assert says in caught.value.message
     assert caught.value.hint
+
+
+def test_weights_are_those_that_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also that of `length`, in every stage that rewards it."""
+    trained: list[Config] = []
+    monkeypatch.setattr(python_api, "train_run", lambda config, quiet: trained.append(config))
+    for strategy in ("included", "finetuned"):
+        smolsum.train("tiny", rewards={"length": 2.0, "rouge": 0.5}, strategy=strategy, runs_dir=tmp_path)
+    rewards = [{name: stage.rewards for name, stage in config.stages.items()} for config in trained]
+    assert rewards[0] == {"included": {"length": 2.0, "rouge": 0.5}}
+    assert rewards[1]["length"] == {"length": 2.0}

@@ -135,6 +135,17 @@ def test_a_damaged_record_is_no_grid(tmp_path: Path, damage: str) -> None:
     assert view(tmp_path, "a") is None
 
 
+@pytest.mark.parametrize("stamp", ["yesterday", "2026-11-24T10:00:00"])
+def test_a_damaged_time_is_no_time(tmp_path: Path, stamp: str) -> None:
+    """The grid is shown, without what depends on it."""
+    make_run(tmp_path, "a", steps=80)
+    alive(tmp_path, "b")
+    write(tmp_path, run("a", "done", began=ago(300), ended=stamp), run("b", "training", began=stamp))
+    found = view(tmp_path, "b")
+    assert found is not None
+    assert found.text.startswith("run 2 of 2")
+
+
 def test_the_writer_and_the_view_agree(tmp_path: Path) -> None:
     """What a grid writes is what a view reads; with nothing to train nothing is written."""
     GridWriter(tmp_path, [run("a", "done", steps=0)], COMMAND).end()

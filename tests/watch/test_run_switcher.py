@@ -15,9 +15,9 @@ from support.watching import append, make_run, measured, row, screen, status
 from textual.pilot import Pilot
 
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.reader import Run, Tail
+from smolsum.runs.reader import LAST_BYTES, Run, Tail
 from smolsum.watch.app import WatchApp
-from smolsum.watch.run_list import LAST_BYTES, RunList, age, draw_lines
+from smolsum.watch.run_list import RunList, age, draw_lines
 
 
 def aged(paths: RunPaths, seconds: float) -> RunPaths:

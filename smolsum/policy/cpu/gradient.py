@@ -221,8 +221,14 @@ def _released(space: Floats) -> None:
 
 
 def most_mapped() -> int:
-    """Return the bytes of the largest pass so far, which are outside of MLX's arrays."""
+    """Return the bytes of the largest pass since `forget_most_mapped`, which are outside of MLX's arrays."""
     return _most_mapped
+
+
+def forget_most_mapped() -> None:
+    """Begin a new count of the largest pass."""
+    global _most_mapped
+    _most_mapped = 0
 
 
 def _pieces(group: TokenGroup) -> Iterator[tuple[list[int], list[int]]]:

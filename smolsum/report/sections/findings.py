@@ -143,6 +143,8 @@ def _than(direction: str) -> str:
 def _lost(journey: Journey, constraint: Metric) -> str:
     """A sentence on a stage that kept the constraint much better than the last; empty without one."""
     values = {one.stage: one.changes[constraint.name].value for one in journey.stages if constraint.name in one.changes}
+    if not values:
+        return ""
     stage = (min if constraint.better == "lower" else max)(values, key=lambda name: values[name])
     end = journey.end.stage
     if stage == end or abs(values[stage] - values[end]) < 0.05:

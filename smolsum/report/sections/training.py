@@ -39,13 +39,15 @@ DYNAMICS = (
     ("loss", "loss"),
     ("grad_norm", "gradient norm before clipping"),
     ("reward", "reward ↑"),
-    ("reward_std", "reward std within a group"),
+    ("reward_std", "reward std"),
     ("advantages/mean", "advantage, mean"),
     ("advantages/std", "advantage, std"),
     ("completions/mean_length", "tokens, mean"),
     ("completions/min_length", "tokens, shortest"),
     ("completions/max_length", "tokens, longest"),
 )
+REWARDS = ("reward", "reward_std")
+"""metrics of which each stage has its own scale"""
 SPREAD = (("frac_reward_zero_std", "groups without spread"), ("entropy", "entropy"))
 _VALIDATION = f"validation/{ERRORS}"
 
@@ -134,20 +136,25 @@ def stage_results_tables(inputs: ReportInputs) -> list[Table]:
 
 
 def curve_figures(inputs: ReportInputs, watched: Sequence[tuple[str, str]] = ()) -> list[Figure]:
-    """Return Figure 2, KL divergence and clip fraction, and the training dynamics of each model (Figures 3, 4, …).
-    `watched` has metrics with their titles; without it they are what the task of the runs watches."""
+    """Return Figure 2, KL divergence and clip fraction, and the training dynamics of each model (Figures 3, 4, …), with
+    the rewards of each stage by themselves, as they do not compare. `watched` has metrics with their titles; without it
+    they are what the task of the runs watches."""
     if not inputs.trained:
         return []
     plots = [_plot(inputs.trained, "kl", "KL divergence")]
     plots.append(_plot(inputs.trained, "clip_ratio/region_mean", "clip fraction"))
     highest = {plot.title: max((y for s in plot.series for _, y in s.values), default=0.0) for plot in plots}
     alt = "KL divergence and clip fraction by step: " + ", ".join(f"{t} at most {v:.3g}" for t, v in highest.items())
-    figures = [_curves("2", "KL divergence and clip fraction", plots, inputs.trained, alt)]
+    figures = [_curves("2", "KL divergence and clip fraction", plots, inputs.trained, alt, _kl_note(inputs.trained))]
     for place, model in enumerate(inputs.models):
         runs = [run for run in inputs.trained if run.model == model]
         if not runs:
             continue
-        plots = [_plot(runs, key, title) for key, title in (*DYNAMICS, *(watched or _watched(runs)), *SPREAD)]
+        plots = []
+        for key, title in (*DYNAMICS, *(watched or _watched(runs)), *SPREAD):
+            names = _stage_names(runs) if key in REWARDS else []
+            each = [_plot(runs, key, f"{title}, stage {name}", name) for name in names]
+            plots += each if len(each) > 1 else [_plot(runs, key, title)]
         count = f"{len(runs)} run{'s' * (len(runs) > 1)}"
         alt = f"Training dynamics of {model}, {count}: {', '.join(plot.title for plot in plots)} by step"
         figures.append(_curves(str(3 + place), f"Training dynamics, {model}", plots, runs, alt))
@@ -181,25 +188,42 @@ def error_figures(inputs: ReportInputs) -> list[Figure]:
     return figures
 
 
-def _curves(label: str, title: str, plots: Sequence[charts.Plot], runs: Sequence[TrainedRun], alt: str) -> Figure:
+def _curves(
+    label: str, title: str, plots: Sequence[charts.Plot], runs: Sequence[TrainedRun], alt: str, *more: str
+) -> Figure:
     names = [run.name for run in runs]
-    return Figure(label, title, charts.lines(plots, names, alt=alt), alt, parts=charts.panels(plots, names))
+    parted = any(series.ends for plot in plots for series in plot.series)
+    notes = ("A dashed line is the end of a stage.",) if parted else ()
+    drawing = charts.lines(plots, names, alt=alt)
+    return Figure(label, title, drawing, alt, (*notes, *filter(None, more)), charts.panels(plots, names))
 
 
-def _plot(runs: Sequence[TrainedRun], key: str, title: str) -> charts.Plot:
-    """A metric by step, one curve a run, thinned to what a page has room for."""
+def _kl_note(runs: Sequence[TrainedRun]) -> str:
+    """Return why the KL divergence of a run with several stages falls to 0 in between; empty where it does not."""
+    several = [run for run in runs if len(run.config.get("stages", ())) > 1]
+    fresh = any(run.config.get("grpo", {}).get("reference", "stage") == "stage" for run in several)
+    return "Each stage measures KL from the policy that it began with." if fresh else ""
+
+
+def _stage_names(runs: Sequence[TrainedRun]) -> list[str]:
+    return list(dict.fromkeys(str(row.get("stage", "")) for run in runs for row in run.metrics))
+
+
+def _plot(runs: Sequence[TrainedRun], key: str, title: str, stage: str = "") -> charts.Plot:
+    """A metric by step, one curve a run, thinned to what a page has room for; of one stage only if it is named."""
     series, most = [], min(MAX_POINTS, max(MIN_POINTS, MAX_PLOT_POINTS // len(runs)))
     for run in runs:
-        values = [
-            (float(row["step"]), float(row[key]))
-            for row in run.metrics
-            if isinstance(row.get(key), int | float) and isinstance(row.get("step"), int)
-        ]
-        stride = max(1, math.ceil(len(values) / most))
+        values: dict[str, list[tuple[float, float]]] = {}
+        for row in run.metrics:
+            if isinstance(row.get(key), int | float) and isinstance(row.get("step"), int):
+                values.setdefault(str(row.get("stage", "")), []).append((float(row["step"]), float(row[key])))
+        kept = [values.get(stage, [])] if stage else list(values.values())
+        stride = max(1, math.ceil(sum(map(len, kept)) / most))
         # each point is the mean of its steps: a thinned curve would show the noise of single steps
-        thinned = [_mean(values[start : start + stride]) for start in range(0, len(values), stride)]
+        thinned = [_mean(own[start : start + stride]) for own in kept for start in range(0, len(own), stride)]
         if thinned:
-            series.append(charts.PlotSeries(run.name, tuple(thinned)))
+            ends = tuple(own[-1][0] for own in kept[:-1])
+            series.append(charts.PlotSeries(run.name, tuple(thinned), ends))
     return charts.Plot(title, tuple(series))
 
 

@@ -104,15 +104,20 @@ FACTS = "facts"
 def load(config: Config, split: str) -> Split:
     """Return the documents of a split, in file order; each example's metadata has its questions (`asked_of`).
 
-    Where train, validation and test are one split of the data, its documents are divided by `task.split_seed`.
-    Raises UsageError for data or a document without questions, and for other wrong input.
+    Where train, validation and test are one split of the data, all its documents are divided by `task.split_seed`, and
+    `data.train_rows` and the like are then the number of documents that are used of each part. Raises UsageError for
+    data or a document without questions, and for other wrong input.
     """
     data, task = config.data, settings(config)
-    found = _documents(data, task, split)
-    examples, origin = found.examples, found.origin
-    if data.train_split == data.validation_split == data.test_split:
-        examples = divide(examples, task)[split]
-        origin += f", of which {len(examples):,} documents by task.split_seed = {task.split_seed}"
+    if not data.train_split == data.validation_split == data.test_split:
+        found = _documents(data, task, split)
+        return generated_split(split, found.examples, found.left_out, found.origin)
+    found = _documents(replace(data, train_rows=0, validation_rows=0, test_rows=0), task, "train")
+    examples = divide(found.examples, task)[split]
+    origin = f"{found.origin}, of which {len(examples):,} documents by task.split_seed = {task.split_seed}"
+    if 0 < (wanted := getattr(data, f"{split}_rows")) < len(examples):
+        examples = examples[:wanted]
+        origin += f", of which data.{split}_rows = {wanted:,}"
     return generated_split(split, examples, found.left_out, origin)
 
 

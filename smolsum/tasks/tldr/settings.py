@@ -160,19 +160,18 @@ def _check_targets(config: Config) -> None:
 
 def variant(task: TaskConfig, text: str) -> TaskConfig:
     """Return the settings with the system prompt that a baseline's `--prompt` means: `<N>-words` or `<N>-tokens` adds
-    that length to the usual prompt, several words are the prompt itself; with `task.targets`, where each prompt states
-    its own length, `plain` is the usual prompt. Raises UsageError for another single word."""
+    that length to the prompt that is set, several words are the prompt itself; with `task.targets`, where each prompt
+    states its own length, `plain` is the prompt that is set. Raises UsageError for another single word."""
     stated = bool(cast(TldrConfig, task).targets)
     if stated and text == PLAIN:
-        return replace(task, system_prompt=TldrConfig().system_prompt)
+        return task
     if match := re.fullmatch(r"([1-9]\d*)-(words|tokens)", text):
         if stated:
             raise UsageError(
                 f"the prompt {text} asks for one length, but task.targets gives each prompt its own",
                 hint=f"--prompt {PLAIN}, or leave task.targets out",
             )
-        asked = f"{TldrConfig().system_prompt} Use exactly {match[1]} {match[2]}."
-        return replace(task, system_prompt=asked)
+        return replace(task, system_prompt=f"{task.system_prompt} Use exactly {match[1]} {match[2]}.".lstrip())
     return with_instruction(task, text, PLAIN if stated else "50-words, 64-tokens (or another number)")
 
 

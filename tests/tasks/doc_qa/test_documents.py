@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,19 @@ def test_repliqa_is_grouped_and_divided(tmp_path: Path) -> None:
     again, other = (written(tmp_path / "data", rows, split_seed=seed) for seed in (80, 81))
     assert load(again, "test").fingerprint == load(made, "test").fingerprint
     assert load(other, "test").fingerprint != load(made, "test").fingerprint
+
+
+def test_a_part_of_the_documents_is_drawn_after_they_are_divided(tmp_path: Path) -> None:
+    """No document is in two parts, and test and validation are those of a training on all documents."""
+    rows = [row(d, q) for q in range(5) for d in range(60)]
+    whole = written(tmp_path / "data", rows, test_documents=10, validation_documents=6)
+    part = replace(whole, data=replace(whole.data, train_rows=8, test_rows=4))
+    splits = {name: load(part, name).examples for name in ("train", "validation", "test")}
+    assert {name: len(examples) for name, examples in splits.items()} == {"train": 8, "validation": 6, "test": 4}
+    assert len({example.id for examples in splits.values() for example in examples}) == 18
+    assert all(len(asked_of(example.metadata).questions) == 5 for example in splits["train"])
+    assert splits["validation"] == load(whole, "validation").examples
+    assert all(example in load(whole, "test").examples for example in splits["test"])
 
 
 def test_dry_run_refuses_a_reader_that_cannot_read(
