@@ -83,8 +83,11 @@ def teaches_nothing(
     if scale != "gdpo":
         return zero_spread(totals_PG)
     missing = np.isnan(np.asarray(totals_PG, dtype=np.float64))
-    signals = [np.array(scores[name], dtype=np.float64) for name, weight in weights.items() if weight != 0]
-    return np.asarray(np.all([zero_spread(np.where(missing, np.nan, signal)) for signal in signals], axis=0))
+    found = np.ones(len(missing), dtype=np.bool_)
+    for name, weight in weights.items():
+        if weight != 0:
+            found &= zero_spread(np.where(missing, np.nan, np.array(scores[name], dtype=np.float64)))
+    return found
 
 
 def zero_spread(rewards_PG: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:

@@ -228,7 +228,8 @@ class BatchSampler:
     def _sample(self, k: int, prompts: list[Prompt], first_place: int) -> Batch:
         groups = self.source.sample(self._request(k, prompts, first_place))
         self._lap("rollout_s")
-        weights = {**self._unrewarded_weights, **self.at(k).rewards}
+        rewards = self.at(k).rewards
+        weights = {**self._unrewarded_weights, **rewards}
 
         def score() -> tuple[dict[str, Values], Values, tuple[Bounded, ...]]:
             scores, totals = score_and_combine(groups, weights, self.config, self.signals)
@@ -239,7 +240,7 @@ class BatchSampler:
         scores, totals, measured = distributed.together(score)
         self._lap("score_s")
         totals_PG = np.array(totals, dtype=np.float64)
-        alike = teaches_nothing(totals_PG, scores, self.at(k).rewards, scale=self.config.grpo.advantage_scale)
+        alike = teaches_nothing(totals_PG, scores, rewards, scale=self.config.grpo.advantage_scale)
         idle = np.all([alike, *(zero_spread(one.progress) for one in measured)], axis=0)
         return Batch(groups, scores, totals_PG, idle, measured)
 

@@ -107,6 +107,7 @@ def test_a_group_teaches_where_it_has_advantages(scale: AdvantageScale) -> None:
     expected = [not row.any() for row in found]
     assert expected == [scale != "gdpo", True, True]
     assert teaches_nothing(totals, scores, weights, scale=scale).tolist() == expected
+    assert teaches_nothing(0 * totals, scores, {"unused": 0.0}, scale=scale).tolist() == [True, True, True]
 
 
 def test_an_unknown_scale_is_refused() -> None:

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
 from support.disks import mounted
 from support.training import PATIENCE_S, arguments, events, kill_in_step, learned, make_data, start, weights
@@ -50,11 +51,19 @@ def seeded(finished: Path, data: Path) -> Path:
         PHASES.append(json.loads((runs / "seeded" / "status.json").read_text())["phase"])
         return gradients(*given, **named)
 
+    mx.eval(mx.ones(1 << 28))  # what this process held before is no part of a step
     PHASES.clear()  # a worker of the tests that comes back to this file makes the run again
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "gradients", watched)
         assert main([*arguments(runs / "posts", runs, "seeded", **steps), "--seed=7"]) == 0
     return runs / "seeded"
+
+
+def test_the_peak_of_a_step_is_its_own(seeded: Path) -> None:
+    """And not that of the process, which has held a gigabyte before."""
+    peaks = [row["perf/peak_memory_gb"] for row in read_jsonl(seeded / "metrics.jsonl")]
+    assert len(peaks) == 2
+    assert all(0.001 < peak < 1.0 for peak in peaks)
 
 
 def test_run_directory_holds_everything(finished: Path) -> None:
