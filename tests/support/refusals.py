@@ -1,0 +1,30 @@
+"""What every refusal owes the user: the right class, the name of what is wrong, and something that helps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from smolsum.errors import SmolsumError, UsageError
+
+
+@contextmanager
+def refuses(*named: object, error: type[SmolsumError] = UsageError) -> Iterator[pytest.ExceptionInfo[SmolsumError]]:
+    """Expect an error of exactly this class that names each of these (a field, a file, a value) and has a remedy."""
+    with pytest.raises(SmolsumError) as raised:
+        yield raised
+    refusal = raised.value
+    assert type(refusal) is error, f"{type(refusal).__name__}: {refusal}"
+    assert refusal.hint, f"no remedy: {refusal}"
+    said = f"{refusal.message}\n{refusal.hint}"
+    assert not (missing := [str(name) for name in named if str(name) not in said]), f"{missing} is not named in: {said}"
+
+
+def assert_refused(done: tuple[int, str, str], *named: object, error: type[SmolsumError] = UsageError) -> None:
+    """A command ended with the exit code of this class, printed no result, and says what is wrong and what helps."""
+    code, out, err = done
+    assert (code, out) == (error.exit_code, ""), err
+    assert "\nhint: " in f"\n{err}", f"no remedy: {err}"
+    assert not (missing := [str(name) for name in named if str(name) not in err]), f"{missing} is not named in: {err}"
