@@ -90,6 +90,11 @@ def error(exc: BaseException) -> None:
         _labelled("hint", "bold cyan", exc.hint)
 
 
+def can_ask() -> bool:
+    """Whether somebody is there to answer: stdin and stderr are a terminal."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def agree(question: str, *, careful: bool = False) -> bool:
     """Ask on stderr and read the answer from stdin: yes unless it begins with n or the input has ended, or, where the
     question is `careful`, only if it begins with y."""

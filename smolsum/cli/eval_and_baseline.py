@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from smolsum import console
+from smolsum.cli.judge_cost import CostLimitError, JudgeCost
 from smolsum.cli.options import (
     Invocation,
     OutputFlags,
@@ -29,7 +29,7 @@ from smolsum.types import DEFAULT_ROUNDS
 
 if TYPE_CHECKING:
     from smolsum.evaluate.evaluated_model import Target, TargetOptions
-    from smolsum.evaluate.judging import Estimate, JudgeOptions
+    from smolsum.evaluate.judging import JudgeOptions
     from smolsum.evaluate.sampling import DecodingSettings
 
 ModelFlag = Annotated[
@@ -92,6 +92,12 @@ class MeasureFlags:
     worker: WorkerFlag = None
     runs_dir: RunsFlag = None
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the judge is paid.")] = False
+    max_cost: Annotated[
+        float | None,
+        typer.Option(
+            metavar="DOLLARS", min=0.0, help="Stop before the judges of all evaluations cost more.", show_default=False
+        ),
+    ] = None
 
     def for_targets(self, task: str | None) -> list[TargetOptions]:
         """Return the options of the targets, for each seed."""
@@ -147,31 +153,10 @@ def judge_options(flags: MeasureFlags, *, quiet: bool, environ: Mapping[str, str
         rounds=flags.rounds,
         concurrency=flags.concurrency,
         retry=RetryPolicy(attempts=flags.attempts, deadline_s=flags.deadline),
-        approve=_Approval(flags.yes, quiet),
+        cost=JudgeCost(flags.max_cost, agreed=flags.yes, quiet=quiet),
         fresh=flags.fresh,
         by_flag=bool(flags.judge or second),
     )
-
-
-class _Approval:
-    """Prints what judging an evaluation will cost and, on a terminal, asks before the first call to a judge.
-    InterruptedRun where the user declines."""
-
-    def __init__(self, agreed: bool, quiet: bool) -> None:
-        self._agreed, self._quiet = agreed, quiet
-        self._approved: set[str] = set()
-
-    def __call__(self, judge: str, estimate: Estimate) -> None:
-        cost = "price unknown" if estimate.dollars is None else f"about ${estimate.dollars:.2f}"
-        tokens = f"about {estimate.input_tokens:,} tokens in and {estimate.output_tokens:,} out"
-        if not self._quiet:
-            console.narrate(f"judge {judge}: {estimate.calls:,} calls, {tokens}, {cost}")
-        if self._agreed or judge in self._approved or not (sys.stdin.isatty() and sys.stderr.isatty()):
-            return
-        if not console.agree("go on?"):
-            message = "judging cancelled; all metrics that need no judge are saved"
-            raise InterruptedRun(message, hint="--judge none evaluates without a judge")
-        self._approved.add(judge)
 
 
 def measure(
@@ -217,8 +202,8 @@ def evaluate_all(
 ) -> None:
     """Evaluate each target and print its folder; with `skip` not those that have all scores.
 
-    A failure does not stop the others, unless the judge is out of reach or has nothing to judge, which is the same for
-    all. Raises SmolsumError with the names of the failed ones in the end.
+    A failure does not stop the others, unless the judge is out of reach, too dear or has nothing to judge, which is the
+    same for all. Raises SmolsumError with the names of the failed ones in the end.
     """
     from smolsum.evaluate.run import evaluate
 
@@ -232,12 +217,14 @@ def evaluate_all(
             if skip and is_done(target, judging):
                 folder = target.folder
             else:
+                if judging is not None:
+                    judging.cost.evaluations_left = len(targets) - number + 1
                 if not quiet and len(targets) > 1:
                     console.narrate(f"evaluation {number} of {len(targets)}: {name}")
                 if not quiet and target.chosen:
                     console.narrate(target.chosen)
                 folder = evaluate(target, split=split, judging=judging, quiet=quiet, remedy=remedy)
-        except (UnreachableError, InterruptedRun, _NoCriteriaError):
+        except (UnreachableError, InterruptedRun, CostLimitError, _NoCriteriaError):
             raise
         except SmolsumError as error:
             if len(targets) == 1:

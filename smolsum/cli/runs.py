@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
@@ -172,7 +171,7 @@ def _delete(found: Sequence[Listed], *, agreed: bool) -> None:
                 locks.enter_context(acquire(paths))
         if not agreed:
             what = f"{len(found)} {'folder' if len(found) == 1 else 'folders'}"
-            if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            if not console.can_ask():
                 raise UsageError(f"--delete asks before it deletes {what}", hint="--yes does not ask")
             if not console.agree(f"delete {what}?", careful=True):
                 raise InterruptedRun("nothing was deleted", hint="smolsum runs lists them")

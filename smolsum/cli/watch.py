@@ -86,7 +86,7 @@ def watch(
 
 def able_to_draw() -> bool:
     """Return whether the view can be opened: stdin and stderr are a terminal that can move its cursor."""
-    return sys.stdin.isatty() and sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "")
+    return console.can_ask() and os.environ.get("TERM", "dumb") not in ("dumb", "")
 
 
 def print_page(paths: RunPaths, others: Sequence[RunPaths], *, ascii: bool) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from smolsum import console
 from smolsum.console import Meter
@@ -49,6 +49,19 @@ class Estimate:
     dollars: float | None
 
 
+class Cost(Protocol):
+    """Who is told what judging costs, and may end it."""
+
+    evaluations_left: int
+    """that are judged in this command, with the one under way"""
+
+    def approve(self, judge: str, estimate: Estimate) -> None:
+        """Called with a judge's name before the first question; raises SmolsumError to ask nothing."""
+
+    def pay(self, dollars: float) -> None:
+        """Called with what each answer cost, where prices are known; raises SmolsumError to ask no more."""
+
+
 @dataclass(frozen=True)
 class JudgeOptions:
     """The judge, perhaps a second one to compare it with, and what a question may cost."""
@@ -58,8 +71,7 @@ class JudgeOptions:
     rounds: int
     concurrency: int
     retry: RetryPolicy
-    approve: Callable[[str, Estimate], None]
-    """called with a judge's name and the cost before the first question; raises InterruptedRun to ask nothing"""
+    cost: Cost
     fresh: bool = False
     """whether to ask again what other evaluations have paid for"""
     by_flag: bool = False
@@ -136,10 +148,10 @@ def ask_judge(job: JudgeJob, endpoint: Endpoint, options: JudgeOptions) -> tuple
         todo = list({question.key: question for question in questions if ledger.find(question) is None}.values())
         if todo:
             estimate, listed = asyncio.run(_estimate(todo, job.criteria, endpoint, prices))
-            options.approve(endpoint.model, estimate)  # outside of the event loop, which would delay Ctrl-C
+            options.cost.approve(endpoint.model, estimate)  # outside of the event loop, which would delay Ctrl-C
             done = len(questions) - len(todo)
             try:
-                asyncio.run(_ask(todo, job.criteria, endpoint, options, ledger, done, meter))
+                asyncio.run(_ask(todo, job.criteria, endpoint, options, ledger, done, meter, prices))
             except SmolsumError as error:
                 failure = unknown_model(endpoint, listed, error)
             ledger.take_from_cache(questions)  # the same texts in another example
@@ -170,6 +182,7 @@ async def _ask(
     ledger: Ledger,
     done: int,
     meter: Meter,
+    prices: tuple[float, float] | None,
 ) -> None:
     """Ask on one client, and record each outcome."""
     from smolsum.evaluate import geval
@@ -186,6 +199,7 @@ async def _ask(
             ledger.record(_outcome(question, outcome, endpoint))
             done, failed = done + 1, failed + (outcome.found is None)
             meter.to(done, f"failed {failed}" if failed else "")
+            options.cost.pay(_dollars(outcome.input_tokens, outcome.output_tokens, prices) or 0.0)
 
         meter.to(done)
         requester = Requester("judge", endpoint.name, "score", "evaluate again: only what is missing is asked")

@@ -31,6 +31,21 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+class _Cost:
+    """Asks this function."""
+
+    evaluations_left = 1
+
+    def __init__(self, approve: Callable[[Estimate], None]) -> None:
+        self._approve = approve
+
+    def approve(self, judge: str, estimate: Estimate) -> None:
+        self._approve(estimate)
+
+    def pay(self, dollars: float) -> None:
+        """No limit."""
+
+
 def judge(
     server: JudgeServer,
     folder: Path,
@@ -45,7 +60,7 @@ def judge(
     key: str | None = None,
 ) -> tuple[Judged, SmolsumError | None]:
     endpoint = Endpoint(server.url, model, server.key if key is None else key)
-    options = JudgeOptions(endpoint, None, rounds, concurrency, retry, lambda name, cost: approve(cost), fresh)
+    options = JudgeOptions(endpoint, None, rounds, concurrency, retry, _Cost(approve), fresh)
     return ask_judge(JudgeJob(folder, items, CRITERIA, "again"), endpoint, options)
 
 

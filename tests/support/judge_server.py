@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-MODELS = ("judge-a", "judge-b")
+MODELS = ("judge-a", "judge-b", "gpt-5-mini-2025-08-07")
+"""the last one has a known price"""
 KEY = "a-key"
 
 Reply = tuple[int, dict[str, str], bytes]
@@ -55,13 +56,13 @@ def score_of(model: str, prompt: str) -> int:
     return digest[0] % 11
 
 
-def answer(content: str, status: int = 200, **headers: str) -> Reply:
-    """A chat completion with this content."""
+def answer(content: str, status: int = 200, *, tokens: int = 50, **headers: str) -> Reply:
+    """A chat completion with this content, said to have this many tokens."""
     body = {
         "id": "x",
         "object": "chat.completion",
         "choices": [{"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 900, "completion_tokens": 50, "total_tokens": 950},
+        "usage": {"prompt_tokens": 900, "completion_tokens": tokens, "total_tokens": 900 + tokens},
     }
     return status, headers, json.dumps(body).encode()
 

@@ -1,0 +1,106 @@
+"""What the judges of a command may cost: shown for all evaluations, asked once, limited by --max-cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.calls import Call
+from support.judge_server import JudgeServer, answer, serving
+from support.refusals import assert_refused, refuses
+
+from smolsum import console
+from smolsum.cli.judge_cost import CostLimitError, JudgeCost
+from smolsum.evaluate.judging import Estimate
+from smolsum.files import read_jsonl
+from smolsum.llm.endpoints import DEFAULT_JUDGE
+
+EXAMPLES = 3
+A_DOLLAR = Estimate(calls=100, input_tokens=1000, output_tokens=100, dollars=1.0)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The questions asked on a terminal whose user agrees."""
+    questions: list[str] = []
+    monkeypatch.setattr(console, "can_ask", lambda: True)
+    monkeypatch.setattr(console, "agree", lambda question: questions.append(question) or True)  # type: ignore[func-returns-value]
+    return questions
+
+
+def test_one_question_covers_all_evaluations(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The total is shown before it, and it comes again only where later evaluations are dearer than was agreed."""
+    cost = JudgeCost(None, agreed=False, quiet=False)
+    for left in (4, 3, 2):
+        cost.evaluations_left = left
+        cost.approve("judge-a", A_DOLLAR)
+    assert len(asked) == 1
+    assert "up to 400 calls in 4 evaluations, about $4.00" in capsys.readouterr().err
+    cost.evaluations_left = 1
+    cost.approve("judge-a", Estimate(1000, 10_000, 1000, dollars=10.0))
+    assert len(asked) == 2
+
+
+def test_each_judge_is_agreed_to(asked: list[str]) -> None:
+    cost = JudgeCost(None, agreed=False, quiet=True)
+    for judge in ("judge-a", "judge-b", "judge-a"):
+        cost.approve(judge, Estimate(100, 1000, 100, dollars=None))
+    assert len(asked) == 2
+
+
+def test_whoever_agreed_before_is_not_asked(asked: list[str]) -> None:
+    JudgeCost(None, agreed=True, quiet=True).approve("judge-a", A_DOLLAR)
+    assert not asked
+
+
+def test_the_limit_holds_for_all_evaluations_and_judges() -> None:
+    cost = JudgeCost(3.0, agreed=True, quiet=True)
+    cost.evaluations_left = 4
+    with refuses("$4.00", "--max-cost", error=CostLimitError):
+        cost.approve("judge-a", A_DOLLAR)
+    cost.evaluations_left = 3
+    cost.approve("judge-a", A_DOLLAR)
+    cost.pay(2.5)
+    cost.evaluations_left = 1
+    with refuses("$3.50", error=CostLimitError):
+        cost.approve("judge-b", A_DOLLAR)
+    cost.pay(0.5)
+    with refuses("$3.25", error=CostLimitError):
+        cost.pay(0.25)
+
+
+def test_a_limit_needs_a_price() -> None:
+    with refuses("--max-cost", "judge-a"):
+        JudgeCost(3.0, agreed=True, quiet=True).approve("judge-a", Estimate(100, 1000, 100, dollars=None))
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[JudgeServer]:
+    with serving() as running:
+        monkeypatch.setenv("OPENAI_BASE_URL", running.url)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        yield running
+
+
+def command(folder: Path, max_cost: str) -> list[object]:
+    few = ["--set=task.target_tokens=8", "--set=sampling.max_new_tokens=4", f"--set=data.test_rows={EXAMPLES}"]
+    judged = ["--judge", DEFAULT_JUDGE, "--rounds", 2, "--concurrency", 1, "--max-cost", max_cost]
+    return ["baseline", *judged, *few, "--runs-dir", folder]
+
+
+def test_nothing_is_asked_above_the_limit(server: JudgeServer, tmp_path: Path, call: Call) -> None:
+    """All evaluations of the command together are above it; what needs no judge is saved."""
+    assert_refused(call(*command(tmp_path, "0.001")), "--max-cost", error=CostLimitError)
+    assert not server.asked
+    assert len(list(tmp_path.glob("*/generations.jsonl"))) == 1
+
+
+def test_judging_stops_once_it_has_cost_too_much(server: JudgeServer, tmp_path: Path, call: Call) -> None:
+    """Answers longer than estimated do not pass the limit by more than one question; they are kept."""
+    server.mischief = lambda prompt, before: answer('{"reason": "long", "score": 5}', tokens=100_000)
+    assert_refused(call(*command(tmp_path, "0.5")), "--max-cost", error=CostLimitError)
+    assert len(server.asked) == 3  # at $2 for a million tokens
+    (judgements,) = tmp_path.glob("*/judgements.jsonl")
+    assert len(read_jsonl(judgements)) == 3
+    assert (judgements.parent / "scores.jsonl").exists()
