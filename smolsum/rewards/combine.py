@@ -8,6 +8,7 @@ from contextlib import ExitStack, chdir, redirect_stdout
 from smolsum.config.sections import Config
 from smolsum.errors import PluginError
 from smolsum.rewards.background import ends_when_frozen
+from smolsum.rewards.reward_log import RewardLog, at_the_end
 from smolsum.rewards.signal import Background, Begun, Dependent, NotApplicable, Outcomes, Signal, Values
 from smolsum.types import RolloutGroup
 
@@ -22,18 +23,27 @@ def score_all(
 
 
 def score_and_combine(
-    groups: Sequence[RolloutGroup], weights: Mapping[str, float], config: Config, signals: Mapping[str, Signal]
+    groups: Sequence[RolloutGroup],
+    weights: Mapping[str, float],
+    config: Config,
+    signals: Mapping[str, Signal],
+    log: RewardLog | None = None,
 ) -> tuple[dict[str, Values], Values]:
     """Return the values of `score_all`, and the PxG totals of `combine`: a user's reward that does not apply to a
-    completion is left out of its total."""
-    found = _outcomes(groups, weights, config, signals)
+    completion is left out of its total. What users' rewards log goes to `log`."""
+    found = _outcomes(groups, weights, config, signals, log)
     totals = combine(groups, found, weights)
     return {name: _plain(values) for name, values in found.items()}, totals
 
 
 def _outcomes(
-    groups: Sequence[RolloutGroup], weights: Mapping[str, float], config: Config, signals: Mapping[str, Signal]
+    groups: Sequence[RolloutGroup],
+    weights: Mapping[str, float],
+    config: Config,
+    signals: Mapping[str, Signal],
+    log: RewardLog | None = None,
 ) -> dict[str, Outcomes]:
+    log = log or RewardLog([len(group.rollouts) for group in groups], at_the_end(config))
     found: dict[str, Outcomes] = {}
     begun: dict[str, Begun] = {}
 
@@ -58,7 +68,7 @@ def _outcomes(
             users.enter_context(ends_when_frozen([name for name, _ in own], config.rewards.timeout_s))
         try:
             for name, signal in own:
-                begun[name] = signal.begin(groups, config)
+                begun[name] = signal.begin(groups, config, log)
             for name in weights:
                 compute(name)
         finally:

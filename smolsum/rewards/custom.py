@@ -2,8 +2,9 @@
 
 A function gets the step's `prompts`, `completions` and `completion_ids` (lists of N = PxG values, a prompt's
 completions next to each other), the prompts' `references`, and each other column of the data by its name; it returns N
-numbers, None for what it does not apply to. It gets only what its parameters name, or all with
-`**kwargs`. The functions of a step run at the same time, each with a deadline, `rewards.timeout_s`.
+numbers, None for what it does not apply to. It gets only what its parameters name, or all with `**kwargs`; TRL's
+`trainer_state`, `log_extra` and `log_metric` too. The functions of a step run at the same time, each with a deadline,
+`rewards.timeout_s`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, Literal, TypeAlias
 from smolsum.config.sections import Config
 from smolsum.errors import PluginError, UsageError
 from smolsum.rewards.background import Awaited, EndedError, PastDeadlineError, Running
+from smolsum.rewards.reward_log import RewardLog, TrainerState
 from smolsum.rewards.signal import Background, Begun, NotApplicable, Outcomes
 from smolsum.types import RolloutGroup
 
@@ -29,7 +31,7 @@ Better: TypeAlias = Literal["higher", "lower"]
 Flat: TypeAlias = list[float | NotApplicable | None]
 """N = PxG values, None for what failed"""
 
-GIVEN = ("prompts", "completions", "completion_ids", "references")
+GIVEN = ("prompts", "completions", "completion_ids", "references", "trainer_state", "log_extra", "log_metric")
 """what every function may ask for, besides the columns of the data"""
 CHAT_AS_TEXT = re.compile("string ind(ex|ices)|'str' object has no attribute")
 """what an error says where a text is taken for a list of messages"""
@@ -61,9 +63,9 @@ class CustomReward(Background):
     sha256: str
     """of the file, or of the function's source text"""
 
-    def begin(self, groups: Sequence[RolloutGroup], config: Config) -> Begun:
+    def begin(self, groups: Sequence[RolloutGroup], config: Config, log: RewardLog) -> Begun:
         """Call the function in the background; errors as of `_Call.values`."""
-        return _Call(self, groups, config)
+        return _Call(self, groups, config, log)
 
     @property
     def meaning(self) -> str:
@@ -105,10 +107,10 @@ class CustomReward(Background):
 class _Call:
     """One step's call of a function."""
 
-    def __init__(self, reward: CustomReward, groups: Sequence[RolloutGroup], config: Config) -> None:
-        self._reward, self._groups, self._config = reward, groups, config
+    def __init__(self, reward: CustomReward, groups: Sequence[RolloutGroup], config: Config, log: RewardLog) -> None:
+        self._reward, self._groups, self._config, self._log = reward, groups, config, log
         self._until = time.monotonic() + config.rewards.timeout_s
-        self._running = _start(reward, groups, config)
+        self._running = _start(reward, groups, config, log)
 
     def stop(self) -> None:
         """End the function if it still runs."""
@@ -136,7 +138,7 @@ class _Call:
         if isinstance(error, PastDeadlineError) or reward.options.whole_step:
             self._fail_or_notify(dict.fromkeys(range(count), whole), error, whole)
             return [None] * count
-        flat, problems = _one_by_one(reward, self._groups, self._config)
+        flat, problems = _one_by_one(reward, self._groups, self._config, self._log.state)
         if problems:
             self._fail_or_notify(problems, error)
         elif self._config.rewards.on_error == "stop":
@@ -173,9 +175,11 @@ def _remedy(error: Exception | None, reward: CustomReward, usual: str) -> str:
     return usual
 
 
-def _one_by_one(reward: CustomReward, groups: Sequence[RolloutGroup], config: Config) -> tuple[Flat, dict[int, str]]:
+def _one_by_one(
+    reward: CustomReward, groups: Sequence[RolloutGroup], config: Config, state: TrainerState
+) -> tuple[Flat, dict[int, str]]:
     """Return the value of each completion scored alone, and what went wrong by place: all of it, or only the first
-    failure if that stops the run."""
+    failure if that stops the run. What these calls log is dropped."""
     until = time.monotonic() + config.rewards.timeout_s
     flat: Flat = []
     problems: dict[int, str] = {}
@@ -184,7 +188,8 @@ def _one_by_one(reward: CustomReward, groups: Sequence[RolloutGroup], config: Co
         if problems and config.rewards.on_error == "stop":
             continue
         try:
-            (flat[-1],), wrong = _checked(reward, _start(reward, [single], config).result(until), [single])
+            running = _start(reward, [single], config, RewardLog([1], state))
+            (flat[-1],), wrong = _checked(reward, running.result(until), [single])
             if wrong:
                 problems[place] = wrong[0]
         except Exception as error:
@@ -209,12 +214,12 @@ def _singles(groups: Sequence[RolloutGroup]) -> Iterator[RolloutGroup]:
             yield RolloutGroup(group.prompt, (rollout,))
 
 
-def _arguments(reward: CustomReward, groups: Sequence[RolloutGroup], config: Config) -> dict[str, list[Any]]:
-    """Return what the function gets: N values by name."""
+def _arguments(reward: CustomReward, groups: Sequence[RolloutGroup], config: Config, log: RewardLog) -> dict[str, Any]:
+    """Return what the function gets by name: N values of each, and what TRL gives besides."""
     singles = list(_singles(groups))
     prompts, rollouts = [one.prompt for one in singles], [one.rollouts[0] for one in singles]
     columns = dict.fromkeys(name for prompt in prompts for name in prompt.metadata)
-    given: dict[str, list[Any]] = {name: [_copied(prompt.metadata.get(name)) for prompt in prompts] for name in columns}
+    given: dict[str, Any] = {name: [_copied(prompt.metadata.get(name)) for prompt in prompts] for name in columns}
     given[config.data.completion_column] = [
         prompt.references[0] if len(prompt.references) == 1 else list(prompt.references) or None for prompt in prompts
     ]
@@ -226,6 +231,7 @@ def _arguments(reward: CustomReward, groups: Sequence[RolloutGroup], config: Con
         given["completions"] = [rollout.text for rollout in rollouts]
     given["completion_ids"] = [list(rollout.token_ids) for rollout in rollouts]
     given["references"] = [list(prompt.references) for prompt in prompts]
+    given |= {"trainer_state": log.state, "log_extra": log.log_extra, "log_metric": log.log_metric}
     required, optional, others = reward.accepts()
     # a column that only some rows have, and that this batch therefore lacks
     given |= {name: [None] * len(singles) for name in required if name not in given}
@@ -311,10 +317,10 @@ def _text(value: Any, form: Callable[[Any], str] = str) -> str:
         return f"<{type(value).__name__}>"
 
 
-def _start(reward: CustomReward, groups: Sequence[RolloutGroup], config: Config) -> Running:
+def _start(reward: CustomReward, groups: Sequence[RolloutGroup], config: Config, log: RewardLog) -> Running:
     """Call the function in the background."""
     function, whole = reward.function, reward.options.whole_step
-    call = partial(function, groups, config) if whole else partial(function, **_arguments(reward, groups, config))
+    call = partial(function, groups, config) if whole else partial(function, **_arguments(reward, groups, config, log))
     depth = 2 if whole else 1
 
     async def awaited() -> list[Any] | str:

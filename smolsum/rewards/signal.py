@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Protocol, TypeAlias
 
 from smolsum.config.sections import Config
+from smolsum.rewards.reward_log import RewardLog
 from smolsum.types import RolloutGroup
 
 Values: TypeAlias = list[list[float | None]]
@@ -50,8 +51,8 @@ class Background(ABC):
     """A signal that is computed while the others of the step are."""
 
     @abstractmethod
-    def begin(self, groups: Sequence[RolloutGroup], config: Config) -> Begun:
-        """Begin to compute the values of a step."""
+    def begin(self, groups: Sequence[RolloutGroup], config: Config, log: RewardLog) -> Begun:
+        """Begin to compute the values of a step; what else there is to log goes to `log`."""
 
 
 Signal: TypeAlias = Scorer | Dependent | Background

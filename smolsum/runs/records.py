@@ -255,6 +255,8 @@ class SampledRollout(Record, frozen=True):
     rewards: dict[str, Number | None] = {}
     reward: Number | None = None
     advantage: Number | None = None
+    extra: dict[str, str | int | float | bool | None] = {}
+    """columns that users' rewards logged with `log_extra`"""
     worker: str = ""
     version: Count | None = field(name="policy_version", default=None)
     seed: int | None = None

@@ -6,7 +6,7 @@ Metric names are those of TRL where it has one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -24,6 +24,7 @@ from smolsum.llm.request_policy import current_hook
 from smolsum.policy import distributed
 from smolsum.rewards.balance import RewardBalance
 from smolsum.rewards.combine import score_and_combine
+from smolsum.rewards.reward_log import RewardLog, TrainerState
 from smolsum.rewards.signal import Background, Signal, Values
 from smolsum.rollout.source import GroupRequest, Source
 from smolsum.tasks.base import Measure
@@ -39,26 +40,46 @@ WITHOUT_REWARD = 10
 @dataclass(frozen=True)
 class Batch:
     """Groups with their PxG signals by name, PxG totals (float64, NaN where a rollout could not be scored), whether
-    a group teaches nothing (boolean (P,)), and what the stage's constraints bound."""
+    a group teaches nothing (boolean (P,)), what the stage's constraints bound, and what users' rewards logged: columns
+    of PxG values, and numbers."""
 
     groups: list[RolloutGroup]
     scores: dict[str, list[list[float | None]]]
     totals: Any
     idle: Any
     measured: tuple[Bounded, ...] = ()
+    extra: Mapping[str, list[list[Any]]] = field(default_factory=dict)
+    logged: Mapping[str, list[float]] = field(default_factory=dict)
 
     def __add__(self, other: Batch) -> Batch:
         scores = {name: rows + other.scores[name] for name, rows in self.scores.items()}
         measured = tuple(one + more for one, more in zip(self.measured, other.measured, strict=True))
         totals, idle = (np.concatenate(pair) for pair in ((self.totals, other.totals), (self.idle, other.idle)))
-        return Batch(self.groups + other.groups, scores, totals, idle, measured)
+        extra = {
+            name: [*(self.extra.get(name) or self._empty()), *(other.extra.get(name) or other._empty())]
+            for name in {**self.extra, **other.extra}
+        }
+        logged = {
+            name: [*self.logged.get(name, []), *other.logged.get(name, [])] for name in {**self.logged, **other.logged}
+        }
+        return Batch(self.groups + other.groups, scores, totals, idle, measured, extra, logged)
+
+    def logged_means(self) -> dict[str, float]:
+        """Return the mean of each number that users' rewards logged."""
+        return {name: fmean(values) for name, values in self.logged.items()}
+
+    def _empty(self) -> list[list[None]]:
+        """Return a column that no reward logged."""
+        return [[None] * len(group.rollouts) for group in self.groups]
 
     def take(self, places: Sequence[int]) -> Batch:
         """Return the groups at these places."""
         scores = {name: [rows[p] for p in places] for name, rows in self.scores.items()}
         measured = tuple(one.take(places) for one in self.measured)
         chosen = list(places)
-        return Batch([self.groups[p] for p in places], scores, self.totals[chosen], self.idle[chosen], measured)
+        extra = {name: [rows[p] for p in places] for name, rows in self.extra.items()}
+        groups = [self.groups[p] for p in places]
+        return Batch(groups, scores, self.totals[chosen], self.idle[chosen], measured, extra, self.logged)
 
     def rows(self, advantages: Mapping[int, Sequence[float]]) -> list[dict[str, Any]]:
         """Return one row for each rollout, as the run directory keeps it.
@@ -77,6 +98,7 @@ class Batch:
                 "rewards": {name: rows[p][g] for name, rows in self.scores.items()},
                 "reward": None if np.isnan(self.totals[p][g]) else float(self.totals[p][g]),
                 "advantage": advantages[p][g] if p in advantages else None,
+                **({"extra": {name: rows[p][g] for name, rows in self.extra.items()}} if self.extra else {}),
                 "worker": rollout.worker,
                 "policy_version": rollout.policy_version,
                 "seed": rollout.seed,
@@ -162,16 +184,18 @@ class BatchSampler:
         *,
         first_step: int,
         steps: int,
+        run_steps: int,
         balance: RewardBalance | None = None,
         lap: Callable[[str], None] = lambda name: None,
     ) -> None:
         """`signals` are the task's, `measure` is how it measures a completion; `first_step` is the number in the run of
-        the stage's first step, `steps` how many the stage has; `balance` adapts its weights; `lap` is called with the
-        name of each timed part as it ends."""
+        the stage's first step, `steps` how many the stage has and `run_steps` the run; `balance` adapts its weights;
+        `lap` is called with the name of each timed part as it ends."""
         self.source, self.order, self.config, self.stage, self.signals = source, order, config, stage, signals
         self._constraints, self._measure = parse_constraints(stage.constraints), measure
         self._unrewarded_weights = dict.fromkeys(signals_needed(self._constraints, signals), 0.0)
-        self._first_step, self._steps, self._lap, self._balance = first_step, steps, lap, balance
+        self._first_step, self._steps, self._run_steps = first_step, steps, run_steps
+        self._lap, self._balance = lap, balance
         self._rewarded, self._unrewarded = False, 0
 
     def at(self, k: int) -> StageConfig:
@@ -230,9 +254,11 @@ class BatchSampler:
         self._lap("rollout_s")
         rewards = self.at(k).rewards
         weights = {**self._unrewarded_weights, **rewards}
+        state = TrainerState(self._first_step + k - 1, self._run_steps)
+        log = RewardLog([len(group.rollouts) for group in groups], state)
 
         def score() -> tuple[dict[str, Values], Values, tuple[Bounded, ...]]:
-            scores, totals = score_and_combine(groups, weights, self.config, self.signals)
+            scores, totals = score_and_combine(groups, weights, self.config, self.signals, log)
             if not self._constraints:
                 return scores, totals, ()
             return scores, totals, measure_constraints(self._constraints, groups, scores, self.config, self._measure)
@@ -242,7 +268,7 @@ class BatchSampler:
         totals_PG = np.array(totals, dtype=np.float64)
         alike = teaches_nothing(totals_PG, scores, rewards, scale=self.config.grpo.advantage_scale)
         idle = np.all([alike, *(zero_spread(one.progress) for one in measured)], axis=0)
-        return Batch(groups, scores, totals_PG, idle, measured)
+        return Batch(groups, scores, totals_PG, idle, measured, log.columns(), log.metrics())
 
     def _request(self, k: int, prompts: list[Prompt], first_place: int) -> GroupRequest:
         return GroupRequest(self._first_step + k, prompts, first_place, self.at(k).temperature)
@@ -253,7 +279,8 @@ def step_metrics(batch: Batch, advantages_PG: Any) -> dict[str, float]:
 
     `reward_std` is the mean over groups of the standard deviation within a group; `frac_reward_zero_std` the share of
     groups that teach nothing, as what they are trained on is the same for all rollouts; a signal that is missing
-    everywhere has no mean. The deviation of advantages is that of the population.
+    everywhere has no mean. The deviation of advantages is that of the population. A number that a user's reward logs
+    under a name of ours does not replace ours.
     """
     totals_PG = batch.totals
     rollouts = [rollout for group in batch.groups for rollout in group.rollouts]

@@ -77,7 +77,7 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
     balance = RewardBalance(config.grpo, session.state)
     sampler = BatchSampler(
         source, order, config, stage, setup.task.rewards.signals, setup.measure,
-        first_step=first_step, steps=steps, balance=balance, lap=lap,
+        first_step=first_step, steps=steps, run_steps=sum(session.plan.values()), balance=balance, lap=lap,
     )  # fmt: skip
     multipliers = Multipliers(parse_constraints(stage.constraints), config.grpo, session.state)
     source.publish(session.step, always=True)
@@ -114,4 +114,5 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
         if session.validates(k):
             metrics |= validate(session, setup, stage)
             lap("validate_s")
-        session.log(metrics, sampled.rows(dict(zip(learned, advantages_PG.tolist(), strict=True))))
+        rows = sampled.rows(dict(zip(learned, advantages_PG.tolist(), strict=True)))
+        session.log(sampled.logged_means() | metrics, rows)  # a metric of ours keeps its name

@@ -206,7 +206,15 @@ def _measure_start(session: TrialSession, setup: Setup, source: Source) -> Sweep
     config, stage = session.config, _stage(session)
     steps, order = session.plan[session.stage], prompt_order(session, setup)
     sampler = BatchSampler(
-        source, order, config, stage, setup.task.rewards.signals, setup.measure, first_step=1, steps=steps
+        source,
+        order,
+        config,
+        stage,
+        setup.task.rewards.signals,
+        setup.measure,
+        first_step=1,
+        steps=steps,
+        run_steps=steps,
     )
     batches = [sampler.collect(k)[0] for k in _last(steps)]
     session.rows = [step_metrics(batch, np.zeros_like(batch.totals)) for batch in batches]

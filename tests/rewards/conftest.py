@@ -16,7 +16,13 @@ from smolsum.types import Prompt, Rollout, RolloutGroup
 
 
 def _group(texts: Sequence[str], references: Sequence[str] = ("the cat sat on the mat",)) -> RolloutGroup:
-    prompt = Prompt(id="p", messages=(), token_ids=(1,), references=tuple(references), metadata={})
+    prompt = Prompt(
+        id="p",
+        messages=({"role": "user", "content": "a post"},),
+        token_ids=(1,),
+        references=tuple(references),
+        metadata={},
+    )
     return RolloutGroup(prompt=prompt, rollouts=tuple(_rollout(text) for text in texts))
 
 

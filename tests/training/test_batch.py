@@ -42,7 +42,7 @@ def no_measures(prompt: Prompt, rollout: Rollout) -> dict[str, object]:
 def sampler(source: Source, prompts: tuple[Prompt, ...], config: Config = CONFIG) -> BatchSampler:
     """The batches of the only stage, of three steps."""
     stage, order = config.stages["length"], PromptOrder(prompts, config, "length")
-    return BatchSampler(source, order, config, stage, REWARDS, no_measures, first_step=1, steps=3)
+    return BatchSampler(source, order, config, stage, REWARDS, no_measures, first_step=1, steps=3, run_steps=3)
 
 
 def collect(policy: Policy, prompts: tuple[Prompt, ...], config: Config, k: int) -> tuple[Batch, list[int]]:
@@ -110,7 +110,7 @@ def test_tied_totals_of_different_signals_are_kept_with_gdpo(policy: Policy, pro
         stage, order = replace(STAGE, rewards={"first": 1.0, "second": 2.0}), PromptOrder(prompts, config, "length")
         signals = {"first": first, "second": second}
         source = LocalSource(policy, config)
-        batches = BatchSampler(source, order, config, stage, signals, no_measures, first_step=1, steps=3)
+        batches = BatchSampler(source, order, config, stage, signals, no_measures, first_step=1, steps=3, run_steps=3)
         batch, used = batches.collect(0)
         assert used == [0, 1, 2]
         assert len(batch.groups) == (6 if idle else 3)
@@ -187,12 +187,14 @@ def test_a_stage_without_any_reward_stops(policy: Policy, prompts: tuple[Prompt,
     stage, order = replace(STAGE, rewards={"never": 1.0}), PromptOrder(asked, CONFIG, "length")
     signals = {"never": make_reward(never, file=__file__, sha256="")}
     source, notes = LocalSource(policy, CONFIG), list[str]()
-    batches = BatchSampler(source, order, CONFIG, stage, signals, no_measures, first_step=1, steps=steps)
+    batches = BatchSampler(
+        source, order, CONFIG, stage, signals, no_measures, first_step=1, steps=steps, run_steps=steps
+    )
     with use_hook(WaitHook(notify=lambda kind, message: notes.append(kind))):
         for k in range(min(steps, 10) - 1):
             batches.collect(k)
         assert notes == ["no_reward"]
         with pytest.raises(PluginError, match=f"no completion of {min(steps, 10)} steps has a reward: never had no"):
             batches.collect(min(steps, 10) - 1)
-    first = BatchSampler(source, order, CONFIG, STAGE, REWARDS, no_measures, first_step=1, steps=1)
+    first = BatchSampler(source, order, CONFIG, STAGE, REWARDS, no_measures, first_step=1, steps=1, run_steps=1)
     first.collect(0)

@@ -207,13 +207,26 @@ class Follower:
         if step != 1 and step % every:
             return None
         groups = read_groups(self.paths, step)
-        signals = list(dict.fromkeys(name for group in groups for one in group.samples for name in one.rewards))
+        samples = [one for group in groups for one in group.samples]
+        signals = list(dict.fromkeys(name for one in samples for name in one.rewards))
+        extra = list(dict.fromkeys(name for one in samples for name in one.extra))
         rows = [
             [step, group.prompt_id, group.post, one.text, one.reward, one.advantage, *map(one.rewards.get, signals),
-             one.tokens, one.finish_reason]
+             one.tokens, one.finish_reason, *map(one.extra.get, extra)]
             for group in groups for one in group.samples
         ]  # fmt: skip
-        columns = ["step", "example", "prompt", "completion", "reward", "advantage", *signals, "tokens", "finish"]
+        columns = [
+            "step",
+            "example",
+            "prompt",
+            "completion",
+            "reward",
+            "advantage",
+            *signals,
+            "tokens",
+            "finish",
+            *extra,
+        ]
         return CompletionTable(columns, rows[:MOST_ROWS]) if rows else None
 
     def _send_evaluations(self) -> None:
