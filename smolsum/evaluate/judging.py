@@ -50,7 +50,7 @@ class Estimate:
 
 
 class Cost(Protocol):
-    """Who is told what judging costs, and may end it."""
+    """Who is said what judging costs, and may end it."""
 
     evaluations_left: int
     """that are judged in this command, with the one under way"""

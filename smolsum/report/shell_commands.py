@@ -5,11 +5,14 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 
 from smolsum.config.presets import preset_names, read_preset
+from smolsum.config.resolve import resolve
 from smolsum.config.run_labels import FINETUNED, LENGTH_ONLY, REWARD_SETS, STAGES
 from smolsum.config.sections import RunConfig, TaskConfig
+from smolsum.config.stage_steps import planned_steps
 from smolsum.evaluate.tables import with_judge
 from smolsum.report.collect import EvaluationResult, ReportInputs, TrainedRun
 from smolsum.runs.evaluation_records import Judging
+from smolsum.tasks import TASKS
 
 KEPT = ("--task", "--plugin", "--preset", "--config", "--set", "--seed", "--runs-dir")
 """flags of `smolsum train` that a similar run keeps"""
@@ -37,7 +40,12 @@ def train_command(inputs: ReportInputs, model: str, strategy: str = FINETUNED, r
     def keep(section: str, name: str) -> bool:
         return section != "stages" or name in stages
 
-    kept = _kept_flags(similar, keep) if similar else _shared_flags(_runs_of(inputs, model), keep)
+    if similar:
+        kept = _kept_flags(similar, keep)
+    else:
+        runs, preset = _runs_of(inputs, model), _model_argument(inputs, model)
+        kept = _shared_flags(runs, keep)
+        kept += _share_of_steps(runs[0], preset, strategy) if runs else []
     return shlex.join(["smolsum", "train", *named, "--strategy", strategy, "--reward", signals, *kept])
 
 
@@ -101,6 +109,27 @@ def _model_argument(inputs: ReportInputs, model: str) -> str:
         if any(entry.key == "model.path" and entry.value == path for entry in read_preset("models", name)):
             return name
     return path
+
+
+def _share_of_steps(run: TrainedRun, model: str, strategy: str) -> list[str]:
+    """The flags that give another strategy the same share of its usual steps as `run` had of its own, so that a short
+    study is short throughout; none for a run of the usual steps."""
+    if run.strategy not in STAGES:
+        return []
+    presets = [value for flag, value in _typed_for(run) if flag == "--preset"]
+    train = [f"train.{name}={run.config['train'][name]}" for name in ("prompts_per_step", "accumulation_steps")]
+    size = round(run.info.corpus.train.examples) if run.info.corpus else 0
+
+    def usual(named: str) -> dict[str, int]:
+        found = resolve(TASKS, model=model, strategy=named, presets=presets, sets=train)
+        return planned_steps(found.config, [""] * size)
+
+    own = usual(FINETUNED if run.strategy == LENGTH_ONLY else run.strategy)
+    done, whole = sum(run.info.steps.values()), sum(own.get(name, 0) for name in run.info.steps)
+    if not done or not whole or done == whole:
+        return []
+    steps = {name: max(1, round(count * done / whole)) for name, count in usual(strategy).items()}
+    return [word for name, count in steps.items() for word in ("--set", f"stages.{name}.steps={count}")]
 
 
 def _runs_of(inputs: ReportInputs, model: str) -> list[TrainedRun]:

@@ -1,4 +1,4 @@
-"""What users' rewards log beside their values, in TRL's words: `log_extra`, `log_metric` and `trainer_state`."""
+"""What users' rewards log besides their values, in TRL's words: `log_extra`, `log_metric` and `trainer_state`."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_a_strategy_without_a_run_has_what_all_runs_share(tmp_path: Path) -> Non
     joint = [one for one in train_commands(tmp_path) if "--strategy included" in one]
     assert joint
     for command in joint:
-        assert command.endswith(" --set train.lr=1 --set data.path=posts")
+        assert " --set train.lr=1 --set data.path=posts" in command
 
 
 def test_commands_look_for_runs_where_the_environment_put_them(tmp_path: Path) -> None:
@@ -186,3 +186,16 @@ def test_commands_name_the_plugins_of_their_runs(tmp_path: Path) -> None:
     for command in found:
         check(command)
         assert command.count("--plugin 'my brevity.py'") == 1
+
+
+def test_a_short_study_is_completed_by_short_runs(tmp_path: Path) -> None:
+    """Whoever halves the steps of a strategy gets half of the usual steps in the commands for the others."""
+    for name, steps in (("usual", 110), ("half", 55)):
+        run(tmp_path / name, "a", "builtin:tiny", QUALITY, ROWS, {"composite": 0.7}, steps=steps)
+    whole, half = (
+        {shlex.join(shlex.split(one)[4:]) for one in train_commands(tmp_path / name) if "--strategy included" in one}
+        for name in ("usual", "half")
+    )
+    assert whole
+    assert not whole & half
+    assert {one.removesuffix(" --set stages.included.steps=75") for one in half} == whole
