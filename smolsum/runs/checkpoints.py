@@ -97,16 +97,23 @@ def list_checkpoints(paths: RunPaths) -> list[Checkpoint]:
     return found
 
 
+def run_and_step(path: Path) -> tuple[RunPaths, int] | None:
+    """Return the run and the step of a checkpoint's path, relative if that is; None for any other path."""
+    real = path.resolve()
+    if real.parent.name != "checkpoints" or not (step := _STEP.fullmatch(real.name)):
+        return None
+    root = real.parents[1]
+    return RunPaths(root if path.is_absolute() else Path(os.path.relpath(root))), int(step[1])
+
+
 def find_checkpoint(reference: str, runs_dir: Path) -> tuple[RunPaths, Checkpoint] | tuple[None, None]:
     """Return the run and checkpoint that `reference` names: a run means its last checkpoint, by name or path; a
     checkpoint's path itself. Nothing for any other text. Raises UsageError for a run without checkpoints, and for a
     damaged one."""
     path = Path(os.path.expanduser(reference))
-    if path.resolve().parent.name == "checkpoints" and (path / META).is_file():
-        run = RunPaths(path.resolve().parents[1])
-        found = [c for c in list_checkpoints(run) if c.path.resolve() == path.resolve()]
-        if run.config.is_file():
-            return run, whole(found, path)
+    named = run_and_step(path)
+    if named and (path / META).is_file() and (run := named[0]).config.is_file():
+        return run, whole([c for c in list_checkpoints(run) if c.step == named[1]], path)
     if not any(RunPaths(root).config.is_file() for root in (runs_dir / reference, path)):
         return None, None
     run = open_run(reference, runs_dir)

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from smolsum import console
 from smolsum.errors import SmolsumError, UsageError, nearest
 from smolsum.files import digest, json_lines
+from smolsum.runs.checkpoints import run_and_step
 from smolsum.runs.evaluation_records import SCORES, Score, Summary
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import has_scores, parse, read_object, read_summary
@@ -84,8 +86,8 @@ class Arm:
 
 def load_scores(reference: str, *, finite: bool = False) -> Scores:
     """Return the scores of a JSON Lines file, of an evaluation's folder, or of a run (its path, or its name in the
-    runs folder): the run's own evaluation of its last step. Raises UsageError, with the line, if a file is damaged;
-    with `finite`, also for NaN and infinities, which are missing values otherwise."""
+    runs folder): the run's own evaluation of its last step, or of a checkpoint's step. Raises UsageError, with the line,
+    if a file is damaged; with `finite`, also for NaN and infinities, which are missing values otherwise."""
     path, said = _find_scores(reference)
     if said:
         console.narrate(f"{reference}: {said}")
@@ -236,18 +238,21 @@ def _find_scores(reference: str) -> tuple[Path, str]:
         return path, ""
     if (path / SCORES).exists():
         return path / SCORES, ""
-    evaluations = path if path.name == "eval" else RunPaths(path).evaluations
-    summaries = {found.parent: _summary(found.parent) for found in sorted(evaluations.glob(f"*/{SCORES}"))}
+    checkpoint = run_and_step(path)
+    run, step = checkpoint or (RunPaths(path.parent if path.name == "eval" else path), None)
+    summaries = {found.parent: _summary(found.parent) for found in sorted(run.evaluations.glob(f"*/{SCORES}"))}
+    if checkpoint:
+        summaries = {folder: summary for folder, summary in summaries.items() if summary.step == step}
+        if not summaries:
+            raise UsageError(f"{path} has not been evaluated", hint=f"smolsum eval {shlex.quote(str(path))}")
     if not summaries:
         raise UsageError(f"{path} holds no {SCORES}", hint="smolsum train makes one for each stage of a run")
-    origin = RunOrigin.read(RunPaths(evaluations.parent))
+    origin, of = RunOrigin.read(run), f"step {step}" if checkpoint else "its last step"
     chosen, *equal = representatives(summaries, origin)
     if equal:
         names = ", ".join(folder.name for folder in (chosen, *equal))
-        raise UsageError(
-            f"{path} holds {1 + len(equal)} evaluations of its last step: {names}", hint=f"name one, e.g. {chosen}"
-        )
-    said = f"{chosen.name}, the evaluation of its last step"
+        raise UsageError(f"{path} holds {1 + len(equal)} evaluations of {of}: {names}", hint=f"name one, e.g. {chosen}")
+    said = f"{chosen.name}, the evaluation of {of}"
     if differences := origin.differences(chosen, summaries[chosen]):
         said += f" ({', '.join(differences)})"
     same = [f for f, one in summaries.items() if f != chosen and one.step == summaries[chosen].step]
@@ -265,12 +270,13 @@ def _summary(folder: Path) -> Summary:
 
 
 def _name(path: Path, reference: str) -> str:
-    """The run's name if the run was named, run and evaluation if the evaluation was, else what the user typed."""
+    """The run's name if the run was named, run and evaluation if that or a checkpoint was, else what the user typed."""
     folder = path.parent
     if path.name != SCORES or folder.parent.name != "eval":
         return reference
     run = folder.parent.resolve().parent.name
-    return f"{run}/{folder.name}" if Path(reference).name in (folder.name, SCORES) else run
+    named = Path(reference).name in (folder.name, SCORES) or run_and_step(Path(os.path.expanduser(reference)))
+    return f"{run}/{folder.name}" if named else run
 
 
 def _frame(rows: Sequence[tuple[int, Score]], path: Path, finite: bool) -> pl.DataFrame:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from support.calls import Call
+from support.refusals import assert_refused
 
 from smolsum import console
 from smolsum.evaluate.storage import write_scores
@@ -570,3 +571,18 @@ def test_misspelt_metric_is_guessed(call: Call) -> None:
     """The hint names the nearest metric."""
     _, _, err = call(lines("a.jsonl", judged(1)), lines("b.jsonl", judged(2)), "--metric", "compsite")
     assert "hint: did you mean composite?" in err
+
+
+def test_a_checkpoint_stands_for_the_evaluation_of_its_step(call: Call) -> None:
+    """Its own, not that of the last step; without one the command that makes it is named."""
+    first = evaluation("one", "length", judged(1), step=4)
+    evaluation("one", "quality", judged(2, 0.1), step=9)
+    other = evaluation("two", "quality", judged(3, 0.1), step=9)
+    for step in (4, 7):
+        Path(f"runs/one/checkpoints/step-{step:06d}").mkdir(parents=True)
+    Path("runs/one/checkpoints/best").symlink_to("step-000004")
+    for reference in ("runs/one/checkpoints/step-000004", "runs/one/checkpoints/best"):
+        code, out, err = call(reference, other, "--format", "json")
+        assert code == 0, err
+        assert document(out)["a"] == {"name": "one/length-test", "files": [f"{first}/scores.jsonl"]}
+    assert_refused(call("runs/one/checkpoints/step-000007", other), "smolsum eval runs/one/checkpoints/step-000007")

@@ -18,7 +18,17 @@ from support.disks import mounted
 from support.training import PATIENCE_S
 
 from smolsum.errors import SmolsumError
-from smolsum.runs.checkpoints import Checkpoint, check_all, copy, find_stage, list_checkpoints, prune, save, verify
+from smolsum.runs.checkpoints import (
+    Checkpoint,
+    check_all,
+    copy,
+    find_checkpoint,
+    find_stage,
+    list_checkpoints,
+    prune,
+    save,
+    verify,
+)
 from smolsum.runs.paths import RunPaths, create_run
 
 FILES = {"model.safetensors": b"weights" * 400, "optimizer.safetensors": b"mv" * 300, "nested/rng": b"\x07"}
@@ -356,3 +366,15 @@ def test_copy_to_a_disk_without_the_source(paths: RunPaths, small_disk: Path) ->
     made = copy(source, create_run(small_disk, "b"))
     assert verify(made.path) == []
     assert not (made.path / "model.safetensors").samefile(source.path / "model.safetensors")
+
+
+def test_a_relative_checkpoint_is_of_a_relative_run(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a run that is named is, so that commands print the paths that were typed; a link counts as what it names."""
+    save_steps(paths, 2, 4)
+    paths.config.write_text("")
+    monkeypatch.chdir(paths.root.parent)
+    for name, step in (("step-000002", 2), ("latest", 4)):
+        run, checkpoint = find_checkpoint(f"a/checkpoints/{name}", Path("runs"))
+        assert run and checkpoint
+        assert (run.root, checkpoint.step) == (Path("a"), step)
+        assert find_checkpoint(f"{paths.root}/checkpoints/{name}", Path("runs"))[0] == paths
