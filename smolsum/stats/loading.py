@@ -86,8 +86,8 @@ class Arm:
 
 def load_scores(reference: str, *, finite: bool = False) -> Scores:
     """Return the scores of a JSON Lines file, of an evaluation's folder, or of a run (its path, or its name in the
-    runs folder): the run's own evaluation of its last step, or of a checkpoint's step. Raises UsageError, with the line,
-    if a file is damaged; with `finite`, also for NaN and infinities, which are missing values otherwise."""
+    runs folder): the run's own evaluation of its last step, or of a checkpoint's step. Raises UsageError, with the
+    line, if a file is damaged; with `finite`, also for NaN and infinities, which are missing values otherwise."""
     path, said = _find_scores(reference)
     if said:
         console.narrate(f"{reference}: {said}")

@@ -375,6 +375,7 @@ def test_a_relative_checkpoint_is_of_a_relative_run(paths: RunPaths, monkeypatch
     monkeypatch.chdir(paths.root.parent)
     for name, step in (("step-000002", 2), ("latest", 4)):
         run, checkpoint = find_checkpoint(f"a/checkpoints/{name}", Path("runs"))
-        assert run and checkpoint
+        assert run
+        assert checkpoint
         assert (run.root, checkpoint.step) == (Path("a"), step)
         assert find_checkpoint(f"{paths.root}/checkpoints/{name}", Path("runs"))[0] == paths
