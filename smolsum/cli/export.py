@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -156,14 +158,32 @@ def _building(folder: Path) -> Iterator[Path]:
         if target == Path.cwd() or target.is_mount():  # neither can be replaced
             raise UsageError(f"{folder} is in use, as a mount or by this shell", hint="name a new directory in it")
         building = target.with_name(f".{target.name}.tmp")
-        shutil.rmtree(building, ignore_errors=True)
-        building.mkdir(parents=True)
+        building.mkdir(parents=True, exist_ok=True)
+        own = os.open(building, os.O_RDONLY)
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
         what = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot write {folder}: {what}", hint="choose another directory") from error
     try:
-        yield building
-        with writing(folder, REMEDY):
-            building.replace(target)
+        _lock(own, folder)
+        try:
+            _clear(building)  # what a killed export left
+            yield building
+            with writing(folder, REMEDY):
+                building.replace(target)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
     finally:
-        shutil.rmtree(building, ignore_errors=True)
+        os.close(own)
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        message = f"another process is exporting to {folder}"
+        raise UsageError(message, hint="wait until it ends, or choose another directory") from error
+
+
+def _clear(folder: Path) -> None:
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -7,6 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,8 @@ from smolsum.errors import SmolsumError, UnreachableError, UsageError
 
 LOGIN = "hf auth login, or HF_TOKEN=…"
 AGAIN = "try again later: no file was changed there"
+SILENT_S = 120.0
+"""that a hub may take to answer; its client would wait for ever"""
 PASSING = (408, 429)
 """statuses below 500 of a hub that would accept the same later"""
 
@@ -89,10 +92,12 @@ def _upload(folder: Path, repository: str, *, private: bool, revision: str, mess
     except UnicodeDecodeError as error:
         raise UsageError(f"{folder / CARD} is not text in UTF-8", hint="save it as UTF-8") from error
     with _hub_errors(repository), warnings.catch_warnings(record=True) as noted:
-        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_session
 
         silence_hub_client()
+        get_session().timeout = SILENT_S
         api, branch = HfApi(library_name="smolsum"), revision or "main"
+        _check_card(api.endpoint, card)
         address = api.create_repo(repository, private=private or None, exist_ok=True)
         if private and not api.repo_info(repository).private:
             raise UsageError(
@@ -114,6 +119,15 @@ def _upload(folder: Path, repository: str, *, private: bool, revision: str, mess
         if issubclass(one.category, UserWarning):
             console.warn(" ".join(str(one.message).split()))
     return f"{address}/tree/{revision}" if revision else str(address)
+
+
+def _check_card(endpoint: str, card: str) -> None:
+    """Raise ValueError for a card that the hub refuses, as its commit would, before a repository is made for it."""
+    from huggingface_hub import get_session
+
+    answer = get_session().post(f"{endpoint}/api/validate-yaml", json={"content": card, "repoType": "model"})
+    if answer.status_code == HTTPStatus.BAD_REQUEST:
+        raise ValueError("; ".join(str(error.get("message")) for error in answer.json().get("errors", ())))
 
 
 def _is_exported(name: str) -> bool:

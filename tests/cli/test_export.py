@@ -3,6 +3,7 @@ leaves the machine."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -19,6 +20,7 @@ import yaml
 from support.calls import Call
 from support.disks import mounted
 from support.judge_server import failure, serving
+from support.refusals import assert_refused
 from support.training import arguments, make_data
 
 from smolsum.cli import main
@@ -476,3 +478,19 @@ def test_best_exports_what_eval_calls_the_best(home: Path, tmp_path: Path, call:
     code, _, err = call("export", "whole", tmp_path / "best", "--best", "--runs-dir", home / "runs")
     assert code == 0, err
     assert f"step {best[1]} of the run `whole`" in card_of(tmp_path / "best")[1]
+
+
+def test_two_exports_to_one_directory(home: Path, call: Call, tmp_path: Path) -> None:
+    """The second is refused while the first is at work; what a killed one left is cleared away."""
+    left = tmp_path / ".mine.tmp"
+    (left / "figures").mkdir(parents=True)
+    (left / "old.safetensors").write_text("half")
+    command = ("export", home / "runs" / "whole", tmp_path / "mine", "--license", "mit")
+    other = os.open(left, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    assert_refused(call(*command), tmp_path / "mine")
+    assert (left / "old.safetensors").exists()
+    os.close(other)
+    assert call(*command)[0] == 0
+    assert not (tmp_path / "mine" / "old.safetensors").exists()
+    assert not left.exists()

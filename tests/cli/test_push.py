@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -24,6 +25,7 @@ from support.hub_uploads import Uploads
 from support.models import write
 from support.training import PATIENCE_S, arguments, make_data
 
+import smolsum.cli.push
 from smolsum.report.card import PLACE
 
 pytestmark = pytest.mark.filterwarnings("default")  # an error in the hub's client would end the upload
@@ -267,6 +269,17 @@ def test_a_card_that_the_hub_refuses(hub: HubServer, folder: Path, push: Push) -
     done = push("push", folder, "ann/mine")
     assert (done.returncode, done.stdout) == (1, "")
     assert '"license" must be a string' in done.stderr
+    assert not hub.repositories
+
+
+def test_a_hub_that_never_answers(folder: Path, push: Push, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It accepts the connection, and says nothing: that ends too."""
+    monkeypatch.setattr(smolsum.cli.push, "SILENT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        done = push("push", folder, "ann/mine")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "the hub does not answer" in done.stderr
 
 
 def test_a_card_of_the_owners(hub: HubServer, folder: Path, push: Push) -> None:
