@@ -125,7 +125,7 @@ def _load(run: RunPaths, checkpoint: Checkpoint) -> Policy:
     from smolsum.config.hub import hub_name
     from smolsum.config.sections import LoraConfig, ModelConfig
     from smolsum.policy.export import load_checkpoint
-    from smolsum.policy.load import DTYPES, weights_hash
+    from smolsum.policy.load import DTYPES
     from smolsum.runs.record_io import read, read_object
     from smolsum.runs.records import RunInfo
 
@@ -138,13 +138,8 @@ def _load(run: RunPaths, checkpoint: Checkpoint) -> Policy:
     path = str(with_fields(name, revision=commit)) if name and commit else model.path
     dtype = next((one for one in DTYPES if one == info.model.dtype), model.dtype)
     model = with_fields(model, path=path, dtype=dtype)
-    policy = load_checkpoint(checkpoint.path, model, lora if model.adapter == "lora" else None)
-    if policy.lora is not None and info.model.weights not in ("", weights_hash(policy.path)):
-        raise UsageError(
-            f"{model.path} has other weights than those that {run.name} trained adapters for",
-            hint=f"put the model back that the run began with, at {model.path}",
-        )
-    return policy
+    adapter = lora if model.adapter == "lora" else None
+    return load_checkpoint(checkpoint.path, model, adapter, base=info.model.weights)
 
 
 @contextmanager

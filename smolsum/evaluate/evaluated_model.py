@@ -29,7 +29,7 @@ from smolsum.runs.evaluation_records import BEHIND, Summary
 from smolsum.runs.paths import RunPaths, safe_name
 from smolsum.runs.record_io import has_scores, read_summary
 from smolsum.runs.run_evaluations import RunOrigin, representatives
-from smolsum.runs.run_info import at_commit
+from smolsum.runs.run_info import at_commit, base_of
 from smolsum.tasks import DEFAULT_TASK, TASKS
 from smolsum.tasks.plugins import require_plugins
 
@@ -49,9 +49,12 @@ class Target:
     """why this checkpoint, in a sentence, if the user did not name it"""
     variant: str = ""
     """the prompt variant of a baseline"""
+    base: str = ""
+    """fingerprint of the weights that the checkpoint's adapters were trained on"""
 
     def load(self, *, shapes_only: bool = False) -> Policy:
-        """Return the policy; with `shapes_only` its arrays have no values. Errors as of `load_policy`."""
+        """Return the policy; with `shapes_only` its arrays have no values. Errors as of `load_policy` and
+        `load_trained`."""
         model, trained = self.config.model, self.checkpoint
         adapter = self.config.lora if model.adapter == "lora" else None
         whole = trained is not None and adapter is None
@@ -64,7 +67,7 @@ class Target:
             shapes_only=shapes_only,
         )
         if trained is not None and adapter is not None and not shapes_only:
-            load_trained(policy, trained.path)
+            load_trained(policy, trained.path, base=self.base)
         return policy
 
     def identity(self, policy: Policy) -> dict[str, Any]:
@@ -123,7 +126,7 @@ def find_target(reference: str, options: TargetOptions, *, best: bool = False) -
     checkpoint, chosen = _best(run, config, reference) if best else (checkpoint, "")
     folder, label = _evaluation(run, checkpoint.step, split, decoding)
     folder = _folder(run.evaluations, name) if name else folder
-    return Target(config, folder, name or label, decoding, checkpoint, chosen=chosen)
+    return Target(config, folder, name or label, decoding, checkpoint, chosen=chosen, base=base_of(run))
 
 
 def baseline_targets(

@@ -17,14 +17,15 @@ from smolsum.policy.weights import load_trained, save_policy
 GENERATION = "generation_config.json"
 
 
-def load_checkpoint(checkpoint: Path, model: ModelConfig, lora: LoraConfig | None) -> Policy:
+def load_checkpoint(checkpoint: Path, model: ModelConfig, lora: LoraConfig | None, *, base: str = "") -> Policy:
     """Return the policy of a checkpoint with the settings of its run: the whole model, or its base with the adapters.
-    Its `system` is the message that the checkpoint's chat template applies. Errors as of `load_policy`."""
+    Its `system` is the message that the checkpoint's chat template applies. Errors as of `load_policy` and
+    `load_trained`."""
     if lora is None:
         policy = load_policy(str(checkpoint), dtype=model.dtype, thinking=model.thinking)
         return replace(policy, source=model.path, system=added_system(policy.tokenizer.chat_template))
     policy = load_policy(model.path, dtype=model.dtype, lora=lora, quantize=model.quantize, thinking=model.thinking)
-    load_trained(policy, checkpoint)
+    load_trained(policy, checkpoint, base=base)
     path = checkpoint / FILE
     return replace(policy, system=added_system(path.read_text(encoding="utf-8")) if path.is_file() else "")
 

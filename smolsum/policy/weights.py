@@ -20,7 +20,7 @@ from smolsum.config.sections import LoraConfig
 from smolsum.errors import UsageError
 from smolsum.files import digest
 from smolsum.policy.chat_template import plain_template, write_template
-from smolsum.policy.load import COMPANIONS, DTYPES, FUSED, Policy
+from smolsum.policy.load import COMPANIONS, DTYPES, FUSED, Policy, weights_hash
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.lora import add_adapters, fused_weights, load_adapters, save_adapters
 
@@ -76,12 +76,18 @@ def save_trained(policy: Policy, folder: Path) -> None:
         save_policy(replace(policy, config=plain), fused_weights(policy.model), folder / FUSED)
 
 
-def load_trained(policy: Policy, folder: Path) -> None:
-    """Load what `save_trained` wrote to the folder into the policy."""
+def load_trained(policy: Policy, folder: Path, *, base: str = "") -> None:
+    """Load what `save_trained` wrote to the folder into the policy. Raises UsageError for adapters that were trained on
+    other weights than the policy has: `base` is their `weights_hash`, empty if it is not known."""
     if policy.lora is None:
         load_weights(policy, folder)
-    else:
-        load_adapters(policy.model, folder)
+        return
+    if base not in ("", weights_hash(policy.path)):
+        raise UsageError(
+            f"{policy.path} has other weights than those that the adapters in {folder} were trained on",
+            hint="put the model back that the run began with",
+        )
+    load_adapters(policy.model, folder)
 
 
 def served_arrays(policy: Policy, weights: Any = None) -> dict[str, Any]:

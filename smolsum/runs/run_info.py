@@ -61,6 +61,13 @@ def at_commit(config: Config, paths: RunPaths) -> Config:
     return config
 
 
+def base_of(paths: RunPaths) -> str:
+    """Return the fingerprint of the weights that the run began with; empty where run.json does not say."""
+    with suppress(SmolsumError):
+        return read(paths.info, RunInfo).model.weights
+    return ""
+
+
 def begun_with(paths: RunPaths) -> RunInfo | None:
     """Return what run.json says of a run that is resumed; None where it has none yet. Raises SmolsumError where it is
     damaged."""
