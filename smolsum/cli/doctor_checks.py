@@ -60,7 +60,8 @@ for _ in range(4):
     mx.eval(a @ a)
     best = min(best, time.perf_counter() - began)
 gflops = 2 * 768**3 / best / 1e9
-found = {"device": str(mx.default_device()), "blas": blas, "native": native.library() is not None}
+found = {"device": str(mx.default_device()), "blas": blas}
+found |= {"native": native.library() is not None, "why": native.reason()}
 print(json.dumps(found | {"gflops": gflops, "memory": memory}))
 """
 
@@ -156,7 +157,7 @@ def _arrays(result: Mapping[str, Any]) -> list[Finding]:
     on_gpu = "gpu" in result["device"]
     device = Finding("arrays", "MLX device", "ok", f"{result['device']}, {speed}")
     found = [device, _tested(on_gpu), _blas(result["blas"], result["gflops"], on_gpu)]
-    return [*found, _native(in_use=result["native"])] if result["blas"] and not on_gpu else found
+    return [*found, _native(in_use=result["native"], reason=result["why"])] if result["blas"] and not on_gpu else found
 
 
 def _tested(on_gpu: bool) -> Finding:
@@ -185,14 +186,15 @@ def _blas(library: str, gflops: float, on_gpu: bool) -> Finding:
     return Finding("arrays", "BLAS", level, f"MLX's own, {gflops:.0f} GFLOP/s in float32", fix)
 
 
-def _native(*, in_use: bool) -> Finding:
+def _native(*, in_use: bool, reason: str) -> Finding:
     """Say whether sampling runs in C."""
     if in_use:
         return Finding("arrays", "sampling", "ok", "compiled for this processor")
     slow = "takes two to four times as long as it could"
     if os.environ.get("SMOLSUM_NATIVE"):
         return Finding("arrays", "sampling", "warn", f"{slow}: SMOLSUM_NATIVE is set", "unset SMOLSUM_NATIVE")
-    return Finding("arrays", "sampling", "warn", f"{slow}: no C compiler that works", "apt-get install gcc")
+    fix = "apt-get install gcc" if "no C compiler" in reason else "correct that, then smolsum doctor again"
+    return Finding("arrays", "sampling", "warn", f"{slow}: {reason}", fix)
 
 
 def _model(path: str, environ: Mapping[str, str]) -> Finding:

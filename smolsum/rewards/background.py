@@ -4,6 +4,7 @@ the end of a process that they freeze."""
 import asyncio
 import ctypes
 import faulthandler
+import os
 import subprocess
 import threading
 import time
@@ -17,6 +18,28 @@ FROZEN_S = 5.0
 """how long after the deadline a process that cannot run Python any more ends"""
 
 
+REPORT_S, STOPPED_S = 0.25, 1.0
+"""between two signs of life of Python, and how late one is if the process was stopped"""
+TICKS = 10
+"""tracebacks in a row without a word from Python that mean so"""
+WATCHDOG = """
+ticks=0 traceback=
+while IFS= read -r line; do
+  case $line in
+    alive) ticks=0 ;;
+    Timeout*)
+      ticks=$((ticks + 1))
+      [ "$ticks" -le "$2" ] || { printf '%s\\n\\n%s\\n' "$0" "$traceback" >&2; kill -9 "$1"; exit; }
+      traceback= ;;
+    *) traceback="$traceback
+$line" ;;
+  esac
+done
+"""
+"""A shell that reads what Python and its fault handler write: a timer in C, which dumps tracebacks while Python cannot
+run. Each tick is short, so that a process that was stopped and goes on is not taken for a frozen one."""
+
+
 class PastDeadlineError(Exception):
     """The function ran past its deadline."""
 
@@ -27,6 +50,23 @@ class EndedError(Exception):
 
 class _Stop(BaseException):
     """Raised inside a function past its deadline; no `except Exception` there keeps it."""
+
+
+_stopped_s = 0.0
+
+
+def now() -> float:
+    """Return the seconds of a clock that stands still while this process is stopped in `ends_when_frozen`, by Ctrl-Z
+    for example."""
+    return time.monotonic() - _stopped_s
+
+
+def _wait(done: threading.Event, until: float) -> bool:
+    """Wait until this time of `now`; returns whether `done` is set. A stop is known a moment after it ends."""
+    while not done.wait(max(until - now(), 0.0)) and not done.wait(2 * REPORT_S):
+        if now() >= until:
+            return False
+    return True
 
 
 class Running:
@@ -51,9 +91,9 @@ class Running:
         self._done.set()
 
     def result(self, until: float) -> Any:
-        """Wait for the result until this time of the monotonic clock. Raises what the function raises, or
+        """Wait for the result until this time of `now`. Raises what the function raises, or
         PastDeadlineError once it is stopped."""
-        if not self._done.wait(max(until - time.monotonic(), 0.0)):
+        if not _wait(self._done, until):
             self.stop()
             raise PastDeadlineError("it ran past its deadline, rewards.timeout_s, and was stopped")
         if self._error is not None and not isinstance(self._error, Exception):
@@ -117,9 +157,10 @@ def _interrupt(thread: threading.Thread) -> None:
 
 @contextmanager
 def ends_when_frozen(names: Sequence[str], timeout_s: float) -> Iterator[None]:
-    """End the process, with a traceback on stderr, once these rewards keep all of Python from running for `timeout_s`
+    """Kill the process, with a traceback on stderr, once these rewards keep all of Python from running for `timeout_s`
     seconds and a few more: code in C that holds the interpreter's lock, such as a regular expression that backtracks
-    for ever, cannot be stopped in another way, and would freeze the process.
+    for ever, cannot be stopped in another way, and would freeze the process. Time in which the process is stopped, by
+    Ctrl-Z for example, does not count.
     """
     limit_s = timeout_s + FROZEN_S
     message = (
@@ -129,22 +170,28 @@ def ends_when_frozen(names: Sequence[str], timeout_s: float) -> Iterator[None]:
         "hint: correct the line of the plugin that is named below, and begin a new run: "
         "smolsum train --config RUN/config.toml --plugin FILE.py --name OTHER"
     )
-    # the dump cannot have a word before it, as no Python runs then: a shell adds it, and ends silently without a dump
-    command = ["/bin/sh", "-c", 'read -r first && { printf "%s\n\n%s\n" "$0" "$first"; cat; } >&2', message]
     done = threading.Event()
+    command = ["/bin/sh", "-c", WATCHDOG, message, str(os.getpid()), str(TICKS)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as shell:
         assert shell.stdin is not None
         pipe = shell.stdin.fileno()
 
-        def postpone() -> None:
-            faulthandler.dump_traceback_later(limit_s, exit=True, file=pipe)
+        def report() -> None:
+            faulthandler.dump_traceback_later(limit_s / TICKS, repeat=True, file=pipe)
+            with suppress(OSError):  # the watchdog was killed
+                os.write(pipe, b"alive\n")
 
-        def keep_postponing() -> None:
-            while not done.wait(min(limit_s / 10, 1.0)):
-                postpone()
+        def keep_reporting() -> None:
+            global _stopped_s
+            before = time.monotonic()
+            while not done.wait(REPORT_S):
+                report()
+                late_s = time.monotonic() - before - REPORT_S
+                before += REPORT_S + late_s
+                _stopped_s += late_s if late_s > STOPPED_S else 0.0
 
-        postpone()
-        thread = threading.Thread(target=keep_postponing, name="frozen", daemon=True)
+        report()
+        thread = threading.Thread(target=keep_reporting, name="frozen", daemon=True)
         thread.start()
         try:
             yield

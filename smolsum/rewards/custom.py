@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 
 from smolsum.config.sections import Config
 from smolsum.errors import PluginError, UsageError
-from smolsum.rewards.background import Awaited, EndedError, PastDeadlineError, Running
+from smolsum.rewards.background import Awaited, EndedError, PastDeadlineError, Running, now
 from smolsum.rewards.reward_log import RewardLog, TrainerState
 from smolsum.rewards.signal import Background, Begun, NotApplicable, Outcomes
 from smolsum.types import RolloutGroup
@@ -109,7 +108,7 @@ class _Call:
 
     def __init__(self, reward: CustomReward, groups: Sequence[RolloutGroup], config: Config, log: RewardLog) -> None:
         self._reward, self._groups, self._config, self._log = reward, groups, config, log
-        self._until = time.monotonic() + config.rewards.timeout_s
+        self._until = now() + config.rewards.timeout_s
         self._running = _start(reward, groups, config, log)
 
     def stop(self) -> None:
@@ -180,7 +179,7 @@ def _one_by_one(
 ) -> tuple[Flat, dict[int, str]]:
     """Return the value of each completion scored alone, and what went wrong by place: all of it, or only the first
     failure if that stops the run. What these calls log is dropped."""
-    until = time.monotonic() + config.rewards.timeout_s
+    until = now() + config.rewards.timeout_s
     flat: Flat = []
     problems: dict[int, str] = {}
     for place, single in enumerate(_singles(groups)):

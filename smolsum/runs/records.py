@@ -156,6 +156,8 @@ class RunInfo(Record, frozen=True):
     memory: MemoryInfo | None = None
     """missing in runs made before the plan was kept"""
     blas: str | None = None
+    native: bool | None = None
+    """whether smolsum's own library in C sampled and computed gradients"""
     versions: dict[str, str] = {}
     machine: dict[str, str] = {}
 

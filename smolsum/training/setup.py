@@ -16,6 +16,7 @@ from smolsum.files import digest
 from smolsum.grpo.learning_rate import choose_rates, default_rate
 from smolsum.policy import distributed
 from smolsum.policy.chat_template import shared_system
+from smolsum.policy.cpu import native
 from smolsum.policy.cpu.blas import preload
 from smolsum.policy.device_memory import raise_wired_limit
 from smolsum.policy.load import Policy, is_here, load_policy, read_weights, weights_hash
@@ -139,6 +140,7 @@ def prepare(config: Config, begun: RunInfo | None = None) -> Setup:
         "plugins": [to_row(plugin.record()) for plugin in plugins],
         "memory": memory.record(),
         "blas": preload(),
+        "native": native.library() is not None,
         "versions": {name: version(name) for name in LIBRARIES},
         "machine": {
             "system": platform.platform(),

@@ -70,17 +70,19 @@ def test_a_slow_blas_is_a_warning(examine: Examine, monkeypatch: pytest.MonkeyPa
 
 
 def test_whether_sampling_runs_in_c(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """smolsum's own products; or the BLAS, with what helps."""
+    """smolsum's own products; or the BLAS, with the reason and what helps."""
 
-    def found(in_use: bool) -> tuple[str, str]:
-        result = json.dumps({"device": "Device(cpu, 0)", "blas": "b", "native": in_use, "gflops": 90})
+    def found(in_use: bool, why: str = "") -> tuple[str, str]:
+        result = json.dumps({"device": "Device(cpu, 0)", "blas": "b", "native": in_use, "why": why, "gflops": 90})
         monkeypatch.setattr(doctor_checks, "PROBE", f"print({result!r})")
         one = examine()["sampling"]
+        assert why in one.detail
         return one.level, one.command
 
     monkeypatch.delenv("SMOLSUM_NATIVE", raising=False)
     assert found(True) == ("ok", "")
-    assert found(False) == ("warn", "apt-get install gcc")
+    assert found(False, "there is no C compiler") == ("warn", "apt-get install gcc")
+    assert "gcc" not in found(False, "cc failed (no space left)")[1]
     monkeypatch.setenv("SMOLSUM_NATIVE", "none")
     assert found(False) == ("warn", "unset SMOLSUM_NATIVE")
 
@@ -177,7 +179,7 @@ def test_what_the_tests_were_not_run_on_is_said(
     """On such a machine alone, with the command that runs them."""
     monkeypatch.setattr(doctor_checks.sys, "platform", platform)
     monkeypatch.setattr(doctor_checks.platform, "machine", lambda: machine)
-    result = json.dumps({"device": device, "blas": "b", "native": True, "gflops": 90})
+    result = json.dumps({"device": device, "blas": "b", "native": True, "why": "", "gflops": 90})
     monkeypatch.setattr(doctor_checks, "PROBE", f"print({result!r})")
     found = examine()["tested"]
     assert (found.level, says in found.detail) == (level, True)

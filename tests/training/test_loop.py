@@ -19,6 +19,7 @@ from support.training import PATIENCE_S, arguments, events, kill_in_step, learne
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
 from smolsum.grpo.batch_gradient import gradients
+from smolsum.policy.cpu import native
 from smolsum.training import loop
 
 SLOW = pytest.mark.slow
@@ -101,7 +102,9 @@ def test_run_directory_holds_everything(finished: Path) -> None:
         assert summary["data"]["test"]["split"] == "test"
         assert len(read_jsonl(finished / "eval" / f"{label}-test" / "scores.jsonl")) == 4
     assert {"model.safetensors", "optimizer.safetensors"} == {key.split("/")[0] for key in weights(finished, 8)}
-    assert json.loads((finished / "run.json").read_text())["steps"] == {"length": 5, "quality": 3}
+    info = json.loads((finished / "run.json").read_text())
+    assert info["steps"] == {"length": 5, "quality": 3}
+    assert info["native"] == (native.library() is not None)
 
 
 def test_stages_of_an_equal_run_are_reused(finished: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,6 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 COMPILERS = ("cc", "gcc", "clang")
@@ -21,19 +20,27 @@ PARALLEL = "-fopenmp"
 COMPILE_S = 60
 
 _library: ctypes.CDLL | None = None
+_reason = ""
+"""why there is none, where it was tried"""
 
 
 def load(blas: ctypes.CDLL) -> None:
     """Load the library with global visibility, compiled if it is not in the cache, and let it pass other products on to
     `blas`, which must not be globally visible yet. Nothing happens without a compiler, or where SMOLSUM_NATIVE is
     `none`."""
-    global _library
+    global _library, _reason
     sgemm = getattr(blas, "cblas_sgemm", None)
     if sgemm is None or os.environ.get("SMOLSUM_NATIVE") == "none":
         return
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # a waiting thread leaves its core to MLX after microseconds
-    with suppress(OSError, subprocess.SubprocessError):
+    try:
         _library = _opened()
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode(errors="replace").strip().splitlines()
+        _reason = f"{error.cmd[0]} failed ({said[-1] if said else f'exit code {error.returncode}'})"
+    except (OSError, subprocess.SubprocessError) as error:
+        _reason = str(error)
+    else:
         _library.few_rows_forward(ctypes.cast(sgemm, ctypes.c_void_p))
         _library.few_rows_threads(threads())
 
@@ -41,6 +48,11 @@ def load(blas: ctypes.CDLL) -> None:
 def library() -> ctypes.CDLL | None:
     """Return the library, None where it is not in use."""
     return _library
+
+
+def reason() -> str:
+    """Return why the library is not in use, empty where it is or was not tried."""
+    return _reason
 
 
 def threads() -> int:
@@ -69,7 +81,7 @@ def compiled() -> Path:
         return path
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
-        raise FileNotFoundError("no C compiler")
+        raise FileNotFoundError("there is no C compiler")
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as work:
         made = Path(work) / path.name

@@ -31,7 +31,7 @@ prompts = [[5, 9, 33, 4, 60], [12, 8, 41]]
 rows = generate(policy.model, prompts, [[1, 2, 3, 4], [5, 6]], eos_ids=frozenset(), temperature=1.0, max_new_tokens=40)
 ids = [one.token_ids for row in rows for one in row]
 logps = [one.logprobs for row in rows for one in row]
-print(json.dumps({"in_use": native.library() is not None, "ids": ids, "logps": logps}))
+print(json.dumps({"in_use": native.library() is not None, "why": native.reason(), "ids": ids, "logps": logps}))
 """
 
 
@@ -72,4 +72,5 @@ def test_without_a_compiler_the_blas_does_it(tmp_path: Path, compiler: str | Non
         (programs / name).chmod(0o755)
     found = sampled(PATH=str(programs), XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert not found["in_use"]
+    assert found["why"]
     assert len(found["ids"]) == 6
