@@ -112,7 +112,7 @@ def _model_argument(inputs: ReportInputs, model: str) -> str:
 
 
 def _share_of_steps(run: TrainedRun, model: str, strategy: str) -> list[str]:
-    """The flags that give another strategy the same share of its usual steps as `run` had of its own, so that a short
+    """The flags that give another strategy the same share of its usual steps as `run` had, so that a short
     study is short throughout; none for a run of the usual steps."""
     if run.strategy not in STAGES:
         return []

@@ -21,7 +21,7 @@ COMPILE_S = 60
 
 _library: ctypes.CDLL | None = None
 _reason = ""
-"""why there is none, where it was tried"""
+"""why it is not in use, where it was tried"""
 
 
 def load(blas: ctypes.CDLL) -> None:
