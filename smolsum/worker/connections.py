@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from smolsum import console
@@ -37,6 +37,8 @@ WANTED_FILES, OTHER_FILES, LEAST_CONNECTIONS = 8192, 128, 16
 ACCEPTED_AT_ONCE, QUEUE = 64, 2048
 """connections accepted before others get a turn, and those that may wait for that"""
 WARN_AGAIN_S = 60.0
+CONNECTION = "smolsum.connection"
+"""where the state of a request has its connection"""
 
 
 class OpenConnections:
@@ -44,11 +46,11 @@ class OpenConnections:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.every: dict[BoundedProtocol, None] = {}
-        self.without_request: dict[BoundedProtocol, None] = {}
+        self.every: dict[BoundedConnection, None] = {}
+        self.without_request: dict[BoundedConnection, None] = {}
         self._sweep: asyncio.TimerHandle | None = None
 
-    def add(self, connection: "BoundedProtocol") -> bool:
+    def add(self, connection: "BoundedConnection") -> bool:
         """Take a connection in, and close another one if there are too many: the oldest without a request, else the
         oldest that is idle, sends a body or does not read. Returns whether there is room."""
         if len(self.every) >= self.limit:
@@ -62,12 +64,12 @@ class OpenConnections:
             self._sweep = connection.loop.call_later(SWEEP_S, self._close_late, connection.loop)
         return True
 
-    def remove(self, connection: "BoundedProtocol") -> None:
+    def remove(self, connection: "BoundedConnection") -> None:
         """Forget a connection."""
         self.every.pop(connection, None)
         self.without_request.pop(connection, None)
 
-    def _expendable(self) -> Iterator["BoundedProtocol"]:
+    def _expendable(self) -> Iterator["BoundedConnection"]:
         yield from self.without_request
         yield from (one for one in self.every if one.is_idle)
         yield from (one for one in self.every if one.is_receiving)
@@ -81,32 +83,40 @@ class OpenConnections:
         self._sweep = loop.call_later(SWEEP_S, self._close_late, loop) if self.every else None
 
 
-class BoundedProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 with deadlines for what a client sends, and a bound on connections."""
+class BoundedConnection(asyncio.Protocol):
+    """A connection with deadlines for what its client sends and reads, and a bound on their number.
 
-    def __init__(self, *arguments: Any, connections_of_server: OpenConnections, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self._all = connections_of_server
+    It passes everything on to `http`, uvicorn's protocol, and learns from the ASGI messages (`_watched`) what its
+    request is at.
+    """
+
+    def __init__(self, connections: OpenConnections, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop, self._all = loop, connections
+        self.http: asyncio.Protocol
+        self.is_idle = True
+        """whether no request is being received or answered"""
+        self.is_receiving = False
+        """whether a request's body is still to come"""
+        self.is_unread = False
+        """whether more of an answer waits for the client to read than is worth keeping"""
         self._since = time.monotonic()
         """of the wait for a request, or of the body"""
         self._received = 0
-        """bytes of the body"""
+        """bytes since then"""
         self._unread_since = 0.0
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no request is being received or answered."""
-        return self.cycle is None or self.cycle.response_complete
+    def begin_request(self) -> None:
+        """Its head has come."""
+        self._since, self.is_idle, self.is_receiving = time.monotonic(), False, True
+        self._all.without_request.pop(self, None)
 
-    @property
-    def is_receiving(self) -> bool:
-        """Whether a request's body is still to come."""
-        return not self.is_idle and self.cycle.more_body
+    def end_body(self) -> None:
+        """The whole request has come."""
+        self.is_receiving = False
 
-    @property
-    def is_unread(self) -> bool:
-        """Whether more of an answer waits for the client to read than is worth keeping."""
-        return bool(self.flow.write_paused)
+    def end_response(self) -> None:
+        """The whole answer has been sent, or is about to."""
+        self._since, self._received, self.is_idle, self.is_receiving = time.monotonic(), 0, True, False
 
     def is_late(self, now: float) -> bool:
         """Return whether the client takes too long to send, or to read."""
@@ -125,43 +135,69 @@ class BoundedProtocol(H11Protocol):
                 self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
         self.transport.abort()
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # uvicorn's own type
-        super().connection_made(transport)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # of a stream
+        self.transport = transport
+        self.http.connection_made(transport)
         if not self._all.add(self):
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._all.remove(self)
-        super().connection_lost(exc)
+        self.http.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        before = self.cycle
-        super().data_received(data)
-        if self.cycle is not before:
-            self._since, self._received = time.monotonic(), 0
-            self._all.without_request.pop(self, None)
         self._received += len(data)
+        self.http.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self.http.eof_received()
 
     def pause_writing(self) -> None:
-        self._unread_since = time.monotonic()
-        super().pause_writing()
+        self.is_unread, self._unread_since = True, time.monotonic()
+        self.http.pause_writing()
 
-    def on_response_complete(self) -> None:
-        self._since = time.monotonic()
-        super().on_response_complete()
+    def resume_writing(self) -> None:
+        self.is_unread = False
+        self.http.resume_writing()
 
 
 def server_config(api: ASGIApp, **settings: Any) -> uvicorn.Config:
     """Return the settings of a worker's HTTP server."""
     connections = OpenConnections(_limit())
 
-    def protocol(*arguments: Any, **more: Any) -> BoundedProtocol:
-        return BoundedProtocol(*arguments, connections_of_server=connections, **more)
+    def connection(app_state: dict[str, Any], **given: Any) -> BoundedConnection:
+        made = BoundedConnection(connections, asyncio.get_running_loop())
+        made.http = H11Protocol(app_state={**app_state, CONNECTION: made}, **given)
+        return made
 
     # uvicorn warns of each malformed request, and anyone can send these
-    quiet = {"log_level": "error", "access_log": False}
+    quiet = {"log_level": "error", "access_log": False, "ws": "none"}
     # a function makes protocols as a class does, which is all that uvicorn needs
-    return uvicorn.Config(api, http=protocol, backlog=ACCEPTED_AT_ONCE, **quiet | settings)  # type: ignore[arg-type]
+    return uvicorn.Config(_watched(api), http=connection, backlog=ACCEPTED_AT_ONCE, **quiet | settings)  # type: ignore[arg-type]
+
+
+def _watched(api: ASGIApp) -> ASGIApp:
+    """Return the application, which says on each request's connection what the request is at."""
+
+    async def watched(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await api(scope, receive, send)
+            return
+        connection: BoundedConnection = scope["state"].pop(CONNECTION)
+
+        async def receive_noted() -> Message:
+            message = await receive()
+            if not message.get("more_body"):
+                connection.end_body()
+            return message
+
+        connection.begin_request()
+        try:
+            await api(scope, receive_noted, send)
+        finally:
+            connection.end_response()
+
+    return watched
 
 
 def _limit() -> int:

@@ -133,6 +133,7 @@ def test_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
         assert one.is_late(late)
         size = int(20 * connections.BODY_S * connections.BODY_RATE)
         one.data_received(b"Content-Length: %d\r\n\r\n" % size)
+        await asyncio.sleep(0)  # the application begins
         assert [one.is_late(after) for after in (connections.BODY_S - 0.1, connections.BODY_S + 0.1)] == [False, True]
         for part in range(1, 20):
             clock.now = part * connections.BODY_S
@@ -140,6 +141,8 @@ def test_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
             one.data_received(bytes(size // 20))
         assert one.is_late(clock.now + 2 * connections.BODY_S + 0.1)
         one.data_received(bytes(size - 19 * (size // 20)))
+        while one.is_receiving:
+            await asyncio.sleep(0)
         assert not one.is_late(1e9)
         clock.now = 1e9
         finish.set()
@@ -154,13 +157,13 @@ def test_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_does_not_read_is_closed(worker: httpx.Client, monkeypatch: pytest.MonkeyPatch, goes_on: bool) -> None:
     """A client that asks and reads no answer is cut off, also if it asks on and on; its answers are forgotten, where
     the kernel would keep them for minutes."""
-    made = connections.BoundedProtocol.connection_made
+    made = connections.BoundedConnection.connection_made
 
-    def made_small(self: connections.BoundedProtocol, transport: Any) -> None:
+    def made_small(self: connections.BoundedConnection, transport: Any) -> None:
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         made(self, transport)
 
-    monkeypatch.setattr(connections.BoundedProtocol, "connection_made", made_small)  # soon full
+    monkeypatch.setattr(connections.BoundedConnection, "connection_made", made_small)  # soon full
     monkeypatch.setattr(connections, "UNREAD_S", 0.2)
     monkeypatch.setattr(connections, "SWEEP_S", 0.05)
     asked = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer secret\r\n\r\n" * 500
