@@ -263,42 +263,6 @@ def ways(shape: ModelShape, config: Config) -> Iterator[Chunking]:
                 yield replace(whole, rows=rows, logits=logits, checkpointing=checkpointing)
 
 
-# Runs made before their chunks were recorded
-
-
-def unrecorded_chunking(shape: ModelShape, config: Config, lengths: MaxLengths) -> Chunking:
-    """Return the chunks of a run whose run.json has none. Such a run chose them by `engine.memory_budget_gb` alone and
-    an estimate of fewer arrays; resumed, it must choose the same ones."""
-    whole, *smaller = ways(shape, config)
-    budget = config.engine.memory_budget_gb * 1e9
-    fitting = (way for way in (whole, *smaller) if _unrecorded_estimate(shape, config, way, lengths) <= budget)
-    return next(fitting, smaller[-1]) if budget else whole
-
-
-def _unrecorded_estimate(shape: ModelShape, config: Config, chunking: Chunking, lengths: MaxLengths) -> float:
-    kept = {"masters": (8, 0 if shape.itemsize == 4 else 4), "stochastic": (6, 0), "study": (2 * shape.itemsize, 0)}
-    prompt, tokens, group = lengths.prompt, lengths.completion, config.sampling.rollouts
-    count = config.train.prompts_per_step * config.train.accumulation_steps
-    groups = min(len(streams()) if chunking.rows is None else 1, count)
-    rows = chunking.rows or group
-    shared = prompt if chunking.shared_prefix else 0
-    branch = rows * (tokens + (0 if chunking.shared_prefix else prompt))
-    scores = 0.9 * shape.heads * (shared**2 + branch * (prompt + tokens))
-    features = 2.5 * shape.features
-    if chunking.checkpointing:
-        held = (shared + branch) * (features + shape.layers * 2 * shape.width) + scores
-    else:
-        held = shape.layers * ((shared + branch) * features + scores)
-    logits = rows * tokens * shape.vocabulary
-    if chunking.logits is not None:
-        logits = min(logits, chunking.logits)
-    gradient = shape.trained * shape.itemsize
-    reference = gradient if any(stage.beta > 0 for stage in config.stages.values()) else 0
-    gradients = gradient * min(1 if count == 1 else 2, groups + 1) + (shape.largest * 4 if rows < group else 0)
-    state = shape.weight_bytes + shape.trained * sum(kept[config.optimizer.precision])
-    return float(state + reference + gradients + groups * (held + 3.2 * logits) * 4)
-
-
 def reset_peak() -> None:
     """Begin to measure a new peak."""
     mx.reset_peak_memory()

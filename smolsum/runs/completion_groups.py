@@ -25,7 +25,7 @@ Change = Literal["same", "gone", "new"]
 
 @dataclass(frozen=True)
 class Group:
-    """The rollouts of one prompt at one step; post and references are empty in runs that did not keep them."""
+    """The rollouts of one prompt at one step."""
 
     step: int
     prompt_id: str

@@ -115,8 +115,8 @@ class PluginInfo(Record, frozen=True):
     """and `:FUNCTION` where one was chosen"""
     version: str = ""
     sha256: str = ""
-    modules: dict[str, str] | None = None
-    """digests of the files of its folder that it imports, by relative path; None in runs made before they were kept"""
+    modules: dict[str, str] = {}
+    """digests of the files of its folder that it imports, by relative path"""
     rewards: list[str] = []
     """the signals that it adds"""
     tasks: list[str] = []
@@ -154,7 +154,6 @@ class RunInfo(Record, frozen=True):
     """by dotted key, in JSON"""
     plugins: list[PluginInfo] = []
     memory: MemoryInfo | None = None
-    """missing in runs made before the plan was kept"""
     blas: str | None = None
     native: bool | None = None
     """whether smolsum's own library in C sampled and computed gradients"""
@@ -263,7 +262,7 @@ class SampledRollout(Record, frozen=True):
     version: Count | None = field(name="policy_version", default=None)
     seed: int | None = None
     messages: list[Message] = []
-    """empty in runs that did not keep the prompt"""
+    """those of the first rollout of a prompt"""
     references: list[str] = []
 
     @property

@@ -199,7 +199,7 @@ def require_plugins(run: RunPaths) -> None:
         name = split_reference(then.path)[0].name
         what = f"sha256 {then.sha256[:12]} then, {now.sha256[:12]} now"
         if then.sha256 == now.sha256:
-            before, after = then.modules or {}, now.modules or {}
+            before, after = then.modules, now.modules
             names = [one for one in {**before, **after} if before.get(one) != after.get(one)]
             what = f"in {', '.join(names)}, which it imports"
         raise UsageError(
@@ -211,7 +211,7 @@ def require_plugins(run: RunPaths) -> None:
 def _same_code(then: PluginInfo, now: PluginInfo) -> bool:
     """Return whether two records are of the same function, or all, of the same files."""
     same = then.sha256 == now.sha256 and split_reference(then.path)[1] == split_reference(now.path)[1]
-    return same and (then.modules is None or then.modules == now.modules)
+    return same and then.modules == now.modules
 
 
 def _paired(

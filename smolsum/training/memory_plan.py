@@ -19,7 +19,7 @@ from smolsum.policy import distributed
 from smolsum.policy.device_memory import GB, VARIABLE, MemoryLimit, on_cpu, outside_arrays, set_limit, tightest_limit
 from smolsum.policy.group_gradient import Chunking
 from smolsum.policy.load import Policy
-from smolsum.policy.memory import MaxLengths, ModelShape, estimate, shape_of, unrecorded_chunking, ways
+from smolsum.policy.memory import MaxLengths, ModelShape, estimate, shape_of, ways
 from smolsum.runs.records import RunInfo
 from smolsum.types import Prompt
 
@@ -119,7 +119,7 @@ def plan_memory(
     ledger = _Ledger(config, lengths, limit, here)
     choices = list(ways(shape, config))
     # the first rank alone has the run's files
-    recorded = distributed.gathered(begun and asdict(_as_begun(shape, config, lengths, begun)))[0]
+    recorded = distributed.gathered(begun and begun.memory and msgspec.structs.asdict(begun.memory.chunking))[0]
     kept = [Chunking(**recorded)] if recorded else choices
     plans = [ledger.plan(shape, chunking, choices[0]) for chunking in kept]
     fitting = [n for n, plan in enumerate(plans) if plan.peak <= (here if recorded else limit).size]
@@ -166,13 +166,6 @@ class _Ledger:
     def _parts(self, shape: ModelShape, chunking: Chunking) -> dict[str, float]:
         arrays = estimate(shape, self.config, chunking, self.lengths)
         return arrays if self.limit.of_arrays else {"process": outside_arrays() + LOADED_LATER, **arrays}
-
-
-def _as_begun(shape: ModelShape, config: Config, lengths: MaxLengths, begun: RunInfo) -> Chunking:
-    """Return the chunks that the run began with. Runs made before they were recorded chose them by their own rules."""
-    if begun.memory is None:
-        return unrecorded_chunking(shape, config, lengths)
-    return Chunking(**msgspec.structs.asdict(begun.memory.chunking))
 
 
 def _no_longer_fits(plan: MemoryPlan) -> MachineError:

@@ -51,19 +51,6 @@ SYNC = ("sync_every", "max_staleness")
 """settings of [train], and of [workers] where workers sample, that decide the weights"""
 
 
-LATER: dict[str, dict[str, Any]] = {
-    "rewards": {"length_counts": "sampled", "bleu": "smoothed", "on_error": "stop", "timeout_s": 300.0},
-    "grpo": {"reference": "stage", "advantage_std": "sample", "advantage_eps": 1e-4, "train_eos": True}
-    | {"reward_balance": "none", "balance_decay": 0.9, "hindsight": 0.0}
-    | {"constraints": "", "constraint_method": "lagrange", "constraint_weight": 2.0}
-    | {"constraint_rate": 0.4, "constraint_limit": 5.0},
-    "stages": {"temperature_end": 0.0, "temperature_schedule": "linear", "constraints": ""}
-    | {"rewards_end": {}, "rewards_schedule": "linear", "mix_end": {}},
-}
-"""settings that were added after the first release, by section, with the value that every run before them had.
-Fingerprints leave out those that still have it, so that they equal the fingerprints of earlier runs"""
-
-
 @dataclass(frozen=True)
 class Setup:
     """Everything that a run needs, loaded and checked before anything is trained or written."""
@@ -212,8 +199,8 @@ def corpus_facts(split: Split, tokenizer: Any) -> dict[str, Any]:
 def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, steps: int, previous: str) -> str:
     """Return what identifies the weights at a stage's end: a digest of model, data, settings, and the stages before
     (`previous`). Stages with the same fingerprint train to the same weights."""
-    stage = without_later("stages", dataclasses.asdict(config.stages[name])) | {"steps": steps}
-    grpo = _known(config, "grpo") | {"mask_truncated": stage.pop("mask_truncated")}
+    stage, grpo = dataclasses.asdict(config.stages[name]) | {"steps": steps}, dataclasses.asdict(config.grpo)
+    grpo |= {"mask_truncated": stage.pop("mask_truncated")}
     if not previous or stage["beta"] == 0:  # in the first stage both references are the same
         grpo.pop("reference", None)
     relevant = {
@@ -223,8 +210,8 @@ def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, 
         "train": provenance["data"]["train"],
         "meteor": provenance["meteor"] if "meteor" in config.stages[name].used_signals else "",
         "settings": [
-            config.task.measures,
-            *(_known(config, "rewards"), _known(config, "sampling"), grpo, _known(config, "optimizer")),
+            *(config.task.measures, dataclasses.asdict(config.rewards), dataclasses.asdict(config.sampling)),
+            *(grpo, dataclasses.asdict(config.optimizer)),
         ],
         "adapter": dataclasses.asdict(config.lora) if config.model.adapter == "lora" else None,
         "loop": tuple(getattr(config.train, key) for key in LOOP),
@@ -245,12 +232,10 @@ def deciding(config: Config) -> dict[str, Any]:
     """Return the settings that stage fingerprints hold, by dotted key: those of [stages.NAME] for that stage, the
     others for every stage."""
     whole = dataclasses.asdict(config)
-    whole["stages"] = {name: without_later("stages", stage) for name, stage in whole["stages"].items()}
     for stage in whole["stages"].values():
         if stage["mask_truncated"] == whole["grpo"]["mask_truncated"]:
             del stage["mask_truncated"]
-    kept = {"stages": whole["stages"]}
-    kept |= {name: _known(config, name) for name in ("rewards", "sampling", "grpo", "optimizer")}
+    kept = {name: whole[name] for name in ("stages", "rewards", "sampling", "grpo", "optimizer")}
     kept |= {"task": config.task.measures, "train": {key: whole["train"][key] for key in LOOP}}
     kept |= {"judge": config.judge.measures} if config.judge.model else {}
     kept |= {"difficulty": whole["difficulty"]} if config.difficulty.by != "none" else {}
@@ -259,17 +244,6 @@ def deciding(config: Config) -> dict[str, Any]:
     signals = {name for stage in config.stages.values() for name in stage.used_signals}
     code = {f"plugin of {name}": sha256 for name, sha256 in sorted(digests(signals).items())}
     return leaves(kept) | code | {"version of smolsum": version("smolsum")}
-
-
-def _known(config: Config, section: str) -> dict[str, Any]:
-    """Return the settings of a section, without those added later that have the value of all runs before them."""
-    return without_later(section, dataclasses.asdict(getattr(config, section)))
-
-
-def without_later(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a section without those of `LATER` that say what held for all runs before them."""
-    later = LATER.get(section, {})
-    return {key: value for key, value in values.items() if key not in later or value != later[key]}
 
 
 def load_shapes(config: Config) -> Policy:

@@ -76,8 +76,7 @@ def texts(snapshot: Snapshot, width: int, height: int) -> Pane:
     if group.post:
         lines += flowed(group.post, width)
     else:
-        keeper = "an evaluation does not keep its prompts" if group.evaluation else "this run did not keep its prompts"
-        lines.append(Text(f" {keeper}", style=DIM))
+        lines.append(Text(" an evaluation does not keep its prompts", style=DIM))
     where = f" of {group.evaluation or f'step {group.step}'}, {group.prompt_id}" if snapshot.found else ""
     note = f"{asked_and_got(sample, snapshot.run.settings)}{', cut' if sample.truncated else ''}"
     found = first_hit(lines) if options.listing == "hits" else 0

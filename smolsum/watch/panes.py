@@ -273,8 +273,7 @@ def _speed(run: Run) -> str:
 
 
 def _load(run: Run) -> str:
-    """The share of the processor in the last steps and the memory of the training process now; runs made before they
-    were measured have none."""
+    """The share of the processor in the last steps and the memory of the training process now."""
     shares = run.recent("system/cpu_percent", MEAN_OVER)
     parts = [f"{fmean(shares):.0f}% CPU"] if shares else []
     for name, words in (("system/memory_rss_gb", "GB in RAM"), ("system/gpu_memory_gb", "GB on the GPU")):

@@ -101,7 +101,8 @@ def test_empty_cells_have_their_command(call: Call) -> None:
     call("--format", "json")
     text = Path("report/report.json").read_text()
     for command in (
-        "smolsum train --model lfm --strategy included --reward meteor-rouge --set task.target_tokens=64",
+        "smolsum train --model lfm --strategy included --reward meteor-rouge --set task.target_tokens=64 --set "
+        "stages.included.steps=4",
         "smolsum train --model lfm --strategy finetuned --reward rouge --set stages.quality.steps=4 --set "
         "task.target_tokens=64",
         "smolsum baseline --model lfm --prompt 64-tokens --set task.target_tokens=64 --judge judge-a",

@@ -25,7 +25,7 @@ from smolsum.policy.cpu import gradient, native
 from smolsum.policy.cpu.gradient import most_mapped
 from smolsum.policy.cpu.streams import streams
 from smolsum.policy.group_gradient import WHOLE, Chunking, fits_c
-from smolsum.policy.memory import MaxLengths, ModelShape, estimate, shape_of, unrecorded_chunking, ways
+from smolsum.policy.memory import MaxLengths, ModelShape, estimate, shape_of, ways
 from smolsum.tasks import TASKS
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
@@ -39,11 +39,6 @@ SHAPE = ModelShape(
     layers=24, features=17_000, width=896, heads=14, queries=896, vocabulary=151_936, remembered=24_576, unpacked=0,
     shares=True, recomputes=True, in_c=False,
 )  # fmt: skip
-EARLIER = {
-    0.0: WHOLE, 30.0: WHOLE, 14.0: Chunking(8, 2_000_000), 13.3: Chunking(4, 2_000_000), 12.8: Chunking(2, 2_000_000),
-    12.2: Chunking(8, 16_000_000, checkpointing=True),
-}  # fmt: skip
-"""budget in GB -> chunks"""
 LORA = replace(SHAPE, trained=4_400_000, largest=39_000)
 
 
@@ -138,14 +133,6 @@ def test_hindsight_holds_completions_twice_and_another_gradient() -> None:
         assert after["hindsight"] == SHAPE.trained * 4.0
         assert sum(after.values()) > sum(before.values()) + after["hindsight"] * 0.99
         assert after.get("activations", 0.0) >= times * before.get("activations", 0.0)
-
-
-def test_a_run_without_a_record_chooses_as_it_did() -> None:
-    """Before chunks were written to run.json, the budget and an estimate of fewer arrays chose them: resumed, such a
-    run must choose the same. Values of version 0.1 before that change."""
-    lengths = MaxLengths(330, 64)
-    chosen = {budget: unrecorded_chunking(SHAPE, config(budget, prompts=2), lengths) for budget in EARLIER}
-    assert chosen == EARLIER
 
 
 def test_layers_remember_as_much_as_their_caches() -> None:

@@ -73,13 +73,6 @@ def test_tolerance_of_a_range_is_a_share_unless_one_is_given() -> None:
     assert step_metrics([asking(128, 118), asking(16, 15)], fixed)["length/within_tol"] == 0.5
 
 
-def test_one_target_leaves_everything_as_it_was() -> None:
-    """No measure, and so no fingerprint, knows of the settings that are not used."""
-    task = resolved().config.task
-    assert {*task.measures} == {"name", "system_prompt", "target_tokens", "tolerance_tokens"}
-    assert {*config().task.measures} >= {"targets", "held_out_targets", "length_request", "tolerance_share"}
-
-
 def test_token_limit_must_leave_room_for_the_largest_target() -> None:
     task = TASKS["tldr"]
     assert task.warnings(config("sampling.max_new_tokens=100"))[0].startswith(

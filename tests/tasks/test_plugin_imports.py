@@ -12,7 +12,7 @@ import pytest
 from smolsum.errors import UsageError
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import encode, to_row
-from smolsum.runs.records import PluginInfo, RunInfo
+from smolsum.runs.records import RunInfo
 from smolsum.tasks.plugin_files import Plugin, load_file, plugin_copies, split_reference
 from smolsum.tasks.plugins import name_plugins, require_plugins, use_plugins
 
@@ -129,16 +129,6 @@ def test_a_run_goes_on_only_with_the_same_modules(make: Make, tmp_path: Path) ->
     with pytest.raises(UsageError, match=r"p.py has changed since run run began \(in helper.py, which it imports\)"):
         require_plugins(run)
     use_plugins([str(run.plugins / "p.py")])
-    require_plugins(run)
-
-
-def test_runs_that_recorded_no_modules_go_on(make: Make, tmp_path: Path) -> None:
-    """As they did."""
-    path = make("a/p.py", "import helper", helper="n = 1")
-    run = record(tmp_path / "run", load(path))
-    old = PluginInfo(path=str(path), sha256=load(path).sha256)
-    run.info.write_bytes(encode(RunInfo, {"plugins": [{"path": old.path, "sha256": old.sha256}]}))
-    use_plugins([str(path)])
     require_plugins(run)
 
 

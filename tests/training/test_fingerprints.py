@@ -1,31 +1,26 @@
-"""Fingerprints of stages: what decides the weights at a stage's end, for runs made before and for settings added since.
-
-`tests/golden/first_release` holds settings as the first release wrote them, and the fingerprints that it computed.
-"""
+"""Fingerprints of stages: what decides the weights at a stage's end."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
-from support.places import ROOT
 
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config
 from smolsum.tasks import TASKS
 from smolsum.training.setup import deciding, stage_fingerprint
 
-GOLDEN = ROOT / "tests" / "golden" / "first_release"
-EARLIER: dict[str, dict[str, str]] = json.loads((GOLDEN / "fingerprints.json").read_text(encoding="utf-8"))
 PROVENANCE = {
     "model": {"path": "m"}, "tokenizer": "t", "data": {"train": "d"}, "meteor": "stems",
     "versions": {"smolsum": "0.1.0"},
 }  # fmt: skip
 
 
-def settings(name: str, *sets: str) -> Config:
-    return resolve(TASKS, config_file=GOLDEN / f"{name}.toml", sets=sets).config
+def settings(task: str, *sets: str) -> Config:
+    """Of a task's default strategy; strict JSON has one of three stages."""
+    strategy = "curriculum" if task == "strict-json" else None
+    return resolve(TASKS, strategy=strategy, sets=sets, flags={"task.name": task}).config
 
 
 def fingerprints(config: Config) -> dict[str, str]:
@@ -36,42 +31,43 @@ def fingerprints(config: Config) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("name", EARLIER)
-def test_earlier_runs_keep_theirs(name: str) -> None:
-    """So they can be resumed, and their stages reused."""
-    assert fingerprints(settings(name)) == EARLIER[name]
-
-
 @pytest.mark.parametrize(
     "text",
     [
         "rewards.bleu=study", "rewards.length_counts=retokenized", "grpo.advantage_std=population",
-        "grpo.advantage_eps=1e-6", "grpo.train_eos=false", "stages.length.temperature_end=0.5",
+        "grpo.advantage_eps=1e-6", "grpo.train_eos=false", "stages.length.temperature_end=0.5", "train.seed=7",
+        "task.target_tokens=50", "sampling.rollouts=4", "optimizer.max_grad_norm=0.5",
     ],
 )  # fmt: skip
-def test_a_setting_added_later_counts_where_it_is_used(text: str) -> None:
-    """Another value than that of all earlier runs is another stage, and the difference is known by its name."""
+def test_a_setting_that_decides_the_weights_is_another_stage(text: str) -> None:
+    """A stage of another value is not reused, and the difference is known by its name."""
     changed = settings("tldr", text)
-    assert fingerprints(changed)["length"] != EARLIER["tldr"]["length"]
-    assert deciding(changed).keys() - deciding(settings("tldr")).keys() == {text.partition("=")[0]}
+    assert fingerprints(changed)["length"] != fingerprints(settings("tldr"))["length"]
+    own, other = deciding(settings("tldr")), deciding(changed)
+    assert text.partition("=")[0] in {name for name in other if other[name] != own.get(name)}
+
+
+@pytest.mark.parametrize("text", ["run.name=other", "train.checkpoint_every=1", "train.validate_every=9"])
+def test_a_setting_that_does_not_is_the_same_stage(text: str) -> None:
+    assert fingerprints(settings("tldr", text)) == fingerprints(settings("tldr"))
 
 
 @pytest.mark.parametrize(
     ("mask", "same"),
-    # the golden file leaves out truncated completions in both stages; "auto" does so in the stage of quality alone
-    [("true", True), ("auto", False), ("false", False)],
+    # "auto", the default, leaves out truncated completions in the stage of quality alone
+    [("true", False), ("auto", True), ("false", True)],
 )
 def test_masking_counts_as_what_holds_in_the_stage(mask: str, same: bool) -> None:
     """However it was asked for."""
     found = fingerprints(settings("tldr", f"grpo.mask_truncated={mask}"))
-    assert (found["length"] == EARLIER["tldr"]["length"]) is same
+    assert (found["length"] == fingerprints(settings("tldr"))["length"]) is same
     by_stage = settings("tldr", "stages.length.mask_truncated=false", "stages.quality.mask_truncated=true")
     assert fingerprints(settings("tldr", "grpo.mask_truncated=auto")) == fingerprints(by_stage)
 
 
 def test_the_reference_counts_from_the_second_stage_on() -> None:
     """In the first one both references are the model that the run starts from."""
-    of_stage, of_start = EARLIER["strict-json"], fingerprints(settings("strict-json", "grpo.reference=start"))
+    of_stage, of_start = (fingerprints(settings("strict-json", f"grpo.reference={one}")) for one in ("stage", "start"))
     assert of_start["format_basics"] == of_stage["format_basics"]
     assert of_start["progressive"] != of_stage["progressive"]
     assert of_start["full_difficulty"] != of_stage["full_difficulty"]

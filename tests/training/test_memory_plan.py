@@ -237,19 +237,19 @@ def test_a_budget_that_is_too_small_names_one_that_is_not(whole: float) -> None:
 
 
 def test_a_resumed_run_takes_the_chunks_that_it_began_with(whole: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever this machine has; without a record, those of earlier versions. What no longer fits is refused with a
-    remedy."""
+    """Whatever this machine has. What no longer fits is refused with a remedy."""
     began = RunInfo(memory=MemoryInfo(chunking=ChunkingInfo(rows=4, logits=2_000_000, checkpointing=True)))
     plan = planned(config(), began)
     assert (plan.chunking.rows, plan.chunking.logits, plan.chunking.checkpointing) == (4, 2_000_000, True)
-    assert planned(config(), RunInfo()).chunking.rows is None
+    at_once = RunInfo(memory=MemoryInfo(chunking=ChunkingInfo()))
+    assert planned(config(), at_once).chunking.rows is None
     monkeypatch.setenv("SMOLSUM_MEMORY_GB", str(0.8 * whole))
     with pytest.raises(MachineError, match="all rollouts at once, which needs") as caught:
-        planned(config(), RunInfo())
+        planned(config(), at_once)
     assert "close other programs" in (caught.value.hint or "")
     raised = (caught.value.hint or "").split("SMOLSUM_MEMORY_GB=")[1].split()[0]
     monkeypatch.setenv("SMOLSUM_MEMORY_GB", raised)
-    assert planned(config(), RunInfo()).chunking.rows is None
+    assert planned(config(), at_once).chunking.rows is None
 
 
 def test_quantised_weights_on_the_cpu_are_slow_and_it_says_so(whole: float) -> None:

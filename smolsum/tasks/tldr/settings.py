@@ -1,7 +1,7 @@
 """What a summary has to be: one length for all, or a length that each prompt states."""
 
 import re
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from smolsum.config.fields import Count, NonNegative, PositiveCount, Share
@@ -70,17 +70,6 @@ class TldrConfig(TaskConfig):
             return {"tolerance_share": (share, "derived from task.targets", "tolerance_tokens")}
         tolerance = max(1, round(share * self.target_tokens))
         return {"tolerance_tokens": (tolerance, "derived from task.target_tokens")}
-
-    @property
-    def measures(self) -> dict[str, Any]:
-        """The settings that measures depend on, without those added after the first release that are not used, so that
-        old evaluations compare with new ones."""
-        later = ("tolerance_share", "targets", "held_out_targets", "target_curriculum", "length_request", "unit")
-        default = {field.name: field.default for field in fields(self)}
-        unused = {key for key in later if getattr(self, key) == default[key]}
-        if self.targets:
-            unused.discard("length_request")
-        return {key: value for key, value in asdict(self).items() if key not in unused and key not in self.work}
 
 
 def targets_of(config: Config) -> Targets | None:
