@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.documents_of import config, group
+from support.refusals import refuses
 
-from smolsum.errors import UsageError
 from smolsum.tasks import TASKS
 from smolsum.tasks.data import Example, generated_split
 from smolsum.tasks.doc_qa.documents import Question, QuestionSet, asked_of, known_forms, load
@@ -35,12 +35,8 @@ def question(slot: str) -> Question:
     return Question("?", fact["forms"][0], str(fact["kind"]), tuple(fact["forms"]), tuple(fact["who"]))
 
 
-DOCUMENT = Example(
-    "d",
-    "I (62) met Noah, 31, …",
-    (),
-    QuestionSet(tuple(map(question, ("N", "age", "A", "L", "page"))), FACTS).as_metadata(),
-)
+QUESTIONS = QuestionSet(tuple(map(question, ("N", "age", "A", "L", "page"))), FACTS)
+DOCUMENT = Example("d", "I (62) met Noah, 31, …", (), QUESTIONS.as_metadata())
 
 
 @pytest.mark.parametrize(
@@ -91,10 +87,9 @@ def test_word_limit_of_rollouts() -> None:
 def test_rules_need_facts() -> None:
     """Questions of other data need a model."""
     bare = Example("d", "x", (), QuestionSet((Question("Who?", "Noah"),)).as_metadata())
-    with pytest.raises(UsageError, match="only questions that were made from facts") as refused:
+    with refuses("facts", "task.reader=MODEL"):
         score_answered([group(bare, ["Noah"])], CONFIG)
-    assert "task.reader=MODEL" in str(refused.value.hint)
-    with pytest.raises(UsageError, match="only questions that were made from facts"):  # before anything is sampled
+    with refuses("facts", "task.reader=MODEL"):  # before anything is sampled
         TASKS["doc-qa"].evaluation.measurer([generated_split("test", [bare])], CONFIG)
 
 
