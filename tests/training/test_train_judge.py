@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import rule_judge
 from support.judge_server import Reply, answer, failure, serving
-from support.places import ROOT
+from support.rule_judge import rules_served
 from support.training import arguments, events, learned, make_data, weights
 
 from smolsum.cli.main import main
@@ -27,13 +25,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def rules() -> Iterator[str]:
-    """Where the stand-in answers."""
-    script = ROOT / "scripts" / "rule_judge.py"
-    process = subprocess.Popen([sys.executable, str(script), "--port", "0"], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    yield process.stdout.readline().strip()
-    process.kill()
-    process.communicate()
+    with rules_served() as url:
+        yield url
 
 
 def judged(data: Path, runs: Path, name: str, reward: str, **changes: object) -> list[str]:
