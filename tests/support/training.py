@@ -16,6 +16,7 @@ from typing import Any
 import polars as pl
 from safetensors.numpy import load_file
 
+from smolsum.cli.main import main
 from smolsum.files import read_jsonl
 from smolsum.runs.paths import RunPaths
 
@@ -102,6 +103,17 @@ def weights(run: Path, step: int) -> dict[str, bytes]:
         for file in folder.glob("*.safetensors")
         for name, tensor in load_file(file).items()
     }
+
+
+def assert_goes_on(command: list[str], step: int, whole: Path) -> None:
+    """Killed in this step and resumed, the run of this command ends, to the last bit, as the run `whole` did."""
+    runs, name = (command[command.index(flag) + 1] for flag in ("--runs-dir", "--name"))
+    kill_in_step(command, step)
+    assert main(["train", "--resume", name, "--runs-dir", runs]) == 0
+    run = Path(runs) / name
+    assert learned(run) == learned(whole)
+    steps = {int(folder.name[-6:]) for folder in (whole / "checkpoints").glob("step-*")}
+    assert all(weights(run, n) == weights(whole, n) != {} for n in steps)
 
 
 def events(run: Path) -> list[str]:

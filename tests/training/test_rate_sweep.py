@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import tomli
 from mlx.utils import tree_flatten
-from support.training import arguments, make_data
+from support.training import arguments
 
 from smolsum.cli import find_rate
 from smolsum.cli.main import main
@@ -65,11 +65,6 @@ def test_chance_is_not_recommended() -> None:
 def test_default_rates_surround_that_of_the_run() -> None:
     """With one digit each."""
     assert default_rates(4e-4) == (4e-5, 1e-4, 4e-4, 1e-3, 4e-3)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("data") / "posts")
 
 
 def sweep(data: Path, runs: Path, *more: str) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.training import arguments, events, kill_in_step, learned, make_data, weights
+from support.training import arguments, events, kill_in_step, learned, weights
 
 from smolsum.cli.main import main
 from smolsum.evaluate.prompt_encoding import encode_prompts
@@ -28,10 +28,7 @@ SETTINGS = {
 LORA = {"lora__rank": 4, "lora__scale": 4.0}
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small data set."""
-    return make_data(tmp_path_factory.mktemp("data") / "posts", test=2)
+SIZES = {"test": 2}
 
 
 @pytest.fixture(

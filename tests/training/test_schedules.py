@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.serving import process
-from support.training import PATIENCE_S, arguments, kill_in_step, learned, make_data, weights
+from support.training import PATIENCE_S, arguments, kill_in_step, learned, weights
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
@@ -31,10 +31,7 @@ COOLING = {
 }
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small data set."""
-    return make_data(tmp_path_factory.mktemp("data") / "posts", test=1)
+SIZES = {"test": 1}
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.serving import process
-from support.training import arguments, kill_in_step, learned, make_data, weights
+from support.training import arguments, kill_in_step, learned, weights
 
 import smolsum
 from smolsum.cli.main import main
@@ -31,11 +31,6 @@ SETTINGS = {
     "stages__quality__steps": 2,
 }
 TARGETS = make_targets("20-40", "21-39/3")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("data") / "posts")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.judge_server import JudgeServer, Reply, answer, failure, score_of, serving
-from support.training import events, learned, make_data, weights
+from support.training import events, learned, weights
 
 from smolsum.cli.main import main
 from smolsum.config.sections import DataConfig
@@ -24,12 +24,6 @@ def brain(prompt: str, before: int) -> Reply:
     if prompt.startswith("Somebody was asked"):
         return answer(json.dumps({"right": luck == 1}))
     return answer(json.dumps({"answer": "Noah." if luck else None}))
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small data set."""
-    return make_data(tmp_path_factory.mktemp("data") / "posts")
 
 
 @pytest.fixture

@@ -10,17 +10,13 @@ import pytest
 import rule_judge
 from support.judge_server import Reply, answer, failure, serving
 from support.rule_judge import rules_served
-from support.training import arguments, events, learned, make_data, weights
+from support.training import arguments, events, learned, weights
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
 from smolsum.rewards.judge import client_of
 
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small data set."""
-    return make_data(tmp_path_factory.mktemp("data") / "posts", test=1)
+SIZES = {"test": 1}
 
 
 @pytest.fixture(scope="module")

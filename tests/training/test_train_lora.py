@@ -13,7 +13,7 @@ import mlx_lm
 import pytest
 from mlx.utils import tree_flatten
 from safetensors.numpy import load_file
-from support.training import arguments, kill_in_step, learned, make_data, weights
+from support.training import arguments, kill_in_step, learned, weights
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
@@ -24,10 +24,7 @@ LORA = {"lora__rank": 4, "lora__scale": 4.0, "optimizer__learning_rate": 4e-4,
         "train__validate_every": 0}  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small data set."""
-    return make_data(tmp_path_factory.mktemp("data") / "posts", test=2)
+SIZES = {"test": 2}
 
 
 @pytest.fixture(scope="module")
