@@ -55,6 +55,13 @@ def arguments(data: Path, runs: Path, name: str, **changes: Any) -> list[str]:
     return ["train", "--model=tiny", "--runs-dir", str(runs), "--name", name, *sets]
 
 
+def included(data: Path, runs: Path, name: str, **changes: Any) -> list[str]:
+    """The arguments of a run of one stage with both rewards."""
+    asked = arguments(data, runs, name, **changes)
+    two_stages = ("--set=stages.length", "--set=stages.quality")
+    return [*(one for one in asked if not one.startswith(two_stages)), "--strategy=included"]
+
+
 def start(args: list[str]) -> subprocess.Popen[str]:
     """A training in its own process, which ends with the test at the latest."""
     command = [sys.executable, "-m", "smolsum", *args]

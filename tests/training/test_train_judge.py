@@ -10,7 +10,7 @@ import pytest
 import rule_judge
 from support.judge_server import Reply, answer, failure, serving
 from support.rule_judge import rules_served
-from support.training import arguments, events, learned, weights
+from support.training import events, included, learned, weights
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
@@ -28,9 +28,7 @@ def rules() -> Iterator[str]:
 def judged(data: Path, runs: Path, name: str, reward: str, **changes: object) -> list[str]:
     """The arguments of a run of four steps that rewards length and a judge."""
     judge = {"judge__model": "rules", "judge__wait_s": 0.1, "judge__attempts": 1, "stages__included__steps": 4}
-    asked = arguments(data, runs, name, **(judge | changes))
-    kept = [one for one in asked if not one.startswith(("--set=stages.length", "--set=stages.qual"))]
-    return [*kept, "--strategy=included", f"--reward={reward}"]
+    return [*included(data, runs, name, **(judge | changes)), f"--reward={reward}"]
 
 
 @pytest.mark.parametrize("reward", ["judge", "preference"])
