@@ -33,3 +33,12 @@ def load(path: Path | str, split: str = "train", **settings: Any) -> Split:
     """The split, of data that have to have all that are read."""
     whole = {"validation_share": 0.0, "test_share": 0.0}
     return load_split(DataConfig(path=str(path), **(whole | settings)), split)
+
+
+def card(folder: Path, configurations: Mapping[str, Mapping[str, str]]) -> None:
+    """The README of a data set on the hub, which says what files each split of each configuration has."""
+    text = ["---", "configs:"]
+    for name, splits in configurations.items():
+        text += [f"- config_name: {name}", "  data_files:"]
+        text += [f"  - split: {split}\n    path: {path}" for split, path in splits.items()]
+    (folder / "README.md").write_text("\n".join([*text, "---", ""]))

@@ -12,8 +12,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-import polars
 import pytest
+from support.data_files import card, lines, table
 from support.hub import HubServer, commit
 from support.training import PATIENCE_S
 
@@ -24,15 +24,13 @@ from smolsum.errors import SmolsumError, UnreachableError, UsageError
 from smolsum.tasks import TASKS
 from smolsum.tasks.data import load_split
 
-ROWS = polars.DataFrame(
-    {
-        "id": ["a", "b", "c"],
-        "prompt": ["Ann lost a hat.", "Bo, 31, moved to Rye…", "Cy owes $40."],
-        "completion": ["Hat lost.", "Bo moved.", "Debt."],
-        "facts": [[{"kind": "item", "n": 1}], [], [{"kind": "who", "n": None}]],
-        "score": [None, 2.5, 3.0],
-    }
-)
+ROWS: list[dict[str, Any]] = [
+    {"id": "a", "prompt": "Ann lost a hat.", "completion": "Hat lost.", "facts": [{"kind": "item", "n": 1}]},
+    {"id": "b", "prompt": "Bo, 31, moved to Rye…", "completion": "Bo moved.", "facts": [], "score": 2.5},
+    {"id": "c", "prompt": "Cy owes $40.", "completion": "Debt.", "facts": [{"kind": "who"}], "score": 3.0},
+]
+PLAIN = [{name: row[name] for name in ("id", "prompt", "completion")} for row in ROWS]
+SPLITS = ("train", "validation", "test")
 
 CLIENT = """
 import json, sys, time
@@ -104,9 +102,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def posts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data set repository as `push_to_hub` makes it."""
     directory = tmp_path_factory.mktemp("posts")
-    (directory / "data").mkdir()
-    for split in ("train", "validation", "test"):
-        ROWS.write_parquet(directory / "data" / f"{split}-00000-of-00001.parquet")
+    for split in SPLITS:
+        table(directory / "data" / f"{split}-00000-of-00001.parquet", ROWS)
     return directory
 
 
@@ -120,17 +117,9 @@ def hub(posts: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubSe
     (broken / "train.parquet").write_bytes(b"PAR1 not really PAR1")
     news, old = (make_news(tmp_path_factory.mktemp("news"), text) for text in ("new", "old"))
     files, presets = (tmp_path_factory.mktemp(name) for name in ("files", "presets"))
-    repositories = {
-        **make_files(files),
-        **make_preset_data(presets),
-        "datasets/ann/posts": posts,
-        "datasets/ann/more": posts,
-        "datasets/ann/gated": posts,
-        "datasets/ann/bare": bare,
-        "datasets/ann/broken": broken,
-        "datasets/ann/news": news,
-        "models/ann/tiny": model,
-    }
+    own = {"posts": posts, "more": posts, "gated": posts, "bare": bare, "broken": broken, "news": news}
+    repositories = {f"datasets/ann/{name}": path for name, path in (own | make_files(files)).items()}
+    repositories |= {**make_preset_data(presets), "models/ann/tiny": model}
     revisions = {"datasets/ann/news": {"v1": old}}
     revisions["datasets/EdinburghNLP/xsum"] = {"refs/convert/parquet": presets / "xsum"}
     with HubServer(repositories, gated=["datasets/ann/gated"], revisions=revisions) as server:
@@ -139,40 +128,28 @@ def hub(posts: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubSe
 
 def make_news(directory: Path, text: str) -> Path:
     """A data set repository with two configurations, as CNN/DailyMail's, and none of them the default."""
-    lines = ["---", "configs:"]
     for number, name in enumerate(("1.0.0", "3.0.0"), start=1):
-        (directory / name).mkdir()
-        rows = polars.DataFrame({"prompt": [f"{text} {name} {n}" for n in range(number)], "completion": ["x"] * number})
-        lines += [f"- config_name: {name}", "  data_files:"]
-        for split in ("train", "validation", "test"):
-            rows.write_parquet(directory / name / f"{split}-00000-of-00001.parquet")
-            lines += [f"  - split: {split}", f"    path: {name}/{split}-*"]
-    (directory / "README.md").write_text("\n".join([*lines, "---", ""]))
+        for split in SPLITS:
+            rows = [{"prompt": f"{text} {name} {n}", "completion": "x"} for n in range(number)]
+            table(directory / name / f"{split}-00000-of-00001.parquet", rows)
+    card(directory, {name: {split: f"{name}/{split}-*" for split in SPLITS} for name in ("1.0.0", "3.0.0")})
     return directory
 
 
 def make_files(directory: Path) -> dict[str, Path]:
     """Repositories with CSV, JSON Lines and a README that says which files are which configuration and split."""
-    found = {f"datasets/ann/{name}": directory / name for name in ("csv", "lines", "patterns", "single", "chats")}
-    for path in found.values():
-        path.mkdir()
-    plain = ROWS.select("id", "prompt", "completion")
-    for split in ("train", "validation", "test"):
-        plain.write_csv(directory / "csv" / f"{split}.csv")
-        plain.write_ndjson(directory / "lines" / f"{split}.jsonl")
-        (directory / "patterns" / "raw").mkdir(exist_ok=True)
+    found = {name: directory / name for name in ("csv", "lines", "patterns", "single", "chats")}
+    for split in SPLITS:
+        table(found["csv"] / f"{split}.csv", PLAIN)
+        lines(found["lines"] / f"{split}.jsonl", PLAIN)
         for part in ("a", "b"):
-            plain.with_columns(id=f"{part}-" + polars.col("id")).write_csv(
-                directory / "patterns" / "raw" / f"{split}-{part}.csv"
-            )
-    splits = [f"  - split: {split}\n    path: raw/{split}-*.csv" for split in ("train", "validation", "test")]
-    lines = ["---", "configs:", "- config_name: default", "  data_files:", *splits]
-    lines += ["- config_name: first", "  data_files:", *(text.replace("-*", "-a") for text in splits), "---", ""]
-    (directory / "patterns" / "README.md").write_text("\n".join(lines))
-    many = polars.DataFrame({"prompt": [f"Post {n}." for n in range(200)], "completion": ["x"] * 200})
-    many.write_csv(directory / "single" / "posts.csv")
+            own = [row | {"id": f"{part}-{row['id']}"} for row in PLAIN]
+            table(found["patterns"] / "raw" / f"{split}-{part}.csv", own)
+    parts = {"default": "*", "first": "a"}
+    card(found["patterns"], {n: {split: f"raw/{split}-{part}.csv" for split in SPLITS} for n, part in parts.items()})
+    table(found["single"] / "posts.csv", [{"prompt": f"Post {n}.", "completion": "x"} for n in range(200)])
     turns = [{"role": "user", "content": "A post."}, {"role": "assistant", "content": "Short."}]
-    (directory / "chats" / "train.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
+    lines(found["chats"] / "train.jsonl", [{"messages": turns}])
     return found
 
 
@@ -183,19 +160,15 @@ def make_preset_data(directory: Path) -> dict[str, Path]:
         data = resolve(TASKS, flags={"task.name": "tldr"}, presets=(preset,)).config.data
         name = hub_name(data.path)
         assert name
-        folder = directory / preset
-        (folder / (name.configuration or "default")).mkdir(parents=True)
-        lines = ["---", "configs:", f"- config_name: {name.configuration or 'default'}", "  data_files:"]
-        for split in ("train", "validation", "test"):
-            rows = polars.DataFrame({data.prompt_column: ["A text.", None], data.completion_column: ["Short.", "x"]})
-            path = f"{name.configuration or 'default'}/{split}-00000-of-00001.parquet"
-            if name.revision == "refs/convert/parquet":  # a branch that the hub makes, without a README
-                path = f"default/{split}/0000.parquet"
-                (folder / path).parent.mkdir()
-            rows.write_parquet(folder / path)
-            lines += [f"  - split: {split}", f"    path: {path}"]
+        folder, configuration = directory / preset, name.configuration or "default"
+        # one is a branch that the hub makes, without a README
+        shard = "{}/0000.parquet" if name.revision == "refs/convert/parquet" else "{}-00000-of-00001.parquet"
+        paths = {split: f"{configuration}/{shard.format(split)}" for split in SPLITS}
+        for path in paths.values():
+            rows = [{data.prompt_column: text, data.completion_column: "x"} for text in ("A text.", None)]
+            table(folder / path, rows)
         if not name.revision:
-            (folder / "README.md").write_text("\n".join([*lines, "---", ""]))
+            card(folder, {configuration: paths})
         repositories[f"datasets/{name.id}"] = folder
     return repositories
 

@@ -219,12 +219,12 @@ def test_sizes_that_differ_never_look_equal() -> None:
 
 
 def test_a_dry_run_and_a_start_warn_of_a_target_out_of_reach(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     """Both say it once, with settings that go together; those draw no warning."""
     monkeypatch.delenv("SMOLSUM_MEMORY_GB", raising=False)
     steps = {"stages__length__steps": 1, "stages__quality__steps": 1, "train__validate_every": 0}
-    asked = arguments(make_data(tmp_path / "data"), tmp_path / "runs", "a", sampling__max_new_tokens=30, **steps)
+    asked = arguments(data, tmp_path / "runs", "a", sampling__max_new_tokens=30, **steps)
     for more, times in ((["--dry-run"], 1), (["--quiet"], 1), (["--set=sampling.max_new_tokens=84", "--dry-run"], 0)):
         code, _, err = call(*asked, *more)
         assert (code, err.count("no summary can reach task.target_tokens = 42")) == (0, times)
@@ -251,12 +251,14 @@ def test_quantised_weights_on_the_cpu_are_slow_and_it_says_so(whole: float) -> N
     assert "takes two to four times as long" in plan.warnings[0]
 
 
-def test_nothing_is_read_before_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+def test_nothing_is_read_before_the_plan(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
     """A run that does not fit ends before its weights are read, and leaves no directory behind."""
     monkeypatch.setenv("SMOLSUM_MEMORY_GB", "0.01")
     read: list[Policy] = []
     monkeypatch.setattr("smolsum.training.setup.read_weights", read.append)
-    refused = call(*arguments(make_data(tmp_path / "data"), tmp_path / "runs", "a"))
+    refused = call(*arguments(data, tmp_path / "runs", "a"))
     assert_refused(refused, "training needs at least", error=MachineError)
     assert read == []
     assert not (tmp_path / "runs" / "a").exists()

@@ -88,16 +88,12 @@ def test_a_group_is_ranked_in_one_call(served: tuple[JudgeServer, Config]) -> No
 @pytest.mark.parametrize(
     "scores",
     [
-        [],
-        [{"summary": 1, "score": 0.5}],
-        [{"summary": 1, "score": 0.5}, {"summary": 1, "score": 0.6}],
-        [{"summary": 1, "score": 0.5}, {"summary": 2, "score": 1.5}],
-        [{"summary": 1, "score": 0.5}, {"summary": 2, "score": "high"}],
-        [{"summary": 1, "score": True}, {"summary": 2, "score": 0.2}],
-        [1, 2],
-        "high",
+        [], [1, 2], "high", [{"summary": 1, "score": 0.5}],
+        *([{"summary": 1, "score": 0.5}, other]
+          for other in ({"summary": 1, "score": 0.6}, {"summary": 2, "score": 1.5}, {"summary": 2, "score": "high"},
+                        {"summary": 2, "score": True})),
     ],
-)
+)  # fmt: skip
 def test_a_ranking_that_is_none_is_missing(served: tuple[JudgeServer, Config], scores: object) -> None:
     """Incomplete, doubled, out of range, no number: the whole group is missing, never 0."""
     server, settings = served

@@ -42,19 +42,14 @@ DOCUMENT = Example("d", "I (62) met Noah, 31, …", (), QUESTIONS.as_metadata())
 @pytest.mark.parametrize(
     ("text", "right"),
     [
-        ("", 0),
-        ("Something happened.", 0),
-        ("Noah.", 1),
+        ("", 0), ("Something happened.", 0), ("Noah.", 1), ("noah", 0),  # names have capitals
         ("I am 62 and Noah is 31; it cost $75 in Elmhurst.", 5),
         ("Noah is 62 and I am 31.", 1),  # the name; the ages are those of other people
-        ("Noah took $75.", 2),
-        ("Noah took $920.", 1),  # the other sum of the document is no answer to this question
-        ("Noah took $75 or $920.", 2),  # both are the document's
-        ("Noah took $75 or $80.", 1),  # a guess among sums that the document lacks
+        ("Noah took $75.", 2), ("Noah took $920.", 1),  # the other sum is no answer to this question
+        ("Noah took $75 or $920.", 2), ("Noah took $75 or $80.", 1),  # a guess among sums that the document lacks
         ("Noah Magnus Lena", 0),  # a guess among names
-        ("noah", 0),  # names have capitals
     ],
-)
+)  # fmt: skip
 def test_questions_answered(text: str, right: int) -> None:
     """By hand: the share of five questions whose expected answer the text states, and nothing foreign."""
     assert score_answered([group(DOCUMENT, [text])], CONFIG) == [[right / 5]]
