@@ -72,10 +72,14 @@ def test_tolerance_of_a_range_is_a_share_unless_one_is_given() -> None:
 
 
 def test_one_target_leaves_everything_as_it_was() -> None:
-    """No measure, and so no fingerprint, knows of the settings that are not used."""
-    task = resolved().config.task
-    assert {*task.measures} == {"name", "system_prompt", "target_tokens", "tolerance_tokens"}
+    """No measure, and so no fingerprint, knows of the settings that are not used, and a summary has no parts."""
+    found = resolved().config
+    assert {*found.task.measures} == {"name", "system_prompt", "target_tokens", "tolerance_tokens"}
     assert {*config().task.measures} >= {"targets", "held_out_targets", "length_request", "tolerance_share"}
+    prompt = Prompt("a", (), (), (), {TARGET: "a column of the data"})
+    row = length_measure(found)(prompt, group([5], [[9] * 60]).rollouts[0])
+    assert {*row} == {"tokens", "within_tol", "within_1", "within_2", "over_budget", "off_target"}
+    assert not any("seen" in key or "correlation" in key for key in length_summary([row]))
 
 
 def test_token_limit_must_leave_room_for_the_largest_target() -> None:
@@ -145,13 +149,6 @@ def test_summary_has_the_unseen_targets_apart() -> None:
         assert summary[f"length/{part}/off_target"] == pytest.approx(np.abs(b - a).mean())
         assert summary[f"length/{part}/within_1"] == pytest.approx((np.abs(b - a) <= 1).mean())
         assert summary[f"length/{part}/correlation"] == pytest.approx(np.corrcoef(a, b)[0, 1])
-
-
-def test_summary_of_one_target_has_no_such_parts() -> None:
-    measure = length_measure(resolved().config)
-    row = measure(Prompt("a", (), (), (), {TARGET: "a column of the data"}), group([5], [[9] * 60]).rollouts[0])
-    assert {*row} == {"tokens", "within_tol", "within_1", "within_2", "over_budget", "off_target"}
-    assert not any("seen" in key or "correlation" in key for key in length_summary([row]))
 
 
 @pytest.mark.parametrize(
