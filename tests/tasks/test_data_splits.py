@@ -89,7 +89,7 @@ def test_a_split_of_another_name_is_asked_for_first(tmp_path: Path) -> None:
     """`dev` may be the validation split: nothing is taken from `train` before the user has said."""
     lines(tmp_path / "train.jsonl", ROWS)
     lines(tmp_path / "dev.jsonl", ROWS)
-    with refuses("'validation'", "data.validation_split=dev"):
+    with refuses("'validation'", "dev.jsonl", "data.validation_split="):
         load(tmp_path)
     assert len(load(tmp_path, validation_split="dev")["validation"].examples) == 500
 
