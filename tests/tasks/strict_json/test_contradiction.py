@@ -49,6 +49,7 @@ def load(folder: Path, rows: list[dict[str, Any]]) -> None:
         ({"$ref": "#/$defs/n", "$defs": {"n": {"minimum": 2, "maximum": 1}}}, "no number is between"),
         ({"required": ["n"], "properties": {"n": {"$ref": "#"}}}, "'#' refers to itself without end"),
         ({"properties": {"n": {"$ref": "#/$defs/n"}}, "$defs": {"n": {"$ref": "#/$defs/n"}}}, "without end"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}, "without end"),
         ({"properties": {"n": {"$ref": "#/$defs/m"}}}, "'#/$defs/m' points to nothing"),
         ({"properties": {"n": {"$ref": "http://127.0.0.1:9/n.json"}}}, "points to nothing"),
         ('{"minimum": NaN}', "minimum nan is not a JSON number"),
