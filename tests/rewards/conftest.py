@@ -29,15 +29,7 @@ def _group(texts: Sequence[str], references: Sequence[str] = ("the cat sat on th
 def _rollout(text: str) -> Rollout:
     # one token a word, then EOS
     ids = tuple(range(len(text.split()) + 1))
-    return Rollout(
-        token_ids=ids,
-        logprobs=(0.0,) * len(ids),
-        finish_reason="stop",
-        policy_version=0,
-        worker="local",
-        seed=0,
-        text=text,
-    )
+    return Rollout(ids, (0.0,) * len(ids), "stop", policy_version=0, worker="local", seed=0, text=text)
 
 
 @pytest.fixture

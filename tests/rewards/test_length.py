@@ -1,4 +1,4 @@
-"""The length reward."""
+"""The length reward, and the punishment for coming close to the token limit."""
 
 from __future__ import annotations
 
@@ -8,38 +8,30 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.refusals import refuses
 
-from smolsum.config.sections import Config, RewardsConfig
-from smolsum.errors import UsageError
-from smolsum.rewards.length import length_reward, score_length
+from smolsum.config.sections import Config, RewardsConfig, SamplingConfig
+from smolsum.rewards.length import length_reward, overlong_reward, score_length, score_overlong
 from smolsum.tasks.tldr.settings import TldrConfig
 from smolsum.types import RolloutGroup
 
 
 @pytest.mark.parametrize(
-    ("length", "expected"),
-    # (length - 64) / 64: 32/64, 64/64, 448/64
-    [(64, 0.0), (32, -0.5), (96, -0.5), (0, -1.0), (128, -1.0), (512, -7.0), (63, -1 / 64)],
+    ("shape", "length", "expected"),
+    [
+        # -|n - 64| / 64 without a lower bound: 32/64, 64/64, 448/64
+        *(("linear", n, x) for n, x in [(32, -0.5), (96, -0.5), (0, -1.0), (128, -1.0), (512, -7.0), (63, -1 / 64)]),
+        # the same down to the floor
+        *(("clipped", n, x) for n, x in [(48, -0.25), (128, -1.0), (129, -1.0), (512, -1.0)]),
+        # only the tokens beyond the tolerance: 70 misses by 6, one beyond the band; 85 by 21; 200 by 136, cut to -1
+        *(
+            ("dead_band", n, x)
+            for n, x in [(59, 0.0), (69, 0.0), (70, -1 / 64), (58, -1 / 64), (85, -0.25), (200, -1.0)]
+        ),
+    ],
 )
-def test_linear_is_the_relative_miss_without_a_lower_bound(length: int, expected: float) -> None:
-    """linear = -|n - 64| / 64, and 512 tokens are worth -7."""
-    assert length_reward(length, target=64, shape="linear", floor=-1.0, tolerance=5) == expected
-
-
-@pytest.mark.parametrize(("length", "expected"), [(64, 0.0), (48, -0.25), (128, -1.0), (129, -1.0), (512, -1.0)])
-def test_clipped_stops_at_the_floor(length: int, expected: float) -> None:
-    """clipped = max(floor, linear)."""
-    assert length_reward(length, target=64, shape="clipped", floor=-1.0, tolerance=5) == expected
-
-
-@pytest.mark.parametrize(
-    ("length", "expected"),
-    # 70 misses by 6, one beyond the band: -1/64; 85 by 21: -16/64; 200 by 136: -131/64, cut to -1
-    [(64, 0.0), (59, 0.0), (69, 0.0), (70, -1 / 64), (58, -1 / 64), (85, -0.25), (200, -1.0)],
-)
-def test_dead_band_is_flat_within_the_tolerance_and_continuous_at_its_edge(length: int, expected: float) -> None:
-    """dead_band counts only the tokens beyond the tolerance."""
-    assert length_reward(length, target=64, shape="dead_band", floor=-1.0, tolerance=5) == expected
+def test_shapes_by_hand(shape: str, length: int, expected: float) -> None:
+    assert length_reward(length, target=64, shape=shape, floor=-1.0, tolerance=5) == expected
 
 
 @pytest.mark.parametrize("shape", ["linear", "clipped", "dead_band"])
@@ -50,10 +42,8 @@ def test_an_exact_hit_is_plain_zero(shape: str) -> None:
 
 def test_an_unknown_shape_names_the_known_ones() -> None:
     """A shape that slipped past the config is a usage error with a remedy."""
-    with pytest.raises(UsageError, match="'cubic'") as caught:
+    with refuses("'cubic'", "dead_band"):
         length_reward(64, target=64, shape="cubic", floor=-1.0, tolerance=5)
-    assert caught.value.hint is not None
-    assert "dead_band" in caught.value.hint
 
 
 @given(
@@ -70,9 +60,8 @@ def test_a_count_of_its_own_replaces_the_sampled_tokens(group: Callable[..., Rol
     """Of characters here: 4 and 2 for a target of 4. Without one the setting is refused, with a remedy."""
     config = Config(task=TldrConfig(target_tokens=4), rewards=RewardsConfig(length_counts="retokenized"))
     assert score_length([group(["abcd", "ab"])], config, lambda rollout: len(rollout.text)) == [[0.0, -0.5]]
-    with pytest.raises(UsageError, match="length_counts = retokenized") as caught:
+    with refuses("length_counts = retokenized", "rewards.length_counts=sampled"):
         score_length([group(["abcd"])], config)
-    assert "rewards.length_counts=sampled" in (caught.value.hint or "")
 
 
 def test_the_scorer_counts_sampled_tokens_without_eos_under_the_config(group: Callable[..., RolloutGroup]) -> None:
@@ -84,3 +73,23 @@ def test_the_scorer_counts_sampled_tokens_without_eos_under_the_config(group: Ca
     stopped = group(["a b c d", "a b", "a b c d e f g h"])
     cut = replace(stopped, rollouts=(replace(stopped.rollouts[1], finish_reason="length"),))
     assert score_length([stopped, cut], config) == [[0.0, -0.25, -0.5], [0.0]]
+
+
+# the punishment for coming close to the token limit
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"), [(0, 0.0), (80, 0.0), (81, -0.05), (90, -0.5), (100, -1.0), (130, -1.0)]
+)
+def test_overlong_falls_over_the_last_tokens(tokens: int, expected: float) -> None:
+    """Limit 100, buffer 20: nothing up to 80, then a twentieth a token, -1 at the limit and beyond."""
+    assert overlong_reward(tokens, limit=100, buffer=20) == pytest.approx(expected)
+    assert str(overlong_reward(5, limit=100, buffer=20)) == "0.0"  # no -0.0, which would print as one
+
+
+def test_overlong_counts_every_sampled_token(group: Callable[..., RolloutGroup]) -> None:
+    """EOS counts, as it does against the limit; a rollout that reached the limit has -1."""
+    config = Config(sampling=SamplingConfig(max_new_tokens=6), rewards=RewardsConfig(overlong_buffer=4))
+    ended = group(["a", "a b c", "a b c d e"])
+    cut = replace(ended, rollouts=(replace(ended.rollouts[2], finish_reason="length"),))
+    assert score_overlong([ended, cut], config) == [[0.0, -0.5, -1.0], [-1.0]]

@@ -24,44 +24,30 @@ def test_lexnames_has_the_45_files_in_the_format_of_the_manual() -> None:
     """lexnames(5WN): two-digit number, name, part of speech (noun 1, verb 2, adjective 3, adverb 4)."""
     lines = lexnames().splitlines()
     assert len(lines) == 45
-    assert [lines[i] for i in (0, 2, 3, 29, 44)] == [
-        "00\tadj.all\t3",
-        "02\tadv.all\t4",
-        "03\tnoun.Tops\t1",
-        "29\tverb.body\t2",
-        "44\tadj.ppl\t3",
-    ]
+    some = ["00\tadj.all\t3", "02\tadv.all\t4", "03\tnoun.Tops\t1", "29\tverb.body\t2", "44\tadj.ppl\t3"]
+    assert [lines[i] for i in (0, 2, 3, 29, 44)] == some
 
 
-def test_without_a_database_no_word_has_synonyms() -> None:
-    """The lexicon of a machine without WordNet is a plain empty one."""
+def test_without_a_database_no_word_has_synonyms(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unset variable does not look in the current directory: a folder that happens to be called `dict` is none."""
+    monkeypatch.chdir(database.parent)
     lexicon = meteor.find_lexicon()
     assert (lexicon.kind, lexicon.description, lexicon.refused) == ("exact+stem", "exact+stem", ())
     assert lexicon.synsets("car") == ()
 
 
-def test_a_system_database_without_lexnames_is_read(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plain database directory, as Debian's package ships it, gives synonyms and is named."""
-    monkeypatch.setattr(meteor, "SYSTEM_DIRECTORIES", ("/nowhere", str(database)))
-    assert meteor.find_lexicon().description == f"wordnet ({database})"
+@pytest.mark.parametrize(("variable", "below"), [("WNSEARCHDIR", "dict"), ("WNHOME", ""), ("", "dict")])
+def test_a_system_database_is_found(variable: str, below: str, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """WNSEARCHDIR names the database directory, WNHOME the one that holds `dict`. One without lexnames, as Debian's
+    package ships it, gives synonyms and is named; the words of a data set recur, so their synsets are remembered."""
+    if variable:
+        monkeypatch.setenv(variable, str(database.parent / below))
+    else:
+        monkeypatch.setattr(meteor, "SYSTEM_DIRECTORIES", ("/nowhere", str(database)))
+    lexicon = meteor.find_lexicon()
+    assert lexicon.description == f"wordnet ({database})"
     assert _words("auto") == {"auto", "car"}
-
-
-@pytest.mark.parametrize(("variable", "below"), [("WNSEARCHDIR", "dict"), ("WNHOME", "")])
-def test_wordnets_own_variables_are_honoured(
-    variable: str, below: str, database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """WNSEARCHDIR names the database directory, WNHOME the one that holds `dict`."""
-    monkeypatch.setenv(variable, str(database.parent / below))
-    assert meteor.find_lexicon().source == str(database)
-
-
-def test_an_unset_variable_does_not_look_in_the_current_directory(
-    database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A folder that happens to be called `dict` is no database."""
-    monkeypatch.chdir(database.parent)
-    assert meteor.find_lexicon().kind == "exact+stem"
+    assert lexicon.synsets("auto") is lexicon.synsets("auto")
 
 
 def test_nltks_own_data_comes_first(
@@ -93,26 +79,22 @@ def test_a_broken_database_is_named_and_passed_over(database: Path, monkeypatch:
     assert lexicon.refused == (f"{half}: no data.verb",)
 
 
-def test_a_refused_database_is_found_out_at_once_and_leaves_no_trace(
-    database: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("problem", ["data.verb", "damaged index line 'car n 1 0 1 0'"])
+def test_a_database_that_cannot_be_used_is_found_out_at_once(
+    database: Path, monkeypatch: pytest.MonkeyPatch, problem: str
 ) -> None:
-    """nltk will not read a data file that others may write: that must show before training, not during it."""
-    os.chmod(database / "data.verb", 0o666)
+    """nltk will not read a data file that others may write, and an index may be cut short: that must show before
+    training, not during it at the look-up of a word, and leave no trace."""
+    if problem == "data.verb":
+        os.chmod(database / "data.verb", 0o666)
+    else:
+        index = database / "index.noun"
+        index.write_text(index.read_text().rpartition(" ")[0])
     monkeypatch.setattr(meteor, "SYSTEM_DIRECTORIES", (str(database),))
     lexicon = meteor.find_lexicon()
     assert lexicon.kind == "exact+stem"
-    assert "data.verb" in lexicon.refused[0]
+    assert problem in lexicon.refused[0]
     assert nltk.data.path == []
-
-
-def test_an_index_cut_short_is_found_out_at_once(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last line of a file that is not whole shows before training, not at the look-up of its word."""
-    index = database / "index.noun"
-    index.write_text(index.read_text().rpartition(" ")[0])
-    monkeypatch.setattr(meteor, "SYSTEM_DIRECTORIES", (str(database),))
-    lexicon = meteor.find_lexicon()
-    assert lexicon.kind == "exact+stem"
-    assert "damaged index line 'car n 1 0 1 0'" in lexicon.refused[0]
 
 
 def test_an_index_gives_a_whole_lemma_in_each_part_of_speech() -> None:
@@ -122,10 +104,3 @@ def test_an_index_gives_a_whole_lemma_in_each_part_of_speech() -> None:
     assert index["dog"] == {"n": [10, 20], "a": [40, 50, 60], "s": [40, 60]}
     assert (index["dog_days"], index["cat"]) == ({"n": [30]}, {})
     assert not any(word in index for word in ("", "cat", "dog_", "do", "dog n", "zebra", "\ud800"))
-
-
-def test_a_look_up_is_done_once(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The words of a data set recur: their synsets are remembered."""
-    monkeypatch.setenv("WNSEARCHDIR", str(database))
-    lexicon = meteor.find_lexicon()
-    assert lexicon.synsets("auto") is lexicon.synsets("auto")

@@ -16,6 +16,7 @@ from typing import Any
 import polars as pl
 from safetensors.numpy import load_file
 
+from smolsum.cli.main import main
 from smolsum.files import read_jsonl
 from smolsum.runs.paths import RunPaths
 
@@ -52,6 +53,13 @@ def arguments(data: Path, runs: Path, name: str, **changes: Any) -> list[str]:
         f"--set={key}={json.dumps(value) if not isinstance(value, str) else value}" for key, value in settings.items()
     ]
     return ["train", "--model=tiny", "--runs-dir", str(runs), "--name", name, *sets]
+
+
+def included(data: Path, runs: Path, name: str, **changes: Any) -> list[str]:
+    """The arguments of a run of one stage with both rewards."""
+    asked = arguments(data, runs, name, **changes)
+    two_stages = ("--set=stages.length", "--set=stages.quality")
+    return [*(one for one in asked if not one.startswith(two_stages)), "--strategy=included"]
 
 
 def start(args: list[str]) -> subprocess.Popen[str]:
@@ -102,6 +110,17 @@ def weights(run: Path, step: int) -> dict[str, bytes]:
         for file in folder.glob("*.safetensors")
         for name, tensor in load_file(file).items()
     }
+
+
+def assert_goes_on(command: list[str], step: int, whole: Path) -> None:
+    """Killed in this step and resumed, the run of this command ends, to the last bit, as the run `whole` did."""
+    runs, name = (command[command.index(flag) + 1] for flag in ("--runs-dir", "--name"))
+    kill_in_step(command, step)
+    assert main(["train", "--resume", name, "--runs-dir", runs]) == 0
+    run = Path(runs) / name
+    assert learned(run) == learned(whole)
+    steps = {int(folder.name[-6:]) for folder in (whole / "checkpoints").glob("step-*")}
+    assert all(weights(run, n) == weights(whole, n) != {} for n in steps)
 
 
 def events(run: Path) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -12,28 +10,17 @@ from typing import Any
 import datasets
 import polars
 import pytest
+from support.data_files import lines, load, table
 
-from smolsum.config.sections import Config, DataConfig
+from smolsum.config.sections import Config
 from smolsum.errors import UsageError
 from smolsum.tasks import TASKS
-from smolsum.tasks.data import Example, Split, generated_split, load_split, overlap
+from smolsum.tasks.data import Example, generated_split, overlap
 from smolsum.tasks.tldr.settings import TldrConfig
 
 USER, ANSWER = {"role": "user", "content": "A post."}, {"role": "assistant", "content": "Short."}
 SYSTEM = {"role": "system", "content": "Be brief."}
 ROWS = [{"id": f"n{n}", "prompt": f"Post {n}.", "completion": f"Short {n}.", "score": n / 2} for n in range(5)]
-
-
-def load(path: Path, split: str = "train", **settings: Any) -> Split:
-    """The split, of data that have to have all that are read."""
-    whole = {"validation_share": 0.0, "test_share": 0.0}
-    return load_split(DataConfig(path=str(path), **(whole | settings)), split)
-
-
-def lines(path: Path, rows: Sequence[object]) -> Path:
-    """The rows as JSON Lines."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def one(tmp_path: Path, row: object, **settings: Any) -> Example:
@@ -71,12 +58,6 @@ def test_a_column_of_numbers_holds_numbers(tmp_path: Path) -> None:
     assert [type(value) for value in second.metadata.values()] == [int, float, str, str, str, type(None)]
 
 
-def test_csv_equals_json_lines(tmp_path: Path) -> None:
-    """The same rows have the same fingerprint."""
-    polars.DataFrame(ROWS).write_csv(tmp_path / "a.csv")
-    assert load(tmp_path / "a.csv").fingerprint == load(lines(tmp_path / "b.jsonl", ROWS)).fingerprint
-
-
 def test_a_column_without_a_name_is_called_by_its_number(tmp_path: Path) -> None:
     """Pandas writes its index so."""
     (tmp_path / "a.csv").write_text(",prompt,completion\n0,Ann,A.\n1,Bo,B.\n")
@@ -92,12 +73,13 @@ def test_a_text_may_be_long(tmp_path: Path) -> None:
 # Arrow, and what `datasets` saves
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_an_arrow_file(tmp_path: Path, stream: bool) -> None:
-    """Both of Arrow's layouts are read."""
-    frame = polars.DataFrame(ROWS)
-    (frame.write_ipc_stream if stream else frame.write_ipc)(tmp_path / "train.arrow")
-    assert load(tmp_path).fingerprint == load(lines(tmp_path / "b.jsonl", ROWS)).fingerprint
+@pytest.mark.parametrize("name", ["a.csv", "a.arrow", "b.arrow"])
+def test_every_format_equals_json_lines(tmp_path: Path, name: str) -> None:
+    """The same rows have the same fingerprint; both of Arrow's layouts are read."""
+    path = table(tmp_path / name, ROWS)
+    if name == "b.arrow":
+        polars.DataFrame(ROWS).write_ipc(path)
+    assert load(path).fingerprint == load(lines(tmp_path / "b.jsonl", ROWS)).fingerprint
 
 
 def test_a_saved_data_set_dict(tmp_path: Path) -> None:
@@ -118,24 +100,10 @@ def test_a_saved_data_set(tmp_path: Path) -> None:
     assert [example.source for example in load(tmp_path / "saved").examples] == kept["prompt"]
 
 
-@pytest.mark.parametrize("keep", [0, 4, 60, 0.5])
-def test_a_damaged_arrow_file_is_refused(tmp_path: Path, keep: float) -> None:
-    """A file that was cut short."""
-    path = tmp_path / "train.arrow"
-    polars.DataFrame(ROWS).write_ipc_stream(path)
-    content = path.read_bytes()
-    path.write_bytes(content[: int(keep if keep != 0.5 else len(content) // 2)])
-    with pytest.raises(UsageError, match=r"train\.arrow is (empty|not Arrow, or is damaged: )"):
-        load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("suffix", "write"), [("arrow", polars.DataFrame.write_ipc_stream), ("parquet", polars.DataFrame.write_parquet)]
-)
-def test_damage_anywhere_ends_in_a_usage_error(tmp_path: Path, suffix: str, write: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("suffix", ["arrow", "parquet"])
+def test_damage_anywhere_ends_in_a_usage_error(tmp_path: Path, suffix: str) -> None:
     """Whatever the reader makes of changed bytes, a panic included, is reported as damage to that file."""
-    path, random = tmp_path / f"train.{suffix}", Random(1)
-    write(polars.DataFrame(ROWS), path)
+    path, random = table(tmp_path / f"train.{suffix}", ROWS), Random(1)
     content = path.read_bytes()
     for _ in range(200):
         damaged = bytearray(content)
@@ -193,8 +161,8 @@ def test_chats_without_answers_have_no_references(tmp_path: Path) -> None:
 def test_chats_in_parquet(tmp_path: Path) -> None:
     """Nulls that its columns add to a message are not part of it."""
     rows = [{"messages": [USER | {"name": "ann"}, ANSWER]}, {"messages": [USER, ANSWER | {"weight": 1}]}]
-    polars.DataFrame(rows, infer_schema_length=None).write_parquet(tmp_path / "a.parquet")
-    assert [example.source for example in load(tmp_path / "a.parquet").examples] == ["A post."] * 2
+    path = table(tmp_path / "a.parquet", rows)
+    assert [example.source for example in load(path).examples] == ["A post."] * 2
 
 
 # references
@@ -212,13 +180,9 @@ def test_references_in_several_columns(tmp_path: Path) -> None:
     assert all(example.metadata == {} for example in split.examples)
 
 
-def test_a_column_may_have_a_comma_in_its_name(tmp_path: Path) -> None:
-    """A column of just this name is meant."""
+def test_what_several_columns_may_hold(tmp_path: Path) -> None:
+    """A column of just this name goes before columns that are named so; an empty cell of CSV is no reference."""
     assert one(tmp_path, {"prompt": "A.", "a,b": "1", "a": "2"}, completion_column="a,b").references == ("1",)
-
-
-def test_an_empty_cell_is_no_reference(tmp_path: Path) -> None:
-    """CSV has no other way to say so."""
     (tmp_path / "a.csv").write_text("prompt,a,b\nAnn,1,\nBo,,2\n")
     split = load(tmp_path / "a.csv", completion_column="a,b")
     assert [example.references for example in split.examples] == [("1",), ("2",)]

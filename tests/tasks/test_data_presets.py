@@ -19,15 +19,10 @@ COLUMNS = {
     "abstracts": ("article", "abstract", "section_names"), "dialogues": ("dialogue", "summary", "id"),
 }  # fmt: skip
 """of each: post, reference, and one that is neither, as the cards of the data sets name them"""
-OWN = set(TASKS["tldr"].presets.profiles)
+OWN = sorted(TASKS["tldr"].presets.profiles)
 
 
-def test_every_preset_is_tried() -> None:
-    """None of them is without its columns here."""
-    assert set(COLUMNS) == OWN
-
-
-@pytest.mark.parametrize("preset", COLUMNS)
+@pytest.mark.parametrize("preset", OWN)
 def test_a_preset_reads_its_columns(preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`smolsum data` shows rows and prompt; a row without a post is left out, with a warning."""
     post, reference, other = COLUMNS[preset]
@@ -47,7 +42,7 @@ def test_a_preset_reads_its_columns(preset: str, tmp_path: Path, capsys: pytest.
     assert f"system prompt: {system}\n" in err
 
 
-@pytest.mark.parametrize("preset", COLUMNS)
+@pytest.mark.parametrize("preset", OWN)
 def test_a_preset_can_reach_its_target(preset: str) -> None:
     """The names on the hub are names, and no completion is cut before its target."""
     config = resolve(TASKS, flags={"task.name": "tldr"}, presets=(preset,)).config

@@ -10,39 +10,38 @@ from typing import Any
 import datasets
 import polars
 import pytest
-
-from smolsum.config.sections import DataConfig
-from smolsum.errors import UsageError
-from smolsum.tasks.data import load_split
+from support.data_files import lines, load, table
+from support.refusals import refuses
 
 USER, ANSWER = {"role": "user", "content": "A post."}, {"role": "assistant", "content": "Short."}
 GOOD = {"prompt": "A post.", "completion": "Short."}
 
 Make = Callable[[Path], Path]
 """writes data into a directory, and returns the path to load"""
+Case = tuple[Make, dict[str, Any], tuple[str, ...]]
+"""data, settings and the split, and what the error names"""
+
+
+def case(make: Make, *named: str, **settings: Any) -> Case:
+    return make, settings, named
 
 
 def content(name: str, data: str | bytes) -> Make:
     """A file with this content."""
 
     def make(folder: Path) -> Path:
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data if isinstance(data, bytes) else data.encode())
         return folder / name
 
     return make
 
 
-def rows(*given: object, name: str = "a.jsonl") -> Make:
+def rows(*given: Any, name: str = "a.jsonl") -> Make:
     """A file with these rows."""
-    if name.endswith(".jsonl"):
-        return content(name, "".join(json.dumps(row) + "\n" for row in given))
-
-    def make(folder: Path) -> Path:
-        frame = polars.DataFrame(given, infer_schema_length=None, strict=False)
-        frame.write_parquet(folder / name) if name.endswith("parquet") else frame.write_ipc_stream(folder / name)
-        return folder / name
-
-    return make
+    return lambda folder: (
+        table(folder / name, given) if name.endswith(("parquet", "arrow")) else lines(folder / name, given)
+    )
 
 
 def chat(*messages: object) -> Make:
@@ -72,123 +71,188 @@ def saved(damage: Callable[[Path], object]) -> Make:
     return make
 
 
+def cut(name: str, share: float) -> Make:
+    """A file of good rows of which only this share is there."""
+
+    def make(folder: Path) -> Path:
+        path = table(folder / name, [GOOD] * 3)
+        path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+        return path
+
+    return make
+
+
+def bad_line(line: bytes) -> Make:
+    """The third line is at fault, after a good and a blank one."""
+    good = json.dumps(GOOD).encode() + b"\n"
+    return content("a.jsonl", good + b"\n" + line + b"\n" + good)
+
+
+def empty_parquet(folder: Path) -> Path:
+    polars.DataFrame({"prompt": [], "completion": []}).write_parquet(folder / "a.parquet")
+    return folder / "a.parquet"
+
+
 CSV = "prompt,completion\nAnn,A.\n"
-CASES: dict[str, tuple[Make, dict[str, Any], str]] = {
+TRAIN, SPREADSHEET = rows(GOOD, name="train.jsonl"), content("train.xlsx", b"PK")
+CASES: dict[str, Case] = {
     # files and directories
-    "spreadsheet": (content("a.xlsx", b"PK"), {}, "a.xlsx: the format .xlsx is not read"),
-    "packed": (content("a.jsonl.gz", b"\x1f\x8b"), {}, "a.jsonl.gz: the format .gz is not read"),
-    "no suffix": (content("posts", CSV), {}, "posts: its name has no suffix that tells the format"),
-    "empty CSV": (content("a.csv", ""), {}, "a.csv is empty"),
-    "CSV of names alone": (content("a.csv", "prompt,completion\n"), {}, "a.csv is empty"),
-    "empty Arrow": (content("a.arrow", ""), {}, "a.arrow is empty"),
-    "two formats": (
-        directory(content("train.csv", CSV), rows(GOOD, name="train.parquet")), {},
-        "split 'train' is more than once in .: train.csv, train.parquet",
+    "spreadsheet": case(content("a.xlsx", b"PK"), "a.xlsx", ".xlsx"),
+    "packed": case(content("a.jsonl.gz", b"\x1f\x8b"), "a.jsonl.gz", ".gz"),
+    "no suffix": case(content("posts", CSV), "posts", "suffix"),
+    "nothing there": case(directory(), "'train'", "no data file"),
+    "spreadsheet in a directory": case(directory(SPREADSHEET), "train.xlsx", ".jsonl", ".csv", ".parquet", ".arrow"),
+    "spreadsheet next to data": case(directory(SPREADSHEET, rows(GOOD, name="test.jsonl")), "train.xlsx is not read"),
+    "data next to a spreadsheet": case(
+        directory(SPREADSHEET, rows(GOOD, name="validation.jsonl")), "'test'", "holds validation.jsonl", split="test",
     ),
-    "missing shard": (
-        directory(content("train-00000-of-00002.csv", CSV)), {}, "split 'train' in . has 1 of 2 shards",
+    "split of another name": case(
+        directory(TRAIN, rows(GOOD, name="val.jsonl")), "train.jsonl, val.jsonl", "write validation.jsonl",
+        "--set data.validation_split=val", split="validation",
     ),
-    "one file, named split": (content("a.csv", CSV), {"train_split": "dev"}, "a.csv is one file, without a split"),
-    "saved: file missing": (
-        saved(lambda folder: next(folder.glob("train/*.arrow")).unlink()), {},
-        "saved/train/data-00000-of-00001.arrow is missing, although saved/train/state.json names it",
+    # to train and validate on the same rows is no remedy
+    "train alone": case(
+        directory(TRAIN), "write validation.jsonl", "--set data.validation_share=0.1", split="validation",
     ),
-    "saved: split missing": (
-        saved(lambda folder: (folder / "train" / "state.json").unlink()), {}, "saved/train has no state.json",
+    "two formats": case(
+        directory(content("train.csv", CSV), rows(GOOD, name="data/train-00000-of-00001.parquet")),
+        "'train'", "train.csv, data/train-00000-of-00001.parquet",
     ),
-    "saved: damaged list": (
-        saved(lambda folder: (folder / "dataset_dict.json").write_text("{")), {}, "dataset_dict.json is not JSON: ",
+    "missing shard": case(directory(content("data/train-00001-of-00002.csv", CSV)), "'train'", "data", "1 of 2"),
+    "a directory as a file": case(
+        directory(lambda folder: (folder / "train.jsonl").mkdir() or folder), "train.jsonl", "Is a directory",
     ),
-    "saved: no list": (
-        saved(lambda folder: (folder / "dataset_dict.json").write_text("[]")), {}, "dataset_dict.json names no splits",
+    "saved: file missing": case(
+        saved(lambda folder: next(folder.glob("train/*.arrow")).unlink()),
+        "saved/train/data-00000-of-00001.arrow", "saved/train/state.json",
+    ),
+    "saved: split missing": case(
+        saved(lambda folder: (folder / "train" / "state.json").unlink()), "saved/train has no state.json",
+    ),
+    "saved: damaged list": case(
+        saved(lambda folder: (folder / "dataset_dict.json").write_text("{")), "dataset_dict.json", "JSON",
+    ),
+    "saved: no list": case(
+        saved(lambda folder: (folder / "dataset_dict.json").write_text("[]")), "dataset_dict.json", "no splits",
     ),
     # bytes
-    "CSV in Latin-1": (content("a.csv", CSV.encode() + b"caf\xe9,B.\n"), {}, "a.csv:3 is not UTF-8 at its byte 4"),
-    "CSV in UTF-16": (content("a.csv", CSV.encode("utf-16")), {}, "a.csv:1 holds a NUL byte"),
-    "Parquet by name": (content("a.parquet", CSV), {}, "a.parquet is not Parquet, or is damaged: "),
-    "Arrow by name": (content("a.arrow", CSV), {}, "a.arrow is not Arrow, or is damaged: "),
+    **{f"empty {name}": case(content(name, ""), f"{name} is empty") for name in ("a.csv", "a.arrow", "a.parquet")},
+    **{f"blank {name}": case(content(name, "\n \n"), f"{name} is empty") for name in ("a.jsonl", "a.json")},
+    "names alone in CSV": case(content("a.csv", "prompt,completion\n"), "a.csv is empty"),
+    "names alone in Parquet": case(empty_parquet, "a.parquet is empty"),
+    "CSV in Latin-1": case(content("a.csv", CSV.encode() + b"caf\xe9,B.\n"), "a.csv:3", "UTF-8", "byte 4"),
+    "CSV in UTF-16": case(content("a.csv", CSV.encode("utf-16")), "a.csv:1", "NUL"),
+    "Parquet by name": case(content("a.parquet", CSV), "a.parquet is not Parquet"),
+    "Arrow by name": case(content("a.arrow", CSV), "a.arrow is not Arrow"),
+    **{
+        f"{share} of {kind}": case(cut(f"a.{kind.lower()}", share), f"a.{kind.lower()} is not {kind}", "damaged")
+        for kind in ("Parquet", "Arrow")
+        for share in (0.01, 0.1, 0.5)
+    },
+    "Parquet without its end": case(cut("a.parquet", 0.999), "a.parquet is not Parquet", "damaged"),
+    # lines of JSON
+    "cut short": case(bad_line(b'{"prompt": "A pos'), "a.jsonl:3", "column 12"),
+    "prose": case(bad_line(b"Ann lost a hat."), "a.jsonl:3", "JSON", "column 1"),
+    **{
+        f"line of {found}": case(bad_line(line), f"a.jsonl:3 is {found}, not an object")
+        for line, found in [
+            (b"12", "a number"), (b"null", "null"), (b'"x"', "text"), (b"true", "true or false"), (b"[{}]", "a list"),
+        ]
+    },
+    "deep": case(bad_line(b"[" * 100_000), "a.jsonl:3", "recursion"),
+    "long number": case(bad_line(b'{"prompt": ' + b"9" * 5000 + b"}"), "a.jsonl:3", "limit"),
+    "NUL byte": case(bad_line(b'{"prompt": "\0"}'), "a.jsonl:3", "NUL"),
+    "Latin-1": case(bad_line(b'{"prompt": "caf\xe9"}'), "a.jsonl:3", "UTF-8", "byte 16"),
+    # the remedy is for that row, not for the column
+    "no prompt": case(bad_line(b'{"n": 1, "post": "A."}'), "a.jsonl:3", "'prompt'", "n, post", "remove the row"),
+    "no completion": case(bad_line(b'{"prompt": "A."}'), "a.jsonl:3", "'completion'", "prompt", "remove the row"),
+    "nothing": case(bad_line(b"{}"), "a.jsonl:3", "'prompt'", "empty object"),
+    # the usual mistake with `.json` is answered with the conversion
+    "pretty-printed array": case(content("a.json", json.dumps([GOOD], indent=2)), "a.json:1", "jq -c '.[]'"),
     # tables of text
-    "too few cells": (
-        content("a.csv", f"{CSV}Bo\n"), {},
-        "a.csv:3 has 1 of 2 columns: no 'completion'",
-    ),
-    "too many cells": (
-        content("a.csv", f"{CSV}Bo,B.,more\n"), {}, "a.csv:3 has 3 columns, and 2 names: 'more' is left over",
-    ),
-    "ragged TSV": (
-        content("a.tsv", "prompt\tcompletion\nAnn\tA.\n\nBo\n"), {}, "a.tsv:4 has 1 of 2 columns",
-    ),
-    "open quote": (content("a.csv", f'{CSV}"Bo,B.\nCy,C.\n'), {}, "a.csv:3 has a quoted text that never ends"),
-    "quote inside": (content("a.csv", f'{CSV}"Bo" said,B.\n'), {}, "a.csv:3 is not CSV: "),
-    "semicolons": (content("a.csv", "prompt;completion\nA;B\n"), {}, "a.csv:1 names one column, 'prompt;completion'"),
-    "a column twice": (content("a.csv", "prompt,prompt\nA,B\n"), {}, "a.csv:1 names the column 'prompt' more than"),
-    "no line of names": (content("a.csv", "Ann,A.\nBo,B.\n"), {}, "a.csv:2 has no column 'prompt', only Ann, A."),
-    "empty cell": (content("a.csv", f"{CSV},B.\n"), {}, "a.csv:3: 'prompt' is null, not text"),
-    "row after a line break": (
-        content("a.csv", 'prompt,completion\n"An\nn",A.\n,B.\n'), {}, "a.csv:4: 'prompt' is null, not text",
-    ),
+    "too few cells": case(content("a.csv", f"{CSV}Bo\n"), "a.csv:3", "1 of 2", "'completion'"),
+    "too many cells": case(content("a.csv", f"{CSV}Bo,B.,more\n"), "a.csv:3", "3 columns", "2 names", "'more'"),
+    "ragged TSV": case(content("a.tsv", "prompt\tcompletion\nAnn\tA.\n\nBo\n"), "a.tsv:4", "1 of 2"),
+    "open quote": case(content("a.csv", f'{CSV}"Bo,B.\nCy,C.\n'), "a.csv:3", "never ends"),
+    "quote inside": case(content("a.csv", f'{CSV}"Bo" said,B.\n'), "a.csv:3 is not CSV"),
+    "semicolons": case(content("a.csv", "prompt;completion\nA;B\n"), "a.csv:1", "'prompt;completion'"),
+    "a column twice": case(content("a.csv", "prompt,prompt\nA,B\n"), "a.csv:1", "'prompt'", "more than"),
+    "no line of names": case(content("a.csv", "Ann,A.\nBo,B.\n"), "a.csv:2", "'prompt'", "Ann, A."),
+    "empty cell": case(content("a.csv", f"{CSV},B.\n"), "a.csv:3: 'prompt' is null"),
+    "row after a line break": case(content("a.csv", f'{CSV}"An\nn",A.\n,B.\n'), "a.csv:5: 'prompt' is null"),
     # values
-    "number in Parquet": (rows({"prompt": 3, "completion": "x"}, name="a.parquet"), {}, "row 1: 'prompt' is a number"),
-    "blank in Arrow": (rows(GOOD, GOOD | {"prompt": " "}, name="a.arrow"), {}, "a.arrow, row 2: 'prompt' is empty"),
-    "list of texts": (rows({"prompt": ["A.", "B."]}), {}, "a.jsonl:1: 'prompt' is a list, not text"),
-    "twice the same id": (
-        content("a.csv", "id,prompt,completion\n1,A,B\n1,C,D\n"), {}, "a.csv:3 has the id '1' of a.csv:2",
+    **{
+        f"{found} as {column}": case(rows(GOOD, GOOD | {column: value}), f"a.jsonl:2: '{column}' {found}")
+        for column in ("prompt", "completion")
+        for value, found in [
+            ("", "is empty"), (" \n\t ", "is empty"), (None, "is null, not text"), (3.5, "is a number, not text"),
+            (USER, "is an object, not text"), ("a\0b", "holds a NUL"), ("\ud83d", "holds a NUL or half a surrogate"),
+        ]
+    },
+    "number in Parquet": case(rows({"prompt": 3, "completion": "x"}, name="a.parquet"), "row 1: 'prompt'", "a number"),
+    **{
+        f"blank in {name}": case(rows(GOOD, GOOD | {"prompt": " "}, name=name), f"{name}, row 2: 'prompt' is empty")
+        for name in ("a.parquet", "a.arrow")
+    },
+    "list of texts": case(rows({"prompt": ["A.", "B."]}), "a.jsonl:1: 'prompt' is a list"),
+    # ids: 1 and "1" are the same; if one row has an id, every row needs one
+    "twice the same id": case(rows(*(GOOD | {"id": n} for n in (1, 2, "1"))), "a.jsonl:3", "a.jsonl:1", "'1'"),
+    "twice in CSV": case(content("a.csv", "id,prompt,completion\n1,A,B\n1,C,D\n"), "a.csv:3", "a.csv:2", "'1'"),
+    "no id": case(content("a.csv", "id,prompt,completion\n1,A,B\n,C,D\n"), "a.csv:3: 'id' is null"),
+    **{
+        f"id that is {found}": case(rows(GOOD | {"id": "a"}, GOOD | other), f"a.jsonl:2: 'id' is {found}")
+        for other, found in [
+            ({}, "null"), ({"id": ""}, "empty"), ({"id": 1.5}, "a number"), ({"id": True}, "true or false"),
+        ]
+    },
+    # references, each of which obeys the rule of a single one
+    "no reference": case(
+        rows(GOOD, {"prompt": "A.", "completion": None, "b": None}), "a.jsonl:2", "'completion', 'b'", "null",
+        completion_column="completion,b",
     ),
-    "no id": (content("a.csv", "id,prompt,completion\n1,A,B\n,C,D\n"), {}, "a.csv:3: 'id' is null"),
-    # references
-    "no reference": (
-        rows(GOOD, {"prompt": "A.", "completion": None, "b": None}), {"completion_column": "completion,b"},
-        "a.jsonl:2: each of 'completion', 'b' is null, not text",
+    "nulls alone": case(rows(GOOD | {"completion": [None]}), "a.jsonl:1: 'completion'", "a list of nulls"),
+    "no references": case(rows(GOOD | {"completion": []}), "a.jsonl:1: 'completion'", "an empty list"),
+    "empty reference": case(rows(GOOD | {"completion": ["", "B."]}), "a.jsonl:1: 'completion' is empty"),
+    "number as reference": case(rows(GOOD | {"completion": [1]}), "a.jsonl:1: 'completion' is a number"),
+    "blank among references": case(
+        rows(GOOD | {"b": " "}), "a.jsonl:1: 'b' is empty", completion_column="completion,b",
     ),
-    "nulls alone": (rows(GOOD | {"completion": [None]}), {}, "a.jsonl:1: 'completion' is a list of nulls"),
-    "blank among references": (
-        rows(GOOD | {"b": " "}), {"completion_column": "completion,b"}, "a.jsonl:1: 'b' is empty",
-    ),
-    "one column of several": (
-        rows(GOOD), {"completion_column": "completion,summary"}, "a.jsonl:1 has no column 'summary'",
-    ),
+    "one column of several": case(rows(GOOD), "a.jsonl:1", "'summary'", completion_column="completion,summary"),
     # chats
-    "no messages": (chat(), {}, "a.jsonl:2: 'messages' is an empty list"),
-    "text for messages": (rows({"messages": "Hi."}), {}, "a.jsonl:1: 'messages' is text, not a list of messages"),
-    "no turn of the user": (chat(ANSWER), {}, "a.jsonl:2: 'messages' has no turn of the user"),
-    "two answers": (chat(USER, ANSWER, ANSWER), {}, "a.jsonl:2: 'messages' has no turn of the user before its last"),
-    "unknown role": (chat(USER | {"role": "human"}), {}, "message 1 of a.jsonl:2: 'messages' has the role 'human'"),
-    "keys of ShareGPT": (
-        chat({"from": "human", "value": "Hi."}), {}, "message 1 of a.jsonl:2: 'messages' has no role, only from, value",
+    "no messages": case(chat(), "a.jsonl:2: 'messages'", "an empty list"),
+    "text for messages": case(rows({"messages": "Hi."}), "a.jsonl:1: 'messages' is text"),
+    "no turn of the user": case(chat(ANSWER), "a.jsonl:2: 'messages'", "no turn of the user"),
+    "two answers": case(chat(USER, ANSWER, ANSWER), "a.jsonl:2: 'messages'", "no turn of the user before its last"),
+    "unknown role": case(chat(USER | {"role": "human"}), "message 1 of a.jsonl:2: 'messages'", "'human'"),
+    "keys of ShareGPT": case(
+        chat({"from": "human", "value": "Hi."}), "message 1 of a.jsonl:2: 'messages' has no role", "from, value",
     ),
-    "no object": (chat(USER, "Hi."), {}, "message 2 of a.jsonl:2: 'messages' is text, not an object"),
-    "null content": (
-        chat(USER, ANSWER | {"content": None}), {}, "content of message 2 of a.jsonl:2: 'messages' is null",
+    "no object": case(chat(USER, "Hi."), "message 2 of a.jsonl:2: 'messages' is text"),
+    "null content": case(
+        chat(USER, ANSWER | {"content": None}), "content of message 2 of a.jsonl:2: 'messages' is null",
     ),
-    "late system message": (
-        chat(USER, {"role": "system", "content": "x"}, USER), {}, "message 2 of a.jsonl:2: 'messages' has the role",
+    "late system message": case(
+        chat(USER, {"role": "system", "content": "x"}, USER), "message 2 of a.jsonl:2: 'messages' has the role",
     ),
-    "empty turn": (chat(USER | {"content": ""}, ANSWER, USER, ANSWER), {}, "turn 1 of a.jsonl:2: 'messages' is empty"),
-    "empty last turn": (chat(USER | {"content": " "}, ANSWER), {}, "a.jsonl:2: 'messages' is empty"),
-    "not answered": (chat(USER), {}, "a.jsonl:2: 'messages' does not end with a turn of the assistant"),
-    "answered twice": (
-        rows({"messages": [USER, ANSWER], "completion": "x"}), {},
-        "a.jsonl:1: 'messages' ends with the assistant's turn, and the row has 'completion' too",
+    "empty turn": case(chat(USER | {"content": ""}, ANSWER, USER, ANSWER), "turn 1 of a.jsonl:2: 'messages' is empty"),
+    "empty last turn": case(chat(USER | {"content": " "}, ANSWER), "a.jsonl:2: 'messages' is empty"),
+    "not answered": case(chat(USER), "a.jsonl:2: 'messages'", "turn of the assistant"),
+    "answered twice": case(
+        rows({"messages": [USER, ANSWER], "completion": "x"}), "a.jsonl:1: 'messages'", "'completion'",
     ),
-    "completion of two": (
-        rows({"prompt": [USER], "completion": [ANSWER, ANSWER]}), {},
-        "a.jsonl:1: 'completion' has messages of assistant, assistant, not one of the assistant",
+    "completion of two": case(
+        rows({"prompt": [USER], "completion": [ANSWER, ANSWER]}), "a.jsonl:1: 'completion'", "assistant, assistant",
     ),
     # what is left
-    "all dropped": (rows({"prompt": "", "completion": "x"}), {"empty_texts": "drop"}, "no row is left of the train"),
-    "nothing to train on": (
-        rows(GOOD), {"validation_share": 0.5, "test_share": 0.49}, "validation and test leave no post to train on",
-    ),
+    "all dropped": case(rows({"prompt": "", "completion": "x"}), "no row", "train", empty_texts="drop"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_what_is_wrong_is_named(tmp_path: Path, case: str) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """By file, row and column, with a remedy."""
-    make, settings, message = CASES[case]
-    whole = {"validation_share": 0.0, "test_share": 0.0}
-    with pytest.raises(UsageError) as caught:
-        load_split(DataConfig(path=str(make(tmp_path)), **(whole | settings)), "train")
-    said = caught.value.message.replace(f"{tmp_path}/", "").replace(str(tmp_path), ".")
-    assert message in said
-    assert caught.value.hint
+    monkeypatch.chdir(tmp_path)
+    make, settings, named = CASES[name]
+    path = make(Path())
+    with refuses(*named):
+        load(path, **settings)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import polars
 import pytest
+from support.data_files import lines, table
+from support.refusals import refuses
 
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import DataConfig
-from smolsum.errors import UsageError
 from smolsum.tasks import TASKS
 from smolsum.tasks.data import Split, load_split, overlap
 from smolsum.tasks.data_files import SPLITS
@@ -22,13 +20,8 @@ ROWS = [{"prompt": f"Post {n % 400}.", "completion": f"Short {n}."} for n in ran
 """a hundred posts are there twice"""
 
 
-def lines(path: Path, rows: Sequence[object] = ROWS) -> Path:
-    """The rows as JSON Lines."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
 def load(path: Path, **settings: Any) -> dict[str, Split]:
+    """All three splits."""
     return {name: load_split(DataConfig(path=str(path), **settings), name) for name in SPLITS}
 
 
@@ -39,7 +32,7 @@ def where(splits: dict[str, Split]) -> dict[str, str]:
 
 def test_one_file_makes_three_splits(tmp_path: Path) -> None:
     """About as large as the shares, without a post in common and without a row lost; ids are the numbers of rows."""
-    splits = load(lines(tmp_path / "posts.jsonl"), test_share=0.2)
+    splits = load(lines(tmp_path / "posts.jsonl", ROWS), test_share=0.2, validation_rows=1000)
     sizes = {name: len(split.examples) for name, split in splits.items()}
     assert sum(sizes.values()) == len(ROWS)
     assert 30 <= sizes["validation"] <= 70
@@ -52,6 +45,7 @@ def test_one_file_makes_three_splits(tmp_path: Path) -> None:
         f"{tmp_path}/posts.jsonl: 500 rows, of which {sizes['validation']} by data.validation_share = 0.1 and "
         "data.split_seed = 0"
     )
+    assert "validation_rows" not in validation.origin  # there are fewer, so all are taken
     assert train.origin.endswith(f"500 rows, of which {sizes['train']} are left by validation and test")
 
 
@@ -64,17 +58,16 @@ def test_a_row_without_a_post_is_dropped_from_one_file(tmp_path: Path) -> None:
 
 def test_a_lot_depends_on_the_post_and_the_seed_alone(tmp_path: Path) -> None:
     """Neither order nor further rows nor another format move a post; another seed does."""
-    first = where(load(lines(tmp_path / "a.jsonl")))
+    first = where(load(lines(tmp_path / "a.jsonl", ROWS)))
     shuffled = [*ROWS, *({"prompt": f"More {n}.", "completion": "x"} for n in range(100))]
     Random(1).shuffle(shuffled)
-    polars.DataFrame(shuffled).write_csv(tmp_path / "b.csv")
-    assert first.items() <= where(load(tmp_path / "b.csv")).items()
+    assert first.items() <= where(load(table(tmp_path / "b.csv", shuffled))).items()
     assert where(load(tmp_path / "a.jsonl", split_seed=1)) != first
 
 
 def test_a_split_of_known_posts_never_changes(tmp_path: Path) -> None:
     """Stored runs name it by its fingerprint."""
-    splits = load(lines(tmp_path / "a.jsonl"), train_rows=20)
+    splits = load(lines(tmp_path / "a.jsonl", ROWS), train_rows=20)
     assert [split.fingerprint for split in splits.values()] == [
         "fcdec3d5f75627d1a3397f46e42db818", "815bcdcee556814aa4d9364aeb0618dd", "9346287cebcb19ed8d7652e338509288",
     ]  # fmt: skip
@@ -83,7 +76,7 @@ def test_a_split_of_known_posts_never_changes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("has", ["validation", "test"])
 def test_only_a_split_that_is_missing_is_taken_from_train(tmp_path: Path, has: str) -> None:
     """A directory may have one of the two."""
-    lines(tmp_path / "train.jsonl")
+    lines(tmp_path / "train.jsonl", ROWS)
     lines(tmp_path / f"{has}.jsonl", [{"prompt": "Own.", "completion": "x"}])
     splits = load(tmp_path)
     other = "test" if has == "validation" else "validation"
@@ -94,11 +87,11 @@ def test_only_a_split_that_is_missing_is_taken_from_train(tmp_path: Path, has: s
 
 def test_a_split_of_another_name_is_asked_for_first(tmp_path: Path) -> None:
     """`dev` may be the validation split: nothing is taken from `train` before the user has said."""
-    lines(tmp_path / "train.jsonl")
-    lines(tmp_path / "dev.jsonl")
-    with pytest.raises(UsageError, match="no file for split 'validation'"):
-        load_split(DataConfig(path=str(tmp_path)), "validation")
-    assert len(load_split(DataConfig(path=str(tmp_path), validation_split="dev"), "validation").examples) == 500
+    lines(tmp_path / "train.jsonl", ROWS)
+    lines(tmp_path / "dev.jsonl", ROWS)
+    with refuses("'validation'", "dev.jsonl", "data.validation_split="):
+        load(tmp_path)
+    assert len(load(tmp_path, validation_split="dev")["validation"].examples) == 500
 
 
 def test_chats_with_one_question_share_a_split(tmp_path: Path) -> None:
@@ -128,21 +121,11 @@ def test_a_document_and_its_questions_share_a_split(tmp_path: Path) -> None:
     assert "data.test_share" in found["test"].origin
 
 
-def write(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
-    """The rows in the format of the suffix, Parquet in several row groups."""
-    frame = polars.DataFrame(rows)
-    writers: dict[str, Any] = {
-        ".csv": frame.write_csv, ".arrow": frame.write_ipc_stream,
-        ".parquet": lambda to: frame.write_parquet(to, row_group_size=100),
-    }  # fmt: skip
-    writers.get(path.suffix, lambda to: lines(to, rows))(path)
-    return path
-
-
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet", "arrow"])
 def test_a_sample_is_of_the_number_that_was_asked_for(tmp_path: Path, suffix: str) -> None:
     """In the order of the data, the same for every format, and a smaller one is part of a larger one."""
-    path = write(tmp_path / f"a.{suffix}", ROWS)
+    in_several_groups = {"row_group_size": 100} if suffix == "parquet" else {}
+    path = table(tmp_path / f"a.{suffix}", ROWS, **in_several_groups)
     small, large = (load(path, train_rows=n, test_rows=5) for n in (20, 50))
     ids = [int(example.id.split("-")[1]) for example in large["train"].examples]
     assert len(ids) == 50
@@ -150,29 +133,22 @@ def test_a_sample_is_of_the_number_that_was_asked_for(tmp_path: Path, suffix: st
     assert {example.id for example in small["train"].examples} < {example.id for example in large["train"].examples}
     assert len(small["test"].examples) == 5
     assert small["train"].origin.endswith("of which data.train_rows = 20 by data.split_seed = 0")
-    expected = load(lines(tmp_path / "b.jsonl"), train_rows=20)["train"]
+    expected = load(lines(tmp_path / "b.jsonl", ROWS), train_rows=20)["train"]
     assert small["train"].fingerprint == expected.fingerprint
 
 
-def test_more_rows_than_there_are(tmp_path: Path) -> None:
-    """All are taken, and no sample is spoken of."""
-    split = load(lines(tmp_path / "a.jsonl"), validation_rows=1000)["validation"]
-    assert "validation_rows" not in split.origin
-
-
 @pytest.mark.parametrize(
-    ("settings", "split", "message"),
+    ("settings", "split", "named"),
     [
-        ({"test_share": 0.5, "validation_share": 0.5}, "train", "leave no post to train on"),
+        ({"test_share": 0.5, "validation_share": 0.5}, "train", "no post to train on"),
         ({"test_share": 0.001}, "test", "no post falls into test"),
-        ({"test_share": 0.998, "validation_share": 0.001}, "train", "leave no post to train on"),
-        ({"train_split": "posts"}, "train", "is one file, without a split 'posts'"),
-        ({"validation_split": "dev"}, "validation", "is one file, without a split 'dev'"),
+        ({"test_share": 0.998, "validation_share": 0.001}, "train", "no post to train on"),
+        ({"train_split": "posts"}, "train", "'posts'"),
+        ({"validation_split": "dev"}, "validation", "'dev'"),
     ],
 )
-def test_shares_that_leave_a_split_empty(tmp_path: Path, settings: dict[str, Any], split: str, message: str) -> None:
+def test_shares_that_leave_a_split_empty(tmp_path: Path, settings: dict[str, Any], split: str, named: str) -> None:
     """One error with the setting, and never a split without rows."""
     path = lines(tmp_path / "a.jsonl", ROWS[:10])
-    with pytest.raises(UsageError, match=message) as caught:
+    with refuses(named, "data."):
         load_split(DataConfig(path=str(path), **settings), split)
-    assert "data." in str(caught.value.hint)

@@ -22,18 +22,12 @@ def row(tokens: int = 64, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("wrong", "kinds"),
     [
-        (row(), []),
-        (row(59), []),
-        (row(69), []),
-        (row(70), ["too long"]),
-        (row(58), ["too short"]),
-        (row(copied=0.51), ["copied"]),
-        (row(repeated_trigrams=0.21), ["repetitive"]),
-        (row(0, empty=1.0, copied=None), ["too short", "empty"]),
-        (row(facts_wrong=1), ["wrong facts"]),
+        (row(), []), (row(59), []), (row(69), []), (row(70), ["too long"]), (row(58), ["too short"]),
+        (row(copied=0.51), ["copied"]), (row(repeated_trigrams=0.21), ["repetitive"]),
+        (row(0, empty=1.0, copied=None), ["too short", "empty"]), (row(facts_wrong=1), ["wrong facts"]),
         (row(faithfulness=0.49), ["unfaithful"]),
     ],
-)
+)  # fmt: skip
 def test_kinds(wrong: dict[str, Any], kinds: list[str]) -> None:
     """A row has exactly these errors."""
     assert [kind.name for kind in TASKS["tldr"].evaluation.errors if kind.shown(wrong)] == kinds

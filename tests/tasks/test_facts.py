@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from make_data import stories
+from support.refusals import refuses
 from tldr_mini.compose import Story, reference, summary
 
 from smolsum.config.sections import DataConfig
-from smolsum.errors import UsageError
 from smolsum.tasks.data import load_split
 from smolsum.tasks.facts import FactVocabulary, count_facts, vocabulary
 from smolsum.tasks.tldr.task import summarise
@@ -63,18 +63,13 @@ def count(text: str, post: Facts = POST, known: FactVocabulary = KNOWN) -> tuple
         ("", 0, 0),
         ("Noah broke my kayak.", 2, 1),
         ("Rose was angry in Reading.", 0, 2),
-        ("I read on a roses chair.", 0, 0),
+        ("I read on a roses chair.", 0, 0),  # whole words count
+        ("I was reading about a rose and a noah.", 0, 0),  # Rose and Reading are people and places
     ],
-    ids=["all right", "any case", "nothing", "empty", "other event", "other name and place", "whole words"],
 )
 def test_a_known_form_is_right_if_the_post_has_it(text: str, right: int, wrong: int) -> None:
     """Every known form in the text is a statement: the post's own are right, the others wrong."""
     assert count(text) == (right, wrong)
-
-
-def test_names_and_places_keep_their_case() -> None:
-    """A rose and reading are words; Rose and Reading are people and places."""
-    assert count("I was reading about a rose and a noah.") == (0, 0)
 
 
 def test_the_longest_form_wins() -> None:
@@ -88,28 +83,18 @@ def test_the_longest_form_wins() -> None:
     ("text", "right"), [("$340", 1), ("$340.", 1), ("$34", 0), ("$3400", 0), ("340", 0), ("$340.50", 0), ("$75", 0)]
 )
 def test_numbers_count_whether_known_or_not(text: str, right: int) -> None:
-    """A sum or number that the post does not name is wrong, even one that no post names."""
+    """A sum or number that the post does not name is wrong, even one that no post names; a comma does not matter."""
     assert count(text) == (right, 1 - right)
-
-
-def test_a_comma_in_a_number_does_not_matter() -> None:
-    """$1,200 is $1200."""
     assert count("$1,200", [fact("amount", "$1200")]) == (1, 0)
 
 
 @pytest.mark.parametrize(
     ("text", "right", "wrong"),
     [
-        ("Zoe sold it", 1, 1),
-        ("he sold it", 1, 0),
-        ("she sold it", 0, 1),
-        ("I sold it", 0, 1),
-        ("it was sold", 0, 1),
-        ("Zoe heard that my brother sold it", 3, 0),
-        ("I am 52 and he is 31", 2, 0),
-        ("I am 31 and he is 52", 0, 2),
+        ("Zoe sold it", 1, 1), ("he sold it", 1, 0), ("she sold it", 0, 1), ("I sold it", 0, 1), ("it was sold", 0, 1),
+        ("Zoe heard that my brother sold it", 3, 0), ("I am 52 and he is 31", 2, 0), ("I am 31 and he is 52", 0, 2),
     ],
-)
+)  # fmt: skip
 def test_the_nearest_person_before_must_fit(text: str, right: int, wrong: int) -> None:
     """Who did what to whom: an event or an age belongs to the last person named before it."""
     assert count(text) == (right, wrong)
@@ -128,16 +113,10 @@ def test_a_form_of_several_facts_is_right_if_any_fits() -> None:
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        ("my friend Noahn left", 1),
-        ("Noahn left", 0),
-        ("he left. Then it rained", 0),
-        ("he left; Then it rained", 1),
-        ("We met on a Friday", 0),
-        ("We met on a Monday", 1),
-        ("so AITA or what", 0),
-        ("when I'm home", 0),
+        ("my friend Noahn left", 1), ("Noahn left", 0), ("he left. Then it rained", 0), ("he left; Then it rained", 1),
+        ("We met on a Friday", 0), ("We met on a Monday", 1), ("so AITA or what", 0), ("when I'm home", 0),
     ],
-)
+)  # fmt: skip
 def test_an_unknown_capitalised_word_in_a_sentence_is_wrong(text: str, wrong: int) -> None:
     """Garbled names are seen inside sentences; a part of the post's own forms is no other name."""
     assert count(text) == (0, wrong)
@@ -157,12 +136,8 @@ def test_the_wrong_share_is_of_what_is_stated() -> None:
 
 
 def test_a_vocabulary_holds_the_forms_by_kind() -> None:
-    """All posts' forms, each once."""
+    """All posts' forms, each once; without facts only numbers and names are statements."""
     assert vocabulary([POST, POST[:3], []]).forms["relation"] == {"brother", "boss"}
-
-
-def test_without_facts_only_numbers_and_names_are_statements() -> None:
-    """A vocabulary may be empty."""
     assert count("My friend Ann gave me $5 yesterday.", [], vocabulary([])) == (0, 2)
 
 
@@ -175,11 +150,9 @@ def test_without_facts_only_numbers_and_names_are_statements() -> None:
 )  # fmt: skip
 def test_what_is_no_fact_is_refused(wrong: Any) -> None:
     """A column of that name may hold anything in a data set of one's own."""
-    with pytest.raises(UsageError, match="not a fact") as caught:
-        vocabulary([POST, [wrong]])
-    assert "rename the column" in str(caught.value.hint)
-    with pytest.raises(UsageError, match="not a fact"):
-        count_facts("Noah", wrong, KNOWN)
+    for read in (lambda: vocabulary([POST, [wrong]]), lambda: count_facts("Noah", wrong, KNOWN)):
+        with refuses("not a fact", "rename the column"):
+            read()
 
 
 # over the texts of the generator
@@ -258,9 +231,7 @@ def test_a_swapped_fact_is_seen(swaps: Mapping[str, Counter[str]], kind: str) ->
 
 def test_only_the_post_s_own_forms_can_be_swapped_unseen(swaps: Mapping[str, Counter[str]]) -> None:
     """What the post does not state at all is always seen, for every kind."""
-    assert {kind: tally["unseen"] for kind, tally in swaps.items()} == {
-        kind: tally["stated"] for kind, tally in swaps.items()
-    }
+    assert [kind for kind, tally in swaps.items() if tally["unseen"] != tally["stated"]] == []
 
 
 def test_a_swapped_agent_is_seen(known: FactVocabulary, cases: list[tuple[Story, Facts]]) -> None:

@@ -12,26 +12,25 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-import polars
 import pytest
+from support.data_files import card, lines, table
 from support.hub import HubServer, commit
 from support.training import PATIENCE_S
 
 from smolsum.config.hub import hub_name
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import DataConfig
+from smolsum.errors import SmolsumError, UnreachableError, UsageError
 from smolsum.tasks import TASKS
 from smolsum.tasks.data import load_split
 
-ROWS = polars.DataFrame(
-    {
-        "id": ["a", "b", "c"],
-        "prompt": ["Ann lost a hat.", "Bo, 31, moved to Rye…", "Cy owes $40."],
-        "completion": ["Hat lost.", "Bo moved.", "Debt."],
-        "facts": [[{"kind": "item", "n": 1}], [], [{"kind": "who", "n": None}]],
-        "score": [None, 2.5, 3.0],
-    }
-)
+ROWS: list[dict[str, Any]] = [
+    {"id": "a", "prompt": "Ann lost a hat.", "completion": "Hat lost.", "facts": [{"kind": "item", "n": 1}]},
+    {"id": "b", "prompt": "Bo, 31, moved to Rye…", "completion": "Bo moved.", "facts": [], "score": 2.5},
+    {"id": "c", "prompt": "Cy owes $40.", "completion": "Debt.", "facts": [{"kind": "who"}], "score": 3.0},
+]
+PLAIN = [{name: row[name] for name in ("id", "prompt", "completion")} for row in ROWS]
+SPLITS = ("train", "validation", "test")
 
 CLIENT = """
 import json, sys, time
@@ -48,9 +47,8 @@ for line in sys.stdin:
             answer = {"path": snapshot_download(request["model"])}
         else:
             split = load_split(DataConfig(**request["data"]), request["split"])
-            answer = {"fingerprint": split.fingerprint, "count": len(split.examples)}
-            answer |= {"origin": split.origin, "first": split.examples[0].source} if request.get("more") else {}
-            answer |= {"commit": commit_of(request["data"]["path"])} if request.get("commit") else {}
+            answer = {"fingerprint": split.fingerprint, "count": len(split.examples), "origin": split.origin,
+                      "first": split.examples[0].source, "commit": commit_of(request["data"]["path"])}
     except SmolsumError as error:
         kind = type(error).__name__
         answer = {"error": kind, "code": error.exit_code, "message": error.message, "hint": error.hint}
@@ -80,6 +78,17 @@ class Client:
     def load(self, path: str, split: str = "train", **settings: Any) -> dict[str, Any]:
         return self.ask(data={"path": path, **settings}, split=split)
 
+    def refusal(
+        self, path: str, *named: str, error: type[SmolsumError] = UsageError, **settings: Any
+    ) -> dict[str, Any]:
+        """The answer about what cannot be read: an error of this class that names each of these, with a remedy."""
+        answer = self.load(path, **settings)
+        assert (answer.get("error"), answer.get("code")) == (error.__name__, error.exit_code), answer
+        assert answer["hint"], answer
+        said = f"{answer['message']}\n{answer['hint']}"
+        assert not (missing := [name for name in named if name not in said]), f"{missing} is not named in: {said}"
+        return answer
+
     def close(self) -> None:
         self.process.communicate(timeout=PATIENCE_S)
 
@@ -93,9 +102,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def posts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data set repository as `push_to_hub` makes it."""
     directory = tmp_path_factory.mktemp("posts")
-    (directory / "data").mkdir()
-    for split in ("train", "validation", "test"):
-        ROWS.write_parquet(directory / "data" / f"{split}-00000-of-00001.parquet")
+    for split in SPLITS:
+        table(directory / "data" / f"{split}-00000-of-00001.parquet", ROWS)
     return directory
 
 
@@ -109,17 +117,9 @@ def hub(posts: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubSe
     (broken / "train.parquet").write_bytes(b"PAR1 not really PAR1")
     news, old = (make_news(tmp_path_factory.mktemp("news"), text) for text in ("new", "old"))
     files, presets = (tmp_path_factory.mktemp(name) for name in ("files", "presets"))
-    repositories = {
-        **make_files(files),
-        **make_preset_data(presets),
-        "datasets/ann/posts": posts,
-        "datasets/ann/more": posts,
-        "datasets/ann/gated": posts,
-        "datasets/ann/bare": bare,
-        "datasets/ann/broken": broken,
-        "datasets/ann/news": news,
-        "models/ann/tiny": model,
-    }
+    own = {"posts": posts, "more": posts, "gated": posts, "bare": bare, "broken": broken, "news": news}
+    repositories = {f"datasets/ann/{name}": path for name, path in (own | make_files(files)).items()}
+    repositories |= {**make_preset_data(presets), "models/ann/tiny": model}
     revisions = {"datasets/ann/news": {"v1": old}}
     revisions["datasets/EdinburghNLP/xsum"] = {"refs/convert/parquet": presets / "xsum"}
     with HubServer(repositories, gated=["datasets/ann/gated"], revisions=revisions) as server:
@@ -128,40 +128,28 @@ def hub(posts: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubSe
 
 def make_news(directory: Path, text: str) -> Path:
     """A data set repository with two configurations, as CNN/DailyMail's, and none of them the default."""
-    lines = ["---", "configs:"]
     for number, name in enumerate(("1.0.0", "3.0.0"), start=1):
-        (directory / name).mkdir()
-        rows = polars.DataFrame({"prompt": [f"{text} {name} {n}" for n in range(number)], "completion": ["x"] * number})
-        lines += [f"- config_name: {name}", "  data_files:"]
-        for split in ("train", "validation", "test"):
-            rows.write_parquet(directory / name / f"{split}-00000-of-00001.parquet")
-            lines += [f"  - split: {split}", f"    path: {name}/{split}-*"]
-    (directory / "README.md").write_text("\n".join([*lines, "---", ""]))
+        for split in SPLITS:
+            rows = [{"prompt": f"{text} {name} {n}", "completion": "x"} for n in range(number)]
+            table(directory / name / f"{split}-00000-of-00001.parquet", rows)
+    card(directory, {name: {split: f"{name}/{split}-*" for split in SPLITS} for name in ("1.0.0", "3.0.0")})
     return directory
 
 
 def make_files(directory: Path) -> dict[str, Path]:
     """Repositories with CSV, JSON Lines and a README that says which files are which configuration and split."""
-    found = {f"datasets/ann/{name}": directory / name for name in ("csv", "lines", "patterns", "single", "chats")}
-    for path in found.values():
-        path.mkdir()
-    plain = ROWS.select("id", "prompt", "completion")
-    for split in ("train", "validation", "test"):
-        plain.write_csv(directory / "csv" / f"{split}.csv")
-        plain.write_ndjson(directory / "lines" / f"{split}.jsonl")
-        (directory / "patterns" / "raw").mkdir(exist_ok=True)
+    found = {name: directory / name for name in ("csv", "lines", "patterns", "single", "chats")}
+    for split in SPLITS:
+        table(found["csv"] / f"{split}.csv", PLAIN)
+        lines(found["lines"] / f"{split}.jsonl", PLAIN)
         for part in ("a", "b"):
-            plain.with_columns(id=f"{part}-" + polars.col("id")).write_csv(
-                directory / "patterns" / "raw" / f"{split}-{part}.csv"
-            )
-    splits = [f"  - split: {split}\n    path: raw/{split}-*.csv" for split in ("train", "validation", "test")]
-    lines = ["---", "configs:", "- config_name: default", "  data_files:", *splits]
-    lines += ["- config_name: first", "  data_files:", *(text.replace("-*", "-a") for text in splits), "---", ""]
-    (directory / "patterns" / "README.md").write_text("\n".join(lines))
-    many = polars.DataFrame({"prompt": [f"Post {n}." for n in range(200)], "completion": ["x"] * 200})
-    many.write_csv(directory / "single" / "posts.csv")
+            own = [row | {"id": f"{part}-{row['id']}"} for row in PLAIN]
+            table(found["patterns"] / "raw" / f"{split}-{part}.csv", own)
+    parts = {"default": "*", "first": "a"}
+    card(found["patterns"], {n: {split: f"raw/{split}-{part}.csv" for split in SPLITS} for n, part in parts.items()})
+    table(found["single"] / "posts.csv", [{"prompt": f"Post {n}.", "completion": "x"} for n in range(200)])
     turns = [{"role": "user", "content": "A post."}, {"role": "assistant", "content": "Short."}]
-    (directory / "chats" / "train.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
+    lines(found["chats"] / "train.jsonl", [{"messages": turns}])
     return found
 
 
@@ -172,19 +160,15 @@ def make_preset_data(directory: Path) -> dict[str, Path]:
         data = resolve(TASKS, flags={"task.name": "tldr"}, presets=(preset,)).config.data
         name = hub_name(data.path)
         assert name
-        folder = directory / preset
-        (folder / (name.configuration or "default")).mkdir(parents=True)
-        lines = ["---", "configs:", f"- config_name: {name.configuration or 'default'}", "  data_files:"]
-        for split in ("train", "validation", "test"):
-            rows = polars.DataFrame({data.prompt_column: ["A text.", None], data.completion_column: ["Short.", "x"]})
-            path = f"{name.configuration or 'default'}/{split}-00000-of-00001.parquet"
-            if name.revision == "refs/convert/parquet":  # a branch that the hub makes, without a README
-                path = f"default/{split}/0000.parquet"
-                (folder / path).parent.mkdir()
-            rows.write_parquet(folder / path)
-            lines += [f"  - split: {split}", f"    path: {path}"]
+        folder, configuration = directory / preset, name.configuration or "default"
+        # one is a branch that the hub makes, without a README
+        shard = "{}/0000.parquet" if name.revision == "refs/convert/parquet" else "{}-00000-of-00001.parquet"
+        paths = {split: f"{configuration}/{shard.format(split)}" for split in SPLITS}
+        for path in paths.values():
+            rows = [{data.prompt_column: text, data.completion_column: "x"} for text in ("A text.", None)]
+            table(folder / path, rows)
         if not name.revision:
-            (folder / "README.md").write_text("\n".join([*lines, "---", ""]))
+            card(folder, {configuration: paths})
         repositories[f"datasets/{name.id}"] = folder
     return repositories
 
@@ -197,16 +181,13 @@ def client(hub: HubServer, home: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_a_hub_data_set_equals_its_snapshot(client: Client, posts: Path) -> None:
-    """By hub id or from a downloaded directory, the same rows have the same fingerprint."""
+    """By hub id or from a downloaded directory, the same rows have the same fingerprint. Progress bars are for
+    terminals."""
     answer = client.load("ann/posts", "validation")
     snapshot = load_split(DataConfig(path=str(posts)), "validation")
-    assert answer == {"fingerprint": snapshot.fingerprint, "count": 3}
-
-
-def test_a_configuration_is_named_after_a_colon(client: Client) -> None:
-    """Each has its own rows."""
-    assert client.load("ann/news:1.0.0")["count"] == 1
-    assert client.load("ann/news:3.0.0", "test")["count"] == 2
+    assert (answer["fingerprint"], answer["count"]) == (snapshot.fingerprint, 3)
+    assert "%" not in client.stderr.read_text()
+    assert "examples/s" not in client.stderr.read_text()
 
 
 @pytest.mark.parametrize("revision", ["v1", "main", "commit"])
@@ -215,28 +196,30 @@ def test_a_revision_is_named_after_an_at_sign(hub: HubServer, client: Client, tm
     old, new = hub.revisions["datasets/ann/news"]["v1"], hub.repositories["datasets/ann/news"]
     there = new if revision == "main" else old
     path = f"ann/news:3.0.0@{commit(old) if revision == 'commit' else revision}"
-    answer = client.ask(data={"path": path}, split="train", commit=True)
+    answer = client.load(path)
     assert answer["commit"] == commit(there)
     shutil.copytree(there / "3.0.0", tmp_path / "data")
     assert answer["fingerprint"] == load_split(DataConfig(path=str(tmp_path)), "train").fingerprint
 
 
 @pytest.mark.parametrize(
-    ("path", "message", "hint"),
+    ("path", "named"),
     [
-        ("ann/news", "'ann/news' has several configurations: 1.0.0, 3.0.0", "--set data.path=ann/news:1.0.0"),
-        ("ann/news@v1", "'ann/news@v1' has several configurations: 1.0.0, 3.0.0", "--set data.path=ann/news:1.0.0@v1"),
-        ("ann/news:3.0", "has no configuration '3.0', only 1.0.0, 3.0.0", "--set data.path=ann/news:3.0.0"),
-        ("ann/posts:x", "has no configuration 'x', only default", "--set data.path=ann/posts:default"),
-        ("ann/news:3.0.0@v2", "'ann/news' has no revision 'v2'", "--set data.path=ann/news:3.0.0, perhaps with @"),
+        ("ann/news", ["1.0.0, 3.0.0", "--set data.path=ann/news:1.0.0"]),
+        ("ann/news@v1", ["1.0.0, 3.0.0", "--set data.path=ann/news:1.0.0@v1"]),
+        ("ann/news:3.0", ["'3.0'", "1.0.0, 3.0.0", "--set data.path=ann/news:3.0.0"]),
+        ("ann/posts:x", ["'x'", "default", "--set data.path=ann/posts:default"]),
+        ("ann/news:3.0.0@v2", ["'v2'", "--set data.path=ann/news:3.0.0"]),
+        # a repository that is missing, gated, without data or damaged does not come back by waiting
+        ("ann/none", ["'ann/none'", "does not exist"]),
+        ("ann/gated", ["'ann/gated'", "gated"]),
+        ("ann/bare", ["'ann/bare'", "cannot be read"]),
+        ("ann/broken", ["'ann/broken'", "cannot be read"]),
     ],
 )
-def test_a_wrong_configuration_or_revision(client: Client, path: str, message: str, hint: str) -> None:
-    """One error with those that exist, and the setting that takes one."""
-    answer = client.load(path)
-    assert (answer["error"], answer["code"]) == ("UsageError", 2)
-    assert message in answer["message"]
-    assert answer["hint"].startswith(hint)
+def test_what_the_hub_does_not_have_is_a_usage_error(client: Client, path: str, named: list[str]) -> None:
+    """One error with the configurations that exist, and the setting that takes one."""
+    client.refusal(path, *named)
 
 
 @pytest.mark.slow
@@ -254,7 +237,7 @@ def test_the_cache_never_stands_in_for_another_revision(hub: HubServer, tmp_path
         assert [clients[2].load(name) for name in names] == online
     for client in clients:
         client.close()
-    assert (answer["error"], answer["code"]) == ("UnreachableError", 3)
+    assert answer["error"] == "UnreachableError"
     assert "'v1'" in answer["message"]
     assert answer["hint"].endswith(f"--set data.path=ann/news:3.0.0@{new}")
 
@@ -266,7 +249,7 @@ def test_a_hub_data_set_in_other_formats(client: Client, path: str, count: int) 
     """Files of CSV and JSON, by their names or by the patterns of the README, in the default and another
     configuration."""
     for split in ("train", "validation", "test"):
-        answer = client.ask(data={"path": f"ann/{path}"}, split=split, more=True)
+        answer = client.load(f"ann/{path}", split)
         assert (answer["count"], answer["first"]) == (count, "Ann lost a hat.")
 
 
@@ -275,22 +258,21 @@ def test_a_hub_data_set_of_one_file_is_split_by_the_seed(client: Client, hub: Hu
     path = hub.repositories["datasets/ann/single"] / "posts.csv"
     for split in ("train", "validation", "test"):
         own = load_split(DataConfig(path=str(path), train_rows=20), split)
-        answer = client.ask(data={"path": "ann/single", "train_rows": 20}, split=split, more=True)
+        answer = client.load("ann/single", split, train_rows=20)
         assert (answer["fingerprint"], answer["count"]) == (own.fingerprint, len(own.examples))
         assert answer["origin"] == own.origin.replace(str(path), "ann/single, split 'train'")
 
 
 def test_chats_on_the_hub(client: Client) -> None:
     """Columns of objects come as those of a file do."""
-    answer = client.ask(data={"path": "ann/chats", "validation_share": 0, "test_share": 0}, split="train", more=True)
-    assert answer["first"] == "A post."
+    assert client.load("ann/chats", validation_share=0, test_share=0)["first"] == "A post."
 
 
 @pytest.mark.parametrize("preset", TASKS["tldr"].presets.profiles)
 def test_a_preset_finds_its_data(client: Client, preset: str) -> None:
     """Name, configuration, revision and columns fit a repository that is laid out as the real one."""
     data = asdict(resolve(TASKS, flags={"task.name": "tldr"}, presets=(preset,)).config.data)
-    assert client.ask(data=data, split="test", more=True)["first"] == "A text."
+    assert client.ask(data=data, split="test")["first"] == "A text."
 
 
 def test_a_part_of_a_hub_split_can_be_named(client: Client) -> None:
@@ -298,87 +280,48 @@ def test_a_part_of_a_hub_split_can_be_named(client: Client) -> None:
     assert client.load("ann/posts", train_split="train[:2]")["count"] == 2
 
 
-def test_nothing_is_drawn_without_a_terminal(client: Client) -> None:
-    """Progress bars are for terminals."""
-    client.load("ann/posts")
-    assert "%" not in client.stderr.read_text()
-    assert "examples/s" not in client.stderr.read_text()
-
-
 def test_an_unknown_hub_split_is_refused(client: Client) -> None:
     """The splits there are, and the setting that names one."""
-    answer = client.load("ann/posts", train_split="dev")
-    assert (answer["error"], answer["code"]) == ("UsageError", 2)
-    message = "Unknown split \"dev\". Should be one of ['train', 'validation', 'test']"
-    assert answer["message"] == f"hub data set 'ann/posts': {message}"
-    assert answer["hint"] == "--set data.train_split=NAME"
+    client.refusal(
+        "ann/posts", '"dev"', "['train', 'validation', 'test']", "--set data.train_split=", train_split="dev"
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "problem"),
+    ("trouble", "named"),
     [
-        ("ann/none", "'ann/none' does not exist, or you have no access"),
-        ("ann/gated", "'ann/gated' is a gated dataset"),
-        ("ann/bare", "'ann/bare' cannot be read"),
-        ("ann/broken", "'ann/broken' cannot be read"),
+        ({"status": HTTPStatus.INTERNAL_SERVER_ERROR}, "--set data.path=DIR"),
+        ({"status": HTTPStatus.SERVICE_UNAVAILABLE}, "--set data.path=DIR"),
+        ({"mute": True}, "disconnected"),  # an error of the HTTP client itself, which the libraries let through
     ],
 )
-def test_what_the_hub_cannot_give_is_a_usage_error(client: Client, name: str, problem: str) -> None:
-    """A repository that is missing, gated, without data or damaged does not come back by waiting."""
-    answer = client.load(name)
-    assert (answer["error"], answer["code"]) == ("UsageError", 2)
-    assert problem in answer["message"]
-    assert answer["hint"]
-
-
-@pytest.mark.parametrize("status", [HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.SERVICE_UNAVAILABLE])
 def test_a_broken_hub_is_unreachable(
-    hub: HubServer, client: Client, monkeypatch: pytest.MonkeyPatch, status: HTTPStatus
+    hub: HubServer, client: Client, monkeypatch: pytest.MonkeyPatch, trouble: dict[str, Any], named: str
 ) -> None:
     """A server error is worth another try later."""
-    monkeypatch.setattr(hub, "status", status)
-    answer = client.load("ann/unseen")
-    assert (answer["error"], answer["code"]) == ("UnreachableError", 3)
-    assert "--set data.path=DIR" in answer["hint"]
-
-
-def test_a_hub_that_hangs_up_is_unreachable(hub: HubServer, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of the HTTP client itself, which the libraries let through, is reported as any other."""
-    monkeypatch.setattr(hub, "mute", True)
-    answer = client.load("ann/unseen")
-    assert (answer["error"], answer["code"]) == ("UnreachableError", 3)
-    assert "disconnected" in answer["message"]
+    for name, value in trouble.items():
+        monkeypatch.setattr(hub, name, value)
+    client.refusal("ann/unseen", named, error=UnreachableError)
 
 
 def test_a_hub_that_refuses_connections_is_unreachable(hub: HubServer, client: Client) -> None:
     """A download elsewhere is the way round."""
     said = len(client.stderr.read_text())
     with hub.down():
-        answer = client.load("ann/unseen")
-    assert (answer["error"], answer["code"]) == ("UnreachableError", 3)
-    assert "Connection refused" in answer["message"]
+        way_round = "hf download ann/unseen --repo-type dataset --local-dir DIR"
+        client.refusal("ann/unseen", "Connection refused", way_round, error=UnreachableError)
     assert client.stderr.read_text()[said:] == ""
-    assert "hf download ann/unseen --repo-type dataset --local-dir DIR" in answer["hint"]
 
 
 def test_a_hub_whose_name_does_not_resolve_is_unreachable(hub: HubServer, tmp_path: Path) -> None:
     """The one error has that reason, and no line of the library comes first."""
     direct = {"HF_ENDPOINT": "http://hub.invalid", "no_proxy": "*", "NO_PROXY": "*"}
-    environment = hub.environment(tmp_path / "home") | direct
-    client = Client(environment, tmp_path / "stderr")
-    answer = client.load("ann/unseen")
+    client = Client(hub.environment(tmp_path / "home") | direct, tmp_path / "stderr")
+    answer = client.refusal("ann/unseen", error=UnreachableError)
     client.close()
-    assert (answer["error"], answer["code"]) == ("UnreachableError", 3)
     assert "name" in answer["message"].split("'ann/unseen':")[1].lower()
     assert "refused" not in answer["message"]
     assert client.stderr.read_text() == ""
-
-
-def test_a_cached_data_set_needs_no_hub(hub: HubServer, client: Client) -> None:
-    """What was downloaded once is used while the hub is down."""
-    online = client.load("ann/posts")
-    with hub.down():
-        assert client.load("ann/posts") == online
 
 
 def test_a_cache_that_cannot_be_written_is_told(client: Client, home: Path) -> None:
@@ -386,26 +329,23 @@ def test_a_cache_that_cannot_be_written_is_told(client: Client, home: Path) -> N
     client.load("ann/posts")
     kept = (home / "datasets").rename(home / "kept")
     (home / "datasets").touch()
-    answer = client.load("ann/more")
-    (home / "datasets").unlink()
-    kept.rename(home / "datasets")
-    assert (answer["error"], answer["code"]) == ("SmolsumError", 1)
-    assert "'ann/more' cannot be kept on this disk" in answer["message"]
-    assert "HF_HOME" in answer["hint"]
+    try:
+        client.refusal("ann/more", "'ann/more'", "disk", "HF_HOME", error=SmolsumError)
+    finally:
+        (home / "datasets").unlink()
+        kept.rename(home / "datasets")
 
 
-def test_offline_mode_uses_the_cache_and_says_what_it_lacks(
-    hub: HubServer, client: Client, home: Path, tmp_path: Path
-) -> None:
-    """HF_HUB_OFFLINE is respected: cached data loads, other data is an error that names the variable."""
+def test_what_was_downloaded_needs_no_hub(hub: HubServer, client: Client, home: Path, tmp_path: Path) -> None:
+    """It is used while the hub is down, and with HF_HUB_OFFLINE, which is named where something lacks."""
     online = client.load("ann/posts")
+    with hub.down():
+        assert client.load("ann/posts") == online
     before = len(hub.requests)
     offline = Client(hub.environment(home) | {"HF_HUB_OFFLINE": "1"}, tmp_path / "stderr")
     assert offline.load("ann/posts") == online
-    answer = offline.load("ann/unseen")
+    offline.refusal("ann/unseen", "HF_HUB_OFFLINE", error=UnreachableError)
     offline.close()
-    assert (answer["error"], answer["code"]) == ("UnreachableError", 3)
-    assert "HF_HUB_OFFLINE" in answer["message"]
     assert len(hub.requests) == before
 
 

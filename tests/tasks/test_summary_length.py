@@ -14,16 +14,11 @@ LETTERS = (74, 81, 87, 85, 71)
 """h, o, u, s, e: five tokens of a text that the tokenizer writes with two, `h` and `ouse`"""
 
 
-def test_the_letters_are_a_word_of_two_tokens() -> None:
-    """As the built-in tokenizer has them."""
-    encode = load_encoder("builtin:tiny")
-    assert encode("house") == [74, 1120]
-    assert [encode(letter)[0] for letter in "houe"] == [74, 81, 87, 71]
-
-
 @pytest.mark.parametrize(("counts", "expected"), [("sampled", -0.25), ("retokenized", -0.5)])
 def test_sampled_or_retokenized(counts: str, expected: float) -> None:
     """For a target of 4: five sampled tokens miss it by one, two of the decoded text by two. The end does not count."""
+    encode = load_encoder("builtin:tiny")
+    assert (encode("house"), [encode(letter)[0] for letter in "house"]) == ([74, 1120], [*LETTERS])
     ids = (*LETTERS, 2)
     rollout = Rollout(ids, (-1.0,) * len(ids), "stop", 0, "w", 0, "house")
     group = RolloutGroup(Prompt("p", (), (1,), (), {}), (rollout,))

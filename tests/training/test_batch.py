@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.refusals import refuses
 
 from smolsum.config.sections import Config, ModelConfig, SamplingConfig, StageConfig, TrainConfig
 from smolsum.errors import PluginError
@@ -39,10 +40,20 @@ def no_measures(prompt: Prompt, rollout: Rollout) -> dict[str, object]:
     return {}
 
 
-def sampler(source: Source, prompts: tuple[Prompt, ...], config: Config = CONFIG) -> BatchSampler:
-    """The batches of the only stage, of three steps."""
+def sampler(
+    source: Source,
+    prompts: tuple[Prompt, ...],
+    config: Config = CONFIG,
+    *,
+    steps: int = 3,
+    **own: Callable[..., Values],
+) -> BatchSampler:
+    """The batches of the only stage, which rewards the length or signals of one's own, of weights 1, 2, …"""
     stage, order = config.stages["length"], PromptOrder(prompts, config, "length")
-    return BatchSampler(source, order, config, stage, REWARDS, no_measures, first_step=1, steps=3, run_steps=3)
+    if own:
+        stage = replace(stage, rewards={name: float(n) for n, name in enumerate(own, 1)})
+    places = {"first_step": 1, "steps": steps, "run_steps": steps}
+    return BatchSampler(source, order, config, stage, own or REWARDS, no_measures, **places)
 
 
 def collect(policy: Policy, prompts: tuple[Prompt, ...], config: Config, k: int) -> tuple[Batch, list[int]]:
@@ -107,10 +118,7 @@ def test_tied_totals_of_different_signals_are_kept_with_gdpo(policy: Policy, pro
     for scale, idle in (("group", 1.0), ("gdpo", 0.0)):
         config = replace(CONFIG, train=replace(CONFIG.train, refill_rounds=1))
         config = replace(config, grpo=replace(config.grpo, advantage_scale=scale))
-        stage, order = replace(STAGE, rewards={"first": 1.0, "second": 2.0}), PromptOrder(prompts, config, "length")
-        signals = {"first": first, "second": second}
-        source = LocalSource(policy, config)
-        batches = BatchSampler(source, order, config, stage, signals, no_measures, first_step=1, steps=3, run_steps=3)
+        batches = sampler(LocalSource(policy, config), prompts, config, first=first, second=second)
         batch, used = batches.collect(0)
         assert used == [0, 1, 2]
         assert len(batch.groups) == (6 if idle else 3)
@@ -184,17 +192,12 @@ def never(completions: list[str]) -> list[None]:
 def test_a_stage_without_any_reward_stops(policy: Policy, prompts: tuple[Prompt, ...], steps: int) -> None:
     """One event says so at the first step; after ten steps, or all of a shorter stage, it is an error."""
     asked = tuple(replace(prompt, messages=({"role": "user", "content": prompt.id},)) for prompt in prompts)
-    stage, order = replace(STAGE, rewards={"never": 1.0}), PromptOrder(asked, CONFIG, "length")
-    signals = {"never": make_reward(never, file=__file__, sha256="")}
     source, notes = LocalSource(policy, CONFIG), list[str]()
-    batches = BatchSampler(
-        source, order, CONFIG, stage, signals, no_measures, first_step=1, steps=steps, run_steps=steps
-    )
+    batches = sampler(source, asked, steps=steps, never=make_reward(never, file=__file__, sha256=""))
     with use_hook(WaitHook(notify=lambda kind, message: notes.append(kind))):
         for k in range(min(steps, 10) - 1):
             batches.collect(k)
         assert notes == ["no_reward"]
-        with pytest.raises(PluginError, match=f"no completion of {min(steps, 10)} steps has a reward: never had no"):
+        with refuses(f"{min(steps, 10)} steps", "never", error=PluginError):
             batches.collect(min(steps, 10) - 1)
-    first = BatchSampler(source, order, CONFIG, STAGE, REWARDS, no_measures, first_step=1, steps=1, run_steps=1)
-    first.collect(0)
+    sampler(source, asked, steps=1).collect(0)

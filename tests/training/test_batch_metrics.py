@@ -31,27 +31,15 @@ def metrics(groups: list[RolloutGroup] = GROUPS, totals: np.ndarray = TOTALS) ->
 
 def test_hand_computed() -> None:
     """Every metric of two groups of two, one rollout cut and one reward missing."""
-    assert metrics() == pytest.approx(
-        {
-            "advantages/mean": 0.0,
-            "advantages/std": math.sqrt(0.5),
-            "frac_reward_zero_std": 0.5,
-            "completions/mean_length": 11 / 4,
-            "completions/min_length": 1.0,
-            "completions/max_length": 5.0,
-            "completions/clipped_ratio": 0.25,
-            "completions/mean_terminated_length": 2.0,
-            "completions/repeated_trigrams": 0.0,
-            "length/within_tol": 0.5,
-            "length/within_1": 0.5,
-            "length/within_2": 1.0,
-            "num_tokens": 14.0,
-            "reward": 7 / 3,
-            "reward_std": math.sqrt(0.5) / 2,
-            "rewards/length/mean": -0.5,
-            "rewards/length/std": math.sqrt(1 / 6),
-        }
-    )
+    expected = {
+        "advantages/mean": 0.0, "advantages/std": math.sqrt(0.5), "frac_reward_zero_std": 0.5,
+        "completions/mean_length": 11 / 4, "completions/min_length": 1.0, "completions/max_length": 5.0,
+        "completions/clipped_ratio": 0.25, "completions/mean_terminated_length": 2.0,
+        "completions/repeated_trigrams": 0.0, "length/within_tol": 0.5, "length/within_1": 0.5, "length/within_2": 1.0,
+        "num_tokens": 14.0, "reward": 7 / 3, "reward_std": math.sqrt(0.5) / 2, "rewards/length/mean": -0.5,
+        "rewards/length/std": math.sqrt(1 / 6),
+    }  # fmt: skip
+    assert metrics() == pytest.approx(expected)
 
 
 def test_a_mean_of_nothing_is_left_out() -> None:
@@ -72,18 +60,8 @@ def test_rows_keep_everything() -> None:
     assert [(row["prompt_id"], row["sample"]) for row in rows] == [("p", 0), ("p", 1), ("p", 0), ("p", 1)]
     assert [row["reward"] for row in rows] == [1.0, 2.0, 4.0, None]
     assert rows[2] == {
-        "prompt_id": "p",
-        "sample": 0,
-        "text": "",
-        "token_ids": [9] * 5,
-        "finish_reason": "length",
-        "rewards": {"length": -0.5, "judge": None},
-        "reward": 4.0,
-        "advantage": 0.25,
-        "worker": "w",
-        "policy_version": 0,
-        "seed": 0,
-        "messages": (),
-        "references": (),
-    }
+        "prompt_id": "p", "sample": 0, "text": "", "token_ids": [9] * 5, "finish_reason": "length",
+        "rewards": {"length": -0.5, "judge": None}, "reward": 4.0, "advantage": 0.25, "worker": "w",
+        "policy_version": 0, "seed": 0, "messages": (), "references": (),
+    }  # fmt: skip
     assert ["references" in row for row in rows] == [True, False, True, False]

@@ -13,10 +13,13 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from support.calls import Call
 from support.disks import mounted
-from support.training import PATIENCE_S, arguments, events, kill_in_step, learned, make_data, start, weights
+from support.refusals import assert_refused
+from support.training import PATIENCE_S, arguments, assert_goes_on, events, learned, start, weights
 
 from smolsum.cli.main import main
+from smolsum.errors import SmolsumError
 from smolsum.files import read_jsonl
 from smolsum.grpo.batch_gradient import gradients
 from smolsum.policy.cpu import native
@@ -25,12 +28,6 @@ from smolsum.training import loop
 SLOW = pytest.mark.slow
 PHASES: list[str] = []
 """the phases that status.json names in the middle of each step of the run `seeded`"""
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small data set."""
-    return make_data(tmp_path_factory.mktemp("data") / "posts")
 
 
 @pytest.fixture(scope="module")
@@ -72,22 +69,12 @@ def test_run_directory_holds_everything(finished: Path) -> None:
     rows = read_jsonl(finished / "metrics.jsonl")
     assert [row["step"] for row in rows] == list(range(1, 9))
     assert [row["stage"] for row in rows] == ["length"] * 5 + ["quality"] * 3
-    expected = {
-        "reward",
-        "reward_std",
-        "frac_reward_zero_std",
-        "kl",
-        "grad_norm",
-        "completions/mean_length",
-        "length/within_tol",
-        "completions/repeated_trigrams",
-        "update/visible_frac",
-        "clip_ratio/region_mean",
-        "learning_rate",
-        "system/cpu_percent",
-        "system/memory_rss_gb",
-    }
-    assert expected <= set(rows[0])
+    expected = (
+        "reward reward_std frac_reward_zero_std kl grad_norm completions/mean_length length/within_tol "
+        "completions/repeated_trigrams update/visible_frac clip_ratio/region_mean learning_rate system/cpu_percent "
+        "system/memory_rss_gb"
+    )
+    assert set(expected.split()) <= set(rows[0])
     assert "rewards/length/mean" in rows[0]
     assert "rewards/meteor/mean" in rows[-1]
     assert "validation/reward" in rows[1]
@@ -145,11 +132,7 @@ def test_config_of_a_run_repeats_it(seeded: Path, tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize("step", [pytest.param(2, marks=SLOW), 4, pytest.param(8, marks=SLOW)])
 def test_resume_after_kill_is_bitwise(data: Path, finished: Path, tmp_path: Path, step: int) -> None:
     """kill -9 before any checkpoint, a step after one, in the second stage: the end is that of the whole run."""
-    kill_in_step(arguments(data, tmp_path, "killed"), step)
-    assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path)]) == 0
-    assert learned(tmp_path / "killed") == learned(finished)
-    assert weights(tmp_path / "killed", 8) == weights(finished, 8)
-    assert weights(tmp_path / "killed", 5) == weights(finished, 5)
+    assert_goes_on(arguments(data, tmp_path, "killed"), step, finished)
 
 
 def interrupt_in(function: str, call: int, patch: pytest.MonkeyPatch) -> None:
@@ -167,16 +150,15 @@ def interrupt_in(function: str, call: int, patch: pytest.MonkeyPatch) -> None:
 
 
 def test_first_ctrl_c_saves_and_exits_130(
-    data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     """The step is finished and saved, the hint resumes, and the resumed run ends as if nothing had been."""
     run = tmp_path / "stopped"
     interrupt_in("smolsum.training.loop.gradients", 3, monkeypatch)
-    assert main(arguments(data, tmp_path, "stopped")) == 130
-    out, err = capfd.readouterr()
+    code, out, err = call(*arguments(data, tmp_path, "stopped"))
+    assert (code, out) == (130, f"{run}\n")
     assert "finishing the step" in err
     assert "hint: smolsum train --resume" in err
-    assert out == f"{run}\n"
     assert [row["step"] for row in read_jsonl(run / "metrics.jsonl")] == [1, 2, 3]
     assert (run / "checkpoints" / "step-000003" / "meta.json").exists()
     assert json.loads((run / "status.json").read_text())["state"] == "interrupted"
@@ -186,13 +168,13 @@ def test_first_ctrl_c_saves_and_exits_130(
 
 
 def test_ctrl_c_outside_a_step_leaves_at_once(
-    data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     """In an evaluation there is no step to finish: 130, the hint, and the resumed run ends as if nothing had been."""
     run = tmp_path / "early"
     interrupt_in("smolsum.training.session.complete", 1, monkeypatch)
-    assert main(arguments(data, tmp_path, "early")) == 130
-    err = capfd.readouterr().err
+    code, _, err = call(*arguments(data, tmp_path, "early"))
+    assert code == 130
     assert "finishing the step" not in err
     assert err.splitlines()[-1].startswith("hint: smolsum train --resume")
     assert learned(run) == []
@@ -201,14 +183,12 @@ def test_ctrl_c_outside_a_step_leaves_at_once(
     assert learned(run) == learned(finished)
 
 
-def test_a_damaged_run_description_is_named(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_run_description_is_named(finished: Path, tmp_path: Path, call: Call) -> None:
     """On resume, with the settings to start anew from."""
     shutil.copytree(finished, tmp_path / "hurt", symlinks=True)
     (tmp_path / "hurt" / "run.json").write_text("{bro")
-    assert main(["train", "--resume", str(tmp_path / "hurt")]) == 1
-    err = capsys.readouterr().err
-    assert "run.json is damaged" in err
-    assert "hint: restore it, or start a new run: smolsum train --config" in err
+    refused = call("train", "--resume", str(tmp_path / "hurt"))
+    assert_refused(refused, "run.json", "smolsum train --config", error=SmolsumError)
 
 
 def test_damaged_checkpoint_is_passed_over(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,34 +207,19 @@ def test_damaged_checkpoint_is_passed_over(finished: Path, tmp_path: Path, capsy
     assert weights(run, 8) == weights(finished, 8)
 
 
-def test_changed_data_refuses_to_resume(seeded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Resume is exact or refuses: other posts are another run."""
-    shutil.copytree(seeded, tmp_path / "moved", symlinks=True)
-    posts = seeded.parent / "posts"
-    shutil.copyfile(posts / "validation.parquet", posts / "train.parquet")
-    assert main(["train", "--resume", "moved", "--runs-dir", str(tmp_path)]) == 2
-    assert "began with another data" in capsys.readouterr().err
-
-
-def test_existing_name_is_refused_before_loading(
-    finished: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_existing_name_is_refused_before_loading(finished: Path, data: Path, call: Call) -> None:
     """A run is never overwritten."""
     before = learned(finished)
-    assert main(arguments(data, finished.parent, "whole")) == 2
-    err = capsys.readouterr().err
-    assert "exists already" in err
-    assert "hint: " in err
-    assert "loading" not in err
+    refused = call(*arguments(data, finished.parent, "whole"))
+    assert_refused(refused, str(finished))
+    assert "loading" not in refused[2]
     assert learned(finished) == before
 
 
-def test_long_prompt_is_an_error_or_dropped(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_prompt_is_an_error_or_dropped(data: Path, tmp_path: Path, call: Call) -> None:
     """A prompt over max_input_tokens names itself and both ways out."""
-    assert main([*arguments(data, tmp_path, "long"), "--set=data.max_input_tokens=150"]) == 2
-    err = capsys.readouterr().err
-    assert "over max_input_tokens = 150" in err
-    assert "data.long_prompts=drop" in err
+    refused = call(*arguments(data, tmp_path, "long"), "--set=data.max_input_tokens=150")
+    assert_refused(refused, "max_input_tokens = 150", "data.long_prompts=drop")
     assert not (tmp_path / "long").exists()
 
 
@@ -282,15 +247,14 @@ def test_full_disk_keeps_the_last_checkpoint(data: Path, finished: Path, tmp_pat
         assert weights(disk / "full", 8) == weights(finished, 8)
 
 
-def test_a_resumed_run_whose_data_are_gone_says_what_helps(
-    seeded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Not a setting that --resume refuses."""
-    shutil.copytree(seeded, tmp_path / "moved")
-    config = tmp_path / "moved" / "config.toml"
-    config.write_text(config.read_text().replace(str(seeded.parent / "posts"), "/no/data/here"))
-    assert main(["train", "--resume", "moved", "--runs-dir", str(tmp_path), "--plain"]) == 2
-    shown = capsys.readouterr().err
-    assert "no data at /no/data/here: no such file or directory" in shown
-    assert "put back what the run began with" in shown
-    assert "--set" not in shown
+def test_other_data_or_none_refuse_to_resume(seeded: Path, tmp_path: Path, call: Call) -> None:
+    """Resume is exact or refuses: other posts are another run, and what helps is no setting that --resume refuses."""
+    run = shutil.copytree(seeded, tmp_path / "moved", symlinks=True)
+    posts = seeded.parent / "posts"
+    shutil.copyfile(posts / "validation.parquet", posts / "train.parquet")
+    assert_refused(call("train", "--resume", str(run)), "data")
+    config = run / "config.toml"
+    config.write_text(config.read_text().replace(str(posts), "/no/data/here"))
+    refused = call("train", "--resume", str(run))
+    assert_refused(refused, "/no/data/here", "put back")
+    assert "--set" not in refused[2]

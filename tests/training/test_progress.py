@@ -12,6 +12,7 @@ import sys
 import termios
 from collections.abc import Iterator
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from support.training import PATIENCE_S, wait_until
@@ -21,27 +22,10 @@ from smolsum.console import duration
 from smolsum.training.progress import Progress
 
 METRICS = {
-    "reward": -0.2134,
-    "reward_std": 0.24,
-    "frac_reward_zero_std": 0.375,
-    "completions/mean_length": 68.94,
-    "length/within_tol": 0.41,
-    "grad_norm": 2.4,
-    "perf/step_s": 1.3,
-}
-
-
+    "reward": -0.2134, "reward_std": 0.24, "frac_reward_zero_std": 0.375, "completions/mean_length": 68.94,
+    "length/within_tol": 0.41, "grad_norm": 2.4, "perf/step_s": 1.3,
+}  # fmt: skip
 WATCHED = {"within_tol": ("length/within_tol",)}
-
-
-class Clock:
-    """A clock that a test turns by hand."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Terminal(io.StringIO):
@@ -67,79 +51,61 @@ def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return err.splitlines()
 
 
-def test_line_of_a_report(capsys: pytest.CaptureFixture[str]) -> None:
-    """A report is one line of pairs in a fixed order, with the time left for all stages."""
-    progress = Progress()
-    progress.plan([("length", 120), ("quality", 120)], WATCHED)
-    progress.step("length", 10, METRICS)
-    line = (
-        "stage=length step=10/240 reward=-0.213 std_in_group=0.240 zero_std=0.38 tokens=68.9 "
-        "within_tol=0.41 s/step=1.30 eta=4m59s"
-    )
-    assert said(capsys) == [line]
+@pytest.mark.parametrize(
+    ("stages", "every", "metrics", "lines"),
+    [
+        # pairs in a fixed order, with the time left for all stages
+        (
+            [("length", 120), ("quality", 120)], 10, {10: METRICS},
+            ["stage=length step=10/240 reward=-0.213 std_in_group=0.240 zero_std=0.38 tokens=68.9 within_tol=0.41 "
+             "s/step=1.30 eta=4m59s"],
+        ),
+        # a metric that a step does not have is not invented, and without a timed step there is no eta
+        ([("quality", 3)], 1, {1: {"reward": 0.5}}, ["stage=quality step=1/3 reward=0.500"]),
+        # a broken run is seen to be broken
+        (
+            [("quality", 3)], 1, {1: {"reward": float("nan"), "reward_std": float("inf")}},
+            ["stage=quality step=1/3 reward=nan std_in_group=inf"],
+        ),
+        # every tenth step of the run is reported, and the last one of each stage
+        (
+            [("length", 12), ("quality", 13)], 10, {step: {} for step in range(1, 26)},
+            ["stage=length step=10/25", "stage=length step=12/25", "stage=quality step=20/25",
+             "stage=quality step=25/25"],
+        ),
+        # the time left comes from the mean of the last twenty steps, so a slow start is forgotten
+        (
+            [("length", 40)], 30,
+            {step: {"perf/step_s": 100.0 if step <= 10 else float(step % 2 + 1)} for step in range(1, 31)},
+            ["stage=length step=30/40 s/step=1.00 eta=15s"],
+        ),
+    ],
+    ids=["whole", "missing", "not finite", "which", "eta"],
+)  # fmt: skip
+def test_lines_of_reports(
+    stages: list[tuple[str, int]], every: int, metrics: dict[int, dict[str, float]], lines: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    progress = Progress(report_every=every)
+    progress.plan(stages, WATCHED)
+    for step, values in metrics.items():
+        progress.step(stages[step > stages[0][1]][0], step, values)
+    assert said(capsys) == lines
 
 
 def test_what_the_task_watches(capsys: pytest.CaptureFixture[str]) -> None:
-    """A line has the task's own figure under its name, a validation's by the name that it has there; without a task
-    that watches something it has no figure."""
+    """A line has the task's own figure under its name, a validation's, whatever its step, by the name that it has
+    there; without a task that watches something it has no figure."""
     progress = Progress(report_every=1)
     progress.plan([("standard", 2)], {"passed": ("json/passed", "passed")})
     progress.step("standard", 1, METRICS | {"json/passed": 0.25})
-    progress.validation(1, {"reward": 0.5, "passed": 0.75})
+    progress.validation(1, {"reward": 0.5, "passed": 0.75, "completions/mean_length": 66.0})
     first, second = said(capsys)
     assert "tokens=68.9 passed=0.25 s/step=1.30" in first
-    assert second == "validation step=1 reward=0.500 passed=0.75"
+    assert second == "validation step=1 reward=0.500 tokens=66.0 passed=0.75"
     progress.plan([("standard", 2)])
     progress.step("standard", 1, METRICS)
     assert "tokens=68.9 s/step=1.30" in said(capsys)[0]
-
-
-def test_missing_metrics_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    """A metric that a step does not have is not invented, and without a timed step there is no eta."""
-    progress = Progress(report_every=1)
-    progress.plan([("quality", 3)])
-    progress.step("quality", 1, {"reward": 0.5})
-    assert said(capsys) == ["stage=quality step=1/3 reward=0.500"]
-
-
-def test_value_that_is_not_finite_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    """A broken run is seen to be broken."""
-    progress = Progress(report_every=1)
-    progress.plan([("quality", 3)])
-    progress.step("quality", 1, {"reward": float("nan"), "reward_std": float("inf")})
-    assert said(capsys) == ["stage=quality step=1/3 reward=nan std_in_group=inf"]
-
-
-def test_which_steps_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every tenth step of the run is reported, and the last one of each stage."""
-    progress = Progress()
-    progress.plan([("length", 12), ("quality", 13)])
-    for step in range(1, 26):
-        progress.step("length" if step <= 12 else "quality", step, {})
-    expected = [
-        "stage=length step=10/25",
-        "stage=length step=12/25",
-        "stage=quality step=20/25",
-        "stage=quality step=25/25",
-    ]
-    assert said(capsys) == expected
-
-
-def test_eta_follows_recent_steps(capsys: pytest.CaptureFixture[str]) -> None:
-    """The time left comes from the mean of the last twenty steps, so a slow start is forgotten."""
-    progress = Progress(report_every=30)
-    progress.plan([("length", 40)])
-    for step in range(1, 31):
-        progress.step("length", step, {"perf/step_s": 100.0 if step <= 10 else float(step % 2 + 1)})
-    assert said(capsys) == ["stage=length step=30/40 s/step=1.00 eta=15s"]
-
-
-def test_line_of_a_validation(capsys: pytest.CaptureFixture[str]) -> None:
-    """A validation has its own line, whatever its step."""
-    progress = Progress()
-    progress.plan([("length", 120)], WATCHED)
-    progress.validation(25, {"reward": -0.2, "length/within_tol": 0.5, "completions/mean_length": 66.0})
-    assert said(capsys) == ["validation step=25 reward=-0.200 tokens=66.0 within_tol=0.50"]
 
 
 def test_words_and_results(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,15 +115,8 @@ def test_words_and_results(capsys: pytest.CaptureFixture[str]) -> None:
         progress.note("checkpoint step 100 saved")
         progress.warn("no WordNet")
         progress.results("test split", ["stage", "tokens"], [["start", "47.1"]])
-    expected = [
-        "loading builtin:tiny …",
-        "checkpoint step 100 saved",
-        "warning: no WordNet",
-        "test split",
-        "stage  tokens",
-        "start    47.1",
-    ]
-    assert said(capsys) == expected
+    table = ["test split", "stage  tokens", "start    47.1"]
+    assert said(capsys) == ["loading builtin:tiny …", "checkpoint step 100 saved", "warning: no WordNet", *table]
 
 
 @pytest.mark.parametrize("on_terminal", [True, False])
@@ -181,8 +140,8 @@ def test_quiet_leaves_warnings(
 
 def test_heartbeat_breaks_a_silence(capsys: pytest.CaptureFixture[str]) -> None:
     """After half a minute without a line one says what the run is at and since when; speech puts it off."""
-    clock = Clock()
-    progress = Progress(clock=clock)
+    clock = SimpleNamespace(now=100.0)
+    progress = Progress(clock=lambda: clock.now)
     progress.phase("loading builtin:tiny …")
     clock.now += 29
     assert progress.beat() == 1
@@ -217,12 +176,11 @@ def test_heart_beats_by_itself_until_closed(monkeypatch: pytest.MonkeyPatch) -> 
     assert stream.getvalue() == lines
 
 
-@pytest.mark.parametrize("variable", [("NO_COLOR", "1"), ("TERM", "dumb")], ids=["NO_COLOR", "TERM=dumb"])
-def test_plain_lines_on_a_terminal(monkeypatch: pytest.MonkeyPatch, variable: tuple[str, str]) -> None:
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_plain_lines_on_a_terminal(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     """NO_COLOR and TERM=dumb give the plain lines on a terminal too."""
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv(*variable)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    monkeypatch.setenv(name, value)
     with Progress(report_every=1) as progress:
         progress.plan([("length", 2)])
         progress.step("length", 1, {"reward": 0.5})
@@ -233,16 +191,14 @@ def test_plain_lines_on_a_terminal(monkeypatch: pytest.MonkeyPatch, variable: tu
     ("seconds", "text"),
     [(0, "0s"), (59.4, "59s"), (59.6, "1m00s"), (302, "5m02s"), (3599.7, "1h00m"), (10980, "3h03m"), (187200, "2d04h")],
 )
-def test_duration(seconds: float, text: str) -> None:
-    """A time shows its two largest units."""
+def test_a_time_shows_its_two_largest_units(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
 SESSION = """
-import sys
+import ast, sys
 from smolsum.training.progress import Progress
-metrics = {"reward": -0.2134, "reward_std": 0.24, "frac_reward_zero_std": 0.375,
-           "completions/mean_length": 68.94, "length/within_tol": 0.41, "grad_norm": 2.4, "perf/step_s": 1.3}
+metrics = ast.literal_eval(sys.argv[1])
 with Progress(report_every=2) as progress:
     progress.phase("loading builtin:tiny")
     progress.plan([("length", 3), ("quality", 2)], {"within_tol": ("length/within_tol",)})
@@ -263,9 +219,8 @@ def on_terminal(columns: int) -> list[list[str]]:
     leader, follower = pty.openpty()
     termios.tcsetwinsize(follower, (24, columns))
     # the environment is given, as readline in this process may have set COLUMNS unseen by os.environ
-    session = subprocess.Popen(
-        [sys.executable, "-c", SESSION], stdin=follower, stdout=follower, stderr=follower, env=dict(os.environ)
-    )
+    command = [sys.executable, "-c", SESSION, str(METRICS)]
+    session = subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=dict(os.environ))
     os.close(follower)
     sent = b""
     try:
@@ -302,7 +257,8 @@ def replay(sent: str) -> list[list[str]]:
 
 
 def test_terminal_keeps_rows_and_drops_the_bar() -> None:
-    """A terminal ends with the table's rows under one head, all that was said, and no trace of the bar."""
+    """A terminal ends with the table's rows under one head, all that was said, and no trace of the bar. No line that
+    was said is taken back or moved."""
     expected = [
         "loading builtin:tiny",
         "stage       step  reward  std_in_group  zero_std  tokens  within_tol  s/step",
@@ -322,7 +278,10 @@ def test_terminal_keeps_rows_and_drops_the_bar() -> None:
         "└───────┴────────┘",
         "",
     ]
-    assert on_terminal(80)[-1] == expected
+    screens = on_terminal(80)
+    assert screens[-1] == expected
+    rows = [[line for line in screen if line.startswith(("length ", "quality ", "validation "))] for screen in screens]
+    assert all(after[: len(before)] == before for before, after in pairwise(rows))
 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
@@ -334,22 +293,9 @@ def test_bar_is_one_line_that_fits(columns: int) -> None:
         shown = [line for line in screen if re.match(r"[-\\|/ ] (length|quality)", line)]
         assert len(shown) <= 1
         bars += shown
+    heads = [line.split() for line in on_terminal(columns)[-1] if line.startswith("stage ")]
+    assert [head[-1] for head in heads] == [{40: "std_in_group", 80: "s/step", 120: "grad_norm"}[columns]]
     last = bars[-1]
     assert "5/5  eta    0s" in last
     assert ("reward -0.213" in last, "tokens" in last) == (columns > 40, columns > 80)
     assert last.count("━") > 5
-
-
-def test_wide_terminal_has_one_more_column() -> None:
-    """Where there is room the table also has the gradient's norm."""
-    heads = [line for line in on_terminal(120)[-1] if line.startswith("stage ")]
-    assert [line.split()[-1] for line in heads] == ["grad_norm"]
-
-
-def test_reports_are_in_order() -> None:
-    """No line that was said is taken back or moved."""
-    rows = [
-        [line for line in screen if line.startswith(("length ", "quality ", "validation "))]
-        for screen in on_terminal(80)
-    ]
-    assert all(after[: len(before)] == before for before, after in pairwise(rows))

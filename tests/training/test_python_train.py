@@ -9,6 +9,7 @@ from typing import Any
 import datasets
 import polars as pl
 import pytest
+from support.refusals import refuses
 
 import smolsum
 from smolsum.config.sections import Config
@@ -22,12 +23,9 @@ from smolsum.training import python_api
 
 POSTS = [{"prompt": f"Post {n}: it rained, I stayed in.", "completion": "It rained.", "n": n} for n in range(40)]
 SMALL = {
-    "stages.length.steps": 1,
-    "stages.quality.steps": 1,
-    "sampling.max_new_tokens": 24,
-    "sampling.rollouts": 4,
+    "stages.length.steps": 1, "stages.quality.steps": 1, "sampling.max_new_tokens": 24, "sampling.rollouts": 4,
     "train.validate_every": 0,
-}
+}  # fmt: skip
 
 
 def even(completions: list[str], n: list[int], **kwargs: Any) -> list[float]:
@@ -56,7 +54,7 @@ def test_rows_and_a_function_make_a_run(tmp_path: Path) -> None:
     assert (recorded.rewards, Path(recorded.path)) == (["even"], Path(__file__))
     assert "def even(" in (run.plugins / Path(__file__).name).read_text()
     assert smolsum.train(resume="mine", **given) == root
-    with pytest.raises(smolsum.SmolsumError, match="is executed only when it is named"):
+    with refuses(Path(__file__).name):
         smolsum.train(resume="mine", runs_dir=tmp_path, quiet=True)
 
 
@@ -73,25 +71,23 @@ def test_frames_and_data_sets_are_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "named"),
     [
-        ({"data": []}, "the train data has no row"),
-        ({"data": [1]}, "row 1 of the train data is int, not a dict"),
-        ({"data": 3}, "the train data is int, not rows"),
-        ({"data": {"dev": POSTS}}, "data has the split 'dev'"),
-        ({"data": [{"prompt": b"x"}]}, "row 1 of the train data cannot be kept as JSON"),
-        ({"rewards": ["meter"]}, "unknown signal 'meter'"),
-        ({"rewards": [lambda completions: completions]}, "has no usable name"),
-        ({"settings": {"tran.seed": 1}}, "unknown key 'tran.seed'"),
-        ({"resume": "none"}, "no run 'none'"),
+        ({"data": []}, "train data"),
+        ({"data": [1]}, "row 1 of the train data is int"),
+        ({"data": 3}, "train data is int"),
+        ({"data": {"dev": POSTS}}, "'dev'"),
+        ({"data": [{"prompt": b"x"}]}, "row 1 of the train data"),
+        ({"rewards": ["meter"]}, "'meter'"),
+        ({"rewards": [lambda completions: completions]}, "name"),
+        ({"settings": {"tran.seed": 1}}, "'tran.seed'"),
+        ({"resume": "none"}, "'none'"),
     ],
 )
-def test_wrong_arguments(given: dict[str, Any], says: str, tmp_path: Path) -> None:
+def test_wrong_arguments(given: dict[str, Any], named: str, tmp_path: Path) -> None:
     """One error with a remedy."""
-    with pytest.raises(smolsum.SmolsumError) as caught:
+    with refuses(named):
         smolsum.train(runs_dir=tmp_path, quiet=True, **given)
-    assert says in caught.value.message
-    assert caught.value.hint
 
 
 def test_weights_are_those_that_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.training import arguments, events, kill_in_step, learned, make_data, weights
+from support.training import arguments, assert_goes_on, events
 
 from smolsum.cli.main import main
 from smolsum.evaluate.prompt_encoding import encode_prompts
@@ -28,10 +28,7 @@ SETTINGS = {
 LORA = {"lora__rank": 4, "lora__scale": 4.0}
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small data set."""
-    return make_data(tmp_path_factory.mktemp("data") / "posts", test=2)
+SIZES = {"test": 2}
 
 
 @pytest.fixture(
@@ -101,7 +98,4 @@ def test_a_run_killed_in_its_second_stage_ends_as_the_whole_one(finished: Path, 
     """Bit for bit: the reference is loaded again, not the model that the run goes on from."""
     config = json.loads((finished / "run.json").read_text())["settings"]
     adapter = LORA if "lora.rank" in config else {}
-    kill_in_step(arguments(data, tmp_path, "killed", **SETTINGS, **adapter), 4)
-    assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path)]) == 0
-    assert learned(tmp_path / "killed") == learned(finished)
-    assert weights(tmp_path / "killed", 4) == weights(finished, 4)
+    assert_goes_on(arguments(data, tmp_path, "killed", **SETTINGS, **adapter), 4, finished)

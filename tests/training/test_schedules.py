@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.serving import process
-from support.training import PATIENCE_S, arguments, kill_in_step, learned, make_data, weights
+from support.training import PATIENCE_S, arguments, assert_goes_on, included
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
@@ -22,19 +22,13 @@ from smolsum.watch.curves import CHARTS
 
 STEPS = 4
 COOLING = {
-    "stages__length__steps": STEPS,
-    "stages__length__temperature": 1.5,
-    "stages__length__temperature_end": 0.5,
-    "stages__quality__steps": 1,
-    "sampling__max_new_tokens": 70,
+    "stages__length__steps": STEPS, "stages__length__temperature": 1.5, "stages__length__temperature_end": 0.5,
+    "stages__quality__steps": 1, "sampling__max_new_tokens": 70,
     "grpo__old_logprobs": "recomputed",  # so that log-probs of the sampler and of the update are compared
-}
+}  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small data set."""
-    return make_data(tmp_path_factory.mktemp("data") / "posts", test=1)
+SIZES = {"test": 1}
 
 
 @pytest.fixture(scope="module")
@@ -95,27 +89,13 @@ def test_the_schedule_is_shown(cooled: Path, data: Path, capsys: pytest.CaptureF
 @pytest.mark.slow
 def test_a_stopped_schedule_goes_on_bitwise(data: Path, cooled: Path, tmp_path: Path) -> None:
     """kill -9 in the middle of the stage: temperatures, rollouts and weights are those of the whole run."""
-    kill_in_step(arguments(data, tmp_path, "killed", **COOLING), 4)
-    assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path)]) == 0
-    assert learned(tmp_path / "killed") == learned(cooled)
-    assert weights(tmp_path / "killed", 5) == weights(cooled, 5) != {}
+    assert_goes_on(arguments(data, tmp_path, "killed", **COOLING), 4, cooled)
 
 
 WEIGHTED = {
-    "stages__included__steps": 5,
-    "stages__included__rewards": "{length=1.0}",
-    "stages__included__rewards_end": "{length=0.0, meteor=2.0}",
-    "sampling__max_new_tokens": 70,
-}
-
-
-def included(data: Path, runs: Path, name: str, **changes: object) -> list[str]:
-    """The arguments of a run of one stage with both rewards."""
-    asked = arguments(data, runs, name, **changes)
-    return [*(one for one in asked if not one.startswith(("--set=stages.length", "--set=stages.qual"))), INCLUDED]
-
-
-INCLUDED = "--strategy=included"
+    "stages__included__steps": 5, "stages__included__rewards": "{length=1.0}",
+    "stages__included__rewards_end": "{length=0.0, meteor=2.0}", "sampling__max_new_tokens": 70,
+}  # fmt: skip
 
 
 def test_weights_move(data: Path, tmp_path: Path) -> None:
@@ -153,7 +133,4 @@ def test_a_balance_goes_on_bitwise(data: Path, tmp_path: Path) -> None:
     save_trained(load_policy(str(folder)), copied)
     assert (copied / "model.safetensors").is_file()
     assert not (copied / "state.json").exists()  # it belongs to the run, not to the model
-    kill_in_step(included(data, tmp_path / "other", "killed", **changes), 6)
-    assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path / "other")]) == 0
-    assert learned(tmp_path / "other" / "killed") == learned(tmp_path / "whole")
-    assert weights(tmp_path / "other" / "killed", 6) == weights(tmp_path / "whole", 6) != {}
+    assert_goes_on(included(data, tmp_path / "other", "killed", **changes), 6, tmp_path / "whole")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.serving import process
-from support.training import arguments, kill_in_step, learned, make_data, weights
+from support.training import arguments, assert_goes_on
 
 import smolsum
 from smolsum.cli.main import main
@@ -23,19 +23,10 @@ from smolsum.runs.records import SampledRollout
 from smolsum.runs.sample_errors import asked_and_got, sample_errors
 
 SETTINGS = {
-    "task__targets": "20-40",
-    "task__held_out_targets": "21-39/3",
-    "task__target_curriculum": 0.5,
-    "grpo__hindsight": 1.0,
-    "stages__length__steps": 4,
-    "stages__quality__steps": 2,
-}
+    "task__targets": "20-40", "task__held_out_targets": "21-39/3", "task__target_curriculum": 0.5,
+    "grpo__hindsight": 1.0, "stages__length__steps": 4, "stages__quality__steps": 2,
+}  # fmt: skip
 TARGETS = make_targets("20-40", "21-39/3")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("data") / "posts")
 
 
 @pytest.fixture(scope="module")
@@ -141,10 +132,7 @@ def test_python_takes_targets_and_rewards_that_read_them(data: Path, tmp_path: P
 @pytest.mark.parametrize("step", [4, 6])
 def test_resume_after_kill_is_bitwise(data: Path, finished: Path, tmp_path: Path, step: int) -> None:
     """kill -9 with targets, a curriculum and hindsight on: the end is that of the whole run."""
-    kill_in_step(arguments(data, tmp_path, "killed", **SETTINGS), step)
-    assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path)]) == 0
-    assert learned(tmp_path / "killed") == learned(finished)
-    assert weights(tmp_path / "killed", 6) == weights(finished, 6)
+    assert_goes_on(arguments(data, tmp_path, "killed", **SETTINGS), step, finished)
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from support.judge_server import JudgeServer, Reply, answer, failure, score_of, serving
-from support.training import events, learned, make_data, weights
+from support.refusals import assert_refused
+from support.training import events, learned, weights
 
 from smolsum.cli.main import main
 from smolsum.config.sections import DataConfig
@@ -24,12 +25,6 @@ def brain(prompt: str, before: int) -> Reply:
     if prompt.startswith("Somebody was asked"):
         return answer(json.dumps({"right": luck == 1}))
     return answer(json.dumps({"answer": "Noah." if luck else None}))
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small data set."""
-    return make_data(tmp_path_factory.mktemp("data") / "posts")
 
 
 @pytest.fixture
@@ -58,33 +53,28 @@ def test_a_reader_that_goes_away_and_comes_back(
 ) -> None:
     """The run waits, stops saved with 3, and ends, resumed, with the weights of a run whose reader stayed."""
     assert train(data, tmp_path / "whole", tmp_path / "a", monkeypatch) == 0
-    whole = tmp_path / "whole" / "mine"
+    whole, run = tmp_path / "whole" / "mine", tmp_path / "parted" / "mine"
     rows = read_jsonl(whole / "metrics.jsonl")
     assert all(0 <= row["rewards/answered/mean"] <= 1 and row["rewards/word_limit/mean"] <= 0 for row in rows)
     assert "validation/answered_within" in rows[1]
     assert "words/over_limit" in rows[0]
     assert "answered within the limit" in capsys.readouterr().err
-    (before,) = ([row["step"] for row in rows].index(3),)
-    asked = len(server.asked)
+    asked, before = len(server.asked), [row["step"] for row in rows].index(3)
 
     def away(prompt: str, asked_before: int) -> Reply | None:
-        gone = (tmp_path / "parted/mine/metrics.jsonl").exists() and len(
-            read_jsonl(tmp_path / "parted/mine/metrics.jsonl")
-        ) > before
+        written = run / "metrics.jsonl"
+        gone = written.exists() and len(read_jsonl(written)) > before
         return failure(503, "down") if gone else brain(prompt, asked_before)
 
     server.mischief = away
     assert train(data, tmp_path / "parted", tmp_path / "b", monkeypatch) == 3
     printed, said = capsys.readouterr()
-    assert "error: the reader judge-a" in said
-    assert printed == f"{tmp_path / 'parted' / 'mine'}\n"
-    assert f"smolsum train --resume {tmp_path / 'parted' / 'mine'} goes on with the run" in said
-    assert "waiting up to 0.1 s for it" in said
-    run = tmp_path / "parted" / "mine"
+    assert printed == f"{run}\n"
+    named = ("error: the reader judge-a", f"smolsum train --resume {run}", "waiting up to 0.1 s")
+    assert [part for part in named if part not in said] == []
     assert "reader_lost" in events(run)
     assert len(server.asked) > asked
-    last = read_jsonl(run / "metrics.jsonl")[-1]["step"]
-    assert last == 3
+    assert read_jsonl(run / "metrics.jsonl")[-1]["step"] == 3
     assert (run / "checkpoints" / "step-000003" / "meta.json").exists()
     assert json.loads((run / "status.json").read_text())["state"] == "failed"
     server.mischief = brain
@@ -114,16 +104,14 @@ def test_a_reader_that_fails_for_some_documents(
     short = ("--set=stages.qa.steps=2", "--set=sampling.max_new_tokens=24")
     assert train(data, tmp_path, tmp_path / "a", monkeypatch, *short) == 0
     said, run = capsys.readouterr().err, tmp_path / "mine"
-    assert "not read" in said
-    again = f"smolsum eval {run}"
-    assert "start: 1 of 4 not read, and in no mean\n" in said
-    assert f"qa: 1 of 4 not read, and in no mean; {again} asks again" in said
-    assert "validation after step 2 has no reward and chooses no checkpoint: 1 of 2 not read" in said
+    assert "start: 1 of 4 not read" in said
+    assert re.search(f"qa: 1 of 4 not read.*smolsum eval {run} asks again", said)
+    assert re.search("validation after step 2 has no reward.*1 of 2 not read", said)
     rows = read_jsonl(run / "metrics.jsonl")
     assert rows[1]["validation/unread"] == 1.0
     assert not any("validation/reward" in row for row in rows)
-    assert main(["eval", str(run), "--best", "--runs-dir", str(tmp_path)]) == 2
-    assert "mine has no best checkpoint" in capsys.readouterr().err
+    refused = (main(["eval", str(run), "--best", "--runs-dir", str(tmp_path)]), *capsys.readouterr())
+    assert_refused(refused, "mine has no best checkpoint")
     failing.clear()
     clients_of.cache_clear()
     assert main(["eval", str(run), "--runs-dir", str(tmp_path)]) == 0
@@ -142,7 +130,6 @@ def test_a_reader_that_refuses_the_key(
         assert "refuses the key" in capsys.readouterr().err
     monkeypatch.delenv("OPENAI_BASE_URL")
     monkeypatch.delenv("OPENAI_API_KEY")
-    assert train(data, tmp_path / "others", tmp_path / "a", monkeypatch) == 2
-    said = capsys.readouterr().err
-    assert "no key for the reader judge-a" in said
+    code = train(data, tmp_path / "others", tmp_path / "a", monkeypatch)
+    assert_refused((code, *capsys.readouterr()), "key", "reader judge-a")
     assert not (tmp_path / "others").exists()

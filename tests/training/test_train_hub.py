@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from support.data_files import card, table
 from support.hub import HubServer, commit
 from support.models import write
 from support.training import arguments, learned, make_data, weights
@@ -23,30 +24,24 @@ SHORT: dict[str, Any] = {
 
 def make_repository(folder: Path, shift: int) -> Path:
     """A data set with two configurations; `shift` changes its rows."""
-    (folder / "long").mkdir(parents=True)
     small = make_data(folder.parent / f"{folder.name}-rows", train=6, validation=2, test=2)
-    lines = ["---", "configs:"]
-    for name in ("long", "short"):
-        lines += [f"- config_name: {name}", "  data_files:"]
-        for split in ("train", "validation", "test"):
-            frame = pl.read_parquet(small / f"{split}.parquet").select("id", "prompt", "completion")
-            if shift:
-                frame = frame.with_columns(prompt=pl.col("prompt") + " The end.")
-            frame.write_parquet(folder / "long" / f"{split}.parquet")
-            lines += [f"  - split: {split}", f"    path: long/{split}.parquet"]
-    (folder / "README.md").write_text("\n".join([*lines, "---", ""]))
+    files = {split: f"long/{split}.parquet" for split in ("train", "validation", "test")}
+    for split, path in files.items():
+        rows = pl.read_parquet(small / f"{split}.parquet").select("id", "prompt", "completion").to_dicts()
+        table(folder / path, [row | {"prompt": row["prompt"] + " The end." * shift} for row in rows])
+    card(folder, {"long": files, "short": files})
     return folder
 
 
 @pytest.mark.slow
 def test_a_run_reads_the_same_commit_again(tmp_path: Path) -> None:
     """The run notes the commits of model and data; resumed and evaluated after the hub's main moved, it reads them."""
+    (tmp_path / "hub").mkdir()
     first, moved = (make_repository(tmp_path / "hub" / name, shift) for shift, name in enumerate(("first", "moved")))
     model = write(tmp_path / "hub" / "model", "llama")
     runs, posts = tmp_path / "runs", "ann/posts:long"
-    with HubServer(
-        {"datasets/ann/posts": first, "models/ann/tiny": model}, revisions={"datasets/ann/posts": {"v1": first}}
-    ) as hub:
+    repositories, revisions = {"datasets/ann/posts": first, "models/ann/tiny": model}, {"v1": first}
+    with HubServer(repositories, revisions={"datasets/ann/posts": revisions}) as hub:
         environment = hub.environment(tmp_path / "home")
 
         def smolsum(*args: str) -> subprocess.CompletedProcess[str]:

@@ -3,45 +3,32 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import rule_judge
 from support.judge_server import Reply, answer, failure, serving
-from support.places import ROOT
-from support.training import arguments, events, learned, make_data, weights
+from support.rule_judge import rules_served
+from support.training import events, included, learned, weights
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
 from smolsum.rewards.judge import client_of
 
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small data set."""
-    return make_data(tmp_path_factory.mktemp("data") / "posts", test=1)
+SIZES = {"test": 1}
 
 
 @pytest.fixture(scope="module")
 def rules() -> Iterator[str]:
-    """Where the stand-in answers."""
-    script = ROOT / "scripts" / "rule_judge.py"
-    process = subprocess.Popen([sys.executable, str(script), "--port", "0"], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    yield process.stdout.readline().strip()
-    process.kill()
-    process.communicate()
+    with rules_served() as url:
+        yield url
 
 
 def judged(data: Path, runs: Path, name: str, reward: str, **changes: object) -> list[str]:
     """The arguments of a run of four steps that rewards length and a judge."""
     judge = {"judge__model": "rules", "judge__wait_s": 0.1, "judge__attempts": 1, "stages__included__steps": 4}
-    asked = arguments(data, runs, name, **(judge | changes))
-    kept = [one for one in asked if not one.startswith(("--set=stages.length", "--set=stages.qual"))]
-    return [*kept, "--strategy=included", f"--reward={reward}"]
+    return [*included(data, runs, name, **(judge | changes)), f"--reward={reward}"]
 
 
 @pytest.mark.parametrize("reward", ["judge", "preference"])

@@ -13,7 +13,9 @@ import mlx_lm
 import pytest
 from mlx.utils import tree_flatten
 from safetensors.numpy import load_file
-from support.training import arguments, kill_in_step, learned, make_data, weights
+from support.calls import Call
+from support.refusals import assert_refused
+from support.training import arguments, assert_goes_on
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
@@ -24,10 +26,7 @@ LORA = {"lora__rank": 4, "lora__scale": 4.0, "optimizer__learning_rate": 4e-4,
         "train__validate_every": 0}  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small data set."""
-    return make_data(tmp_path_factory.mktemp("data") / "posts", test=2)
+SIZES = {"test": 2}
 
 
 @pytest.fixture(scope="module")
@@ -63,57 +62,47 @@ def test_checkpoints_load_in_mlx_lm(finished: Path) -> None:
 
 
 def test_a_copied_checkpoint_is_known_as_adapters(
-    finished: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    finished: Path, data: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Outside its run it says which base it goes with, and what can be evaluated in its place."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(finished / "checkpoints" / "step-000003", tmp_path / "mine")
     assert json.loads((tmp_path / "mine" / "adapter_config.json").read_text())["model"] == "builtin:tiny"
-    assert main(["eval", "mine", f"--set=data.path={data}"]) == 2
-    err = capsys.readouterr().err
-    assert "error: mine holds adapters only, over the base builtin:tiny" in err
-    assert "hint: evaluate it inside its run, or give mine/fused" in err
+    assert_refused(call("eval", "mine", f"--set=data.path={data}"), "builtin:tiny", "give mine/fused")
     shutil.rmtree(tmp_path / "mine" / "fused")
-    assert main(["eval", "mine", f"--set=data.path={data}"]) == 2
-    assert "lora.fuse=true" in capsys.readouterr().err
+    assert_refused(call("eval", "mine", f"--set=data.path={data}"), "lora.fuse=true")
 
 
 @pytest.mark.slow
 def test_resume_with_adapters_is_bitwise(finished: Path, data: Path, tmp_path: Path) -> None:
     """Killed after its last checkpoint, the run ends as if nothing had been."""
-    kill_in_step(arguments(data, tmp_path, "killed", model__quantize=4, lora__fuse=True, **LORA), 3)
-    assert main(["train", "--resume", "killed", "--runs-dir", str(tmp_path)]) == 0
-    assert learned(tmp_path / "killed") == learned(finished)
-    assert weights(tmp_path / "killed", 3) == weights(finished, 3)
+    assert_goes_on(arguments(data, tmp_path, "killed", model__quantize=4, lora__fuse=True, **LORA), 3, finished)
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "named"),
     [
-        ({"model__quantize": 4}, "cannot be trained without an adapter"),
-        ({"model__quantize": 3}, "4 or 8 bits"),
-        ({"lora__rank": 0}, "must be 1 or more"),
+        ({"model__quantize": 4}, "adapter"),
+        ({"model__quantize": 3}, "4 or 8"),
+        ({"lora__rank": 0}, "lora.rank"),
         ({"lora__rank": 4000}, "takes 1 to"),
-        ({"lora__keys": "q_proj"}, "no layer has a projection 'q_proj'"),
-        ({"optimizer__precision": "stochastic", "model__dtype": "float32"}, "the weights are float32"),
+        ({"lora__keys": "q_proj"}, "'q_proj'"),
+        ({"optimizer__precision": "stochastic", "model__dtype": "float32"}, "float32"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, object], words: str
+    data: Path, tmp_path: Path, call: Call, changes: dict[str, object], named: str
 ) -> None:
     """With what would fit, and before a run directory is made."""
-    assert main(arguments(data, tmp_path, "bad", **changes)) == 2
-    err = capsys.readouterr().err
-    assert words in err
-    assert "hint: " in err
+    assert_refused(call(*arguments(data, tmp_path, "bad", **changes)), named)
     assert not (tmp_path / "bad").exists()
 
 
-def test_a_setting_of_the_adapter_asks_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("sets", "adapter"), [(["lora.rank=4"], "lora"), (["lora.rank=4", "model.adapter=none"], "none"), ([], "none")]
+)
+def test_a_setting_of_the_adapter_asks_for_it(call: Call, sets: list[str], adapter: str) -> None:
     """`--set lora.rank=4` is enough, and `model.adapter = none` next to it still wins."""
-    assert main(["train", "--dry-run", "--quiet", "--set=lora.rank=4"]) == 0
-    assert 'adapter = "lora"' in capsys.readouterr().out
-    assert main(["train", "--dry-run", "--quiet", "--set=lora.rank=4", "--set=model.adapter=none"]) == 0
-    assert 'adapter = "none"' in capsys.readouterr().out
-    assert main(["train", "--dry-run", "--quiet"]) == 0
-    assert 'adapter = "none"' in capsys.readouterr().out
+    code, out, _ = call("train", "--dry-run", "--quiet", *(f"--set={one}" for one in sets))
+    assert code == 0
+    assert f'adapter = "{adapter}"' in out

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.calls import Call
+from support.refusals import assert_refused
 from support.serving import process
 from support.training import arguments, events, make_data
 
 from smolsum.cli.main import main
+from smolsum.errors import UnreachableError
 from smolsum.files import read_jsonl
 from smolsum.grpo.batch_gradient import gradients
 from smolsum.policy.sampling import rollout_seed
@@ -27,27 +30,19 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield str(client.base_url)
 
 
-def test_workers_that_will_not_do_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_that_will_not_do_are_refused(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is not there, one with another model, one with another token: each by URL, and no run is made."""
     data, runs = make_data(tmp_path / "data"), tmp_path / "runs"
-    asked = arguments(data, runs, "mine")
-    assert main([*asked, "--worker", "http://127.0.0.1:9"]) == 3
-    said = capsys.readouterr().err
-    assert "error: cannot reach http://127.0.0.1:9" in said
-    assert "hint: start it: smolsum serve-worker" in said
-    assert main([*asked, "--worker", "127.0.0.1:8100"]) == 2
-    assert "workers.urls must be URLs of workers, each once, got '127.0.0.1:8100'" in capsys.readouterr().err
+    asked, nowhere = arguments(data, runs, "mine"), "http://127.0.0.1:9"
+    assert_refused(call(*asked, "--worker", nowhere), nowhere, "smolsum serve-worker", error=UnreachableError)
+    assert_refused(call(*asked, "--worker", "127.0.0.1:8100"), "workers.urls", "'127.0.0.1:8100'")
     with process("--model", "tiny-lfm", log=tmp_path / "log", SMOLSUM_WORKER_TOKEN="a") as (_, client):
         url = str(client.base_url).rstrip("/")
         monkeypatch.setenv("SMOLSUM_WORKER_TOKEN", "b")
         monkeypatch.setenv("SMOLSUM_WORKERS", url)
-        assert main(asked) == 3
-        assert f"{url} refused (401)" in capsys.readouterr().err
+        assert_refused(call(*asked), f"{url} refused (401)", error=UnreachableError)
         monkeypatch.setenv("SMOLSUM_WORKER_TOKEN", "a")
-        assert main([*asked, "--worker", url]) == 2
-        assert f"{url} serves another architecture: lfm2 there, qwen2 here" in capsys.readouterr().err
+        assert_refused(call(*asked, "--worker", url), url, "lfm2 there, qwen2 here")
     assert not runs.exists()
 
 

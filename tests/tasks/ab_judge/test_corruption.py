@@ -91,14 +91,10 @@ def test_the_same_seed_makes_the_same_fault() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "   ", "One two three", "?! … --"])
-def test_a_text_that_is_too_short_makes_none(text: str) -> None:
-    """Fewer words than a subtle fault needs."""
+def test_a_text_without_room_for_a_fault_makes_none(text: str) -> None:
+    """Fewer words than a subtle fault needs, or no number for another number."""
     assert corrupt(text, random.Random(1)) is None
     assert MIN_WORDS == 4
-
-
-def test_a_text_without_room_for_the_kind_makes_none() -> None:
-    """No number, no other number."""
     assert corrupt("We saw some cats", random.Random(1), kinds=("number",)) is None
 
 

@@ -21,23 +21,18 @@ GOOD = "<notes>\nB repeats a word.\n</notes>\n<judgement>A</judgement>"
         (f"  {GOOD}\n", "A", "\nB repeats a word.\n", True),
         ("<judgement>A</judgement>", "A", None, False),  # right or wrong, but not as it was asked for
         ("<notes> </notes><judgement>A</judgement>", "A", " ", False),
-        ("I say <notes>x</notes><judgement>A</judgement>", "A", "x", False),
-        ("<notes>x</notes> so <judgement>A</judgement>", "A", "x", False),
-        ("<notes>x</notes><judgement>A</judgement>.", "A", "x", False),
-        ("<notes>x</notes><judgement> A\n</judgement>", "A", "x", False),
         ("<judgement>A</judgement><notes>x</notes>", "A", "x", False),
-        ("<notes>x</notes><judgement>a</judgement>", None, "x", False),
-        ("<notes>x</notes><judgement>C</judgement>", None, "x", False),
-        ("<notes>x</notes><judgement>AB</judgement>", None, "x", False),
-        ("<notes>x</notes><judgement>A", None, "x", False),
-        ("<notes>x</notes>A", None, "x", False),
-        ("<notes>x</notes><judgement>A</judgement><judgement>B</judgement>", None, "x", False),
         ("<notes>x<notes></notes><judgement>A</judgement>", "A", None, False),
         ("<notes>x</notes><notes>y</notes><judgement>A</judgement>", "A", None, False),
         ("<Notes>x</Notes><Judgement>A</Judgement>", None, None, False),
         ("", None, None, False),
+        *((text.replace("N", "<notes>x</notes>").replace("J", "<judgement>A</judgement>"), "A", "x", False)
+          for text in ("I say NJ", "N so J", "NJ.", "N<judgement> A\n</judgement>")),
+        *((f"<notes>x</notes>{judgement}", None, "x", False)
+          for judgement in ("<judgement>a</judgement>", "<judgement>C</judgement>", "<judgement>AB</judgement>",
+                            "<judgement>A", "A", "<judgement>A</judgement><judgement>B</judgement>")),
     ],
-)
+)  # fmt: skip
 def test_tags_are_read_strictly(text: str, letter: str | None, notes: str | None, well_formed: bool) -> None:
     """One judgement of one letter; the form is all or nothing."""
     reading = read(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.data_files import lines
+from support.refusals import refuses
 
-from smolsum.config.fields import Schedule
 from smolsum.config.sections import Config, DataConfig, ModelConfig, StageConfig
-from smolsum.errors import UsageError
 from smolsum.grpo.advantages import group_advantages
 from smolsum.policy.load import load_policy
 from smolsum.rewards.combine import combine, score_all
@@ -46,7 +45,7 @@ def group(*texts: str, better: str = "A", kind: str = "swapped") -> RolloutGroup
 def data(folder: Path, rows: list[dict[str, Any]]) -> Config:
     """A configuration over rows that are all three splits."""
     for split in ("train", "validation", "test"):
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        lines(folder / f"{split}.jsonl", rows)
     return replace(CONFIG, data=DataConfig(path=str(folder), prompt_column="text"))
 
 
@@ -82,31 +81,29 @@ def test_the_prompt_says_how_long_notes_should_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "task", "message", "hint"),
+    ("text", "task", "named"),
     [
-        ([{"txt": "We saw two cats."}], {}, "no column 'text'", "data.prompt_column=txt"),
-        ([{"text": "Too short."}], {}, "none of the 1 texts of the train split", "data.prompt_column"),
-        ([{"text": "We saw many cats."}], {"faults": "number"}, "none of the 1 texts", "task.faults=all"),
-        ([{"text": "We saw two cats."}], {"faults": "swaped"}, "no kind of fault 'swaped'", "swapped"),
+        ({"txt": "We saw two cats."}, {}, ["'text'", "data.prompt_column=txt"]),
+        ({"text": "Too short."}, {}, ["none of the 1 texts", "train", "data.prompt_column"]),
+        ({"text": "We saw many cats."}, {"faults": "number"}, ["none of the 1 texts", "task.faults=all"]),
+        ({"text": "We saw two cats."}, {"faults": "swaped"}, ["'swaped'", "swapped"]),
     ],
 )
 def test_data_that_make_no_pairs_are_one_error(
-    tmp_path: Path, rows: list[dict[str, Any]], task: dict[str, str], message: str, hint: str
+    tmp_path: Path, text: dict[str, str], task: dict[str, str], named: list[str]
 ) -> None:
     """A missing column, texts too short, faults that no text can have, an unknown fault: each with its remedy."""
-    config = replace(data(tmp_path, rows), task=AbJudgeConfig(name="ab-judge", **task))
-    with pytest.raises(UsageError, match=message) as caught:
+    config = replace(data(tmp_path, [text]), task=AbJudgeConfig(name="ab-judge", **task))
+    with refuses(*named):
         TASK.prompts.load(config, "train")
-    assert hint in (caught.value.hint or "")
 
 
 def test_texts_that_are_too_short_are_counted(tmp_path: Path) -> None:
     """They are left out, and a warning says how many."""
-    split = TASK.prompts.load(
-        data(tmp_path, [{"text": "We saw two cats."}, {"text": "Too short."}, {"text": "Me too."}]), "test"
-    )
+    texts = [{"text": text} for text in ("We saw two cats.", "Too short.", "Me too.")]
+    split = TASK.prompts.load(data(tmp_path, texts), "test")
     assert [example.id for example in split.examples] == ["test-1"]
-    assert split.left_out == "2 of 3 texts of the test split cannot be corrupted and were left out"
+    assert split.left_out.startswith("2 of 3 texts of the test split")
 
 
 def test_signals_are_those_computed_by_hand() -> None:
@@ -149,14 +146,9 @@ def test_standardised_advantages_undo_the_power_of_the_accuracy() -> None:
         np.array(score_all(groups, {"judgement": 1.0}, config, TASK.rewards.signals)["judgement"])
         for config in (CONFIG, plain)
     )
-    for scale in ("group", "batch"):
-        np.testing.assert_allclose(
-            np.array(group_advantages(scaled, scale=scale)),
-            np.array(group_advantages(unscaled, scale=scale)),
-            atol=0.02,
-        )
-    kept, whole = (np.array(group_advantages(values, scale="none")) for values in (scaled, unscaled))
-    np.testing.assert_allclose(kept, whole * (7 / 16) ** 4, rtol=1e-5)
+    for scale, factor, off in (("group", 1.0, 0.02), ("batch", 1.0, 0.02), ("none", (7 / 16) ** 4, 0.0)):
+        found, whole = (np.array(group_advantages(values, scale=scale)) for values in (scaled, unscaled))
+        np.testing.assert_allclose(found, whole * factor, atol=off, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -165,15 +157,9 @@ def test_standardised_advantages_undo_the_power_of_the_accuracy() -> None:
 )
 def test_a_power_that_would_cancel_is_warned_of(scale: Any, power: float, warned: bool) -> None:
     """At the start, with the setting that lets it act."""
-    schedule: Schedule = "constant"
-    stage = StageConfig(WEIGHTS, 1, 1.0, 1.0, 1e-4, schedule, 0, 0.0)
-    config = replace(
-        CONFIG,
-        stages={"judge": stage},
-        grpo=replace(CONFIG.grpo, advantage_scale=scale),
-        task=AbJudgeConfig(name="ab-judge", accuracy_power=power),
-    )
-    warnings = TASK.check(config)
+    stage = StageConfig(WEIGHTS, 1, 1.0, 1.0, 1e-4, "constant", 0, 0.0)
+    grpo, task = replace(CONFIG.grpo, advantage_scale=scale), AbJudgeConfig(name="ab-judge", accuracy_power=power)
+    warnings = TASK.check(replace(CONFIG, stages={"judge": stage}, grpo=grpo, task=task))
     assert bool(warnings) is warned
     assert all("grpo.advantage_scale=none" in warning for warning in warnings)
 
@@ -182,16 +168,12 @@ def test_a_summary_has_the_figures_of_a_count_by_hand() -> None:
     """40 pairs: 30 judged right, 8 wrong, 2 not at all; p of 30 or more, or 10 or fewer, heads in 40 is 0.0022."""
     measure = measurer([], CONFIG)
     wrong = SHORT.replace(">A<", ">B<")
-    rows = [
-        measure(g.prompt, g.rollouts[0])
-        for g in [
-            *[group(SHORT, better="A", kind="swapped")] * 20,
-            *[group(wrong, better="B", kind="name")] * 10,
-            *[group(wrong, better="A", kind="name")] * 5,
-            *[group(SHORT, better="B", kind="number")] * 3,
-            *[group("no tags", better="B", kind="number")] * 2,
-        ]
-    ]
+    judged = [
+        (20, SHORT, "A", "swapped"), (10, wrong, "B", "name"), (5, wrong, "A", "name"), (3, SHORT, "B", "number"),
+        (2, "no tags", "B", "number"),
+    ]  # fmt: skip
+    groups = [group(text, better=better, kind=kind) for n, text, better, kind in judged for _ in range(n)]
+    rows = [measure(one.prompt, one.rollouts[0]) for one in groups]
     found = summarise(rows)
     assert found["accuracy"] == 0.75
     assert found["accuracy_low"] == pytest.approx(0.5880, abs=1e-4)
@@ -208,19 +190,12 @@ def test_a_summary_has_the_figures_of_a_count_by_hand() -> None:
 
 
 GOOD = group(SHORT)
+PIECES = st.sampled_from([*SHORT.replace("<", " <").replace(">", "> ").split(), "ß 字"])
 
 
 @pytest.mark.slow
 @settings(max_examples=10_000)
-@given(
-    text=st.one_of(
-        st.text(max_size=30),
-        st.lists(st.sampled_from([*SHORT.replace("<", " <").replace(">", "> ").split(), "ß 字"]), max_size=9).map(
-            "".join
-        ),
-    ),
-    better=st.sampled_from("AB"),
-)
+@given(text=st.text(max_size=30) | st.lists(PIECES, max_size=9).map("".join), better=st.sampled_from("AB"))
 def test_any_text_is_scored_within_its_range(text: str, better: str) -> None:
     """No exception; 0 to 1 each, nothing where it is not right, 1.4 in all at most."""
     prompt = Prompt("p", (), (1,), (better,), {"kind": "swapped"})

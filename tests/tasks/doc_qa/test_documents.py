@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
+from support.data_files import table
 from support.documents_of import config, with_data
+from support.refusals import assert_refused, refuses
 
 from smolsum.cli import main
 from smolsum.config.sections import Config
-from smolsum.errors import UsageError
 from smolsum.tasks.doc_qa.documents import ASKED, asked_of, from_facts, load
 
 
@@ -32,8 +32,7 @@ def row(document: int, number: int, answer: str = "", **changes: Any) -> dict[st
 
 def written(folder: Path, rows: list[dict[str, Any]], **task: Any) -> Config:
     """The data as one Parquet split, called as Repliqa's first."""
-    folder.mkdir(exist_ok=True)
-    pl.DataFrame(rows).write_parquet(folder / "repliqa_0.parquet")
+    table(folder / "repliqa_0.parquet", rows)
     names = dict.fromkeys(("train_split", "validation_split", "test_split"), "repliqa_0")
     return with_data(config(**task), path=str(folder), **names)
 
@@ -77,8 +76,7 @@ def test_dry_run_refuses_a_reader_that_cannot_read(
     names = [f"--set=data.{name}_split=repliqa_0" for name in ("train", "validation", "test")]
     sizes = ["--set=task.validation_documents=1", "--set=task.test_documents=1"]
     command = ["train", "--task=doc-qa", "--dry-run", f"--set=data.path={tmp_path / 'data'}", *names, *sizes]
-    assert main.main(command) == 2
-    assert "the rule-based reader answers only questions that were made from facts" in capsys.readouterr().err
+    assert_refused((main.main(command), *capsys.readouterr()), "facts", "task.reader=MODEL")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     assert main.main([*command, "--set=task.reader=my-reader"]) == 0
 
@@ -91,27 +89,24 @@ def test_questions_without_an_answer(tmp_path: Path) -> None:
         made = written(tmp_path / kept, rows, unanswerable=kept, **parts)
         assert all(len(asked_of(e.metadata).questions) == questions for e in load(made, "train").examples)
     made = written(tmp_path / "none", [*rows, row(9, 0, "UNANSWERABLE")], **parts)
-    with pytest.raises(UsageError, match="document 'doc0009' has no questions") as refused:
+    with refuses("'doc0009'", "task.unanswerable=keep"):
         load(made, "train")
-    assert "task.unanswerable=keep" in str(refused.value.hint)
 
 
 @pytest.mark.parametrize(
-    ("rows", "words"),
+    ("rows", "named"),
     [
-        ([row(1, 0), row(1, 1, document_extracted="Another.")], "has another text"),
+        ([row(1, 0), row(1, 1, document_extracted="Another.")], "another text"),
         ([row(1, 0, question="  ")], "'question' is empty"),
-        ([row(1, 0, question=None)], "'question' is null, not text"),
+        ([row(1, 0, question=None)], "'question' is null"),
         ([row(1, 0), row(2, 0)], "2 documents cannot be divided into 91"),
-        ([{"text": "a", "answer": "b"}], "has no questions: neither a column 'question' nor facts"),
-        ([{"document_id": "a", "question": "b", "answer": "c"}], "has no column 'document_extracted'"),
+        ([{"text": "a", "answer": "b"}], "'question'"),
+        ([{"document_id": "a", "question": "b", "answer": "c"}], "'document_extracted'"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, rows: list[dict[str, Any]], words: str) -> None:
-    """One sentence and a remedy each."""
-    with pytest.raises(UsageError, match=words) as refused:
+def test_what_is_wrong_is_named(tmp_path: Path, rows: list[dict[str, Any]], named: str) -> None:
+    with refuses(named):
         load(written(tmp_path / "data", rows), "train")
-    assert refused.value.hint
 
 
 def test_built_in_posts_have_questions_about_people() -> None:
@@ -133,6 +128,6 @@ def test_a_post_without_facts_is_an_error(tmp_path: Path) -> None:
     fact = {"slot": "loan", "kind": "event", "forms": ["borrowed"], "who": ["Noah"]}
     rows = [{"id": "a", "prompt": "Noah borrowed it.", "completion": "Noah.", "facts": [fact]}]
     for name in ("train", "validation", "test"):
-        pl.DataFrame(rows).write_parquet(tmp_path / f"{name}.parquet")
-    with pytest.raises(UsageError, match="document 'a' has no questions: none of its facts can be asked about"):
+        table(tmp_path / f"{name}.parquet", rows)
+    with refuses("'a'", "facts"):
         load(with_data(config(), path=str(tmp_path)), "train")

@@ -12,6 +12,7 @@ import stamina
 from support.documents_of import config, group
 from support.judge_server import JudgeServer, Mischief, Reply, answer, failure, serving
 from support.reading_server import DOCUMENT, QUESTIONS, brain
+from support.refusals import refuses
 
 from smolsum.config.sections import Config
 from smolsum.errors import UnreachableError
@@ -58,9 +59,8 @@ def test_a_failure_is_missing(served: tuple[JudgeServer, Config]) -> None:
     server, settings = served
 
     def fails(prompt: str, before: int) -> Reply | None:
-        return (
-            failure(500, "oops") if "is grey" in prompt and prompt.startswith("Answer") and "hat?" in prompt else None
-        )
+        asked = "is grey" in prompt and prompt.startswith("Answer") and "hat?" in prompt
+        return failure(500, "oops") if asked else None
 
     troubled(server, fails)
     texts = ["The car is red. The house is grey.", "The car is red."]
@@ -80,10 +80,7 @@ def test_a_group_is_ranked_in_one_call(served: tuple[JudgeServer, Config]) -> No
     server, settings = served
     texts = ["The car is red.", "Nothing.", "The car is red.", "The car is red, the hat is green."]
     groups = [group(EXAMPLE, texts), group(EXAMPLE, ["Nothing."] * 2)]
-    assert score_ranking(groups, settings) == [
-        [pytest.approx(1 / 3), 0.0, pytest.approx(1 / 3), pytest.approx(2 / 3)],
-        [0.5, 0.5],
-    ]
+    assert score_ranking(groups, settings) == [pytest.approx([1 / 3, 0.0, 1 / 3, 2 / 3]), [0.5, 0.5]]
     assert len(server.asked) == 1
     assert "3 summaries" in server.asked[0][1]
 
@@ -91,16 +88,12 @@ def test_a_group_is_ranked_in_one_call(served: tuple[JudgeServer, Config]) -> No
 @pytest.mark.parametrize(
     "scores",
     [
-        [],
-        [{"summary": 1, "score": 0.5}],
-        [{"summary": 1, "score": 0.5}, {"summary": 1, "score": 0.6}],
-        [{"summary": 1, "score": 0.5}, {"summary": 2, "score": 1.5}],
-        [{"summary": 1, "score": 0.5}, {"summary": 2, "score": "high"}],
-        [{"summary": 1, "score": True}, {"summary": 2, "score": 0.2}],
-        [1, 2],
-        "high",
+        [], [1, 2], "high", [{"summary": 1, "score": 0.5}],
+        *([{"summary": 1, "score": 0.5}, other]
+          for other in ({"summary": 1, "score": 0.6}, {"summary": 2, "score": 1.5}, {"summary": 2, "score": "high"},
+                        {"summary": 2, "score": True})),
     ],
-)
+)  # fmt: skip
 def test_a_ranking_that_is_none_is_missing(served: tuple[JudgeServer, Config], scores: object) -> None:
     """Incomplete, doubled, out of range, no number: the whole group is missing, never 0."""
     server, settings = served
@@ -112,7 +105,7 @@ def test_a_reader_that_is_away(served: tuple[JudgeServer, Config], monkeypatch: 
     """The wait ends in an error that a run is saved for."""
     server, settings = served
     troubled(server, lambda prompt, before: failure(503, "down"))
-    with pytest.raises(UnreachableError, match="the reader judge-a"):
+    with refuses("reader judge-a", error=UnreachableError):
         score_answered([group(EXAMPLE, ["The car is red."])], settings)
 
 
@@ -132,11 +125,7 @@ def test_measures_ask_ahead(served: tuple[JudgeServer, Config]) -> None:
     measure = task.evaluation.measurer([generated_split("test", [EXAMPLE])], short)
     first, second = (measure(prompt, rollout) for rollout in rollouts)
     assert len(server.asked) == before
-    assert (first["answered"], first["answered_within"], first["ceiling"]) == (
-        pytest.approx(2 / 3),
-        pytest.approx(1 / 3),
-        1.0,
-    )
+    assert [first[name] for name in ("answered", "answered_within", "ceiling")] == pytest.approx([2 / 3, 1 / 3, 1.0])
     assert (first["words"], first["over_limit"], second["over_limit"]) == (8, 1.0, 0.0)
     assert second["answered"] == 0.0
     summary = task.evaluation.summarise([first, second])

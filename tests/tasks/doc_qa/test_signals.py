@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.documents_of import config, group
+from support.refusals import refuses
 
-from smolsum.errors import UsageError
 from smolsum.tasks import TASKS
 from smolsum.tasks.data import Example, generated_split
 from smolsum.tasks.doc_qa.documents import Question, QuestionSet, asked_of, known_forms, load
@@ -35,30 +35,21 @@ def question(slot: str) -> Question:
     return Question("?", fact["forms"][0], str(fact["kind"]), tuple(fact["forms"]), tuple(fact["who"]))
 
 
-DOCUMENT = Example(
-    "d",
-    "I (62) met Noah, 31, …",
-    (),
-    QuestionSet(tuple(map(question, ("N", "age", "A", "L", "page"))), FACTS).as_metadata(),
-)
+QUESTIONS = QuestionSet(tuple(map(question, ("N", "age", "A", "L", "page"))), FACTS)
+DOCUMENT = Example("d", "I (62) met Noah, 31, …", (), QUESTIONS.as_metadata())
 
 
 @pytest.mark.parametrize(
     ("text", "right"),
     [
-        ("", 0),
-        ("Something happened.", 0),
-        ("Noah.", 1),
+        ("", 0), ("Something happened.", 0), ("Noah.", 1), ("noah", 0),  # names have capitals
         ("I am 62 and Noah is 31; it cost $75 in Elmhurst.", 5),
         ("Noah is 62 and I am 31.", 1),  # the name; the ages are those of other people
-        ("Noah took $75.", 2),
-        ("Noah took $920.", 1),  # the other sum of the document is no answer to this question
-        ("Noah took $75 or $920.", 2),  # both are the document's
-        ("Noah took $75 or $80.", 1),  # a guess among sums that the document lacks
+        ("Noah took $75.", 2), ("Noah took $920.", 1),  # the other sum is no answer to this question
+        ("Noah took $75 or $920.", 2), ("Noah took $75 or $80.", 1),  # a guess among sums that the document lacks
         ("Noah Magnus Lena", 0),  # a guess among names
-        ("noah", 0),  # names have capitals
     ],
-)
+)  # fmt: skip
 def test_questions_answered(text: str, right: int) -> None:
     """By hand: the share of five questions whose expected answer the text states, and nothing foreign."""
     assert score_answered([group(DOCUMENT, [text])], CONFIG) == [[right / 5]]
@@ -91,10 +82,9 @@ def test_word_limit_of_rollouts() -> None:
 def test_rules_need_facts() -> None:
     """Questions of other data need a model."""
     bare = Example("d", "x", (), QuestionSet((Question("Who?", "Noah"),)).as_metadata())
-    with pytest.raises(UsageError, match="only questions that were made from facts") as refused:
+    with refuses("facts", "task.reader=MODEL"):
         score_answered([group(bare, ["Noah"])], CONFIG)
-    assert "task.reader=MODEL" in str(refused.value.hint)
-    with pytest.raises(UsageError, match="only questions that were made from facts"):  # before anything is sampled
+    with refuses("facts", "task.reader=MODEL"):  # before anything is sampled
         TASKS["doc-qa"].evaluation.measurer([generated_split("test", [bare])], CONFIG)
 
 

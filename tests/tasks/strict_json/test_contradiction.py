@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from support.data_files import lines
+from support.refusals import refuses
 
 from smolsum.config.sections import Config, DataConfig
-from smolsum.errors import UsageError
 from smolsum.tasks import TASKS
 from smolsum.tasks.strict_json.schema import conformance, contradiction, satisfies
 from smolsum.tasks.strict_json.settings import StrictJsonConfig
+
+
+def load(folder: Path, rows: list[dict[str, Any]]) -> None:
+    """Read these rows as the task's training data."""
+    config = Config(
+        task=StrictJsonConfig(name="strict-json"), data=DataConfig(path=str(lines(folder / "a.jsonl", rows)))
+    )
+    TASKS["strict-json"].prompts.load(config, "train")
 
 
 @pytest.mark.parametrize(
@@ -28,10 +36,10 @@ from smolsum.tasks.strict_json.settings import StrictJsonConfig
         ({"required": ["a", "b"], "maxProperties": 1}, "2 keys are required"),
         ({"required": ["a"], "properties": {"a": {"minimum": 3, "maximum": 1}}}, "at a: no number"),
         ({"required": ["a"], "properties": {"a": {"minimum": 3, "exclusiveMaximum": 3}}}, "at a: no number"),
-        ({"type": "array", "minItems": 1, "items": {"minLength": 2, "maxLength": 1}}, r"at \[\]: minLength 2"),
+        ({"type": "array", "minItems": 1, "items": {"minLength": 2, "maxLength": 1}}, "at []: minLength 2"),
         (7, "not a JSON object"),
         ("{", "not JSON"),
-        ({"type": "string", "const": 3}, r"none of the allowed values \[3\]"),
+        ({"type": "string", "const": 3}, "none of the allowed values [3]"),
         ({"type": "integer", "exclusiveMinimum": 3, "exclusiveMaximum": 4}, "no whole number is between"),
         ({"type": "number", "exclusiveMinimum": 3, "maximum": 3}, "no number is between"),
         ({"allOf": [{"type": "string"}, {"type": ["integer", "null"]}]}, "string and integer or null at once"),
@@ -41,7 +49,8 @@ from smolsum.tasks.strict_json.settings import StrictJsonConfig
         ({"$ref": "#/$defs/n", "$defs": {"n": {"minimum": 2, "maximum": 1}}}, "no number is between"),
         ({"required": ["n"], "properties": {"n": {"$ref": "#"}}}, "'#' refers to itself without end"),
         ({"properties": {"n": {"$ref": "#/$defs/n"}}, "$defs": {"n": {"$ref": "#/$defs/n"}}}, "without end"),
-        ({"properties": {"n": {"$ref": "#/$defs/m"}}}, r"'#/\$defs/m' points to nothing"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}, "without end"),
+        ({"properties": {"n": {"$ref": "#/$defs/m"}}}, "'#/$defs/m' points to nothing"),
         ({"properties": {"n": {"$ref": "http://127.0.0.1:9/n.json"}}}, "points to nothing"),
         ('{"minimum": NaN}', "minimum nan is not a JSON number"),
         ("[" * 100_000, "nests too deep"),
@@ -50,12 +59,8 @@ from smolsum.tasks.strict_json.settings import StrictJsonConfig
 def test_a_contradiction_is_found(schema: Any, says: str, tmp_path: Path) -> None:
     """A schema that no value satisfies is refused before anything is generated, with its example and its place."""
     rows = [{"id": n, "prompt": f"Write {n}.", "schema": {"type": "object"} if n else schema} for n in range(2)]
-    for split in ("train", "validation", "test"):
-        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = Config(task=StrictJsonConfig(name="strict-json"), data=DataConfig(path=str(tmp_path)))
-    with pytest.raises(UsageError, match=says) as caught:
-        TASKS["strict-json"].prompts.load(config, "train")
-    assert "example '0'" in caught.value.message
+    with refuses("example '0'", says):
+        load(tmp_path, rows)
 
 
 @pytest.mark.parametrize(
@@ -104,32 +109,16 @@ def test_conformance_to_schemas_of_ones_own(value: Any, schema: Any, score: floa
 def test_a_depth_that_is_none(depth: Any, tmp_path: Path) -> None:
     """Refused with its example before anything is generated."""
     row = {"prompt": "Write.", "schema": {"type": "object"}}
-    (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(row | {"depth": depth}) + "\n")
-    config = Config(task=StrictJsonConfig(name="strict-json"), data=DataConfig(path=str(tmp_path)))
-    with pytest.raises(UsageError, match="the depth of example 'train-2'"):
-        TASKS["strict-json"].prompts.load(config, "train")
+    with refuses("depth", "'train-2'"):
+        load(tmp_path, [row, row | {"depth": depth}])
 
 
 LEAVES = [None, True, False, 0, 1, 2, 3, 0.5, 2.5, "", "a", "bb"]
-LISTS = [
-    [],
-    *([leaf] for leaf in LEAVES),
-    [0, 1],
-    [True, False],
-    ["a", "a"],
-    ["a", 1],
-    [{}, []],
-    [1, 2, 3],
-    [None, 0, "a"],
-]
-OBJECTS = [
-    {},
-    *({key: leaf} for key in "ab" for leaf in LEAVES),
-    {"a": 1, "b": "a"},
-    {"a": {}, "c": []},
-    {"a": {"a": 1}},
-]
-VALUES: list[Any] = [*LEAVES, *LISTS, *OBJECTS, {"a": 0, "b": 1, "c": 2}]
+VALUES: list[Any] = [
+    *LEAVES, *([leaf] for leaf in LEAVES), *({key: leaf} for key in "ab" for leaf in LEAVES),
+    [], [0, 1], [True, False], ["a", "a"], ["a", 1], [{}, []], [1, 2, 3], [None, 0, "a"],
+    {}, {"a": 1, "b": "a"}, {"a": {}, "c": []}, {"a": {"a": 1}}, {"a": 0, "b": 1, "c": 2},
+]  # fmt: skip
 KEYS, SMALL = st.lists(st.sampled_from("abc"), unique=True, max_size=2), st.integers(0, 3)
 
 
@@ -137,10 +126,8 @@ def schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """Schemas of the keywords that are looked at, those of one type together, over few values, so that they meet."""
     some = st.lists(inner, min_size=1, max_size=2)
     named = st.dictionaries(st.sampled_from("abc"), inner, max_size=2)
-    steps = st.sampled_from([1, 2, 0.5])
-    number = dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), SMALL) | {
-        "multipleOf": steps
-    }
+    number = dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), SMALL)
+    number["multipleOf"] = st.sampled_from([1, 2, 0.5])
     own: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "number": number,
         "integer": number,

@@ -29,43 +29,98 @@ def fenced(value: object) -> str:
     return f"```json\n{json.dumps(value)}\n```"
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        (GOOD, 1.0),
-        ('```JSON\n{"a": 1}```', 1.0),
-        ('```\n{"a": 1}\n```', 0.5),
-        ('```python\n{"a": 1}\n```', 0.5),
-        ('```json5\n{"a": 1}\n```', 0.5),
-        ('{"a": 1}', 0.0),
-        ('```json\n{"a": 1}', 0.0),
-        (f"<think>{GOOD}</think>", 0.0),
-        ("", 0.0),
-    ],
-)
-def test_format(text: str, value: float) -> None:
-    """A block marked as JSON 1, another 0.5, none 0; a block inside the thoughts is no answer."""
-    assert signals.format_reward(text) == value
+def same_lines(*lines: str, times: int = 1) -> str:
+    return "\n".join([*lines] * times)
+
+
+SCORES: dict[str, dict[float, list[str]]] = {
+    # a block marked as JSON, another, none; a block inside the thoughts is no answer
+    "format": {
+        1.0: [GOOD, '```JSON\n{"a": 1}```'],
+        0.5: ['```\n{"a": 1}\n```', '```python\n{"a": 1}\n```', '```json5\n{"a": 1}\n```'],
+        0.0: ['{"a": 1}', '```json\n{"a": 1}', f"<think>{GOOD}</think>", ""],
+    },
+    # by the place of the first error; 0.1 for what Python would let pass and JSON does not
+    "validity": {
+        1.0: [GOOD, '{"a": 1}'],
+        0.7: [
+            '```json\n{"a": [1, 2, 3, 4, 5, 6, 7], }\n```',  # fails at 29 of 31 characters
+            '```json\n{"a": 1',  # cut off at its end
+        ],
+        0.4: ['```json\n{"abc": 1, "d": x, "efg": 2222}\n```'],  # at 16 of 30
+        0.2: ['```json\n{a: 1, "b": 2}\n```'],  # at 1 of 14
+        0.1: ['```json\n{"a": NaN}\n```', '```json\n{"a": 1, "a": 2}\n```', f"```json\n{'[' * 100_000}\n```"],
+        0.0: ["no JSON here"],
+    },
+    # by the length of the first thoughts, stripped
+    "reasoning": {
+        -0.5: [
+            GOOD, f"<think>...</think>{GOOD}", f"<think>Your reasoning here</think>{GOOD}",
+            f"<think>your reasoning here. Your reasoning here!</think>{GOOD}", "<think>never closed",
+        ],
+        -0.2: [
+            f"<think></think>{GOOD}", f"<think> \n</think>{GOOD}", f"<think>hm</think>{GOOD}",
+            f"<think>{'x' * 9}</think>",
+        ],
+        0.0: [f"<think>{'x' * 10}</think>"],
+        10 / 70: [f"<think>here is my reasoning</think>{GOOD}"],
+        0.5: [f"<think>  {'x' * 45}\n</think>"],
+        1.0: [f"<think>{'x' * 80}</think>", f"<think>{'x' * 500}</think>"],
+    },
+    # 1 for a closed block or what parses, -1 for signs of an end too soon, 0 without JSON or without such signs
+    "truncation": {
+        1.0: [
+            GOOD, '{"a": 1}', "```json\n{]\n```", '{"a": "{"}', "<think>{</think>[1, 2]",
+            '{"a": 1}\n```',  # complete, and closed by a fence that nothing opened
+        ],
+        0.0: [
+            'He said "here: {"a": 1, "b"}',  # the open quote is not in the JSON
+            '{"a": 1} and no more', 'Here it is: {"a": 1}',  # bare JSON is all there is, or it does not parse
+            "<think>a plan", "{a}", '{"a": NaN}', '{"a": 1, "a": 2}', "I do not know:", "",
+        ],
+        -1.0: [
+            '{"a": 1\n```', '```json\n{"a": 1', '{"a": [1, 2', '{"a": 1},', '{"a": "b}', "```", '{"a": "x\\',
+            'Sure:\n```json\n{"a": 1}', 'Here it is: {"a": [1, 2', 'Here it is: {"a": 1, "b":', '{"a": "}", "b": [',
+            "```json\n[1, 2]",  # parses, but nothing closed it
+            '{"a": 1, "b": "}]',  # open quote, and what would close the bracket is in it
+        ],
+    },
+    # blocks, loops, and the share of distinct lines and trigrams
+    "repetition": {
+        1.0: [
+            GOOD, "ab" * 4, '{"a":' + " " * 40 + "1}", "a " * 5,
+            json.dumps([True] * 6, indent=2),  # a loop does not run over the ends of lines
+            "\n".join(f"line number {n} of it" for n in range(8)),
+            same_lines(*["the very same line"] * 3, "another line here", "the third of them"),  # too few words
+            same_lines("same line", "the other", times=3),  # 59 characters are short
+        ],
+        0.0: [
+            same_lines("the same line", "the other one", times=3),  # 2 of 6 lines
+            "\n".join(f"key number {n % 3} is here" for n in range(7)),  # 3 of 7 lines
+        ],
+        -1.0: [
+            f"{GOOD}\n{GOOD}", "ab" * 5, "a " * 6, json.dumps([True] * 6),
+            "\n".join(f"key number {n % 2} is here" for n in range(8)),  # 2 of 8
+            " ".join(["one two three four five six"] * 4),  # of 22 trigrams 6 differ
+        ],
+    },
+    # by the share of the text outside the block
+    "strictness": {
+        1.0: [GOOD, f"<think>a plan</think>\n{GOOD}"],
+        0.5: [f"JSON:{GOOD}", f"0123456789{GOOD}"],
+        0.0: [f"Here it is: {fenced(list(range(30)))}", "no block"],  # 12 of 133
+        -0.5: [f"Here it is: {GOOD}"],  # 12 of 32
+        -1.0: [f"Here is the JSON that you have asked for: {GOOD}"],
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        (GOOD, 1.0),
-        ('{"a": 1}', 1.0),
-        ("no JSON here", 0.0),
-        ('```json\n{"a": [1, 2, 3, 4, 5, 6, 7], }\n```', 0.7),  # fails at 29 of 31 characters
-        ('```json\n{"abc": 1, "d": x, "efg": 2222}\n```', 0.4),  # at 16 of 30
-        ('```json\n{a: 1, "b": 2}\n```', 0.2),  # at 1 of 14
-        ('```json\n{"a": NaN}\n```', 0.1),
-        ('```json\n{"a": 1, "a": 2}\n```', 0.1),
-        (f"```json\n{'[' * 100_000}\n```", 0.1),
-        ('```json\n{"a": 1', 0.7),  # cut off at its end
-    ],
+    ("signal", "value", "text"),
+    [(name, value, text) for name, scores in SCORES.items() for value, texts in scores.items() for text in texts],
 )
-def test_validity(text: str, value: float) -> None:
-    """1 for JSON; else by the place of the first error; 0.1 for what Python would let pass and JSON does not."""
-    assert signals.validity_reward(text) == value
+def test_a_signal_of_a_text_by_hand(signal: str, value: float, text: str) -> None:
+    assert getattr(signals, f"{signal}_reward")(text) == pytest.approx(value)
 
 
 RECORD = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
@@ -91,138 +146,14 @@ ANN = {"name": "Ann", "age": 3}
         ({"s": "no"}, {"type": "object", "properties": {"s": {"enum": ["a", "b"]}}}, None, (1 + 0) / 2),
         ({"a": {"b": 1}}, {"type": "object"}, 4, (1 + 0.5) / 2),
         ([1, 99], {"type": "array", "items": {"type": "integer", "exclusiveMaximum": 9}}, None, (1 + 1 + 0) / 3),
-        (
-            {"a": {"b": 1}},
-            {"type": "object", "properties": {"a": FULL}},
-            None,
-            (1 + 1 + 0) / 3,
-        ),  # a is an object; its keys
-        (
-            {"l": [1]},
-            {"type": "object", "properties": {"l": {"type": "array", "minItems": 2}}},
-            None,
-            (1 + 1 + 0.5) / 3,
-        ),
+        ({"a": {"b": 1}}, {"type": "object", "properties": {"a": FULL}}, None, (1 + 1 + 0) / 3),  # a's keys
+        ({"l": [1]}, {"type": "object", "properties": {"l": {"type": "array", "minItems": 2}}}, None, 2.5 / 3),
         (7, {}, None, 1.0),
     ],
 )
 def test_schema(value: object, schema: dict[str, Any], asked: int | None, score: float) -> None:
     """The plain mean of the checks that the schema makes."""
     assert signals.schema_reward(fenced(value), prompt(schema, asked)) == pytest.approx(score)
-
-
-def test_schema_of_what_does_not_parse() -> None:
-    """0, as nothing can be checked."""
-    assert signals.schema_reward("```json\n{]\n```", prompt(FULL)) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        (GOOD, -0.5),
-        ("<think>...</think>" + GOOD, -0.5),
-        ("<think>Your reasoning here</think>" + GOOD, -0.5),
-        ("<think>your reasoning here. Your reasoning here!</think>" + GOOD, -0.5),
-        ("<think>here is my reasoning</think>" + GOOD, 10 / 70),
-        ("<think></think>" + GOOD, -0.2),
-        ("<think> \n</think>" + GOOD, -0.2),
-        ("<think>hm</think>" + GOOD, -0.2),
-        (f"<think>{'x' * 9}</think>", -0.2),
-        (f"<think>{'x' * 10}</think>", 0.0),
-        (f"<think>  {'x' * 45}\n</think>", 0.5),
-        (f"<think>{'x' * 80}</think>", 1.0),
-        (f"<think>{'x' * 500}</think>", 1.0),
-        ("<think>never closed", -0.5),
-    ],
-)
-def test_reasoning(text: str, value: float) -> None:
-    """By the length of the first thoughts, stripped."""
-    assert signals.reasoning_reward(text) == pytest.approx(value)
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        (GOOD, 1.0),
-        ('{"a": 1}', 1.0),
-        ('{"a": 1}\n```', 1.0),  # complete, and closed by a fence that nothing opened
-        ('{"a": 1\n```', -1.0),
-        ("```json\n{]\n```", 1.0),
-        ('```json\n{"a": 1', -1.0),
-        ('{"a": [1, 2', -1.0),
-        ('{"a": 1},', -1.0),
-        ('{"a": "b}', -1.0),
-        ("```json\n[1, 2]", -1.0),  # parses, but nothing closed it
-        ("```", -1.0),
-        ('Sure:\n```json\n{"a": 1}', -1.0),
-        ('Here it is: {"a": [1, 2', -1.0),
-        ('Here it is: {"a": 1, "b":', -1.0),
-        ('He said "here: {"a": 1, "b"}', 0.0),  # the open quote is not in the JSON
-        ('{"a": "}", "b": [', -1.0),
-        ('{"a": "{"}', 1.0),
-        ('{"a": 1, "b": "}]', -1.0),  # open quote, and what would close the bracket is in it
-        ('{"a": "x\\', -1.0),
-        ("<think>{</think>[1, 2]", 1.0),
-        ("<think>a plan", 0.0),
-        ("{a}", 0.0),
-        ('{"a": NaN}', 0.0),
-        ('{"a": 1, "a": 2}', 0.0),
-        ('{"a": 1} and no more', 0.0),  # bare JSON is all there is, or it does not parse
-        ('Here it is: {"a": 1}', 0.0),
-        ("I do not know:", 0.0),
-        ("", 0.0),
-    ],
-)
-def test_truncation(text: str, value: float) -> None:
-    """1 for a closed block or what parses, -1 for signs of an end too soon, 0 without JSON or without such signs."""
-    assert signals.truncation_reward(text) == value
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        (GOOD, 1.0),
-        (GOOD + "\n" + GOOD, -1.0),
-        ("ab" * 5, -1.0),
-        ("ab" * 4, 1.0),
-        ('{"a":' + " " * 40 + "1}", 1.0),
-        ("a " * 6, -1.0),
-        (json.dumps([True] * 6, indent=2), 1.0),  # a loop does not run over the ends of lines
-        (json.dumps([True] * 6), -1.0),
-        ("a " * 5, 1.0),
-        ("\n".join(f"line number {n} of it" for n in range(8)), 1.0),
-        (
-            "\n".join(["the very same line"] * 3 + ["another line here", "the third of them"]),
-            1.0,
-        ),  # five lines, too few words
-        ("\n".join(["the same line", "the other one"] * 3), 0.0),  # 2 of 6 lines
-        ("\n".join(["same line", "the other"] * 3), 1.0),  # 59 characters are short
-        ("\n".join(f"key number {n % 3} is here" for n in range(7)), 0.0),  # 3 of 7 lines
-        ("\n".join(f"key number {n % 2} is here" for n in range(8)), -1.0),  # 2 of 8
-        (" ".join(f"{a} {b} {c}" for a, b, c in [("one", "two", "three"), ("four", "five", "six")] * 4), -1.0),
-    ],
-)
-def test_repetition(text: str, value: float) -> None:
-    """Blocks, loops, and the share of distinct lines and trigrams."""
-    assert signals.repetition_reward(text) == value
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        (GOOD, 1.0),
-        ("<think>a plan</think>\n" + GOOD, 1.0),
-        ("JSON:" + GOOD, 0.5),
-        ("0123456789" + GOOD, 0.5),
-        ("Here it is: " + fenced(list(range(30))), 0.0),  # 12 of 133
-        ("Here it is: " + GOOD, -0.5),  # 12 of 32
-        ("Here is the JSON that you have asked for: " + GOOD, -1.0),
-        ("no block", 0.0),
-    ],
-)
-def test_strictness(text: str, value: float) -> None:
-    """By the share of the text outside the block."""
-    assert signals.strictness_reward(text) == value
 
 
 @pytest.mark.parametrize(
@@ -302,13 +233,7 @@ TEXTS = st.one_of(
     ),
 )
 SCHEMAS = st.sampled_from([FULL, THREE, {}, {"type": "object", "properties": {"name": THREE}, "minProperties": 2}])
-RANGES = {
-    "format": {0.0, 0.5, 1.0},
-    "validity": {0.0, 0.1, 0.2, 0.4, 0.7, 1.0},
-    "truncation": {-1.0, 0.0, 1.0},
-    "repetition": {-1.0, 0.0, 1.0},
-    "strictness": {-1.0, -0.5, 0.0, 0.5, 1.0},
-}
+RANGES = {name: set(scores) for name, scores in SCORES.items() if name != "reasoning"}
 
 
 @given(TEXTS, SCHEMAS)
