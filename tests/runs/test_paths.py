@@ -106,7 +106,7 @@ def test_runs_dir_that_cannot_be_made(tmp_path: Path) -> None:
 def test_failed_creation_leaves_no_run(tmp_path: Path) -> None:
     """If `latest` cannot be set, the name stays free."""
     (tmp_path / "latest").mkdir()
-    with refuses(tmp_path / "latest", error=SmolsumError):
+    with refuses(tmp_path, "latest", error=SmolsumError):
         create_run(tmp_path, "a")
     assert not (tmp_path / "a").exists()
 

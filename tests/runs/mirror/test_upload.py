@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.refusals import assert_refused, refuses
 from support.s3_server import S3Server, serving
 from support.training import PATIENCE_S, arguments, events, learned, make_data, wait_until, weights
 
 from smolsum.cli.main import main
-from smolsum.errors import UsageError
 from smolsum.files import read_jsonl
 from smolsum.runs import checkpoints
 from smolsum.runs.mirror.store import Store, fetch_run
@@ -150,31 +150,23 @@ def test_a_killed_run_goes_on_from_the_bucket(
     assert step == 2
     assert json.loads(Store(f"{s3.url}/killed").read("status.json"))["state"] == "finished"
     # what is there already is not fetched over it
-    assert main(["train", "--resume", f"{s3.url}/killed", "--runs-dir", str(tmp_path / "new")]) == 2
-    assert "exists already" in capsys.readouterr().err
+    code = main(["train", "--resume", f"{s3.url}/killed", "--runs-dir", str(tmp_path / "new")])
+    assert_refused((code, *capsys.readouterr()), "killed")
 
 
-def test_a_name_that_is_taken_is_refused_before_loading(
+def test_what_is_refused_before_loading(
     mirrored: Path, data: Path, s3: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Another machine's run of that name is not written over."""
-    assert main([*arguments(data, tmp_path, "whole"), "--mirror", s3.url]) == 2
-    said = capsys.readouterr().err
-    assert f"there is a run at {s3.url}/whole already" in said
-    assert f"hint: --name OTHER, or go on with it: smolsum train --resume {s3.url}/whole" in said
-    assert "loading" not in said
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_store_that_refuses_is_an_error_at_the_start(
-    data: Path, s3: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """No bucket: exit code 2, one sentence, a hint, and nothing is loaded or made."""
-    assert main([*arguments(data, tmp_path, "mine"), "--mirror", "s3://no-such-bucket/runs"]) == 2
-    said = capsys.readouterr().err
-    assert "error: s3://no-such-bucket/runs is not there" in said
-    assert "hint: make the bucket" in said
-    assert "loading" not in said
+    """Another machine's run of that name is not written over, and a store that refuses is an error at the start:
+    nothing is made."""
+    for url, named in (
+        (s3.url, [f"{s3.url}/whole", "--name OTHER", f"smolsum train --resume {s3.url}/whole"]),
+        ("s3://no-such-bucket/runs", ["s3://no-such-bucket/runs", "make the bucket"]),
+    ):
+        code = main([*arguments(data, tmp_path, "whole"), "--mirror", url])
+        out, err = capsys.readouterr()
+        assert_refused((code, out, err), *named)
+        assert "loading" not in err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -280,12 +272,9 @@ def test_half_a_checkpoint_is_not_fetched(s3: S3Server, tmp_path: Path) -> None:
     assert (fetched.checkpoints / "latest").readlink() == Path("step-000001")
     assert any("step-000002" in line and "checksum" in line for line in said)
     assert fetched.config.read_text() == "a = 1\n"
-    with pytest.raises(UsageError, match="no run at") as refused:
-        fetch_run(f"{s3.url}/halvs", tmp_path / "there", said.append)
-    assert refused.value.hint == "did you mean halves?"
-    with pytest.raises(UsageError, match="no run at") as refused:
-        fetch_run(s3.url, tmp_path / "there", said.append)
-    assert "halves" in str(refused.value.hint)
+    for url, named in ((f"{s3.url}/halvs", "did you mean halves?"), (s3.url, "halves")):
+        with refuses(url, named):
+            fetch_run(url, tmp_path / "there", said.append)
 
 
 def test_a_mirror_never_loses_what_it_holds(s3: S3Server, tmp_path: Path) -> None:
@@ -295,12 +284,11 @@ def test_a_mirror_never_loses_what_it_holds(s3: S3Server, tmp_path: Path) -> Non
     shutil.copytree(tmp_path / "a", tmp_path / "old", symlinks=True)
     save(paths, 2)
     mirror(s3.url, paths).settle(silent, print)
-    with pytest.raises(UsageError, match=r"has step-000002 of this run, and .* only step 1") as refused:
+    with refuses("step-000002", "step 1", f"--resume {s3.url}/held"):
         mirror(s3.url, RunPaths(tmp_path / "old" / "held"))
-    assert f"--resume {s3.url}/held" in str(refused.value.hint)
     other = a_run(tmp_path / "b", "held")
     other.info.write_text(json.dumps({"created": "another day"}))
-    with pytest.raises(UsageError, match="mirror of another run"):
+    with refuses(f"{s3.url}/held", "another run"):
         mirror(s3.url, other)
     assert "checkpoints/step-000002/meta.json" in there(s3, "held")
 
