@@ -71,10 +71,7 @@ def test_constraints(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("constraints", "said"),
-    [
-        ("facts_wrong <= 0.1", "facts_wrong <= 0.1  no value"),
-        ("length is 64", "this stage has none"),
-    ],
+    [("facts_wrong <= 0.1", "facts_wrong <= 0.1  no value"), ("length is 64", "this stage has none")],
 )
 def test_constraints_without_values(tmp_path: Path, constraints: str, said: str) -> None:
     """The data may lack what one bounds: that is said, as nothing else would show it. A view shows a run whose settings

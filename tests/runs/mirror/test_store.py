@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.calls import Call
 from support.disks import mounted
 from support.refusals import assert_refused, refuses
 from support.s3_server import S3Server, serving
 
-from smolsum.cli.main import main
 from smolsum.errors import SmolsumError, UnreachableError
 from smolsum.runs.mirror.store import Store
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
-    """A server."""
-    with serving() as server:
-        yield server
 
 
 @pytest.mark.parametrize("kind", ["s3", "disk"])
@@ -75,14 +67,13 @@ def test_what_is_no_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None
         ("http://127.0.0.1:9/runs", "fsspec only reads http"),
     ],
 )
-def test_where_no_run_can_be_kept_is_known_at_once(url: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_no_run_can_be_kept_is_known_at_once(url: str, named: str, call: Call) -> None:
     """A dry run says it too, nothing is loaded, no question is asked, and no password is shown."""
     for more in (["--dry-run"], ["--dry-run", "--strategy=all"], []):
-        code = main(["train", "--mirror", url, *more])
-        out, err = capsys.readouterr()
-        assert_refused((code, out, err), named)
-        assert err.startswith("error: ")  # not after "starting"
-        assert "SECRET" not in err
+        done = call("train", "--mirror", url, *more)
+        assert_refused(done, named)
+        assert done[2].startswith("error: ")  # not after "starting"
+        assert "SECRET" not in done[2]
 
 
 def test_nobody_at_home(monkeypatch: pytest.MonkeyPatch) -> None:

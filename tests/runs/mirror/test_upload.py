@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.calls import Call
 from support.refusals import assert_refused, refuses
 from support.s3_server import S3Server, serving
 from support.training import PATIENCE_S, arguments, events, learned, make_data, wait_until, weights
@@ -30,13 +30,6 @@ SHORT = {
     "stages__length__steps": 3, "stages__quality__steps": 1, "train__checkpoint_every": 1,
     "train__validate_every": 0, "sampling__max_new_tokens": 12,
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
-    """A server."""
-    with serving() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +123,7 @@ def test_a_mirrored_run_is_whole(mirrored: Path, s3: S3Server) -> None:
 
 
 def test_a_killed_run_goes_on_from_the_bucket(
-    data: Path, mirrored: Path, s3: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, mirrored: Path, s3: S3Server, tmp_path: Path, call: Call
 ) -> None:
     """kill -9, the machine's disk is lost: fetched elsewhere, the run ends with the weights and metrics of one that
     nothing stopped, and is mirrored there again."""
@@ -138,8 +131,9 @@ def test_a_killed_run_goes_on_from_the_bucket(
     killed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     shutil.rmtree(tmp_path / "lost")
-    assert main(["train", "--resume", f"{s3.url}/killed", "--runs-dir", str(tmp_path / "new")]) == 0
-    out, err = capsys.readouterr()
+    fetched = ["train", "--resume", f"{s3.url}/killed", "--runs-dir", tmp_path / "new"]
+    code, out, err = call(*fetched)
+    assert code == 0
     assert out.strip() == str(tmp_path / "new" / "killed")
     assert "fetching" in err
     run = tmp_path / "new" / "killed"
@@ -150,23 +144,19 @@ def test_a_killed_run_goes_on_from_the_bucket(
     assert step == 2
     assert json.loads(Store(f"{s3.url}/killed").read("status.json"))["state"] == "finished"
     # what is there already is not fetched over it
-    code = main(["train", "--resume", f"{s3.url}/killed", "--runs-dir", str(tmp_path / "new")])
-    assert_refused((code, *capsys.readouterr()), "killed")
+    assert_refused(call(*fetched), "killed")
 
 
-def test_what_is_refused_before_loading(
-    mirrored: Path, data: Path, s3: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_refused_before_loading(mirrored: Path, data: Path, s3: S3Server, tmp_path: Path, call: Call) -> None:
     """Another machine's run of that name is not written over, and a store that refuses is an error at the start:
     nothing is made."""
     for url, named in (
         (s3.url, [f"{s3.url}/whole", "--name OTHER", f"smolsum train --resume {s3.url}/whole"]),
         ("s3://no-such-bucket/runs", ["s3://no-such-bucket/runs", "make the bucket"]),
     ):
-        code = main([*arguments(data, tmp_path, "whole"), "--mirror", url])
-        out, err = capsys.readouterr()
-        assert_refused((code, out, err), *named)
-        assert "loading" not in err
+        done = call(*arguments(data, tmp_path, "whole"), "--mirror", url)
+        assert_refused(done, *named)
+        assert "loading" not in done[2]
     assert list(tmp_path.iterdir()) == []
 
 
