@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.calls import Call
-from support.refusals import assert_refused, refuses
+from support.refusals import assert_refused
 from support.tracked import Tracked, read_tracked
 from support.watching import append, completions, make_run, measured, row, status, train_again
 
@@ -169,7 +169,7 @@ def test_a_removed_run_is_not_made_again(tmp_path: Path) -> None:
     append(tmp_path / "elsewhere" / "metrics.jsonl", [row(4, 80)])
     follower.send()
     assert follower.over()
-    with refuses(paths.root, error=SmolsumError):
+    with pytest.raises(SmolsumError, match=f"{paths.root} was removed"):
         follower._save()
     follower.close()
     assert not paths.root.exists()
