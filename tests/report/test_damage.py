@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import tomli
 import tomli_w
+from support.reports import edit, edit_lines, read, tables
 from support.studies import JUDGE, PATHS, evaluation, judged, run
 
 from smolsum.cli import main
@@ -24,6 +25,7 @@ from smolsum.report.document import Table
 from smolsum.report.render.html import to_html
 from smolsum.report.sections.training import change_tables
 
+WEIGHTS = {"path": PATHS["lfm"], "dtype": "bfloat16", "weights": "w1"}
 SWAPS = (None, 7, -1, 1e300, math.nan, "x", [1], [], {"x": 1}, True)
 """what a field becomes"""
 FILES = {
@@ -84,11 +86,6 @@ def swapped(value: Any, place: tuple[Any, ...], by: Any) -> Any:
         inner = inner[key]
     inner[place[-1]] = by
     return changed
-
-
-def read(folder: Path) -> ReportInputs:
-    """All runs, as the report reads them."""
-    return comparable(gather([str(path) for path in sorted(folder.iterdir())], folder))
 
 
 def draw(inputs: ReportInputs, folder: Path) -> None:
@@ -157,7 +154,7 @@ def test_a_section_of_the_settings_that_is_not_a_table(runs: Path) -> None:
     for section in config:
         path.write_text(tomli_w.dumps({**config, section: 7}))
         (out,) = read(runs).left_out
-        assert (out.name, out.reason.startswith(f"malformed: {path} is damaged: ")) == ("odd", True), section
+        assert (out.name, f"malformed: {path}" in out.reason) == ("odd", True), section
 
 
 def test_scores_that_are_no_numbers(runs: Path) -> None:
@@ -171,9 +168,8 @@ def test_scores_that_are_no_numbers(runs: Path) -> None:
 def test_one_more_judge_costs_no_run(runs: Path) -> None:
     """The judge of most runs is that of the report, whatever else judged one of them."""
     rows = [{**row, "judge": "zeta, 1 round"} for row in judged(columns(0.4))]
-    weights = {"path": PATHS["lfm"], "dtype": "bfloat16", "weights": "w1"}
     folder = runs / "odd" / "eval" / "zeta-test"
-    evaluation(folder, rows, metrics(0.4), model=weights, step=8, judge="zeta, 1 round")
+    evaluation(folder, rows, metrics(0.4), model=WEIGHTS, step=8, judge="zeta, 1 round")
     inputs = report(runs)
     assert not inputs.left_out
     assert {one.last.judge for one in inputs.trained} == {JUDGE}
@@ -182,15 +178,12 @@ def test_one_more_judge_costs_no_run(runs: Path) -> None:
 def test_an_evaluation_of_other_data_costs_no_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The run is represented by its own data whatever sorts last; the other has a table, with its figures."""
     for name in ("length", "other", "odd"):
-        path = runs / name / "run.json"
-        data = {"test": {"split": "test", "fingerprint": "d1", "prompts": "p1"}}
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"data": data}))
+        edit(runs / name / "run.json", data={"test": {"split": "test", "fingerprint": "d1", "prompts": "p1"}})
     before = [run.last.folder for run in report(runs).trained]
-    weights = {"path": PATHS["lfm"], "dtype": "bfloat16", "weights": "w1"}
     rows = [{**row, "data": "d2"} for row in judged(columns(0.4))]
     theirs = {"test": {"split": "test", "fingerprint": "d2", "prompts": "p2"}}
     for name, more in (("zz-test", {"data": theirs}), ("zz-validation", {"split": "validation", "data": {}})):
-        evaluation(runs / "odd" / "eval" / name, rows, metrics(0.4), model=weights, step=8, **more)
+        evaluation(runs / "odd" / "eval" / name, rows, metrics(0.4), model=WEIGHTS, step=8, **more)
     inputs = report(runs)
     assert not inputs.left_out
     assert [run.last.folder for run in inputs.trained] == before
@@ -217,13 +210,9 @@ def test_metrics_that_were_cut(runs: Path, capsys: pytest.CaptureFixture[str], k
 
 def test_what_differs_aside_is_named(runs: Path) -> None:
     """Other lengths of completions, another METEOR and other prompts are said; the runs stay."""
-    path = runs / "odd" / FILES["summary"]
-    summary = json.loads(path.read_text())
-    summary |= {"max_new_tokens": 32, "meteor": "exact+stem"}
-    summary["data"]["test"]["prompts"] = "p2"
-    path.write_text(json.dumps(summary))
-    other = runs / "other" / FILES["summary"]
-    other.write_text(json.dumps(json.loads(other.read_text()) | {"max_new_tokens": 128}))
+    data = {"test": {"split": "test", "fingerprint": "d1", "prompts": "p2"}}
+    edit(runs / "odd" / FILES["summary"], max_new_tokens=32, meteor="exact+stem", data=data)
+    edit(runs / "other" / FILES["summary"], max_new_tokens=128)
     inputs = report(runs)
     assert len(inputs.trained) == 3
     assert len(inputs.notices) == 3
@@ -235,9 +224,8 @@ def test_what_differs_aside_is_named(runs: Path) -> None:
 def set_task(folder: Path, **task: Any) -> Path:
     """Let the evaluation of a run, or one in a folder, say what its measures depend on; the evaluation's folder."""
     (path,) = [*folder.glob("eval/*/summary.json"), *folder.glob("summary.json")]
-    summary = json.loads(path.read_text())
     settings = {"name": "tldr", "target_tokens": 64, "tolerance_tokens": 5, "system_prompt": "Be brief."} | task
-    path.write_text(json.dumps(summary | {"task": settings}))
+    edit(path, task=settings)
     return path.parent
 
 
@@ -248,13 +236,13 @@ def test_what_is_measured_otherwise_is_left_out(runs: Path) -> None:
     assert not report(runs).left_out
     shutil.copytree(runs / "other" / "eval" / "quality-test", runs / "baseline")
     set_task(runs / "baseline", reader="b")
-    path = runs / "baseline" / "summary.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"step": None}))
+    edit(runs / "baseline" / "summary.json", step=None)
     set_task(runs / "odd", reader="a", max_words=9)
     baseline, odd = sorted(report(runs).left_out, key=lambda one: one.name)
-    said = "how it was measured is not that of the other runs"
-    assert (odd.name, odd.reason) == ("odd", f"mixed: {said}: task.max_words 9, theirs not set")
-    assert (baseline.name, baseline.reason) == ("baseline", f"mixed: {said}: task.reader b, theirs a")
+    assert (odd.name, baseline.name) == ("odd", "baseline")
+    assert odd.reason.startswith("mixed: ")
+    assert odd.reason.endswith(": task.max_words 9, theirs not set")
+    assert baseline.reason.endswith(": task.reader b, theirs a")
 
 
 def test_an_evaluation_of_a_run_that_is_measured_otherwise(runs: Path) -> None:
@@ -277,8 +265,8 @@ def test_a_tie_is_called_one(runs: Path) -> None:
     path = runs / "other" / "config.toml"
     path.write_text(path.read_text().replace("target_tokens = 64", "target_tokens = 32"))
     (out,) = report(runs).left_out
-    reason = "how it was measured is not that of the other runs: task.target_tokens 32, theirs 64"
-    assert out.reason == f"mixed: {reason} (a tie, 1 to 1: the first was kept)"
+    assert "task.target_tokens 32, theirs 64" in out.reason
+    assert "a tie, 1 to 1" in out.reason
 
 
 @pytest.mark.parametrize(
@@ -306,21 +294,17 @@ def test_control_characters_are_signs(runs: Path, form: str, name: str, signs: s
 
 def judge_half(path: Path, half: int) -> None:
     """Keep the composite of every other example of a scores file."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    rows = [row if place % 2 == half else {**row, "composite": None} for place, row in enumerate(rows)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    edit_lines(path, lambda place, row: row if place % 2 == half else {**row, "composite": None})
 
 
 def test_prompts_without_a_common_example_are_not_compared(runs: Path) -> None:
     """Both baselines were judged, but on different examples: the row of the composite is empty, and no cell is NaN."""
-    weights = {"path": PATHS["lfm"], "dtype": "bfloat16", "weights": "w1"}
     for half, prompt in enumerate(("50-words", "64-tokens")):
         folder = runs / f"baseline-{prompt}"
-        evaluation(folder, judged(columns(0.1)), metrics(0.1), model=weights)
+        evaluation(folder, judged(columns(0.1)), metrics(0.1), model=WEIGHTS)
         judge_half(folder / "scores.jsonl", half)
     inputs = report(runs)
-    (table,) = [i for section in build(inputs).sections for i in section.items if i.number == "5"]
-    rows = {row[0].text: row[1:] for row in table.rows}  # type: ignore[union-attr]
+    rows = {row[0].text: row[1:] for row in tables(build(inputs))["5"].rows}
     assert all(cell.command for cell in rows["Composite"])
     assert not any(cell.command for cell in rows["Clarity"])
 
@@ -331,13 +315,11 @@ def test_strategies_without_a_common_example_are_not_tested(runs: Path) -> None:
     judge_half(runs / "odd/eval/quality-test/scores.jsonl", 0)
     judge_half(runs / "joint/eval/included-test/scores.jsonl", 1)
     shutil.rmtree(runs / "other")
-    (table,) = [item for section in build(read(runs)).sections for item in section.items if item.number == "14"]
-    ((model, staged, joint, *tested),) = table.rows  # type: ignore[union-attr]
-    assert (model.text, staged.text, joint.text) == (
-        "LFM2.5-350M",
-        "2.590 (quality-meteor)",
-        "2.960 (length-quality-meteor)",
-    )
+    (row,) = tables(build(read(runs)))["14"].rows
+    tested = row[3:]
+    assert [cell.text for cell in row[:3]] == [
+        "LFM2.5-350M", "2.590 (quality-meteor)", "2.960 (length-quality-meteor)"
+    ]  # fmt: skip
     assert {cell.text for cell in tested} == {"no example has both scores"}
     assert all("smolsum eval" in cell.command and "--judge judge-a" in cell.command for cell in tested)
     report(runs)
@@ -346,8 +328,7 @@ def test_strategies_without_a_common_example_are_not_tested(runs: Path) -> None:
 def test_a_run_whose_evaluations_share_no_example_says_so(runs: Path) -> None:
     """Its first and last evaluation were judged, each on other examples: Table S11 has no test of them."""
     start = shutil.copytree(runs / "other/eval/quality-test", runs / "other/eval/start-test")
-    summary = json.loads((start / "summary.json").read_text())
-    (start / "summary.json").write_text(json.dumps({**summary, "step": 0}))
+    edit(start / "summary.json", step=0)
     for half, stage in enumerate(("start", "quality")):
         judge_half(runs / f"other/eval/{stage}-test/scores.jsonl", half)
     table = change_tables(read(runs))[0]
@@ -359,10 +340,11 @@ def test_every_table_has_its_own_number(runs: Path) -> None:
     """Also those of a third model; S1 to S15 are other tables, some of them only in reports of other tasks."""
     for name in ("b", "c"):
         run(runs, name, f"models/{name}", {"length": ["length"]}, judged(columns(0.0)), metrics(0.0))
-    tables = [i.number for s in build(read(runs)).sections for i in s.items if isinstance(i, Table)]
-    assert len(tables) == len(set(tables))
-    assert [number for number in tables if number[:2] in ("10", "11", "12", "13")] == [
+    items = [item for section in build(read(runs)).sections for item in section.items]
+    numbers = [item.number for item in items if isinstance(item, Table)]
+    assert len(numbers) == len(set(numbers))
+    assert [number for number in numbers if number[:2] in ("10", "11", "12", "13")] == [
         f"{number}{kind}" for number in range(10, 14) for kind in ("", "a")
     ]
-    assert {"S16", "S16a", "S17", "S17a"} <= set(tables)
-    assert not {"S14", "S14a", "S15", "S15a"} & set(tables)
+    assert {"S16", "S16a", "S17", "S17a"} <= set(numbers)
+    assert not {"S14", "S14a", "S15", "S15a"} & set(numbers)

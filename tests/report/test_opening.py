@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.reports import commands, edit, edit_lines, report_of, tables
 from support.studies import evaluation, judged, run
 
-from smolsum.files import read_jsonl
-from smolsum.report.build import build
 from smolsum.report.collect import gather
-from smolsum.report.compatibility import comparable
 from smolsum.report.document import Figure, Page, Table
 from smolsum.report.outcomes import NO_DIFFERENCE
 from smolsum.report.render.html import to_html
@@ -71,10 +69,6 @@ def staged(runs: Path, name: str, points: Sequence[tuple[float, float, float]], 
     return root
 
 
-def page_of(*roots: Path) -> Page:
-    return build(comparable(gather([str(root) for root in roots], roots[0].parent)))
-
-
 def opening(page: Page) -> tuple[Figure, Table]:
     """The figure and the table that a page begins with."""
     figure, table = page.sections[0].items
@@ -88,7 +82,7 @@ POINTS = ((0.5, 0.1, 0.01), (0.6, 1.0, 0.03), (0.8, 0.1, 0.01))
 
 @pytest.fixture
 def page(tmp_path: Path) -> Page:
-    return page_of(staged(tmp_path, "one", POINTS))
+    return report_of(staged(tmp_path, "one", POINTS))
 
 
 def test_the_finding_is_first_and_the_provenance_last(page: Page) -> None:
@@ -131,13 +125,13 @@ def test_the_way_is_drawn_from_the_untrained_model(page: Page) -> None:
 
 
 def test_what_is_worse_is_called_worse(tmp_path: Path) -> None:
-    _, table = opening(page_of(staged(tmp_path, "one", ((0.8, 1.0, 0.01), (0.6, 0.2, 0.01), (0.5, 0.1, 0.01)))))
+    _, table = opening(report_of(staged(tmp_path, "one", ((0.8, 1.0, 0.01), (0.6, 0.2, 0.01), (0.5, 0.1, 0.01)))))
     assert [cell.text.rpartition("] ")[2] for cell in table.rows[2][3:6:2]] == ["worse", "worse"]
 
 
 def test_of_several_configurations_the_best_is_marked(tmp_path: Path) -> None:
     """By quality; the one that keeps the constraint is named too. Seeds are one row, with an interval between them."""
-    page = page_of(
+    page = report_of(
         staged(tmp_path, "a", POINTS),
         staged(tmp_path, "a-s1", (POINTS[0], (0.61, 1.0, 0.03), (0.82, 0.1, 0.01)), seed=1),
         staged(tmp_path, "b", (POINTS[0], (0.6, 1.0, 0.03), (0.6, 0.9, 0.01)), seed=1),
@@ -154,8 +148,8 @@ def test_seeds_are_one_way(tmp_path: Path) -> None:
     """Two seeds are one row with their mean, and the interval is wider than that over examples."""
     one = staged(tmp_path, "a", POINTS)
     two = staged(tmp_path, "a-s1", (POINTS[0], (0.61, 1.0, 0.03), (0.82, 0.1, 0.01)), seed=1)
-    _, alone = opening(page_of(one))
-    figure, both = opening(page_of(one, two))
+    _, alone = opening(report_of(one))
+    figure, both = opening(report_of(one, two))
     assert len(both.rows) == 3
     assert both.rows[2][0].text == "quality-meteor x2"
     assert both.rows[2][2].value == pytest.approx(0.81)
@@ -170,7 +164,7 @@ def test_seeds_are_one_way(tmp_path: Path) -> None:
 
 def test_without_a_start_the_command_is_named(tmp_path: Path) -> None:
     """Nothing is compared, and one line says what evaluates the untrained model."""
-    _, table = opening(page_of(staged(tmp_path, "one", POINTS[1:])))
+    _, table = opening(report_of(staged(tmp_path, "one", POINTS[1:])))
     assert table.gap is not None
     assert table.gap.names == ("untrained",)
     (command,) = table.gap.commands
@@ -180,9 +174,9 @@ def test_without_a_start_the_command_is_named(tmp_path: Path) -> None:
 
 def test_the_untrained_model_may_be_another_run_s(tmp_path: Path) -> None:
     one, two = staged(tmp_path, "one", POINTS[1:]), staged(tmp_path, "two", POINTS, seed=3)
-    texts = [cell.text for row in opening(page_of(one, two))[1].rows for cell in row]
+    texts = [cell.text for row in opening(report_of(one, two))[1].rows for cell in row]
     assert "untrained" in texts
-    assert not any(row[0].command for row in opening(page_of(one, two))[1].rows)
+    assert not any(row[0].command for row in opening(report_of(one, two))[1].rows)
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
@@ -200,7 +194,7 @@ def test_a_task_s_own_measures_are_used(tmp_path: Path) -> None:
         Metric("repeated_trigrams", "echoes", better="lower", role="quality"),
         Metric("length/within_tol", "in the band", better="higher", role="constraint", column="within_tol"),
     )
-    figure, table = opening(page_of(staged(tmp_path, "one", POINTS, measures=[asdict(metric) for metric in metrics])))
+    figure, table = opening(report_of(staged(tmp_path, "one", POINTS, measures=[asdict(metric) for metric in metrics])))
     assert table.columns[2:5:2] == ("echoes ↓", "in the band ↑")
     assert table.rows[1][3].text.endswith("worse")
     places = re.findall(r'<title>(\w+)</title><circle cx="[\d.]+" cy="([\d.]+)"', figure.svg)
@@ -211,10 +205,8 @@ def test_a_task_s_own_measures_are_used(tmp_path: Path) -> None:
 def test_a_damaged_format_is_named(tmp_path: Path) -> None:
     """A summary whose format is none leaves its run out with a reason."""
     root = staged(tmp_path, "one", POINTS)
-    path = root / "eval" / "quality-test" / "summary.json"
-    found = json.loads(path.read_text())
-    found["measures"] = [asdict(replace(Metric("meteor", "METEOR"), form="x"))]
-    path.write_text(json.dumps(found))
+    measures = [asdict(replace(Metric("meteor", "METEOR"), form="x"))]
+    edit(root / "eval" / "quality-test" / "summary.json", measures=measures)
     (out,) = gather([str(root)], tmp_path).left_out
     assert "measures" in out.reason
 
@@ -226,21 +218,20 @@ Render = Callable[[Page, Path], str]
 def test_rows_that_nothing_fills_are_one_line(page: Page, tmp_path: Path, render: Render) -> None:
     """A run of the README's kind, without a judge and without a grid: no row of a table lacks every value, the tables
     that nothing fills are one line, and both name a command."""
-    tables = [item for section in page.sections for item in section.items if isinstance(item, Table)]
-    hidden = sum(bool(cell.command) for table in tables for row in table.rows for cell in row)
-    shown = sum(bool(cell.command) for table in tables for row in table.filled for cell in row)
+    found = tables(page).values()
+    hidden = sum(bool(cell.command) for table in found for row in table.rows for cell in row)
+    shown = sum(bool(cell.command) for table in found for row in table.filled for cell in row)
     assert shown < 30 < 200 < hidden
     text = render(page, tmp_path)
     assert text.count("not run") < 40
-    for table in tables:
+    for table in found:
         if table.gap:
             assert all(command in text.replace("&#39;", "'") for command in table.gap.commands)
 
 
 def test_similar_rows_share_one_command(page: Page) -> None:
     """All configurations that lack are trained by one command."""
-    tables = {item.number: item for section in page.sections for item in section.items if isinstance(item, Table)}
-    gap = tables["10a"].gap
+    gap = tables(page)["10a"].gap
     assert gap is not None
     assert len(gap.names) == 5
     (command,) = gap.commands
@@ -260,14 +251,14 @@ def test_an_untrained_model_without_a_judge_has_its_command(tmp_path: Path) -> N
     itself: there is no checkpoint of step 0. Until then both are compared in what both have."""
     root = staged(tmp_path, "one", POINTS)
     judge(root, "quality", 8, POINTS[2], 2.5)
-    page = page_of(root)
+    page = report_of(root)
     _, table = opening(page)
     assert page.verdict.startswith("LFM2.5-350M, quality-meteor: METEOR 0.500 before training, 0.800 after (better);")
     assert page.verdict.endswith("\nThe judge has scored 1 of 2 evaluations, so METEOR is compared.")
     command = f"smolsum eval {MODEL} --config {root / 'config.toml'} --judge judge-a"
     assert f"To judge the rest: {command}." in table.notes[-1]
     judge(root, "start", 0, POINTS[0], 2.0)
-    page = page_of(root)
+    page = report_of(root)
     _, table = opening(page)
     assert page.verdict.startswith(
         "LFM2.5-350M, quality-meteor: "
@@ -282,7 +273,7 @@ def test_one_judged_run_of_two_is_no_winner(tmp_path: Path) -> None:
     """The run without a judge is better in METEOR, and wins in it; the figure has both, as its caption says."""
     worse, better = staged(tmp_path, "a", POINTS), staged(tmp_path, "b", (*POINTS[:2], (0.9, 0.1, 0.01)), seed=0)
     judge(worse, "quality", 8, POINTS[2], 2.5)
-    page = page_of(worse, better)
+    page = report_of(worse, better)
     figure, table = opening(page)
     assert " · b ends best in METEOR, 0.900" in page.verdict
     assert "better than the untrained model, 0.500" in page.verdict
@@ -296,10 +287,9 @@ def test_a_caption_explains_what_is_drawn(tmp_path: Path) -> None:
     """One point has neither arrows nor a ring nor a line, though another configuration has no value."""
     one, two = staged(tmp_path, "a", POINTS[2:]), staged(tmp_path, "b", POINTS[2:], seed=0)
     path = two / "eval" / "quality-test" / "summary.json"
-    found = json.loads(path.read_text())
-    del found["metrics"]["meteor"]
-    path.write_text(json.dumps(found))
-    page = page_of(one, two)
+    metrics = json.loads(path.read_text())["metrics"]
+    edit(path, metrics={key: value for key, value in metrics.items() if key != "meteor"})
+    page = report_of(one, two)
     figure, _ = opening(page)
     assert figure.svg.count('class="dot') == 1
     assert figure.notes == ("Crosses: 95 % intervals. Up and right is better.",)
@@ -310,9 +300,7 @@ def test_every_share_of_the_lengths_has_its_direction(tmp_path: Path) -> None:
     """More is better within the tolerance, and within each closer distance."""
     shares = {f"length/within_{n}": 0.5 for n in ("tol", 1, 2)}
     root = run(tmp_path, "one", MODEL, {"included": ["length", "meteor"]}, judged(columns(*POINTS[0])), shares)
-    items = [item for section in page_of(root).sections for item in section.items if isinstance(item, Table)]
-    (table,) = (item for item in items if item.number == "11a")
-    assert table.headings[-3:] == ("Within ±5 of 64 ↑", "Within ±1 ↑", "Within ±2 ↑")
+    assert tables(report_of(root))["11a"].headings[-3:] == ("Within ±5 of 64 ↑", "Within ±1 ↑", "Within ±2 ↑")
 
 
 def test_without_references_the_constraint_is_compared(tmp_path: Path) -> None:
@@ -325,22 +313,18 @@ def test_without_references_the_constraint_is_compared(tmp_path: Path) -> None:
         rows = [{key: value for key, value in row.items() if key not in ("judge", "meteor")} for row in judged(found)]
         evaluation(root / "eval" / f"{label}-test", rows, summary(found) | {"meteor": None}, model=WEIGHTS, step=step,
                    weights=f"w{step}", task=TASK, **{**UNJUDGED, "criteria": None})  # fmt: skip
-    record = json.loads((root / "run.json").read_text())
-    for split in record["corpus"].values():
-        del split["references"]
-    (root / "run.json").write_text(json.dumps(record))
-    page = page_of(root)
+    corpus = json.loads((root / "run.json").read_text())["corpus"]
+    edit(root / "run.json", corpus={split: found | {"references": None} for split, found in corpus.items()})
+    page = report_of(root)
     figure, table = opening(page)
     assert page.verdict.startswith("LFM2.5-350M, length-only: on target 10.0% before training, 90.0% after (better).")
     assert (figure.title, figure.notes) == ("On target", ("Lines: 95 % intervals.",))
     assert table.columns[2:4] == ("on target ↑", "against untrained, points")
     assert not any(cell.command for row in table.rows for cell in row)
     assert table.notes[-1] == "METEOR cannot be measured on this data."
-    tables = [item for section in page.sections for item in section.items if isinstance(item, Table)]
-    commands = {cell.command for one in tables for row in one.rows for cell in row if cell.command}
-    assert not [one for one in commands if one.startswith("smolsum train")]
-    assert all(one.rows for one in tables)
-    assert "S5" not in [one.number for one in tables]  # nothing is compared with length alone
+    assert not [one for one in commands(page) if one.startswith("smolsum train")]
+    assert all(one.rows for one in tables(page).values())
+    assert "S5" not in tables(page)  # nothing is compared with length alone
 
 
 def test_a_share_says_what_it_is_of(tmp_path: Path) -> None:
@@ -355,11 +339,11 @@ def test_a_share_says_what_it_is_of(tmp_path: Path) -> None:
             evaluation(root / "eval" / f"{label}-test", rows, dict.fromkeys(names, share), model=WEIGHTS, step=step,
                        weights=f"{name}{step}", **UNJUDGED, task={"name": "strict-json"}, score="passed",
                        measures=measures)  # fmt: skip
-    assert page_of(roots[0]).verdict.startswith(
+    assert report_of(roots[0]).verdict.startswith(
         "LFM2.5-350M: answers that satisfy the schema 10.0% before training, 90.0% after (better); answers that parse "
     )
     both = "LFM2.5-350M: of 2 configurations standard with valid-schema ends best in answers "
-    assert page_of(*roots).verdict.startswith(both)
+    assert report_of(*roots).verdict.startswith(both)
 
 
 def test_a_figure_has_the_name_of_its_model(tmp_path: Path) -> None:
@@ -372,7 +356,7 @@ def test_a_figure_has_the_name_of_its_model(tmp_path: Path) -> None:
     ):
         rows = judged({"meteor": spread(0.5), "within_tol": alternating(0.5)})
         run(third, name, path, {"included": ["length", "meteor"]}, rows, metrics)
-    figures = [item for item in page_of(*third.iterdir()).sections[0].items if isinstance(item, Figure)]
+    figures = [item for item in report_of(*third.iterdir()).sections[0].items if isinstance(item, Figure)]
     assert [figure.title.rpartition(", ")[2] for figure in figures] == ["Second", "Third"]
     assert [figure.alt.partition(",")[0] for figure in figures] == ["Second", "Third"]
 
@@ -384,7 +368,7 @@ def test_of_lower_values_the_least_keeps_the_constraint(tmp_path: Path) -> None:
         Metric("length/within_tol", "over the limit", better="lower", role="constraint", column="within_tol"),
     )
     own = {"measures": [asdict(metric) for metric in metrics]}
-    page = page_of(
+    page = report_of(
         staged(tmp_path, "a", (POINTS[0], POINTS[1], (0.8, 0.9, 0.01)), **own),
         staged(tmp_path, "b", (POINTS[0], POINTS[1], (0.6, 0.2, 0.01)), seed=0, **own),
     )
@@ -396,16 +380,13 @@ def test_of_lower_values_the_least_keeps_the_constraint(tmp_path: Path) -> None:
 def test_a_stage_of_another_run_costs_what_it_took_there(tmp_path: Path) -> None:
     """And where that run is not in the report, the price is not known."""
     one, two = staged(tmp_path, "a", POINTS), staged(tmp_path, "b", POINTS, seed=1)
-    rows = [row for row in read_jsonl(two / "metrics.jsonl") if row["step"] > 4]
-    (two / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    edit_lines(two / "metrics.jsonl", lambda _, row: row if row["step"] > 4 else None)
     for root in (one, two):
-        info = json.loads((root / "run.json").read_text())
-        info["fingerprints"] = {"length": "same", "quality": root.name}
-        (root / "run.json").write_text(json.dumps(info))
-    _, table = opening(page_of(one, two))
+        edit(root / "run.json", fingerprints={"length": "same", "quality": root.name})
+    _, table = opening(report_of(one, two))
     assert [row[6].text for row in table.rows[1:]] == ["4.0", "8.0"]
-    assert "Price: 8.0 minutes of training" in page_of(one, two).verdict
-    assert "minutes" not in page_of(two).verdict
+    assert "Price: 8.0 minutes of training" in report_of(one, two).verdict
+    assert "minutes" not in report_of(two).verdict
 
 
 def test_lengths_of_several_seeds_are_those_of_all(tmp_path: Path) -> None:
@@ -419,8 +400,7 @@ def test_lengths_of_several_seeds_are_those_of_all(tmp_path: Path) -> None:
         )
         for seed, (low, high, share) in enumerate(sizes)
     ]  # fmt: skip
-    items = [item for section in page_of(*roots).sections for item in section.items if isinstance(item, Table)]
-    (table,) = (item for item in items if item.number == "11a")
+    table = tables(report_of(*roots))["11a"]
     cells = dict(zip(table.headings, (cell.text for cell in table.rows[0]), strict=True))
     assert (cells["Min"], cells["Max"]) == ("20", "86")
     assert cells["Within ±5 of 64 ↑"] == f"{N * 3 // 4}/{2 * N} (37%)"

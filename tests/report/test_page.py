@@ -9,13 +9,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from support.reports import edit_lines, figures, report_of
 from support.studies import CRITERIA, PATHS, judged, run
 
-from smolsum.files import read_jsonl, to_json
-from smolsum.report.build import build
-from smolsum.report.collect import gather
-from smolsum.report.compatibility import comparable
-from smolsum.report.document import Figure
 from smolsum.report.render.html import script, style, to_html
 
 Element = ElementTree.Element
@@ -32,8 +28,7 @@ def text(tmp_path: Path) -> str:
         columns |= {"composite": [4 * value for value in columns["clarity"]], "meteor": [0.2, 0.3, 0.1, 0.4, 0.5, 0.2]}
         means = {key: sum(values) / 6 for key, values in columns.items()} | {"length/within_tol": 0.5 + shift}
         run(tmp_path, name, PATHS["lfm"], stages, judged(columns), means)
-    page = build(comparable(gather([str(tmp_path / "length"), str(tmp_path / "meteor")], tmp_path)))
-    return to_html(page, tmp_path)
+    return to_html(report_of(tmp_path / "length", tmp_path / "meteor"), tmp_path)
 
 
 @pytest.fixture
@@ -114,13 +109,9 @@ def test_curves_do_not_cross_from_stage_to_stage(tmp_path: Path) -> None:
     divider there, also where a page is short of room, and the figure says why KL falls to 0."""
     stages = {"length": ["length"], "quality": ["meteor"]}
     root = run(tmp_path, "two", PATHS["lfm"], stages, judged({"composite": [0.5, 0.6]}), {"composite": 0.55}, steps=90)
-    rows = read_jsonl(root / "metrics.jsonl")
-    for row in rows:
-        row["stage"] = "length" if row["step"] <= 90 else "quality"
-    (root / "metrics.jsonl").write_bytes(b"".join(map(to_json, rows)))
-    page = build(comparable(gather([str(root)], tmp_path)))
-    figures = {item.number: item for section in page.sections for item in section.items if isinstance(item, Figure)}
-    kl, dynamics = (ElementTree.fromstring(figures[number].svg) for number in ("2", "3"))
+    edit_lines(root / "metrics.jsonl", lambda place, row: row | {"stage": "length" if place < 90 else "quality"})
+    found = figures(report_of(root))
+    kl, dynamics = (ElementTree.fromstring(found[number].svg) for number in ("2", "3"))
     titles = [node.text for node in dynamics.iter() if node.get("class") == "title"]
     assert [title for title in titles if title and title.startswith("reward ↑")] == [
         "reward ↑, stage length", "reward ↑, stage quality"
@@ -129,7 +120,7 @@ def test_curves_do_not_cross_from_stage_to_stage(tmp_path: Path) -> None:
     curves = [node.attrib["d"] for node in kl.iter() if node.get("class") == "line c0"]
     assert [curve.count("M") for curve in curves] == [2, 2]
     assert len([node for node in kl.iter() if node.get("class") == "grid dashed"]) == 2
-    assert figures["2"].notes == (
+    assert found["2"].notes == (
         "A dashed line is the end of a stage.", "Each stage measures KL from the policy that it began with."
     )  # fmt: skip
-    assert figures["3"].notes == figures["2"].notes[:1]
+    assert found["3"].notes == found["2"].notes[:1]

@@ -8,25 +8,18 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.studies import the_study
 
 from smolsum.report import charts
-from smolsum.report.build import build
 from smolsum.report.charts import AxisText, Spot, Way
-from smolsum.report.collect import gather
-from smolsum.report.compatibility import comparable
 from smolsum.report.document import Cell, Page, Section, Table, number, plain, words
 from smolsum.report.render.latex import escape, to_latex
 from smolsum.report.render.tikz import to_tikz
 
 
 @pytest.fixture(scope="module")
-def paper(tmp_path_factory: pytest.TempPathFactory) -> str:
+def paper(study: Page, study_runs: Path) -> str:
     """The study of 26 runs as a paper."""
-    runs = tmp_path_factory.mktemp("study")
-    the_study(runs)
-    page = build(comparable(gather([str(path) for path in sorted(runs.iterdir())], runs)))
-    return to_latex(page, runs)
+    return to_latex(study, study_runs)
 
 
 def of(table: Table) -> str:

@@ -6,29 +6,25 @@ import re
 from pathlib import Path
 
 import pytest
-from support.studies import read_csv, the_study
+from support.reports import figures, tables
+from support.studies import read_csv
 
-from smolsum.report.build import build
-from smolsum.report.collect import gather
-from smolsum.report.compatibility import comparable
-from smolsum.report.document import Figure, Page, Table
+from smolsum.report.document import Page, Table
 from smolsum.report.render.html import to_html
 
 NAMES = {"length-only": "length-only (GRPO baseline)", "length-quality-rouge-l": "length-quality-rouge"}
 """the study calls one signal rouge in three tables and rouge-l in one"""
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
+@pytest.fixture(name="page")
+def _page(study: Page) -> Page:
     """The report of the study."""
-    runs = tmp_path_factory.mktemp("study")
-    the_study(runs)
-    return build(comparable(gather([str(path) for path in sorted(runs.iterdir())], runs)))
+    return study
 
 
 def table(page: Page, number: str) -> Table:
     """A table by its number."""
-    return next(i for s in page.sections for i in s.items if isinstance(i, Table) and i.number == number)
+    return tables(page)[number]
 
 
 def minus(text: str) -> str:
@@ -91,10 +87,8 @@ def test_every_test_has_a_direction(page: Page) -> None:
             assert isinstance(p, float)
             assert row[-1].text == ("-" if p >= 0.05 else "better" if delta > 0 else "worse")
         worse = sum(row[-1].text == "worse" for row in rows)
-        assert (
-            f", {sum(row[-1].text == 'better' for row in rows)} better and {worse} worse;"
-            in table(page, number).notes[0]
-        )
+        better = sum(row[-1].text == "better" for row in rows)
+        assert f", {better} better and {worse} worse;" in table(page, number).notes[0]
     assert [row[-1].text for row in table(page, "14").rows] == ["fine-tuned better", "-"]
 
 
@@ -110,49 +104,32 @@ def test_columns_say_which_values_are_better(page: Page) -> None:
     assert table(page, "S10").headings[-1] == "on target ↑"
 
 
-def test_the_verdict_names_the_judge(page: Page) -> None:
+def test_the_verdict_names_the_judge_and_how_many_are_on_target(page: Page) -> None:
+    """Next to each model's best score, the share of its summaries that have the length."""
     assert page.verdict.count("by the judge judge-a") == 2
+    assert page.verdict.count("on target in ") == 2
 
 
 def test_correlations_pool_as_the_study_did(page: Page) -> None:
     """Figure 1: 1,200 examples of the fine-tuned strategy, 1,400 of the other, for each model."""
-    figures = [i for s in page.sections for i in s.items if isinstance(i, Figure) and i.number.startswith("1")]
-    assert [figure.notes[0].split()[2] for figure in figures] == ["1200:", "1400:", "1200:", "1400:"]
+    found = [figure.notes[0].split()[2] for number, figure in figures(page).items() if number.startswith("1")]
+    assert found == ["1200:", "1400:", "1200:", "1400:"]
 
 
 def test_a_front_is_of_one_model(page: Page) -> None:
     """Figure S1 is drawn for each model; nothing joins points of two."""
-    figures = [i for s in page.sections for i in s.items if isinstance(i, Figure) and i.number.startswith("S1")]
-    assert [figure.number for figure in figures] == ["S1a", "S1b"]
-    assert all("13 configurations" in figure.alt for figure in figures)
-
-
-def test_ids_are_unique(page: Page, tmp_path: Path) -> None:
-    """No two tables, figures or sections of the page have one id."""
-    found = re.findall(r' id="([^"]+)"', to_html(page, tmp_path))
-    assert len(found) == len(set(found))
-    assert {"table-S9a", "table-S9b"} <= set(found)
-
-
-def test_the_verdict_says_how_many_are_on_target(page: Page) -> None:
-    """Next to each model's best score, the share of its summaries that have the length."""
-    assert page.verdict.count("on target in ") == 2
+    fronts = {number: figure for number, figure in figures(page).items() if number.startswith("S1")}
+    assert list(fronts) == ["S1a", "S1b"]
+    assert all("13 configurations" in figure.alt for figure in fronts.values())
 
 
 def test_the_whole_study_is_a_small_file(page: Page, tmp_path: Path) -> None:
-    """26 runs make one page below a megabyte that loads nothing."""
+    """26 runs make one page below a megabyte that loads nothing, and no two tables, figures or sections of the page
+    have one id."""
     text = to_html(page, tmp_path)
     assert len(text.encode()) < 1_000_000
-    for forbidden in (
-        "<script ",
-        "<link",
-        "<img",
-        "url(",
-        "@import",
-        "src=",
-        "fetch(",
-        "XMLHttp",
-        "import(",
-        "innerHTML",
-    ):
-        assert forbidden not in text
+    loading = "<script |<link|<img|url(|@import|src=|fetch(|XMLHttp|import(|innerHTML"
+    assert [word for word in loading.split("|") if word in text] == []
+    found = re.findall(r' id="([^"]+)"', text)
+    assert len(found) == len(set(found))
+    assert {"table-S9a", "table-S9b"} <= set(found)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
+from support.refusals import refuses
 
 from smolsum.cli.eval_and_baseline import evaluate_all
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import to_toml
-from smolsum.errors import SmolsumError, UsageError
+from smolsum.errors import SmolsumError
 from smolsum.evaluate.evaluated_model import Target, TargetOptions, find_target
 from smolsum.evaluate.sampling import GREEDY
 from smolsum.runs import checkpoints
@@ -24,9 +24,7 @@ LENGTH, QUALITY, BASICS, HARD = "length", "quality", "format_basics", "full_diff
 def a_run(runs: Path, saved: Mapping[int, Mapping[str, Any]], task: str = "tldr", strategy: str = "finetuned") -> None:
     """A run with these checkpoints: by step what meta.json has."""
     paths = create_run(runs, "mine")
-    config = resolve(
-        TASKS, strategy=strategy, flags={"task.name": task},
-        ).config  # fmt: skip
+    config = resolve(TASKS, strategy=strategy, flags={"task.name": task}).config
     RunPaths(paths.root).config.write_text(to_toml(config))
     for step, meta in saved.items():
         checkpoints.save(paths, step, lambda folder: (folder / "x").touch(), meta)
@@ -53,10 +51,8 @@ def test_best_by_validation(tmp_path: Path) -> None:
     found, last = chosen(tmp_path), chosen(tmp_path, best=False)
     assert (step_of(found), step_of(last)) == (2, 3)
     assert found.folder.name == "step-000002-test"
-    assert (found.chosen.startswith("step 2 of mine did best on the validation split (reward 0.500)"), last.chosen) == (
-        True,
-        "",
-    )
+    assert "step 2 of mine did best on the validation split (reward 0.500)" in found.chosen
+    assert last.chosen == ""
 
 
 def test_the_best_of_all_stages(tmp_path: Path) -> None:
@@ -96,16 +92,14 @@ def test_a_selection_that_was_never_validated(tmp_path: Path) -> None:
     """The hint is what helps, not the same command once more."""
     a_run(tmp_path, {1: of(QUALITY)})
     subjects = dict.fromkeys(("one", "two"), lambda: chosen(tmp_path, best=True))
-    with pytest.raises(SmolsumError, match="2 of 2 evaluations failed: one, two") as refused:
+    with refuses("2 of 2", "one, two", "leave --best out", error=SmolsumError):
         evaluate_all(subjects, split="test", judging=None, skip=True, quiet=True, remedy="the same")
-    assert str(refused.value.hint).startswith("leave --best out")
 
 
 def test_nothing_was_validated(tmp_path: Path) -> None:
     """An error with a remedy, for a run without validations and for a model."""
     a_run(tmp_path, {1: of(QUALITY)})
-    with pytest.raises(UsageError, match="mine has no best checkpoint") as refused:
+    with refuses("mine", "validate_every"):
         chosen(tmp_path, best=True)
-    assert "validate_every" in str(refused.value.hint)
-    with pytest.raises(UsageError, match="tiny has no best checkpoint"):
+    with refuses("tiny"):
         find_target("tiny", TargetOptions("test", GREEDY, tmp_path), best=True)

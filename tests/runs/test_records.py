@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.refusals import refuses
 
 from smolsum import files
 from smolsum.errors import SmolsumError
@@ -63,49 +64,48 @@ def test_reads_a_summary(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "put", "reason"),
+    ("path", "put", "named"),
     [
-        ("n", True, "n is 'True': expected int, got bool"),
-        ("n", -1, "n is '-1': expected int >= 0"),
-        ("n", 2**60, "n is '1152921504606846976': expected int <= 9007199254740991"),
-        ("step", "x", "step is 'x': expected int | null, got str"),
-        ("model", [1], "model is '[1]': expected object, got array"),
+        ("n", True, "n is 'True'"),
+        ("n", -1, "n is '-1'"),
+        ("n", 2**60, "n is '1152921504606846976'"),
+        ("step", "x", "step is 'x'"),
+        ("model", [1], "model is '[1]'"),
         ("headlines.0", {"metric": "x"}, "headlines[0] has no title"),
-        ("metrics.rouge", "x", "metrics.rouge is 'x': expected float | null, got str"),
-        ("metrics.rouge", float("nan"), "metrics.rouge is 'nan': expected float >= -1e+300"),
-        ("metrics.rouge", 10**400, "metrics.rouge is '1000000000000000000000000000000000000000': number out of range"),
-        ("headlines.0.text", 5, "headlines[0].text is '5': expected str, got int"),
+        ("metrics.rouge", "x", "metrics.rouge is 'x'"),
+        ("metrics.rouge", float("nan"), "metrics.rouge is 'nan'"),
+        ("metrics.rouge", 10**400, "metrics.rouge is '1000000000000000000000000000000000000000'"),
+        ("headlines.0.text", 5, "headlines[0].text is '5'"),
         ("task.target_tokens", "x", "it is"),
-        ("judging.noise.clarity.round_sd", [], "judging.noise.clarity.round_sd is '[]': expected float | null"),
+        ("judging.noise.clarity.round_sd", [], "judging.noise.clarity.round_sd is '[]'"),
     ],
 )
-def test_a_damaged_summary_names_its_field(tmp_path: Path, path: str, put: Any, reason: str) -> None:
+def test_a_damaged_summary_names_its_field(tmp_path: Path, path: str, put: Any, named: str) -> None:
     """One error with file and field, and what helps."""
-    (tmp_path / "summary.json").write_text(json.dumps(at(SUMMARY, path, put)))
-    with pytest.raises(SmolsumError) as caught:
+    file = tmp_path / "summary.json"
+    file.write_text(json.dumps(at(SUMMARY, path, put)))
+    with refuses(file, named, f"remove {file} and evaluate again", error=SmolsumError):
         record_io.read_summary(tmp_path)
-    assert caught.value.message.startswith(f"{tmp_path / 'summary.json'} is damaged: {reason}")
-    assert caught.value.hint == f"remove {tmp_path / 'summary.json'} and evaluate again"
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'"x"', b"\xff", b"[" * 100_000])
 def test_a_file_that_is_no_object(tmp_path: Path, content: bytes) -> None:
     """One error with the file."""
     (tmp_path / "run.json").write_bytes(content)
-    with pytest.raises(SmolsumError, match=r"run\.json is damaged: "):
+    with refuses(tmp_path / "run.json", error=SmolsumError):
         record_io.read(tmp_path / "run.json", RunInfo)
     (tmp_path / "config.toml").write_bytes(b"a = ")
-    with pytest.raises(SmolsumError, match=r"config\.toml is damaged: "):
+    with refuses(tmp_path / "config.toml", error=SmolsumError):
         record_io.read(tmp_path / "config.toml", RunSettings)
 
 
 def test_a_missing_file_and_a_missing_key(tmp_path: Path) -> None:
     """Both are errors of the same kind."""
-    with pytest.raises(SmolsumError, match=r"cannot read .*status\.json: No such file"):
+    with refuses(tmp_path / "status.json", "No such file", error=SmolsumError):
         record_io.read(tmp_path / "status.json", Status)
     (tmp_path / "status.json").write_text("{}")
     assert record_io.read(tmp_path / "status.json", Status) == Status()
-    with pytest.raises(SmolsumError, match=r"status\.json is damaged: it has no state"):
+    with refuses(tmp_path / "status.json", "no state", error=SmolsumError):
         record_io.read(tmp_path / "status.json", Status, needs=["state"])
 
 
@@ -115,15 +115,13 @@ def test_lines_name_the_damaged_one(tmp_path: Path) -> None:
     assert record_io.read_lines(path, Generation) == []
     path.write_bytes(record_io.encode(Generation, GENERATION) * 2 + b'{"id"')
     assert [one.token_ids for one in record_io.read_lines(path, Generation)] == [[1, 2]] * 2
-    for put, reason in ((-1, "token_ids[1] is '-1': expected int >= 0"), ("x", "token_ids[1] is 'x': expected int")):
+    for put in (-1, "x"):
         damaged = record_io.encode(Generation, GENERATION) + json.dumps(at(GENERATION, "token_ids.1", put)).encode()
         path.write_bytes(damaged + b"\n")
-        with pytest.raises(SmolsumError) as caught:
+        with refuses(f"{path}:2", f"token_ids[1] is '{put}'", "remove that line", error=SmolsumError):
             record_io.read_lines(path, Generation, hint="remove that line")
-        assert caught.value.message.startswith(f"{path}:2 is damaged: {reason}")
-        assert caught.value.hint == "remove that line"
     path.write_bytes(b"{}\n[]\n")
-    with pytest.raises(SmolsumError, match=r"generations\.jsonl:1 is damaged: it has no id"):
+    with pytest.raises(SmolsumError, match=r"generations\.jsonl:1 .* no id"):
         record_io.read_lines(path, Generation)
 
 

@@ -15,7 +15,8 @@ import pytest
 from support.watching import BEGAN, STEP_S, append, evaluate, make_run, row, stamp, status
 
 from smolsum.runs.control import make_request
-from smolsum.runs.reader import Run
+from smolsum.runs.paths import RunPaths
+from smolsum.runs.reader import read_run
 from smolsum.runs.run_state import Pace, RunState, pace, process_lives, run_state
 
 HERE = platform.node()
@@ -26,12 +27,15 @@ def after(seconds: float) -> datetime:
     return BEGAN + timedelta(seconds=LAST_BEAT + seconds)
 
 
-def stands(folder: Path, seconds: float, *, lives: bool = True, state: str = "running", **changes: Any) -> Any:
+def begun(folder: Path, state: str = "running", **changes: Any) -> RunPaths:
+    """A run after ten of its twenty steps."""
     paths = make_run(folder, steps=10, total=20, state=state)
     status(paths.root, state, 10, 20, **changes)
-    run = Run(paths)
-    run.poll()
-    return run_state(run, after(seconds), lambda pid: lives)
+    return paths
+
+
+def stands(paths: RunPaths, seconds: float = 1, *, lives: bool = True) -> RunState:
+    return run_state(read_run(paths), after(seconds), lambda pid: lives)
 
 
 @pytest.mark.parametrize(
@@ -47,24 +51,19 @@ def stands(folder: Path, seconds: float, *, lives: bool = True, state: str = "ru
 )
 def test_signs_of_life(tmp_path: Path, seconds: float, host: str, lives: bool, state: str) -> None:
     """The process counts on its own machine, elsewhere the heartbeat."""
-    assert stands(tmp_path, seconds, lives=lives, host=host).state == state
+    assert stands(begun(tmp_path, host=host), seconds, lives=lives).state == state
 
 
 def test_stale_names_the_way_on(tmp_path: Path) -> None:
-    """A crashed run says what is known of its end and how to go on."""
-    found = stands(tmp_path, 60, lives=False, host=HERE)
+    """A crashed run says what is known of its end and how to go on; if it could still tell of an error, that comes
+    first, with its hint."""
+    paths = begun(tmp_path, host=HERE)
+    found = stands(paths, 60, lives=False)
     assert "process 4242 is gone" in found.detail
     assert found.hint == f"smolsum train --resume {tmp_path / 'made'}"
     assert not found.alive
-
-
-def test_stale_after_an_error(tmp_path: Path) -> None:
-    """If the run could still tell of an error, that comes first, with its hint."""
-    paths = make_run(tmp_path, steps=10, total=20, state="running")
     append(paths.events, [{"time": stamp(60), "kind": "failed", "message": "out of memory", "hint": "smaller batches"}])
-    run = Run(paths)
-    run.poll()
-    found = run_state(run, after(3600), lambda pid: False)
+    found = stands(paths, 3600, lives=False)
     assert found.state == "STALE"
     assert found.detail.startswith("out of memory")
     assert found.hint == "smaller batches"
@@ -72,43 +71,36 @@ def test_stale_after_an_error(tmp_path: Path) -> None:
 
 def test_failed(tmp_path: Path) -> None:
     """The error and its hint as the run left them."""
-    found = stands(tmp_path, 9e9, state="failed", error="the disk is full", hint="free space there")
+    found = stands(begun(tmp_path, "failed", error="the disk is full", hint="free space there"), 9e9)
     assert (found.state, found.detail, found.hint) == ("failed", "the disk is full", "free space there")
 
 
-def test_requests_show_at_once(tmp_path: Path) -> None:
-    """What was asked is shown before the trainer answers."""
-    paths = make_run(tmp_path, steps=10, total=20, state="running")
-    run = Run(paths)
+def test_requests_and_answers_show_at_once(tmp_path: Path) -> None:
+    """What was asked is shown before the trainer answers; once a pause is taken back the run counts as running, though
+    its trainer has not looked yet."""
+    paths = begun(tmp_path)
+    run = read_run(paths)
     for request, state in (("pause", "pausing"), ("stop", "stopping")):
         make_request(paths, request)
         assert run.poll()
         assert run_state(run, after(1)).state == state
-
-
-def test_answers_show_at_once(tmp_path: Path) -> None:
-    """Once a pause is taken back the run counts as running, though its trainer has not looked yet."""
     for state in ("pausing", "paused"):
-        assert stands(tmp_path / state, 1, state=state).state == "running"
+        assert stands(begun(tmp_path / state, state)).state == "running"
 
 
 def test_a_rest_names_the_way_on(tmp_path: Path) -> None:
     """A paused run says that it may be killed, and what ends the pause."""
-    paths = make_run(tmp_path, steps=10, total=20, state="paused")
+    paths = begun(tmp_path, "paused")
     make_request(paths, "pause")
-    run = Run(paths)
-    run.poll()
-    found = run_state(run, after(1))
-    assert (found.state, found.detail) == ("paused", "paused after step 10: saved, safe to kill")
+    found = stands(paths)
+    assert found.state == "paused"
+    assert "safe to kill" in found.detail
     assert found.hint == f"rm {paths.control / 'pause'}"
 
 
 def test_without_patience(tmp_path: Path) -> None:
     """Who knows that the process was gone before the files were read need not wait for its last words."""
-    paths = make_run(tmp_path, steps=10, total=20, state="running")
-    status(paths.root, "running", 10, 20, host=HERE)
-    run = Run(paths)
-    run.poll()
+    run = read_run(begun(tmp_path, host=HERE))
     assert run_state(run, after(1), lambda pid: False).state == "running"
     assert run_state(run, after(1), lambda pid: False, gone_s=0.0).state == "STALE"
 
@@ -125,9 +117,8 @@ def test_a_process_that_nobody_asked_how_it_ended() -> None:
 
 def test_vanished(tmp_path: Path) -> None:
     """A directory that is gone leaves what was read."""
-    paths = make_run(tmp_path, steps=10, total=20)
-    run = Run(paths)
-    run.poll()
+    paths = begun(tmp_path, "finished")
+    run = read_run(paths)
     shutil.rmtree(paths.root)
     assert run.poll()
     assert run_state(run, after(0)).state == "GONE"
@@ -140,16 +131,13 @@ def test_nothing_there_yet(tmp_path: Path) -> None:
     paths = make_run(tmp_path, steps=0, total=20)
     for path in (paths.status, paths.metrics, paths.events, paths.info):
         path.unlink(missing_ok=True)
-    run = Run(paths)
-    run.poll()
-    assert run_state(run, after(0)).state == "waiting"
-    assert run.total == 0
+    assert stands(paths).state == "waiting"
+    assert read_run(paths).total == 0
 
 
 def test_pace(tmp_path: Path) -> None:
     """Ten steps of 2 s are left; the time of a run that ended stands still, and one that rests comes to no end."""
-    run = Run(make_run(tmp_path, steps=10, total=20, state="running"))
-    run.poll()
+    run = read_run(begun(tmp_path))
     took = pace(run, RunState("running"), after(5))
     assert (took.elapsed_s, took.eta_s) == (LAST_BEAT + 5, 10 * STEP_S)
     took = pace(run, RunState("STALE"), after(500))
@@ -159,11 +147,10 @@ def test_pace(tmp_path: Path) -> None:
 
 def test_evaluations_count_in_the_time_left(tmp_path: Path) -> None:
     """Those to come as long as the newest one took, the one under way in part; without a timed one, steps alone."""
-    paths = make_run(tmp_path, steps=10, total=20, state="running")
+    paths = begun(tmp_path)
     took = {"time": stamp(20), "kind": "evaluated", "message": "start", "seconds": 30.0}
     append(paths.events, [took])
-    run = Run(paths)
-    run.poll()
+    run = read_run(paths)
     assert pace(run, RunState("running"), after(5)).eta_s == 10 * STEP_S + 30.0
     append(paths.metrics, [row(step, 20) for step in range(11, 21)])
     status(paths.root, "running", 20, 20, phase="evaluating", stage="quality", examples=40)
@@ -177,9 +164,8 @@ def test_evaluations_count_in_the_time_left(tmp_path: Path) -> None:
 
 def test_resumed_run_is_read_anew(tmp_path: Path) -> None:
     """Steps that a resumed run took back are gone from the view too."""
-    paths = make_run(tmp_path, steps=10, total=20)
-    run = Run(paths)
-    run.poll()
+    paths = begun(tmp_path, "finished")
+    run = read_run(paths)
     lines = paths.metrics.read_bytes().splitlines(keepends=True)
     temporary = paths.root / "new"
     temporary.write_bytes(b"".join(lines[:4]))

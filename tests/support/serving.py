@@ -21,10 +21,26 @@ import smolsum.policy  # noqa: F401  loads a fast BLAS before MLX
 # isort: split
 from smolsum.worker.connections import QUEUE, server_config
 from smolsum.worker.engines.base import Engine
+from smolsum.worker.engines.mlx import MlxEngine
 from smolsum.worker.listen import listen
 from smolsum.worker.openai_api import Chat
 from smolsum.worker.routes import app
 from smolsum.worker.service import Service
+
+
+def engine_of(folder: Path) -> MlxEngine:
+    """An engine with the model of a folder, as it is."""
+    return MlxEngine(str(folder), dtype="float32", quantize=0, max_model_len=None)
+
+
+def refused(answer: httpx.Response, status: int, about: str) -> bool:
+    """Whether this is an error with that status and a hint that mentions `about`, in the form of its path."""
+    assert answer.status_code == status, answer.text
+    error = answer.json()
+    if answer.request.url.path in ("/v1/rollouts", "/v1/logprobs", "/v1/weights", "/health", "/metrics"):
+        return about in error["error"] and bool(error["hint"])
+    assert error["error"].keys() == {"message", "type", "param", "code"}  # as OpenAI's clients read it
+    return about in error["error"]["message"] and "hint: " in error["error"]["message"]
 
 
 @contextmanager

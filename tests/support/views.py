@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from support.training import PATIENCE_S
@@ -14,11 +15,21 @@ from support.watching import make_run, screen, status
 from textual.pilot import Pilot
 
 from smolsum.runs.paths import RunPaths
+from smolsum.runs.reader import Run
 from smolsum.watch.app import WatchApp
 
 ROUNDS = 6
 """so often a message may set off another, as a key does that opens a dialog, which loads, and takes the keys"""
 Script = Callable[[WatchApp, Pilot[None]], Awaitable[None]]
+
+
+class Gone(str):
+    """A text that the screen is to lose."""
+
+
+Step = tuple[str | Callable[[], object], ...]
+"""Keys apart by blanks (`=word` types a word), or something to do; then what comes of it: texts on the screen, or a
+fact that holds."""
 
 
 def drive(app: WatchApp, script: Script, size: tuple[int, int] = (120, 40)) -> WatchApp:
@@ -40,6 +51,30 @@ def drive(app: WatchApp, script: Script, size: tuple[int, int] = (120, 40)) -> W
     with patch("textual.app.wait_for_idle", settle), patch("textual.pilot.wait_for_idle", settle):
         asyncio.run(run())
     return app
+
+
+def play(paths: RunPaths, *steps: Step, size: tuple[int, int] = (120, 40), **options: Any) -> WatchApp:
+    """Goes through the steps in a view of the run, which has these options."""
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await walk(app, pilot, *steps)
+
+    return drive(WatchApp(Run(paths), **options), script, size)
+
+
+async def walk(app: WatchApp, pilot: Pilot[None], *steps: Step) -> None:
+    """Goes through the steps, and waits for every text."""
+    for deed, *outcomes in steps:
+        if callable(deed):
+            deed()
+        else:
+            words = [[*word[1:]] if word[0] == "=" else [word] for word in deed.split()]
+            await pilot.press(*("minus" if key == "-" else key for word in words for key in word))
+        for outcome in outcomes:
+            if callable(outcome):
+                assert outcome(), f"after {deed!r}:\n{screen(app)}"
+            else:
+                await shown(app, pilot, outcome, gone=isinstance(outcome, Gone))
 
 
 async def shown(app: WatchApp, pilot: Pilot[None], wanted: str, *, gone: bool = False) -> None:

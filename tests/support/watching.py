@@ -12,7 +12,7 @@ from typing import Any
 
 from support.places import GOLDEN
 
-from smolsum.files import to_json
+from smolsum.files import read_jsonl, to_json
 from smolsum.runs.paths import RunPaths
 
 EXPECTED = GOLDEN / "watch"
@@ -172,6 +172,14 @@ def make_run(
     append(paths.events, [began, *([end] if state in ("finished", "failed") else [])])
     status(paths.root, state, steps, total)
     return paths
+
+
+def train_again(paths: RunPaths, step: int, steps: int, **changes: float) -> None:
+    """A second attempt of the run, which goes back to a step and trains up to another one."""
+    kept = [one for one in read_jsonl(paths.metrics) if one["step"] <= step]
+    paths.metrics.unlink()
+    append(paths.metrics, kept + [row(n, 80, **changes) for n in range(step + 1, steps + 1)])
+    append(paths.events, [{"kind": "started", "message": "attempt 2", "attempt": 2, "step": step}])
 
 
 def evaluate(paths: RunPaths, label: str, texts: dict[str, str], *, scored: bool = True) -> None:

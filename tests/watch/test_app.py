@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from support.views import alive, drive, shown, until
+from support.views import Gone, alive, drive, play, shown, until, walk
 from support.watching import append, golden, make_run, row, screen, stamp, status
 from textual.color import Color
 from textual.pilot import Pilot
 from textual.strip import Strip
 
+from smolsum.files import to_json
 from smolsum.runs.control import is_requested
 from smolsum.runs.reader import Run
 from smolsum.watch import layout, view
@@ -38,20 +41,14 @@ def test_screens(tmp_path: Path, size: tuple[int, int]) -> None:
 
 def test_pages_by_tab(tmp_path: Path) -> None:
     """Tab goes through all pages and back to the first; a key opens a chart alone, escape leaves it."""
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        for page in ("charts", "metrics", "completions", "results", "advice", "log", "config", "overview"):
-            await pilot.press("tab")
-            await shown(app, pilot, f"[{page}]")
-        await pilot.press("shift+tab")
-        await shown(app, pilot, "optimizer.max_grad_norm = 1.0")
-        await pilot.press("2")
-        await shown(app, pilot, "target 64, within 59-69")
-        await shown(app, pilot, "grad norm", gone=True)
-        await pilot.press("escape")
-        await shown(app, pilot, "grad norm")
-
-    drive(WatchApp(Run(make_run(tmp_path))), script)
+    names = ("charts", "metrics", "completions", "results", "advice", "log", "config", "overview")
+    play(
+        make_run(tmp_path),
+        *(("tab", f"[{page}]") for page in names),
+        ("shift+tab", "optimizer.max_grad_norm = 1.0"),
+        ("2", "target 64, within 59-69", Gone("grad norm")),
+        ("escape", "grad norm"),
+    )
 
 
 def test_resize(tmp_path: Path) -> None:
@@ -71,113 +68,86 @@ def test_resize(tmp_path: Path) -> None:
 def test_follows_a_run(tmp_path: Path) -> None:
     """New steps come by themselves; half a line waits for its end; older steps and back by keys."""
     paths = alive(tmp_path)
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await shown(app, pilot, "step 60/80")
-        append(paths.metrics, [row(61, 80)])
-        with paths.metrics.open("ab") as file:
-            file.write(b'{"step": 62, "reward"')
-        await shown(app, pilot, "step 61/80")
-        await pilot.press("left_curly_bracket")
-        await shown(app, pilot, " step 1 prompt")
-        await pilot.press("right_curly_bracket", "[")
-        await shown(app, pilot, " step 60 prompt")
-
-    drive(WatchApp(Run(paths)), script)
+    more = to_json(row(61, 80)) + b'{"step": 62, "reward"'
+    play(
+        paths,
+        ("", "step 60/80"),
+        (lambda: paths.metrics.write_bytes(paths.metrics.read_bytes() + more), "step 61/80"),
+        ("left_curly_bracket", " step 1 prompt"),
+        ("right_curly_bracket [", " step 60 prompt"),
+    )
 
 
 def test_browser(tmp_path: Path) -> None:
     """Sort, choose, next prompt, search and difference by keys."""
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.press("tab", "tab", "tab", "s", "s", "j")
-        await shown(app, pilot, "by length")
-        await shown(app, pilot, "rollout 2")
-        await pilot.press("n")
-        await shown(app, pilot, "prompt 2/2")
-        await pilot.press("p", "d")
-        await shown(app, pilot, "changed since step 1")
-        await pilot.press("slash", *"landlord", "enter")
-        await shown(app, pilot, "/landlord")
-        await pilot.press("escape")
-        await shown(app, pilot, "/landlord", gone=True)
-
-    drive(WatchApp(Run(make_run(tmp_path))), script)
+    play(
+        make_run(tmp_path),
+        ("tab tab tab s s j", "by length", "rollout 2"),
+        ("n", "prompt 2/2"),
+        ("p d", "changed since step 1"),
+        ("slash =landlord enter", "/landlord"),
+        ("escape", Gone("/landlord")),
+    )
 
 
 def test_pause_and_stop(tmp_path: Path) -> None:
     """Space asks for a pause and takes it back; S stops only after the word."""
     paths = alive(tmp_path)
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.press("space")
-        await shown(app, pilot, "PAUSING")
-        await shown(app, pilot, "pausing: its step is finished and saved first  -> space takes it back")
-        await shown(app, pilot, "space resume  S stop")
-        assert is_requested(paths, "pause")
-        status(paths.root, "paused", 61, 80, heartbeat=datetime.now(UTC).isoformat())
-        await shown(app, pilot, "PAUSED")
-        await shown(app, pilot, "saved, safe to kill  -> space resumes")
-        await shown(app, pilot, " eta ", gone=True)
-        await pilot.press("space")
-        await shown(app, pilot, "the run goes on")
-        assert not is_requested(paths, "pause")
-        for answer, stopped in (("no", False), ("stop", True)):
-            await pilot.press("S")
-            await shown(app, pilot, "Type stop to stop it.")
-            await pilot.press(*answer, "enter")
-            await shown(app, pilot, "STOPPING" if stopped else "not stopped")
-            assert is_requested(paths, "stop") is stopped
-
-    drive(WatchApp(Run(paths)), script)
+    rests = {"state": "paused", "step": 61, "total": 80, "heartbeat": datetime.now(UTC).isoformat()}
+    play(
+        paths,
+        ("space", "PAUSING", "its step is finished and saved first  -> space takes it back", "space resume  S stop"),
+        ("", lambda: is_requested(paths, "pause")),
+        (lambda: status(paths.root, **rests), "PAUSED", "safe to kill  -> space resumes", Gone(" eta ")),
+        ("space", "the run goes on", lambda: not is_requested(paths, "pause")),
+        ("S", "Type stop to stop it."),
+        ("=no enter", "not stopped", lambda: not is_requested(paths, "stop")),
+        ("S", "Type stop to stop it."),
+        ("=stop enter", "STOPPING", lambda: is_requested(paths, "stop")),
+    )
 
 
 @pytest.mark.parametrize("readonly", [True, False])
 def test_asks_nothing_of_others(tmp_path: Path, readonly: bool) -> None:
-    """A view that only reads, and one of a run that has ended, ask for nothing and say why."""
+    """A view that only reads, and one of a run that has ended, offer no key for a pause or a stop, ask for nothing and
+    say why."""
     paths = alive(tmp_path) if readonly else make_run(tmp_path)
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        keys = screen(app).splitlines()[-1]
+        assert "space" not in keys
+        assert "S stop" not in keys
+        assert ("the run goes on" in keys) is readonly
         for key in ("space", "S"):
-            await pilot.press(key)
-            await shown(app, pilot, "--readonly" if readonly else "nothing to pause or stop: the run is finished")
+            await walk(app, pilot, (key, "--readonly" if readonly else "the run is finished"))
         assert not is_requested(paths, "pause")
 
     drive(WatchApp(Run(paths), readonly=readonly), script)
 
 
 def test_crash_and_vanishing(tmp_path: Path) -> None:
-    """A run whose process is gone turns STALE with the way on, one that fails shows its error and hint; a directory
-    that vanishes leaves what was read."""
+    """A run whose process is gone turns STALE with the way on, one that fails shows its error and hint, and that it was
+    cut where it is long; a directory that vanishes leaves what was read."""
     paths = alive(tmp_path)
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await shown(app, pilot, "RUNNING")
-        status(paths.root, "running", 60, 80)  # the heartbeat of long ago
-        await shown(app, pilot, "STALE")
-        await shown(app, pilot, "-> smolsum train --resume")
-        await shown(app, pilot, "!! no heartbeat")
-        status(paths.root, "failed", 60, 80, error="the disk is full", hint="free space")
-        await shown(app, pilot, "FAILED")
-        await shown(app, pilot, "the disk is full  -> free space")
-        shutil.rmtree(paths.root)
-        await shown(app, pilot, "GONE")
-        await shown(app, pilot, "step 60/80")
-
-    drive(WatchApp(Run(paths)), script)
+    folder = paths.root
+    long_ago = partial(status, folder, "running", 60, 80)
+    failed = partial(status, folder, "failed", 60, 80, hint="free space")
+    play(
+        paths,
+        ("", "RUNNING"),
+        (long_ago, "STALE", "-> smolsum train --resume", "!! no heartbeat"),
+        (partial(failed, error="the disk is full"), "FAILED", "the disk is full  -> free space"),
+        (partial(failed, error="a word " * 40), "a word…\n"),
+        (lambda: shutil.rmtree(folder), "GONE", "step 60/80"),
+    )
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])
 def test_leaving(tmp_path: Path, key: str) -> None:
     """Each way out ends the view, and asks nothing of the run."""
     paths = alive(tmp_path)
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.press(key)
-        await pilot.pause()
-        assert not app.is_running or app._exit
-
-    drive(WatchApp(Run(paths)), script)
+    app = play(paths, (key,))
+    assert app._exit
     assert list(paths.control.iterdir()) == []
 
 
@@ -234,11 +204,9 @@ def test_help(tmp_path: Path) -> None:
     """A page of keys over the view, until any key."""
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.press("question_mark")
-        await shown(app, pilot, "pause the run after its step")
+        await walk(app, pilot, ("question_mark", "pause the run after its step"))
         golden("help.txt", screen(app))
-        await pilot.press("x")
-        await shown(app, pilot, "pause the run after its step", gone=True)
+        await walk(app, pilot, ("x", Gone("pause the run after its step")))
 
     drive(WatchApp(Run(make_run(tmp_path))), script)
 
@@ -263,77 +231,34 @@ def test_keys_of_every_page(tmp_path: Path, size: tuple[int, int]) -> None:
     drive(WatchApp(Run(paths)), script, size)
 
 
-@pytest.mark.parametrize("readonly", [True, False])
-def test_keys_without_use_are_not_offered(tmp_path: Path, readonly: bool) -> None:
-    """A run that has ended, or that is only read, has nothing to pause."""
-    paths = alive(tmp_path) if readonly else make_run(tmp_path)
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        keys = screen(app).splitlines()[-1]
-        assert "space" not in keys
-        assert "S stop" not in keys
-        assert ("the run goes on" in keys) is readonly
-
-    drive(WatchApp(Run(paths), readonly=readonly), script)
-
-
 @pytest.mark.parametrize("key", ["S", "question_mark", "slash"])
 def test_no_page_turns_behind_a_dialog(tmp_path: Path, key: str) -> None:
     """Tab belongs to what is open."""
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.press(key)
-        await pilot.pause()
-        await pilot.press("tab", "shift+tab", "tab")
-        await pilot.press("escape")
-        await shown(app, pilot, "[overview]")
-
-    drive(WatchApp(Run(alive(tmp_path))), script)
-
-
-def test_a_long_message_says_that_it_is_cut(tmp_path: Path) -> None:
-    """The last character of a line that was longer is a mark."""
-    paths = make_run(tmp_path)
-    status(paths.root, "failed", 60, 80, error="a word " * 40, hint="free space")
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        assert screen(app).splitlines()[-2].endswith("…")
-
-    drive(WatchApp(Run(paths)), script)
+    play(alive(tmp_path), (key,), ("tab shift+tab tab escape", "[overview]"))
 
 
 def test_charts_by_key_and_mouse(tmp_path: Path) -> None:
-    """An enlarged chart: the cursor, zoom, pan, unit and scale by keys; wheel and click do the same."""
+    """An enlarged chart: the cursor, zoom, pan, unit and scale by keys; wheel and click do the same. A double click
+    enlarges a chart."""
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.press("3", "left")
-        await shown(app, pilot, "at step 60:")
-        await pilot.press("shift+left")
-        await shown(app, pilot, "at step 50:")
-        await pilot.press("plus")
-        await shown(app, pilot, "step 55")
-        await pilot.press("<")
-        await shown(app, pilot, "step 47")
-        await pilot.press("0")
-        await shown(app, pilot, "at step 50:", gone=True)
-        await pilot.press("x")
-        await shown(app, pilot, "2m00s")
-        await pilot.press("x", "x", "y")
-        await shown(app, pilot, "no logarithmic scale")
-        await pilot.press("w")
-        await shown(app, pilot, "loss smooth 0.6")
+        await walk(
+            app,
+            pilot,
+            ("3 left", "at step 60:"),
+            ("shift+left", "at step 50:"),
+            ("plus", "step 55"),
+            ("<", "step 47"),
+            ("0", Gone("at step 50:")),
+            ("x", "2m00s"),
+            ("x x y", "no logarithmic scale"),
+            ("w", "loss smooth 0.6"),
+        )
         await pilot.click(offset=(9, 12))
         await shown(app, pilot, "at step 1:")
         app.on_canvas_pressed(app._canvas.Pressed("up", 9, 12))
         await shown(app, pilot, "step 30")
-
-    drive(WatchApp(Run(make_run(tmp_path))), script)
-
-
-def test_a_double_click_enlarges_a_chart(tmp_path: Path) -> None:
-    """And the footer of the page says how to come back."""
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await walk(app, pilot, ("escape", Gone("esc back")))
         await pilot.click(offset=(100, 8), times=2)
         await shown(app, pilot, "esc back")
         assert app.options.chart == "chart2"
@@ -364,27 +289,24 @@ def test_only_lines_that_changed_are_drawn(tmp_path: Path, monkeypatch: pytest.M
 
 def test_all_metrics(tmp_path: Path) -> None:
     """A page has every metric of the run: a filter, charts by key or mouse, pins for the page of charts."""
-    paths = make_run(tmp_path)
+    known = len(row(60, 80)) - 3
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.press("tab", "tab")
-        await shown(app, pilot, f"{len(row(60, 80)) - 3} of {len(row(60, 80)) - 3}")
-        await pilot.press("slash", *"MEAN_L", "enter")
-        await shown(app, pilot, "2 of 37")
-        await pilot.press("down", "v")
-        await shown(app, pilot, "* validation/completions/mean_length")
-        await pilot.press("enter")
-        await shown(app, pilot, "esc back")
-        assert app.options.chart == "metric:validation/completions/mean_length"
-        await shown(app, pilot, "╭─ validation/completions/mean_length")
-        await pilot.press("escape", "tab")
-        await shown(app, pilot, "╭─ validation/completions/mean_l")
-        await pilot.press("tab", "slash", *"entropy", "enter")
-        await shown(app, pilot, "1 of 37")
+        name = "validation/completions/mean_length"
+        await walk(
+            app,
+            pilot,
+            ("tab tab", f"{known} of {known}"),
+            ("slash =MEAN_L enter", f"2 of {known}"),
+            ("down v", f"* {name}"),
+            ("enter", "esc back", f"╭─ {name}", lambda: app.options.chart == f"metric:{name}"),
+            ("escape tab", "╭─ validation/completions/mean_l"),
+            ("tab slash =entropy enter", f"1 of {known}"),
+        )
         await pilot.click(offset=(10, 4), times=2)
         await shown(app, pilot, "╭─ entropy")
 
-    drive(WatchApp(Run(paths)), script)
+    drive(WatchApp(Run(make_run(tmp_path))), script)
 
 
 def test_a_click_on_the_name_of_a_page_opens_it(tmp_path: Path) -> None:
@@ -424,14 +346,10 @@ def test_a_search_does_not_scroll_other_pages(tmp_path: Path) -> None:
     """Lines above a first hit are there for completions only."""
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.press("slash", *"heating", "enter")
-        await shown(app, pilot, "/heating")
-        await pilot.press("o")
-        await shown(app, pilot, "[config]")
+        await walk(app, pilot, ("slash =heating enter", "/heating"), ("o", "[config]"))
         before = screen(app)
         await pilot.press("pageup", "up")
-        assert app.options.scroll == 0
-        assert screen(app) == before
+        assert (app.options.scroll, screen(app)) == (0, before)
 
     drive(WatchApp(Run(make_run(tmp_path))), script)
 
@@ -466,19 +384,14 @@ def test_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The enlarged chart as SVG and CSV in the current folder, with the raw values; nothing is replaced."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "made-loss.csv").write_text("mine")
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.press("E")
-        await shown(app, pilot, "enlarge a chart first")
-        await pilot.press("3", "w", "E")
-        await shown(app, pilot, f"written: {tmp_path}/made-loss-2.svg"[:110])
-        await pilot.press("escape", "tab", "tab", "slash", *"kl", "enter", "E")
-        await shown(app, pilot, "made-kl.svg")
-        monkeypatch.chdir("/proc/self")
-        await pilot.press("E")
-        await shown(app, pilot, "cannot write to /proc/")
-
-    drive(WatchApp(Run(make_run(tmp_path / "runs"))), script)
+    play(
+        make_run(tmp_path / "runs"),
+        ("E", "enlarge a chart first"),
+        ("3 w E", f"written: {tmp_path}/made-loss-2.svg"[:110]),
+        ("escape tab tab slash =kl enter E", "made-kl.svg"),
+        (lambda: monkeypatch.chdir("/proc/self"),),
+        ("E", "cannot write to /proc/"),
+    )
     assert (tmp_path / "made-loss.csv").read_text() == "mine"
     head, first, *rest = (tmp_path / "made-loss-2.csv").read_text().splitlines()
     assert head == "run,step,stage,loss"
@@ -488,8 +401,7 @@ def test_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawing = (tmp_path / "made-loss-2.svg").read_text()
     assert drawing.startswith("<svg")
     assert "loss&#160;smooth" in drawing
-    assert "http://" not in drawing.replace("http://www.w3.org/2000/svg", "")
-    assert "https://" not in drawing
+    assert not re.search("https?://", drawing.replace("http://www.w3.org/2000/svg", ""))
 
 
 def test_a_click_on_the_legend_hides_a_curve(tmp_path: Path) -> None:
@@ -511,15 +423,6 @@ def test_a_click_on_the_legend_hides_a_curve(tmp_path: Path) -> None:
 
 def test_pages_of_lines_scroll_by_what_fits(tmp_path: Path) -> None:
     """And the config says which of its lines are shown, where they do not all fit."""
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.press("o")
-        await shown(app, pilot, "1-18 of ")
-        await pilot.press("pagedown")
-        assert app.options.scroll == 24 - 7
-        await pilot.press("pageup")
-        assert app.options.scroll == 0
-
     paths = make_run(tmp_path)
     paths.config.write_text(paths.config.read_text() + "[more]\n" + "".join(f"key{n} = {n}\n" for n in range(40)))
-    drive(WatchApp(Run(paths)), script, (80, 24))
+    play(paths, ("o", "1-18 of "), ("pagedown", f"{1 + 24 - 7}-"), ("pageup", "1-18 of "), size=(80, 24))

@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.watching import BEGAN, STEP_S, append, golden, make_run, row
 
-from smolsum.runs.reader import Run
+from smolsum.runs.reader import Run, read_run
 from smolsum.watch import navigation
 from smolsum.watch.axes import (
     Axis,
@@ -35,9 +35,7 @@ REWARD, TOKENS, LOSS, GRAD, VALIDATION = (CHARTS[n] for n in (0, 1, 2, 3, 5))
 
 
 def snapshot_of(folder: Path, options: ViewOptions | None = None, *, steps: int = 60, **changes: float) -> Snapshot:
-    run = Run(make_run(folder, steps=steps, total=max(80, steps), **changes))
-    while run.poll(5):
-        pass
+    run = read_run(make_run(folder, steps=steps, total=max(80, steps), **changes))
     return Snapshot(run, options or ViewOptions(), now=NOW)
 
 
@@ -46,10 +44,7 @@ def long_run(folder: Path, values: Sequence[float]) -> Snapshot:
     paths = make_run(folder, steps=0, total=len(values), state="running")
     rows = [{"step": step, "stage": "length", "grad_norm": value} for step, value in enumerate(values, start=1)]
     append(paths.metrics, rows)
-    run = Run(paths)
-    while run.poll(5):
-        pass
-    return Snapshot(run, now=NOW)
+    return Snapshot(read_run(paths), now=NOW)
 
 
 def two_rewards(folder: Path) -> Snapshot:
@@ -60,9 +55,7 @@ def two_rewards(folder: Path) -> Snapshot:
     paths.config.write_text(f"{first}[stages.quality.rewards]\n{second.replace('length = 1.0', 'length = 0.0')}")
     rows = [row(step, 80, reward=step / 100 if step <= 40 else 5 + step / 100) for step in range(1, 81)]
     append(paths.metrics, rows)
-    run = Run(paths)
-    run.poll(5)
-    return Snapshot(run, now=NOW)
+    return Snapshot(read_run(paths), now=NOW)
 
 
 def text(found: Snapshot, spec: object, width: int = 60, height: int = 14) -> str:
@@ -111,8 +104,7 @@ def test_every_row_of_a_chart_has_its_width(
                 for step, each in enumerate(values, start=1)
             ],
         )
-        run = Run(paths)
-        run.poll(5)
+        run = read_run(paths)
         found = Snapshot(run, ViewOptions(ascii=ascii), now=NOW)
         lines = [line.plain for line in chart(found, width, height, REWARD).lines]
         drawn = [number for number, line in enumerate(lines) if line[GUTTER - 1 : GUTTER] == ("|" if ascii else "│")]
@@ -159,8 +151,7 @@ def test_outliers_do_not_flatten_the_rest(tmp_path: Path) -> None:
     """One gradient of 1e4 is a mark at the upper edge and a number in the legend."""
     paths = make_run(tmp_path, steps=0, total=80)
     append(paths.metrics, [row(step, 80, grad_norm=1e4 if step == 30 else 1 + step / 80) for step in range(1, 81)])
-    run = Run(paths)
-    run.poll(5)
+    run = read_run(paths)
     pane = chart(Snapshot(run, now=NOW), 60, 14, GRAD)
     assert pane.lines[0].plain.split("│")[0].strip() == "2"
     assert "▲" in pane.lines[0].plain
@@ -259,13 +250,11 @@ def test_smoothing_says_so_and_keeps_what_was_measured(tmp_path: Path) -> None:
 
 def test_several_runs_are_told_apart(tmp_path: Path) -> None:
     """Four runs: a letter, a colour and a value each; a longer one reaches further to the right."""
-    others = []
-    for number, steps in enumerate((80, 40, 60)):
-        run = Run(make_run(tmp_path, f"other{number}", steps=steps, grad_norm=0.2 + number / 2))
-        run.poll(5)
-        others.append(run)
-    found = replace(snapshot_of(tmp_path), others=tuple(others))
-    pane = chart(found, 100, 20, GRAD)
+    others = tuple(
+        read_run(make_run(tmp_path, f"other{number}", steps=steps, grad_norm=0.2 + number / 2))
+        for number, steps in enumerate((80, 40, 60))
+    )
+    pane = chart(replace(snapshot_of(tmp_path), others=others), 100, 20, GRAD)
     assert "A 0.460  B 0.200  C 0.700  D 1.200" in pane.note
     ends = "".join(line.plain[-2:] for line in pane.lines[:-1])
     assert sorted(ends.replace(" ", "")) == ["A", "B", "C", "D"]
@@ -294,17 +283,12 @@ def test_round_numbers() -> None:
     assert tick_labels([20, 40]) == ["20", "40"]
 
 
-def test_a_chart_of_any_metric(tmp_path: Path) -> None:
-    """By its name."""
-    assert "entropy" in chart(snapshot_of(tmp_path), 60, 14, chart_named("entropy")).title
-    assert chart_named("chart3") is GRAD
-
-
 def test_every_label_of_a_scale_is_different(tmp_path: Path) -> None:
-    """A loss of at most 0.00247 has ticks at 0.002 and 0.001, and its end is not another 0.002."""
-    values = [0.00247 * (1 - step / 80) for step in range(1, 81)]
-    found = long_run(tmp_path, values)
-    lines = chart(found, 60, 14, chart_named("grad_norm")).lines
+    """A metric of at most 0.00247, by its name, has ticks at 0.002 and 0.001, and its end is not another 0.002."""
+    found = long_run(tmp_path, [0.00247 * (1 - step / 80) for step in range(1, 81)])
+    pane = chart(found, 60, 14, chart_named("grad_norm"))
+    assert "grad_norm" in pane.title
+    lines = pane.lines
     labels = [label for line in lines[:-1] if (label := line.plain.split("│")[0].strip())]
     assert labels == ["0.00244", "0.002", "0.001", "0"]
 

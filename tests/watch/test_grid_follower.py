@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from support.views import alive, drive, shown, until
-from support.watching import STEP_S, append, make_run, row, screen, status
+from support.views import alive, drive, play, shown, until, walk
+from support.watching import STEP_S, append, make_run, row, status
 from textual.pilot import Pilot
 
 from smolsum.files import to_json
@@ -51,6 +51,13 @@ def view(folder: Path, name: str) -> GridView | None:
     return follower.view(RunPaths(folder / name))
 
 
+def seen(folder: Path, name: str) -> GridView:
+    """The view of a grid that there is."""
+    found = view(folder, name)
+    assert found is not None
+    return found
+
+
 def test_progress_and_time_left(tmp_path: Path) -> None:
     """Steps and the rest of a run as those that ended had them; what was not measured is said to be left out."""
     make_run(tmp_path, "a", steps=80)
@@ -59,36 +66,31 @@ def test_progress_and_time_left(tmp_path: Path) -> None:
 
     def left(seconds: float) -> bool:
         """What is left, and would have been at the beginning of the test."""
-        assert found is not None
         assert found.left_s is not None
         return seconds - (time.monotonic() - then) - 0.1 < found.left_s < seconds + 0.1
 
     ended = run("a", "done", began=ago(300), ended=ago(300 - 80 * STEP_S - 20))  # 20 s more than its steps
     now = run("b", "training", began=ago(130))
     write(tmp_path, ended, now, run("c"))
-    found = view(tmp_path, "b")
-    assert found is not None
+    found = seen(tmp_path, "b")
     assert (found.number, found.total, found.left, found.at_least, found.loading) == (2, 3, ("c",), False, False)
     assert found.share == pytest.approx(140 / 240)
     assert left((80 * STEP_S + 20 - 130) + (80 * STEP_S + 20))
     assert found.text.startswith("run 2 of 3, 58%, about ")
 
     write(tmp_path, ended, now, run("c"), run("d", model="other"), run("e", steps=None))
-    found = view(tmp_path, "b")
-    assert found is not None
+    found = seen(tmp_path, "b")
     assert found.at_least
     assert left((80 * STEP_S + 20 - 130) + (80 * STEP_S + 20))
 
     write(tmp_path, now, run("c"))  # nothing has ended: its own pace
-    found = view(tmp_path, "b")
-    assert found is not None
+    found = seen(tmp_path, "b")
     assert (found.number, found.at_least) == (1, True)
     assert left(20 * STEP_S + 80 * STEP_S + 10)
 
     (tmp_path / "b" / "control" / "pause").touch()
     status(tmp_path / "b", "paused", 60, 80, heartbeat=ago(0))
-    found = view(tmp_path, "b")
-    assert found is not None
+    found = seen(tmp_path, "b")
     assert (found.left_s, found.text) == (None, "run 1 of 2, 38%")
 
 
@@ -141,9 +143,7 @@ def test_a_damaged_time_is_no_time(tmp_path: Path, stamp: str) -> None:
     make_run(tmp_path, "a", steps=80)
     alive(tmp_path, "b")
     write(tmp_path, run("a", "done", began=ago(300), ended=stamp), run("b", "training", began=stamp))
-    found = view(tmp_path, "b")
-    assert found is not None
-    assert found.text.startswith("run 2 of 2")
+    assert seen(tmp_path, "b").text.startswith("run 2 of 2")
 
 
 def test_the_writer_and_the_view_agree(tmp_path: Path) -> None:
@@ -152,14 +152,11 @@ def test_the_writer_and_the_view_agree(tmp_path: Path) -> None:
     assert not (tmp_path / GRID).exists()
     writer = GridWriter(tmp_path, [run("a", "done", steps=0), run("b"), run("c")], COMMAND)
     writer.mark(1, "loading")
-    found = view(tmp_path, "a")
-    assert found is not None
-    assert found.text == "run 2 of 3 loading, 0%"
+    assert seen(tmp_path, "a").text == "run 2 of 3 loading, 0%"
     writer.mark(1, "failed", error="the disk is full")
     writer.mark(2, "loading")
     writer.mark(2, "training")
-    found = view(tmp_path, "c")
-    assert found is not None
+    found = seen(tmp_path, "c")
     assert (found.text, found.failed, found.command) == ("run 3 of 3, 1 failed, 50%", ("b",), COMMAND)
     writer.mark(2, "done")
     writer.end()
@@ -171,22 +168,24 @@ def test_the_view_goes_from_run_to_run(tmp_path: Path) -> None:
     a = alive(tmp_path, "a")
     write(tmp_path, run("a", "training", began=ago(9)), run("b"))
 
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await shown(app, pilot, "run 1 of 2, 38%, at least ")
-        await pilot.press("tab")
+    def a_ends() -> None:
         status(a.root, "finished", 80, 80)
         append(a.metrics, [row(step, 80) for step in range(61, 81)])
         write(tmp_path, run("a", "done", began=ago(200), ended=ago(0)), run("b", "loading", began=ago(0)))
-        await shown(app, pilot, "run 2 of 2 loading, 50%")
-        assert app.watched.paths == a
+
+    def b_begins() -> None:
         alive(tmp_path, "b")
         write(tmp_path, run("a", "done", began=ago(200), ended=ago(0)), run("b", "training", began=ago(0)))
-        await shown(app, pilot, " b  ● RUNNING")
-        await shown(app, pilot, "the next run of the grid: b (r lists all runs)")
-        assert "run 2 of 2, 88%, about " in screen(app)
-        await shown(app, pilot, "[charts]")
 
-    drive(WatchApp(Run(a), following=True), script, (80, 24))
+    play(
+        a,
+        ("tab", "run 1 of 2, 38%, at least "),
+        (a_ends, "run 2 of 2 loading, 50%", " a  "),
+        (b_begins, " b  ● RUNNING", "the next run of the grid: b (r lists all runs)", "run 2 of 2, 88%, about "),
+        ("", "[charts]"),
+        size=(80, 24),
+        following=True,
+    )
 
 
 def test_a_chosen_run_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,13 +204,13 @@ def test_a_chosen_run_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: len(looked) > 2)
         assert app.watched.paths == a
-        await pilot.press("S")
-        await shown(app, pilot, "the run is finished; b is being trained (r shows it)")
-        await pilot.press("r")
-        await shown(app, pilot, "2 runs, the newest first")
-        await shown(app, pilot, "   c  to train")
-        await pilot.press("b", "enter")
-        await shown(app, pilot, " b  ● RUNNING")
+        await walk(
+            app,
+            pilot,
+            ("S", "the run is finished; b is being trained (r shows it)"),
+            ("r", "2 runs, the newest first", "   c  to train"),
+            ("b enter", " b  ● RUNNING"),
+        )
         alive(tmp_path, "c")
         done = (run("a", "done", began=ago(200), ended=ago(99)), run("b", "done", began=ago(99), ended=ago(0)))
         write(tmp_path, *done, run("c", "training", began=ago(0)))
@@ -226,30 +225,23 @@ def test_a_stop_says_what_it_ends(tmp_path: Path) -> None:
     a = alive(tmp_path, "a")
     write(tmp_path, run("a", "training", began=ago(9)), run("b"), run("c"))
 
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.press("S")
-        await shown(app, pilot, "Run 1 of 3 finishes its step, saves and ends.")
-        await shown(app, pilot, "the 2 runs after it are not")
-        await shown(app, pilot, COMMAND)
-        await pilot.press("escape")
-        await shown(app, pilot, "not stopped")
-        write(tmp_path, run("a", "training", began=ago(9)))
-        await shown(app, pilot, "run 1 of 1")
-        await pilot.press("S")
-        await shown(app, pilot, "It is the last of")
-        await pilot.press("escape")
+    def b_is_loaded() -> None:
         status(a.root, "finished", 80, 80)
         write(tmp_path, run("a", "done", began=ago(9), ended=ago(1)), run("b", "loading", began=ago(1)), run("c"))
-        await shown(app, pilot, "run 2 of 3 loading")
-        await pilot.press("space")
-        await shown(app, pilot, "run 2 of 3 is being loaded: try again once it trains")
-        assert not is_requested(a, "pause")
-        await pilot.press("S")
-        await pilot.press(*"stop", "enter")
-        await shown(app, pilot, "the grid ends before its next run")
-        assert is_requested(a, "stop")
 
-    drive(WatchApp(Run(a), following=True), script)
+    play(
+        a,
+        ("S", "Run 1 of 3 finishes its step, saves and ends.", "the 2 runs after it are not", COMMAND),
+        ("escape", "not stopped"),
+        (lambda: write(tmp_path, run("a", "training", began=ago(9))), "run 1 of 1"),
+        ("S", "It is the last of"),
+        ("escape",),
+        (b_is_loaded, "run 2 of 3 loading"),
+        ("space", "run 2 of 3 is being loaded: try again once it trains", lambda: not is_requested(a, "pause")),
+        ("S",),
+        ("=stop enter", "the grid ends before its next run", lambda: is_requested(a, "stop")),
+        following=True,
+    )
 
 
 def test_pages_without_a_terminal(tmp_path: Path) -> None:

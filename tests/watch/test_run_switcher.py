@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from support.views import alive, drive, shown
+from support.views import Gone, alive, drive, play, walk
 from support.watching import append, make_run, measured, row, screen, status
 from textual.pilot import Pilot
 
@@ -138,15 +138,9 @@ def test_filter_and_show(tmp_path: Path) -> None:
     _, waiting, killed = several(tmp_path)
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.press("tab", "r")
-        await shown(app, pilot, "3 runs, the newest first")
-        assert "? STALE" in screen(app)
+        await walk(app, pilot, ("tab r", "3 runs, the newest first", "? STALE"))
         before = weakref.ref(app.watched)
-        await pilot.press(*"wait")
-        await shown(app, pilot, "1 of 3 runs")
-        await pilot.press("enter")
-        await shown(app, pilot, " waiting  ‖ PAUSED")
-        await shown(app, pilot, "[charts]")
+        await walk(app, pilot, ("=wait", "1 of 3 runs"), ("enter", " waiting  ‖ PAUSED", "[charts]"))
         assert app.watched.paths == waiting
         gc.collect()
         assert before() is None
@@ -159,33 +153,22 @@ def test_mouse_marks_and_escape(tmp_path: Path) -> None:
     first, waiting, killed = several(tmp_path)
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.press("r")
-        await shown(app, pilot, "3 runs, the newest first")
+        await walk(app, pilot, ("r", "3 runs, the newest first"))
         lines = screen(app).splitlines()
         await pilot.click(offset=(30, next(y for y, line in enumerate(lines) if " first " in line)))
-        await shown(app, pilot, " first  ✓ FINISHED")
-        await pilot.press("r", "down")
-        await pilot.press("escape")
-        await shown(app, pilot, " first  ✓ FINISHED")
-        await pilot.press("r")
-        await shown(app, pilot, "3 runs, the newest first")
-        await pilot.press("pageup", "down", "space", "up", "space")
-        await shown(app, pilot, "2 marked")
-        assert "A waiting" in screen(app)
-        assert ">B killed" in screen(app)
-        await pilot.press("tab")
-        await shown(app, pilot, " A waiting")
-        await shown(app, pilot, "[compare]")
-        await pilot.press("r")
-        await shown(app, pilot, "2 marked")  # still
-        assert ">A waiting" in screen(app)
-        await pilot.press("escape")
-        assert [run.paths for run in (app.watched, *app.others)] == [waiting, killed]
-        await pilot.press("r")
-        await shown(app, pilot, "2 marked")
-        await pilot.press("enter")  # one run alone ends the comparison
-        await shown(app, pilot, " waiting  ")
-        assert app.others == ()
+        await walk(
+            app,
+            pilot,
+            ("", " first  ✓ FINISHED"),
+            ("r down escape", " first  ✓ FINISHED"),
+            ("r", "3 runs, the newest first"),
+            ("pageup down space up space", "2 marked", "A waiting", ">B killed"),
+            ("tab", " A waiting", "[compare]"),
+            ("r", "2 marked", ">A waiting"),  # still
+            ("escape", lambda: [run.paths for run in (app.watched, *app.others)] == [waiting, killed]),
+            ("r", "2 marked"),
+            ("enter", " waiting  ", lambda: app.others == ()),  # one run alone ends the comparison
+        )
 
     drive(WatchApp(Run(killed)), script, (80, 24))
     assert not (first.control / "stop").exists()
@@ -196,19 +179,12 @@ def test_sorted_by_results(tmp_path: Path) -> None:
     measured(several(tmp_path)[0], "quality", **{"length/within_tol": 0.9, "wrong": 0.2})
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.press("r")
-        await shown(app, pilot, "the newest first")
-        await pilot.press("down", "ctrl+s")
-        await shown(app, pilot, "3 runs, the best on target first")
+        await walk(app, pilot, ("r", "the newest first"), ("down ctrl+s", "3 runs, the best on target first"))
         lines = [line.split() for line in screen(app).splitlines() if "/80 " in line and "│" in line]
         names = [next(name for name in ("first", "killed", "waiting") if name in words) for words in lines]
         assert names == ["first", "killed", "waiting"]
-        await pilot.press("ctrl+s")
-        await shown(app, pilot, "the best wrong first")
-        await pilot.press("ctrl+s")
-        await shown(app, pilot, "the newest first")
-        await pilot.press("enter")
-        await shown(app, pilot, " waiting  ‖ PAUSED")
+        await walk(app, pilot, ("ctrl+s", "the best wrong first"), ("ctrl+s", "the newest first"))
+        await walk(app, pilot, ("enter", " waiting  ‖ PAUSED"))
 
     drive(WatchApp(Run(RunPaths(tmp_path / "killed"))), script)
 
@@ -216,45 +192,23 @@ def test_sorted_by_results(tmp_path: Path) -> None:
 def test_two_runs_are_compared_with_three_keys(tmp_path: Path) -> None:
     """The shown one with the one under the bar; on the shown one itself the key does nothing."""
     _, waiting, killed = several(tmp_path)
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.press("r")
-        await shown(app, pilot, "the newest first")
-        await pilot.press("tab")
-        await shown(app, pilot, "the newest first")
-        await pilot.press("down", "tab")
-        await shown(app, pilot, "[compare]")
-        assert [run.paths for run in (app.watched, *app.others)] == [killed, waiting]
-
-    drive(WatchApp(Run(killed)), script)
+    app = play(killed, ("r", "the newest first"), ("tab", "the newest first"), ("down tab", "[compare]"))
+    assert [run.paths for run in (app.watched, *app.others)] == [killed, waiting]
 
 
 def test_a_view_can_begin_with_the_list(tmp_path: Path) -> None:
     """As where several runs are at work: letters filter it, escape stays at the newest."""
-    runs = [aged(alive(tmp_path, name), 60 - place) for place, name in enumerate(("older", "newer"))]
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await shown(app, pilot, "2 runs, the newest first")
-        await pilot.press("z")
-        await shown(app, pilot, "0 of 2 runs")
-        await pilot.press("enter", "escape")
-        await shown(app, pilot, " newer  ● RUNNING")
-
-    drive(WatchApp(Run(runs[1]), choosing=True), script)
+    _, newer = [aged(alive(tmp_path, name), 60 - place) for place, name in enumerate(("older", "newer"))]
+    steps = [("", "2 runs, the newest first"), ("z", "0 of 2 runs"), ("enter escape", " newer  ● RUNNING")]
+    play(newer, *steps, choosing=True)
 
 
 def test_runs_come_and_go_under_the_list(tmp_path: Path) -> None:
     """A run that begins appears by itself; one that is removed goes; the bar stays on its run."""
-    paths = aged(make_run(tmp_path, "stays"), 60)
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.press("r")
-        await shown(app, pilot, "1 run, the newest first")
-        other = make_run(tmp_path, "comes")
-        await shown(app, pilot, " comes ")
-        other.root.rename(tmp_path.parent / f"{tmp_path.name}-gone")
-        await shown(app, pilot, " comes ", gone=True)
-        await pilot.press("enter")
-        await shown(app, pilot, " stays  ✓ FINISHED")
-
-    drive(WatchApp(Run(paths)), script)
+    play(
+        aged(make_run(tmp_path, "stays"), 60),
+        ("r", "1 run, the newest first"),
+        (lambda: make_run(tmp_path, "comes"), " comes "),
+        (lambda: (tmp_path / "comes").rename(tmp_path.parent / f"{tmp_path.name}-gone"), Gone(" comes ")),
+        ("enter", " stays  ✓ FINISHED"),
+    )

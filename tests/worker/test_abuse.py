@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import xxhash
 import zstandard
-from support.serving import face
+from support.serving import engine_of, face, refused
 from support.training import wait_until
 
 from smolsum.config.sections import LoraConfig
@@ -35,21 +35,6 @@ def worker(engine: MlxEngine) -> Iterator[httpx.Client]:
     """A worker that serves it."""
     with face(engine) as client:
         yield client
-
-
-def engine_of(folder: Path) -> MlxEngine:
-    return MlxEngine(str(folder), dtype="float32", quantize=0, max_model_len=None)
-
-
-def refused(answer: httpx.Response, status: int, about: str) -> bool:
-    """Whether this is an error with that status and a hint that mentions `about`."""
-    error = answer.json()
-    assert answer.status_code == status, answer.text
-    if isinstance(error["error"], dict):  # as OpenAI's clients read it
-        assert answer.request.url.path in ("/v1/completions", "/v1/chat/completions")
-        assert error["error"].keys() == {"message", "type", "param", "code"}
-        return about in error["error"]["message"] and "hint: " in error["error"]["message"]
-    return about in error["error"] and bool(error["hint"])
 
 
 def sealed(header: Any) -> bytes:
@@ -189,11 +174,15 @@ def test_foreign_web_pages_are_refused(worker: httpx.Client, folder: Path) -> No
         assert other.get("/health", headers=headers).is_success
 
 
+MANY = [{"id": str(n), "prompt_ids": [5], "seed": n} for n in range(200)]
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
         ("/v1/completions", {"prompt": "a b", "max_tokens": 240, "n": 64}),
         ("/v1/logprobs", {"sequences": [{"prompt_ids": [5] * 100, "completion_ids": [6] * 150}] * 4000}),
+        ("/v1/rollouts", {"version": None, "temperature": 1, "max_new_tokens": 250, "requests": MANY}),
     ],
 )
 def test_work_ends_when_the_client_hangs_up(worker: httpx.Client, path: str, body: dict[str, Any]) -> None:

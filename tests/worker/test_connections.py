@@ -18,13 +18,12 @@ from unittest.mock import Mock
 
 import httpx
 import pytest
-from support.serving import face
+from support.serving import engine_of, face
 from support.training import PATIENCE_S, wait_until
 from uvicorn.server import ServerState
 
 from smolsum.worker import connections
 from smolsum.worker.connections import server_config
-from smolsum.worker.engines.mlx import MlxEngine
 
 MANY = 3000
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
@@ -33,8 +32,7 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
 @pytest.fixture
 def worker(folder: Path) -> Iterator[httpx.Client]:
     """A worker that serves it, with a token."""
-    engine = MlxEngine(str(folder), dtype="float32", quantize=0, max_model_len=None)
-    with face(engine, token="secret") as client:
+    with face(engine_of(folder), token="secret") as client:
         client.headers["authorization"] = "Bearer secret"
         yield client
 

@@ -13,65 +13,46 @@ from typing import Any
 import httpx
 import pytest
 from support.models import write
+from support.refusals import assert_refused
 from support.serving import process
 from support.training import PATIENCE_S
 
 from smolsum.cli.main import main
+from smolsum.errors import MachineError, SmolsumError
 from smolsum.worker.listen import listen, url
 
-Refused = Callable[..., tuple[int, str]]
+Serve = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Runs the command, which should not start a worker; gives its exit code and stderr."""
-
-    def run(*arguments: str) -> tuple[int, str]:
-        code = main(["serve-worker", *arguments])
-        out, err = capsys.readouterr()
-        assert out == ""
-        return code, err
-
-    return run
+def serve(capsys: pytest.CaptureFixture[str]) -> Serve:
+    """Runs the command, which should not start a worker; gives its exit code, stdout and stderr."""
+    return lambda *arguments: (main(["serve-worker", *arguments]), *capsys.readouterr())
 
 
-def test_open_address_without_token_is_refused(refused: Refused) -> None:
+def test_open_address_without_token_is_refused(serve: Serve) -> None:
     """Without a token only loopback is allowed."""
-    code, text = refused("--host", "0.0.0.0")
-    assert code == 2
-    assert "no token" in text
-    assert "hint: export SMOLSUM_WORKER_TOKEN" in text
-    assert refused("--host", "0.0.0.0", "--token", "")[0] == 2
+    assert_refused(serve("--host", "0.0.0.0"), "0.0.0.0", "export SMOLSUM_WORKER_TOKEN")
+    assert_refused(serve("--host", "0.0.0.0", "--token", ""), "SMOLSUM_WORKER_TOKEN", "openssl")
 
 
-def test_port_in_use_is_one_error(refused: Refused) -> None:
-    """With exit code 4, and a port that works."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        code, text = refused("--port", str(taken.getsockname()[1]))
-    assert code == 4
-    assert "cannot listen" in text
-    assert "--port 0" in text
+def test_port_in_use_is_one_error(tmp_path: Path, serve: Serve) -> None:
+    """At once, with a port that works; also while the first of two workers at one port still loads its model."""
+    folder = str(write(tmp_path / "m", "qwen2"))
+    with socket.create_server(("127.0.0.1", 0)) as other, listen("127.0.0.1", 0, None) as loading:
+        for taken in (other, loading):
+            port = str(taken.getsockname()[1])
+            assert_refused(serve("--model", folder, "--port", port), port, "--port 0", error=MachineError)
 
 
-def test_port_is_in_use_before_the_first_worker_is_ready(tmp_path: Path, refused: Refused) -> None:
-    """The second of two workers at one port fails at once, also while the first still loads its model."""
-    folder = write(tmp_path / "m", "qwen2")
-    first = listen("127.0.0.1", 0, None)
-    with first:
-        code, text = refused("--model", str(folder), "--port", str(first.getsockname()[1]))
-    assert (code, "cannot listen" in text) == (4, True)
-
-
-def test_work_folder_belongs_to_one_worker(tmp_path: Path, refused: Refused) -> None:
+def test_work_folder_belongs_to_one_worker(tmp_path: Path, serve: Serve) -> None:
     """A folder that another worker uses, or that is a file, is one error."""
     folder = str(write(tmp_path / "m", "qwen2"))
     with process("--model", folder, "--work-dir", str(tmp_path / "w"), log=tmp_path / "log") as (worker, _):
-        code, text = refused("--model", folder, "--port", "0", "--work-dir", str(tmp_path / "w"))
-        assert code == 2
-        assert f"is used by process {worker.pid}" in text
-        assert "hint: give each worker its own --work-dir" in text
-    code, text = refused("--model", folder, "--port", "0", "--work-dir", str(tmp_path / "m" / "config.json"))
-    assert (code, "cannot write" in text) == (1, True)
+        done = serve("--model", folder, "--port", "0", "--work-dir", str(tmp_path / "w"))
+        assert_refused(done, tmp_path / "w", f"process {worker.pid}", "--work-dir")
+    file = tmp_path / "m" / "config.json"
+    assert_refused(serve("--model", folder, "--port", "0", "--work-dir", str(file)), file, error=SmolsumError)
 
 
 def test_url_of_an_open_worker_is_reachable() -> None:
@@ -89,12 +70,9 @@ def test_url_of_an_open_worker_is_reachable() -> None:
     [(("--engine", "vlm"), "vllm"), (("--dtype", "fp8"), "--dtype"), (("--quantize", "5"), "--quantize"),
      (("--model", "tyni"), "tiny"), (("--model", "tiny", "--port", "0", "--max-model-len", "99999"), "1024")],
 )  # fmt: skip
-def test_wrong_flags_are_named(arguments: tuple[str, ...], about: str, refused: Refused) -> None:
+def test_wrong_flags_are_named(arguments: tuple[str, ...], about: str, serve: Serve) -> None:
     """Each with the right value."""
-    code, text = refused(*arguments)
-    assert code == 2
-    assert about in text
-    assert "hint:" in text
+    assert_refused(serve(*arguments), about)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

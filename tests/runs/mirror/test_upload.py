@@ -8,17 +8,17 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.calls import Call
+from support.refusals import assert_refused, refuses
 from support.s3_server import S3Server, serving
 from support.training import PATIENCE_S, arguments, events, learned, make_data, wait_until, weights
 
 from smolsum.cli.main import main
-from smolsum.errors import UsageError
 from smolsum.files import read_jsonl
 from smolsum.runs import checkpoints
 from smolsum.runs.mirror.store import Store, fetch_run
@@ -30,13 +30,6 @@ SHORT = {
     "stages__length__steps": 3, "stages__quality__steps": 1, "train__checkpoint_every": 1,
     "train__validate_every": 0, "sampling__max_new_tokens": 12,
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
-    """A server."""
-    with serving() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +123,7 @@ def test_a_mirrored_run_is_whole(mirrored: Path, s3: S3Server) -> None:
 
 
 def test_a_killed_run_goes_on_from_the_bucket(
-    data: Path, mirrored: Path, s3: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, mirrored: Path, s3: S3Server, tmp_path: Path, call: Call
 ) -> None:
     """kill -9, the machine's disk is lost: fetched elsewhere, the run ends with the weights and metrics of one that
     nothing stopped, and is mirrored there again."""
@@ -138,8 +131,9 @@ def test_a_killed_run_goes_on_from_the_bucket(
     killed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     shutil.rmtree(tmp_path / "lost")
-    assert main(["train", "--resume", f"{s3.url}/killed", "--runs-dir", str(tmp_path / "new")]) == 0
-    out, err = capsys.readouterr()
+    fetched = ["train", "--resume", f"{s3.url}/killed", "--runs-dir", tmp_path / "new"]
+    code, out, err = call(*fetched)
+    assert code == 0
     assert out.strip() == str(tmp_path / "new" / "killed")
     assert "fetching" in err
     run = tmp_path / "new" / "killed"
@@ -150,31 +144,19 @@ def test_a_killed_run_goes_on_from_the_bucket(
     assert step == 2
     assert json.loads(Store(f"{s3.url}/killed").read("status.json"))["state"] == "finished"
     # what is there already is not fetched over it
-    assert main(["train", "--resume", f"{s3.url}/killed", "--runs-dir", str(tmp_path / "new")]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert_refused(call(*fetched), "killed")
 
 
-def test_a_name_that_is_taken_is_refused_before_loading(
-    mirrored: Path, data: Path, s3: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Another machine's run of that name is not written over."""
-    assert main([*arguments(data, tmp_path, "whole"), "--mirror", s3.url]) == 2
-    said = capsys.readouterr().err
-    assert f"there is a run at {s3.url}/whole already" in said
-    assert f"hint: --name OTHER, or go on with it: smolsum train --resume {s3.url}/whole" in said
-    assert "loading" not in said
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_store_that_refuses_is_an_error_at_the_start(
-    data: Path, s3: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """No bucket: exit code 2, one sentence, a hint, and nothing is loaded or made."""
-    assert main([*arguments(data, tmp_path, "mine"), "--mirror", "s3://no-such-bucket/runs"]) == 2
-    said = capsys.readouterr().err
-    assert "error: s3://no-such-bucket/runs is not there" in said
-    assert "hint: make the bucket" in said
-    assert "loading" not in said
+def test_what_is_refused_before_loading(mirrored: Path, data: Path, s3: S3Server, tmp_path: Path, call: Call) -> None:
+    """Another machine's run of that name is not written over, and a store that refuses is an error at the start:
+    nothing is made."""
+    for url, named in (
+        (s3.url, [f"{s3.url}/whole", "--name OTHER", f"smolsum train --resume {s3.url}/whole"]),
+        ("s3://no-such-bucket/runs", ["s3://no-such-bucket/runs", "make the bucket"]),
+    ):
+        done = call(*arguments(data, tmp_path, "whole"), "--mirror", url)
+        assert_refused(done, *named)
+        assert "loading" not in done[2]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -280,12 +262,9 @@ def test_half_a_checkpoint_is_not_fetched(s3: S3Server, tmp_path: Path) -> None:
     assert (fetched.checkpoints / "latest").readlink() == Path("step-000001")
     assert any("step-000002" in line and "checksum" in line for line in said)
     assert fetched.config.read_text() == "a = 1\n"
-    with pytest.raises(UsageError, match="no run at") as refused:
-        fetch_run(f"{s3.url}/halvs", tmp_path / "there", said.append)
-    assert refused.value.hint == "did you mean halves?"
-    with pytest.raises(UsageError, match="no run at") as refused:
-        fetch_run(s3.url, tmp_path / "there", said.append)
-    assert "halves" in str(refused.value.hint)
+    for url, named in ((f"{s3.url}/halvs", "did you mean halves?"), (s3.url, "halves")):
+        with refuses(url, named):
+            fetch_run(url, tmp_path / "there", said.append)
 
 
 def test_a_mirror_never_loses_what_it_holds(s3: S3Server, tmp_path: Path) -> None:
@@ -295,12 +274,11 @@ def test_a_mirror_never_loses_what_it_holds(s3: S3Server, tmp_path: Path) -> Non
     shutil.copytree(tmp_path / "a", tmp_path / "old", symlinks=True)
     save(paths, 2)
     mirror(s3.url, paths).settle(silent, print)
-    with pytest.raises(UsageError, match=r"has step-000002 of this run, and .* only step 1") as refused:
+    with refuses("step-000002", "step 1", f"--resume {s3.url}/held"):
         mirror(s3.url, RunPaths(tmp_path / "old" / "held"))
-    assert f"--resume {s3.url}/held" in str(refused.value.hint)
     other = a_run(tmp_path / "b", "held")
     other.info.write_text(json.dumps({"created": "another day"}))
-    with pytest.raises(UsageError, match="mirror of another run"):
+    with refuses(f"{s3.url}/held", "another run"):
         mirror(s3.url, other)
     assert "checkpoints/step-000002/meta.json" in there(s3, "held")
 

@@ -8,11 +8,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.calls import Call
+from support.refusals import assert_refused, refuses
 from support.tracked import environment, read_tracked
 from support.training import arguments, learned, make_data, wait_until
 
@@ -96,30 +99,25 @@ def needs(name: str) -> None:
         pytest.skip(f"uv sync --extra {name}")
 
 
-def test_what_is_no_tracker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_tracker(tmp_path: Path, call: Call) -> None:
     """Unknown names, names given twice and `none` among others are refused before anything is loaded."""
-    for flags, words in {
-        ("--track", "wandbb"): "run.track must be names of trackers",
-        ("--set", "run.track=wandb,wandb"): "each once",
-        ("--track", "none", "--track", "wandb"): "--track none goes with no other --track",
-    }.items():
-        assert main(["train", "--runs-dir", str(tmp_path), *flags]) == 2
-        assert words in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
+    train = partial(call, "train", "--runs-dir", str(tmp_path / "runs"))
+    assert_refused(train("--track", "wandbb"), "run.track", "wandb")
+    assert_refused(train("--set", "run.track=wandb,wandb"), "run.track", "once")
+    assert_refused(train("--track", "none", "--track", "wandb"), "--track none")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_missing_package_is_named_with_its_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     """The extra that brings the package, before anything is loaded."""
     monkeypatch.setattr("sys.path", [one for one in sys.path if "site-packages" not in one])
     monkeypatch.delitem(sys.modules, "trackio", raising=False)
     assert not is_installed("trackio")
-    assert main(["train", "--runs-dir", str(tmp_path), "--track", "trackio"]) == 2
-    message = capsys.readouterr().err
-    assert "--track trackio needs the package trackio" in message
-    assert "uv sync --extra trackio" in message
-    with pytest.raises(Exception, match="unknown tracker"):
+    done = call("train", "--runs-dir", str(tmp_path), "--track", "trackio")
+    assert_refused(done, "--track trackio", "uv sync --extra trackio")
+    with refuses("wandbb"):
         check_tracker("wandbb")
 
 

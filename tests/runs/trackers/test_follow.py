@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+from functools import partial
 from pathlib import Path
 
 import pytest
+from support.calls import Call
+from support.refusals import assert_refused
 from support.tracked import Tracked, read_tracked
-from support.watching import append, completions, make_run, measured, row, status
+from support.watching import append, completions, make_run, measured, row, status, train_again
 
-from smolsum.cli.main import main
 from smolsum.errors import SmolsumError
 from smolsum.files import locked, read_jsonl
 from smolsum.runs.paths import RunPaths
@@ -26,12 +29,8 @@ def sent(paths: RunPaths) -> Tracked:
     return read_tracked("tensorboard", paths.root, paths.root)
 
 
-def attempt(paths: RunPaths, step: int, steps: int, **changes: float) -> None:
-    """A second attempt of the run, which goes back to a step and trains up to another one."""
-    kept = [one for one in read_jsonl(paths.metrics) if one["step"] <= step]
-    paths.metrics.unlink()
-    append(paths.metrics, kept + [row(n, 80, **changes) for n in range(step + 1, steps + 1)])
-    append(paths.events, [{"kind": "started", "message": "attempt 2", "attempt": 2, "step": step}])
+def steps_of(found: Tracked, curve: str = "reward") -> list[int]:
+    return [step for step, _ in found.curves[curve]]
 
 
 def test_a_run_is_shown_whole(tmp_path: Path) -> None:
@@ -60,7 +59,7 @@ def test_only_what_is_new_is_sent(tmp_path: Path) -> None:
     append(paths.metrics, [row(step, 80) for step in range(21, 26)])
     measured(paths, "quality", meteor=0.5)
     found = sent(paths)
-    assert [step for step, _ in found.curves["reward"]] == list(range(1, 26))
+    assert steps_of(found) == list(range(1, 26))
     assert found.evaluations["eval/quality-test/meteor"] == 0.5
 
 
@@ -68,9 +67,9 @@ def test_discarded_steps_are_replaced(tmp_path: Path) -> None:
     """After a resume that went back, TensorBoard has the values of the new attempt, each step once."""
     paths = make_run(tmp_path, steps=20)
     sent(paths)
-    attempt(paths, 10, 25, reward=0.5)
+    train_again(paths, 10, 25, reward=0.5)
     found = sent(paths)
-    assert [step for step, _ in found.curves["reward"]] == list(range(1, 26))
+    assert steps_of(found) == list(range(1, 26))
     assert {value for step, value in found.curves["reward"] if step > 10} == {0.5}
     assert found.evaluations["eval/start-test/completions/mean_length"] == 94.0
 
@@ -80,13 +79,13 @@ def test_a_run_is_followed_through_a_resume(tmp_path: Path) -> None:
     paths = make_run(tmp_path, steps=20, state="running")
     follower = Follower(paths, "tensorboard")
     follower.send()
-    attempt(paths, 10, 12, reward=0.5)
+    train_again(paths, 10, 12, reward=0.5)
     follower.send()
     append(paths.metrics, [row(13, 80)])
     follower.send()
     follower.close()
     found = read_tracked("tensorboard", paths.root, paths.root)
-    assert [step for step, _ in found.curves["reward"]] == list(range(1, 14))
+    assert steps_of(found) == list(range(1, 14))
     assert dict(found.curves["reward"])[11] == 0.5
 
 
@@ -99,8 +98,8 @@ def test_what_is_missing_stays_missing(tmp_path: Path) -> None:
     with paths.metrics.open("ab") as file:
         file.write(b'{"step": 4, "reward": null, "loss": 1.0}\nno json\n{"step": 5, "reward": 2.0}\n{"step": 6, "rew')
     found = sent(paths)
-    assert [step for step, _ in found.curves["reward"]] == [1, 2, 3, 5]
-    assert [step for step, _ in found.curves["loss"]] == [1, 2, 3, 4]
+    assert steps_of(found) == [1, 2, 3, 5]
+    assert steps_of(found, "loss") == [1, 2, 3, 4]
     assert found.tables == {}
 
 
@@ -111,7 +110,7 @@ def test_a_killed_process_repeats_nothing(tmp_path: Path) -> None:
     record = paths.tracker("tensorboard")
     record.write_text(json.dumps(json.loads(record.read_text()) | {"step": 12}))
     found = sent(paths)
-    assert [step for step, _ in found.curves["reward"]] == list(range(1, 21))
+    assert steps_of(found) == list(range(1, 21))
 
 
 def test_a_store_that_was_removed_gets_everything_again(tmp_path: Path) -> None:
@@ -123,7 +122,7 @@ def test_a_store_that_was_removed_gets_everything_again(tmp_path: Path) -> None:
         file.unlink()
     append(paths.metrics, [row(21, 80)])
     found = sent(paths)
-    assert [step for step, _ in found.curves["reward"]] == list(range(1, 22))
+    assert steps_of(found) == list(range(1, 22))
     assert (found.alerts, found.evaluations, found.tables) == (before.alerts, before.evaluations, before.tables)
 
 
@@ -135,35 +134,29 @@ def test_completions_of_some_steps_are_sent(tmp_path: Path) -> None:
     assert list(sent(paths).tables) == [1, *range(10, 81, 10)]
 
 
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command(tmp_path: Path, call: Call) -> None:
     """The tracker is named once; later the run knows it. A run that is sent elsewhere at the moment is refused."""
     paths = make_run(tmp_path, steps=20)
-    runs = ["--runs-dir", str(tmp_path)]
-    assert main(["track", "made", *runs]) == 2
-    assert "smolsum track " in capsys.readouterr().err
-    assert main(["track", "made", "--to", "tensorboard", *runs]) == 0
-    assert capsys.readouterr().out == f"tensorboard: tensorboard --logdir {tmp_path}\n"
-    assert main(["track", "made", "--follow", *runs]) == 0
+    track = partial(call, "track", "made", "--runs-dir", str(tmp_path))
+    assert_refused(track(), "smolsum track ")
+    assert track("--to", "tensorboard")[:2] == (0, f"tensorboard: tensorboard --logdir {tmp_path}\n")
+    assert track("--follow")[0] == 0
     with locked(paths.trackers / ".tensorboard.lock", "", ""):
-        assert main(["track", "made", *runs]) == 2
-    assert "run 'made' is being sent to tensorboard by process" in capsys.readouterr().err
-    assert len(read_tracked("tensorboard", paths.root, tmp_path).curves["reward"]) == 20
+        assert_refused(track(), "'made'", "tensorboard", f"process {os.getpid()}")
+    assert steps_of(read_tracked("tensorboard", paths.root, tmp_path)) == list(range(1, 21))
 
 
-def test_what_cannot_be_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_sent(tmp_path: Path, call: Call) -> None:
     """A run directory that cannot be written, a damaged record and two trackers to follow are one error each."""
     paths = make_run(tmp_path, steps=3)
+    track = partial(call, "track", "made", "--to", "tensorboard", "--runs-dir", str(tmp_path))
     paths.trackers.write_text("in the way")
-    command = ["track", "made", "--to", "tensorboard", "--runs-dir", str(tmp_path)]
-    assert main(command) == 1
-    assert f"cannot write {paths.trackers}" in capsys.readouterr().err
+    assert_refused(track(), paths.trackers, error=SmolsumError)
     paths.trackers.unlink()
     paths.trackers.mkdir()
     paths.tracker("tensorboard").write_text("{")
-    assert main(command) == 1
-    assert f"remove {paths.tracker('tensorboard')}" in capsys.readouterr().err
-    assert main([*command, "--to", "wandb", "--follow"]) == 2
-    assert "--follow takes one tracker" in capsys.readouterr().err
+    assert_refused(track(), f"remove {paths.tracker('tensorboard')}", error=SmolsumError)
+    assert_refused(track("--to", "wandb", "--follow"), "--follow")
 
 
 def test_a_removed_run_is_not_made_again(tmp_path: Path) -> None:
@@ -176,7 +169,7 @@ def test_a_removed_run_is_not_made_again(tmp_path: Path) -> None:
     append(tmp_path / "elsewhere" / "metrics.jsonl", [row(4, 80)])
     follower.send()
     assert follower.over()
-    with pytest.raises(SmolsumError, match="was removed"):
+    with pytest.raises(SmolsumError, match=f"{paths.root} was removed"):
         follower._save()
     follower.close()
     assert not paths.root.exists()

@@ -11,10 +11,9 @@ import pytest
 from support.tracked import Tracked, environment, read_tracked
 from support.training import start, wait_until
 from support.views import alive
-from support.watching import append, make_run, measured, row, status
+from support.watching import append, make_run, measured, row, status, train_again
 
 from smolsum.config.fields import TRACKERS
-from smolsum.files import read_jsonl
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import read
 from smolsum.runs.records import TrackedRun
@@ -49,14 +48,6 @@ def send(paths: RunPaths, tracker: str, folder: Path) -> Tracked:
     return read_tracked(tracker, paths.root, folder)
 
 
-def resumed(paths: RunPaths, step: int, steps: int) -> None:
-    """A second attempt that goes back to a step, and has another reward from there on."""
-    kept = [one for one in read_jsonl(paths.metrics) if one["step"] <= step]
-    paths.metrics.unlink()
-    append(paths.metrics, kept + [row(n, 80, reward=0.5) for n in range(step + 1, steps + 1)])
-    append(paths.events, [{"kind": "started", "message": "attempt 2", "attempt": 2, "step": step}])
-
-
 def test_a_run_is_shown_and_continued(tracker: str, tmp_path: Path) -> None:
     """Curves, settings, completions, warnings and evaluations arrive. After a resume that went back, the same tracked
     run goes on with each step once: trackers that keep what they have say so."""
@@ -74,7 +65,7 @@ def test_a_run_is_shown_and_continued(tracker: str, tmp_path: Path) -> None:
     assert [text.replace("warn:", "warning:") for text in found.alerts] == ["warning: wörker 1 is gone; start it"]
     assert found.evaluations["eval/length-test/completions/mean_length"] == 64.0
 
-    resumed(paths, 10, 25)
+    train_again(paths, 10, 25, reward=0.5)
     measured(paths, "quality", meteor=0.5)
     found = send(paths, tracker, tmp_path)
     assert [step for step, _ in found.curves["loss"]] == list(range(1, 26))

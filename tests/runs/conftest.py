@@ -1,0 +1,34 @@
+"""The command line, a disk that is soon full, and a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.calls import Call
+from support.disks import mounted
+from support.s3_server import S3Server, serving
+
+from smolsum.cli.main import main
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """`smolsum` with arguments: exit code, stdout, stderr."""
+    return lambda *args: (main([str(arg) for arg in args]), *capsys.readouterr())
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """256 KiB, a quarter of it in a file that can be removed."""
+    with mounted(tmp_path / "disk", 256) as disk:
+        (disk / "ballast").write_bytes(bytes(2**16))
+        yield disk
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    """A server."""
+    with serving() as server:
+        yield server
