@@ -16,12 +16,14 @@ import polars as pl
 import pytest
 import tomli
 import yaml
-from support.calls import Call
+from support.calls import Call, done
 from support.disks import mounted
 from support.judge_server import failure, serving
+from support.refusals import assert_refused
 from support.training import arguments, make_data
 
 from smolsum.cli import main
+from smolsum.errors import SmolsumError
 from smolsum.files import read_jsonl
 from smolsum.policy.load import load_policy
 from smolsum.policy.logprobs import group_logprobs
@@ -254,20 +256,17 @@ def test_what_is_private_stays(exported: Path, home: Path) -> None:
 def test_the_evidence_is_a_run_for_reports_and_tests(exported: Path, home: Path, call: Call) -> None:
     """A reader of the card repeats its numbers with the same tools."""
     evidence = exported / "evidence" / "whole"
-    code, out, err = call("report", evidence, "--format", "md", "--output", home / "again")
-    assert code == 0, err
+    out, err = done(call("report", evidence, "--format", "md", "--output", home / "again"))
     verdict = Path(out.strip()).read_text().splitlines()[2]
     assert verdict in (exported / "README.md").read_text()
-    code, out, err = call("stats", evidence / "eval" / "start-test", evidence / "eval" / "quality-test")
-    assert code == 0, err
+    out, err = done(call("stats", evidence / "eval" / "start-test", evidence / "eval" / "quality-test"))
     assert "meteor" in out.lower()
 
 
 def test_an_earlier_checkpoint_has_its_own_card(home: Path, call: Call, tmp_path: Path) -> None:
     """The card of the length stage knows nothing of what followed; a step without results gets none."""
     run = home / "runs" / "whole"
-    code, _, err = call("export", run / "checkpoints" / "step-000002", tmp_path / "early", "--license", "mit")
-    assert code == 0, err
+    _, err = done(call("export", run / "checkpoints" / "step-000002", tmp_path / "early", "--license", "mit"))
     _, text = card_of(tmp_path / "early")
     assert "quality" not in text.partition("## Limits")[0]
     assert "step 2 of the run `whole`, in its stage `length`" in text
@@ -275,9 +274,10 @@ def test_an_earlier_checkpoint_has_its_own_card(home: Path, call: Call, tmp_path
     evidence = RunPaths(tmp_path / "early" / "evidence" / "whole")
     assert [row["step"] for row in read_jsonl(evidence.metrics)] == [1, 2]
     assert sorted(path.name for path in evidence.evaluations.iterdir()) == ["length-test", "start-test"]
-    code, out, err = call("export", run / "checkpoints" / "step-000001", tmp_path / "none")
-    assert (code, out) == (2, "")
-    assert f"hint: smolsum eval {run / 'checkpoints' / 'step-000001'}" in err
+    assert_refused(
+        call("export", run / "checkpoints" / "step-000001", tmp_path / "none"),
+        f"hint: smolsum eval {run / 'checkpoints' / 'step-000001'}",
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["early"]
 
 
@@ -302,13 +302,11 @@ def test_a_judges_scores_are_in_the_card_and_its_address_is_not(
     with serving() as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         server.mischief = lambda prompt, before: failure(400, "no: a post") if first["text"] in prompt else None
-        code, _, err = call("eval", copied, "--judge", "judge-a", "--rounds", 1, "--yes")
-        assert code == 0, err
+        _, err = done(call("eval", copied, "--judge", "judge-a", "--rounds", 1, "--yes"))
     summary = json.loads((copied / "eval" / "quality-test" / "summary.json").read_text())
     assert server.url in summary["judge"]
     assert "a post" in summary["judging"]["missing"][0]["error"]
-    code, _, err = call("export", copied, tmp_path / "out", "--license", "mit")
-    assert code == 0, err
+    _, err = done(call("export", copied, tmp_path / "out", "--license", "mit"))
     said = texts_of(tmp_path / "out")
     for private in (server.url, "127.0.0.1", "a post", ".tmp", "To judge the rest"):
         assert private not in said
@@ -324,8 +322,7 @@ def test_a_path_that_looks_like_a_name_of_the_hub(home: Path, copied: Path, tmp_
         path.write_text(text.replace('track_project = ""', 'track_project = "acme"'))
     for path in copied.glob("eval/*/summary.json"):
         path.write_text(path.read_text().replace("builtin:tiny", "secret/base"))
-    code, _, err = call("export", copied, tmp_path / "out", "--license", "mit")
-    assert code == 0, err
+    _, err = done(call("export", copied, tmp_path / "out", "--license", "mit"))
     metadata, text = card_of(tmp_path / "out")
     assert not {"base_model", "base_model_relation", "datasets"} & metadata.keys()
     assert "trained from `base` with GRPO on `posts`" in text
@@ -340,8 +337,7 @@ def test_the_cards_commands_can_be_pasted(copied: Path, tmp_path: Path, call: Ca
     info = json.loads((run / "run.json").read_text())
     plugin = {"path": "/home/ann/brevity.py", "version": "", "sha256": "ab", "rewards": ["brevity"], "tasks": []}
     (run / "run.json").write_text(json.dumps(info | {"plugins": [plugin]}))
-    code, _, err = call("export", run, tmp_path / "out", "--license", "mit")
-    assert code == 0, err
+    _, err = done(call("export", run, tmp_path / "out", "--license", "mit"))
     commands = {
         one[1]: one
         for line in re.findall(r"`(smolsum .*?)`", card_of(tmp_path / "out")[1])
@@ -365,8 +361,7 @@ def test_damaged_evaluations_are_left_out_aloud(copied: Path, tmp_path: Path, ca
     scores = copied / "eval" / "start-test" / "scores.jsonl"
     scores.write_bytes(scores.read_bytes().partition(b"\n")[2])
     (copied / "eval" / "length-test" / "scores.jsonl").write_text("{\n")
-    code, _, err = call("export", copied, tmp_path / "out", "--license", "mit")
-    assert code == 0, err
+    _, err = done(call("export", copied, tmp_path / "out", "--license", "mit"))
     assert "not in the card" in err
     assert "start-test has 3 scores for 4 examples" in err
     assert "length-test/scores.jsonl:1 is damaged" in err
@@ -375,9 +370,9 @@ def test_damaged_evaluations_are_left_out_aloud(copied: Path, tmp_path: Path, ca
 
 def test_settings_without_stages(copied: Path, tmp_path: Path, call: Call) -> None:
     (copied / "config.toml").write_text((copied / "config.toml").read_text().partition("[stages")[0])
-    code, _, err = call("export", copied, tmp_path / "out")
-    assert code == 1
-    assert "config.toml is damaged: it has no stages" in err
+    assert_refused(
+        call("export", copied, tmp_path / "out"), "config.toml is damaged: it has no stages", error=SmolsumError
+    )
 
 
 def test_adapters_are_merged_only_into_their_own_base(home: Path, tmp_path: Path, call: Call) -> None:
@@ -386,9 +381,10 @@ def test_adapters_are_merged_only_into_their_own_base(home: Path, tmp_path: Path
     info = json.loads((run / "run.json").read_text())
     info["model"]["weights"] = "0" * 32
     (run / "run.json").write_text(json.dumps(info))
-    code, out, err = call("export", run, tmp_path / "out")
-    assert (code, out) == (2, "")
-    assert "builtin:tiny has other weights than those that adapters trained adapters for" in err
+    assert_refused(
+        call("export", run, tmp_path / "out"),
+        "builtin:tiny has other weights than those that adapters trained adapters for",
+    )
 
 
 def test_folders_to_write_to(home: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,16 +396,13 @@ def test_folders_to_write_to(home: Path, tmp_path: Path, call: Call, monkeypatch
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for given, made in (("link", "empty"), ("new", "fresh"), ("~/mine", "mine")):
-        code, _, err = call(*export, given)
-        assert code == 0, err
+        _, err = done(call(*export, given))
         assert (tmp_path / made / "README.md").is_file()
     (tmp_path / "here").mkdir()
     (tmp_path / "loop").symlink_to("loop")
     monkeypatch.chdir(tmp_path / "here")
     for given, message in ((".", "in use"), ("x" * 300, "cannot write"), ("../loop", "cannot write")):
-        code, _, err = call(*export, given)
-        assert code == 2
-        assert message in err
+        assert_refused(call(*export, given), message)
     assert not os.listdir(".")
     assert sorted(os.listdir(tmp_path)) == ["empty", "fresh", "here", "link", "loop", "mine", "new"]
 
@@ -418,14 +411,14 @@ def test_folders_to_write_to(home: Path, tmp_path: Path, call: Call, monkeypatch
 def test_a_full_disk(home: Path, tmp_path: Path, call: Call, kilobytes: int) -> None:
     """One error, whichever library runs into it, and nothing half-written."""
     with mounted(tmp_path / "disk", kilobytes) as disk:
-        code, out, err = call("export", "whole", disk / "mine", "--runs-dir", home / "runs")
-        assert (code, out) == (1, "")
-        assert "the disk is full at" in err
-        assert "free space there, then smolsum export again" in err
+        assert_refused(
+            call("export", "whole", disk / "mine", "--runs-dir", home / "runs"),
+            "the disk is full at",
+            "free space there, then smolsum export again",
+            error=SmolsumError,
+        )
         assert not os.listdir(disk)
-        code, _, err = call("export", "whole", disk, "--runs-dir", home / "runs")
-        assert code == 2
-        assert "in use, as a mount" in err
+        assert_refused(call("export", "whole", disk, "--runs-dir", home / "runs"), "in use, as a mount")
 
 
 @pytest.fixture
@@ -437,9 +430,7 @@ def damaged(copied: Path) -> Path:
 
 
 def test_a_damaged_checkpoint_is_refused(damaged: Path, tmp_path: Path, call: Call) -> None:
-    code, out, err = call("export", damaged, tmp_path / "out")
-    assert (code, out) == (2, "")
-    assert "is damaged: model.safetensors has" in err
+    assert_refused(call("export", damaged, tmp_path / "out"), "is damaged: model.safetensors has")
     assert not (tmp_path / "out").exists()
 
 
@@ -460,19 +451,14 @@ def test_what_cannot_be_exported(
     home: Path, tmp_path: Path, call: Call, more: list[str], message: str, hint: str
 ) -> None:
     given = [one.format(home=home, out=tmp_path / "out") for one in more]
-    code, out, err = call("export", *given, "--runs-dir", home / "runs")
-    assert (code, out) == (2, ""), err
-    assert message in err
-    assert hint in err
+    assert_refused(call("export", *given, "--runs-dir", home / "runs"), message, hint)
     assert not list(tmp_path.iterdir())
 
 
 def test_best_exports_what_eval_calls_the_best(home: Path, tmp_path: Path, call: Call) -> None:
     """One checkpoint is the best by validation for all commands."""
-    code, _, err = call("eval", "whole", "--best", "--runs-dir", home / "runs")
-    assert code == 0, err
+    _, err = done(call("eval", "whole", "--best", "--runs-dir", home / "runs"))
     best = re.search(r"step (\d+) of whole did best", err)
     assert best is not None, err
-    code, _, err = call("export", "whole", tmp_path / "best", "--best", "--runs-dir", home / "runs")
-    assert code == 0, err
+    _, err = done(call("export", "whole", tmp_path / "best", "--best", "--runs-dir", home / "runs"))
     assert f"step {best[1]} of the run `whole`" in card_of(tmp_path / "best")[1]

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from support.calls import Call
+from support.calls import Call, done
+from support.refusals import assert_refused
 from support.training import arguments, make_data, state
 
 from smolsum.config.resolve import resolve
@@ -83,8 +84,7 @@ def test_a_configuration_file_names_plugins(call: Call, write: Callable[[str, st
     """As --plugin does."""
     write("brevity.py", BREVITY)
     write("mine.toml", '[run]\nplugins = "brevity.py"\n')
-    code, out, _ = call("train", "--config=mine.toml", "--reward=brevity", "--dry-run", "-q")
-    assert code == 0
+    out, _ = done(call("train", "--config=mine.toml", "--reward=brevity", "--dry-run", "-q"))
     assert "brevity = 1.0" in out
 
 
@@ -92,9 +92,7 @@ def test_the_next_command_has_no_plugins(call: Call, write: Callable[[str, str],
     """What one command loaded is gone."""
     write("brevity.py", BREVITY)
     assert call("train", "--plugin=brevity.py", "--reward=brevity", "--dry-run", "-q")[0] == 0
-    code, _, err = call("train", "--reward=brevity", "--dry-run", "-q")
-    assert code == 2
-    assert "unknown signal 'brevity'" in err
+    assert_refused(call("train", "--reward=brevity", "--dry-run", "-q"), "unknown signal 'brevity'")
     assert "brevity" not in TASKS["tldr"].rewards.signals
 
 
@@ -109,8 +107,7 @@ def test_what_an_installed_package_adds(
     points = "[smolsum.plugins]\nbrevity = installed_brevity\nbroken = installed_broken\n"
     (folder / "entry_points.txt").write_text(points)
     monkeypatch.syspath_prepend(str(tmp_path))
-    code, out, err = call("train", "--reward=brevity", "--dry-run", "-q")
-    assert code == 0
+    out, err = done(call("train", "--reward=brevity", "--dry-run", "-q"))
     assert "brevity = 1.0" in out
     assert "installed plugin broken is left out: ModuleNotFoundError" in err
 
@@ -179,10 +176,7 @@ def test_ways_to_get_it_wrong(
     """One clear error before anything is made."""
     if file:
         write(file, text)
-    code, out, err = call("train", *flags, "--dry-run")
-    assert (code, out, err.count("error:")) == (2, "", 1), err
-    assert says in err
-    assert "hint:" in err
+    assert_refused(call("train", *flags, "--dry-run"), says, "hint:")
     assert not Path("runs").exists()
 
 
@@ -207,13 +201,11 @@ def test_a_task_in_a_file(call: Call, write: Callable[[str, str], Path]) -> None
     assert 'name = "capitals"' in out
     assert "upper = 1.0" in out
     assert call("data", "./capitals.py", "--preview=1")[0] == 0
-    code, _, err = call("train", "--plugin=./capitals.py", "--task=capital", "--dry-run", "-q")
-    assert code == 2
-    assert "unknown task 'capital'" in err
+    assert_refused(
+        call("train", "--plugin=./capitals.py", "--task=capital", "--dry-run", "-q"), "unknown task 'capital'"
+    )
     write("tldr2.py", CAPITALS.replace('name="capitals"', 'name="tldr"'))
-    code, _, err = call("train", "--task=./tldr2.py", "--dry-run", "-q")
-    assert code == 2
-    assert "the name of task 'tldr' is taken" in err
+    assert_refused(call("train", "--task=./tldr2.py", "--dry-run", "-q"), "the name of task 'tldr' is taken")
 
 
 def test_criteria_for_a_judge(call: Call, write: Callable[[str, str], Path]) -> None:
@@ -224,13 +216,15 @@ def test_criteria_for_a_judge(call: Call, write: Callable[[str, str], Path]) -> 
     write("twice.py", "import smolsum\nCRITERIA = [smolsum.Criterion(n, ('Is it?',)) for n in ('kind', 'kind')]\n")
     write("taken.py", "import smolsum\nCRITERIA = [smolsum.Criterion('meteor', ('Is it?',))]\n")
     for file in ("twice.py", "taken.py"):
-        code, _, err = call("train", f"--plugin={file}", "--dry-run", "-q")
-        assert code == 2
-        assert "has the name of another signal, criterion, metric or column" in err
+        assert_refused(
+            call("train", f"--plugin={file}", "--dry-run", "-q"),
+            "has the name of another signal, criterion, metric or column",
+        )
     write("faithful.py", "import smolsum\nCRITERIA = [smolsum.Criterion('faithfulness', ('Is it?',))]\n")
-    code, _, err = call("train", "--plugin=faithful.py", "--dry-run", "-q")
-    assert code == 2
-    assert "the criterion 'faithfulness' has the name of another signal, criterion, metric or column" in err
+    assert_refused(
+        call("train", "--plugin=faithful.py", "--dry-run", "-q"),
+        "the criterion 'faithfulness' has the name of another signal, criterion, metric or column",
+    )
 
 
 def test_a_run_with_a_plugin(call: Call, write: Callable[[str, str], Path], tmp_path: Path) -> None:
@@ -241,8 +235,7 @@ def test_a_run_with_a_plugin(call: Call, write: Callable[[str, str], Path], tmp_
     runs = Path("runs")
     settings = {"stages__length__steps": 1, "stages__quality__steps": 2, "train__validate_every": 2}
     train = [*arguments(data, runs, "mine", **settings), "--reward=brevity-meteor", "--plain"]
-    code, _, err = call(*train, "--plugin=brevity.py")
-    assert code == 0, err
+    _, err = done(call(*train, "--plugin=brevity.py"))
     assert re.search(r"stage=quality step=3/3 .* brevity=0\.\d\d meteor=0\.\d\d ", err)  # the signals of the sum
     run = RunPaths(runs / "mine")
     last = read_jsonl(run.metrics)[-1]
@@ -262,29 +255,27 @@ def test_a_run_with_a_plugin(call: Call, write: Callable[[str, str], Path], tmp_
         assert (code, err.count("error:")) == (2, 1)
         assert "run mine executes the plugin brevity.py, and code that came with a run is executed only when" in err
         assert f"hint: --plugin {plugin}" in err
-    code, _, err = call("train", f"--config={run.config}", "--name=other", "--dry-run", "-q")
-    assert code == 2
-    assert "code that came with a run is executed only when it is named" in err
+    assert_refused(
+        call("train", f"--config={run.config}", "--name=other", "--dry-run", "-q"),
+        "code that came with a run is executed only when it is named",
+    )
     plugin.unlink()
     code, _, err = call("train", "--resume=mine", "-q")
     assert "hint: --plugin runs/mine/plugins/brevity.py" in err
     assert call("train", "--resume=mine", "--plugin=runs/mine/plugins/brevity.py", "-q")[0] == 0
     write("brevity.py", BREVITY.replace("< 6", "< 7"))
     for command in (["train", "--resume=mine"], ["eval", "mine"]):
-        code, _, err = call(*command, "--plugin=brevity.py", "-q")
-        assert code == 2
-        assert "plugin brevity.py has changed since run mine began (sha256 " in err
+        assert_refused(
+            call(*command, "--plugin=brevity.py", "-q"), "plugin brevity.py has changed since run mine began (sha256 "
+        )
     plugin.write_bytes(content)
-    code, out, err = call("eval", "mine", "--plugin=brevity.py", "--split=validation", "-q")
-    assert code == 0, err
+    out, err = done(call("eval", "mine", "--plugin=brevity.py", "--split=validation", "-q"))
     assert read_summary(Path(out.strip())).metrics["brevity"] is not None
     assert json.loads((Path(out.strip()) / "origin.json").read_text())["task"]["plugin brevity"] == recorded.sha256
-    code, out, err = call("report", "mine", "--output=report")
-    assert code == 0, err
+    out, err = done(call("report", "mine", "--output=report"))
     page = next(Path("report").rglob("*.html")).read_text()
     assert "share of short words" in page
-    code, _, err = call("stats", "--paired", "runs/mine/eval/start-test", "runs/mine/eval/quality-test")
-    assert code == 0, err
+    _, err = done(call("stats", "--paired", "runs/mine/eval/start-test", "runs/mine/eval/quality-test"))
 
 
 def test_an_exception_loses_nothing(call: Call, write: Callable[[str, str], Path], tmp_path: Path) -> None:
@@ -356,8 +347,7 @@ def test_an_installed_package_with_a_name_that_is_taken(
     (folder / "entry_points.txt").write_text("[smolsum.plugins]\n" + "".join(f"{n} = {n}\n" for n in names))
     monkeypatch.syspath_prepend(str(tmp_path))
     write("brevity.py", BREVITY)
-    code, _, err = call("train", "--plugin=brevity.py", "--reward=brevity", "--dry-run", "-q")
-    assert code == 0, err
+    _, err = done(call("train", "--plugin=brevity.py", "--reward=brevity", "--dry-run", "-q"))
     for name in names:
         assert f"warning: installed plugin {name} is left out" in err
 
@@ -367,11 +357,10 @@ def test_a_reward_with_the_name_of_a_measured_column(
 ) -> None:
     """Also where the task shows it in no table: it must not replace what is measured."""
     write("own.py", reward("over_budget"))
-    code, _, err = call(
-        "baseline", "--model=tiny", "--plugin=own.py", "--prompt=50-words", "--set=data.test_rows=1", "-q"
+    assert_refused(
+        call("baseline", "--model=tiny", "--plugin=own.py", "--prompt=50-words", "--set=data.test_rows=1", "-q"),
+        "reward 'over_budget' has the name of something that task tldr measures",
     )
-    assert code == 2
-    assert "reward 'over_budget' has the name of something that task tldr measures" in err
 
 
 @pytest.mark.slow
@@ -387,20 +376,17 @@ def test_a_grid_says_why_it_trains_again(call: Call, write: Callable[[str, str],
         run.info.write_bytes(encode(RunInfo, {"plugins": [to_row(one.record()) for one in loaded_plugins()]}))
         run.status.write_text('{"state": "finished", "step": 3}')
         run.lock.touch()
-    code, out, _ = call("runs", "--settings")
-    assert code == 0
+    out, _ = done(call("runs", "--settings"))
     Path("runs/damaged").mkdir()
     Path("runs/damaged/config.toml").write_text(run.config.read_text())
     assert call("runs", "--settings")[0] == 0
     shutil.rmtree("runs/damaged")
     assert out.splitlines()[-1].startswith("plugin of brevity ")
     both = ["train", "--plugin=brevity.py", "--reward=brevity", "--reward=meteor", "--dry-run"]
-    code, out, err = call(*both)
-    assert code == 0, err
+    out, err = done(call(*both))
     assert "has changed since" not in err
     plugin.write_text(BREVITY.replace("< 6", "< 8"))
-    code, out, err = call(*both)
-    assert code == 0, err
+    out, err = done(call(*both))
     assert "is to train: the plugin of brevity has changed since old" in err
 
 
@@ -419,10 +405,11 @@ def test_a_resume_from_another_folder_says_where_the_run_began(
     run.lock.touch()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    code, _, err = call("train", f"--resume={run.root}", f"--plugin={plugin}", "-q")
-    assert code == 2
-    assert "no data at 'posts': no such file or directory" in err
-    assert f"hint: cd {tmp_path}, where the run began, as data.path = 'posts' is relative to that folder" in err
+    assert_refused(
+        call("train", f"--resume={run.root}", f"--plugin={plugin}", "-q"),
+        "no data at 'posts': no such file or directory",
+        f"hint: cd {tmp_path}, where the run began, as data.path = 'posts' is relative to that folder",
+    )
 
 
 def test_a_task_without_presets(call: Call, write: Callable[[str, str], Path]) -> None:
@@ -440,9 +427,6 @@ def test_a_reward_of_the_name_preference_stays_the_users(write: Callable[[str, s
     """Runs with such a plugin are older than the signal, and need no judge."""
     write("mine.py", BREVITY.replace("def brevity", "def preference"))
     asked = ["train", "--strategy=included", "--reward=preference", "--dry-run", "--quiet"]
-    code, out, err = call(*asked, "--plugin=mine.py")
-    assert code == 0, err
+    out, err = done(call(*asked, "--plugin=mine.py"))
     assert "preference = 1.0" in out
-    code, out, err = call(*asked)
-    assert code == 2
-    assert "judge.model is empty" in err
+    assert_refused(call(*asked), "judge.model is empty")
