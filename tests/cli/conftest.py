@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.calls import Call
+from support.calls import call as call
 
 from smolsum import console
-from smolsum.cli import main
 
 OF_THE_USER = ("SMOLSUM_RUNS_DIR", "SMOLSUM_JUDGE_MODEL", "OPENAI_BASE_URL", "OPENAI_API_KEY", "FORCE_COLOR")
 OF_THE_COMMAND = ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
@@ -25,15 +24,3 @@ def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         monkeypatch.delenv(name)
     yield
     console.set_plain(False)
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """`smolsum` with arguments: exit code, stdout, stderr."""
-
-    def invoke(*args: object) -> tuple[int, str, str]:
-        code = main.main([str(arg) for arg in args])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return invoke

@@ -1,9 +1,25 @@
-"""The type of the fixture `call`, and what a command that ended well owes the user."""
+"""The command line, called in this process, and what a command that ended well owes the user."""
 
 from collections.abc import Callable
 
+import pytest
+
+from smolsum.cli import main
+
 Call = Callable[..., tuple[int, str, str]]
 """From arguments to exit code, stdout and stderr."""
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """`smolsum` with arguments. For a conftest.py to import."""
+
+    def invoke(*args: object) -> tuple[int, str, str]:
+        code = main.main([str(arg) for arg in args])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return invoke
 
 
 def done(result: tuple[int, str, str], *named: object) -> tuple[str, str]:
