@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import select
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +19,7 @@ import pytest
 from support.calls import Call, done
 from support.judge_server import JudgeServer, answer, failure, serving
 from support.refusals import assert_refused, refuses
+from support.terminals import Terminal
 from support.training import PATIENCE_S, SIZES, arguments, make_data
 
 from smolsum.cli import main
@@ -413,24 +411,12 @@ def test_a_judge_of_the_environment_is_passed_over_where_the_task_has_no_criteri
 @pytest.mark.slow
 def test_the_user_may_decline_on_a_terminal(run: Path, call: Call, server: JudgeServer) -> None:
     """Before the first call; nothing is asked then, and all other metrics are saved."""
-    command = [sys.executable, "-m", "smolsum", "eval", str(run), "--judge", "judge-a", "--name", "declined"]
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=dict(os.environ))
-    os.close(theirs)
-    seen, answered = b"", False
-    try:
-        with suppress(OSError):  # the terminal is gone once its process is
-            while select.select([ours], [], [], PATIENCE_S)[0] and (part := os.read(ours, 1024)):
-                seen += part
-                if b"go on?" in seen and not answered:
-                    answered = bool(os.write(ours, b"n\n"))
-        out, _ = process.communicate(timeout=PATIENCE_S)
-    finally:
-        os.close(ours)
-        process.kill()
-    assert (process.returncode, out) == (130, b"")
-    assert f"judge judge-a: {5 * QUESTIONS} calls".encode() in seen
-    assert b"judging cancelled" in seen
+    with Terminal(["eval", str(run), "--judge", "judge-a", "--name", "declined"]) as terminal:
+        terminal.until("go on?")
+        terminal.send("n\n")
+        assert terminal.code() == 130
+    assert f"judge judge-a: {5 * QUESTIONS} calls" in terminal.text
+    assert "judging cancelled" in terminal.text
     assert not server.asked
     assert (run / "eval" / "declined" / "scores.jsonl").exists()
     done(call("eval", run, "--judge", "judge-a", "--rounds", 1, "--name", "declined", "--yes"))

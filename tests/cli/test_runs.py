@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +9,7 @@ import pytest
 from support.calls import Call, done
 from support.disks import mounted
 from support.refusals import assert_refused
-from support.training import PATIENCE_S
+from support.terminals import Terminal
 from support.watching import evaluate, make_run
 
 from smolsum.runs.paths import RunPaths, acquire
@@ -107,13 +103,9 @@ def test_what_cannot_be_deleted_is_named(call: Call, three: list[RunPaths]) -> N
 
 def test_deleting_asks_first(three: list[RunPaths], tmp_path: Path) -> None:
     """On a terminal; only yes is yes."""
-    for answer, deleted in ((b"\n", False), (b"n\n", False), (b"y\n", True)):
-        ours, theirs = pty.openpty()
-        command = [sys.executable, "-m", "smolsum", "runs", "--delete", "a-1", f"--runs-dir={tmp_path}"]
-        with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=dict(os.environ)) as p:
-            os.write(ours, answer)
-            p.communicate(timeout=PATIENCE_S)
-        os.close(ours)
-        os.close(theirs)
-        assert p.returncode == (0 if deleted else 130)
+    for answer, deleted in (("\n", False), ("n\n", False), ("y\n", True)):
+        with Terminal(["runs", "--delete", "a-1", f"--runs-dir={tmp_path}"]) as terminal:
+            terminal.until("[y/N]")
+            terminal.send(answer)
+            assert terminal.code() == (0 if deleted else 130)
         assert three[0].root.is_dir() is not deleted

@@ -175,14 +175,3 @@ def test_a_wrong_key_or_name_is_not_waited_for() -> None:
         client(server.url, wait_s=60.0, key="wrong").ask(calls(30))
     with serving() as server, refuses("no reader 'judge-x'", "did you mean judge-"):
         client(server.url, model="judge-x", wait_s=60.0).ask(calls(30))
-
-
-def test_a_damaged_cache_is_asked_again(tmp_path: Path) -> None:
-    """It holds nothing that cannot be asked again."""
-    with serving(mischief=lambda prompt, before: right(prompt)) as server:
-        client(server.url).ask(calls(3))
-        (file,) = (tmp_path / "cache").rglob("*.jsonl")
-        assert file.parent.name == "reader"
-        file.write_bytes(b"not json\n")
-        assert client(server.url).ask(calls(3)) == [0, 1, 2]
-        assert len(server.asked) == 6
