@@ -234,8 +234,9 @@ def test_damaged_files_of_an_evaluation_are_an_error(run: Path, call: Call) -> N
     path.write_text("".join([lines[0], *lines[2:]]))
     done(call(*command))
     assert path.read_text().splitlines(keepends=True) == [lines[0], *lines[2:], lines[1]]
-    (folder / "summary.json").write_text("{")
-    assert_refused(call(*command), "summary.json", "hint: remove ", error=SmolsumError)
+    for name in ("summary.json", "origin.json"):
+        (folder / name).write_text("{")
+        assert_refused(call(*command), name, "hint: remove ", error=SmolsumError)
 
 
 def test_seeds_repeat_completions(run: Path, call: Call) -> None:
