@@ -140,8 +140,8 @@ def posts(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_plan_is_checked_as_its_runs_are(call: Call, data: Path, posts: Path) -> None:
     """A line for each distinct problem, with the runs that have it, and the exit code of a single run; a run without
     the problem is not named."""
-    refused = call("train", "--reward=length", "--reward=rouge", "--reward=bleu-rouge", "--dry-run",
-                   f"--set=data.path={posts}")  # fmt: skip
+    rewards = ("--reward=length", "--reward=rouge", "--reward=bleu-rouge")
+    refused = call("train", *rewards, "--dry-run", f"--set=data.path={posts}")
     assert_refused(refused, "2 of 3 runs to train cannot be trained", "or --reward length")
     lines = refused[2].splitlines()[1:3]
     assert ["tiny-finetuned-rouge: stage quality uses rouge," in lines[0], "bleu" in lines[1]] == [True, True]
