@@ -67,15 +67,21 @@ def setting_exists(key: str) -> bool:
     return section in SECTION_FIELDS and len(fields) == 1 and fields[0] in SECTION_FIELDS[section]
 
 
+def parse(words: list[str]) -> None:
+    """Fails unless the program's own parser accepts these arguments."""
+    name, *rest = words
+    assert name in KNOWN, f"no command {name}"
+    try:
+        KNOWN[name].make_context(name, rest).close()
+    except typer.TyperException as error:
+        pytest.fail(f"smolsum {shlex.join(words)}: {error.format_message()}")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_commands_parse(page: Path) -> None:
     """Each command, and each of its flags and values, is accepted by the program's own parser; nothing is run."""
-    for name, *rest in commands(page.read_text(encoding="utf-8")):
-        assert name in KNOWN, f"{page.name}: no command {name}"
-        try:
-            KNOWN[name].make_context(name, rest).close()
-        except typer.TyperException as error:
-            pytest.fail(f"{page.name}: smolsum {shlex.join([name, *rest])}: {error.format_message()}")
+    for words in commands(page.read_text(encoding="utf-8")):
+        parse(words)
 
 
 def test_commands_of_the_help_parse() -> None:
@@ -85,11 +91,8 @@ def test_commands_of_the_help_parse() -> None:
     ]
     examples = [words for words in examples if "`" not in " ".join(words)]  # prose
     assert len(examples) >= 15
-    for name, *rest in examples:
-        try:
-            KNOWN[name].make_context(name, rest).close()
-        except typer.TyperException as error:
-            pytest.fail(f"smolsum {shlex.join([name, *rest])}: {error.format_message()}")
+    for words in examples:
+        parse(words)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

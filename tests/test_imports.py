@@ -8,25 +8,13 @@ import sys
 
 import pytest
 
-HEAVY = (
-    "datasets",
-    "deepeval",
-    "httpx",
-    "huggingface_hub",
-    "mlx",
-    "mlx_lm",
-    "nltk",
-    "numpy",
-    "polars",
-    "rich",
-    "rouge_score",
-    "sacrebleu",
-    "scipy",
-    "smolsum.evaluate.judging",
-    "textual",
-    "torch",
-    "transformers",
-)
+HEAVY = frozenset((
+    "datasets", "deepeval", "httpx", "huggingface_hub", "mlx", "mlx_lm", "nltk", "numpy", "polars", "rich",
+    "rouge_score", "sacrebleu", "scipy", "smolsum.evaluate.judging", "textual", "torch", "transformers",
+))  # fmt: skip
+MODELS = {"datasets", "mlx", "mlx_lm", "transformers"}
+APPS = {"deepeval", "textual", "torch"}
+RUN_MAIN = "from smolsum.cli.main import main; main"
 HELP_MODULES = 250
 
 
@@ -35,26 +23,19 @@ def loaded(code: str) -> frozenset[str]:
     """Returns the heavy libraries that a new process has loaded after running the code."""
     probe = f"{code}\nimport sys\nprint('\\n'.join(sys.modules), file=sys.stderr)"
     run = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
-    return frozenset(HEAVY) & frozenset(run.stderr.splitlines())
+    return HEAVY & frozenset(run.stderr.splitlines())
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        ["--help"],
-        ["train", "--help"],
-        ["stats", "--help"],
-        ["watch", "--help"],
-        ["track", "--help"],
-        ["eval", "--help"],
-        ["baseline", "--help"],
-        ["--version"],
-        ["trian"],
+        *("--help", "train --help", "stats --help", "watch --help", "track --help", "eval --help", "baseline --help"),
+        *("--version", "trian"),
     ],
 )
-def test_command_line_is_light(line: list[str]) -> None:
+def test_command_line_is_light(line: str) -> None:
     """Help, version and a mistyped command load none of the heavy libraries, Rich included."""
-    assert loaded(f"from smolsum.cli.main import main\nmain({line})") == set()
+    assert loaded(f"{RUN_MAIN}({line.split()})") == set()
 
 
 @pytest.mark.parametrize("command", ["train", "eval", "baseline", "data"])
@@ -66,52 +47,40 @@ def test_help_lists_tasks(command: str) -> None:
     assert "tldr, ab-judge, doc-qa, strict-json, capitals, or the file of a task." in " ".join(run.stdout.split())
 
 
-def test_dry_run_needs_no_mlx() -> None:
-    """A quiet dry run loads nothing that computes."""
-    # the data are read with polars
-    assert loaded("from smolsum.cli.main import main\nmain(['train', '--dry-run', '--quiet'])") <= {"polars"}
+@pytest.mark.parametrize(
+    ("code", "may"),
+    [
+        # nothing that computes; the data are read with polars
+        (f"{RUN_MAIN}(['train', '--dry-run', '--quiet'])", {"polars"}),
+        # a run that is not on a terminal shows its progress without Rich
+        ("from smolsum.training.progress import Progress\nwith Progress() as p: p.phase('loading')", set()),
+        # scores are compared without MLX and without any library of models
+        ("import smolsum.stats, smolsum.stats.compare, smolsum.stats.loading", {"numpy", "polars", "scipy"}),
+        # a page of text needs no app
+        ("import smolsum.watch.app, smolsum.watch.start_trainer", {"rich", "textual"}),
+        ("import smolsum.watch.layout, smolsum.watch.start_trainer", {"rich"}),
+        # naming the signals loads none of the libraries that compute them
+        ("import smolsum.rewards", set()),
+    ],
+)
+def test_what_is_light_loads_little(code: str, may: set[str]) -> None:
+    assert loaded(code) <= may
 
 
-def test_progress_is_light() -> None:
-    """A run that is not on a terminal shows its progress without Rich."""
-    code = "from smolsum.training.progress import Progress\nwith Progress() as p: p.phase('loading')"
-    assert loaded(code) == set()
-
-
-@pytest.mark.parametrize("module", ["runs.paths", "runs.run_writer", "runs.checkpoints", "runs.reader"])
-def test_run_directory_needs_no_mlx(module: str) -> None:
-    """Run directories can be read on a machine without MLX."""
-    assert not {"mlx", "mlx_lm", "transformers", "datasets"} & loaded(f"import smolsum.{module}")
-
-
-def test_statistics_need_no_mlx() -> None:
-    """Comparing scores works on a machine without MLX and loads no model library."""
-    code = "import smolsum.stats, smolsum.stats.compare, smolsum.stats.loading"
-    assert loaded(code) <= {"numpy", "polars", "scipy"}
-
-
-def test_reports_need_no_mlx() -> None:
-    """A report, and a list of runs, are made on a machine without MLX."""
-    never = {"datasets", "deepeval", "mlx", "mlx_lm", "textual", "torch", "transformers"}
-    assert not never & loaded("import smolsum.report.build, smolsum.report.collect, smolsum.report.render.write")
-    assert not never & loaded("import smolsum.runs.listing")
-
-
-def test_view_needs_no_mlx() -> None:
-    """Runs can be watched on a machine without MLX; a page of text needs no app either."""
-    assert loaded("import smolsum.watch.app, smolsum.watch.start_trainer") <= {"rich", "textual"}
-    assert loaded("import smolsum.watch.layout, smolsum.watch.start_trainer") <= {"rich"}
-
-
-def test_training_needs_no_view() -> None:
-    """The trainer loads nothing of the view."""
-    assert not {"textual"} & loaded("import smolsum.training.loop")
-
-
-@pytest.mark.parametrize("module", ["training.loop", "evaluate.run"])
-def test_deepeval_is_for_the_judge(module: str) -> None:
-    """Training, and evaluation without a judge, load neither the judge nor DeepEval."""
-    assert not {"deepeval", "smolsum.evaluate.judging"} & loaded(f"import smolsum.{module}")
+@pytest.mark.parametrize(
+    ("modules", "never"),
+    [
+        # run directories, lists of them and reports are read on a machine without MLX
+        *((f"smolsum.runs.{name}", MODELS) for name in ("paths", "run_writer", "checkpoints", "reader", "listing")),
+        ("smolsum.runs.listing", APPS),
+        ("smolsum.report.build, smolsum.report.collect, smolsum.report.render.write", MODELS | APPS),
+        # the trainer loads nothing of the view; it and an evaluation without a judge neither judge nor DeepEval
+        ("smolsum.training.loop", {"textual", "deepeval", "smolsum.evaluate.judging"}),
+        ("smolsum.evaluate.run", {"deepeval", "smolsum.evaluate.judging"}),
+    ],
+)
+def test_what_a_room_never_loads(modules: str, never: set[str]) -> None:
+    assert not never & loaded(f"import {modules}")
 
 
 def test_judge_is_quiet() -> None:
@@ -132,11 +101,6 @@ def test_judge_is_quiet() -> None:
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_rewards_load_their_library_on_use() -> None:
-    """Naming the signals loads none of the libraries that compute them."""
-    assert loaded("import smolsum.rewards") == set()
 
 
 def test_help_loads_little() -> None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
-from support.calls import Call
+from support.calls import call as call
 
-from smolsum.cli import main
+from smolsum import console
+
+OF_THE_USER = ("SMOLSUM_RUNS_DIR", "SMOLSUM_JUDGE_MODEL", "OPENAI_BASE_URL", "OPENAI_API_KEY", "FORCE_COLOR")
+OF_THE_COMMAND = ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
 
 
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """`smolsum` with arguments: exit code, stdout, stderr."""
-
-    def invoke(*args: object) -> tuple[int, str, str]:
-        code = main.main([str(arg) for arg in args])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return invoke
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Each test in a directory with nothing in it, and in an environment that says nothing."""
+    monkeypatch.chdir(tmp_path)
+    for name in (*OF_THE_USER, *OF_THE_COMMAND):
+        # set first, so that what the command itself sets is taken back too
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    yield
+    console.set_plain(False)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
-
-from smolsum.cli import main
+from support.calls import Call, done
 
 POST = "My cat ate my lunch, and I do not know what to do about it now."
 
 
 @pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def data() -> Path:
     """Three splits of posts that share none, with references of a few tokens."""
-    monkeypatch.chdir(tmp_path)
     folder = Path("posts")
     folder.mkdir()
     for split in ("train", "validation", "test"):
@@ -24,28 +23,25 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_data_are_shown_as_the_model_gets_them(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_are_shown_as_the_model_gets_them(data: Path, call: Call) -> None:
     """stdout has the rows alone; stderr the system prompt, the rendered prompt and the lengths, with those of all."""
     system = "Say it in a word."
-    assert main.main(["data", "tldr", f"--set=data.path={data}", f"--set=task.system_prompt={system}"]) == 0
-    out, err = capsys.readouterr()
+    rendered = f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{POST} This is train."
+    shown = call("data", "tldr", f"--set=data.path={data}", f"--set=task.system_prompt={system}")
+    out, err = done(shown, f"system prompt: {system}\n", rendered)
     assert [json.loads(line)["completion"] for line in out.splitlines()] == ["Cat ate lunch."] * 3
-    assert f"system prompt: {system}\n" in err
-    assert f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{POST} This is train." in err
     lengths = {tuple(line.split()[:2]): line.split()[2:] for line in err.splitlines() if line.startswith("train ")}
     assert set(lengths["train", "references"]) == {"7"}
     assert int(lengths["train", "prompts"][0]) > 30
 
 
-def test_data_without_references_and_a_model_elsewhere(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_without_references_and_a_model_elsewhere(data: Path, call: Call) -> None:
     """Both are said, and the rows are shown."""
     for path in data.iterdir():
         path.write_text(json.dumps({"prompt": f"{POST} {path.stem}"}) + "\n")
-    assert main.main(["data", "tldr", f"--set=data.path={data}", "--set=model.path=nobody/nothing@v1"]) == 0
-    out, err = capsys.readouterr()
-    assert len(out.splitlines()) == 3
-    assert "no references: posts/train.jsonl:1 has no column 'completion'" in err
-    assert "known once nobody/nothing@v1 is on this machine (hf download nobody/nothing --revision v1)" in err
+    shown = call("data", "tldr", f"--set=data.path={data}", "--set=model.path=nobody/nothing@v1")
+    named = ("posts/train.jsonl:1 has no column 'completion'", "hf download nobody/nothing --revision v1")
+    assert len(done(shown, *named)[0].splitlines()) == 3
 
 
 @pytest.mark.parametrize(
@@ -60,31 +56,25 @@ def test_data_without_references_and_a_model_elsewhere(data: Path, capsys: pytes
         (("--reward=length",), ""),
     ],
 )
-def test_a_dry_run_says_where_quality_pulls(
-    data: Path, given: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_says_where_quality_pulls(data: Path, given: tuple[str, ...], said: str, call: Call) -> None:
     """Only where a reward compares with references that are beyond the tolerance of the target."""
-    assert main.main(["train", "--dry-run", f"--set=data.path={data}", *given]) == 0
-    err = capsys.readouterr().err
-    assert said in err
+    _, err = done(call("train", "--dry-run", f"--set=data.path={data}", *given), said)
     assert ("will pull the length" in err) == bool(said)
 
 
-def test_where_the_splits_are_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_the_splits_are_from(tmp_path: Path, call: Call) -> None:
     """File, way and number of rows of each, also where one file makes all three; `generated` is said to be made."""
     path = tmp_path / "posts.csv"
     path.write_text("id,prompt,completion\n" + "".join(f'{n},"{POST} This is {n}.",Cat.\n' for n in range(200)))
-    assert main.main(["data", "tldr", f"--set=data.path={path}", "--set=data.train_rows=50", "--preview=1"]) == 0
-    said = " ".join(capsys.readouterr().err.split())
-    assert f"test is {path}: 200 rows, of which " in said
-    assert " by data.test_share = 0.1 and data.split_seed = 0" in said
-    assert f"train is {path}: 200 rows, of which " in said
-    assert " are left by validation and test, of which data.train_rows = 50 by data.split_seed = 0" in said
-    assert main.main(["data", "strict-json", "--preview=1"]) == 0
-    assert "test is made by the task strict-json" in capsys.readouterr().err
+    _, err = done(call("data", "tldr", f"--set=data.path={path}", "--set=data.train_rows=50", "--preview=1"))
+    said = " ".join(err.split())
+    assert re.search(rf"test is {path}: 200 rows, of which \d+ by data.test_share = 0.1 and data.split_seed = 0", said)
+    of_train = r"\d+ are left by validation and test, of which data.train_rows = 50 by data.split_seed = 0"
+    assert re.search(rf"train is {path}: 200 rows, of which {of_train}", said)
+    done(call("data", "strict-json", "--preview=1"), "test is made by the task strict-json")
 
 
-def test_chats_are_shown_written_and_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_chats_are_shown_written_and_read_again(tmp_path: Path, call: Call) -> None:
     """The model gets all turns and the data's system message; what --output writes has the same fingerprints."""
     turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi."}]
     turns += [{"role": "assistant", "content": "Hello."}]
@@ -92,21 +82,14 @@ def test_chats_are_shown_written_and_read_again(tmp_path: Path, capsys: pytest.C
         asked = {"role": "user", "content": f"{POST} This is {split}."}
         row = {"id": "a", "messages": [*turns, asked, {"role": "assistant", "content": "Cat."}], "n": 3}
         (tmp_path / f"{split}.jsonl").write_text(json.dumps(row) + "\n")
-    output = tmp_path / "again"
-    assert main.main(["data", "tldr", f"--set=data.path={tmp_path}"]) == 0
-    _, first = capsys.readouterr()
     rendered = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi.<|im_end|>\n<|im_start|>assistant\nHello."
-    assert rendered in first
-    assert main.main(["data", "tldr", f"--set=data.path={tmp_path}", f"--output={output}"]) == 0
-    assert main.main(["data", "tldr", f"--set=data.path={output}"]) == 0
-    second = capsys.readouterr().err
+    _, first = done(call("data", "tldr", f"--set=data.path={tmp_path}"), rendered)
+    done(call("data", "tldr", f"--set=data.path={tmp_path}", "--output=again"))
+    _, second = done(call("data", "tldr", "--set=data.path=again"))
 
     def fingerprints(said: str) -> list[str]:
-        return [
-            line
-            for line in said.splitlines()
-            if line.startswith(("train ", "validation ", "test ")) and "is" not in line
-        ]
+        splits = ("train ", "validation ", "test ")
+        return [line for line in said.splitlines() if line.startswith(splits) and "is" not in line]
 
-    assert fingerprints(first) == fingerprints(second)[-len(fingerprints(first)) :]
     assert len(fingerprints(first)) >= 3
+    assert fingerprints(first) == fingerprints(second)

@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ import polars as pl
 import pytest
 import tomli
 import yaml
-from support.calls import Call
+from support.calls import Call, done
 from support.disks import mounted
 from support.judge_server import failure, serving
 from support.refusals import assert_refused
 from support.training import arguments, make_data
 
 from smolsum.cli import main
+from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import read_jsonl
 from smolsum.policy.load import load_policy
 from smolsum.policy.logprobs import group_logprobs
@@ -34,6 +36,7 @@ from smolsum.runs.paths import RunPaths
 
 LINK = re.compile(r'\[([^\]]+)\]\(([^) ]+) "([^"]+)"\)')
 NUMBER = re.compile(r"(?<![\w.])[\N{MINUS SIGN}+-]?\d+(?:\.\d+)?(?:e-?\d+)?")
+Export = Callable[..., Path]
 SYSTEM = "Summarise the post. Keep the key points and who did what."
 SHORT: dict[str, Any] = {
     "stages__length__steps": 2, "stages__quality__steps": 1, "train__checkpoint_every": 1, "train__validate_every": 1,
@@ -58,6 +61,23 @@ def exported(home: Path) -> Path:
     arguments = ["export", "whole", str(folder), "--license", "mit", "--runs-dir", str(home / "runs")]
     assert main.main(arguments) == 0
     return folder
+
+
+@pytest.fixture
+def copied(home: Path, tmp_path: Path) -> Path:
+    """A copy of the run `whole`."""
+    return Path(shutil.copytree(home / "runs" / "whole", tmp_path / "runs" / "whole", symlinks=True))
+
+
+@pytest.fixture
+def export(tmp_path: Path, call: Call) -> Export:
+    """The export of a run, and what stderr names of it."""
+
+    def exported(run: Path, *named: object) -> Path:
+        done(call("export", run, tmp_path / "out", "--license", "mit"), *named)
+        return tmp_path / "out"
+
+    return exported
 
 
 def card_of(folder: Path) -> tuple[dict[str, Any], str]:
@@ -116,9 +136,8 @@ def test_the_files_answer_as_the_run_was_evaluated(home: Path, exported: Path) -
 
 def test_merged_adapters_score_as_the_trained_policy(home: Path, call: Call) -> None:
     """Log-probs of the exported whole model are those of base and adapters."""
-    code, out, err = call("export", "adapters", home / "merged", "--runs-dir", home / "runs")
-    assert (code, out.strip()) == (0, str(home / "merged")), err
-    assert "no licence" in err
+    out, _ = done(call("export", "adapters", home / "merged", "--runs-dir", home / "runs"), "no licence")
+    assert out.strip() == str(home / "merged")
     from smolsum.cli.export import ExportFlags, _find, _load
 
     run, checkpoint = _find("adapters", ExportFlags(runs_dir=str(home / "runs")))
@@ -204,10 +223,8 @@ def test_every_other_number_is_in_the_report_or_the_settings(
         "0.99 million",
     ):
         assert line in text
-    text = LINK.sub("", text)
-    text = re.sub(r"\*\*(Table|Figure) \d+:", "", text)
-    text = re.sub(r"\(figures/figure-\d+\.svg\)", "", text)
-    text = re.sub(r"- Made with .*", "", text)
+    for apart in (LINK, r"\*\*(Table|Figure) \d+:", r"\(figures/figure-\d+\.svg\)", r"- Made with .*"):
+        text = re.sub(apart, "", text)
     settings = (home / "runs" / "whole" / "config.toml").read_text()
     own = {"2", "3", "0.99", "24", *NUMBER.findall(settings)}  # steps, millions of parameters, most tokens
     unknown = [one for one in NUMBER.findall(text.replace("\\", "")) if one not in known | own]
@@ -256,37 +273,27 @@ def test_what_is_private_stays(exported: Path, home: Path) -> None:
 def test_the_evidence_is_a_run_for_reports_and_tests(exported: Path, home: Path, call: Call) -> None:
     """A reader of the card repeats its numbers with the same tools."""
     evidence = exported / "evidence" / "whole"
-    code, out, err = call("report", evidence, "--format", "md", "--output", home / "again")
-    assert code == 0, err
+    out, _ = done(call("report", evidence, "--format", "md", "--output", home / "again"))
     verdict = Path(out.strip()).read_text().splitlines()[2]
     assert verdict in (exported / "README.md").read_text()
-    code, out, err = call("stats", evidence / "eval" / "start-test", evidence / "eval" / "quality-test")
-    assert code == 0, err
+    out, _ = done(call("stats", evidence / "eval" / "start-test", evidence / "eval" / "quality-test"))
     assert "meteor" in out.lower()
 
 
-def test_an_earlier_checkpoint_has_its_own_card(home: Path, call: Call, tmp_path: Path) -> None:
+def test_an_earlier_checkpoint_has_its_own_card(home: Path, call: Call, tmp_path: Path, export: Export) -> None:
     """The card of the length stage knows nothing of what followed; a step without results gets none."""
     run = home / "runs" / "whole"
-    code, _, err = call("export", run / "checkpoints" / "step-000002", tmp_path / "early", "--license", "mit")
-    assert code == 0, err
-    _, text = card_of(tmp_path / "early")
+    early = export(run / "checkpoints" / "step-000002")
+    _, text = card_of(early)
     assert "quality" not in text.partition("## Limits")[0]
     assert "step 2 of the run `whole`, in its stage `length`" in text
     assert '[length 1](evidence/whole/config.toml "config.toml: stages.length.rewards")' in text
-    evidence = RunPaths(tmp_path / "early" / "evidence" / "whole")
+    evidence = RunPaths(early / "evidence" / "whole")
     assert [row["step"] for row in read_jsonl(evidence.metrics)] == [1, 2]
     assert sorted(path.name for path in evidence.evaluations.iterdir()) == ["length-test", "start-test"]
-    code, out, err = call("export", run / "checkpoints" / "step-000001", tmp_path / "none")
-    assert (code, out) == (2, "")
-    assert f"hint: smolsum eval {run / 'checkpoints' / 'step-000001'}" in err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["early"]
-
-
-@pytest.fixture
-def copied(home: Path, tmp_path: Path) -> Path:
-    """A copy of the run `whole`."""
-    return Path(shutil.copytree(home / "runs" / "whole", tmp_path / "runs" / "whole", symlinks=True))
+    step = run / "checkpoints" / "step-000001"
+    assert_refused(call("export", step, tmp_path / "none"), f"hint: smolsum eval {step}")
+    assert list(tmp_path.iterdir()) == [early]
 
 
 def texts_of(folder: Path) -> str:
@@ -296,7 +303,7 @@ def texts_of(folder: Path) -> str:
 
 
 def test_a_judges_scores_are_in_the_card_and_its_address_is_not(
-    copied: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+    copied: Path, tmp_path: Path, call: Call, export: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor what it answered where it failed, nor a command for the folder that the card was made in."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -304,53 +311,41 @@ def test_a_judges_scores_are_in_the_card_and_its_address_is_not(
     with serving() as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         server.mischief = lambda prompt, before: failure(400, "no: a post") if first["text"] in prompt else None
-        code, _, err = call("eval", copied, "--judge", "judge-a", "--rounds", 1, "--yes")
-        assert code == 0, err
+        done(call("eval", copied, "--judge", "judge-a", "--rounds", 1, "--yes"))
     summary = json.loads((copied / "eval" / "quality-test" / "summary.json").read_text())
     assert server.url in summary["judge"]
     assert "a post" in summary["judging"]["missing"][0]["error"]
-    code, _, err = call("export", copied, tmp_path / "out", "--license", "mit")
-    assert code == 0, err
-    said = texts_of(tmp_path / "out")
-    for private in (server.url, "127.0.0.1", "a post", ".tmp", "To judge the rest"):
-        assert private not in said
-    _, text = card_of(tmp_path / "out")
+    folder = export(copied)
+    said = texts_of(folder)
+    assert not [one for one in (server.url, "127.0.0.1", "a post", ".tmp", "To judge the rest") if one in said]
+    _, text = card_of(folder)
     assert f"[{summary['metrics']['composite']:.3f}](evidence/whole/eval/quality-test/summary.json" in text
     assert re.search(r"Judge: judge-a at endpoint [0-9a-f]{8}, 1 round", text)
 
 
-def test_a_path_that_looks_like_a_name_of_the_hub(home: Path, copied: Path, tmp_path: Path, call: Call) -> None:
+def test_a_path_that_looks_like_a_name_of_the_hub(home: Path, copied: Path, export: Export) -> None:
     """The card claims no data set or model of the hub that the run never read, and shows no folder."""
-    for path in (copied / "config.toml", copied / "run.json"):
+    for path in (copied / "config.toml", copied / "run.json", *copied.glob("eval/*/summary.json")):
         text = path.read_text().replace(str(home / "posts"), "acme/posts").replace("builtin:tiny", "secret/base")
         path.write_text(text.replace('track_project = ""', 'track_project = "acme"'))
-    for path in copied.glob("eval/*/summary.json"):
-        path.write_text(path.read_text().replace("builtin:tiny", "secret/base"))
-    code, _, err = call("export", copied, tmp_path / "out", "--license", "mit")
-    assert code == 0, err
-    metadata, text = card_of(tmp_path / "out")
+    folder = export(copied)
+    metadata, text = card_of(folder)
     assert not {"base_model", "base_model_relation", "datasets"} & metadata.keys()
     assert "trained from `base` with GRPO on `posts`" in text
-    said = texts_of(tmp_path / "out")
-    assert "acme" not in said
-    assert "secret" not in said
+    assert not [one for one in ("acme", "secret") if one in texts_of(folder)]
 
 
-def test_the_cards_commands_can_be_pasted(copied: Path, tmp_path: Path, call: Call) -> None:
+def test_the_cards_commands_can_be_pasted(copied: Path, export: Export) -> None:
     """Names with spaces are quoted, and a plugin is named."""
     run = copied.rename(copied.with_name("my run (2)"))
     info = json.loads((run / "run.json").read_text())
     plugin = {"path": "/home/ann/brevity.py", "version": "", "sha256": "ab", "rewards": ["brevity"], "tasks": []}
     (run / "run.json").write_text(json.dumps(info | {"plugins": [plugin]}))
-    code, _, err = call("export", run, tmp_path / "out", "--license", "mit")
-    assert code == 0, err
-    commands = {
-        one[1]: one
-        for line in re.findall(r"`(smolsum .*?)`", card_of(tmp_path / "out")[1])
-        if (one := shlex.split(line))
-    }
-    assert (tmp_path / "out" / commands["report"][2] / "run.json").is_file()
-    assert (tmp_path / "out" / commands["train"][3]).is_file()
+    folder = export(run)
+    lines = [shlex.split(line) for line in re.findall(r"`(smolsum .*?)`", card_of(folder)[1])]
+    commands = {words[1]: words for words in lines if words}
+    assert (folder / commands["report"][2] / "run.json").is_file()
+    assert (folder / commands["train"][3]).is_file()
     assert commands["train"][4:] == ["--plugin", "brevity.py"]
 
 
@@ -362,55 +357,71 @@ def test_a_system_message_is_shown_as_it_is(exported: Path) -> None:
     assert f"\n````text\n{system}\n````\n" in card
 
 
-def test_damaged_evaluations_are_left_out_aloud(copied: Path, tmp_path: Path, call: Call) -> None:
+def test_damaged_evaluations_are_left_out_aloud(copied: Path, export: Export) -> None:
     """The card is that of the others, and whole."""
     scores = copied / "eval" / "start-test" / "scores.jsonl"
     scores.write_bytes(scores.read_bytes().partition(b"\n")[2])
     (copied / "eval" / "length-test" / "scores.jsonl").write_text("{\n")
-    code, _, err = call("export", copied, tmp_path / "out", "--license", "mit")
-    assert code == 0, err
-    assert "not in the card" in err
-    assert "start-test has 3 scores for 4 examples" in err
-    assert "length-test/scores.jsonl:1 is damaged" in err
-    assert os.listdir(tmp_path / "out/evidence/whole/eval") == ["quality-test"]
+    folder = export(copied, "start-test has 3 scores for 4 examples", "length-test/scores.jsonl:1")
+    assert os.listdir(folder / "evidence/whole/eval") == ["quality-test"]
 
 
-def test_settings_without_stages(copied: Path, tmp_path: Path, call: Call) -> None:
-    (copied / "config.toml").write_text((copied / "config.toml").read_text().partition("[stages")[0])
-    code, _, err = call("export", copied, tmp_path / "out")
-    assert code == 1
-    assert "config.toml is damaged: it has no stages" in err
+def without_stages(run: Path) -> None:
+    (run / "config.toml").write_text((run / "config.toml").read_text().partition("[stages")[0])
 
 
-def test_adapters_are_merged_only_into_their_own_base(home: Path, tmp_path: Path, call: Call) -> None:
-    """A model that changed since the training is refused: the card's results would not be its own."""
-    run = Path(shutil.copytree(home / "runs" / "adapters", tmp_path / "runs" / "adapters", symlinks=True))
+def of_another_base(run: Path) -> None:
+    """The model has changed since the training: the card's results would not be its own."""
     info = json.loads((run / "run.json").read_text())
     info["model"]["weights"] = "0" * 32
     (run / "run.json").write_text(json.dumps(info))
-    for command in (("export", run, tmp_path / "out"), ("eval", run, "--split", "validation")):
-        assert_refused(call(*command), "builtin/tiny", run)
+
+
+def without_a_byte(run: Path) -> None:
+    weights = run / "checkpoints" / "step-000003" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "named", "error"),
+    [
+        ("whole", without_stages, "config.toml", SmolsumError),
+        ("adapters", of_another_base, "builtin/tiny", UsageError),
+        ("whole", without_a_byte, "model.safetensors", UsageError),
+    ],
+)
+def test_a_damaged_run_is_refused(
+    name: str,
+    damage: Callable[[Path], None],
+    named: str,
+    error: type[SmolsumError],
+    home: Path,
+    tmp_path: Path,
+    call: Call,
+) -> None:
+    """Before anything is written."""
+    run = Path(shutil.copytree(home / "runs" / name, tmp_path / "runs" / name, symlinks=True))
+    damage(run)
+    assert_refused(call("export", run, tmp_path / "out"), named, error=error)
+    if damage is of_another_base:
+        assert_refused(call("eval", run, "--split", "validation"), named, error=error)
+    assert not (tmp_path / "out").exists()
 
 
 def test_folders_to_write_to(home: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """A link leads to its target, ~ is the home; the current folder stays."""
     export = ("export", "whole", "--license", "mit", "--runs-dir", home / "runs")
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "link").symlink_to("empty")
-    (tmp_path / "new").symlink_to("fresh")
+    for folder in ("empty", "here"):
+        (tmp_path / folder).mkdir()
+    for link, target in (("link", "empty"), ("new", "fresh"), ("loop", "loop")):
+        (tmp_path / link).symlink_to(target)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
     for given, made in (("link", "empty"), ("new", "fresh"), ("~/mine", "mine")):
-        code, _, err = call(*export, given)
-        assert code == 0, err
+        done(call(*export, given))
         assert (tmp_path / made / "README.md").is_file()
-    (tmp_path / "here").mkdir()
-    (tmp_path / "loop").symlink_to("loop")
     monkeypatch.chdir(tmp_path / "here")
     for given, message in ((".", "in use"), ("x" * 300, "cannot write"), ("../loop", "cannot write")):
-        code, _, err = call(*export, given)
-        assert code == 2
-        assert message in err
+        assert_refused(call(*export, given), message)
     assert not os.listdir(".")
     assert sorted(os.listdir(tmp_path)) == ["empty", "fresh", "here", "link", "loop", "mine", "new"]
 
@@ -419,63 +430,37 @@ def test_folders_to_write_to(home: Path, tmp_path: Path, call: Call, monkeypatch
 def test_a_full_disk(home: Path, tmp_path: Path, call: Call, kilobytes: int) -> None:
     """One error, whichever library runs into it, and nothing half-written."""
     with mounted(tmp_path / "disk", kilobytes) as disk:
-        code, out, err = call("export", "whole", disk / "mine", "--runs-dir", home / "runs")
-        assert (code, out) == (1, "")
-        assert "the disk is full at" in err
-        assert "free space there, then smolsum export again" in err
+        full = call("export", "whole", disk / "mine", "--runs-dir", home / "runs")
+        assert_refused(full, "the disk is full at", "smolsum export", error=SmolsumError)
         assert not os.listdir(disk)
-        code, _, err = call("export", "whole", disk, "--runs-dir", home / "runs")
-        assert code == 2
-        assert "in use, as a mount" in err
-
-
-@pytest.fixture
-def damaged(copied: Path) -> Path:
-    """A copy of the run whose last checkpoint lost a byte."""
-    weights = copied / "checkpoints" / "step-000003" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1])
-    return copied
-
-
-def test_a_damaged_checkpoint_is_refused(damaged: Path, tmp_path: Path, call: Call) -> None:
-    code, out, err = call("export", damaged, tmp_path / "out")
-    assert (code, out) == (2, "")
-    assert "is damaged: model.safetensors has" in err
-    assert not (tmp_path / "out").exists()
+        assert_refused(call("export", "whole", disk, "--runs-dir", home / "runs"), "in use, as a mount")
 
 
 @pytest.mark.parametrize(
-    ("more", "message", "hint"),
+    ("line", "named"),
     [
-        (["nothing", "{out}"], "no run 'nothing'", "hint:"),
-        (["whole", "{home}/posts"], "exists and is not an empty directory", "choose another"),
-        (["whole", "{home}/posts/test.parquet"], "exists and is not an empty directory", "choose another"),
-        (["whole", "{home}/posts/test.parquet/x"], "cannot write", "choose another directory"),
-        (["whole", "{out}", "--adapter"], "trained all weights and has no adapters", "leave --adapter out"),
-        (["adapters", "{out}", "--adapter"], "builtin:tiny, is not on the hub", "leave --adapter out"),
-        (["tiny", "{out}"], "no run 'tiny'", "hint:"),
-        (["{home}/posts", "{out}"], "is not a run", "hint:"),
+        ("nothing OUT", "'nothing'"),
+        ("tiny OUT", "'tiny'"),
+        ("HOME/posts OUT", "is not a run"),
+        ("whole HOME/posts", "is not an empty directory"),
+        ("whole HOME/posts/test.parquet", "is not an empty directory"),
+        ("whole HOME/posts/test.parquet/x", "hint: choose another directory"),
+        ("whole OUT --adapter", "hint: leave --adapter out"),
+        ("adapters OUT --adapter", "builtin:tiny, is not on the hub"),
     ],
 )
-def test_what_cannot_be_exported(
-    home: Path, tmp_path: Path, call: Call, more: list[str], message: str, hint: str
-) -> None:
-    given = [one.format(home=home, out=tmp_path / "out") for one in more]
-    code, out, err = call("export", *given, "--runs-dir", home / "runs")
-    assert (code, out) == (2, ""), err
-    assert message in err
-    assert hint in err
+def test_what_cannot_be_exported(line: str, named: str, home: Path, tmp_path: Path, call: Call) -> None:
+    given = line.replace("HOME", str(home)).replace("OUT", str(tmp_path / "out"))
+    assert_refused(call("export", *given.split(), "--runs-dir", home / "runs"), named)
     assert not list(tmp_path.iterdir())
 
 
 def test_best_exports_what_eval_calls_the_best(home: Path, tmp_path: Path, call: Call) -> None:
     """One checkpoint is the best by validation for all commands."""
-    code, _, err = call("eval", "whole", "--best", "--runs-dir", home / "runs")
-    assert code == 0, err
+    _, err = done(call("eval", "whole", "--best", "--runs-dir", home / "runs"))
     best = re.search(r"step (\d+) of whole did best", err)
     assert best is not None, err
-    code, _, err = call("export", "whole", tmp_path / "best", "--best", "--runs-dir", home / "runs")
-    assert code == 0, err
+    done(call("export", "whole", tmp_path / "best", "--best", "--runs-dir", home / "runs"))
     assert f"step {best[1]} of the run `whole`" in card_of(tmp_path / "best")[1]
 
 

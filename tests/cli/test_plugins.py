@@ -12,11 +12,13 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from support.calls import Call
+from support.calls import Call, done
+from support.refusals import assert_refused
 from support.training import arguments, make_data, state
 
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import to_toml
+from smolsum.errors import PluginError, SmolsumError
 from smolsum.files import read_jsonl
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import encode, read, read_summary, to_row
@@ -24,6 +26,7 @@ from smolsum.runs.records import RunInfo
 from smolsum.tasks import TASKS
 from smolsum.tasks.plugins import loaded_plugins, use_plugins
 
+Plan = Callable[..., str]
 BREVITY = """
 import smolsum
 
@@ -46,144 +49,88 @@ def _without_plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     use_plugins()
 
 
+def write(name: str, text: str) -> Path:
+    """A file in the current directory."""
+    path = Path.cwd() / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def install(name: str, *modules: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package whose entry points name these modules of the current directory."""
+    folder = Path(f"{name}-1.2.dist-info")
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
+    (folder / "entry_points.txt").write_text("[smolsum.plugins]\n" + "".join(f"{n} = {n}\n" for n in modules))
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+
+
 @pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
-    """A maker of files in the current directory."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SMOLSUM_RUNS_DIR", "runs")
+def plan(call: Call) -> Plan:
+    """The settings that a dry run of a training prints, which has nothing to warn of."""
 
-    def make(name: str, text: str) -> Path:
-        path = tmp_path / name
-        path.write_text(text, encoding="utf-8")
-        return path
+    def printed(*flags: str) -> str:
+        out, err = done(call("train", *flags, "--dry-run", "--quiet"))
+        assert err == ""
+        return out
 
-    return make
+    return printed
 
 
-def test_a_reward_goes_where_built_in_signals_go(call: Call, write: Callable[[str, str], Path]) -> None:
+def test_a_reward_goes_where_built_in_signals_go(plan: Plan) -> None:
     """In --reward, in --set and in the plan; the file is named in the settings."""
     write("brevity.py", BREVITY)
-    dry = ["train", "--plugin", "brevity.py", "--dry-run", "--quiet"]
-    code, out, err = call(*dry, "--reward=brevity-meteor", "--set=stages.quality.rewards.brevity=0.5")
-    assert (code, err) == (0, "")
+    out = plan("--plugin", "brevity.py", "--reward=brevity-meteor", "--set=stages.quality.rewards.brevity=0.5")
     assert 'plugins = "brevity.py"' in out
     assert "brevity = 0.5" in out
     assert "mask_truncated = false" in out.partition("[stages.quality]")[2]
 
 
-def test_a_function_of_trl_needs_no_change(call: Call, write: Callable[[str, str], Path]) -> None:
+def test_a_function_of_trl_needs_no_change(plan: Plan) -> None:
     """It is chosen from a file by its name."""
     write("rewards.py", TRL)
-    code, out, err = call("train", "--plugin=rewards.py:starts_with_a", "--reward=starts_with_a", "--dry-run", "-q")
-    assert (code, err) == (0, "")
-    assert "starts_with_a = 1.0" in out
+    assert "starts_with_a = 1.0" in plan("--plugin=rewards.py:starts_with_a", "--reward=starts_with_a")
 
 
-def test_a_configuration_file_names_plugins(call: Call, write: Callable[[str, str], Path]) -> None:
-    """As --plugin does."""
-    write("brevity.py", BREVITY)
-    write("mine.toml", '[run]\nplugins = "brevity.py"\n')
-    code, out, _ = call("train", "--config=mine.toml", "--reward=brevity", "--dry-run", "-q")
-    assert code == 0
+def test_a_configuration_file_names_plugins_relative_to_itself(plan: Plan) -> None:
+    """As --plugin does, wherever the command is typed; a plugin that is named twice is one."""
+    Path("conf").mkdir()
+    brevity = write("conf/brevity.py", BREVITY)
+    write("conf/mine.toml", '[run]\nplugins = "brevity.py"\n')
+    out = plan("--config=conf/mine.toml", "--reward=brevity")
+    assert 'plugins = "conf/brevity.py"' in out
     assert "brevity = 1.0" in out
+    plan("--config=conf/mine.toml", "--reward=brevity", f"--plugin={brevity}")
 
 
-def test_the_next_command_has_no_plugins(call: Call, write: Callable[[str, str], Path]) -> None:
+def test_the_next_command_has_no_plugins(call: Call, plan: Plan) -> None:
     """What one command loaded is gone."""
     write("brevity.py", BREVITY)
-    assert call("train", "--plugin=brevity.py", "--reward=brevity", "--dry-run", "-q")[0] == 0
-    code, _, err = call("train", "--reward=brevity", "--dry-run", "-q")
-    assert code == 2
-    assert "unknown signal 'brevity'" in err
+    plan("--plugin=brevity.py", "--reward=brevity")
+    assert_refused(call("train", "--reward=brevity", "--dry-run", "-q"), "unknown signal 'brevity'")
     assert "brevity" not in TASKS["tldr"].rewards.signals
 
 
-def test_what_an_installed_package_adds(
-    call: Call, write: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The entry points of its metadata are found; one that fails is left out with a warning."""
-    write("installed_brevity.py", BREVITY)
-    folder = tmp_path / "brevity-1.2.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: brevity\nVersion: 1.2\n")
-    points = "[smolsum.plugins]\nbrevity = installed_brevity\nbroken = installed_broken\n"
-    (folder / "entry_points.txt").write_text(points)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    code, out, err = call("train", "--reward=brevity", "--dry-run", "-q")
-    assert code == 0
+def test_what_an_installed_package_adds(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entry points of its metadata are found. One that fails, or whose criteria, task or signal have a name that is
+    taken, breaks no command: it is left out with a warning."""
+    write("brevity.py", BREVITY)
+    write("a_criterion.py", "import smolsum\nCRITERIA = [smolsum.Criterion('meteor', ('Is it?',))]\n")
+    write("a_task.py", CAPITALS.replace('name="capitals"', 'name="tldr"'))
+    write("a_signal.py", reward("brevity"))
+    left_out = ("a_criterion", "a_task", "a_signal", "not_there")
+    install("several", "brevity", *left_out, monkeypatch=monkeypatch)
+    named = [f"warning: installed plugin {name} is left out" for name in left_out]
+    out, _ = done(call("train", "--reward=brevity", "--dry-run", "-q"), *named, "ModuleNotFoundError")
     assert "brevity = 1.0" in out
-    assert "installed plugin broken is left out: ModuleNotFoundError" in err
+
+
+PLUGINS_AS_A_LIST = "[run]\nplugins = ['p.py']\n"
 
 
 def reward(name: str) -> str:
     """A file with one reward."""
     return f"import smolsum\n\n@smolsum.reward\ndef {name}(completions):\n    return [0.0] * len(completions)\n"
-
-
-S = "import smolsum\n"
-
-WRONG: list[tuple[str, str, list[str], str]] = [
-    ("", "", ["--plugin=none.py"], "no plugin at"),
-    ("p.txt", "x", ["--plugin=p.txt"], "plugin p.txt is not a Python file"),
-    ("p.py", "def f(:\n", ["--plugin=p.py"], "plugin p.py cannot be loaded: line 1 of p.py:"),
-    ("p.py", "\nimport no_such_module\n", ["--plugin=p.py"], "line 2: ModuleNotFoundError: No module named 'no_such_"),
-    ("p.py", "x = 1\nx / 0\n", ["--plugin=p.py"], "line 2: ZeroDivisionError: division by zero"),
-    ("p.py", "import sys\nsys.exit(3)\n", ["--plugin=p.py"], "line 2: SystemExit: 3"),
-    ("p.py", "", ["--plugin=p.py"], "has no function marked with @smolsum.reward, no TASK and no CRITERIA"),
-    ("p.py", TRL, ["--plugin=p.py"], "hint: --plugin p.py:starts_with_a"),
-    ("p.py", TRL, ["--plugin=p.py:start"], "p.py has no 'start'"),
-    ("p.py", "fine = 3\n", ["--plugin=p.py:fine"], "p.py: reward 'fine' is not a function"),
-    ("p.py", reward("meteor"), ["--plugin=p.py"], "reward 'meteor' has the name of another signal"),
-    ("p.py", reward("copied"), ["--plugin=p.py"], "reward 'copied' has the name of another signal, criterion, m"),
-    ("p.py", reward("text"), ["--plugin=p.py"], "reward 'text' has the name of another signal, criterion, m"),
-    ("p.py", reward("_own"), ["--plugin=p.py"], "reward '_own' has no usable name"),
-    ("p.py", S + "smolsum.reward(name='a-b')(print)\n", ["--plugin=p.py"], "line 2: AttributeError"),
-    ("p.py", S + "f = smolsum.reward(name='a-b')(lambda completions: [])\n", ["--plugin=p.py"], "no usable"),
-    ("p.py", S + "@smolsum.reward(rang='x')\ndef f(completions): ...\n", ["--plugin=p.py"], "line 2: TypeE"),
-    ("p.py", reward("f"), ["--plugin=p.py", "--plugin=./p.py:f"], "reward 'f' has the name of another signal"),
-    ("p.py", reward("f"), ["--plugin=p.py", "--reward=g"], "unknown signal 'g'"),
-    ("p.py", reward("f"), ["--plugin=p.py", "--set=stages.quality.rewards.g=1"], "unknown signal 'g'"),
-    ("p.py", reward("f"), ["--plugin=p.py", "--set=rewards.on_error=go"], "must be one of stop, missing"),
-    ("p.py", reward("f"), ["--plugin=p.py", "--set=rewards.timeout_s=0"], "rewards.timeout_s must be above"),
-    ("p,q.py", reward("f"), ["--plugin=p,q.py"], "has a comma"),
-    ("p.py", "TASK = 3\n", ["--plugin=p.py"], "p.py: TASK is int, not a Task"),
-    ("p.py", "CRITERIA = ['brief']\n", ["--plugin=p.py"], "p.py: CRITERIA is not a list of criteria"),
-    ("p.py", reward("f"), ["--task=p.py"], "--task p.py: the file has no TASK"),
-    ("", "", ["--task=none.py"], "no plugin at"),
-    ("m.toml", "[run]\nplugins = ['p.py']\n", ["--config=m.toml"], "m.toml:2: run.plugins must be a text in quotes"),
-    ("p.py", S + "@smolsum.reward\ndef f(completions, solution): ...\n", ["--plugin=p.py", "--reward=f"],
-     "asks for 'solution', and the train split has no such column, only prompts, completions"),
-    ("p.py", S + "@smolsum.reward\ndef f(completions, /): ...\n", ["--plugin=p.py"], "by position only"),
-    ("p.py", S + "@smolsum.reward\nclass F: ...\n", ["--plugin=p.py"], "has no function marked"),
-    ("p.py", S + "@smolsum.reward(range=3)\ndef f(completions): ...\n", ["--plugin=p.py"],
-     "cannot be loaded: line 2: reward(range=3) is not a text"),
-    ("p.py", S + "@smolsum.reward('x')\ndef f(completions): ...\n", ["--plugin=p.py"], "this is not a function"),
-    ("p.py", S + "CRITERIA = [smolsum.Criterion('', ())]\n", ["--plugin=p.py"], "line 2: criterion '' has no usable"),
-    ("p.py", S + "CRITERIA = [smolsum.Criterion('kind', 'Is it?')]\n", ["--plugin=p.py"], "its steps are not sent"),
-    ("p.py", S + "CRITERIA = [smolsum.Criterion('kind', ())]\n", ["--plugin=p.py"], "its steps are not sentences"),
-    ("p.py", S + "CRITERIA = [smolsum.Criterion('kind', ('Is it?',), sees=('post',))]\n", ["--plugin=p.py"],
-     "a judge cannot see ('post',)"),
-    ("p.py", S + "CRITERIA = [smolsum.Criterion('kind', ('Is it?',), threshold=5)]\n", ["--plugin=p.py"],
-     "the threshold 5 is not from 0 to 1"),
-    ("p.py", "class E(Exception):\n    def __str__(self): raise ValueError\n\nraise E\n", ["--plugin=p.py"],
-     "line 4: E"),
-    ("p.py", reward("tokens"), ["--plugin=p.py"], "reward 'tokens' has the name of another signal, criterion, m"),
-    ("p.py", reward("sample"), ["--plugin=p.py"], "reward 'sample' has the name of another signal, criterion, m"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("file", "text", "flags", "says"), WRONG, ids=[f"{n}" for n in range(len(WRONG))])
-def test_ways_to_get_it_wrong(
-    file: str, text: str, flags: list[str], says: str, call: Call, write: Callable[[str, str], Path]
-) -> None:
-    """One clear error before anything is made."""
-    if file:
-        write(file, text)
-    code, out, err = call("train", *flags, "--dry-run")
-    assert (code, out, err.count("error:")) == (2, "", 1), err
-    assert says in err
-    assert "hint:" in err
-    assert not Path("runs").exists()
 
 
 CAPITALS = """
@@ -197,43 +144,99 @@ TASK = smolsum.Task(
     presets=smolsum.TaskPresets(defaults={"sampling": {"max_new_tokens": 16}}),
 )
 """
+PRESETS = '    presets=smolsum.TaskPresets(defaults={"sampling": {"max_new_tokens": 16}}),\n'
 
 
-def test_a_task_in_a_file(call: Call, write: Callable[[str, str], Path]) -> None:
-    """It is chosen by its file; its name stands in the settings, and its data are shown."""
+def criterion(arguments: str) -> str:
+    """A file with one criterion."""
+    return f"import smolsum\nCRITERIA = [smolsum.Criterion({arguments})]\n"
+
+
+def function(line: str) -> str:
+    """A file whose reward begins with this line."""
+    return f"import smolsum\n@smolsum.reward\n{line}\n"
+
+
+WRONG: list[tuple[str, str, str]] = [
+    ("", "--plugin=none.py", "no plugin at"),
+    ("", "--task=none.py", "no plugin at"),
+    ("", "--plugin=notes.txt", "notes.txt is not a Python file"),
+    ("", "--plugin=p,q.py", "has a comma"),
+    ("def f(:\n", "--plugin=p.py", "line 1 of p.py:"),
+    ("\nimport no_such_module\n", "--plugin=p.py", "line 2: ModuleNotFoundError: No module named 'no_such_"),
+    ("x = 1\nx / 0\n", "--plugin=p.py", "line 2: ZeroDivisionError"),
+    ("import sys\nsys.exit(3)\n", "--plugin=p.py", "line 2: SystemExit: 3"),
+    ("class E(Exception):\n    def __str__(self): raise ValueError\n\nraise E\n", "--plugin=p.py", "line 4: E"),
+    ("", "--plugin=p.py", "no function marked with @smolsum.reward, no TASK and no CRITERIA"),
+    (TRL, "--plugin=p.py", "hint: --plugin p.py:starts_with_a"),
+    (TRL, "--plugin=p.py:start", "p.py has no 'start'"),
+    ("fine = 3\n", "--plugin=p.py:fine", "reward 'fine' is not a function"),
+    *((reward(name), "--plugin=p.py", f"reward '{name}' has the name of another signal, criterion, metric or column")
+      for name in ("meteor", "copied", "text", "tokens", "sample")),
+    (reward("f"), "--plugin=p.py --plugin=./p.py:f", "reward 'f' has the name of another signal"),
+    (reward("_own"), "--plugin=p.py", "reward '_own' has no usable name"),
+    ("import smolsum\nf = smolsum.reward(name='a-b')(lambda completions: [])\n", "--plugin=p.py", "no usable"),
+    ("import smolsum\nsmolsum.reward(name='a-b')(print)\n", "--plugin=p.py", "line 2: AttributeError"),
+    ("import smolsum\n@smolsum.reward(rang='x')\ndef f(completions): ...\n", "--plugin=p.py", "line 2: TypeE"),
+    ("import smolsum\n@smolsum.reward(range=3)\ndef f(completions): ...\n", "--plugin=p.py", "reward(range=3)"),
+    ("import smolsum\n@smolsum.reward('x')\ndef f(completions): ...\n", "--plugin=p.py", "this is not a function"),
+    (function("class F: ..."), "--plugin=p.py", "no function marked"),
+    (function("def f(completions, /): ..."), "--plugin=p.py", "by position only"),
+    (function("def f(completions, solution): ..."), "--plugin=p.py --reward=f", "'solution', and the train split"),
+    (reward("f"), "--plugin=p.py --reward=g", "unknown signal 'g'"),
+    (reward("f"), "--plugin=p.py --set=stages.quality.rewards.g=1", "unknown signal 'g'"),
+    (reward("f"), "--plugin=p.py --set=rewards.on_error=go", "must be one of stop, missing"),
+    (reward("f"), "--plugin=p.py --set=rewards.timeout_s=0", "rewards.timeout_s must be above"),
+    (reward("f"), "--config=m.toml", "m.toml:2: run.plugins"),
+    (reward("f"), "--task=p.py", "--task p.py: the file has no TASK"),
+    ("TASK = 3\n", "--plugin=p.py", "p.py: TASK is int"),
+    (CAPITALS.replace('name="capitals"', 'name="tldr"'), "--task=./p.py", "the name of task 'tldr' is taken"),
+    ("CRITERIA = ['brief']\n", "--plugin=p.py", "p.py: CRITERIA is not a list of criteria"),
+    (criterion("'', ()"), "--plugin=p.py", "line 2: criterion '' has no usable"),
+    (criterion("'kind', 'Is it?'"), "--plugin=p.py", "its steps are not sent"),
+    (criterion("'kind', ()"), "--plugin=p.py", "its steps are not sentences"),
+    (criterion("'kind', ('Is it?',), sees=('post',)"), "--plugin=p.py", "a judge cannot see ('post',)"),
+    (criterion("'kind', ('Is it?',), threshold=5"), "--plugin=p.py", "the threshold 5"),
+    (criterion("'kind', ('Is it?',)") + "CRITERIA *= 2\n", "--plugin=p.py", "'kind' has the name of another"),
+    *((criterion(f"'{name}', ('Is it?',)"), "--plugin=p.py", f"'{name}' has the name of another signal, criterion, m")
+      for name in ("meteor", "faithfulness")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "flags", "named"), WRONG, ids=[f"{n}" for n in range(len(WRONG))])
+def test_ways_to_get_it_wrong(text: str, flags: str, named: str, call: Call) -> None:
+    """One clear error before anything is made."""
+    for file, content in (("p.py", text), ("p,q.py", text), ("notes.txt", "x"), ("m.toml", PLUGINS_AS_A_LIST)):
+        write(file, content)
+    refused = call("train", *flags.split(), "--dry-run")
+    assert_refused(refused, named)
+    assert refused[2].count("error:") == 1
+    assert not Path("runs").exists()
+
+
+def test_a_task_in_a_file(call: Call, plan: Plan) -> None:
+    """It is chosen by its file; its name stands in the settings, and its data are shown. Without presets it trains the
+    default model, with one stage that has its signals."""
     write("capitals.py", CAPITALS)
-    code, out, err = call("train", "--task=./capitals.py", "--dry-run", "-q")
-    assert (code, err) == (0, "")
+    out = plan("--task=./capitals.py")
     assert 'name = "capitals"' in out
     assert "upper = 1.0" in out
-    assert call("data", "./capitals.py", "--preview=1")[0] == 0
-    code, _, err = call("train", "--plugin=./capitals.py", "--task=capital", "--dry-run", "-q")
-    assert code == 2
-    assert "unknown task 'capital'" in err
-    write("tldr2.py", CAPITALS.replace('name="capitals"', 'name="tldr"'))
-    code, _, err = call("train", "--task=./tldr2.py", "--dry-run", "-q")
-    assert code == 2
-    assert "the name of task 'tldr' is taken" in err
+    done(call("data", "./capitals.py", "--preview=1"))
+    assert_refused(call("train", "--plugin=./capitals.py", "--task=capital", "--dry-run"), "unknown task 'capital'")
+    write("capitals.py", CAPITALS.replace(PRESETS, ""))
+    out = plan("--task=./capitals.py")
+    assert 'path = "builtin:tiny"' in out
+    assert "[stages.capitals.rewards]" in out
 
 
-def test_criteria_for_a_judge(call: Call, write: Callable[[str, str], Path]) -> None:
+def test_criteria_for_a_judge(plan: Plan) -> None:
     """They join those of every task."""
-    write("kind.py", "import smolsum\nCRITERIA = [smolsum.Criterion('kindness', ('Is the output kind?',))]\n")
-    assert call("train", "--plugin=kind.py", "--dry-run", "-q")[0] == 0
+    write("kind.py", criterion("'kindness', ('Is the output kind?',)"))
+    plan("--plugin=kind.py")
     assert [one.name for one in TASKS["tldr"].evaluation.criteria][-1] == "kindness"
-    write("twice.py", "import smolsum\nCRITERIA = [smolsum.Criterion(n, ('Is it?',)) for n in ('kind', 'kind')]\n")
-    write("taken.py", "import smolsum\nCRITERIA = [smolsum.Criterion('meteor', ('Is it?',))]\n")
-    for file in ("twice.py", "taken.py"):
-        code, _, err = call("train", f"--plugin={file}", "--dry-run", "-q")
-        assert code == 2
-        assert "has the name of another signal, criterion, metric or column" in err
-    write("faithful.py", "import smolsum\nCRITERIA = [smolsum.Criterion('faithfulness', ('Is it?',))]\n")
-    code, _, err = call("train", "--plugin=faithful.py", "--dry-run", "-q")
-    assert code == 2
-    assert "the criterion 'faithfulness' has the name of another signal, criterion, metric or column" in err
 
 
-def test_a_run_with_a_plugin(call: Call, write: Callable[[str, str], Path], tmp_path: Path) -> None:
+def test_a_run_with_a_plugin(call: Call, tmp_path: Path) -> None:
     """Metrics, evaluations and rows have the reward; run.json and the run's copy say what was executed; the run goes on
     only with the same file, which is named again, and the copy is never executed by itself."""
     plugin = write("brevity.py", BREVITY)
@@ -241,8 +244,7 @@ def test_a_run_with_a_plugin(call: Call, write: Callable[[str, str], Path], tmp_
     runs = Path("runs")
     settings = {"stages__length__steps": 1, "stages__quality__steps": 2, "train__validate_every": 2}
     train = [*arguments(data, runs, "mine", **settings), "--reward=brevity-meteor", "--plain"]
-    code, _, err = call(*train, "--plugin=brevity.py")
-    assert code == 0, err
+    _, err = done(call(*train, "--plugin=brevity.py"))
     assert re.search(r"stage=quality step=3/3 .* brevity=0\.\d\d meteor=0\.\d\d ", err)  # the signals of the sum
     run = RunPaths(runs / "mine")
     last = read_jsonl(run.metrics)[-1]
@@ -257,37 +259,27 @@ def test_a_run_with_a_plugin(call: Call, write: Callable[[str, str], Path], tmp_
     assert (run.plugins / "brevity.py").read_bytes() == content
     assert run.resume_command == "smolsum train --resume mine --plugin brevity.py"
 
-    for unnamed in (["train", "--resume=mine"], ["eval", "mine"]):
-        code, _, err = call(*unnamed, "-q")
-        assert (code, err.count("error:")) == (2, 1)
-        assert "run mine executes the plugin brevity.py, and code that came with a run is executed only when" in err
-        assert f"hint: --plugin {plugin}" in err
-    code, _, err = call("train", f"--config={run.config}", "--name=other", "--dry-run", "-q")
-    assert code == 2
-    assert "code that came with a run is executed only when it is named" in err
+    taken_up = (["train", "--resume=mine"], ["eval", "mine"])
+    for unnamed in (*taken_up, ["train", f"--config={run.config}", "--name=other", "--dry-run"]):
+        assert_refused(call(*unnamed, "-q"), "brevity.py", "executed only when it is named", f"hint: --plugin {plugin}")
     plugin.unlink()
-    code, _, err = call("train", "--resume=mine", "-q")
-    assert "hint: --plugin runs/mine/plugins/brevity.py" in err
-    assert call("train", "--resume=mine", "--plugin=runs/mine/plugins/brevity.py", "-q")[0] == 0
+    copy = "runs/mine/plugins/brevity.py"
+    assert_refused(call("train", "--resume=mine", "-q"), f"hint: --plugin {copy}")
+    done(call("train", "--resume=mine", f"--plugin={copy}", "-q"))
     write("brevity.py", BREVITY.replace("< 6", "< 7"))
-    for command in (["train", "--resume=mine"], ["eval", "mine"]):
-        code, _, err = call(*command, "--plugin=brevity.py", "-q")
-        assert code == 2
-        assert "plugin brevity.py has changed since run mine began (sha256 " in err
+    for command in taken_up:
+        assert_refused(call(*command, "--plugin=brevity.py", "-q"), "brevity.py has changed since run mine began")
     plugin.write_bytes(content)
-    code, out, err = call("eval", "mine", "--plugin=brevity.py", "--split=validation", "-q")
-    assert code == 0, err
-    assert read_summary(Path(out.strip())).metrics["brevity"] is not None
-    assert json.loads((Path(out.strip()) / "origin.json").read_text())["task"]["plugin brevity"] == recorded.sha256
-    code, out, err = call("report", "mine", "--output=report")
-    assert code == 0, err
-    page = next(Path("report").rglob("*.html")).read_text()
-    assert "share of short words" in page
-    code, _, err = call("stats", "--paired", "runs/mine/eval/start-test", "runs/mine/eval/quality-test")
-    assert code == 0, err
+    out, _ = done(call("eval", "mine", "--plugin=brevity.py", "--split=validation", "-q"))
+    folder = Path(out.strip())
+    assert read_summary(folder).metrics["brevity"] is not None
+    assert json.loads((folder / "origin.json").read_text())["task"]["plugin brevity"] == recorded.sha256
+    done(call("report", "mine", "--output=report"))
+    assert "share of short words" in next(Path("report").rglob("*.html")).read_text()
+    done(call("stats", "--paired", "runs/mine/eval/start-test", "runs/mine/eval/quality-test"))
 
 
-def test_an_exception_loses_nothing(call: Call, write: Callable[[str, str], Path], tmp_path: Path) -> None:
+def test_an_exception_loses_nothing(call: Call, tmp_path: Path) -> None:
     """At the third step: the steps before it are saved, the sample and the line are named, and the same command goes on
     once what failed outside of the file works again."""
     write("flaky.py", BREVITY + (
@@ -299,83 +291,47 @@ def test_an_exception_loses_nothing(call: Call, write: Callable[[str, str], Path
     settings = {"stages__length__steps": 2, "stages__quality__steps": 2, "train__validate_every": 0}
     train = [*arguments(data, Path("runs"), "mine", **settings), "--reward=flaky", "--plugin=flaky.py", "--quiet"]
     write("broken", "")
-    code, _, err = call(*train)
+    named = (
+        "reward 'flaky' (flaky.py:",
+        "sample 0 of prompt",
+        "ZeroDivisionError: division by zero (line 12 of flaky.py",
+    )
+    remedies = (
+        "smolsum train --config runs/mine/config.toml --plugin flaky.py --name OTHER",
+        "--model runs/mine/checkpoints/step-000002",
+        "smolsum train --resume mine --plugin flaky.py",
+    )
+    code, out, err = call(*train)
+    assert_refused((code, "", err), *named, *remedies, error=PluginError)
+    assert (out, err.count("error:")) == ("runs/mine\n", 1)
     run = RunPaths(Path("runs/mine"))
-    assert (code, err.count("error:"), state(run)) == (1, 1, "failed"), err
-    assert "reward 'flaky' (flaky.py:" in err
-    assert "failed on sample 0 of prompt" in err
-    assert "ZeroDivisionError: division by zero (line 12 of flaky.py: return" in err
-    assert "new run: smolsum train --config runs/mine/config.toml --plugin flaky.py --name OTHER, which takes" in err
-    assert "(--model runs/mine/checkpoints/step-000002 begins with these weights)" in err
-    assert "smolsum train --resume mine --plugin flaky.py goes on if the cause was outside of the file" in err
-    assert len(read_jsonl(run.metrics)) == 2
+    assert (state(run), len(read_jsonl(run.metrics))) == ("failed", 2)
     Path("broken").unlink()
-    code, _, err = call("train", "--resume=mine", "--plugin=flaky.py", "--quiet")
-    assert (code, state(run)) == (0, "finished"), err
-    assert len(read_jsonl(run.metrics)) == 4
+    done(call("train", "--resume=mine", "--plugin=flaky.py", "--quiet"))
+    assert (state(run), len(read_jsonl(run.metrics))) == ("finished", 4)
     write("broken", "")
     none = [*arguments(data, Path("runs"), "none", **settings), "--set=rewards.on_error=missing", "--reward=flaky"]
     code, _, err = call(*none, "--plugin=flaky.py", "--quiet")
-    assert (code, err.count("error:"), state(RunPaths(Path("runs/none")))) == (1, 1, "failed"), err
-    assert "gave no value for 8 of 8 completions" in err
-    assert "no completion of 2 steps has a reward: flaky had no value for any" in err
+    assert_refused((code, "", err), "no value for 8 of 8 completions", "no completion of 2 steps", error=SmolsumError)
+    assert state(RunPaths(Path("runs/none"))) == "failed"
     write("flaky.py", Path("flaky.py").read_text().replace("1 / 0", "1 / (len(c) % 2)"))
     again = ["train", "--config=runs/mine/config.toml", "--plugin=flaky.py", "--set=rewards.on_error=missing", "-q"]
-    code, _, err = call(*again, "--name=again", "--model=runs/mine/checkpoints/step-000002")
-    assert (code, state(RunPaths(Path("runs/again")))) == (0, "finished"), err
+    _, err = done(call(*again, "--name=again", "--model=runs/mine/checkpoints/step-000002"))
+    assert state(RunPaths(Path("runs/again"))) == "finished"
     nulls = pl.read_ndjson(Path("runs/again/completions/step-000003.jsonl"))["reward"].null_count()
     assert 0 < nulls < 8
     assert f"gave no value for {nulls} of 8 completions" in err
 
 
-def test_a_configuration_file_names_plugins_relative_to_itself(call: Call, write: Callable[[str, str], Path]) -> None:
-    """Wherever the command is typed; a plugin that is named twice is one."""
-    folder = write("x.txt", "").parent / "conf"
-    folder.mkdir()
-    (folder / "brevity.py").write_text(BREVITY)
-    (folder / "mine.toml").write_text('[run]\nplugins = "brevity.py"\n')
-    dry = ["train", "--config=conf/mine.toml", "--reward=brevity", "--dry-run", "-q"]
-    code, out, err = call(*dry)
-    assert (code, err) == (0, "")
-    assert 'plugins = "conf/brevity.py"' in out
-    code, out, err = call(*dry, f"--plugin={folder / 'brevity.py'}")
-    assert (code, err) == (0, "")
-
-
-def test_an_installed_package_with_a_name_that_is_taken(
-    call: Call, write: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Its criteria, task or signal break no command: it is left out with a warning."""
-    write("taken_criterion.py", "import smolsum\nCRITERIA = [smolsum.Criterion('meteor', ('Is it?',))]\n")
-    write("taken_task.py", CAPITALS.replace('name="capitals"', 'name="tldr"'))
-    write("taken_signal.py", reward("brevity"))
-    folder = tmp_path / "several-1.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: several\nVersion: 1\n")
-    names = ("taken_criterion", "taken_task", "taken_signal")
-    (folder / "entry_points.txt").write_text("[smolsum.plugins]\n" + "".join(f"{n} = {n}\n" for n in names))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    write("brevity.py", BREVITY)
-    code, _, err = call("train", "--plugin=brevity.py", "--reward=brevity", "--dry-run", "-q")
-    assert code == 0, err
-    for name in names:
-        assert f"warning: installed plugin {name} is left out" in err
-
-
-def test_a_reward_with_the_name_of_a_measured_column(
-    call: Call, write: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reward_with_the_name_of_a_measured_column(call: Call) -> None:
     """Also where the task shows it in no table: it must not replace what is measured."""
     write("own.py", reward("over_budget"))
-    code, _, err = call(
-        "baseline", "--model=tiny", "--plugin=own.py", "--prompt=50-words", "--set=data.test_rows=1", "-q"
-    )
-    assert code == 2
-    assert "reward 'over_budget' has the name of something that task tldr measures" in err
+    refused = call("baseline", "--model=tiny", "--plugin=own.py", "--prompt=50-words", "--set=data.test_rows=1", "-q")
+    assert_refused(refused, "reward 'over_budget'", "task tldr measures")
 
 
 @pytest.mark.slow
-def test_a_grid_says_why_it_trains_again(call: Call, write: Callable[[str, str], Path]) -> None:
+def test_a_grid_says_why_it_trains_again(call: Call) -> None:
     """A run with the same settings and another file does not count, and both lists say what differs."""
     plugin = write("brevity.py", BREVITY)
     for name, text in (("old", BREVITY), ("older", BREVITY.replace("< 6", "< 7"))):
@@ -387,25 +343,19 @@ def test_a_grid_says_why_it_trains_again(call: Call, write: Callable[[str, str],
         run.info.write_bytes(encode(RunInfo, {"plugins": [to_row(one.record()) for one in loaded_plugins()]}))
         run.status.write_text('{"state": "finished", "step": 3}')
         run.lock.touch()
-    code, out, _ = call("runs", "--settings")
-    assert code == 0
+    assert done(call("runs", "--settings"))[0].splitlines()[-1].startswith("plugin of brevity ")
     Path("runs/damaged").mkdir()
     Path("runs/damaged/config.toml").write_text(run.config.read_text())
-    assert call("runs", "--settings")[0] == 0
+    done(call("runs", "--settings"))
     shutil.rmtree("runs/damaged")
-    assert out.splitlines()[-1].startswith("plugin of brevity ")
     both = ["train", "--plugin=brevity.py", "--reward=brevity", "--reward=meteor", "--dry-run"]
-    code, out, err = call(*both)
-    assert code == 0, err
-    assert "has changed since" not in err
+    assert "has changed since" not in done(call(*both))[1]
     plugin.write_text(BREVITY.replace("< 6", "< 8"))
-    code, out, err = call(*both)
-    assert code == 0, err
-    assert "is to train: the plugin of brevity has changed since old" in err
+    done(call(*both), "is to train: the plugin of brevity has changed since old")
 
 
 def test_a_resume_from_another_folder_says_where_the_run_began(
-    call: Call, write: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Its data have a path relative to that folder."""
     plugin = write("brevity.py", BREVITY)
@@ -419,30 +369,5 @@ def test_a_resume_from_another_folder_says_where_the_run_began(
     run.lock.touch()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    code, _, err = call("train", f"--resume={run.root}", f"--plugin={plugin}", "-q")
-    assert code == 2
-    assert "no data at 'posts': no such file or directory" in err
-    assert f"hint: cd {tmp_path}, where the run began, as data.path = 'posts' is relative to that folder" in err
-
-
-def test_a_task_without_presets(call: Call, write: Callable[[str, str], Path]) -> None:
-    """It trains the default model, with one stage that has its signals."""
-    presets = '    presets=smolsum.TaskPresets(defaults={"sampling": {"max_new_tokens": 16}}),\n'
-    assert presets in CAPITALS
-    write("capitals.py", CAPITALS.replace(presets, ""))
-    code, out, err = call("train", "--task=./capitals.py", "--dry-run", "-q")
-    assert (code, err) == (0, "")
-    assert 'path = "builtin:tiny"' in out
-    assert "[stages.capitals.rewards]" in out
-
-
-def test_a_reward_of_the_name_preference_stays_the_users(write: Callable[[str, str], Path], call: Call) -> None:
-    """Runs with such a plugin are older than the signal, and need no judge."""
-    write("mine.py", BREVITY.replace("def brevity", "def preference"))
-    asked = ["train", "--strategy=included", "--reward=preference", "--dry-run", "--quiet"]
-    code, out, err = call(*asked, "--plugin=mine.py")
-    assert code == 0, err
-    assert "preference = 1.0" in out
-    code, out, err = call(*asked)
-    assert code == 2
-    assert "judge.model is empty" in err
+    refused = call("train", f"--resume={run.root}", f"--plugin={plugin}", "-q")
+    assert_refused(refused, "no data at 'posts'", f"hint: cd {tmp_path}", "data.path = 'posts'")

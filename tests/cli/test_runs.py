@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
-from support.calls import Call
+from support.calls import Call, done
 from support.disks import mounted
-from support.training import PATIENCE_S
+from support.refusals import assert_refused
+from support.terminals import Terminal
 from support.watching import evaluate, make_run
 
 from smolsum.runs.paths import RunPaths, acquire
@@ -63,16 +60,15 @@ def test_selected_by_name_and_state(call: Call, three: list[RunPaths]) -> None:
 )
 def test_requests_without_a_meaning(flags: list[str], says: str, call: Call, three: list[RunPaths]) -> None:
     """One error; nothing is deleted."""
-    code, out, err = call(*flags)
-    assert (code, out, err.count("error:")) == (2, "", 1), err
-    assert says in err
+    refused = call(*flags)
+    assert_refused(refused, says)
+    assert refused[2].count("error:") == 1
     assert all(run.root.is_dir() for run in three)
 
 
 def test_settings_that_differ(call: Call, three: list[RunPaths]) -> None:
     """A row for each, a column for each run; the same settings are said in a sentence."""
-    code, out, _ = call("--settings")
-    assert code == 0
+    out, _ = done(call("--settings"))
     assert "task.target_tokens" in names(out)
     assert call("a-*", "--settings")[2] == "these 2 runs have the same settings\n"
 
@@ -81,12 +77,9 @@ def test_deleting(call: Call, three: list[RunPaths], tmp_path: Path) -> None:
     """What is named goes, evaluations with their run; a run that is being trained stays, and so does all else."""
     evaluate(three[0], "start", {"test-1": "x"})
     with acquire(three[2]):
-        code, out, err = call("--delete", "--yes", "b-1", "a-1")
-        assert (code, out) == (2, "")
-        assert "run 'b-1' is being trained" in err
+        assert_refused(call("--delete", "--yes", "b-1", "a-1"), "run 'b-1' is being trained")
     assert all(run.root.is_dir() for run in three)
-    code, out, err = call("--delete", "--yes", "--state=failed")
-    assert (code, out) == (0, f"{three[1].root}\n"), err
+    assert done(call("--delete", "--yes", "--state=failed"))[0] == f"{three[1].root}\n"
     assert [run.root.is_dir() for run in three] == [True, False, True]
 
 
@@ -96,9 +89,7 @@ def test_names_go_before_patterns_and_links_stay(call: Call, three: list[RunPath
     assert call("--delete", "--yes", "b[-]1")[1] == f"{tmp_path / 'b[-]1'}\n"
     assert three[2].root.is_dir()
     (tmp_path / "alias").symlink_to(three[0].root)
-    code, out, err = call("--delete", "--yes", "alias")
-    assert (code, out) == (2, "")
-    assert "is a link, which is not deleted" in err
+    assert_refused(call("--delete", "--yes", "alias"), "alias", "is a link")
     assert three[0].root.is_dir()
 
 
@@ -112,13 +103,9 @@ def test_what_cannot_be_deleted_is_named(call: Call, three: list[RunPaths]) -> N
 
 def test_deleting_asks_first(three: list[RunPaths], tmp_path: Path) -> None:
     """On a terminal; only yes is yes."""
-    for answer, deleted in ((b"\n", False), (b"n\n", False), (b"y\n", True)):
-        ours, theirs = pty.openpty()
-        command = [sys.executable, "-m", "smolsum", "runs", "--delete", "a-1", f"--runs-dir={tmp_path}"]
-        with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=dict(os.environ)) as p:
-            os.write(ours, answer)
-            p.communicate(timeout=PATIENCE_S)
-        os.close(ours)
-        os.close(theirs)
-        assert p.returncode == (0 if deleted else 130)
+    for answer, deleted in (("\n", False), ("n\n", False), ("y\n", True)):
+        with Terminal(["runs", "--delete", "a-1", f"--runs-dir={tmp_path}"]) as terminal:
+            terminal.until("[y/N]")
+            terminal.send(answer)
+            assert terminal.code() == (0 if deleted else 130)
         assert three[0].root.is_dir() is not deleted

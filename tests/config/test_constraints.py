@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from support.refusals import refuses
 
 from smolsum.config.constraints import Constraint, parse_constraints
 from smolsum.config.resolve import resolve
-from smolsum.errors import UsageError
 from smolsum.tasks import TASKS
 
 
@@ -42,31 +42,26 @@ def test_several_are_separated_and_a_mean_in_a_range_is_two() -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("length", "not of a known form"),
-        ("length in 59-69: 0.99", "not of a known form"),
-        ("length in 59..: 0.99", "not of a known form"),
-        ("length in 59..69: most", "not of a known form"),
-        ("length > 59: 0.9", "not of a known form"),
+        *((text, text) for text in ("length", "length in 59-69: 0.99", "length in 59..: 0.99", "length > 59: 0.9")),
+        ("length in 59..69: most", "length in 59..69: most"),
         ("length in 69..59: 0.99", "69 is above 59"),
-        ("length in 59..69: 99", "the share 99 is not above 0 and at most 1"),
-        ("length in 59..69: 0", "the share 0 is not above 0"),
+        ("length in 59..69: 99", "the share 99"),
+        ("length in 59..69: 0", "the share 0"),
         ("length within 5", "needs a share"),
         ("length in 59..69: 0.99; length in 59..69: 0.5", "the same range twice"),
     ],
 )
 def test_what_is_wrong_is_quoted_with_its_source(text: str, named: str) -> None:
     """The error of a run names the flag or the file, and the hint is a form that works."""
-    with pytest.raises(UsageError, match=named) as caught:
+    with refuses("flag", named):
         resolve(TASKS, flags={"grpo.constraints": text})
-    assert "flag" in caught.value.message
-    assert caught.value.hint
 
 
 def test_hints_can_be_pasted() -> None:
     """The forms that errors show are themselves constraints."""
-    with pytest.raises(UsageError) as caught:
+    with refuses() as refused:
         parse_constraints("length")
-    for form in str(caught.value.hint).replace(", or ", ", ").split(", "):
+    for form in str(refused.value.hint).replace(", or ", ", ").split(", "):
         assert parse_constraints(form)
 
 
@@ -92,6 +87,6 @@ def test_stages_inherit_constraints_and_flags_replace_those_of_a_strategy() -> N
 @pytest.mark.parametrize("setting", ["constraint_method=pid", "constraint_weight=3", "constraint_limit=9"])
 def test_settings_of_constraints_need_one(setting: str) -> None:
     """They would change nothing; with a constraint they are accepted."""
-    with pytest.raises(UsageError, match="no stage has a constraint"):
+    with refuses(setting.split("=")[0], "constraint"):
         resolve(TASKS, sets=[f"grpo.{setting}"])
     assert resolve(TASKS, sets=[f"grpo.{setting}"], strategy="constrained")

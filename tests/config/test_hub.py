@@ -27,17 +27,8 @@ def test_parts(text: str, parts: tuple[str, str, str]) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "posts",
-        "cnn_dailymail:3.0.0",
-        "builtin:tiny",
-        "./ann/posts@v1",
-        "/ann/posts",
-        "a/b/c",
-        "ann/posts@",
-        "ann/posts:",
-        "ann/posts:a:b",
-        "a/b@v 1",
+        *("", "posts", "cnn_dailymail:3.0.0", "builtin:tiny", "./ann/posts@v1", "/ann/posts", "a/b/c"),
+        *("ann/posts@", "ann/posts:", "ann/posts:a:b", "a/b@v 1"),
     ],
 )
 def test_other_texts(text: str) -> None:

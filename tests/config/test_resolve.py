@@ -12,6 +12,7 @@ import tomli
 from hypothesis import given
 from hypothesis import strategies as st
 from support.places import ROOT
+from support.refusals import refuses
 
 from smolsum.config.presets import line_numbers
 from smolsum.config.resolve import Resolved, parse_reward, render_with_sources, resolve
@@ -34,12 +35,6 @@ def config_file(folder: Path, text: str) -> Path:
     return path
 
 
-def refused(**given: Any) -> UsageError:
-    with pytest.raises(UsageError) as caught:
-        resolved(**given)
-    return caught.value
-
-
 # which value wins
 
 
@@ -53,13 +48,8 @@ def test_layers_win_in_order(tmp_path: Path) -> None:
         resolved(model="tiny", presets=["study"], config_file=file),
         resolved(model="tiny", config_file=file, sets=["optimizer.learning_rate=1e-6"]),
     ]
-    assert [r.config.optimizer.learning_rate for r in rates] == [
-        2e-6,
-        TINY["optimizer"]["learning_rate"],
-        2e-6,
-        1e-5,
-        1e-6,
-    ]
+    own = TINY["optimizer"]["learning_rate"]
+    assert [r.config.optimizer.learning_rate for r in rates] == [2e-6, own, 2e-6, 1e-5, 1e-6]
 
 
 def test_sources_name_every_layer(tmp_path: Path) -> None:
@@ -130,13 +120,10 @@ def test_environment_holds_only_folders() -> None:
     ],
 )
 def test_workers_that_are_no_urls_are_refused(urls: str) -> None:
-    """Before anything is loaded: a run without a single URL would wait for its workers for ever."""
-    error = refused(model="tiny", environ={"SMOLSUM_WORKERS": urls})
-    assert error.message.startswith("environment SMOLSUM_WORKERS: workers.urls must be URLs of workers, each once")
-    assert error.hint == "--worker http://HOST:PORT, as serve-worker prints it"
-
-
-def test_worker_urls_may_end_in_a_slash_or_a_comma() -> None:
+    """Before anything is loaded: a run without a single URL would wait for its workers for ever. URLs may end in a
+    slash or a comma."""
+    with refuses("environment SMOLSUM_WORKERS", "workers.urls", "--worker http://HOST:PORT"):
+        resolved(model="tiny", environ={"SMOLSUM_WORKERS": urls})
     resolved(model="tiny", environ={"SMOLSUM_WORKERS": "http://10.0.0.2:8100/, http://[::1]:8100,HTTPS://mac.local,"})
 
 
@@ -149,15 +136,13 @@ def test_model_takes_ids_and_folders(tmp_path: Path) -> None:
 
 
 def test_default_model_gives_way(tmp_path: Path) -> None:
-    """The preset of the default model stays out as soon as any layer names another model."""
+    """The preset of the default model stays out as soon as any layer names another model; --model beats a file."""
     file = config_file(tmp_path, '[model]\npath = "owner/name"\n')
-    for result in (
-        resolved(config_file=file),
-        resolved(sets=["model.path=owner/name"]),
-        resolved(flags={"model.path": "owner/name"}),
-    ):
-        assert result.config.optimizer.learning_rate == 0.0
+    other: dict[str, Any] = {"config_file": file, "sets": ["model.path=owner/name"], "flags": {"model.path": "o/n"}}
+    for layer, value in other.items():
+        assert resolved(**{layer: value}).config.optimizer.learning_rate == 0.0
     assert resolved(presets=["qwen"]).config.optimizer.learning_rate == 2e-6
+    assert resolved(model="tiny", config_file=file).config.model.path == "builtin:tiny"
 
 
 def test_an_adapter_of_ones_own_leaves_the_models_rate_out(tmp_path: Path) -> None:
@@ -173,12 +158,6 @@ def test_an_adapter_of_ones_own_leaves_the_models_rate_out(tmp_path: Path) -> No
     for sets in ([], ["lora.rank=8"]):
         shipped = resolved(model="smollm2-135m", flags={"task.name": "strict-json"}, sets=sets)
         assert shipped.config.optimizer.learning_rate == 5e-6
-
-
-def test_model_flag_beats_the_file(tmp_path: Path) -> None:
-    """--model names the model even where a configuration file names another one."""
-    file = config_file(tmp_path, '[model]\npath = "owner/name"\n')
-    assert resolved(model="tiny", config_file=file).config.model.path == "builtin:tiny"
 
 
 # --set
@@ -365,165 +344,105 @@ def test_records_are_frozen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message", "hint"),
+    ("given", "source", "named", "hint"),
     [
-        ({"presets": ["studdy"]}, "unknown preset 'studdy'", "did you mean study?"),
-        (
-            {"presets": ["repliqa"]},
-            "preset 'repliqa' belongs to the task doc-qa, not to tldr",
-            "--task doc-qa, or leave --preset repliqa out",
-        ),
-        ({"presets": ["my.toml"]}, "unknown preset 'my.toml'", "a file of your own is given with --config"),
-        ({"model": "tinny"}, "flag --model: unknown model 'tinny'", "did you mean tiny?"),
-        ({"strategy": "include"}, "flag --strategy: unknown strategy 'include'", "did you mean included?"),
-        ({"strategy": "joint"}, "flag --strategy: unknown strategy 'joint'", "did you mean included?"),
-        ({"strategy": "staged"}, "flag --strategy: unknown strategy 'staged'", "did you mean finetuned?"),
-        (
-            {"reward": "meteor-rouge-l"},
-            "flag --reward: unknown signal 'l' in 'meteor-rouge-l'",
-            "--reward meteor-rouge",
-        ),
-        ({"reward": "rogue"}, "flag --reward: unknown signal 'rogue' in 'rogue'", "did you mean rouge?"),
-        ({"sets": ["grpo.betta=1"]}, "--set: unknown key 'grpo.betta'", "did you mean grpo.beta?"),
-        ({"sets": ["grop={beta=1}"]}, "--set: unknown key 'grop'", "did you mean grpo?"),
-        ({"sets": ["seed=1"]}, "--set: unknown key 'seed'", "did you mean train.seed?"),
-        (
-            {"sets": ["stages.qualty.steps=1"]},
-            "--set: stages.qualty.steps: the run has no stage 'qualty'",
-            "did you mean quality?",
-        ),
-        (
-            {"sets": ["stages.quality.rewards.bleau=1"]},
-            "--set: unknown signal 'bleau' in stages.quality.rewards",
-            "did you mean bleu?",
-        ),
-        (
-            {"sets": ["grpo.loss=grop"]},
-            "--set: grpo.loss must be one of grpo, study, dr_grpo, dapo, gspo, cispo, got 'grop'",
-            "did you mean grpo?",
-        ),
-        (
-            {"sets": ["grpo.kl=other"]},
-            "--set: grpo.kl must be one of k1, k2, k3, got 'other'",
-            "leave grpo.kl out to get its default",
-        ),
-        ({"sets": ["grpo.kl=k33"]}, "--set: grpo.kl must be one of k1, k2, k3, got 'k33'", "did you mean k3?"),
-        (
-            {"sets": ["grpo.correction=token_clip"]},
-            "--set: grpo.correction must be one of none, token_truncate, sequence_truncate, token_mask, sequence_mask, "
-            "got 'token_clip'",
-            "did you mean token_mask?",
-        ),
-        (
-            {"sets": ["grpo.advantage_scale=gpdo"]},
-            "--set: grpo.advantage_scale must be one of group, batch, none, gdpo, got 'gpdo'",
-            "did you mean gdpo?",
-        ),
-        ({"sets": ["grpo.beta"]}, "--set grpo.beta: not of the form key=value", "--set grpo.beta=0.05"),
+        ({"presets": ["studdy"]}, "", "preset 'studdy'", "did you mean study?"),
+        ({"presets": ["repliqa"]}, "", "task doc-qa", "--task doc-qa, or leave --preset repliqa out"),
+        ({"presets": ["my.toml"]}, "", "preset 'my.toml'", "a file of your own is given with --config"),
+        ({"model": "tinny"}, "flag --model: ", "'tinny'", "did you mean tiny?"),
+        ({"strategy": "include"}, "flag --strategy: ", "'include'", "did you mean included?"),
+        ({"strategy": "joint"}, "flag --strategy: ", "'joint'", "did you mean included?"),
+        ({"strategy": "staged"}, "flag --strategy: ", "'staged'", "did you mean finetuned?"),
+        ({"reward": "meteor-rouge-l"}, "flag --reward: ", "'l' in 'meteor-rouge-l'", "--reward meteor-rouge"),
+        ({"reward": "rogue"}, "flag --reward: ", "'rogue'", "did you mean rouge?"),
+        ({"sets": ["grpo.betta=1"]}, "--set: ", "key 'grpo.betta'", "did you mean grpo.beta?"),
+        ({"sets": ["grop={beta=1}"]}, "--set: ", "key 'grop'", "did you mean grpo?"),
+        ({"sets": ["seed=1"]}, "--set: ", "key 'seed'", "did you mean train.seed?"),
+        ({"sets": ["stages.qualty.steps=1"]}, "--set: ", "stage 'qualty'", "did you mean quality?"),
+        ({"sets": ["stages.quality.rewards.bleau=1"]}, "--set: ", "signal 'bleau'", "did you mean bleu?"),
+        ({"sets": ["grpo.loss=grop"]}, "--set: ", "grpo, study, dr_grpo, dapo, gspo, cispo", "did you mean grpo?"),
+        ({"sets": ["grpo.kl=other"]}, "--set: ", "grpo.kl", "leave grpo.kl out to get its default"),
+        ({"sets": ["grpo.kl=k33"]}, "--set: ", "k1, k2, k3, got 'k33'", "did you mean k3?"),
+        ({"sets": ["grpo.correction=token_clip"]}, "--set: ", "grpo.correction", "did you mean token_mask?"),
+        ({"sets": ["grpo.advantage_scale=gpdo"]}, "--set: ", "grpo.advantage_scale", "did you mean gdpo?"),
+        ({"sets": ["grpo.beta"]}, "--set grpo.beta: ", "key=value", "--set grpo.beta=0.05"),
     ],
 )
-def test_unknown_names(given: dict[str, Any], message: str, hint: str) -> None:
+def test_unknown_names(given: dict[str, Any], source: str, named: str, hint: str) -> None:
     """An unknown preset, model, strategy, signal, key, stage or choice is refused with the nearest name."""
-    error = refused(**given)
-    assert (message, hint, 2) == (str(error), error.hint, error.exit_code)
+    with refuses(named) as refused:
+        resolved(**given)
+    assert (refused.value.message.startswith(source), refused.value.hint) == (True, hint)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "sampling.rollouts=1",
-        "sampling.rollouts=8.0",
-        "sampling.rollouts=true",
-        "sampling.temperature=0",
-        "sampling.temperature=inf",
-        "sampling.temperature=hot",
-        "sampling.max_new_tokens=0",
-        "task.target_tokens=0",
-        "task.tolerance_tokens=-1",
-        "rewards.length_floor=0",
-        "grpo.eps_low=1",
-        "grpo.eps_high=0",
-        "grpo.beta=nan",
-        "grpo.eps_max=0.2",
-        "grpo.correction_cap=0.9",
-        "grpo.correction_floor=1",
-        "grpo.off_policy_delta=-1",
-        "rewards.overlong_buffer=0",
-        "grpo.mask_truncated=1",
-        "optimizer.beta2=1.0",
-        "optimizer.eps=0",
-        "train.seed=-1",
-        "train.seed=9007199254740992",
-        "stages.quality.steps=-1",
-        "stages.quality.epochs=0",
-        "stages.quality.rewards.meteor=true",
-        "stages.quality.rewards.meteor=0",
-        "run.name=../elsewhere",
-        "run=3",
-        "data.path=' '",
+        *("sampling.rollouts=1", "sampling.rollouts=8.0", "sampling.rollouts=true", "sampling.max_new_tokens=0"),
+        *("sampling.temperature=0", "sampling.temperature=inf", "sampling.temperature=hot", "data.path=' '"),
+        *("task.target_tokens=0", "task.tolerance_tokens=-1", "rewards.length_floor=0", "rewards.overlong_buffer=0"),
+        *("grpo.eps_low=1", "grpo.eps_high=0", "grpo.eps_max=0.2", "grpo.beta=nan", "grpo.mask_truncated=1"),
+        *("grpo.correction_cap=0.9", "grpo.correction_floor=1", "grpo.off_policy_delta=-1", "optimizer.eps=0"),
+        *("optimizer.beta2=1.0", "train.seed=-1", "train.seed=9007199254740992", "run.name=../elsewhere", "run=3"),
+        *("stages.quality.steps=-1", "stages.quality.epochs=0", "stages.quality.rewards.meteor=true"),
         "stage_defaults.quality.steps=3",
     ],
 )
 def test_bad_values_name_their_source(text: str) -> None:
     """A value of the wrong type or out of range is refused, with its source, its key and a remedy."""
-    error = refused(sets=[text])
-    assert str(error).startswith("--set: ")
-    assert error.hint
+    with refuses("--set: ", text.split("=")[0]):
+        resolved(sets=[text])
+    with refuses("--set: ", "stage quality"):
+        resolved(sets=["stages.quality.rewards.meteor=0"])
 
 
-def test_posts_and_references_are_two_columns() -> None:
-    """Training on the post as its own summary would go well and mean nothing."""
-    with pytest.raises(UsageError, match="cannot both come from column 'prompt'"):
+def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    """With the source, the settings and what helps: a post as its own summary, which would train well and mean nothing;
+    a correction against the sampler's own log-probs, which would count twice; and a buffer that is longer than what is
+    sampled, where a stage reads it."""
+    with refuses("data.completion_column", "'prompt'"):
         resolved(sets=["data.completion_column=prompt"])
-
-
-def test_a_correction_needs_recomputed_log_probs(tmp_path: Path) -> None:
-    """Against the sampler's own log-probs it would count twice; the error names where it came from."""
-    error = refused(config_file=config_file(tmp_path, '[grpo]\ncorrection = "token_mask"\n'))
-    assert str(error).startswith(f"{tmp_path}")
-    assert ":2: grpo.correction = 'token_mask' needs recomputed log-probs" in str(error)
-    assert error.hint == "--set grpo.old_logprobs=recomputed, or --set grpo.correction=none"
+    file = config_file(tmp_path, '[grpo]\ncorrection = "token_mask"\n')
+    with refuses(f"{file}:2: grpo.correction", "--set grpo.old_logprobs=recomputed", "--set grpo.correction=none"):
+        resolved(config_file=file)
     chosen = resolved(sets=["grpo.correction=token_mask", "grpo.old_logprobs=recomputed"]).config.grpo
     assert (chosen.correction, chosen.old_logprobs) == ("token_mask", "recomputed")
-
-
-def test_an_overlong_buffer_beyond_the_limit_is_refused() -> None:
-    """Where a stage has that signal; elsewhere nothing reads it."""
     sets = ["rewards.overlong_buffer=65", "sampling.max_new_tokens=64"]
     assert resolved(sets=sets).config.rewards.overlong_buffer == 65
-    error = refused(sets=[*sets, "stages.quality.rewards.overlong=0.5"])
-    assert str(error).startswith("--set: the 65 tokens of rewards.overlong_buffer are more than")
-    assert error.hint == "--set rewards.overlong_buffer=12"
+    with refuses("--set: ", "65 tokens of rewards.overlong_buffer", "--set rewards.overlong_buffer=12"):
+        resolved(sets=[*sets, "stages.quality.rewards.overlong=0.5"])
 
 
-def test_bad_values_in_a_file_name_its_line(tmp_path: Path) -> None:
-    """What is wrong in a file is reported with path and line, even where a later layer would win."""
-    cases = {
-        "[grpo]\n\nbeta = -1\n": ":3: grpo.beta must be 0 or more, got -1.0",
-        "[grpo]\nbetta = 1\n": ":2: unknown key 'grpo.betta'",
-        "[grop]\n": ":1: unknown key 'grop'",
-        "train = 1\n": ":1: train must be a table, got 1",
-        "[stages.quality]\nsteps = 3\n": ":1: stage quality has no reward of any weight",
-        "[stages.quality]\nrewards = ['meteor']\n": ":2: stages.quality.rewards must be a table",
-        "[stages.'../x']\n": ":1: unknown key 'stages.../x'",
-        "[stages.'a b']\n": ":1: stages.a b: the name of a stage must be a plain name",
-    }
-    for text, message in cases.items():
-        file = config_file(tmp_path, text)
-        assert str(refused(config_file=file, sets=["grpo.beta=0.1"])).startswith(f"{file}{message}")
-
-
-def test_broken_toml_names_line_and_column(tmp_path: Path) -> None:
-    """A syntax error is reported with line and column."""
-    file = config_file(tmp_path, "[grpo]\nloss = study\n")
-    assert f"{file}:2:8: not TOML: invalid value" == str(refused(config_file=file))
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[grpo]\n\nbeta = -1\n", ":3: grpo.beta must be 0 or more, got -1.0"),
+        ("[grpo]\nbetta = 1\n", ":2: unknown key 'grpo.betta'"),
+        ("[grop]\n", ":1: unknown key 'grop'"),
+        ("train = 1\n", ":1: train must be a table"),
+        ("[stages.quality]\nsteps = 3\n", ":1: stage quality has no reward"),
+        ("[stages.quality]\nrewards = ['meteor']\n", ":2: stages.quality.rewards must be a table"),
+        ("[stages.'../x']\n", ":1: unknown key 'stages.../x'"),
+        ("[stages.'a b']\n", ":1: stages.a b: the name of a stage must be a plain name"),
+        ("[grpo]\nloss = study\n", ":2:8: not TOML"),
+    ],
+)
+def test_bad_values_in_a_file_name_its_line(text: str, named: str, tmp_path: Path) -> None:
+    """What is wrong in a file is reported with path and line, even where a later layer would win; a syntax error with
+    its column too."""
+    file = config_file(tmp_path, text)
+    with refuses(f"{file}{named}"):
+        resolved(config_file=file, sets=["grpo.beta=0.1"])
 
 
 def test_unreadable_files(tmp_path: Path) -> None:
     """A missing file, a folder and a file that is no text are refused; a run's folder points to its file."""
-    missing = refused(config_file=tmp_path / "none.toml")
-    assert f"cannot read the configuration file {tmp_path}/none.toml: no such file or directory" == str(missing)
     (tmp_path / "config.toml").write_text("")
-    assert f"--config {tmp_path}/config.toml" == refused(config_file=tmp_path).hint
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    assert f"{tmp_path}/binary: not UTF-8 text" == str(refused(config_file=tmp_path / "binary"))
+    for file, named in (
+        (tmp_path / "none.toml", f"{tmp_path}/none.toml: no such file"),
+        (tmp_path, f"--config {tmp_path}/config.toml"),
+        (tmp_path / "binary", f"{tmp_path}/binary: not UTF-8"),
+    ):
+        with refuses(named):
+            resolved(config_file=file)

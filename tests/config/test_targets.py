@@ -6,9 +6,9 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
+from support.refusals import refuses
 
 from smolsum.config.targets import curriculum_progress, make_targets, parse_targets, tolerance
-from smolsum.errors import UsageError
 
 THIRDS = make_targets("16-128", "18-126/3")
 FIRST = [100, 17, 66, 101, 21, 32]
@@ -32,23 +32,19 @@ def test_targets_are_lists_and_ranges(text: str, expected: tuple[int, ...]) -> N
 
 @pytest.mark.parametrize("text", ["", "0", "20-10", "a-b", "16..128", "16-128/0", "1-9,,3", "-5", "1e2"])
 def test_what_is_not_a_length_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"task\.targets = .* is neither a length") as refusal:
+    with refuses("task.targets = ", "--set task.targets=16-128"):
         parse_targets(text, "task.targets")
-    assert "--set task.targets=16-128" in (refusal.value.hint or "")
 
 
 def test_too_many_targets_are_refused() -> None:
-    with pytest.raises(UsageError, match="more than 100,000 targets"):
+    with refuses("100,000"):
         parse_targets("1-9999999", "task.targets")
 
 
-@pytest.mark.parametrize(
-    ("held_out", "problem"), [("12", "has 12, which is not among"), ("16-128", "holds out every target")]
-)
-def test_impossible_held_out_targets_are_refused(held_out: str, problem: str) -> None:
-    with pytest.raises(UsageError, match=problem) as refusal:
+@pytest.mark.parametrize(("held_out", "named"), [("12", "has 12,"), ("16-128", "every target")])
+def test_impossible_held_out_targets_are_refused(held_out: str, named: str) -> None:
+    with refuses(named):
         make_targets("16-128", held_out)
-    assert refusal.value.hint
 
 
 def test_a_third_is_held_out() -> None:

@@ -27,11 +27,8 @@ LEFT_OUT: list[tuple[str, str, str, str | None, set[str]]] = [
     *(("tldr", model, "included", None, set()) for model in ("qwen", "lfm", OUTSIDE)),
     *(("tldr", model, "finetuned", None, {"quality"}) for model in LARGE),
     # these were measured with all completions
-    *(
-        ("tldr", model, strategy, None, set())
-        for model in ("tiny", "tiny-lfm")
-        for strategy in ("finetuned", "included")
-    ),
+    *(("tldr", "tiny", strategy, None, set()) for strategy in ("finetuned", "included")),
+    *(("tldr", "tiny-lfm", strategy, None, set()) for strategy in ("finetuned", "included")),
     # a constraint on the length is no reward of it, but a summary that is cut violates it
     *(("tldr", model, "constrained", None, set()) for model in ("qwen", "lfm", "tiny", "tiny-lfm", OUTSIDE)),
     # the study's code leaves out nothing
@@ -104,9 +101,9 @@ def test_a_signal_that_is_only_logged_does_not_count() -> None:
 
 @pytest.mark.parametrize("value", [True, False])
 def test_a_users_own_value_counts(value: bool, tmp_path: Path) -> None:
-    """From a file that was written before there was `auto`, from --set, and for one stage."""
+    """From a file, from --set, and for one stage."""
     file = tmp_path / "mine.toml"
-    file.write_text(f'[model]\npath = "{OUTSIDE}"\n[grpo]\nmask_truncated = {str(value).lower()}\n', encoding="utf-8")
+    file.write_text(f'[model]\npath = "{OUTSIDE}"\n[grpo]\nmask_truncated = {str(value).lower()}\n')
     everywhere = {"length", "quality"} if value else set()
     assert left_out(resolved(config_file=file)) == everywhere
     assert left_out(resolved(model="qwen", sets=[f"grpo.mask_truncated={str(value).lower()}"])) == everywhere

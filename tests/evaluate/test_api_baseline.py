@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.calls import Call, done
 from support.judge_server import JudgeServer, Reply, answer, failure, score_of, serving
 from support.reading_server import DOCUMENT, QUESTIONS, brain
+from support.refusals import assert_refused
 from support.training import make_data
 
-from smolsum.cli.main import main
 from smolsum.config.sections import DataConfig
+from smolsum.errors import SmolsumError
 from smolsum.files import read_jsonl
 from smolsum.tasks.data import load_split
 from smolsum.tasks.doc_qa.documents import from_facts, known_forms
@@ -33,36 +35,35 @@ def cells(page: str) -> list[dict[str, Any]]:
     return [cell for s in found for item in s["items"] for row in item.get("rows", []) for cell in row]
 
 
+def summary(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "summary.json").read_text()))
+
+
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[JudgeServer]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgeServer]:
     """An endpoint with two models."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with serving(mischief=head) as served:
         monkeypatch.setenv("OPENAI_BASE_URL", served.url)
         yield served
 
 
-def test_models_behind_an_endpoint(server: JudgeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_behind_an_endpoint(server: JudgeServer, tmp_path: Path, call: Call) -> None:
     """Each has the scores that its summaries earn, by hand; what failed is asked again by the same command, and nothing
     else is; the report has them side by side with intervals."""
-    data, runs = make_data(tmp_path / "posts"), tmp_path / "runs"
+    data = make_data(tmp_path / "posts")
     command = ["baseline", "--task=doc-qa", "--api=judge-a", "--api=judge-b", "--judge=none", "--attempts=1"]
-    command += ["--runs-dir", str(runs), f"--set=data.path={data}", "--set=task.max_words=20"]
+    command += [f"--set=data.path={data}", "--set=task.max_words=20"]
     examples = load_split(DataConfig(path=str(data)), "test").examples
     server.mischief = lambda p, n: failure(500, "oops") if p == examples[1].source and n == 0 else head(p, n)
-    assert main(command) == 1
-    said = capsys.readouterr().err
-    assert all(f"{model} gave no completion for 1 of 4 prompts" in said for model in ("judge-a", "judge-b"))
+    code, _, err = call(*command)
+    gaps = [f"{model} gave no completion for 1 of 4 prompts" for model in ("judge-a", "judge-b")]
+    assert_refused((code, "", err), *gaps, error=SmolsumError)
     assert len(server.asked) == 8
-    asked = len(server.asked) + 2
-    assert main(command) == 0
-    assert len(server.asked) == asked
-    folders = [Path(line) for line in capsys.readouterr().out.split()][-2:]
+    folders = [Path(line) for line in done(call(*command))[0].split()]
+    assert len(server.asked) == 8 + 2
     known = known_forms(DataConfig(path=str(data)))
     for folder, model in zip(folders, ("judge-a", "judge-b"), strict=True):
-        summary = json.loads((folder / "summary.json").read_text())
-        assert summary["model"]["path"] == model
-        assert summary["n"] == 4
+        assert (summary(folder)["model"]["path"], summary(folder)["n"]) == (model, 4)
         rows = {row["id"]: row for row in read_jsonl(folder / "scores.jsonl")}
         for example in examples:
             text = " ".join(example.source.split()[:30])
@@ -73,24 +74,24 @@ def test_models_behind_an_endpoint(server: JudgeServer, tmp_path: Path, capsys: 
             assert row["answered_within"] == pytest.approx(sum(within) / len(within))
             assert row["words"] == count_words(text)
             assert row["tokens"] > 0
-    assert main(["report", *map(str, folders), "--format=json", "--output", str(tmp_path / "report")]) == 0
-    page = next((tmp_path / "report").glob("*.json")).read_text()
+    done(call("report", *folders, "--format=json", "--output=report"))
+    page = Path("report/report.json").read_text()
     assert "Side by side" in page
     assert "answered_within with 95 % intervals" in page
-    commands = {cell["command"] for cell in cells(page) if "command" in cell}
-    assert commands == {"smolsum train --task doc-qa"}
+    assert {cell["command"] for cell in cells(page) if "command" in cell} == {"smolsum train --task doc-qa"}
     assert "judge-a: " in (verdict := json.loads(page)["verdict"])
     assert verdict.count("in answered within the limit, without training.") == 2
     samples = [item for s in json.loads(page)["sections"] if s["title"] == "Samples" for item in s["items"]]
     assert [len(item["rows"]) for item in samples] == [4, 4]
-    assert len(server.asked) == asked
+    assert len(server.asked) == 8 + 2
 
 
-def test_a_reader_that_fails_for_all(server: JudgeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reader_that_fails_for_all(server: JudgeServer, tmp_path: Path, call: Call) -> None:
     """Nothing was read: that is said, with the command that asks again and no sentence without an end."""
-    data, runs = make_data(tmp_path / "posts"), tmp_path / "runs"
-    command = ["baseline", "--task=doc-qa", "--api=judge-b", "--judge=none", "--attempts=1", "--runs-dir", str(runs)]
+    data = make_data(tmp_path / "posts")
+    command = ["baseline", "--task=doc-qa", "--api=judge-b", "--judge=none", "--attempts=1"]
     command += [f"--set=data.path={data}", "--set=task.reader=judge-a", "--set=task.attempts=1"]
+    again = f"smolsum {' '.join(command)}"
 
     def every_other(prompt: str, before: int) -> Reply:
         """A reader that leaves questions of each document without an answer."""
@@ -99,23 +100,20 @@ def test_a_reader_that_fails_for_all(server: JudgeServer, tmp_path: Path, capsys
         return answer('{"answer": null}' if score_of("judge-a", f"{prompt}Test Case:") % 2 else "no idea")
 
     server.mischief = every_other
-    assert main(command) == 0
-    said = capsys.readouterr().err
-    assert f"4 of 4 not read, and in no mean; smolsum {' '.join(command)} asks again" in said
-    assert "to fill them" not in said
-    folder = next(runs.glob("baseline-*"))
-    assert main(["report", str(folder), "--format=json", "--output", str(tmp_path / "report")]) == 0
-    commands = {cell.get("command") for cell in cells((tmp_path / "report" / "report.json").read_text())}
-    assert commands <= {None, "smolsum train --task doc-qa", f"smolsum {' '.join(command)}"}
-    assert f"smolsum {' '.join(command)}" in commands
+    out, err = done(call(*command), f"4 of 4 not read, and in no mean; {again} asks again")
+    assert "to fill them" not in err
+    done(call("report", out.strip(), "--format=json", "--output=report"))
+    commands = {cell.get("command") for cell in cells(Path("report/report.json").read_text())}
+    assert {again} <= commands <= {None, "smolsum train --task doc-qa", again}
     server.mischief = lambda p, n: answer('{"answer": null}') if p.startswith("Answer a question") else head(p, n)
     clients_of.cache_clear()
-    assert main(command) == 0
-    assert "not read" not in capsys.readouterr().err
+    assert "not read" not in done(call(*command))[1]
 
 
-def documents(folder: Path) -> Path:
+@pytest.fixture
+def documents() -> Path:
     """A data set of one document in each split, with its three questions."""
+    folder = Path("documents")
     folder.mkdir()
     for split in ("train", "validation", "test"):
         rows = [
@@ -126,120 +124,97 @@ def documents(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def no_endpoints(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
-    """An environment that names no endpoint and holds no answers."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "SMOLSUM_JUDGE_MODEL"):
-        monkeypatch.delenv(name, raising=False)
-    clients_of.cache_clear()
-    return monkeypatch
+def name_endpoints(monkeypatch: pytest.MonkeyPatch, **servers: JudgeServer) -> None:
+    """In the environment: each role's server, with its key where it has one."""
+    for role, server in servers.items():
+        monkeypatch.setenv(f"SMOLSUM_{role}_URL", server.url)
+        if server.key:
+            monkeypatch.setenv(f"SMOLSUM_{role}_API_KEY", server.key)
 
 
 def test_each_role_has_its_server_and_its_key(
-    no_endpoints: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    documents: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One command: a model behind one endpoint writes the summary, the reader answers from it at another, the grader
     grades at a third. By hand: the summary answers two of three questions, one of them wrongly. Each server gets its
     own key and no other, and no key is in any file or message."""
-    data, runs = documents(tmp_path / "documents"), tmp_path / "runs"
-    command = ["baseline", "--task=doc-qa", "--api=judge-a", "--runs-dir", str(runs), f"--set=data.path={data}"]
+    command = ["baseline", "--task=doc-qa", "--api=judge-a", f"--set=data.path={documents}"]
     command += ["--set=task.reader=judge-a", "--set=task.grader=judge-b"]
     with (
         serving(key="key-of-policy", mischief=lambda p, n: answer("The car is red. The hat is blue.")) as policy,
         serving(key="key-of-reader", mischief=brain) as reader,
         serving(key="key-of-grader", mischief=brain) as grader,
     ):
-        servers = {"POLICY": policy, "READER": reader, "GRADER": grader}
-        for prefix, server in servers.items():
-            no_endpoints.setenv(f"SMOLSUM_{prefix}_URL", server.url)
-            no_endpoints.setenv(f"SMOLSUM_{prefix}_API_KEY", server.key)
-        no_endpoints.setenv("OPENAI_API_KEY", "key-of-openai")
-        assert main(command) == 0
-    for server in servers.values():
+        name_endpoints(monkeypatch, POLICY=policy, READER=reader, GRADER=grader)
+        monkeypatch.setenv("OPENAI_API_KEY", "key-of-openai")
+        out, err = done(call(*command))
+    for server in (policy, reader, grader):
         assert server.authorizations == {f"Bearer {server.key}"}
     assert [prompt for _, prompt in policy.asked] == [f"{DOCUMENT} (test)"]
     assert all(prompt.startswith("Answer a question") for _, prompt in reader.asked)
-    assert [model for model, _ in grader.asked] == ["judge-b"] * len(grader.asked)
-    assert all(prompt.startswith("Somebody was asked") for _, prompt in grader.asked)
-    out, err = capsys.readouterr()
+    assert all((model, prompt[:18]) == ("judge-b", "Somebody was asked") for model, prompt in grader.asked)
     folder = Path(out.split()[-1])
     (row,) = read_jsonl(folder / "scores.jsonl")
-    assert row["answered"] == pytest.approx(1 / 3)
-    assert row["ceiling"] == 1.0
-    summary = json.loads((folder / "summary.json").read_text())
-    assert summary["model"]["weights"].endswith(policy.url)
-    assert summary["task"]["reader"] == f"judge-a at {reader.url}"
-    assert summary["task"]["grader"] == f"judge-b at {grader.url}"
+    assert (row["answered"], row["ceiling"]) == (pytest.approx(1 / 3), 1.0)
+    found = summary(folder)
+    assert found["model"]["weights"].endswith(policy.url)
+    assert found["task"]["reader"] == f"judge-a at {reader.url}"
+    assert found["task"]["grader"] == f"judge-b at {grader.url}"
     written = [path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
     assert not any("key-of-" in text for text in [out, err, *written])
 
 
 def test_a_role_without_a_key_of_its_own_gets_none(
-    no_endpoints: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    documents: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """OpenAI's key stays at home: the reader refuses the request, and the error names the reader's variable."""
-    data = documents(tmp_path / "documents")
-    command = ["baseline", "--task=doc-qa", "--api=judge-a", "--runs-dir", str(tmp_path / "runs")]
-    command += [f"--set=data.path={data}", "--set=task.reader=judge-a"]
+    command = [
+        "baseline",
+        "--task=doc-qa",
+        "--api=judge-a",
+        f"--set=data.path={documents}",
+        "--set=task.reader=judge-a",
+    ]
     with (
         serving(mischief=lambda p, n: answer("The car is red.")) as policy,
         serving(key="key-of-reader", mischief=brain) as reader,
     ):
-        no_endpoints.setenv("SMOLSUM_POLICY_URL", policy.url)
-        no_endpoints.setenv("SMOLSUM_READER_URL", reader.url)
-        no_endpoints.setenv("OPENAI_API_KEY", "key-of-openai")
-        assert main(command) == 2
+        monkeypatch.setenv("SMOLSUM_POLICY_URL", policy.url)
+        monkeypatch.setenv("SMOLSUM_READER_URL", reader.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "key-of-openai")
+        assert_refused(call(*command), "export SMOLSUM_READER_API_KEY=…")
         assert (policy.authorizations, reader.authorizations) == ({""}, {""})
-        assert "export SMOLSUM_READER_API_KEY=…" in capsys.readouterr().err
-        no_endpoints.setenv("SMOLSUM_GRADER_URL", policy.url)
+        monkeypatch.setenv("SMOLSUM_GRADER_URL", policy.url)
         clients_of.cache_clear()
-        assert main(command) == 2
-        assert "--set task.grader=MODEL, or unset SMOLSUM_GRADER_URL" in capsys.readouterr().err
+        assert_refused(call(*command), "--set task.grader=MODEL", "unset SMOLSUM_GRADER_URL")
 
 
-def test_two_judges_of_one_name_at_two_servers(
-    no_endpoints: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_judges_of_one_name_at_two_servers(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are two judges, asked with their own keys while a third server is the policy; at one server they are the
     same."""
     data = make_data(tmp_path / "posts", test=2)
-    command = ["baseline", "--api=judge-a", "--prompt=50-words", "--runs-dir", str(tmp_path / "runs"), "--rounds=1"]
-    command += [f"--set=data.path={data}", "--judge=judge-b", "--second-judge=judge-b"]
+    command = ["baseline", "--api=judge-a", "--prompt=50-words", "--rounds=1", f"--set=data.path={data}"]
+    command += ["--judge=judge-b"]
     with serving(key="p", mischief=head) as policy, serving(key="j1") as first, serving(key="j2") as second:
-        for prefix, server in {"POLICY": policy, "JUDGE": first}.items():
-            no_endpoints.setenv(f"SMOLSUM_{prefix}_URL", server.url)
-            no_endpoints.setenv(f"SMOLSUM_{prefix}_API_KEY", server.key)
-        assert main(command) == 2
-        assert "judge-b cannot be its own second judge" in capsys.readouterr().err
-        no_endpoints.setenv("SMOLSUM_SECOND_JUDGE_URL", second.url)
-        no_endpoints.setenv("SMOLSUM_SECOND_JUDGE_API_KEY", second.key)
-        assert main(command) == 0
+        name_endpoints(monkeypatch, POLICY=policy, JUDGE=first)
+        assert_refused(call(*command, "--second-judge=judge-b"), "judge-b", "second judge")
+        name_endpoints(monkeypatch, SECOND_JUDGE=second)
+        folder = Path(done(call(*command, "--second-judge=judge-b"))[0].split()[-1])
         assert [one.authorizations for one in (policy, first, second)] == [{"Bearer p"}, {"Bearer j1"}, {"Bearer j2"}]
         assert len(first.asked) == len(second.asked) == 8
-        folder = Path(capsys.readouterr().out.split()[-1])
-        judging = json.loads((folder / "summary.json").read_text())["judging"]
+        judging = summary(folder)["judging"]
         assert (judging["endpoint"], judging["second"]["endpoint"]) == (first.url, second.url)
-        assert main([*command[:-2], "--judge=judge-b"]) == 0  # the second judge's scores stay
-    assert json.loads((folder / "summary.json").read_text())["judging"]["second"]["endpoint"] == second.url
+        done(call(*command))  # the second judge's scores stay
+    assert summary(folder)["judging"]["second"]["endpoint"] == second.url
 
 
-def test_an_endpoint_without_a_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Exit code 2 and what to set."""
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    assert main(["baseline", "--task=doc-qa", "--api=gpt-4.1", "--runs-dir", str(tmp_path)]) == 2
-    assert "no key for the model gpt-4.1" in capsys.readouterr().err
+def test_an_endpoint_without_a_key(call: Call) -> None:
+    assert_refused(call("baseline", "--task=doc-qa", "--api=gpt-4.1"), "gpt-4.1", "export OPENAI_API_KEY")
 
 
-def test_no_prompt_is_compared_on_data_that_bring_theirs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_prompt_is_compared_on_data_that_bring_theirs(tmp_path: Path, call: Call) -> None:
     """A chat's system message stands for that of the task, so all variants would ask the same."""
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "A post."}]
     (tmp_path / "test.jsonl").write_text(json.dumps({"messages": chat}) + "\n")
-    command = ["baseline", "--model=tiny", "--judge=none", "--prompt=50-words", f"--runs-dir={tmp_path / 'runs'}"]
-    assert main([*command, f"--set=data.path={tmp_path}"]) == 2
-    said = capsys.readouterr().err
-    assert "1 of 1 chats of the test split bring their own system message" in said
-    assert "the prompt '50-words' would not be sent" in said
+    command = ["baseline", "--model=tiny", "--judge=none", "--prompt=50-words", f"--set=data.path={tmp_path}"]
+    assert_refused(call(*command), "1 of 1 chats of the test split", "'50-words'")

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
 import pytest
+from support.calls import Call, done
 from support.judge_server import Reply, answer, serving
+from support.refusals import assert_refused
 from support.training import make_data
 
-from smolsum.cli.main import main
+from smolsum.errors import UnreachableError
 from smolsum.runs.record_io import read_summary
 from smolsum.tasks.doc_qa.reader_model import clients_of
+
+Evaluate = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -27,54 +32,55 @@ def brain(prompt: str, before: int) -> Reply:
     return answer(json.dumps({"right": False} if prompt.startswith("Somebody was asked") else {"answer": None}))
 
 
-def evaluate(data: Path, runs: Path, url: str, monkeypatch: pytest.MonkeyPatch, *more: str) -> int:
-    """What `smolsum eval` returns in a process of its own, with a cache of this test alone."""
-    monkeypatch.setenv("OPENAI_BASE_URL", url)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(runs / "cache"))
-    clients_of.cache_clear()
-    sets = [f"data.path={data}", "sampling.max_new_tokens=8", "train.eval_batch=50"]
-    return main(["eval", "builtin:tiny", "--runs-dir", str(runs), *(f"--set={key}" for key in sets), *more])
+@pytest.fixture
+def evaluate(data: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
+    """`smolsum eval` as in a process of its own, with an endpoint in the environment."""
+
+    def invoke(url: str, *more: str) -> tuple[int, str, str]:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        clients_of.cache_clear()
+        sets = [f"data.path={data}", "sampling.max_new_tokens=8", "train.eval_batch=50"]
+        return call("eval", "builtin:tiny", "--runs-dir=.", *(f"--set={key}" for key in sets), *more)
+
+    return invoke
 
 
-def test_readers_elsewhere_do_not_compare(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+ASKED = ("--task=doc-qa", "--set=task.reader=judge-a", "--set=task.system_prompt=")
+
+
+def test_readers_elsewhere_do_not_compare(evaluate: Evaluate, call: Call) -> None:
     """Two servers may call anything judge-a: evaluations by both are refused, with who they were; by one they are not,
     and what one measured is not measured over by the other."""
     with serving(mischief=brain) as one, serving(mischief=brain) as other:
-        asked = ["--task=doc-qa", "--set=task.reader=judge-a", "--set=task.system_prompt="]
         for name, server in (("a", one), ("again", one), ("b", other)):
-            assert evaluate(data, tmp_path, server.url, monkeypatch, *asked, "--name", name) == 0
-        a, again, b = (str(tmp_path / name) for name in ("a", "again", "b"))
-        capsys.readouterr()
-        assert main(["stats", "--paired", a, again]) == 0
-        assert main(["stats", "--paired", a, b]) == 2
-        said = capsys.readouterr().err
-        assert f"reader judge-a at {one.url}, grader judge-a at {one.url} against reader judge-a at {other.url}" in said
-        assert evaluate(data, tmp_path, other.url, monkeypatch, *asked, "--name", "a") == 2
-        assert "holds the evaluation of something else: task.reader" in capsys.readouterr().err
+            done(evaluate(server.url, *ASKED, "--name", name))
+        done(call("stats", "--paired", "./a", "./again"))
+        both = [f"reader judge-a at {url}, grader judge-a at {url}" for url in (one.url, other.url)]
+        assert_refused(call("stats", "--paired", "./a", "./b"), " against ".join(both))
+        assert_refused(evaluate(other.url, *ASKED, "--name", "a"), "something else: task.reader")
 
 
-def test_a_reader_may_move_while_nothing_is_measured(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_may_move_while_nothing_is_measured(evaluate: Evaluate) -> None:
     """Completions are kept over an outage, and read by the reader that answers then."""
-    asked = ["--task=doc-qa", "--set=task.reader=judge-a", "--set=task.system_prompt=", "--set=task.wait_s=0.1"]
-    assert evaluate(data, tmp_path, "http://127.0.0.1:9/v1", monkeypatch, *asked, "--name", "a") == 3
+    command = (*ASKED, "--set=task.wait_s=0.1", "--name", "a")
+    assert_refused(evaluate("http://127.0.0.1:9/v1", *command), "127.0.0.1:9", error=UnreachableError)
     with serving(mischief=brain) as server:
-        assert evaluate(data, tmp_path, server.url, monkeypatch, *asked, "--name", "a") == 0
-        assert (read_summary(tmp_path / "a").task or {})["reader"] == f"judge-a at {server.url}"
+        done(evaluate(server.url, *command))
+        assert (read_summary(Path("a")).task or {})["reader"] == f"judge-a at {server.url}"
 
 
-def test_only_the_split_is_corrupted(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def text_of(prompt: str) -> str:
+    found = re.search(r"Text:\n(.*)", prompt, re.S)
+    assert found is not None, prompt
+    return found[1]
+
+
+def test_only_the_split_is_corrupted(data: Path, evaluate: Evaluate) -> None:
     """Texts of the other splits cost requests only in training."""
 
     def worse(prompt: str, before: int) -> Reply:
-        text = re.search(r"Text:\n(.*)", prompt, re.S)[1]  # type: ignore[index]
-        return answer(json.dumps({"text": text.replace("my", "the").replace("My", "The") + " Or not."}))
+        return answer(json.dumps({"text": text_of(prompt).replace("my", "the").replace("My", "The") + " Or not."}))
 
     with serving(mischief=worse) as server:
-        asked = ["--task=ab-judge", "--set=task.corruptor=judge-a", "--name", "pairs"]
-        assert evaluate(data, tmp_path, server.url, monkeypatch, *asked) == 0
-        texts = {re.search(r"Text:\n(.*)", prompt, re.S)[1] for _, prompt in server.asked}  # type: ignore[index]
-    assert texts == set(pl.read_parquet(data / "test.parquet")["prompt"])
+        done(evaluate(server.url, "--task=ab-judge", "--set=task.corruptor=judge-a", "--name", "pairs"))
+        assert {text_of(prompt) for _, prompt in server.asked} == set(pl.read_parquet(data / "test.parquet")["prompt"])

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support.calls import Call, done
 from support.places import ROOT
 from support.training import PATIENCE_S, make_data
 
-from smolsum.cli import main
 from smolsum.files import read_jsonl
 
 SCRIPT = ROOT / "scripts" / "rule_judge.py"
@@ -63,13 +63,11 @@ def test_what_is_no_question(url: str) -> None:
     assert httpx.get(f"{url}/models", timeout=PATIENCE_S).json()["data"][0]["id"] == "rules"
 
 
-def test_an_evaluation(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation(url: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """All four scores of every example, none missing."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("OPENAI_BASE_URL", url)
     data = f"--set=data.path={make_data(tmp_path / 'data')}"
-    assert main.main(["eval", "tiny", data, "--judge", "rules", "--rounds", "1", "--quiet"]) == 0
+    done(call("eval", "tiny", data, "--judge", "rules", "--rounds", "1", "--quiet"))
     rows = read_jsonl(Path("runs/eval-tiny-test/scores.jsonl"))
     assert all(0 <= row["composite"] <= 4 for row in rows)
     assert len({row["composite"] for row in rows}) > 1

@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support.training import wait_for_step, wait_until
 
 from smolsum.config.sections import LoraConfig
 from smolsum.files import read_jsonl
@@ -93,22 +93,10 @@ def workers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Wor
         yield started
 
 
-def until_step(run: Path, step: int, training: subprocess.Popen[str]) -> None:
-    """Wait until that many steps are written."""
-    deadline = time.monotonic() + 600
-    while not (run / "metrics.jsonl").exists() or len((run / "metrics.jsonl").read_text().splitlines()) < step:
-        assert training.poll() is None, training.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def until_event(run: Path, kind: str, worker: Worker) -> None:
     """Wait until the run has an event about a worker."""
-    deadline = time.monotonic() + 120
-    name = worker.url.removeprefix("http://")
-    while not any((e["kind"], e.get("worker")) == (kind, name) for e in read_jsonl(run / "events.jsonl")):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wanted = (kind, worker.url.removeprefix("http://"))
+    wait_until(lambda: any((e["kind"], e.get("worker")) == wanted for e in read_jsonl(run / "events.jsonl")))
 
 
 def test_workers_that_die_cost_nothing(workers: list[Worker], tmp_path: Path) -> None:
@@ -117,13 +105,13 @@ def test_workers_that_die_cost_nothing(workers: list[Worker], tmp_path: Path) ->
     run = tmp_path / "runs/mine"
     training = train(run, workers, SETTINGS)
     for worker, step in zip(workers, (6, 14), strict=True):
-        until_step(run, step, training)
+        wait_for_step(run, step, training)
         worker.kill()
         until_event(run, "worker_down", worker)
         training.send_signal(signal.SIGSTOP)  # or the thirty steps would be over before vLLM is back
         worker.start()
         training.send_signal(signal.SIGCONT)
-    until_step(run, STEPS - 1, training)
+    wait_for_step(run, STEPS - 1, training)
     served = [worker.health() for worker in workers]
     said = training.communicate(timeout=600)
     assert training.returncode == 0, said
@@ -156,7 +144,7 @@ def test_adapters_travel_alone(workers: list[Worker], tmp_path: Path) -> None:
     run, steps = tmp_path / "runs/mine", 5
     settings = SETTINGS | {"stages.included.steps": steps, "lora.rank": 4, "optimizer.learning_rate": 1e-3}
     training = train(run, workers, settings)
-    until_step(run, steps - 1, training)
+    wait_for_step(run, steps - 1, training)
     served = [worker.health() for worker in workers]
     said = training.communicate(timeout=600)
     assert training.returncode == 0, said

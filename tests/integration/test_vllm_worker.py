@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy as np
 import pytest
 from support.disks import mounted
 from support.serving import face, process
+from support.training import wait_until
 
 from smolsum.config.sections import LoraConfig
 from smolsum.policy.load import Policy, load_policy
@@ -101,11 +101,7 @@ class Pair:
 
     def ready(self) -> None:
         """Wait until it can sample."""
-        for _ in range(600):
-            if self.client.get("/health").json()["state"] == "ready":
-                return
-            time.sleep(0.5)
-        pytest.fail(f"the worker does not come back: {self.client.get('/health').text}")
+        wait_until(lambda: self.client.get("/health").json()["state"] == "ready")
 
 
 def answers_openais_clients(pair: Pair) -> bool:
@@ -199,7 +195,7 @@ def test_worker(tmp_path: Path) -> None:
         assert all(tcp_is_deaf(port) for port in ports(server))
         for victim in ("EngineCore", "api_server", "watchdog"):
             os.kill(processes(server)[victim], signal.SIGKILL)
-            wait_for(lambda: client.get("/health").json()["state"] == "restarting")
+            wait_until(lambda: client.get("/health").json()["state"] == "restarting")
             answer = client.post("/v1/rollouts", json={"version": None, "temperature": 1, "max_new_tokens": 2,
                                  "requests": [{"id": "a", "prompt_ids": [5], "seed": 1}]})  # fmt: skip
             assert answer.status_code == 503
@@ -226,7 +222,7 @@ def test_hangs_and_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         answer = pair.sync(2)
         assert (answer.status_code, answer.json()["error"]) == (503, "vLLM does not answer")
         monkeypatch.undo()
-        wait_for(lambda: client.get("/health").json()["state"] == "restarting")
+        wait_until(lambda: client.get("/health").json()["state"] == "restarting")
         pair.ready()
         assert pair.agrees()
         assert computes_with(server, pair.policy, tmp_path)
@@ -237,9 +233,9 @@ def test_hangs_and_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         python.write_text("#!/bin/sh\necho out of order; exit 1\n")
         before = processes(server)
         os.kill(before["EngineCore"], signal.SIGSTOP)
-        wait_for(lambda: client.get("/health").json()["state"] == "failed")
+        wait_until(lambda: client.get("/health").json()["state"] == "failed")
         assert "out of order" in client.get("/health").json()["last_error"]
-        wait_for(lambda: not alive(before["watchdog"]))
+        wait_until(lambda: not alive(before["watchdog"]))
         with pytest.raises(EngineError, match="does not come back"):
             asyncio.run_coroutine_threadsafe(server.failed(), loop_of(server)).result(10)
 
@@ -283,15 +279,6 @@ def tcp_is_deaf(port: int) -> bool:
     except httpx.HTTPError:
         return True
     return False
-
-
-def wait_for(condition: Any) -> None:
-    """Wait until it holds, a minute at most."""
-    for _ in range(600):
-        if condition():
-            return
-        time.sleep(0.1)
-    pytest.fail("it does not happen")
 
 
 def test_adapters(tmp_path: Path) -> None:
@@ -341,7 +328,7 @@ def test_other_architecture_and_sudden_end(tmp_path: Path) -> None:
             sessions = {os.getsid(int(pid)) for pid in children} - {os.getsid(worker.pid)}
             assert sessions
             worker.kill()
-            wait_for(lambda: not any(alive(session) for session in sessions))
+            wait_until(lambda: not any(alive(session) for session in sessions))
     assert "vllm: " in (tmp_path / "log").read_text()
 
 
