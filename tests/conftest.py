@@ -22,6 +22,7 @@ if threading.current_thread() is threading.main_thread():
 
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
+from support.calls import call as call  # noqa: E402
 from support.training import STARTED  # noqa: E402
 
 import smolsum.policy  # noqa: E402, F401

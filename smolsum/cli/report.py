@@ -7,7 +7,6 @@ import typer
 
 from smolsum import console
 from smolsum.cli.options import RunsFlag, runs_folder
-from smolsum.errors import UsageError
 
 
 def report(
@@ -26,7 +25,6 @@ def report(
             show_default=False,
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", hidden=True, help="The earlier name of --output.")] = None,
     runs_dir: RunsFlag = None,
 ) -> None:
     """Write the tables and figures of a study from its runs; print the file.
@@ -39,8 +37,6 @@ def report(
 
     Runs that are damaged, unfinished or of another kind are left out with a warning. The same runs give the same bytes.
     """
-    if output and out:
-        raise UsageError("--out is the earlier name of --output, and both are given", hint="leave --out out")
 
     from smolsum.report.build import build
     from smolsum.report.collect import gather
@@ -53,5 +49,5 @@ def report(
     for notice in inputs.notices:
         console.warn(notice)
     alone = inputs.trained[0].paths.root if len(runs) == 1 and len(inputs.trained) == 1 else None
-    folder = output or out or (alone / "report" if alone else Path("report"))
+    folder = output or (alone / "report" if alone else Path("report"))
     console.data(str(write(build(inputs), folder, form)))

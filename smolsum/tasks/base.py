@@ -281,7 +281,8 @@ class Task:
             stage = {"rewards": dict.fromkeys(self.rewards.signals, 1.0)}
             strategies = {self.name: {"stages": {self.name: stage}}}
             object.__setattr__(self, "presets", replace(self.presets, strategies=strategies))
-        signals = {**judge_signals(_criteria), **self.rewards.signals}
+        own = self.rewards.signals
+        signals = {**own, **judge_signals(_criteria), **own}  # those of the task come first, and win
         object.__setattr__(self, "rewards", replace(self.rewards, signals=signals))
 
     def warnings(self, config: Config) -> list[str]:

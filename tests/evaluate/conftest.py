@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.calls import call as call
 
 from smolsum.tasks.doc_qa.reader_model import clients_of
 

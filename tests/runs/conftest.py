@@ -1,4 +1,4 @@
-"""The command line, a disk that is soon full, and a store."""
+"""A disk that is soon full, and a store."""
 
 from __future__ import annotations
 
@@ -6,17 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.calls import Call
 from support.disks import mounted
 from support.s3_server import S3Server, serving
-
-from smolsum.cli.main import main
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """`smolsum` with arguments: exit code, stdout, stderr."""
-    return lambda *args: (main([str(arg) for arg in args]), *capsys.readouterr())
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ Call = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """`smolsum` with arguments. For a conftest.py to import."""
+    """`smolsum` with arguments."""
 
     def invoke(*args: object) -> tuple[int, str, str]:
         code = main.main([str(arg) for arg in args])

@@ -243,7 +243,7 @@ class Follower:
 
     def _save(self, **fields: Any) -> None:
         if not self.paths.root.is_dir():
-            raise SmolsumError(f"{self.paths.root} was removed")
+            raise SmolsumError(f"{self.paths.root} was removed", hint="restore it, and track it again")
         self.record = changed(self.record, **fields)
         again = f"smolsum track {self.paths.reference} --to {self.tracker}"
         replace(self._place, encode(TrackedRun, to_row(self.record), indent=2), again)

@@ -19,6 +19,7 @@ from support.s3_server import S3Server, serving
 from support.training import PATIENCE_S, arguments, events, learned, make_data, wait_until, weights
 
 from smolsum.cli.main import main
+from smolsum.errors import SmolsumError
 from smolsum.files import read_jsonl
 from smolsum.runs import checkpoints
 from smolsum.runs.mirror.store import Store, fetch_run
@@ -158,6 +159,13 @@ def test_what_is_refused_before_loading(mirrored: Path, data: Path, s3: S3Server
         assert_refused(done, *named)
         assert "loading" not in done[2]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_keeps_other_bytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is loaded: a file is written and read back."""
+    monkeypatch.setattr(Store, "read", lambda store, name: b"other bytes")
+    with refuses(tmp_path, "--mirror", error=SmolsumError):
+        Mirror(f"file://{tmp_path}")
 
 
 def test_a_store_that_goes_away_costs_nothing(
