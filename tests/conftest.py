@@ -4,8 +4,6 @@ Ctrl-C works: a shell starts a background job with SIGINT ignored, and what the 
 width of the terminal that the tests are started in does not count.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """What goes to which stream, and when it has colour."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The documentation agrees with the program: commands parse, settings exist, links and paths lead somewhere."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

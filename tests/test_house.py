@@ -1,7 +1,5 @@
 """The shape of the package, as CONTRIBUTING.md promises it. The floors are import contracts (`pyproject.toml`)."""
 
-from __future__ import annotations
-
 import ast
 import graphlib
 from collections import Counter

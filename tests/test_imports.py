@@ -1,7 +1,5 @@
 """What imports load, each seen from a new process."""
 
-from __future__ import annotations
-
 import functools
 import subprocess
 import sys

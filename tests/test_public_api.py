@@ -1,7 +1,5 @@
 """`import smolsum`: light, lazy, typed, documented, and enough to train with."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

@@ -1,7 +1,5 @@
 """`smolsum data`, and what a dry run says of the data: what the model gets, and how long it is."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

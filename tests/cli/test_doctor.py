@@ -1,7 +1,5 @@
 """`smolsum doctor` on this machine, with real servers where it asks any."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`smolsum eval` and `smolsum baseline` as a user meets them: the command line, a real model, a judge over HTTP."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,8 +1,6 @@
 """`smolsum export`: the files answer as the run was evaluated, every number of the card is the run's, nothing private
 leaves the machine."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Many runs as one command: the plan, what is done and shared, what is left after a failure, Ctrl-C and kill -9."""
 
-from __future__ import annotations
-
 import json
 import platform
 import re

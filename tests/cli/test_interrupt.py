@@ -1,7 +1,5 @@
 """Ctrl-C before the command line can answer."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the judges of a command may cost: shown for all evaluations, asked once, limited by --max-cost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the command line takes, prints and returns; the training itself is a stand-in here."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Rewards, tasks and criteria from a user's files, on the command line, and the ways to get them wrong."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

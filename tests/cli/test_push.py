@@ -1,7 +1,5 @@
 """`smolsum push` against a hub on loopback: the real client, one commit or none, and what goes wrong."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

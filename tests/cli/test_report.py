@@ -1,7 +1,5 @@
 """`smolsum report` as a user meets it: the real command line on run directories."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

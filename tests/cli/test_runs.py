@@ -1,7 +1,5 @@
 """`smolsum runs`: which runs, in which order, what they differ in, and how they are deleted."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

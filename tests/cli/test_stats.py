@@ -1,7 +1,5 @@
 """`smolsum stats` as a user meets it: the real command line on files."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

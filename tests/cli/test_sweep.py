@@ -1,7 +1,5 @@
 """Sweeps of seeds and settings: the plan, its names, and one that is interrupted and goes on."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """`smolsum watch` where there is no terminal, and what it says of requests that cannot be met."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

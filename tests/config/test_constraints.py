@@ -1,7 +1,5 @@
 """Constraints as text: what each form means, and one error for each way to get it wrong."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

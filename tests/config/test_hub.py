@@ -1,7 +1,5 @@
 """Names on the hub, taken apart and put together again."""
 
-from __future__ import annotations
-
 import pytest
 
 from smolsum.config.hub import HubName, download_command, hub_name

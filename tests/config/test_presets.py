@@ -1,7 +1,5 @@
 """The shipped presets: each resolves, holds the values of the table it reproduces, and is found when installed."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

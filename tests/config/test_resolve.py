@@ -1,7 +1,5 @@
 """The layers of a configuration: which value wins, where it came from, and what is refused."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The records of settings, and the page that documents them."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import make_config_docs

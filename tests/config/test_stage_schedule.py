@@ -1,7 +1,5 @@
 """What changes within a stage: temperature and weights, as pure functions of the step."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """How a stage mixes kinds of prompts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The lengths that prompts ask for: how they are written, drawn, held out and widened."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Which stages learn from truncated completions: those of every preset, and what a user's own settings change."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

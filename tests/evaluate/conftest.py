@@ -1,7 +1,5 @@
 """Evaluations in a directory with nothing in it, with a cache of their own, and no endpoint in the environment."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

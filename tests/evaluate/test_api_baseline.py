@@ -1,7 +1,5 @@
 """Models behind an endpoint, measured as a policy of our own is: same prompts, same questions, one table."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

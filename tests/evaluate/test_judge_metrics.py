@@ -1,7 +1,5 @@
 """An example's columns, the noise of a judge and the agreement of two, against published and hand-made numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Judging over real HTTP: no score is lost, invented, counted as 0 or paid for twice."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`eval` of tasks that ask models behind endpoints, over real HTTP: who is asked, about what, and what compares."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

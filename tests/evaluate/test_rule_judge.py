@@ -1,7 +1,5 @@
 """The stand-in for a judge, as its users start it: a process, asked by `smolsum eval` over HTTP."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

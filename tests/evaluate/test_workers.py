@@ -1,7 +1,5 @@
 """`smolsum eval --worker`: the same completions as here, whatever becomes of the workers."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The gradient of one optimizer step: that of the whole batch's loss, written out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

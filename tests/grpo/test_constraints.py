@@ -1,7 +1,5 @@
 """Constraints next to a reward, against hand-computed numbers."""
 
-from __future__ import annotations
-
 import json
 import math
 

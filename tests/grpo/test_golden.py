@@ -4,8 +4,6 @@ True deviations: the metrics of sequence weights and sequence ratios leave out r
 them; so those are not compared.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

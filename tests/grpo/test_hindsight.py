@@ -1,8 +1,6 @@
 """The loss of relabelled completions: its value by hand, its gradient against a plain one, and that pairs stay together
 however a group is cut."""
 
-from __future__ import annotations
-
 from math import exp, log
 from typing import Any
 

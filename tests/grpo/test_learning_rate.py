@@ -1,7 +1,5 @@
 """The default learning rate by size and adapter, and its course by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

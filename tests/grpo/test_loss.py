@@ -1,7 +1,5 @@
 """The policy losses: by hand, against finite differences, and cut into parts. TRL's numbers are in test_golden."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import Any

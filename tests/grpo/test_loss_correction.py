@@ -1,7 +1,5 @@
 """Weights for tokens that another policy drew."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

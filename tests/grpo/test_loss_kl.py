@@ -1,7 +1,5 @@
 """The KL estimates, token by token."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Adam on master weights against a plain float64 computation, and state that survives a save."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

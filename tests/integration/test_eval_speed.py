@@ -1,7 +1,5 @@
 """An evaluation without a judge is a matter of seconds."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """A short real training of the built-in model, on unseen posts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from smolsum.cli.main import main

@@ -3,8 +3,6 @@
 $SMOLSUM_LM_EVAL_PYTHON names the Python of an environment that has lm-eval[api] and transformers.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

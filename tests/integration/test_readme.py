@@ -1,8 +1,6 @@
 """The commands of README and docs teach what they say, by paired tests on examples that were never trained on. Two
 seeds, and no level that another processor's rounding would miss."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ restarted; and a few with adapters.
 $SMOLSUM_VLLM_PYTHON names the Python of an environment that has vLLM.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -3,8 +3,6 @@
 $SMOLSUM_VLLM_PYTHON names the Python of an environment that has vLLM.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

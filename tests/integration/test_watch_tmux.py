@@ -1,7 +1,5 @@
 """The live view in a real terminal next to a real training: true values, resize, pause, resume, stop, crash."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

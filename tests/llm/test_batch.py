@@ -1,7 +1,5 @@
 """Many questions over real HTTP while something else is under way: answers in order, outages, limits, the cache."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Answers on disk: shared by processes, and none lost to a damaged line."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One question over real HTTP: the endpoint of the environment, and the meaning of every answer and failure."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Which server a role's model is asked at, and which key goes there."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

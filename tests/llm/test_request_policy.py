@@ -1,7 +1,5 @@
 """Attempts, deadlines and the end of a hopeless batch, with a function in place of a model."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The default system message of a checkpoint's chat template: for chats without one, and no others."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

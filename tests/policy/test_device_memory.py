@@ -1,7 +1,5 @@
 """Which limit on memory holds for this process: RAM, cgroups of both versions, ulimits, and the variable."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

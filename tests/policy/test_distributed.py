@@ -1,8 +1,6 @@
 """Several processes that train one model, as `mlx.launch` starts them: two real ones, over loopback, that do all of
 `support/ranks.py` one after another."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

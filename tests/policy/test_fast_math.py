@@ -1,7 +1,5 @@
 """The CPU kernels against MLX's own, forward and gradient, at ordinary and at extreme values."""
 
-from __future__ import annotations
-
 import sys
 import types
 from collections.abc import Callable

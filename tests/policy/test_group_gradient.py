@@ -1,7 +1,5 @@
 """A group's gradient a few rollouts at a time: that of the whole group, in less memory, of any model."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

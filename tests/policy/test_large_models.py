@@ -1,8 +1,6 @@
 """The presets of models above half a billion parameters, whose weights are out of reach here: their architectures in
 the dimensions that are published, and as tiny models with random weights."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models from a directory: what is wrong with one is one sentence, and what is saved comes back bit for bit."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Models by hub id: the real client library in its own process, a real server on loopback."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Log-probs of a group with its prompt shared: the same values and gradients as the plainest computation."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Adapters and quantised bases: what mlx-lm loads is what was trained, and the base never moves."""
 
-from __future__ import annotations
-
 import gc
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What training is expected to take of the memory, next to measured peaks."""
 
-from __future__ import annotations
-
 import gc
 from contextlib import nullcontext
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Rollouts of the policy in this process, as records."""
 
-from __future__ import annotations
-
 import pytest
 from support.models import EOS, write
 

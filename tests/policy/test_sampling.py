@@ -1,7 +1,5 @@
 """Sampling: each rollout its own stream, its true log-probs, and an honest end."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import chisquare

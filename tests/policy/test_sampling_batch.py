@@ -1,7 +1,5 @@
 """Continuous batching: who joins later is sampled as if alone."""
 
-from __future__ import annotations
-
 import pytest
 from support.models import EOS, build
 

@@ -1,7 +1,5 @@
 """A saved checkpoint in transformers: the same logits as in MLX."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Weights out of a policy and into another, bit for bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The study of 26 runs, made once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

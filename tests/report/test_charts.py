@@ -1,7 +1,5 @@
 """Charts from numbers: what is drawn stays inside, and nothing is made up."""
 
-from __future__ import annotations
-
 import math
 import re
 from itertools import combinations, pairwise

@@ -1,7 +1,5 @@
 """Runs with one thing wrong: each is named or does no harm, and never stops the report of the others."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

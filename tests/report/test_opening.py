@@ -1,7 +1,5 @@
 """What a report opens with: the finding in words, a figure and a table against the untrained model."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The page of a report: what readers, screen readers and printers work with."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

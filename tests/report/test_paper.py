@@ -1,7 +1,5 @@
 """A report as a paper: LaTeX that is whole, fits its pages, and holds its figures."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Scores with intervals: as SciPy has them, and drawn where they belong."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """The study's own numbers, given as runs, come out as its own tables."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

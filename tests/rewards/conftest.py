@@ -1,7 +1,5 @@
 """Step-shaped inputs for the scorers, and machines with and without WordNet."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import warnings

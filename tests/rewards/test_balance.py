@@ -1,7 +1,5 @@
 """Weights that adapt to the spread of their signals."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

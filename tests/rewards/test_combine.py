@@ -1,7 +1,5 @@
 """The weighted sum of signals."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence

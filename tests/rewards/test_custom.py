@@ -1,7 +1,5 @@
 """Users' rewards: what they get, what they return, and what happens when they fail."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

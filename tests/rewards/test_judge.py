@@ -1,7 +1,5 @@
 """The signals `judge` and `preference`, over real HTTP: what is asked, paid, kept and missing."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The length reward, and the punishment for coming close to the token limit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """METEOR's words and synonyms."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 from io import StringIO

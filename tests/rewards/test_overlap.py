@@ -1,7 +1,5 @@
 """The signals that compare words with references: ROUGE-L, sentence BLEU and METEOR, by hand and by their libraries."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

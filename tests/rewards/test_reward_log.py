@@ -1,7 +1,5 @@
 """What a reward may log beside its values, in TRL's words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

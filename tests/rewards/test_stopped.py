@@ -1,7 +1,5 @@
 """A process that is stopped while it scores, as by Ctrl-Z, goes on where it was."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

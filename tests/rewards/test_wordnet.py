@@ -1,7 +1,5 @@
 """Finding WordNet."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Workers that fail, return and catch up: no rollout is lost, and none is paired with the wrong prompt."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager

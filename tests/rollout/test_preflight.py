@@ -1,7 +1,5 @@
 """What must be equal at both ends, and the errors if it is not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A disk that is soon full, and a store."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

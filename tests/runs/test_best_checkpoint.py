@@ -1,7 +1,5 @@
 """`smolsum eval --best`: the checkpoint that validation chose, not the last."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

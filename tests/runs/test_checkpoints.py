@@ -1,7 +1,5 @@
 """Checkpoints: whole or not there, damage found, the right ones kept, a finished stage found again."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

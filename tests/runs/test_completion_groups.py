@@ -1,7 +1,5 @@
 """The rollouts of a step: read, sorted, searched, compared."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Pause, resume and stop, by files, of a real training process."""
 
-from __future__ import annotations
-
 import errno
 import json
 import signal

@@ -1,7 +1,5 @@
 """Evidence: what may be shared of a run, and what stays."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`smolsum runs` on real directories."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """The run directory: names, the `latest` link, finding a run, and one trainer at a time."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

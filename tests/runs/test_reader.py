@@ -1,7 +1,5 @@
 """Files that grow while they are read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from smolsum.files import replace

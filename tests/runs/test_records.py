@@ -1,7 +1,5 @@
 """The records of a run's files: what is read, what is refused, and what a lenient reader keeps."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

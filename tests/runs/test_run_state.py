@@ -1,7 +1,5 @@
 """How a run stands, from its files alone."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -1,7 +1,5 @@
 """Writing the files of a run: whole lines and whole files, resumption to the byte, and a disk that refuses."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import json

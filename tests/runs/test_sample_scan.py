@@ -1,7 +1,5 @@
 """Search through the samples of a run: what is found, where, in which order, and what it costs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A metric over all steps, as few points."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

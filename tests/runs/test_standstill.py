@@ -1,7 +1,5 @@
 """Runs whose policy stands still, and runs that learn, have learnt, or have only begun."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

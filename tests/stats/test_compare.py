@@ -1,7 +1,5 @@
 """Many tests, several runs in an arm, and metrics against metrics."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

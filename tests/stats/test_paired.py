@@ -1,7 +1,5 @@
 """One metric on pairs: each number against SciPy or a value worked out by hand."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fronts and hypervolumes, by hand and against a grid of cells."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,8 +1,6 @@
 """The study's own t-tests, recomputed. golden/study_ttests.csv holds its Tables 5, 6 and 10-13 as printed; the marks of
 Tables 10-13, which the printed text lost, are what its sentences say about them."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections import Counter

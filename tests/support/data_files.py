@@ -1,7 +1,5 @@
 """Files of rows, and the splits that are read from them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A disk that is really small, to fill."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager

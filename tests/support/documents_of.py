@@ -1,7 +1,5 @@
 """Documents and rollouts for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -5,8 +5,6 @@ with `HubServer.environment(home)`. Routes imitated: `resolve` (HEAD and GET, ra
 `tree` and `paths-info`, each for data sets and models, with the hub's own error codes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -17,7 +15,7 @@ from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from support.hub_uploads import RefusedError, Uploads, answer
@@ -71,7 +69,7 @@ class HubServer:
         self._listen(0)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
-    def __enter__(self) -> HubServer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

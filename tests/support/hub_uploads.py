@@ -1,7 +1,5 @@
 """The hub's routes for uploads: repositories, branches, files small and large, and commits that are all or nothing."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

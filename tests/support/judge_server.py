@@ -3,8 +3,6 @@
 As a program (`python tests/judge_server.py --latency 0.5`) it prints its base URL and serves until it is killed.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Tiny random models of real families, in memory and on disk in the Hugging Face layout."""
 
-from __future__ import annotations
-
 import json
 import string
 from pathlib import Path

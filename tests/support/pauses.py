@@ -1,7 +1,5 @@
 """Pauses between attempts that are written down and not waited for."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

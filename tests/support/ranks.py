@@ -3,8 +3,6 @@
 its own file there.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """A reader and grader for tests, behind a real server: it finds a thing's colour in the text that it is shown."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """What every refusal owes the user: the right class, the name of what is wrong, and something that helps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

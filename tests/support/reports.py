@@ -1,7 +1,5 @@
 """Reports of run directories, and changes of their records."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The offline stand-in for a judge, as its users start it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

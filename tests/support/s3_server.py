@@ -1,7 +1,5 @@
 """A real S3-compatible server on a loopback port, that tests start, stop and start again with what it holds."""
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets

@@ -1,8 +1,6 @@
 """A worker over real HTTP without a model: tokens follow from prompt and seed, so that a wrong pairing shows; it can
 misbehave in many ways."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket
@@ -67,7 +65,7 @@ class ScriptedWorker:
         """Stop soon, without waiting for it."""
         self._server.should_exit = self._server.force_exit = True
 
-    def restart(self) -> ScriptedWorker:
+    def restart(self) -> "ScriptedWorker":
         """A new one at the same port, without weights."""
         self.close()
         return ScriptedWorker(port=self.port, delay_s=self.delay_s)

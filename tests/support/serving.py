@@ -1,7 +1,5 @@
 """Real workers: in a thread of this process, or in their own process."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Run directories made from figures: whole studies on disk without training, as a report reads them."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -1,7 +1,5 @@
 """Programs in a terminal of their own, for what only a terminal shows."""
 
-from __future__ import annotations
-
 import os
 import pty
 import select

@@ -1,7 +1,5 @@
 """Runs as experiment trackers have them, read back by the trackers' own packages."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from dataclasses import dataclass, field

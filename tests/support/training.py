@@ -1,7 +1,5 @@
 """Small real runs for tests: a local data set cut from the built-in one, few short rollouts, the real command line."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The live view in a terminal that is not there."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """Made-up runs for the live view: numbers that follow from the step, times that stand still, screens."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """The task on the page that says how to add one: a module and its name, tried as they stand there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

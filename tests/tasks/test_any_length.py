@@ -1,7 +1,5 @@
 """Prompts that ask for a length of their own: settings, the text of a prompt, measures, and units."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`builtin:tldr-mini` as shipped: size, facts, generator, and what a memorised sentence scores."""
 
-from __future__ import annotations
-
 import random
 import re
 from statistics import mean

@@ -1,7 +1,5 @@
 """What run.json says of the data: sizes, and lengths in the model's own tokens."""
 
-from __future__ import annotations
-
 from smolsum.config.sections import DataConfig
 from smolsum.policy.load import load_policy
 from smolsum.tasks.data import load_split

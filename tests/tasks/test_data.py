@@ -1,7 +1,5 @@
 """The data room: splits from a directory and from the package, their fingerprints, and where references are missed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The forms that data may have: CSV and TSV, Arrow, what `datasets` saved, chats, and several references."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from random import Random

@@ -1,7 +1,5 @@
 """A sample of data that are larger than memory."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The presets of the task tldr for well-known data, on rows with the columns of these data."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

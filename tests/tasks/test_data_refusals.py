@@ -1,7 +1,5 @@
 """What may be wrong with data, in every form: one error that names file, row and column, and a remedy."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

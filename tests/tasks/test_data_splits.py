@@ -1,7 +1,5 @@
 """Splits that are taken from `train`, and samples of rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 from typing import Any

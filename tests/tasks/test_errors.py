@@ -1,7 +1,5 @@
 """The error taxonomy: what each kind says of a row, and what a summary has of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Counting facts: each rule on a post made by hand, then what is seen in the generator's texts."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Modules next to plugins: which plugin sees which, and what is recorded of them."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The data room and the hub: the real client libraries in their own process, a real server on loopback."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Shares with intervals, and success in several tries."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the signal `length` of a summary counts."""
 
-from __future__ import annotations
-
 import pytest
 
 from smolsum.config.sections import Config, ModelConfig, RewardsConfig

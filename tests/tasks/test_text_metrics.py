@@ -1,7 +1,5 @@
 """Measures of a text alone, and of the lengths of many."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Words, and what the limit says of them."""
 
-from __future__ import annotations
-
 import unicodedata
 
 import pytest

@@ -1,7 +1,5 @@
 """The data set, and the command line, of the runs in this folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

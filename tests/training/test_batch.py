@@ -1,7 +1,5 @@
 """A step's rollouts: which prompts it takes, and what takes the place of groups that teach nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

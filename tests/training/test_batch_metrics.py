@@ -1,7 +1,5 @@
 """What a step's rollouts look like, computed by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A learning rate that is left to the model: what the dry run shows, what the run trains with and writes down."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

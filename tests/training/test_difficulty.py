@@ -1,7 +1,5 @@
 """How hard prompts are, which bands that makes, and stages that mix them: by length, column, scores, or a reward."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Fingerprints of stages: what decides the weights at a stage's end."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

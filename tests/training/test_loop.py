@@ -1,7 +1,5 @@
 """Whole runs through the command line: what they leave on disk, and that nothing that stops them costs anything."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

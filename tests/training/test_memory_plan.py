@@ -1,7 +1,5 @@
 """How a run fits into a limit on memory: what is chosen, refused, recorded and taken again."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What the display of a run says, on a terminal and elsewhere."""
 
-from __future__ import annotations
-
 import functools
 import io
 import os

@@ -1,7 +1,5 @@
 """`smolsum.train` in Python: rows in memory, functions as rewards, the same run directory, resuming."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

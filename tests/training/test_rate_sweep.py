@@ -1,7 +1,5 @@
 """The sweep of `--find-lr`: what it recommends, that its trials are throw-away copies, and what it leaves behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

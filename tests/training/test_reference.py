@@ -1,7 +1,5 @@
 """The reference of the KL term in a run of several stages: the model of the stage's start, or of the run's."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What TRL's `log_extra`, `log_metric` and `trainer_state` do in a run, for rewards that name them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from support.training import arguments, make_data

@@ -1,8 +1,6 @@
 """Stages that change from step to step, through the command line: what is sampled and learnt at each step, and that a
 run that was stopped ends as one that was not."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the training process takes of its machine, as metrics."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

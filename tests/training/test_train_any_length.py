@@ -1,8 +1,6 @@
 """Runs whose prompts ask for lengths of their own, with hindsight: what they draw and write, that they resume bit for
 bit, and that workers sample the same prompts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs under constraints through the command line: their metrics, exact resumption, and names that mean nothing."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path

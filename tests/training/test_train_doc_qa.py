@@ -1,7 +1,5 @@
 """`train --task doc-qa` with a reader behind a real endpoint: what it asks, and a run whose reader goes away."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

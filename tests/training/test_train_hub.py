@@ -1,7 +1,5 @@
 """A run on hub data: what it read is recorded, and read again although the hub has moved on."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

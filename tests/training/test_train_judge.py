@@ -1,7 +1,5 @@
 """Training by a judge and by a preference, asked over HTTP: the offline stand-in, and a judge that goes away."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs that train adapters, through the command line."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

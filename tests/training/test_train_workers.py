@@ -1,7 +1,5 @@
 """`smolsum train --worker`: what is refused before anything is begun, and a run that loses its only worker."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The files that a training step runs through are those that `docs/architecture.md` lists."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

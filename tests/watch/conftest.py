@@ -1,7 +1,5 @@
 """The clock of the machine that the view is tested on, and a view that does not wait for it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

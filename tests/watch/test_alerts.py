@@ -1,7 +1,5 @@
 """What is said about a run, and what is not."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

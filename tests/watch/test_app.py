@@ -1,7 +1,5 @@
 """The view, driven by keys in a terminal that is not there."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from datetime import UTC, datetime

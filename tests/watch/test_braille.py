@@ -1,7 +1,5 @@
 """The renderer of charts, as a pure function."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Charts that can be read: changes of reward, scales, outliers, zoom, cursor, units, smoothing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Several runs in one view: the state of each, what differs between their settings, and their results."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any

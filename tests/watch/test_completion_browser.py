@@ -1,7 +1,5 @@
 """The page of completions, driven by keys: search, order, a prompt over time, before and after training, copying."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from threading import Event
 

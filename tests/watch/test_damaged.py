@@ -1,7 +1,5 @@
 """A run whose files are damaged or of an unexpected shape."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """A view of a grid: from run to run, total progress, time left, and what a stop means."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

@@ -1,7 +1,5 @@
 """Numbers, cut lines and letters in the room that they have."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What each pane shows of a made-up run, to the letter: a change in a golden file is a change that users see."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

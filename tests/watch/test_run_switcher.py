@@ -1,7 +1,5 @@
 """The list of all runs: what it says, how it is filtered, and that the view becomes that of the chosen run."""
 
-from __future__ import annotations
-
 import gc
 import os
 import time

@@ -1,7 +1,5 @@
 """`train --watch`, and what is said when a view is left, in a real terminal."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Light and dark colours: which one, and that everything on the screen can be read in both."""
 
-from __future__ import annotations
-
 import os
 import pty
 import threading

@@ -1,7 +1,5 @@
 """Patches restore every bit, and refuse other bases."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

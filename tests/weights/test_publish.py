@@ -1,7 +1,5 @@
 """The patches from a worker's version to the newest."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

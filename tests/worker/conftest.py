@@ -1,7 +1,5 @@
 """The model that workers serve."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

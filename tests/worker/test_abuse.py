@@ -1,7 +1,5 @@
 """Wrong, hostile and abandoned requests over real HTTP: each gets one clear error, and the worker lives."""
 
-from __future__ import annotations
-
 import json
 import socket
 import struct

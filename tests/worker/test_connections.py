@@ -1,7 +1,5 @@
 """Connections that send nothing, or slowly: they are closed, and never keep others away."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """OpenAI's completions and chat completions from a worker."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The HTTP API of a worker, over real HTTP, with the engine `mlx`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """`smolsum serve-worker`: flags, address and signals."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import tempfile

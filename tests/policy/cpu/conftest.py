@@ -1,8 +1,6 @@
 """Functions in C keep to one thread, unless a test chooses: several test processes share the cores, and threads that
 wait for each other's turn would take minutes."""
 
-from __future__ import annotations
-
 import pytest
 
 from smolsum.policy.cpu import native

@@ -1,7 +1,5 @@
 """The optimizer's step in C: MLX's results, whatever layout, threads and vectors, and no array of others changed."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import platform

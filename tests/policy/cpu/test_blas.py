@@ -1,7 +1,5 @@
 """The BLAS that MLX is given, each seen from its own process."""
 
-from __future__ import annotations
-
 import ctypes.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Sampling in C: MLX's log-probs, the token of each uniform number, and nothing that depends on the batch."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Products of few rows: the right values, each row by itself, whatever is multiplied with it; all others unchanged."""
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Log-probs and gradients in C: those of MLX, whatever the sizes, the passes and the threads."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from typing import Any

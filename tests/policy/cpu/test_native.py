@@ -1,7 +1,5 @@
 """The library in C: compiled once, used where it can be, and the same results without it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Work shared over streams: the same results as one after the other."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

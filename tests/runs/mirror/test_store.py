@@ -1,7 +1,5 @@
 """A folder at a URL: whole files in and out of real S3 and a disk, and one error for each thing that can be wrong."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Runs that are kept elsewhere while they train: what is there at any moment, and that a run goes on from there."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

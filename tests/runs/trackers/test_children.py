@@ -1,7 +1,5 @@
 """Trackers of a real training: they cost it nothing, whatever happens to them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What a tracker gets of a run directory, seen in TensorBoard's own event files."""
 
-from __future__ import annotations
-
 import json
 import os
 from functools import partial

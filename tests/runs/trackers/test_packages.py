@@ -1,7 +1,5 @@
 """Every tracker with its real package, offline: sent by the command in a process apart, read back by the package."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Texts made subtly worse by rule."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Texts corrupted by a model behind an endpoint: a real server on loopback that answers, and that does not."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

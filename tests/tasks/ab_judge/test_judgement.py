@@ -1,7 +1,5 @@
 """A judgement in tags: how it is read, and what it is worth."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

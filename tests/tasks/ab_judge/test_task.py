@@ -1,7 +1,5 @@
 """Judging between two samples: its pairs, its signals, what is measured, and what is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Documents and their questions, from rows like Repliqa's and from facts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

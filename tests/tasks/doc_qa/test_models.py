@@ -1,7 +1,5 @@
 """Reader, grader and ranking by models, over real HTTP."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The signals by hand, and with arbitrary text; read by rules."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """Schemas that nothing can satisfy, and what else is refused in data of one's own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

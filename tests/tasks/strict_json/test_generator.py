@@ -1,7 +1,5 @@
 """Prompts from a seed, their schemas, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the presets of strict JSON contain, and the warnings where the settings about thinking do not agree."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

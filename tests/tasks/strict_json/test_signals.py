@@ -1,7 +1,5 @@
 """The seven signals on cases worked by hand from their formulas, and on any text whatever."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Strict JSON through the real command line: curriculum, resume, evaluation with several samples, the report."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The files for vLLM, and new weights in the model of vllm-metal."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The child process ends with its owner, however that ends."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
