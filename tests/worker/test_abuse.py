@@ -3,7 +3,8 @@
 import json
 import socket
 import struct
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import pytest
 import xxhash
 import zstandard
 from support.serving import engine_of, face, refused
-from support.training import wait_until
+from support.training import PATIENCE_S, wait_until
 
 from smolsum.config.sections import LoraConfig
 from smolsum.policy.load import load_policy
+from smolsum.policy.sampling import DecodeBatch
 from smolsum.policy.weights import served_arrays
 from smolsum.weights import delta
+from smolsum.worker.engines import mlx
 from smolsum.worker.engines.mlx import MlxEngine
 
 
@@ -183,11 +186,30 @@ MANY = [{"id": str(n), "prompt_ids": [5], "seed": n} for n in range(200)]
         ("/v1/rollouts", {"version": None, "temperature": 1, "max_new_tokens": 250, "requests": MANY}),
     ],
 )
-def test_work_ends_when_the_client_hangs_up(worker: httpx.Client, path: str, body: dict[str, Any]) -> None:
-    """Nothing is computed for a client that is gone."""
+def test_work_ends_when_the_client_hangs_up(
+    worker: httpx.Client, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    """Nothing is computed for a client that is gone: its request ends while the engine is still at the first token or
+    text."""
+    release = threading.Event()
+    done: list[None] = []
+
+    def holding(work: Callable[..., Any]) -> Callable[..., Any]:
+        def held(*given: Any, **named: Any) -> Any:
+            release.wait(PATIENCE_S)
+            done.append(None)
+            return work(*given, **named)
+
+        return held
+
+    monkeypatch.setattr(DecodeBatch, "step", holding(DecodeBatch.step))
+    monkeypatch.setattr(mlx, "group_logprobs", holding(mlx.group_logprobs))
     content = json.dumps(body).encode()
     with socket.create_connection((worker.base_url.host, worker.base_url.port or 0)) as client:
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
         client.sendall(head.encode() + content)
         wait_until(lambda: worker.get("/health").json()["queue"] > 0)
     wait_until(lambda: worker.get("/health").json()["queue"] == 0)
+    release.set()
+    assert ask(worker).is_success
+    assert len(done) < 40

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from support.models import VOCABULARY
 from support.serving import engine_of, face, refused
+from support.training import wait_until
 
 from smolsum.config.sections import LoraConfig
 from smolsum.policy.load import load_policy
 from smolsum.policy.logprobs import group_logprobs
-from smolsum.policy.sampling import generate
+from smolsum.policy.sampling import DecodeBatch, generate
 from smolsum.policy.weights import served_arrays, set_served
 from smolsum.weights import delta
 
@@ -64,17 +65,26 @@ def test_rollouts_are_the_policys(worker: httpx.Client, folder: Path) -> None:
         assert (got[id_]["finish_reason"], got[id_]["version"]) == (expected.finish_reason, 0)
 
 
-def test_requests_of_two_bodies_share_a_batch(worker: httpx.Client) -> None:
-    """A short rollout arrives while a long one is still being sampled."""
+def test_requests_of_two_bodies_share_a_batch(worker: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short rollout arrives while a long one is still being sampled, and is answered first."""
     order: list[str] = []
+    together: list[int] = []
+
+    def step(batch: DecodeBatch, own: Any = DecodeBatch.step) -> None:
+        if not together:  # the long one is held until the other has come
+            wait_until(lambda: worker.get("/health").json()["queue"] == 2)
+        together.append(len(batch.rows))
+        own(batch)
 
     def one(name: str, tokens: int) -> None:
         ask(worker, {name: 1}, tokens=tokens, prompt=[7, 8])
         order.append(name)
 
+    monkeypatch.setattr(DecodeBatch, "step", step)
     with ThreadPoolExecutor() as pool:
         list(pool.map(one, ("long", "short"), (200, 1)))
-    assert order[0] == "short"
+    assert order == ["short", "long"]
+    assert max(together) == 2
 
 
 def test_logprobs_are_the_policys(worker: httpx.Client, folder: Path) -> None:
