@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.models import EOS, assert_trees_close, build, group
+from support.models import EOS, assert_same_arrays, assert_trees_close, build, group, stage
 
 from smolsum.config.sections import GrpoConfig, StageConfig
 from smolsum.grpo.batch_gradient import batch_totals, weights
@@ -28,26 +28,14 @@ GROUPS = [
     group([7, 8, 41, 3, 22, 17, 60], [[50, 51, 52, 53, 54], [13, EOS], [40, 41, EOS]], stopped=[False, True, True]),
 ]
 ADVANTAGES = mx.array([[1.0, -0.5, 0.3], [-1.2, 0.7, 0.5]])
-
-
+CUT = [group([5, 9], [[10, 11], [20, 21]], stopped=[False, False])]
+ENDS = [group([5, 9, 33, 4], [[EOS], [EOS]])]
 LIMIT = 9
 
 
 def gradients(*args: Any, **kwargs: Any) -> tuple[Any, dict[str, float]]:
     """The update's, with a token limit of 9."""
     return update_gradients(*args, max_new_tokens=LIMIT, **kwargs)
-
-
-def stage(beta: float = 0.0, temperature: float = 1.0, *, masked: bool = True) -> StageConfig:
-    return StageConfig(
-        {}, 1, 1.0, temperature, learning_rate=1e-3, schedule="constant", warmup_steps=0, beta=beta,
-        mask_truncated=masked,
-    )  # fmt: skip
-
-
-def assert_same_weights(model: nn.Module, other: nn.Module) -> None:
-    pairs = zip(tree_flatten(model.parameters()), tree_flatten(other.parameters()), strict=True)
-    assert all(mx.array_equal(a, b).item() for (_, a), (_, b) in pairs)
 
 
 def padded(rows: list[tuple[float, ...]]) -> mx.array:
@@ -105,46 +93,31 @@ def naive(
 def test_it_is_the_gradient_of_the_whole_loss(
     monkeypatch: pytest.MonkeyPatch, library: bool, family: str, masked: bool, eos: bool, beta: float, old: str
 ) -> None:
-    """Group by group with a shared prompt, or all at once without: the same, whatever is masked or kept."""
+    """Group by group with a shared prompt, or all at once without: the same, whatever is masked or kept. The model is
+    left as it was."""
     if not library:
         monkeypatch.setattr(native, "_library", None)
     model, reference = build(family), build(family, seed=1) if beta else None
     config = GrpoConfig(train_eos=eos, old_logprobs=old, eps_low=0.3, eps_high=0.4)
-    leg = stage(beta, temperature=1.3, masked=masked)
-    tree, metrics = gradients(
-        model, GROUPS, ADVANTAGES, config, leg, reference=reference.parameters() if reference else None
-    )
+    leg = stage(beta=beta, temperature=1.3, mask_truncated=masked)
+    frozen = reference.parameters() if reference else None
+    tree, metrics = gradients(model, GROUPS, ADVANTAGES, config, leg, reference=frozen)
     expected, value = naive(model, GROUPS, config, leg, reference)
     assert_trees_close(tree, expected, relative=5e-5)
     assert metrics["loss"] == pytest.approx(value, rel=1e-5, abs=1e-6)
+    assert_same_arrays(model, build(family))
 
 
 def test_chunked_logits_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logits made in parts, groups on several streams: the same gradient, twice in a row, of a model left as it was."""
     monkeypatch.setattr(native, "_library", None)
     model, config = build("qwen2"), GrpoConfig(old_logprobs="recomputed")
-    whole, _ = gradients(model, GROUPS * 2, mx.concatenate([ADVANTAGES] * 2), config, stage())
+    asked = (model, GROUPS * 2, mx.concatenate([ADVANTAGES] * 2), config, stage())
+    whole, _ = gradients(*asked)
     for _ in range(2):
-        tree, _ = gradients(
-            model, GROUPS * 2, mx.concatenate([ADVANTAGES] * 2), config, stage(), chunking=Chunking(logits=3 * 64)
-        )
+        tree, _ = gradients(*asked, chunking=Chunking(logits=3 * 64))
         assert_trees_close(tree, whole)
-    assert_same_weights(model, build("qwen2"))
-
-
-def test_metrics_are_means_over_trained_tokens() -> None:
-    """Every unmasked token of the step counts once, whichever group it is in."""
-    model = build("qwen2")
-    _, metrics = gradients(model, GROUPS, ADVANTAGES, GrpoConfig(), stage())
-    gaps = []
-    for g in GROUPS:
-        logp, _ = group_logprobs(model, g.prompt.token_ids, [r.token_ids for r in g.rollouts])
-        for row, rollout in zip(logp.tolist(), g.rollouts, strict=True):
-            if not rollout.truncated:
-                gaps += [new - old for new, old in zip(row, rollout.logprobs, strict=False)]
-    assert metrics["sampling/importance_sampling_ratio/mean"] == pytest.approx(np.exp(gaps).mean(), rel=1e-5)
-    assert metrics["sampling/sampling_logp_difference/mean"] == pytest.approx(np.abs(gaps).mean(), rel=1e-5)
-    assert 0 < metrics["clip_ratio/region_mean"] <= 1
+    assert_same_arrays(model, build("qwen2"))
 
 
 def test_recomputed_log_probs_make_every_ratio_one() -> None:
@@ -172,29 +145,33 @@ def test_a_correction_reaches_the_gradient(kind: str) -> None:
     assert metrics["sampling/importance_sampling_ratio/min"] == 3.0
 
 
-def test_totals_leave_out_the_tokens_of_masked_rollouts() -> None:
-    """Six rollouts; 4 + 2 tokens of the first group's finished ones, 2 + 3 of the second's."""
-    totals = batch_totals(GROUPS, GrpoConfig(), stage(masked=True), LIMIT)
-    assert (totals.sequences, totals.tokens, totals.max_length) == (6, 11, LIMIT)
-    assert batch_totals(GROUPS, GrpoConfig(), stage(masked=False), LIMIT).tokens == 18
+@pytest.mark.parametrize(
+    ("masked", "eos", "tokens"), [(True, True, 11), (False, True, 18), (False, False, 14), (True, False, 7)]
+)
+def test_totals_leave_out_what_is_not_trained(masked: bool, eos: bool, tokens: int) -> None:
+    """Six rollouts; 4 + 2 tokens of the first group's finished ones, 2 + 3 of the second's, of which four end a text,
+    and 7 of those that were cut."""
+    totals = batch_totals(GROUPS, GrpoConfig(train_eos=eos), stage(mask_truncated=masked), LIMIT)
+    assert (totals.sequences, totals.tokens, totals.max_length) == (6, tokens, LIMIT)
 
 
-def test_totals_leave_out_what_ends_a_text_if_it_is_not_trained() -> None:
-    """Of those 18 and 11 tokens, four end a text."""
-    config = GrpoConfig(train_eos=False)
-    assert batch_totals(GROUPS, config, stage(masked=False), LIMIT).tokens == 14
-    assert batch_totals(GROUPS, config, stage(masked=True), LIMIT).tokens == 7
-
-
-def test_an_end_that_is_not_trained_has_no_gradient() -> None:
-    """Its own probability may be anything: with one completion that is nothing but an end, nothing is learnt."""
-    only_end = [group([5, 9, 33, 4], [[EOS], [EOS]])]
-    advantages = mx.array([[1.0, -0.5]])
-    learnt, _ = gradients(build("qwen2"), only_end, advantages, GrpoConfig(), stage())
-    untrained, metrics = gradients(build("qwen2"), only_end, advantages, GrpoConfig(train_eos=False), stage())
-    assert max(mx.abs(g).max().item() for _, g in tree_flatten(learnt)) > 0
-    assert max(mx.abs(g).max().item() for _, g in tree_flatten(untrained)) == 0
-    assert metrics["loss"] == 0.0
+@pytest.mark.parametrize("kind", ["grpo", "study", "dr_grpo", "dapo", "gspo", "cispo"])
+@pytest.mark.parametrize(
+    ("groups", "share", "eos"), [(GROUPS, 0.0, True), (CUT, 1.0, True), (ENDS, 1.0, False)],
+    ids=["no advantages", "all cut", "ends that are not trained"],
+)  # fmt: skip
+def test_where_nothing_is_learnt_the_gradient_is_zero(
+    kind: str, groups: list[RolloutGroup], share: float, eos: bool
+) -> None:
+    """Exactly, and without memory: the parameters' names, shapes and types, with one number for all values of each.
+    There is no metric that would be a mean of nothing."""
+    model, config = build("qwen2"), GrpoConfig(loss=kind, train_eos=eos)
+    tree, metrics = gradients(model, groups, share * ADVANTAGES, config, stage())
+    assert metrics == {"loss": 0.0, "batch/skipped_groups_frac": 1.0}
+    for (name, leaf), (own, p) in zip(tree_flatten(tree), tree_flatten(model.parameters()), strict=True):
+        assert (name, leaf.shape, leaf.dtype) == (own, p.shape, p.dtype)
+        assert not np.array(leaf).any()
+        assert not any(np.asarray(leaf).strides)
 
 
 @pytest.mark.parametrize("kind", ["study", "dr_grpo", "dapo", "gspo", "cispo"])
@@ -219,59 +196,12 @@ def test_group_by_group_is_the_loss_of_all_rows_at_once(kind: str) -> None:
     )
 
 
-def test_the_policy_against_itself_has_no_kl() -> None:
-    """At the first step the reference is the policy."""
-    model = build("lfm2")
-    _, metrics = gradients(model, GROUPS, ADVANTAGES, GrpoConfig(), stage(beta=0.5), reference=model.parameters())
-    assert metrics["kl"] == pytest.approx(0.0, abs=1e-9)
-
-
-def assert_zero(tree: Any) -> None:
-    for _, leaf in tree_flatten(tree):
-        assert not np.array(leaf).any()
-
-
-@pytest.mark.parametrize("kind", ["grpo", "study", "dr_grpo", "dapo", "gspo", "cispo"])
-def test_without_advantages_there_is_nothing_to_learn(kind: str) -> None:
-    """And without a pull to a reference: a gradient of exactly zero."""
-    tree, metrics = gradients(build("qwen2"), GROUPS, mx.zeros((2, 3)), GrpoConfig(loss=kind), stage())
-    assert_zero(tree)
-    assert metrics["loss"] == 0.0
-
-
-def test_a_gradient_of_zero_needs_no_memory() -> None:
-    """It has the parameters' names, shapes and types, with one number for all values of each."""
-    model = build("qwen2")
-    tree, _ = gradients(model, GROUPS, mx.zeros((2, 3)), GrpoConfig(), stage())
-    mx.eval(tree)
-    for (name, leaf), (own, p) in zip(tree_flatten(tree), tree_flatten(model.parameters()), strict=True):
-        assert (name, leaf.shape, leaf.dtype) == (own, p.shape, p.dtype)
-        assert not any(np.asarray(leaf).strides)
-
-
-def test_a_step_with_everything_cut_teaches_nothing() -> None:
-    """All rollouts truncated and masked: zero, and no metric that would be a mean of nothing."""
-    cut = [group([5, 9], [[10, 11], [20, 21]], stopped=[False, False])]
-    tree, metrics = gradients(build("qwen2"), cut, ADVANTAGES[:1], GrpoConfig(), stage())
-    assert_zero(tree)
-    assert metrics == {"loss": 0.0, "batch/skipped_groups_frac": 1.0}
-
-
 def test_groups_may_be_of_unequal_size() -> None:
     """A rollout that went missing leaves its group smaller, and its place in the advantages unread."""
     smaller = [GROUPS[0], RolloutGroup(GROUPS[1].prompt, GROUPS[1].rollouts[:2])]
     model = build("qwen2")
     tree, _ = gradients(model, smaller, ADVANTAGES, GrpoConfig(), stage())
     assert_trees_close(tree, naive(model, smaller, GrpoConfig(), stage())[0], relative=5e-5)
-
-
-def test_the_model_is_left_as_it_was() -> None:
-    """A gradient with a reference and recomputed log-probs moves no weight."""
-    model, reference = build("qwen2"), build("qwen2", seed=1)
-    gradients(
-        model, GROUPS, ADVANTAGES, GrpoConfig(old_logprobs="recomputed"), stage(0.1), reference=reference.parameters()
-    )
-    assert_same_weights(model, build("qwen2"))
 
 
 def test_kl_needs_a_reference() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 import platform
-import shutil
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx.utils import tree_flatten, tree_map
-from mlx_lm.tuner.utils import linear_to_lora_layers
-from support.models import build
+from support.models import NEEDS_C, adam_by_the_paper, adapted, build
 
 from smolsum.config.sections import OptimizerConfig
 from smolsum.grpo.optimizer import Optimizer
@@ -28,9 +25,7 @@ from smolsum.policy.load import snapshot
 import mlx.core as mx
 import mlx.nn as nn
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or not any(map(shutil.which, native.COMPILERS)), reason="a Linux CPU with a C compiler"
-)
+pytestmark = NEEDS_C
 
 SHAPES = [(3, 5), (1,), (7,), (17, 1031), (300, 40), (4097,), (5, 3, 1), (2, 3, 4), (33, 2, 16)]
 """smaller and larger than a block of values, than one of rows, than one of columns, and not multiples of any"""
@@ -168,8 +163,8 @@ def test_the_number_of_threads_makes_no_difference(
     for threads in (1, 2, 5):
         monkeypatch.setattr(native, "threads", lambda count=threads: count)
         found.append(trained(OptimizerConfig(), make=lambda: Model(shapes, dtype), turned=turned))
-    assert_same(found[1], found[0])
-    assert_same(found[2], found[0])
+    for other in found[1:]:
+        assert_same(other, found[0])
 
 
 @pytest.mark.slow
@@ -199,23 +194,16 @@ def test_any_shapes(shapes: list[list[int]], turned: bool, seed: int) -> None:
     """Also a single number: two steps as in the papers, computed in float64."""
     model = Model(shapes, seed=seed)
     config = OptimizerConfig(weight_decay=0.1, max_grad_norm=1e9)
-    optimizer = Optimizer(model, config)
-    w = {name: array.astype(np.float64) for name, array in values(model.parameters()).items()}
-    m, v = ({name: np.zeros_like(array) for name, array in w.items()} for _ in range(2))
+    optimizer, start, given = Optimizer(model, config), values(model.parameters()), []
     for t in (1, 2):
         tree = gradient(model, seed + t, turned=turned)
-        given = values(tree)
-        metrics = optimizer.step(model, tree, 1e-2)
-        norm = math.sqrt(sum(float(np.sum(g.astype(np.float64) ** 2)) for g in given.values()))
-        assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-6)
-        for name, g in given.items():
-            m[name] = 0.9 * m[name] + 0.1 * g
-            v[name] = 0.999 * v[name] + 0.001 * g.astype(np.float64) ** 2
-            move = (m[name] / (1 - 0.9**t)) / (np.sqrt(v[name] / (1 - 0.999**t)) + config.eps)
-            w[name] = w[name] * (1 - 1e-2 * 0.1) - 1e-2 * move
+        given.append(values(tree))
+        norm = math.sqrt(sum(float(np.sum(g.astype(np.float64) ** 2)) for g in given[-1].values()))
+        assert optimizer.step(model, tree, 1e-2)["grad_norm"] == pytest.approx(norm, rel=1e-6)
     for name, array in values(model.parameters()).items():
-        assert array.shape == w[name].shape
-        np.testing.assert_allclose(array, w[name], rtol=1e-5, atol=1e-6)
+        expected = adam_by_the_paper(start[name], [tree[name] for tree in given], [1e-2, 1e-2], config)
+        assert array.shape == expected.shape
+        np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_norm_of_many_values() -> None:
@@ -224,22 +212,6 @@ def test_the_norm_of_many_values() -> None:
     tree = {"w0": mx.full((10_000_000,), 1e-3)}
     norm = Optimizer(model, OptimizerConfig()).step(model, tree, 1e-6)["grad_norm"]
     assert norm == pytest.approx(1e-3 * math.sqrt(10_000_000), rel=5e-6)
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 3e19])
-@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
-@pytest.mark.parametrize("place", [0, 4096])
-def test_a_gradient_that_is_not_finite_leaves_everything(bad: float, dtype: mx.Dtype, place: int) -> None:
-    """In a whole vector or among the last values; also where only its square is too large for float32."""
-    model = Model([(4097,), (2, 3)], dtype)
-    optimizer = Optimizer(model, OptimizerConfig())
-    optimizer.step(model, gradient(model, 0), 1e-3)
-    before = state(model, optimizer)
-    tree = gradient(model, 1)
-    tree["w0"] = mx.where(mx.arange(4097) == place, bad, tree["w0"]).astype(dtype)
-    metrics = optimizer.step(model, tree, 1e-3)
-    assert (metrics["update/skipped"], optimizer.steps) == (1.0, 1)
-    assert_same((state(model, optimizer), []), (before, []))
 
 
 def test_arrays_of_others_stay_as_they_are() -> None:
@@ -271,32 +243,15 @@ def test_float32_weights_are_their_own_masters() -> None:
             assert np.asarray(array).ctypes.data == np.asarray(optimizer.masters[name]).ctypes.data
 
 
-@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
-def test_what_was_saved_goes_on_bit_for_bit(tmp_path: Path, dtype: mx.Dtype) -> None:
-    """The file has the state of its step, whatever is changed in place afterwards."""
-    model, other = Model(dtype=dtype), Model(dtype=dtype, seed=1)
-    optimizer, resumed = Optimizer(model, OptimizerConfig()), Optimizer(other, OptimizerConfig())
-    for k in range(2):
-        optimizer.step(model, gradient(model, k), 1e-3)
-    optimizer.save(tmp_path / "state.safetensors")
-    ours = [optimizer.step(model, gradient(model, k), 1e-3) for k in (2, 3)]
-    resumed.load(tmp_path / "state.safetensors", other)
-    theirs = [resumed.step(other, gradient(other, k), 1e-3) for k in (2, 3)]
-    assert_same((state(other, resumed), theirs), (state(model, optimizer), ours))
-
-
 @pytest.mark.parametrize("family", ["qwen2", "lfm2"])
-@pytest.mark.parametrize("adapted", [False, True], ids=["whole", "adapter"])
-def test_models(family: str, adapted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("with_adapters", [False, True], ids=["whole", "adapter"])
+def test_models(family: str, with_adapters: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole ones, with weights that loading turned (LFM2's convolutions), and adapters over frozen weights."""
 
     def make() -> nn.Module:
         model = build(family)
-        if adapted:
-            model.freeze()
-            mx.random.seed(0)
-            linear_to_lora_layers(model, 2, {"rank": 4, "dropout": 0.0, "scale": 1.0})
-            return model
+        if with_adapters:
+            return adapted(model, layers=2)
         turned = [(n, mx.contiguous(p.swapaxes(0, -1)).swapaxes(0, -1)) for n, p in tree_flatten(model.parameters())]
         model.load_weights(turned)
         return model
@@ -389,9 +344,3 @@ def test_other_types_are_left_to_mlx(
     optimizer = Optimizer(model, OptimizerConfig(precision=precision))
     tree = tree_map(lambda g: g.astype(of_gradient), gradient(model, 0))
     assert optimizer.step(model, tree, 1e-2)["update/visible_frac"] > 0
-
-
-def test_without_the_library_all_is_left_to_mlx(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_library", None)
-    monkeypatch.setattr(adam, "step", None)
-    assert trained(OptimizerConfig())[1][0]["update/visible_frac"] > 0
