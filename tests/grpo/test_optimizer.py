@@ -84,8 +84,8 @@ def test_a_large_gradient_is_clipped_and_told_as_it_was() -> None:
 def test_a_gradient_that_is_not_finite_changes_nothing(
     bad: float, dtype: mx.Dtype, place: int, library: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Weights and moments stay as they were, the step says so, and the next one goes on. In a whole vector or among the last
-    values, and also where only its square is too large for float32."""
+    """Weights and moments stay as they were, the step says so, and the next one goes on. In a whole vector or at
+    its end, and also where only its square is too large for float32."""
     if not library:
         monkeypatch.setattr(native, "_library", None)
     start = np.linspace(-1, 1, 4097)

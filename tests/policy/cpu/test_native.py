@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.models import NEEDS_C
 
 from smolsum.policy.cpu import native
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or not any(map(shutil.which, native.COMPILERS)), reason="a Linux CPU with a C compiler"
-)
+pytestmark = NEEDS_C
 
 SAMPLE = """
 import json, sys, warnings
