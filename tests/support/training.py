@@ -133,15 +133,6 @@ def state(paths: RunPaths) -> str:
     return str(json.loads(paths.status.read_text())["state"]) if paths.status.exists() else ""
 
 
-def wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
-    """Returns once the run has written this step's metrics, which `process` trains."""
-    until = time.monotonic() + PATIENCE_S
-    while not (run / "metrics.jsonl").exists() or len(read_jsonl(run / "metrics.jsonl")) < step:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 def wait_until(met: Callable[[], bool]) -> None:
     """Returns once the condition holds."""
     until = time.monotonic() + PATIENCE_S
