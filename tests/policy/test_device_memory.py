@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.refusals import refuses
 
-from smolsum.errors import UsageError
 from smolsum.policy.device_memory import GB, MemoryLimit, host_limits, outside_arrays, raise_wired_limit, tightest_limit
+
+# isort: split
+import mlx.core as mx
 
 GIB = 1 << 30
 FREE = 1 << 63
@@ -136,10 +139,8 @@ def test_the_variable_replaces_every_limit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["0", "-1", "much", "nan", "inf"])
 def test_a_variable_that_is_no_size_is_an_error(text: str) -> None:
-    """Named, with an example."""
-    with pytest.raises(UsageError, match="SMOLSUM_MEMORY_GB") as caught:
+    with refuses("SMOLSUM_MEMORY_GB", text, "export SMOLSUM_MEMORY_GB=8"):
         tightest_limit({"SMOLSUM_MEMORY_GB": text})
-    assert caught.value.hint == "export SMOLSUM_MEMORY_GB=8"
 
 
 def test_a_limit_on_arrays_leaves_the_process_out() -> None:
@@ -152,8 +153,6 @@ def test_a_limit_on_arrays_leaves_the_process_out() -> None:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     """MLX's default device is a GPU, whose `device_info` is the dictionary that this gives: it stands in for hardware
     that most machines lack. 3 GiB of arrays are alive, and 1 GiB cached."""
-    import mlx.core as mx
-
     info: dict[str, int] = {}
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.DeviceType.gpu, 0))
     monkeypatch.setattr(mx, "device_info", lambda: info)
@@ -164,33 +163,29 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     outside_arrays.cache_clear()
 
 
-def test_the_free_memory_of_a_cuda_device_is_a_limit_on_arrays(gpu: dict[str, int], tmp_path: Path) -> None:
-    """What MLX holds already is its own to keep; 5 % stay free. Host memory is the limit where it leaves less room."""
-    gpu |= {"free_memory": 12 * GIB, "total_memory": 24 * GIB}
+@pytest.mark.parametrize(
+    ("info", "size", "source"),
+    [
+        ({"free_memory": 12, "total_memory": 24}, 0.95 * 16, "free memory of the GPU"),
+        ({"max_recommended_working_set_size": 10, "memory_size": 16}, 10, "the working set that Metal recommends"),
+    ],
+    ids=["CUDA", "Metal"],
+)
+def test_a_gpu_limits_arrays(
+    gpu: dict[str, int], info: dict[str, int], size: float, source: str, tmp_path: Path
+) -> None:
+    """Free memory, of which 5 % stay free, with what MLX holds already, or the working set as Metal recommends it. Host
+    memory is the limit where it leaves less room, and the variable counts arrays there, as a budget does."""
+    gpu |= {key: value * GIB for key, value in info.items()}
     found = tightest_limit({}, root=machine(tmp_path / "large"))
-    assert found == MemoryLimit(pytest.approx(0.95 * 16 * GIB), "free memory of the GPU", of_arrays=True)
+    assert found == MemoryLimit(pytest.approx(size * GIB), source, of_arrays=True)
     small = tightest_limit({}, root=machine(tmp_path / "small", available=8, total=16))
     assert (small.source, small.of_arrays) == ("available RAM", False)
-
-
-def test_the_working_set_of_metal_is_a_limit_on_arrays(gpu: dict[str, int], tmp_path: Path) -> None:
-    """As Metal recommends it, with what MLX holds already."""
-    gpu |= {"max_recommended_working_set_size": 10 * GIB, "memory_size": 16 * GIB, "max_buffer_length": 9 * GIB}
-    found = tightest_limit({}, root=machine(tmp_path))
-    assert found == MemoryLimit(10 * GIB, "the working set that Metal recommends", of_arrays=True)
-
-
-@pytest.mark.parametrize("key", ["free_memory", "max_recommended_working_set_size"], ids=["CUDA", "Metal"])
-def test_on_a_gpu_the_variable_counts_arrays(gpu: dict[str, int], key: str) -> None:
-    """As a budget does there, whichever GPU it is."""
-    gpu[key] = 10 * GIB
     assert tightest_limit({"SMOLSUM_MEMORY_GB": "7.5"}) == MemoryLimit(7.5 * GB, "SMOLSUM_MEMORY_GB", of_arrays=True)
 
 
 def test_the_cpu_has_no_limit_of_a_device(gpu: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Although MLX may know a GPU; nor is memory kept resident for it."""
-    import mlx.core as mx
-
     gpu |= {"max_recommended_working_set_size": 1 * GIB}
     set_sizes: list[int] = []
     monkeypatch.setattr(mx, "set_wired_limit", set_sizes.append)
@@ -205,8 +200,6 @@ def test_the_cpu_has_no_limit_of_a_device(gpu: dict[str, int], monkeypatch: pyte
 
 def test_memory_that_arrays_leave_behind_is_not_counted_again() -> None:
     """A process that trained one run plans the next one from what it held before: Python and libraries."""
-    import mlx.core as mx
-
     before = outside_arrays()
     large = mx.ones((256, 1 << 18))
     mx.eval(large)

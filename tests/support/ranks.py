@@ -52,12 +52,9 @@ SETTINGS = (
     "stages.included.beta=0.05",
 )
 CHANGING = (
-    "difficulty.by=reward",
-    "stages.included.mix={easy=1.0}",
-    "stages.included.mix_end={hard=1.0}",
-    "stages.included.temperature_end=0.7",
-    "grpo.reward_balance=variance",
-)
+    "difficulty.by=reward", "stages.included.mix={easy=1.0}", "stages.included.mix_end={hard=1.0}",
+    "stages.included.temperature_end=0.7", "grpo.reward_balance=variance",
+)  # fmt: skip
 LONG = ("stages.included.steps=500", "train.checkpoint_every=500", "train.validate_every=0")
 GROUPS = (4, 3, 1)
 

@@ -25,16 +25,10 @@ STARTED: list[subprocess.Popen[str]] = []
 
 SIZES = {"train": 12, "validation": 3, "test": 4}
 SETTINGS = {
-    "sampling.rollouts": 4,
-    "sampling.max_new_tokens": 46,
-    "train.prompts_per_step": 2,
-    "train.validate_every": 2,
-    "train.validation_prompts": 2,
-    "train.checkpoint_every": 2,
-    "task.target_tokens": 42,
-    "stages.length.steps": 5,
+    "sampling.rollouts": 4, "sampling.max_new_tokens": 46, "train.prompts_per_step": 2, "train.validate_every": 2,
+    "train.validation_prompts": 2, "train.checkpoint_every": 2, "task.target_tokens": 42, "stages.length.steps": 5,
     "stages.quality.steps": 3,
-}
+}  # fmt: skip
 
 
 def make_data(folder: Path, **sizes: int) -> Path:
