@@ -115,14 +115,18 @@ def test_it_is_the_gradient_of_the_whole_loss(
     assert_same_arrays(model, build(family))
 
 
-@pytest.mark.parametrize("chunking", [Chunking(), Chunking(logits=3 * 64), Chunking(rows=1), Chunking(rows=2)])
+@pytest.mark.parametrize(
+    ("library", "chunking"),
+    [(True, WHOLE), *((False, way) for way in (WHOLE, Chunking(logits=3 * 64), Chunking(rows=1), Chunking(rows=2)))],
+)
 @pytest.mark.parametrize("groups", [GROUPS[:1], GROUPS * 2, SMALLER], ids=["one", "four", "unequal"])
 def test_chunks_and_streams_change_nothing(
-    chunking: Chunking, groups: list[RolloutGroup], monkeypatch: pytest.MonkeyPatch
+    library: bool, chunking: Chunking, groups: list[RolloutGroup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Logits made in parts, groups on several streams, lows and highs of parts compared and not added, also where a
     rollout that went missing leaves its group smaller: the same gradient, twice in a row."""
-    monkeypatch.setattr(native, "_library", None)
+    if not library:
+        monkeypatch.setattr(native, "_library", None)
     model = build("qwen2")
     for _ in range(2):
         assert_as_at_once(model, groups, GrpoConfig(old_logprobs="recomputed"), stage(), chunking=chunking)

@@ -57,9 +57,8 @@ def test_available_ram_is_a_limit_with_a_margin_for_the_system(tmp_path: Path) -
 
 def test_a_cgroup_of_version_2_is_found_at_every_level(tmp_path: Path) -> None:
     """The tightest level counts: its limit without what others use; pages of files can be taken back."""
-    root = machine(
-        tmp_path, cgroup="0::/batch/job\n", mounts="30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"
-    )
+    mounts = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"
+    root = machine(tmp_path, cgroup="0::/batch/job\n", mounts=mounts)
     top = root / "sys/fs/cgroup"
     group(top / "batch/job", version=2, limit=16 * GIB, used=1 * GIB)
     group(top / "batch", version=2, limit=12 * GIB, used=9 * GIB, files=2 * GIB)
@@ -72,12 +71,9 @@ def test_a_cgroup_of_version_2_is_found_at_every_level(tmp_path: Path) -> None:
 
 def test_a_cgroup_of_version_1_counts_its_children(tmp_path: Path) -> None:
     """Other controllers, and levels without a limit, say nothing."""
-    root = machine(
-        tmp_path,
-        cgroup="5:cpu,cpuacct:/other\n4:memory:/job/7\n0::/unified\n",
-        mounts="32 31 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
-        "35 31 0:32 / /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n",
-    )
+    mounts = "32 31 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
+    mounts += "35 31 0:32 / /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n"
+    root = machine(tmp_path, cgroup="5:cpu,cpuacct:/other\n4:memory:/job/7\n0::/unified\n", mounts=mounts)
     top = root / "sys/fs/cgroup/memory"
     group(top / "job/7", version=1, limit=8 * GIB, used=3 * GIB, files=1 * GIB)
     group(top / "job", version=1, limit=None, used=30 * GIB)
@@ -89,11 +85,8 @@ def test_a_cgroup_of_version_1_counts_its_children(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["/docker/abc", "/"], ids=["of the host", "of the container"])
 def test_a_container_sees_its_own_part_of_the_hierarchy(tmp_path: Path, path: str) -> None:
     """Its mount is the container's cgroup, whatever path the process is said to be in."""
-    root = machine(
-        tmp_path,
-        cgroup=f"4:memory:{path}\n",
-        mounts="35 31 0:32 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup ro,memory\n",
-    )
+    mounts = "35 31 0:32 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup ro,memory\n"
+    root = machine(tmp_path, cgroup=f"4:memory:{path}\n", mounts=mounts)
     group(root / "sys/fs/cgroup/memory", version=1, limit=2 * GIB, used=1 * GIB)
     assert least(root).size == pytest.approx(0.95 * 2 * GIB)
 

@@ -132,16 +132,8 @@ def write(folder: Path, family: str, *, seed: int = 0, **changes: Any) -> Path:
     (folder / "config.json").write_text(json.dumps(settings(family, **changes)))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": EOS, "pad_token_id": 0}))
     tokenizer().save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps(
-            {
-                "tokenizer_class": "PreTrainedTokenizerFast",
-                "chat_template": CHAT_TEMPLATE,
-                "eos_token": END,
-                "pad_token": PAD,
-            }
-        )
-    )
+    told = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": CHAT_TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(told | {"eos_token": END, "pad_token": PAD}))
     return folder
 
 
