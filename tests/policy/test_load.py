@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -215,28 +216,25 @@ def test_a_saved_model_is_whole_and_says_its_type(tmp_path: Path) -> None:
     assert (config["dtype"], config["torch_dtype"]) == ("bfloat16", "bfloat16")
 
 
-def test_a_chat_is_encoded_up_to_the_answer(tmp_path: Path) -> None:
-    """System and user turn by the template, then the header of the assistant's."""
-    policy = load_policy(str(write(tmp_path, "llama")))
-    ids = encode_chat(policy, [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}])
-    text = "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
-    assert policy.tokenizer.decode(ids) == text
-    assert ids.count(1) == 3
+NO_SYSTEM = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
 
 
-def test_a_template_without_a_system_role_gets_it_in_the_user_s_turn(tmp_path: Path) -> None:
-    """Gemma's template, for one, raises where it meets a system message."""
+@pytest.mark.parametrize(
+    ("template", "turns"),
+    [
+        (CHAT_TEMPLATE, "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n"),
+        (NO_SYSTEM + CHAT_TEMPLATE, "<|im_start|>user\nbe brief\n\nhello<|im_end|>\n"),
+        ("{{ raise_exception('never') }}", ""),
+    ],
+    ids=["takes system messages", "refuses them", "refuses all"],
+)
+def test_a_chat_is_encoded_up_to_the_answer(tmp_path: Path, template: str, turns: str) -> None:
+    """System and user turn by the template, then the header of the assistant's. Gemma's template, for one, raises where
+    it meets a system message, and gets it in the user's turn; one that always raises is the user's to mend."""
     folder = write(tmp_path, "llama")
-    refuse = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
-    change_json(folder / "tokenizer_config.json", chat_template=refuse + CHAT_TEMPLATE)
+    change_json(folder / "tokenizer_config.json", chat_template=template)
     policy = load_policy(str(folder))
-    ids = encode_chat(policy, [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}])
-    assert policy.tokenizer.decode(ids) == "<|im_start|>user\nbe brief\n\nhello<|im_end|>\n<|im_start|>assistant\n"
-
-
-def test_a_template_that_always_refuses_is_the_user_s_to_mend(tmp_path: Path) -> None:
-    """One sentence with what the template said."""
-    folder = write(tmp_path, "llama")
-    change_json(folder / "tokenizer_config.json", chat_template="{{ raise_exception('never') }}")
-    with refuses("never"):
-        encode_chat(load_policy(str(folder)), [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}])
+    with nullcontext() if turns else refuses("never", "chat_template"):
+        ids = encode_chat(policy, [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}])
+        assert policy.tokenizer.decode(ids) == f"{turns}<|im_start|>assistant\n"
+        assert ids.count(1) == turns.count("<|im_start|>") + 1

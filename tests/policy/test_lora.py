@@ -82,12 +82,10 @@ def test_mlx_lm_loads_the_adapter(tmp_path: Path, family: str) -> None:
     path = wide(tmp_path / "base", family)
     policy = load_policy(path, lora=replace(LORA, layers=1, keys="feed_forward.w1" if family == "lfm2" else ""))
     train(policy)
-    folder = tmp_path / "checkpoint"
-    folder.mkdir()
-    save_trained(policy, folder)
-    model, _ = mlx_lm.load(path, adapter_path=str(folder))
+    save_trained(policy, tmp_path)
+    model, _ = mlx_lm.load(path, adapter_path=str(tmp_path))
     assert mx.array_equal(model(TOKENS), policy.model(TOKENS)).item()
-    assert not (folder / "fused").exists()
+    assert not (tmp_path / "fused").exists()
 
 
 @pytest.mark.parametrize("quantize", [0, 4])
@@ -96,10 +94,8 @@ def test_fused_equals_unfused(tmp_path: Path, family: str, quantize: int) -> Non
     """The folder `fused` is a whole model, and the one in memory keeps its adapters."""
     policy = load_policy(wide(tmp_path / "base", family), lora=replace(LORA, fuse=True), quantize=quantize)
     train(policy)
-    folder = tmp_path / "checkpoint"
-    folder.mkdir()
-    save_trained(policy, folder)
-    fused = load_policy(str(folder / "fused"))
+    save_trained(policy, tmp_path)
+    fused = load_policy(str(tmp_path / "fused"))
     assert not fused.quantised
     assert mx.allclose(fused.model(TOKENS), policy.model(TOKENS), rtol=1e-4, atol=1e-4).item()
     assert all("lora" in name for name, _ in tree_flatten(policy.model.trainable_parameters()))
