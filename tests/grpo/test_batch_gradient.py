@@ -119,7 +119,9 @@ def test_it_is_the_gradient_of_the_whole_loss(
     ("library", "chunking"),
     [(True, WHOLE), *((False, way) for way in (WHOLE, Chunking(logits=3 * 64), Chunking(rows=1), Chunking(rows=2)))],
 )
-@pytest.mark.parametrize("groups", [GROUPS[:1], GROUPS * 2, SMALLER], ids=["one", "four", "unequal"])
+@pytest.mark.parametrize(
+    "groups", [GROUPS[:1], GROUPS * 2, SMALLER, [*CUT, GROUPS[0]]], ids=["one", "four", "unequal", "the first skipped"]
+)
 def test_chunks_and_streams_change_nothing(
     library: bool, chunking: Chunking, groups: list[RolloutGroup], monkeypatch: pytest.MonkeyPatch
 ) -> None:

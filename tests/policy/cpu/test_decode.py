@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from support.models import EOS, LAYERS_IN_C, NEEDS_C, VOCABULARY, WIDE, adapted,
 
 from smolsum.policy.cpu import decode, native
 from smolsum.policy.cpu.decode import Draw, Drawn
+from smolsum.policy.cpu.gradient import can_differentiate
 
 # isort: split
 import mlx.core as mx
@@ -141,17 +143,28 @@ def with_biased_head() -> nn.Module:
     [
         quantised, in_bfloat16, with_biased_head,
         lambda: adapted(build("qwen2", **WIDE)),
-        lambda: build("qwen2"),  # 8 features of a head
+        lambda: build("qwen2", hidden_size=60, num_attention_heads=5, num_key_value_heads=2),  # heads left over
         lambda: build("qwen2", **WIDE, rope_traditional=True),
+        lambda: build("llama", **WIDE, rope_scaling={"rope_type": "dynamic", "factor": 2.0}),  # angles of the length
         lambda: build("llama", **WIDE, mlp_bias=True),
         lambda: build("llama", **WIDE, layer_types=["sliding_attention", "full_attention"], sliding_window=8),
         lambda: build("gemma2"),
         lambda: build("gpt_bigcode"),
     ],
 )  # fmt: skip
-def test_other_models_are_left_to_mlx(made: Any) -> None:
-    """Each of what the layers in C do not have."""
-    assert not decode.can_decode(made())
+def test_other_models_are_left_to_mlx(made: Callable[[], nn.Module]) -> None:
+    """Each of what the layers in C do not have, to sample and to train."""
+    model = made()
+    assert not decode.can_decode(model)
+    assert not can_differentiate(model)
+
+
+def test_sampling_and_training_may_differ() -> None:
+    """Heads of 8 features are trained in C alone; a model with a layer that is not trained is sampled there alone."""
+    narrow, frozen = build("qwen2"), build_for_c("qwen2")
+    frozen.model.layers[0].freeze()
+    assert [decode.can_decode(narrow), can_differentiate(narrow)] == [False, True]
+    assert [decode.can_decode(frozen), can_differentiate(frozen)] == [True, False]
 
 
 def test_without_the_library_all_is_left_to_mlx(monkeypatch: pytest.MonkeyPatch) -> None:

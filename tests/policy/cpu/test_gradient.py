@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,8 @@ from support.models import (
     LAYERS_IN_C,
     NEEDS_C,
     VOCABULARY,
-    adapted,
     assert_same_arrays,
     assert_trees_close,
-    build,
     build_for_c,
     by_repetition,
     weighted,
@@ -168,26 +165,6 @@ def test_ids_that_the_model_does_not_have(wrong: list[int]) -> None:
     for one in (TokenGroup([*wrong, 5], [[3]]), TokenGroup([5], [[3], wrong])) if wrong else ():
         with pytest.raises(ValueError, match=named):
             logprobs_of_groups(model, [one])
-
-
-def with_frozen_layer() -> nn.Module:
-    model = build_for_c("qwen2")
-    model.model.layers[0].freeze()
-    return model
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        with_frozen_layer,
-        lambda: adapted(build_for_c("qwen2")),
-        lambda: build("qwen2", hidden_size=60, num_attention_heads=5, num_key_value_heads=2),  # heads left over
-        lambda: build("llama", rope_scaling={"rope_type": "dynamic", "factor": 2.0}),  # angles depend on the length
-        lambda: build("gemma2"),
-    ],
-)
-def test_other_models_are_left_to_mlx(made: Callable[[], nn.Module]) -> None:
-    assert not can_differentiate(made())
 
 
 def test_its_memory_is_counted() -> None:
