@@ -116,10 +116,8 @@ def test_lagrange_follows_the_violation() -> None:
 
 def test_means_are_violated_in_multiples_of_their_bound() -> None:
     """Whatever their units, and by once the bound at most: 0.015 of 0.01 is 0.5, 0.5 of 0.01 is 1."""
-    one, grpo = (
-        parse_constraints("repeated_trigrams <= 0.01")[0],
-        GrpoConfig(constraint_weight=1.0, constraint_rate=0.5),
-    )
+    one = parse_constraints("repeated_trigrams <= 0.01")[0]
+    grpo = GrpoConfig(constraint_weight=1.0, constraint_rate=0.5)
     multipliers = Multipliers([one], grpo, {})
     for mean, after in ((0.015, 1.25), (0.5, 1.75), (0.0, 1.25)):
         multipliers.adapt(np.zeros((1, 2)), [measured(np.full((1, 2), mean), one)])
@@ -148,14 +146,8 @@ def test_state_goes_on_exactly() -> None:
 def test_metrics() -> None:
     """Share, violation, multiplier and cost; a gate has no multiplier, and what nothing has cannot be violated."""
     found = Multipliers([BAND], GrpoConfig(), {}).adapt(REWARDS, [measured()])
-    assert found == pytest.approx(
-        {
-            "constraint/length_9-10/share": 0.75,
-            "constraint/length_9-10/violation": 0.15,
-            "constraint/length_9-10/multiplier": 2.0,
-            "constraint/cost": 0.0,
-        }
-    )
+    expected = {"length_9-10/share": 0.75, "length_9-10/violation": 0.15, "length_9-10/multiplier": 2.0, "cost": 0.0}
+    assert found == pytest.approx({f"constraint/{name}": value for name, value in expected.items()})
     gate = Multipliers([BAND], GrpoConfig(constraint_method="gate"), {}).adapt(REWARDS, [measured()])
     assert "constraint/length_9-10/multiplier" not in gate
     assert Multipliers([BAND], GrpoConfig(), {}).adapt(REWARDS, [measured(np.full((2, 4), math.nan))]) == {}

@@ -5,9 +5,9 @@ from math import exp, log
 from typing import Any
 
 import pytest
-from support.models import EOS, assert_trees_close, build, group
+from support.models import EOS, assert_trees_close, build, group, stage
 
-from smolsum.config.sections import GrpoConfig, StageConfig
+from smolsum.config.sections import GrpoConfig
 from smolsum.grpo.hindsight import Relabelled, add_hindsight, hindsight_loss
 from smolsum.grpo.loss import means_of
 from smolsum.policy.cpu import native
@@ -20,7 +20,6 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_map
 
-STAGE = StageConfig({}, 1, 1.0, 1.0, learning_rate=1e-3, schedule="constant", warmup_steps=0, beta=0.0)
 POST = [5, 9, 33, 4]
 ASKED = (*POST, 63, 2, 7)
 ROLLOUTS = group(POST, [[10, 11, 12, EOS], [20, EOS], [30, 31, EOS]], stopped=[True, True, True]).rollouts
@@ -89,7 +88,7 @@ def test_it_adds_the_gradient_of_the_objective(
         monkeypatch.setattr(native, "_library", None)
     model = build(kind)
     ones = tree_map(mx.ones_like, model.trainable_parameters())
-    gradient, metrics = add_hindsight(ones, model, GROUPS, config(train_eos=train_eos), STAGE, rollouts=12)
+    gradient, metrics = add_hindsight(ones, model, GROUPS, config(train_eos=train_eos), stage(), rollouts=12)
     expected, value = plain(model, train_eos=train_eos)
     assert metrics["hindsight/loss"] == pytest.approx(value, abs=1e-5)
     assert metrics["hindsight/copies"] == 4
@@ -102,8 +101,8 @@ def test_pairs_stay_together_in_chunks(chunking: Chunking) -> None:
     """Whatever number of rows memory allows."""
     model = build("qwen2")
     zeros = tree_map(mx.zeros_like, model.trainable_parameters())
-    whole, metrics = add_hindsight(zeros, model, GROUPS, config(), STAGE, rollouts=12, chunking=WHOLE)
-    parts, others = add_hindsight(zeros, model, GROUPS, config(), STAGE, rollouts=12, chunking=chunking)
+    whole, metrics = add_hindsight(zeros, model, GROUPS, config(), stage(), rollouts=12, chunking=WHOLE)
+    parts, others = add_hindsight(zeros, model, GROUPS, config(), stage(), rollouts=12, chunking=chunking)
     assert_trees_close(parts, whole)
     assert others == pytest.approx(metrics, abs=1e-5)
 
@@ -111,6 +110,6 @@ def test_pairs_stay_together_in_chunks(chunking: Chunking) -> None:
 def test_without_copies_the_gradient_stays() -> None:
     model = build("qwen2")
     ones = tree_map(mx.ones_like, model.trainable_parameters())
-    gradient, metrics = add_hindsight(ones, model, [], config(), STAGE, rollouts=12)
+    gradient, metrics = add_hindsight(ones, model, [], config(), stage(), rollouts=12)
     assert gradient is ones
     assert metrics == {"hindsight/copies": 0.0, "hindsight/copies_frac": 0.0}

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 from support.models import build
+from support.refusals import refuses
 
 from smolsum.config.sections import Config, LoraConfig, ModelConfig, OptimizerConfig, StageConfig
-from smolsum.errors import UsageError
 from smolsum.grpo.learning_rate import choose_rates, default_rate, learning_rate
 from smolsum.policy.lora import add_adapters, count_parameters, quantise
 
@@ -30,51 +30,40 @@ def stage(schedule: str, warmup: int = 0) -> StageConfig:
         ("cosine", 2, [4.0, 8.0, 8.0, 4 * (1 + math.sqrt(0.5)), 4.0, 4 * (1 - math.sqrt(0.5))]),
         ("cosine", 6, [8 / 6, 16 / 6, 4.0, 32 / 6, 40 / 6, 8.0]),
         ("linear", 12, [8 / 12, 16 / 12, 2.0, 32 / 12, 40 / 12, 4.0]),
+        *((schedule, 0, [8.0]) for schedule in ("constant", "linear", "cosine")),
     ],
 )
 def test_learning_rates_by_hand(schedule: str, warmup: int, expected: list[float]) -> None:
-    """Six steps: a warm-up that reaches the peak on its last step, then the schedule, never 0 before the end."""
-    assert [learning_rate(stage(schedule, warmup), step, 6) for step in range(6)] == pytest.approx(expected)
-
-
-def test_a_stage_of_one_step_has_its_rate() -> None:
-    """Whatever the schedule."""
-    for schedule in ("constant", "linear", "cosine"):
-        assert learning_rate(stage(schedule), 0, 1) == 8.0
-
-
-def test_a_rate_that_is_not_chosen_is_refused() -> None:
-    """A stage whose rate is still 0 would train nothing in silence."""
-    with pytest.raises(UsageError, match="not chosen yet"):
-        learning_rate(replace(stage("constant"), learning_rate=0.0), 0, 6)
+    """A warm-up that reaches the peak on its last step, then the schedule, never 0 before the end; a stage of one step
+    has its rate, and one whose rate is still 0 would train nothing in silence."""
+    steps = len(expected)
+    assert [learning_rate(stage(schedule, warmup), step, steps) for step in range(steps)] == pytest.approx(expected)
+    with refuses("learning rate", "choose_rates"):
+        learning_rate(replace(stage(schedule, warmup), learning_rate=0.0), 0, steps)
 
 
 @pytest.mark.parametrize(
-    ("parameters", "rate"),
+    ("parameters", "lora", "rate", "why"),
     [
-        (400_000, 3e-4),
-        (2_000_000, 3e-4),
-        (20_000_000, 5e-5),
-        (135_000_000, 7e-6),
-        (494_000_000, 2e-6),
-        (7_000_000_000, 1e-6),
+        (400_000, None, 3e-4, "400 k"),
+        (2_000_000, None, 3e-4, "2 M"),
+        (20_000_000, None, 5e-5, "20 M"),
+        (135_000_000, None, 7e-6, "135 M"),
+        (494_000_000, None, 2e-6, "494 M"),
+        (7_000_000_000, None, 1e-6, ""),
+        (1_000_000, LoraConfig(rank=8, scale=4.0), 1e-3, "rank 8, scale 4"),
+        (1_000_000, LoraConfig(rank=8, scale=20.0), 2e-4, "rank 8, scale 20"),
+        (494_000_000, LoraConfig(rank=16, scale=2.0), 2e-5, "rank 16, scale 2"),
+        (494_000_000, LoraConfig(rank=8, scale=4.0), 2e-5, "494 M"),
+        (494_000_000, LoraConfig(rank=8, scale=20.0), 4e-6, "494 M"),
     ],
 )
-def test_default_rate_by_size(parameters: int, rate: float) -> None:
-    """It falls with the size, meets the study's rate at its model's size, and has a floor and a ceiling."""
-    assert default_rate(parameters)[0] == rate
-
-
-def test_default_rate_of_adapters() -> None:
-    """Ten times that of all weights for the usual factor 32 / rank, whatever the rank; less for a larger factor, and
+def test_default_rate(parameters: int, lora: LoraConfig | None, rate: float, why: str) -> None:
+    """It falls with the size, meets the study's rate at its model's size, and has a floor and a ceiling. Of adapters it
+    is ten times that of all weights for the usual factor 32 / rank, whatever the rank; less for a larger factor, and
     for small models."""
-    assert default_rate(1_000_000, LoraConfig(rank=8, scale=4.0))[0] == 1e-3
-    assert default_rate(1_000_000, LoraConfig(rank=8, scale=20.0))[0] == 2e-4
-    assert default_rate(494_000_000, LoraConfig(rank=16, scale=2.0))[0] == 2e-5
-    assert default_rate(494_000_000, LoraConfig(rank=8, scale=4.0))[0] == 2e-5
-    assert default_rate(494_000_000, LoraConfig(rank=8, scale=20.0))[0] == 4e-6
-    assert default_rate(494_000_000)[1] == "chosen for 494 M parameters"
-    assert default_rate(500_000, LoraConfig())[1] == "chosen for 500 k parameters and adapters of rank 8, scale 20"
+    assert default_rate(parameters, lora)[0] == rate
+    assert why in default_rate(parameters, lora)[1]
 
 
 def config(**settings: float) -> Config:

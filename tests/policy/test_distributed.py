@@ -145,55 +145,38 @@ def test_ranks_change_together(folder: Path, found: list[dict[str, Any]]) -> Non
     assert [row["mix/easy"] for row in rows] == [1.0, 0.5, 0.0]
 
 
-def test_one_ctrl_c_stops_all(folder: Path, found: list[dict[str, Any]]) -> None:
-    """A signal to any rank ends the step for all, saved, with the code of an interruption."""
-    assert [rank["interrupted"]["code"] for rank in found] == [130, 130]
-    paths = RunPaths(folder / "interrupted" / "run")
+@pytest.mark.parametrize(("what", "steps"), [("interrupted", 2), ("paused", 4)])
+def test_what_is_asked_of_one_rank_stops_all(what: str, steps: int, folder: Path, found: list[dict[str, Any]]) -> None:
+    """Ctrl-C to any rank ends the step for all, saved, with the code of an interruption. Asked of the first rank to
+    pause, all rest after the same step, saved, and go on; stopped in a rest, all stop."""
+    assert [rank[what]["code"] for rank in found] == [130, 130]
+    assert found[0][what].get("rests", [[2] * 4, [4] * 4]) == [[2] * 4, [4] * 4]
+    paths = RunPaths(folder / what / "run")
     assert state(paths) == "interrupted"
-    assert [step.step for step in list_checkpoints(paths)][-1] == len(read_jsonl(paths.metrics)) == 2
+    assert [step.step for step in list_checkpoints(paths)][-1] == len(read_jsonl(paths.metrics)) == steps
 
 
-def test_a_pause_holds_all(folder: Path, found: list[dict[str, Any]]) -> None:
-    """Asked of the first rank: all rest after the same step, saved, and go on; stopped in a rest, all stop."""
-    assert [rank["paused"]["code"] for rank in found] == [130, 130]
-    assert found[0]["paused"]["rests"] == [[2] * 4, [4] * 4]
-    paths = RunPaths(folder / "paused" / "run")
-    assert state(paths) == "interrupted"
-    assert [step.step for step in list_checkpoints(paths)][-1] == len(read_jsonl(paths.metrics)) == 4
-
-
-def test_ranks_with_other_settings_are_refused(folder: Path, found: list[dict[str, Any]]) -> None:
-    """Before anything is trained, with what differs."""
-    assert [rank["settings"]["code"] for rank in found] == [2, 2]
-    assert "rank 1 has another settings" in found[0]["settings"]["err"]
+@pytest.mark.parametrize(
+    ("what", "code", "first", "second"),
+    [
+        ("settings", 2, "rank 1", "settings"),
+        ("memory", 4, "on rank 1, training needs at least", "training needs at least"),
+        ("judge", 2, "--worker URL", "--worker URL"),
+        ("failing", 1, "on rank 1, no such file on this machine", "no such file on this machine"),
+    ],
+)
+def test_what_one_rank_lacks_ends_all(
+    what: str, code: int, first: str, second: str, folder: Path, found: list[dict[str, Any]]
+) -> None:
+    """Other settings, too little memory, a judge that each would ask for itself, or a reward that fails: each says why,
+    in place of a lost connection, with the exit code of a single process. Nothing is begun, nothing done is lost."""
+    assert [rank[what]["code"] for rank in found] == [code, code]
+    assert [why in rank[what]["err"] for why, rank in zip((first, second), found, strict=True)] == [True, True]
     assert not (folder / "refused").exists()
-
-
-def test_a_rank_with_too_little_memory_ends_all(folder: Path, found: list[dict[str, Any]]) -> None:
-    """Each says why, in place of a lost connection, with the exit code of a single process."""
-    assert [rank["memory"]["code"] for rank in found] == [4, 4]
-    assert "error: training needs at least" in found[1]["memory"]["err"]
-    assert "error: on rank 1, training needs at least" in found[0]["memory"]["err"]
-    assert not (folder / "refused").exists()
+    paths = RunPaths(folder / "failing" / "run")
+    assert [step.step for step in list_checkpoints(paths)][-1] == len(read_jsonl(paths.metrics)) == 1
 
 
 def test_the_ranks_take_chunks_that_fit_on_all(found: list[dict[str, Any]]) -> None:
     """The fastest ones (4 is slower than 1 but need not hold less); where there are none, each rank says so."""
     assert [rank["agreed"] for rank in found] == [[5, "no chunks fit on every rank"]] * 2
-
-
-def test_a_judge_is_refused(found: list[dict[str, Any]]) -> None:
-    """Each rank would ask for itself."""
-    assert [rank["judge"]["code"] for rank in found] == [2, 2]
-    assert all(
-        "each would ask the judge" in rank["judge"]["err"] and "--worker URL" in rank["judge"]["err"] for rank in found
-    )
-
-
-def test_a_reward_that_fails_on_one_rank_ends_all(folder: Path, found: list[dict[str, Any]]) -> None:
-    """Each says why, and none waits for the other; the steps before are saved."""
-    assert [rank["failing"]["code"] for rank in found] == [1, 1]
-    assert "error: no such file on this machine" in found[1]["failing"]["err"]
-    assert "error: on rank 1, no such file on this machine" in found[0]["failing"]["err"]
-    paths = RunPaths(folder / "failing" / "run")
-    assert [step.step for step in list_checkpoints(paths)][-1] == len(read_jsonl(paths.metrics)) == 1

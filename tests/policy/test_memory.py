@@ -13,10 +13,10 @@ import smolsum.policy  # noqa: F401  loads a fast BLAS before MLX
 import mlx.core as mx
 import pytest
 from mlx_lm.utils import _get_classes
-from support.models import build
+from support.models import build, group, stage
 
 from smolsum.config.resolve import resolve
-from smolsum.config.sections import Config, EngineConfig, GrpoConfig, OptimizerConfig, StageConfig, TrainConfig
+from smolsum.config.sections import Config, EngineConfig, GrpoConfig, OptimizerConfig, TrainConfig
 from smolsum.grpo.batch_gradient import gradients
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.policy.cpu import gradient, native
@@ -25,12 +25,8 @@ from smolsum.policy.cpu.streams import streams
 from smolsum.policy.group_gradient import WHOLE, Chunking, fits_c
 from smolsum.policy.memory import MaxLengths, ModelShape, estimate, shape_of, ways
 from smolsum.tasks import TASKS
-from smolsum.types import Prompt, Rollout, RolloutGroup
 
-STAGE = StageConfig(
-    rewards={"length": 1.0}, steps=1, epochs=1.0, temperature=1.0, learning_rate=1e-6, schedule="constant",
-    warmup_steps=0, beta=0.0,
-)  # fmt: skip
+STAGE = stage(rewards={"length": 1.0}, learning_rate=1e-6)
 SIZES = {"hidden_size": 192, "num_hidden_layers": 4, "intermediate_size": 640, "vocab_size": 3000}
 SHAPE = ModelShape(
     parameters=500_000_000, trained=500_000_000, largest=136_000_000, weight_bytes=2_000_000_000, itemsize=4,
@@ -82,16 +78,8 @@ def test_the_estimate_is_near_the_measured_peak(
     held = mx.get_active_memory()
     model = build("qwen2", **SIZES)
     optimizer, tokens = Optimizer(model, OptimizerConfig()), lengths.completion
-    groups = [
-        RolloutGroup(
-            Prompt("p", (), tuple(3 + i % 50 for i in range(lengths.prompt)), ("",), {}),
-            tuple(
-                Rollout(tuple((g + i) % 60 for i in range(tokens)), (-4.0,) * tokens, "stop", 0, "", g, "")
-                for g in range(8)
-            ),
-        )
-        for _ in range(prompts)
-    ]
+    completions = [[(g + i) % 60 for i in range(tokens)] for g in range(8)]
+    groups = [group([3 + i % 50 for i in range(lengths.prompt)], completions)] * prompts
     advantages = mx.array([[float(g) - 3.5 for g in range(8)]] * prompts)
     mx.reset_peak_memory()
     monkeypatch.setattr(gradient, "_most_mapped", 0)

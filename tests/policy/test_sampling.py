@@ -1,13 +1,18 @@
-"""Sampling: each rollout its own stream, its true log-probs, and an honest end."""
+"""Sampling: each rollout its own stream, its true log-probs, and an honest end; alone, in a batch that others join and
+leave, and as records."""
 
 import numpy as np
 import pytest
 from scipy.stats import chisquare
-from support.models import EOS, build
+from support.models import EOS, build, write
 
+from smolsum.config.sections import SamplingConfig
 from smolsum.policy import fast_math
+from smolsum.policy.load import Policy, load_policy
 from smolsum.policy.logprobs import group_logprobs
-from smolsum.policy.sampling import Completion, generate, rollout_seed
+from smolsum.policy.sampling import ActiveSequence, Completion, DecodeBatch, generate, rollout_seed
+from smolsum.rollout.source import decode, sample_groups
+from smolsum.types import Prompt, Rollout
 
 # isort: split
 import mlx.core as mx
@@ -31,17 +36,6 @@ def eager() -> nn.Module:
     model.lm_head = nn.Linear(32, 64)
     model.lm_head.bias = bias
     return model
-
-
-@pytest.mark.parametrize("family", ["qwen2", "lfm2"])
-def test_a_rollout_does_not_depend_on_its_batch(family: str) -> None:
-    """Alone, or among prompts of other lengths, a seed gives the same tokens and the same log-probs."""
-    model = build(family)
-    together = sample(model, PROMPTS, SEEDS)
-    for prompt, seeds, row in zip(PROMPTS, SEEDS, together, strict=True):
-        alone = sample(model, [prompt], [seeds[1:2]])[0][0]
-        assert alone.token_ids == row[1].token_ids
-        np.testing.assert_allclose(row[1].logprobs, alone.logprobs, rtol=1e-5, atol=1e-5)
 
 
 def test_it_can_be_replayed_after_others_have_left_the_batch() -> None:
@@ -79,25 +73,12 @@ def test_the_end_is_told_and_kept() -> None:
 def test_eos_as_the_last_token_allowed_is_a_stop() -> None:
     """A rollout whose EOS comes just in time was not cut."""
     model = eager()
-    free = next(c for row in sample(model, PROMPTS, SEEDS, tokens=40) for c in row if 2 < len(c.token_ids) < 40)
-    p, g = next(
-        (p, g) for p, row in enumerate(sample(model, PROMPTS, SEEDS, tokens=40)) for g, c in enumerate(row) if c == free
-    )
-    tight = sample(model, [PROMPTS[p]], [[SEEDS[p][g]]], tokens=len(free.token_ids))[0][0]
-    assert (tight.token_ids, tight.finish_reason) == (free.token_ids, "stop")
-    cut = sample(model, [PROMPTS[p]], [[SEEDS[p][g]]], tokens=len(free.token_ids) - 1)[0][0]
-    assert (cut.token_ids, cut.finish_reason) == (free.token_ids[:-1], "length")
-
-
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama", "lfm2"])
-def test_log_probs_are_those_of_the_trainer(family: str) -> None:
-    """What the sampler says of its tokens, the training path computes again, at the sampling temperature."""
-    model = build(family)
-    for prompt, row in zip(PROMPTS, sample(model, PROMPTS, SEEDS, temperature=0.7), strict=True):
-        logp, mask = group_logprobs(model, prompt, [c.token_ids for c in row], temperature=0.7)
-        for got, seen, c in zip(logp.tolist(), mask.tolist(), row, strict=True):
-            assert sum(seen) == len(c.token_ids)
-            np.testing.assert_allclose(got[: len(c.logprobs)], c.logprobs, atol=1e-4)
+    rows = zip(PROMPTS, SEEDS, sample(model, PROMPTS, SEEDS, tokens=40), strict=True)
+    every = ((prompt, seed, c) for prompt, seeds, row in rows for seed, c in zip(seeds, row, strict=True))
+    prompt, seed, free = next(one for one in every if 2 < len(one[2].token_ids) < 40)
+    for tokens, finish in ((len(free.token_ids), "stop"), (len(free.token_ids) - 1, "length")):
+        got = sample(model, [prompt], [[seed]], tokens=tokens)[0][0]
+        assert (got.token_ids, got.finish_reason) == (free.token_ids[:tokens], finish)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "lfm2"])
@@ -163,3 +144,85 @@ def test_seeds_are_their_place_s_own() -> None:
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert max(seeds) > 2**62
     assert rollout_seed(42, 0, 0, "a", 0) == 5253903011854145258
+
+
+# Continuous batching
+
+
+def finish(batch: DecodeBatch, steps: int = 99) -> None:
+    for _ in range(steps):
+        if batch.rows:
+            batch.step()
+
+
+@pytest.mark.parametrize("family", ["qwen2", "lfm2", "gemma3_text"])
+def test_joining_later_changes_nothing(family: str) -> None:
+    """Rollouts that join a running batch, longer and shorter ones, at other temperatures, get the tokens that they get
+    alone, and so do those that were there."""
+    model = build(family)
+    asked = [((5, 9, 33), 1, 1.0, 14), ((7,), 2, 0.0, 9), ((11, 12, 13, 14, 15, 16), 3, 0.7, 20), ((3, 4), 4, 1.0, 1)]
+    alone, late = ([ActiveSequence(*arguments) for arguments in asked] for _ in range(2))
+    for sequence in alone:
+        batch = DecodeBatch(model, frozenset({EOS}))
+        batch.add([sequence])
+        finish(batch)
+    batch = DecodeBatch(model, frozenset({EOS}))
+    for sequence in late:
+        assert batch.can_join()
+        batch.add([sequence])
+        finish(batch, 3)
+    finish(batch)
+    for one, other in zip(alone, late, strict=True):
+        assert one.ids == other.ids
+        assert other.logprobs == pytest.approx(one.logprobs, abs=1e-4)
+
+
+def test_the_abandoned_leave() -> None:
+    """A rollout that is no longer needed is no longer sampled."""
+    batch, sequences = DecodeBatch(build("qwen2"), frozenset()), [ActiveSequence((5,), n, 1.0, 10) for n in range(2)]
+    batch.add(sequences)
+    batch.step()
+    sequences[0].abandoned = True
+    finish(batch)
+    assert [len(sequence.ids) for sequence in sequences] == [1, 10]
+
+
+# Rollouts as records
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
+    return load_policy(str(write(tmp_path_factory.mktemp("llama"), "llama")))
+
+
+def test_groups_are_whole_and_say_where_they_come_from(policy: Policy) -> None:
+    """G rollouts for each prompt, in its order, with version, worker, text and a seed of their own; the same again, and
+    others at another step and under another run's seed."""
+    prompts = [Prompt(name, (), ids, (), {}) for name, ids in (("a", (5, 9, 33)), ("b", (7,)), ("b", (7,)))]
+    config = SamplingConfig(rollouts=3, max_new_tokens=8)
+    groups, again, *others = (
+        sample_groups(policy, prompts, config, seed=run, step=step) for run, step in ((1, 4), (1, 4), (1, 5), (2, 4))
+    )
+    assert groups == again
+    assert [group.prompt for group in groups] == prompts
+    rollouts = [r for group in groups for r in group.rollouts]
+    assert len(rollouts) == len({r.seed for r in rollouts}) == 9
+    assert {(r.policy_version, r.worker) for r in rollouts} == {(3, "local")}
+    assert all(r.text == decode(policy, r.token_ids) for r in rollouts)
+    drawn = [tuple(r.token_ids for r in drawn[0].rollouts) for drawn in (groups, *others)]
+    assert len(set(drawn)) == 3
+
+
+def test_text_has_no_special_tokens_and_no_outer_space(policy: Policy) -> None:
+    """What a reward reads."""
+    ids = policy.tokenizer.encode(" two words\n")
+    assert decode(policy, [*ids, EOS]) == "two words"
+    assert decode(policy, [EOS]) == ""
+
+
+def test_length_leaves_the_end_out() -> None:
+    """EOS is not counted where it was sampled; a rollout that was cut has none."""
+    stopped = Rollout((5, 6, EOS), (0.0,) * 3, "stop", 0, "w", 1, "")
+    cut = Rollout((5, 6, 7), (0.0,) * 3, "length", 0, "w", 1, "")
+    assert (stopped.length, stopped.truncated) == (2, False)
+    assert (cut.length, cut.truncated) == (3, True)

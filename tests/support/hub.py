@@ -145,18 +145,6 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: `HubServer.requests` is the log."""
 
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        self._answer()
-
-    def do_PUT(self) -> None:
-        self._answer()
-
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding") != "chunked":
             return self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -178,6 +166,8 @@ class _Handler(BaseHTTPRequestHandler):
         except _Failure as failure:
             headers = {"X-Error-Code": failure.code, "X-Error-Message": failure.code} if failure.code else {}
             self._send(failure.status, b"{}", headers | {"Content-Type": "application/json"})
+
+    do_HEAD = do_GET = do_POST = do_PUT = _answer
 
     def _route(self, body: bytes) -> None:
         url = urlsplit(self.path)

@@ -1,7 +1,11 @@
 """Tiny random models of real families, in memory and on disk in the Hugging Face layout."""
 
 import json
+import shutil
 import string
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +14,23 @@ import smolsum.policy  # noqa: F401  loads a fast BLAS before MLX
 # isort: split
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
+import pytest
 from mlx.utils import tree_flatten, tree_map
+from mlx_lm.tuner.utils import linear_to_lora_layers
 from mlx_lm.utils import _get_classes
+from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from smolsum.config.sections import OptimizerConfig, StageConfig
+from smolsum.policy.cpu import native
+from smolsum.policy.group_gradient import GroupLoss
+from smolsum.policy.logprobs import group_logprobs
 from smolsum.types import Prompt, Rollout, RolloutGroup
+
+NEEDS_C = pytest.mark.skipif(
+    sys.platform != "linux" or not any(map(shutil.which, native.COMPILERS)), reason="a Linux CPU with a C compiler"
+)
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 EOS = 2
@@ -114,16 +130,8 @@ def write(folder: Path, family: str, *, seed: int = 0, **changes: Any) -> Path:
     (folder / "config.json").write_text(json.dumps(settings(family, **changes)))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": EOS, "pad_token_id": 0}))
     tokenizer().save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps(
-            {
-                "tokenizer_class": "PreTrainedTokenizerFast",
-                "chat_template": CHAT_TEMPLATE,
-                "eos_token": END,
-                "pad_token": PAD,
-            }
-        )
-    )
+    told = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": CHAT_TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(told | {"eos_token": END, "pad_token": PAD}))
     return folder
 
 
@@ -135,6 +143,71 @@ def group(prompt_ids: list[int], completions: list[list[int]], *, stopped: list[
         for n, (ids, end) in enumerate(zip(completions, ended, strict=True))
     ]
     return RolloutGroup(Prompt("p", (), tuple(prompt_ids), (), {}), tuple(rollouts))
+
+
+def stage(**changes: Any) -> StageConfig:
+    """A stage of one step at a constant rate, without a reference; `changes` are other settings."""
+    plain = StageConfig({}, 1, 1.0, 1.0, learning_rate=1e-3, schedule="constant", warmup_steps=0, beta=0.0)
+    return replace(plain, **changes)
+
+
+def adapted(model: nn.Module, layers: int = 1) -> nn.Module:
+    """The same model, frozen, with adapters of rank 4 in its last layers."""
+    model.freeze()
+    mx.random.seed(0)
+    linear_to_lora_layers(model, layers, {"rank": 4, "dropout": 0.0, "scale": 1.0})
+    return model
+
+
+def weighted(p: int = 0) -> GroupLoss:
+    """The loss of group `p`: each token has its own weight, and it is not linear in the log-probs."""
+    weights_GT = mx.sin(p + 1 + mx.arange(8 * 150)).reshape(8, 150)
+
+    def loss(logp: mx.array, entropy: mx.array, mask: mx.array, rows: slice) -> tuple[mx.array, dict[str, mx.array]]:
+        own = weights_GT[rows][: len(mask), : mask.shape[1]]
+        return (mx.exp(0.1 * logp) * mask * own).sum(), {"tokens": mask.sum(), "entropy": entropy.sum()}
+
+    return loss
+
+
+def by_repetition(
+    model: nn.Module, groups: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]], temperature: float
+) -> tuple[float, Any]:
+    """Value and gradient of `weighted` over prompts with their completions, each prompt repeated, all groups at once,
+    by MLX."""
+
+    def loss(model: nn.Module) -> mx.array:
+        total = mx.array(0.0)
+        for p, (prompt, completions) in enumerate(groups):
+            logp, mask = group_logprobs(model, prompt, completions, temperature=temperature, shared_prefix=False)
+            total = total + weighted(p)(logp, logp, mask, slice(None))[0]
+        return total
+
+    value, tree = nn.value_and_grad(model, loss)(model)
+    return value.item(), tree
+
+
+def adam_by_the_paper(
+    start: Any, gradients: Sequence[Any], rates: Sequence[float], config: OptimizerConfig
+) -> NDArray[np.float64]:
+    """Adam (arXiv:1412.6980, algorithm 1) with AdamW's decoupled decay (arXiv:1711.05101, algorithm 2), in float64."""
+    w = np.array(start, np.float64)
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    for t, (gradient, rate) in enumerate(zip(gradients, rates, strict=True), start=1):
+        g = np.array(gradient, np.float64)
+        m, v = config.beta1 * m + (1 - config.beta1) * g, config.beta2 * v + (1 - config.beta2) * g**2
+        corrected = [1 - config.beta1**t, 1 - config.beta2**t] if config.bias_correction else [1.0, 1.0]
+        decay = config.weight_decay if config.name == "adamw" else 0.0
+        w = w * (1 - rate * decay) - rate * (m / corrected[0]) / (np.sqrt(v / corrected[1]) + config.eps)
+    return w
+
+
+def assert_same_arrays(got: Any, expected: Any) -> None:
+    """Two models, or trees of arrays, have the same names, types and values, to the bit."""
+    trees = (sorted(tree_flatten(one.parameters() if isinstance(one, nn.Module) else one)) for one in (got, expected))
+    for (name, g), (other, e) in zip(*trees, strict=True):
+        assert (name, g.dtype) == (other, e.dtype)
+        assert mx.array_equal(g, e).item(), name
 
 
 def assert_trees_close(got: Any, expected: Any, *, relative: float = 1e-5) -> None:

@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from support.models import group, stage
 from support.training import wait_until
 
 from smolsum.cli.main import main
-from smolsum.config.sections import GrpoConfig, StageConfig
+from smolsum.config.sections import GrpoConfig
 from smolsum.errors import MachineError, PluginError
 from smolsum.files import read_jsonl
 from smolsum.grpo.batch_gradient import gradients
@@ -31,7 +33,6 @@ from smolsum.runs.paths import RunPaths
 from smolsum.training import batch, loop, session
 from smolsum.training.memory_plan import _agreed
 from smolsum.training.setup import Setup
-from smolsum.types import Prompt, Rollout, RolloutGroup
 
 # isort: split
 import mlx.core as mx
@@ -50,12 +51,9 @@ SETTINGS = (
     "stages.included.beta=0.05",
 )
 CHANGING = (
-    "difficulty.by=reward",
-    "stages.included.mix={easy=1.0}",
-    "stages.included.mix_end={hard=1.0}",
-    "stages.included.temperature_end=0.7",
-    "grpo.reward_balance=variance",
-)
+    "difficulty.by=reward", "stages.included.mix={easy=1.0}", "stages.included.mix_end={hard=1.0}",
+    "stages.included.temperature_end=0.7", "grpo.reward_balance=variance",
+)  # fmt: skip
 LONG = ("stages.included.steps=500", "train.checkpoint_every=500", "train.validate_every=0")
 GROUPS = (4, 3, 1)
 
@@ -71,19 +69,13 @@ def update(groups: int) -> dict[str, mx.array]:
     """The gradient of so many groups of rollouts, by parameter, and its metrics."""
     draw = random.Random(0)
 
-    def ids(count: int) -> tuple[int, ...]:
-        return tuple(draw.randrange(5, 800) for _ in range(count))
+    def ids(count: int) -> list[int]:
+        return [draw.randrange(5, 800) for _ in range(count)]
 
-    def group(number: int) -> RolloutGroup:
-        rollouts = [Rollout(ids(n), (-6.5,) * n, "stop", 0, "local", n, "") for n in (9, 17, 30)]
-        return RolloutGroup(Prompt(str(number), (), ids(20 + number), (), {}), tuple(rollouts))
-
-    made = [group(number) for number in range(groups)]
+    made = [group(ids(20 + number), [ids(length) for length in (9, 17, 30)]) for number in range(groups)]
     advantages = mx.array([[draw.gauss(0, 1) for _ in range(3)] for _ in made])
-    stage = StageConfig({"length": 1.0}, 1, 1, 1.0, 1e-6, "constant", 0, beta=0.0)
-    tree, metrics = gradients(
-        load_policy("builtin:tiny").model, made, advantages, GrpoConfig(), stage, max_new_tokens=32
-    )
+    config, model = GrpoConfig(old_logprobs="recomputed"), load_policy("builtin:tiny").model
+    tree, metrics = gradients(model, made, advantages, config, stage(), max_new_tokens=32)
     numbers = {name: value for name, value in metrics.items() if not name.startswith("perf/")}
     return {**dict(tree_flatten(tree)), "metrics": mx.array([numbers[name] for name in sorted(numbers)])}
 
@@ -99,10 +91,8 @@ def smolsum(*args: str) -> dict[str, Any]:
         held = b"".join(bytes(memoryview(arrays[name])) for name in sorted(arrays))
         digests.append(hashlib.sha256(held).hexdigest())
 
-    loop.train_stage = train_stage
-    with redirect_stdout(out), redirect_stderr(err):
+    with patch.object(loop, "train_stage", train_stage), redirect_stdout(out), redirect_stderr(err):
         code = main(list(args))
-    loop.train_stage = own
     return {"code": code, "out": out.getvalue(), "err": err.getvalue(), "weights": digests}
 
 
@@ -116,9 +106,8 @@ def before_update(action: Callable[[int], None]) -> Iterator[None]:
         action(len(calls))
         return own(*given, **named)
 
-    loop.gradients = acting
-    yield
-    loop.gradients = own
+    with patch.object(loop, "gradients", acting):
+        yield
 
 
 def agreed(fitting: Sequence[int]) -> Any:
@@ -174,11 +163,8 @@ def failing(folder: Path, rank: int) -> dict[str, Any]:
             raise PluginError("no such file on this machine", hint="copy it")
         return own(*given)
 
-    batch.score_and_combine = scoring
-    try:
+    with patch.object(batch, "score_and_combine", scoring):
         return smolsum(*training(folder, folder / "failing"))
-    finally:
-        batch.score_and_combine = own
 
 
 def everything(folder: Path, rank: int) -> dict[str, Any]:
@@ -190,13 +176,11 @@ def everything(folder: Path, rank: int) -> dict[str, Any]:
             mx.savez(str(folder / f"gradient-{groups}.npz"), **arrays)
     found["agreed"] = [agreed(fits[rank]) for fits in (([1, 4, 5], [0, 5, 6]), ([1, 2], [0, 3]))]
     runs = folder / "refused"
-    os.environ["SMOLSUM_JUDGE_URL"] = "http://127.0.0.1:9/v1"
-    found["judge"] = smolsum(*training(folder, runs, "stages.included.rewards.judge=1.0", "judge.model=m"))
-    del os.environ["SMOLSUM_JUDGE_URL"]
+    with patch.dict(os.environ, SMOLSUM_JUDGE_URL="http://127.0.0.1:9/v1"):
+        found["judge"] = smolsum(*training(folder, runs, "stages.included.rewards.judge=1.0", "judge.model=m"))
     found["settings"] = smolsum(*training(folder, runs), *(["--seed=7"] if rank else []))
-    os.environ["SMOLSUM_MEMORY_GB"] = "0.1" if rank else "9"
-    found["memory"] = smolsum(*training(folder, runs))
-    del os.environ["SMOLSUM_MEMORY_GB"]
+    with patch.dict(os.environ, SMOLSUM_MEMORY_GB="0.1" if rank else "9"):
+        found["memory"] = smolsum(*training(folder, runs))
     found["together"] = smolsum(*training(folder, folder / "together"))
     found["resumed"] = smolsum("train", f"--runs-dir={folder / 'resumed'}", "--resume=run")
     found["changing"] = smolsum(*training(folder, folder / "changing", *CHANGING))

@@ -4,8 +4,9 @@ import logging
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
 import boto3
 from moto.server import ThreadedMotoServer
@@ -74,15 +75,9 @@ def serving() -> Iterator[S3Server]:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = S3Server()
     server.start()
-    before = {name: os.environ.get(name) for name in server.environment}
-    os.environ.update(server.environment)
     try:
-        server.client().create_bucket(Bucket=server.bucket)
-        yield server
+        with patch.dict(os.environ, server.environment):
+            server.client().create_bucket(Bucket=server.bucket)
+            yield server
     finally:
         server.stop()
-        for name, value in before.items():
-            with suppress(KeyError):
-                os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value

@@ -118,6 +118,17 @@ class ScriptedWorker:
                 "finish_reason": "stop" if ids[-1] == EOS else "length",
                 "version": self.version,
             }
+            wrong: dict[str | None, dict[str, Any]] = {
+                "strange id": {"id": [1]},
+                "other id": {"id": "another one's"},
+                "huge log-probs": {"logprobs": [-(10**400)] * len(ids)},
+                "no numbers": {"logprobs": [None] * len(ids)},
+                "other length": {"logprobs": [-0.5]},
+                "outside": {"token_ids": [VOCABULARY], "logprobs": [-0.5]},
+                "no end": {"finish_reason": "length"},
+                "other version": {"version": self.version - 1},
+            }
+            line |= wrong.get(self.fault, {})
             last = n == len(requests) - 1
             match self.fault:
                 case "hangs":
@@ -137,25 +148,8 @@ class ScriptedWorker:
                 case "deep":
                     yield b"[" * 100_000 + b"\n"
                     return
-                case "strange id":
-                    line["id"] = [1]
-                case "huge log-probs":
-                    line["logprobs"] = [-(10**400)] * len(ids)
-                case "other id":
-                    line["id"] = "another one's"
                 case "twice" if last and n:
                     line["id"] = requests[0]["id"]
-                case "outside":
-                    line["token_ids"] = [VOCABULARY]
-                    line["logprobs"] = [-0.5]
-                case "no numbers":
-                    line["logprobs"] = [None] * len(ids)
-                case "other length":
-                    line["logprobs"] = [-0.5]
-                case "no end":
-                    line["finish_reason"] = "length"
-                case "other version":
-                    line["version"] = self.version - 1
                 case "errors":
                     line = {"id": each["id"], "error": "out of memory"}
             self.sampled += 1

@@ -33,15 +33,11 @@ def judged(columns: Mapping[str, Sequence[float]], texts: Sequence[str] = ()) ->
     n = len(next(iter(columns.values())))
     return [
         {
-            "id": f"test-{i:04d}",
-            "split": "test",
-            "data": "d1",
-            "text": texts[i] if texts else f"summary {i}",
-            **{name: float(values[i]) for name, values in columns.items()},
-            "judge": JUDGE,
+            "id": f"test-{i:04d}", "split": "test", "data": "d1", "text": texts[i] if texts else f"summary {i}",
+            **{name: float(values[i]) for name, values in columns.items()}, "judge": JUDGE,
         }
         for i in range(n)
-    ]
+    ]  # fmt: skip
 
 
 def evaluation(folder: Path, rows: Sequence[Mapping[str, Any]], metrics: Mapping[str, Any], **more: Any) -> None:
@@ -122,23 +118,14 @@ def run(
     (root / "status.json").write_text(json.dumps({"state": state, "step": last}))
     lines = [
         {
-            "step": step,
-            "stage": "s",
-            "loss": 0.1 / step,
-            "grad_norm": 2.0 / step,
-            "reward": step / 10,
-            "reward_std": 0.3,
+            "step": step, "stage": "s", "loss": 0.1 / step, "grad_norm": 2.0 / step, "kl": 0.001 * step, "entropy": 1.0,
+            "clip_ratio/region_mean": 0.0, "reward": step / 10, "reward_std": 0.3, "frac_reward_zero_std": 0.0,
+            "advantages/mean": 0.0, "advantages/std": 0.9, "completions/mean_length": 90.0 - step,
+            "completions/min_length": 40.0, "completions/max_length": 128.0,
+            "length/within_tol": 0.1 * step / last, "perf/step_s": 60.0,
         }
-        | {"kl": 0.001 * step, "clip_ratio/region_mean": 0.0, "completions/mean_length": 90.0 - step, "entropy": 1.0}
-        | {
-            "advantages/mean": 0.0,
-            "advantages/std": 0.9,
-            "completions/min_length": 40.0,
-            "completions/max_length": 128.0,
-        }
-        | {"length/within_tol": 0.1 * step / last, "frac_reward_zero_std": 0.0, "perf/step_s": 60.0}
         for step in range(1, last + 1)
-    ]
+    ]  # fmt: skip
     (root / "metrics.jsonl").write_bytes(b"".join(to_json(line) for line in lines))
     asked = {
         "prompt_id": "train-1",

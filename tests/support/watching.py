@@ -41,42 +41,23 @@ def row(step: int, total: int, **changes: Any) -> dict[str, Any]:
     stage = "length" if step <= total // 2 else "quality"
     wave = math.sin(step / 3)
     found: dict[str, Any] = {
-        "step": step,
-        "stage": stage,
-        "stage_step": step if stage == "length" else step - total // 2,
-        "loss": 0.02 * wave / (1 + 5 * share),
-        "grad_norm": 1.6 * math.exp(-3 * share) + 0.2 + 0.1 * wave,
-        "learning_rate": 4e-4 * (1 - share),
-        "clip_ratio/low_mean": 0.0,
-        "clip_ratio/high_mean": 0.0,
-        "clip_ratio/region_mean": 0.0,
-        "kl": 0.3 * share + 0.001,
+        "step": step, "stage": stage, "stage_step": step if stage == "length" else step - total // 2,
+        "loss": 0.02 * wave / (1 + 5 * share), "grad_norm": 1.6 * math.exp(-3 * share) + 0.2 + 0.1 * wave,
+        "learning_rate": 4e-4 * (1 - share), "kl": 0.3 * share + 0.001, "entropy": 0.8 * math.exp(-share),
+        "clip_ratio/low_mean": 0.0, "clip_ratio/high_mean": 0.0, "clip_ratio/region_mean": 0.0,
         "sampling/mismatch_k3": 1e-7 * (2 + wave),
-        "entropy": 0.8 * math.exp(-share),
-        "update/skipped": 0.0,
-        "update/visible_frac": 0.9,
-        "update/lost_norm_frac": 1e-6,
-        "reward": -0.6 * math.exp(-4 * share) + 0.03 * wave,
-        "reward_std": 0.25 * math.exp(-share) + 0.02 * wave,
+        "update/skipped": 0.0, "update/visible_frac": 0.9, "update/lost_norm_frac": 1e-6,
+        "reward": -0.6 * math.exp(-4 * share) + 0.03 * wave, "reward_std": 0.25 * math.exp(-share) + 0.02 * wave,
         "frac_reward_zero_std": 0.0,
-        "rewards/length/mean": -0.6 * math.exp(-4 * share) - 0.1,
-        "rewards/length/std": 0.2,
-        "rewards/meteor/mean": 0.1 + 0.03 * wave,
-        "rewards/meteor/std": 0.15,
+        "rewards/length/mean": -0.6 * math.exp(-4 * share) - 0.1, "rewards/length/std": 0.2,
+        "rewards/meteor/mean": 0.1 + 0.03 * wave, "rewards/meteor/std": 0.15,
         "completions/mean_length": 64 + 40 * math.exp(-5 * share) + 2 * wave,
-        "completions/min_length": 40 + 10 * share,
-        "completions/max_length": 130 - 50 * share + 4 * wave,
-        "completions/clipped_ratio": 0.0,
-        "completions/repeated_trigrams": 0.02,
-        "length/within_tol": min(1.0, share * 1.5),
-        "num_tokens": 1024.0,
-        "perf/step_s": STEP_S,
-        "perf/rollout_s": 1.1,
-        "perf/score_s": 0.1,
-        "perf/fwd_bwd_s": 0.7,
-        "perf/optimizer_s": 0.05,
-        "perf/peak_memory_gb": 0.21,
-    }
+        "completions/min_length": 40 + 10 * share, "completions/max_length": 130 - 50 * share + 4 * wave,
+        "completions/clipped_ratio": 0.0, "completions/repeated_trigrams": 0.02,
+        "length/within_tol": min(1.0, share * 1.5), "num_tokens": 1024.0,
+        "perf/step_s": STEP_S, "perf/rollout_s": 1.1, "perf/score_s": 0.1, "perf/fwd_bwd_s": 0.7,
+        "perf/optimizer_s": 0.05, "perf/peak_memory_gb": 0.21,
+    }  # fmt: skip
     if step % 10 == 0:
         greedy = 60 + share if share > 0.5 else 66 + share
         found |= {"validation/reward": -0.4 * math.exp(-4 * share), "validation/length/within_tol": share}
@@ -92,18 +73,13 @@ def completions(step: int, total: int) -> list[dict[str, Any]]:
         for sample in range(GROUP):
             length = -0.1 * sample
             found = {
-                "prompt_id": prompt,
-                "sample": sample,
-                "text": TEXTS[(sample + (step > total // 2)) % GROUP],
+                "prompt_id": prompt, "sample": sample, "text": TEXTS[(sample + (step > total // 2)) % GROUP],
                 "token_ids": list(range(60 + 3 * sample - group)),
                 "finish_reason": "length" if sample == 3 else "stop",
                 "rewards": {"length": length, "meteor": 0.3 - 0.05 * ((sample + 1) % 3)},
-                "reward": round(length + 0.3 - 0.05 * ((sample + 1) % 3), 4),
-                "advantage": 1.2 - 0.8 * sample,
-                "worker": "local",
-                "policy_version": step - 1,
-                "seed": sample,
-            }
+                "reward": round(length + 0.3 - 0.05 * ((sample + 1) % 3), 4), "advantage": 1.2 - 0.8 * sample,
+                "worker": "local", "policy_version": step - 1, "seed": sample,
+            }  # fmt: skip
             if sample == 0:
                 post = f"I share a flat in Ostby with Mira ({prompt}). The heating failed twice and nobody came."
                 found |= {

@@ -1,7 +1,7 @@
 """Sampling in C: MLX's log-probs, the token of each uniform number, and nothing that depends on the batch."""
 
-import shutil
-import sys
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,19 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx.utils import tree_map
-from mlx_lm.tuner.utils import linear_to_lora_layers
-from support.models import EOS, LAYERS_IN_C, VOCABULARY, WIDE, build, build_for_c
+from support.models import EOS, LAYERS_IN_C, NEEDS_C, VOCABULARY, WIDE, adapted, build, build_for_c
 
 from smolsum.policy.cpu import decode, native
 from smolsum.policy.cpu.decode import Draw, Drawn
+from smolsum.policy.cpu.gradient import can_differentiate
 
 # isort: split
 import mlx.core as mx
 import mlx.nn as nn
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or not any(map(shutil.which, native.COMPILERS)), reason="a Linux CPU with a C compiler"
-)
+pytestmark = NEEDS_C
 
 PROMPTS = [(5, 9, 33, 4, 60, 12, 8, 41), (7,), (3, 3), tuple(range(3, 50)) * 3]
 
@@ -89,14 +87,14 @@ def test_any_lengths(lengths: list[tuple[int, int]], seed: int) -> None:
 def test_it_stops_after_a_token_that_ends_the_text() -> None:
     """That token is the last one; a longer limit changes nothing, another set of ends does."""
     model = build_for_c("qwen2")
-    (free,) = decode.sample(model, [draw((7, 8), 3, tokens=40)], [])
+    asked = draw((7, 8), 3, tokens=40)
+    (free,) = decode.sample(model, [asked], [])
     end = free.ids[11]
     first = free.ids.index(end) + 1
-    for tokens in (40, first):
-        (drawn,) = decode.sample(model, [Draw((7, 8), draw((7, 8), 3, tokens=40).uniforms[:tokens], 1.0)], [EOS, end])
-        if EOS not in free.ids[:first]:
-            assert drawn == Drawn(free.ids[:first], free.logprobs[:first], stopped=True)
     assert not free.stopped
+    for tokens in (40, first):
+        (drawn,) = decode.sample(model, [replace(asked, uniforms=asked.uniforms[:tokens])], [VOCABULARY, end])
+        assert drawn == Drawn(free.ids[:first], free.logprobs[:first], stopped=True)
 
 
 def test_the_last_token_where_the_number_is_almost_one() -> None:
@@ -126,12 +124,6 @@ def quantised() -> nn.Module:
     return model
 
 
-def adapted() -> nn.Module:
-    model = build("qwen2", **WIDE)
-    linear_to_lora_layers(model, 1, {"rank": 4, "dropout": 0.0, "scale": 1.0})
-    return model
-
-
 def in_bfloat16() -> nn.Module:
     model = build("qwen2", **WIDE)
     model.set_dtype(mx.bfloat16)
@@ -147,18 +139,30 @@ def with_biased_head() -> nn.Module:
 @pytest.mark.parametrize(
     "made",
     [
-        quantised, adapted, in_bfloat16, with_biased_head,
-        lambda: build("qwen2"),  # 8 features of a head
+        quantised, in_bfloat16, with_biased_head,
+        lambda: adapted(build("qwen2", **WIDE)),
+        lambda: build("qwen2", hidden_size=60, num_attention_heads=5, num_key_value_heads=2),  # heads left over
         lambda: build("qwen2", **WIDE, rope_traditional=True),
+        lambda: build("llama", **WIDE, rope_scaling={"rope_type": "dynamic", "factor": 2.0}),  # angles of the length
         lambda: build("llama", **WIDE, mlp_bias=True),
         lambda: build("llama", **WIDE, layer_types=["sliding_attention", "full_attention"], sliding_window=8),
         lambda: build("gemma2"),
         lambda: build("gpt_bigcode"),
     ],
 )  # fmt: skip
-def test_other_models_are_left_to_mlx(made: Any) -> None:
-    """Each of what the layers in C do not have."""
-    assert not decode.can_decode(made())
+def test_other_models_are_left_to_mlx(made: Callable[[], nn.Module]) -> None:
+    """Each of what the layers in C do not have, to sample and to train."""
+    model = made()
+    assert not decode.can_decode(model)
+    assert not can_differentiate(model)
+
+
+def test_sampling_and_training_may_differ() -> None:
+    """Heads of 8 features are trained in C alone; a model with a layer that is not trained is sampled there alone."""
+    narrow, frozen = build("qwen2"), build_for_c("qwen2")
+    frozen.model.layers[0].freeze()
+    assert [decode.can_decode(narrow), can_differentiate(narrow)] == [False, True]
+    assert [decode.can_decode(frozen), can_differentiate(frozen)] == [True, False]
 
 
 def test_without_the_library_all_is_left_to_mlx(monkeypatch: pytest.MonkeyPatch) -> None:

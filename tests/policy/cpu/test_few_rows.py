@@ -2,7 +2,6 @@
 
 import ctypes
 import shutil
-import sys
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.models import NEEDS_C
 
 from smolsum.policy.cpu import native
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="MLX has its own BLAS elsewhere")
+pytestmark = NEEDS_C
 
 Array = NDArray[np.float32]
 ROW_MAJOR, AS_IS, TRANSPOSED = 101, 111, 112
@@ -23,8 +23,6 @@ ROW_MAJOR, AS_IS, TRANSPOSED = 101, 111, 112
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The library by itself: a copy, as this process multiplies with the one of the cache. Products that it passes on
     fail."""
-    if not any(map(shutil.which, native.COMPILERS)):
-        pytest.skip("no C compiler")
     return ctypes.CDLL(shutil.copy(native.compiled(), tmp_path_factory.mktemp("library") / "libfew.so"))
 
 
@@ -34,12 +32,10 @@ def product(
     """alpha x W^T + beta y, called as MLX calls it; arrays may be slices of wider ones."""
     (rows, depth), (width, _) = x.shape, w.shape
     out = np.full((rows, width), np.nan, np.float32) if y is None else y.copy()
-    pointers = [array.ctypes.data_as(ctypes.POINTER(ctypes.c_float)) for array in (x, w, out)]
-    a, b, c = pointers
-    numbers = ctypes.c_float(alpha), ctypes.c_float(beta)
+    a, b, c = (array.ctypes.data_as(ctypes.POINTER(ctypes.c_float)) for array in (x, w, out))
     library.cblas_sgemm(
-        ROW_MAJOR, AS_IS, TRANSPOSED, rows, width, depth, numbers[0], a, x.strides[0] // 4, b, w.strides[0] // 4,
-        numbers[1], c, width,
+        ROW_MAJOR, AS_IS, TRANSPOSED, rows, width, depth,
+        ctypes.c_float(alpha), a, x.strides[0] // 4, b, w.strides[0] // 4, ctypes.c_float(beta), c, width,
     )  # fmt: skip
     return out
 

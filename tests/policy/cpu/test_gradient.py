@@ -1,15 +1,21 @@
 """Log-probs and gradients in C: those of MLX, whatever the sizes, the passes and the threads."""
 
-import shutil
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mlx_lm.tuner.utils import linear_to_lora_layers
-from support.models import LAYERS_IN_C, VOCABULARY, assert_trees_close, build, build_for_c
+from support.models import (
+    LAYERS_IN_C,
+    NEEDS_C,
+    VOCABULARY,
+    assert_same_arrays,
+    assert_trees_close,
+    build_for_c,
+    by_repetition,
+    weighted,
+)
 
 from smolsum.policy.cpu import decode, gradient, native
 from smolsum.policy.cpu.gradient import TokenGroup, can_differentiate
@@ -21,9 +27,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or not any(map(shutil.which, native.COMPILERS)), reason="a Linux CPU with a C compiler"
-)
+pytestmark = NEEDS_C
 
 TEMPERATURE = 0.7
 
@@ -41,45 +45,23 @@ GROUPS = [group(11, [7, 1, 4, 2]), group(1, [3, 3], 1), group(2, [1], 2), group(
 """prompts of one token, and prompts and completions longer than the block in which attention is computed"""
 
 
-def loss_of(p: int) -> Any:
-    """A loss in which each token has its own weight and which is not linear in the log-probs."""
-
-    def loss(logp: mx.array, entropy: mx.array, mask: mx.array, rows: slice) -> tuple[mx.array, dict[str, mx.array]]:
-        weights = mx.sin(mx.arange(mask.size) + p + 1).reshape(mask.shape)
-        return (mx.exp(0.1 * logp) * mask * weights)[rows].sum(), {"entropy": entropy.sum(), "tokens": mask.sum()}
-
-    return loss
-
-
 def in_c(model: nn.Module, groups: list[TokenGroup] = GROUPS) -> tuple[float, dict[str, float], Any]:
     assert can_differentiate(model)
-    losses = [loss_of(p) for p in range(len(groups))]
+    losses = [weighted(p) for p in range(len(groups))]
     (value, metrics), tree = sum_over_groups(model, groups, losses, temperature=TEMPERATURE)
     return value.item(), {name: metric.item() for name, metric in metrics.items()}, tree
 
 
-def by_mlx(model: nn.Module, groups: list[TokenGroup] = GROUPS) -> tuple[float, Any]:
-    """Value and gradient with each prompt repeated, all groups at once."""
-
-    def loss(model: nn.Module) -> mx.array:
-        total = mx.array(0.0)
-        for p, (prompt, completions) in enumerate(groups):
-            logp, mask = group_logprobs(model, prompt, completions, temperature=TEMPERATURE, shared_prefix=False)
-            total = total + loss_of(p)(logp, logp, mask, slice(None))[0]
-        return total
-
-    value, tree = nn.value_and_grad(model, loss)(model)
-    return value.item(), tree
-
-
 @pytest.mark.parametrize("name", LAYERS_IN_C)
 def test_it_is_mlx_s_gradient(name: str) -> None:
+    """And the weights stay."""
     model = build_for_c(name)
-    value, tree = by_mlx(model)
+    value, tree = by_repetition(model, GROUPS, TEMPERATURE)
     got, metrics, gradients = in_c(model)
     assert got == pytest.approx(value, rel=1e-5, abs=1e-5)
     assert metrics["tokens"] == sum(len(one) for _, completions in GROUPS for one in completions)
     assert_trees_close(gradients, tree, relative=5e-5)
+    assert_same_arrays(model, build_for_c(name))
 
 
 @pytest.mark.parametrize("name", LAYERS_IN_C)
@@ -109,7 +91,7 @@ def test_passes_chunks_and_threads_change_only_rounding(name: str, monkeypatch: 
         assert one == pytest.approx(value, rel=1e-6, abs=1e-5)
         assert_trees_close(tree, whole, relative=1e-5)
         assert again == one
-        assert all(mx.array_equal(a, b) for (_, a), (_, b) in zip(tree_flatten(tree), tree_flatten(twice), strict=True))
+        assert_same_arrays(tree, twice)
 
 
 @given(
@@ -121,7 +103,7 @@ def test_passes_chunks_and_threads_change_only_rounding(name: str, monkeypatch: 
 def test_any_sizes(sizes: list[tuple[int, list[int]]]) -> None:
     """Prompts and completions that end within, at and after a block; entropy of the distribution at the temperature."""
     model, groups = build_for_c("lfm2"), [group(prompt, counts, n) for n, (prompt, counts) in enumerate(sizes)]
-    value, tree = by_mlx(model, groups)
+    value, tree = by_repetition(model, groups, TEMPERATURE)
     got, metrics, gradients = in_c(model, groups)
     assert got == pytest.approx(value, rel=1e-5, abs=1e-5)
     assert 0 < metrics["entropy"] < metrics["tokens"] * np.log(VOCABULARY)
@@ -173,51 +155,14 @@ def test_empty_completions_have_no_tokens() -> None:
             assert not row[len(completion) :].any()
 
 
-@pytest.mark.parametrize("wrong", [[5, VOCABULARY], [-1, 5]])
+@pytest.mark.parametrize("wrong", [[5, VOCABULARY], [-1, 5], []])
 def test_ids_that_the_model_does_not_have(wrong: list[int]) -> None:
-    model = build_for_c("qwen2")
-    for one in (TokenGroup([*wrong, 5], [[3]]), TokenGroup([5], [[3], wrong])):
-        with pytest.raises(ValueError, match=f"has the token ids 0 to {VOCABULARY - 1}"):
-            logprobs_of_groups(model, [one])
-    with pytest.raises(ValueError, match="has the token ids"):
+    model, named = build_for_c("qwen2"), f"has the token ids 0 to {VOCABULARY - 1}" if wrong else "no ids"
+    with pytest.raises(ValueError, match=named):
         decode.sample(model, [decode.Draw(tuple(wrong), np.zeros(3, np.float32), 1.0)], [])
-    with pytest.raises(ValueError, match="no ids"):
-        decode.sample(model, [decode.Draw((), np.zeros(3, np.float32), 1.0)], [])
-
-
-def test_the_weights_stay() -> None:
-    model, twin = build_for_c("lfm2"), build_for_c("lfm2")
-    in_c(model)
-    pairs = zip(tree_flatten(model.parameters()), tree_flatten(twin.parameters()), strict=True)
-    assert all(mx.array_equal(a, b) for (_, a), (_, b) in pairs)
-
-
-def frozen() -> nn.Module:
-    model = build_for_c("qwen2")
-    model.model.layers[0].freeze()
-    return model
-
-
-def adapted() -> nn.Module:
-    model = build_for_c("qwen2")
-    model.freeze()
-    linear_to_lora_layers(model, 1, {"rank": 4, "dropout": 0.0, "scale": 1.0})
-    return model
-
-
-def with_heads_left_over() -> nn.Module:
-    return build("qwen2", hidden_size=60, num_attention_heads=5, num_key_value_heads=2)
-
-
-def with_angles_of_the_length() -> nn.Module:
-    return build("llama", rope_scaling={"rope_type": "dynamic", "factor": 2.0})
-
-
-@pytest.mark.parametrize(
-    "made", [frozen, adapted, with_heads_left_over, with_angles_of_the_length, lambda: build("gemma2")]
-)
-def test_other_models_are_left_to_mlx(made: Any) -> None:
-    assert not can_differentiate(made())
+    for one in (TokenGroup([*wrong, 5], [[3]]), TokenGroup([5], [[3], wrong])) if wrong else ():
+        with pytest.raises(ValueError, match=named):
+            logprobs_of_groups(model, [one])
 
 
 def test_its_memory_is_counted() -> None:

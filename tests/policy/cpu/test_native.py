@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.models import NEEDS_C
 
 from smolsum.policy.cpu import native
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or not any(map(shutil.which, native.COMPILERS)), reason="a Linux CPU with a C compiler"
-)
+pytestmark = NEEDS_C
 
 SAMPLE = """
 import json, sys, warnings
