@@ -1,11 +1,10 @@
 """What the judges of a command may cost: shown for all evaluations, asked once, limited by --max-cost."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.calls import Call
-from support.judge_server import JudgeServer, answer, serving
+from support.judge_server import JudgeServer, answer
 from support.refusals import assert_refused, refuses
 
 from smolsum import console
@@ -71,14 +70,6 @@ def test_the_limit_holds_for_all_evaluations_and_judges() -> None:
 def test_a_limit_needs_a_price() -> None:
     with refuses("--max-cost", "judge-a"):
         JudgeCost(3.0, agreed=True, quiet=True).approve("judge-a", Estimate(100, 1000, 100, dollars=None))
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[JudgeServer]:
-    with serving() as running:
-        monkeypatch.setenv("OPENAI_BASE_URL", running.url)
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        yield running
 
 
 def command(folder: Path, max_cost: str) -> list[object]:

@@ -1,7 +1,7 @@
 """What the command line takes, prints and returns; the training itself is a stand-in here."""
 
 import os
-import subprocess
+import signal
 import sys
 import types
 from collections.abc import Callable
@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 import tomli
 from support.calls import Call, done
+from support.data_files import lines
+from support.processes import python
 from support.refusals import assert_refused
-from support.training import PATIENCE_S, make_data
+from support.training import make_data
 
 from smolsum import console, errors
 from smolsum.config.presets import preset_names
@@ -154,10 +156,8 @@ def test_dry_run_warns(call: Call) -> None:
 
 def test_dry_run_without_a_network() -> None:
     """The settings of a model and of data on the hub can be read before they are there, as those of a grid can."""
-    command = [sys.executable, "-m", "smolsum", "train", "--model=lfm", "--dry-run"]
-    closed = os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9"}
-    run = subprocess.run(command, capture_output=True, text=True, env=closed)
-    out, _ = done((run.returncode, run.stdout, run.stderr), "'mlabonne/smoltldr'", "--set data.path=DIR")
+    asked = python("-m", "smolsum", "train", "--model=lfm", "--dry-run", HF_ENDPOINT="http://127.0.0.1:9")
+    out, _ = done(asked, "'mlabonne/smoltldr'", "--set data.path=DIR")
     assert tomli.loads(out)["data"]["path"] == "mlabonne/smoltldr"
 
 
@@ -178,10 +178,8 @@ def test_dry_run_refuses_a_budget_that_is_too_small(call: Call) -> None:
 
 def test_dry_run_counts_epochs(call: Call) -> None:
     """Where epochs decide, the training data are counted."""
-    rows = "".join(f'{{"prompt": "post {i}", "completion": "sum {i}"}}\n' for i in range(9))
-    Path("data").mkdir()
     for split in ("train", "validation", "test"):
-        Path(f"data/{split}.jsonl").write_text(rows)
+        lines(Path(f"data/{split}.jsonl"), [{"prompt": f"post {i}", "completion": f"sum {i}"} for i in range(9)])
     # nine prompts twice, four a step, the last step filled up
     counted = call("train", "--set", "data.path=data", "--set", "stages.quality.epochs=2", "--dry-run")
     done(counted, "\nquality  5 (epochs = 2)\n")
@@ -197,26 +195,22 @@ def raises(failure: BaseException) -> Callable[[], object]:
 
 
 WRONG = "error: it went wrong\n\nhint: restore it\n"
+FORESEEN = {
+    errors.SmolsumError: 1, errors.UsageError: 2, errors.UnreachableError: 3, errors.MachineError: 4,
+    errors.InterruptedRun: 130,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("failure", "code", "said"),
     [
-        (errors.SmolsumError("it went wrong", hint="restore it"), 1, WRONG),
-        (errors.UsageError("it went wrong", hint="restore it"), 2, WRONG),
-        (errors.UnreachableError("it went wrong", hint="restore it"), 3, WRONG),
-        (errors.MachineError("it went wrong", hint="restore it"), 4, WRONG),
-        (errors.InterruptedRun("it went wrong", hint="restore it"), 130, WRONG),
+        *((error("it went wrong", hint="restore it"), code, WRONG) for error, code in FORESEEN.items()),
         (KeyboardInterrupt(), 130, "error: interrupted\n"),
-        (
-            ValueError("bad shape"),
-            1,
-            "error: unexpected ValueError: bad shape\n\n"
-            "hint: smolsum train --set 'task.system_prompt=be brief' --debug\n",
-        ),
+        (ValueError("bad shape"), 1, "error: unexpected ValueError: bad shape\n\n"
+         "hint: smolsum train --set 'task.system_prompt=be brief' --debug\n"),
     ],
     ids=repr,
-)
+)  # fmt: skip
 def test_exit_codes(failure: BaseException, code: int, said: str, trainer: Trainer, call: Call) -> None:
     """Each kind of failure has its exit code, and is one line and a hint; for one that nobody foresaw it is the command
     that shows more."""
@@ -325,7 +319,26 @@ def test_plain_is_passed_on(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, c
 
 
 def test_module_runs_like_the_command() -> None:
-    """`python -m smolsum` is the command."""
-    command = [sys.executable, "-m", "smolsum", "trian"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
-    assert_refused((run.returncode, run.stdout, run.stderr), "error: no such command 'trian'")
+    assert_refused(python("-m", "smolsum", "trian"), "error: no such command 'trian'")
+
+
+EARLY = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "smolsum.cli.train":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+signal.signal(signal.SIGINT, signal.{handler})
+from smolsum.__main__ import start
+sys.argv = ["smolsum", "--version"]
+sys.exit(start())
+"""
+
+
+@pytest.mark.parametrize(("handler", "code"), [("default_int_handler", -signal.SIGINT), ("SIG_IGN", 0)])
+def test_ctrl_c_during_the_imports(handler: str, code: int) -> None:
+    """The process ends by the signal, without a word; a job that a shell started in the background ignores it."""
+    assert python("-c", EARLY.format(handler=handler))[::2] == (code, "")

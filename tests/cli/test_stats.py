@@ -70,10 +70,7 @@ def column(rows: Rows, metric: str = "composite") -> list[float]:
 def evaluation(run: str, label: str, rows: Rows, *, step: int = 0, test: str = "t1", seed: int = 0, **more: Any) -> str:
     """An evaluation in a run's directory as a training writes it."""
     folder = Path("runs") / run / "eval" / f"{label}-test"
-    splits = {
-        "train": {"split": "train", "fingerprint": "r1", "prompts": "p"},
-        "test": {"split": "test", "fingerprint": test, "prompts": "p"},
-    }
+    splits = {k: {"split": k, "fingerprint": v, "prompts": "p"} for k, v in (("train", "r1"), ("test", test))}
     origin = {"label": label, "step": step, "data": splits, "meteor": "wordnet", **more}
     write_scores(folder, rows, {}, origin, "again")
     config = f'[run]\nname = "{run}"\n[train]\nseed = {seed}\nprompts_per_step = 4\n[stages.{run.split("-")[0]}]\n'
@@ -130,8 +127,8 @@ def test_tables_fit_their_columns(call: Call, pair: tuple[str, str], monkeypatch
     assert max(map(len, out.splitlines())) <= 80
     assert "\x1b" not in out
     said = " ".join(out.split())
-    for part in ("a = a.jsonl", "b = b.jsonl", "b - a", "30 examples", "two-sided paired t-test", "all 5 tests"):
-        assert part in said
+    parts = ("a = a.jsonl", "b = b.jsonl", "b - a", "30 examples", "two-sided paired t-test", "all 5 tests")
+    assert [part for part in parts if part not in said] == []
     monkeypatch.setenv("COLUMNS", "50")
     out, _ = done(call(*pair), "(not shown in 50 columns: ")
     assert max(len(line) for table in out.split("\n\n")[1:4] for line in table.splitlines()) <= 50
@@ -275,13 +272,8 @@ def test_baseline_and_many(call: Call, found: Found) -> None:
     table = call(*args)[1]
     assert max(len(line) for line in table.splitlines() if line.startswith("run")) <= 100
     said = " ".join(table.split())
-    for part in (
-        "coverage, baseline ",
-        "all 6 tests",
-        "passed, changes run gained lost McNemar run1",
-        "McNemar's exact p",
-    ):
-        assert part in said
+    parts = ("coverage, baseline ", "all 6 tests", "passed, changes run gained lost McNemar run1", "McNemar's exact p")
+    assert [part for part in parts if part not in said] == []
     assert "coverage, changes" not in said
 
 
