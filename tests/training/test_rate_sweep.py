@@ -1,7 +1,8 @@
-"""The sweep of `--find-lr`: what it recommends, that its trials are throw-away copies, and what it leaves behind."""
+"""The learning rate: what the sweep of `--find-lr` recommends and leaves behind, and one that is left to the model."""
 
 import json
 import os
+import re
 import shlex
 import signal
 from pathlib import Path
@@ -12,15 +13,17 @@ import tomli
 from mlx.utils import tree_flatten
 from support.calls import Call
 from support.refusals import assert_refused, refuses
-from support.training import arguments
+from support.training import arguments, learned
 
 from smolsum.cli import find_rate
 from smolsum.cli.main import main
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config
 from smolsum.errors import SmolsumError
+from smolsum.files import read_jsonl
+from smolsum.runs import standstill
 from smolsum.tasks import TASKS
-from smolsum.training import rate_sweep
+from smolsum.training import rate_sweep, session
 from smolsum.training.rate_sweep import Sweep, Trial, TrialSession, default_rates
 from smolsum.training.setup import Setup
 
@@ -208,3 +211,44 @@ def test_a_record_that_cannot_be_written_costs_no_result(tmp_path: Path, capsys:
 def test_flags_that_mean_nothing_together(flags: list[str], named: list[str], call: Call) -> None:
     """Each is refused before anything is loaded."""
     assert_refused(call("train", *flags), *named)
+
+
+def test_the_chosen_rate_is_shown_trained_with_and_kept(data: Path, tmp_path: Path, call: Call) -> None:
+    """The dry run gives the number and its reason, the run's config.toml the number, and the run resumes with it."""
+    made = arguments(data, tmp_path, "own", **STEPS)
+    own = ["--model=builtin:tiny" if flag == "--model=tiny" else flag for flag in made]
+    code, out, err = call(*own, "--dry-run")
+    assert code == 0
+    assert re.search(r"learning_rate = 0\.0003 +# chosen for 985 k parameters", out)
+    assert "--preset small" in err
+    assert call(*own, "--dry-run", "--quiet") == (0, out, "")
+    assert call(*own, "--quiet")[0] == 0
+    config = tomli.loads((tmp_path / "own" / "config.toml").read_text())
+    assert [config["optimizer"]["learning_rate"], config["stages"]["quality"]["learning_rate"]] == [3e-4, 3e-4]
+    assert [row["learning_rate"] for row in learned(tmp_path / "own")] == [3e-4] * 3
+    assert call("train", "--resume", str(tmp_path / "own"), "--quiet")[0] == 0
+
+
+@pytest.mark.parametrize("flags", [["--model=tiny"], ["--model=builtin:tiny", "--preset=small"]])
+def test_a_model_with_a_preset_gets_no_advice(data: Path, call: Call, flags: list[str]) -> None:
+    """Nor does a small model that has the small settings already."""
+    code, _, err = call("train", *flags, "--dry-run", f"--set=data.path={data}")
+    assert code == 0
+    assert "--preset small" not in err
+
+
+def test_a_run_that_stands_still_says_so_once(
+    data: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the screen and among the events, with the remedy."""
+    for module in (standstill, session):
+        monkeypatch.setattr(module, "STEPS", 6)
+    settings = {"optimizer__learning_rate": 1e-12, "stages__length__steps": 18, "stages__quality__steps": 1}
+    code, _, err = call(*arguments(data, tmp_path, "still", **STEPS | settings), "--quiet")
+    assert (code, err.count("the policy stands still: in 12 steps")) == (0, 1)
+    found = [row for row in read_jsonl(tmp_path / "still" / "events.jsonl") if row["kind"] == "stands_still"]
+    assert [row["step"] for row in found] == [12]
+    assert "--find-lr" in found[0]["hint"]
+
+
+STEPS = {"stages__length__steps": 2, "stages__quality__steps": 1, "train__validate_every": 0}

@@ -1,12 +1,11 @@
 """What the training process takes of its machine, as metrics."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.processes import python
 from support.training import PATIENCE_S
 
 from smolsum.training import system_metrics
@@ -32,7 +31,8 @@ def test_memory_grows_with_what_is_held() -> None:
     """A new array of 200 MB is in it; in a process of its own, as what other tests held is given back at any time."""
     lines = ("import numpy as np", "from smolsum.training.system_metrics import resident_memory as now")
     program = "; ".join((*lines, "before = now()", "held = np.ones(25_000_000)", "print(now() - before)"))
-    grown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    code, grown, err = python("-c", program)
+    assert code == 0, err
     assert 0.4 < int(grown) / 200e6 < 1.5
 
 
