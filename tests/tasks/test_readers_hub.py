@@ -261,9 +261,13 @@ def test_a_hub_data_set_of_one_file_is_split_by_the_seed(client: Client, hub: Hu
         assert answer["origin"] == own.origin.replace(str(path), "ann/single, split 'train'")
 
 
-def test_chats_on_the_hub(client: Client) -> None:
-    """Columns of objects come as those of a file do."""
+def test_rows_on_the_hub(client: Client) -> None:
+    """Columns of objects come as those of a file do. The slices of `datasets` make a validation split for a data set
+    that has none; of an unknown split those that there are are named, and the setting."""
     assert client.load("ann/chats", validation_share=0, test_share=0)["first"] == "A post."
+    assert client.load("ann/posts", train_split="train[:2]")["count"] == 2
+    named = ('"dev"', "['train', 'validation', 'test']", "--set data.train_split=")
+    client.refusal("ann/posts", *named, train_split="dev")
 
 
 @pytest.mark.parametrize("preset", TASKS["tldr"].presets.profiles)
@@ -271,18 +275,6 @@ def test_a_preset_finds_its_data(client: Client, preset: str) -> None:
     """Name, configuration, revision and columns fit a repository that is laid out as the real one."""
     data = asdict(resolve(TASKS, flags={"task.name": "tldr"}, presets=(preset,)).config.data)
     assert client.ask(data=data, split="test")["first"] == "A text."
-
-
-def test_a_part_of_a_hub_split_can_be_named(client: Client) -> None:
-    """The slices of `datasets` make a validation split for a data set that has none."""
-    assert client.load("ann/posts", train_split="train[:2]")["count"] == 2
-
-
-def test_an_unknown_hub_split_is_refused(client: Client) -> None:
-    """The splits there are, and the setting that names one."""
-    client.refusal(
-        "ann/posts", '"dev"', "['train', 'validation', 'test']", "--set data.train_split=", train_split="dev"
-    )
 
 
 @pytest.mark.parametrize(
