@@ -217,5 +217,4 @@ def test_a_trial_that_crashes_is_a_finding(examine: Examine, monkeypatch: pytest
 
 
 def test_an_unknown_model_is_refused(call: Call) -> None:
-    """Before any check."""
     assert_refused(call("doctor", "--model", "nosuch"), "unknown model 'nosuch'")

@@ -306,7 +306,6 @@ REFUSED: list[tuple[str, dict[str, str], list[str]]] = [
 def test_what_cannot_be_meant_is_one_error(
     line: str, environ: dict[str, str], named: list[str], run: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its remedy, before anything is loaded, downloaded or written."""
     for name, value in environ.items():
         monkeypatch.setenv(name, value.replace("RUNS", str(run.parent)))
     lines(Path("empty/test.jsonl"), [])
@@ -363,21 +362,14 @@ def test_another_task_has_its_own_metrics(
     assert "meteor" not in row
 
 
-@pytest.mark.parametrize("task", ["doc-qa", "strict-json"])
-@pytest.mark.parametrize("flag", ["--judge=judge-a", "--second-judge=judge-b"])
-def test_a_judge_is_refused_where_the_task_has_no_criteria(
-    task: str, flag: str, call: Call, server: JudgeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By a flag, before anything is loaded or asked."""
-    monkeypatch.setattr("smolsum.evaluate.run.evaluate", lambda *_, **__: pytest.fail("something was loaded"))
-    assert_refused(call("baseline", "--task", task, flag), task, "criteria")
-    assert not server.asked
-
-
-def test_a_judge_of_the_environment_is_passed_over_where_the_task_has_no_criteria(
-    call: Call, server: JudgeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An export that serves other tasks is no reason to fail."""
+def test_a_task_without_criteria_has_no_judge(call: Call, server: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that a flag names is refused, before anything is loaded or asked; one of the environment is passed over, as
+    an export that serves other tasks is no reason to fail."""
+    with monkeypatch.context() as patch:
+        patch.setattr("smolsum.evaluate.run.evaluate", lambda *_, **__: pytest.fail("something was loaded"))
+        for task in ("doc-qa", "strict-json"):
+            for flag in ("--judge=judge-a", "--second-judge=judge-b"):
+                assert_refused(call("baseline", "--task", task, flag), task, "criteria")
     monkeypatch.setenv("SMOLSUM_JUDGE_MODEL", "judge-a")
     few = ("--set", "task.test_prompts=3", "--set", "sampling.max_new_tokens=4")
     out, err = done(call("baseline", "--task", "strict-json", *few, "--prompt", "plain"))

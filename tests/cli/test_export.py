@@ -54,7 +54,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def exported(home: Path) -> Path:
-    """The export of the run `whole`."""
     folder = home / "my-model"
     arguments = ["export", "whole", str(folder), "--license", "mit", "--runs-dir", str(home / "runs")]
     assert main.main(arguments) == 0
@@ -63,7 +62,6 @@ def exported(home: Path) -> Path:
 
 @pytest.fixture
 def copied(home: Path, tmp_path: Path) -> Path:
-    """A copy of the run `whole`."""
     return Path(shutil.copytree(home / "runs" / "whole", tmp_path / "runs" / "whole", symlinks=True))
 
 
@@ -429,7 +427,6 @@ def test_what_cannot_be_exported(line: str, named: str, home: Path, tmp_path: Pa
 
 
 def test_best_exports_what_eval_calls_the_best(home: Path, tmp_path: Path, call: Call) -> None:
-    """One checkpoint is the best by validation for all commands."""
     _, err = done(call("eval", "whole", "--best", "--runs-dir", home / "runs"))
     best = re.search(r"step (\d+) of whole did best", err)
     assert best is not None, err

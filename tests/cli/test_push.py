@@ -156,7 +156,6 @@ def test_a_branch_leaves_main_as_it_is(hub: HubServer, folder: Path, there: Path
     ],
 )
 def test_what_is_refused(hub: HubServer, push: Call, flags: list[str], given: dict[str, str], named: str) -> None:
-    """One error with a remedy, before anything is there."""
     Path("plain").mkdir()
     Path("plain/config.json").write_text("{}")
     refused = push(*flags, **given)
@@ -221,19 +220,15 @@ def test_a_page_in_place_of_an_answer(push: Call, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_hub_that_is_away(push: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit code 3, and a hint at the variable that keeps the client from asking."""
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    assert_refused(push(), "the hub does not answer", error=UnreachableError)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert_refused(push(), "HF_HUB_OFFLINE", error=UnreachableError)
-
-
-def test_a_hub_that_never_answers(push: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It accepts the connection, and says nothing: that ends too."""
+    """Exit code 3, also where it accepts the connection and says nothing, and a hint at the variable that keeps the
+    client from asking."""
     monkeypatch.setattr(smolsum.cli.push, "SILENT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        assert_refused(push(), "the hub does not answer", error=UnreachableError)
+        for port in (9, silent.getsockname()[1]):
+            monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
+            assert_refused(push(), "the hub does not answer", error=UnreachableError)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert_refused(push(), "HF_HUB_OFFLINE", error=UnreachableError)
 
 
 def test_a_card_of_the_owners(hub: HubServer, folder: Path, push: Call) -> None:

@@ -24,7 +24,6 @@ Report = Callable[[], dict[str, Any]]
 
 
 def scores(shift: float) -> list[dict[str, Any]]:
-    """Six judged examples."""
     steps = [0.0, 0.05, -0.1, 0.15, 0.1, -0.05]
     columns = {k: [round(0.5 + shift * (i + 1) / 2 + step, 3) for i, step in enumerate(steps)] for k in CRITERIA}
     columns["composite"] = [round(sum(row), 3) for row in zip(*columns.values(), strict=True)]
@@ -35,7 +34,6 @@ def scores(shift: float) -> list[dict[str, Any]]:
 
 
 def means(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """The summary of rows."""
     found = {key: sum(row[key] for row in rows) / len(rows) for key in rows[0] if isinstance(rows[0][key], float)}
     sizes = {"mean": 62.5, "std": 3.4, "min": 60.0, "p50": 62.0, "p90": 65.0, "p95": 65.0, "p99": 65.0, "max": 65.0}
     found |= {f"completions/{key}_length": value for key, value in sizes.items()}
@@ -71,7 +69,6 @@ def runs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def write(call: Call, runs: Path) -> Write:
-    """`smolsum report` of everything in runs/, in one format."""
     return lambda form: call("report", *sorted(Path("runs").iterdir()), "--format", form)
 
 
@@ -123,7 +120,6 @@ def test_every_value_leads_to_its_file(report: Report) -> None:
 
 
 def test_empty_cells_have_their_command(report: Report) -> None:
-    """What no run fills says what would."""
     cells = [cell for item in items_of(report()).values() for row in item.get("rows", []) for cell in row]
     assert {cell.get("command") for cell in cells} >= {
         "smolsum train --model lfm --strategy included --reward meteor-rouge --set task.target_tokens=64 --set "

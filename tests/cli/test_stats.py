@@ -26,7 +26,6 @@ Found = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def call(call: Call) -> Call:
-    """`smolsum stats` with arguments."""
     return partial(call, "stats")
 
 
@@ -160,7 +159,6 @@ def test_golden_table(call: Call) -> None:
 
 
 def test_markdown(call: Call) -> None:
-    """Markdown has the same tables with every mark escaped."""
     lines("a.jsonl", [{"id": i, "a|b": x} for i, x in enumerate([0, 0, 0, 0, 0])])
     lines("b.jsonl", [{"id": i, "a|b": x} for i, x in enumerate([1, 2, 3, 4, 5])])
     out, _ = done(call("a.jsonl", "b.jsonl", "--format", "md"))
@@ -417,7 +415,6 @@ BAD_FILES = [
 
 @pytest.mark.parametrize(("content", "named"), BAD_FILES, ids=range(len(BAD_FILES)))
 def test_bad_files(content: str, named: str, call: Call) -> None:
-    """A file that cannot be meant is refused with its line and a remedy."""
     Path("bad.jsonl").write_text(content)
     assert_refused(call("bad.jsonl", lines("b.jsonl", A)), "bad.jsonl", named)
 

@@ -33,7 +33,6 @@ def config(*, task: str | None = None, **given: Any) -> Config:
 
 
 def test_names() -> None:
-    """These presets are shipped, and no name stands for two of them."""
     assert preset_names("profiles") == ("default", "kalomaze", "small", "study")
     assert preset_names("models") == (
         "gemma-3-1b", "gemma-3-4b", "lfm", "lfm2-1.2b", "lfm2-2.6b", "lfm2-700m", "llama-3.2-1b", "llama-3.2-3b",
@@ -152,7 +151,6 @@ def test_what_is_ours_has_a_reason(name: str) -> None:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_presets_of_a_task_resolve(name: str) -> None:
-    """Every model, strategy and profile of every task resolves."""
     task = TASKS[name]
     for kind in KINDS:
         for one in names_for(task, kind):
@@ -188,7 +186,6 @@ def test_resolves_and_repeats(model: str, strategy: str, profile: str, tmp_path:
 
 @pytest.mark.parametrize("name", preset_names("strategies"))
 def test_strategies_hold_stages_only(name: str) -> None:
-    """A strategy holds stages and nothing else, as nothing else of it would be read."""
     assert {"stages"} == {entry.key.split(".")[0] for entry in read_preset("strategies", name)}
 
 

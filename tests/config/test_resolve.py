@@ -302,7 +302,6 @@ def test_line_numbers_see_through_strings_and_arrays() -> None:
 
 
 def test_records_are_frozen() -> None:
-    """A resolved record cannot be changed."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         Config().run.name = "x"  # type: ignore[misc]
 

@@ -84,7 +84,6 @@ def test_signals_of_the_end_decide_about_truncated_completions() -> None:
     ],
 )
 def test_settings_that_mean_nothing_are_refused(text: str, named: str, hint: str) -> None:
-    """With the setting, and what to do."""
     with refuses("stages.included", named) as refused:
         resolve(TASKS, strategy="included", sets=[f"stages.included.{text}"])
     assert hint in str(refused.value.hint)
@@ -122,7 +121,6 @@ def test_counts_never_exceed_what_there_is(kinds: list[str], parts: list[int]) -
     [({"simple": 0.5}, "0.5, not 1"), ({"hrad": 1.0}, "'hrad'"), ({"hard": 1.0, "hardd": 0.0}, "'hardd'")],
 )
 def test_an_impossible_mix(mix: dict[str, float], named: str) -> None:
-    """One error that names the stage."""
     with refuses("basics", named):
         epoch_counts("basics", mix, KINDS)
 

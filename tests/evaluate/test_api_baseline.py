@@ -32,7 +32,6 @@ def head(prompt: str, before: int) -> Reply:
 
 
 def cells(page: str) -> list[dict[str, Any]]:
-    """All cells of a report."""
     found = json.loads(page)["sections"]
     return [cell for s in found for item in s["items"] for row in item.get("rows", []) for cell in row]
 

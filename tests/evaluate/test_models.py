@@ -21,7 +21,6 @@ Evaluate = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small data set."""
     return make_data(tmp_path_factory.mktemp("data") / "posts")
 
 

@@ -17,7 +17,6 @@ SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}}, "requi
 
 
 def ask(server: JudgeServer, model: str = "judge-a", key: str = "") -> Answer:
-    """One answer."""
 
     async def asked() -> Answer:
         async with ChatClient(Endpoint(server.url, model, key), connections=1) as client:
@@ -125,16 +124,13 @@ def test_endpoint_is_checked(environ: dict[str, str], named: str) -> None:
 
 
 def test_an_own_endpoint_needs_no_key() -> None:
-    """And neither a key nor a password in a URL is in a message."""
+    """Neither a key nor a password in a URL is in a message. A name means a model only with its address, except at
+    OpenAI."""
     assert find_endpoint("m", {"OPENAI_BASE_URL": "http://localhost:1/v1/"}).url == "http://localhost:1/v1"
     assert "secret" not in find_endpoint("m", {"OPENAI_BASE_URL": "http://me:secret@h/v1"}).address
     endpoint = find_endpoint("m", {"OPENAI_API_KEY": "secret"})
     assert httpx.URL(endpoint.url).host == "api.openai.com"
     assert "secret" not in repr(endpoint)
-
-
-def test_a_name_means_a_model_only_with_its_address() -> None:
-    """Except at OpenAI; credentials are no part of it."""
     assert Endpoint("https://api.openai.com/v1", "m").name == "m"
     assert Endpoint("http://me:secret@h/v1?key=x", "m").name == "m at http://h/v1"
 

@@ -89,7 +89,6 @@ def test_a_dependent_signal_gets_what_it_needs(group: Group) -> None:
 
 
 def brevity(completions: list[str]) -> list[float]:
-    """A user's reward."""
     return [1.0 / len(text) for text in completions]
 
 

@@ -327,7 +327,6 @@ def positional(completions: list[str], /) -> list[float]:
     ],
 )
 def test_functions_that_cannot_be_signals(function: Callable[..., Any], named: str) -> None:
-    """Refused as they are loaded."""
     with refuses(named):
         make_reward(function, file=__file__, sha256="")
 

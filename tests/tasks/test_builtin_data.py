@@ -27,13 +27,11 @@ EXACT = Lexicon(kind="exact+stem", source="", refused=(), synsets=lambda word: (
 
 @pytest.fixture(scope="module")
 def splits() -> dict[str, Split]:
-    """The shipped rows."""
     return {name: load_split(DataConfig(), name) for name in SIZES}
 
 
 @pytest.fixture(scope="module")
 def generated() -> dict[str, list[Story]]:
-    """The stories that the generator makes now."""
     return stories()
 
 

@@ -22,7 +22,6 @@ ROWS = [{"id": f"n{n}", "prompt": f"Post {n}.", "completion": f"Short {n}.", "sc
 
 
 def one(tmp_path: Path, row: object, **settings: Any) -> Example:
-    """The example that one row makes."""
     return load(lines(tmp_path / "one.jsonl", [row]), **settings).examples[0]
 
 
@@ -71,8 +70,9 @@ def test_every_format_equals_json_lines(tmp_path: Path, name: str) -> None:
     assert load(path).fingerprint == load(lines(tmp_path / "b.jsonl", ROWS)).fingerprint
 
 
-def test_a_saved_data_set_dict(tmp_path: Path) -> None:
-    """All its splits, in as many files as it has."""
+def test_what_datasets_saved(tmp_path: Path) -> None:
+    """A dictionary's splits, in as many files as each has; a single data set is all `train`, and one that was filtered
+    and shuffled is saved as it is then."""
     parts = {name: datasets.Dataset.from_list(ROWS) for name in ("train", "validation")}
     datasets.DatasetDict(parts).save_to_disk(tmp_path / "saved", num_shards={"train": 3, "validation": 1})
     expected = load(lines(tmp_path / "rows.jsonl", ROWS))
@@ -80,13 +80,9 @@ def test_a_saved_data_set_dict(tmp_path: Path) -> None:
         assert [e.source for e in load(tmp_path / "saved", name).examples] == [e.source for e in expected.examples]
     assert load(tmp_path / "saved").fingerprint == expected.fingerprint
     assert load(tmp_path / "saved").origin == f"3 files of split 'train' in {tmp_path}/saved: 5 rows"
-
-
-def test_a_saved_data_set(tmp_path: Path) -> None:
-    """One that was filtered and shuffled is saved as it is then, and is all `train`."""
-    kept = datasets.Dataset.from_list(ROWS).filter(lambda row: row["score"] > 0).shuffle(seed=1)
-    kept.save_to_disk(tmp_path / "saved")
-    assert [example.source for example in load(tmp_path / "saved").examples] == kept["prompt"]
+    kept = parts["train"].filter(lambda row: row["score"] > 0).shuffle(seed=1)
+    kept.save_to_disk(tmp_path / "one")
+    assert [example.source for example in load(tmp_path / "one").examples] == kept["prompt"]
 
 
 @pytest.mark.parametrize("suffix", ["arrow", "parquet"])

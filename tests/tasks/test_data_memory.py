@@ -48,7 +48,6 @@ def write_arrow(path: Path, count: int, open_writer: Callable[..., Any], batch_r
 
 
 def write(path: Path, count: int) -> Path:
-    """A file of so many rows."""
     if path.suffix == ".parquet":
         # a row group is larger than what the process may grow by
         write_arrow(path, count, lambda to, schema: parquet.ParquetWriter(to, schema, compression="none"), 60_000)

@@ -103,7 +103,6 @@ def test_settings_that_mean_nothing_are_refused(sets: list[str], named: list[str
 
 
 def taken(run: Path, steps: range) -> list[list[str]]:
-    """The ids of the prompts of each step."""
     rows = [read_jsonl(run / f"completions/step-{step:06d}.jsonl") for step in steps]
     return [list(dict.fromkeys(row["prompt_id"] for row in own)) for own in rows]
 

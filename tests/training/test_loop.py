@@ -161,7 +161,6 @@ def test_ctrl_c_outside_a_step_leaves_at_once(
 
 
 def test_a_damaged_run_description_is_named(finished: Path, tmp_path: Path, call: Call) -> None:
-    """On resume, with the settings to start anew from."""
     shutil.copytree(finished, tmp_path / "hurt", symlinks=True)
     (tmp_path / "hurt" / "run.json").write_text("{bro")
     refused = call("train", "--resume", str(tmp_path / "hurt"))
@@ -183,18 +182,14 @@ def test_damaged_checkpoint_is_passed_over(finished: Path, tmp_path: Path, call:
     assert weights(run, 8) == weights(finished, 8)
 
 
-def test_existing_name_is_refused_before_loading(finished: Path, data: Path, call: Call) -> None:
-    """A run is never overwritten."""
+def test_a_run_that_cannot_begin_is_refused(finished: Path, data: Path, tmp_path: Path, call: Call) -> None:
+    """A run is never overwritten; a prompt over max_input_tokens names itself and both ways out."""
     before = learned(finished)
     refused = call(*arguments(data, finished.parent, "whole"))
     assert_refused(refused, str(finished))
     assert "loading" not in refused[2]
     assert learned(finished) == before
-
-
-def test_a_long_prompt_is_an_error_or_dropped(data: Path, tmp_path: Path, call: Call) -> None:
-    """A prompt over max_input_tokens names itself and both ways out."""
-    refused = call(*arguments(data, tmp_path, "long"), "--set=data.max_input_tokens=150")
+    refused = call(*arguments(data, tmp_path, "long", data__max_input_tokens=150))
     assert_refused(refused, "max_input_tokens = 150", "data.long_prompts=drop")
     assert not (tmp_path / "long").exists()
 

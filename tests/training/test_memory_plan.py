@@ -53,14 +53,12 @@ def refusal(config: Config, begun: RunInfo | None = None, *, here: float = 64) -
 
 
 def number_after(words: str, text: str | None) -> float:
-    """The number that follows these words."""
     found = re.search(rf"{re.escape(words)}([\d.]*\d)", text or "")
     assert found, text
     return float(found[1])
 
 
 def changed(settings: Config, remedy: str) -> Config:
-    """The settings after what a remedy names."""
     sets = dict(pair.strip().split("=") for pair in remedy.rsplit(" (", 1)[0].split("--set ")[1:])
     assert sets
     flags: dict[str, object] = {

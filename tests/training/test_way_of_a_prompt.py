@@ -18,7 +18,6 @@ MOST = 16
 
 
 def section() -> str:
-    """The text under the heading."""
     return (ROOT / "docs" / "architecture.md").read_text().split("## The way of a prompt\n")[1].split("\n## ")[0]
 
 

@@ -16,16 +16,10 @@ from smolsum.tasks.doc_qa.documents import ASKED, asked_of, from_facts, load
 
 def row(document: int, number: int, answer: str = "", **changes: Any) -> dict[str, Any]:
     """A row as Repliqa has them."""
-    return {
-        "document_id": f"doc{document:04d}",
-        "document_topic": "News",
-        "document_path": "x.pdf",
-        "document_extracted": f"Document {document}. " + " ".join(f"Thing {q} is c{document}x{q}." for q in range(5)),
-        "question_id": f"doc{document:04d}-q{number}",
-        "question": f"What is thing {number}?",
-        "answer": answer or f"c{document}x{number}",
-        "long_answer": "long",
-    } | changes
+    name, things = f"doc{document:04d}", " ".join(f"Thing {q} is c{document}x{q}." for q in range(5))
+    found = {"document_id": name, "document_topic": "News", "document_path": "x.pdf", "long_answer": "long"}
+    found |= {"document_extracted": f"Document {document}. {things}", "question_id": f"{name}-q{number}"}
+    return found | {"question": f"What is thing {number}?", "answer": answer or f"c{document}x{number}"} | changes
 
 
 def written(folder: Path, rows: list[dict[str, Any]], **task: Any) -> Config:

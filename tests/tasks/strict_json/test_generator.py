@@ -121,7 +121,6 @@ def test_balanced_test_split() -> None:
 
 
 def test_disjoint_templates() -> None:
-    """On request nothing of an evaluation's templates is trained on."""
     task = StrictJsonConfig(held_out_templates=True, train_prompts=400)
     seen = {name: {e.metadata["template"] for e in split_of(task, name).examples} for name in ("train", "test")}
     assert seen["test"] == set(HELD_OUT)
@@ -136,7 +135,6 @@ def test_disjoint_templates() -> None:
     ],
 )
 def test_an_impossible_mix(changes: dict[str, Any], says: str) -> None:
-    """One clear error, with what to set."""
     with refuses(says):
         split_of(StrictJsonConfig(**changes), "train")
 

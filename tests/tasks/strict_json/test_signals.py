@@ -241,7 +241,6 @@ def test_ranges_hold_for_any_text(examples: int) -> None:
 
 
 def check_ranges(text: str, schema: dict[str, Any]) -> None:
-    """Each signal of a text is in its range."""
     for name, values in RANGES.items():
         assert getattr(signals, f"{name}_reward")(text) in values
     assert -0.5 <= signals.reasoning_reward(text) <= 1.0
