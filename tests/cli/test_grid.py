@@ -92,6 +92,7 @@ def test_all_of_all_plans_the_study(call: Call, monkeypatch: pytest.MonkeyPatch)
     assert [row[4] for row in rows[1:7]] == ["rouge", "meteor", "bleu", "meteor-bleu", "meteor-rouge", "bleu-rouge"]
     assert {row[5] for row in rows} == {"Qwen/Qwen2.5-0.5B-Instruct", "LiquidAI/LFM2.5-350M"}
     # the four sizes that kalomaze compares
+    monkeypatch.delenv("COLUMNS")
     out, _ = done(call("train", "--task=ab-judge", "--model=all", "--dry-run"))
     models = [line.split()[-1] for line in out.splitlines()[1:]]
     assert models == [f"Qwen/Qwen2.5-{size}-Instruct" for size in ("1.5B", "3B", "7B", "14B")]

@@ -82,9 +82,9 @@ def test_questions_are_asked_at_the_same_time() -> None:
         assert client(server.url, retry=RetryPolicy(attempts=1, deadline_s=PATIENCE_S)).ask(calls(17)) == [*range(17)]
 
 
-def test_a_failure_that_passes_costs_no_value() -> None:
-    """Such as an answer of another type: each question is asked again."""
-    trouble = answer('{"number": "seven"}')
+@pytest.mark.parametrize("trouble", [answer('{"number": "seven"}'), (200, {}, b"{")])
+def test_a_failure_that_passes_costs_no_value(trouble: Reply) -> None:
+    """An answer of another type, half a body: each question is asked again."""
     with serving(mischief=lambda prompt, before: right(prompt) if before else trouble) as server:
         assert client(server.url).ask(calls(6)) == list(range(6))
 
