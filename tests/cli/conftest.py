@@ -1,9 +1,10 @@
-"""The command line, called in this process."""
+"""The command line, called in this process, and a judge that it can ask."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.judge_server import JudgeServer, serving
 
 from smolsum import console
 
@@ -21,3 +22,12 @@ def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         monkeypatch.delenv(name)
     yield
     console.set_plain(False)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[JudgeServer]:
+    """A judge, which the environment names, and of whose answers none is known from before."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with serving() as running:
+        monkeypatch.setenv("OPENAI_BASE_URL", running.url)
+        yield running

@@ -45,18 +45,15 @@ def test_data_without_references_and_a_model_elsewhere(data: Path, call: Call) -
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ((), "references 7 tokens, target 64: quality (meteor) will pull the length down"),
-        (
-            ("--set=task.target_tokens=2", "--reward=rouge-bleu"),
-            "target 2: quality (rouge, bleu) will pull the length up",
-        ),
-        (("--set=task.target_tokens=7",), ""),
-        (("--reward=length",), ""),
+        ("", "references 7 tokens, target 64: quality (meteor) will pull the length down"),
+        ("--set=task.target_tokens=2 --reward=rouge-bleu", "target 2: quality (rouge, bleu) will pull the length up"),
+        ("--set=task.target_tokens=7", ""),
+        ("--reward=length", ""),
     ],
 )
-def test_a_dry_run_says_where_quality_pulls(data: Path, given: tuple[str, ...], said: str, call: Call) -> None:
+def test_a_dry_run_says_where_quality_pulls(data: Path, given: str, said: str, call: Call) -> None:
     """Only where a reward compares with references that are beyond the tolerance of the target."""
-    _, err = done(call("train", "--dry-run", f"--set=data.path={data}", *given), said)
+    _, err = done(call("train", "--dry-run", f"--set=data.path={data}", *given.split()), said)
     assert ("will pull the length" in err) == bool(said)
 
 
@@ -81,13 +78,10 @@ def test_chats_are_shown_written_and_read_again(tmp_path: Path, call: Call) -> N
         row = {"id": "a", "messages": [*turns, asked, {"role": "assistant", "content": "Cat."}], "n": 3}
         (tmp_path / f"{split}.jsonl").write_text(json.dumps(row) + "\n")
     rendered = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi.<|im_end|>\n<|im_start|>assistant\nHello."
-    _, first = done(call("data", "tldr", f"--set=data.path={tmp_path}"), rendered)
+    said = [done(call("data", "tldr", f"--set=data.path={tmp_path}"), rendered)[1]]
     done(call("data", "tldr", f"--set=data.path={tmp_path}", "--output=again"))
-    _, second = done(call("data", "tldr", "--set=data.path=again"))
-
-    def fingerprints(said: str) -> list[str]:
-        splits = ("train ", "validation ", "test ")
-        return [line for line in said.splitlines() if line.startswith(splits) and "is" not in line]
-
-    assert len(fingerprints(first)) >= 3
-    assert fingerprints(first) == fingerprints(second)
+    said.append(done(call("data", "tldr", "--set=data.path=again"))[1])
+    splits = ("train ", "validation ", "test ")
+    first, second = ([x for x in text.splitlines() if x.startswith(splits) and "is" not in x] for text in said)
+    assert len(first) >= 3
+    assert first == second

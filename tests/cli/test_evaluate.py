@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from typing import Any
 import polars as pl
 import pytest
 from support.calls import Call, done
-from support.judge_server import JudgeServer, answer, failure, serving
+from support.data_files import lines
+from support.judge_server import JudgeServer, answer, failure
 from support.refusals import assert_refused, refuses
 from support.terminals import Terminal
 from support.training import PATIENCE_S, SIZES, arguments, make_data
@@ -33,8 +33,6 @@ MAX_NEW_TOKENS = 16
 CRITERIA = ("faithfulness", "coverage", "conciseness", "clarity")
 QUESTIONS = TESTS * len(CRITERIA)
 """of a judge, in a round"""
-POST = '{"prompt": "My cat ate my lunch, and I do not know what to do."}\n'
-TWICE = '{"id": 1, "prompt": "a", "completion": "b"}\n' * 2
 
 
 @pytest.fixture(scope="module")
@@ -44,19 +42,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     small = {"stages__length__steps": 1, "stages__quality__steps": 1, "sampling__max_new_tokens": MAX_NEW_TOKENS}
     assert main.main(arguments(make_data(root / "data"), root, "mine", **small)) == 0
     return root / "mine"
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgeServer]:
-    """A judge, which the environment names."""
-    with serving() as running:
-        monkeypatch.setenv("OPENAI_BASE_URL", running.url)
-        yield running
 
 
 def folder_of(result: tuple[int, str, str], *named: object) -> Path:
@@ -151,7 +136,7 @@ def test_baseline_has_a_folder_for_each_prompt(run: Path, call: Call) -> None:
 
 def test_a_prompt_is_shown_as_the_model_gets_it(tmp_path: Path, call: Call) -> None:
     """With the numbers of the settings, and not the words that stand for them."""
-    (tmp_path / "test.jsonl").write_text(json.dumps({"text": "My aunt Edith broke seven cups in March."}) + "\n")
+    lines(tmp_path / "test.jsonl", [{"text": "My aunt Edith broke seven cups in March."}])
     own = [f"--set=data.path={tmp_path}", "--set=data.prompt_column=text", "--set=sampling.max_new_tokens=4"]
     _, err = done(call("baseline", "--task=ab-judge", "--prompt=7-tokens", "--prompt=9-tokens", *own, "--judge=none"))
     shown = [line for line in err.splitlines() if line.startswith("evaluation ")]
@@ -196,9 +181,7 @@ def test_what_else_an_evaluation_holds_is_said_in_words(tmp_path: Path) -> None:
 
 def test_other_data_do_not_represent_the_run(run: Path, tmp_path: Path, call: Call) -> None:
     """Whatever their names, they change neither what `eval` nor what `stats` takes for the run."""
-    rows = pl.read_parquet(run.parent / "data" / "test.parquet").head(3).to_dicts()
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines(Path("other/test.jsonl"), pl.read_parquet(run.parent / "data" / "test.parquet").head(3).to_dicts())
     run = Path(shutil.copytree(run, tmp_path / "mine"))
     for name in ("aa-test", "zz-test"):
         assert folder_of(call("eval", run, "--set=data.path=other", "--name", name)) == run / "eval" / name
@@ -207,12 +190,10 @@ def test_other_data_do_not_represent_the_run(run: Path, tmp_path: Path, call: Ca
     done(call("stats", f"{run}/eval/start-test", run), *named)
 
 
-def test_a_post_without_facts(run: Path, tmp_path: Path, call: Call) -> None:
+def test_a_post_without_facts(run: Path, call: Call) -> None:
     """It is counted; the facts of the others are still measured."""
-    (tmp_path / "data").mkdir()
     rows = pl.read_parquet(run.parent / "data" / "test.parquet").to_dicts()
-    rows[0]["facts"] = []
-    (tmp_path / "data" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines(Path("data/test.jsonl"), [rows[0] | {"facts": []}, *rows[1:]])
     small = ("--set=data.path=data", f"--set=sampling.max_new_tokens={MAX_NEW_TOKENS}")
     folder = folder_of(call("eval", "tiny", *small), "posts without facts")
     metrics = summary(folder)["metrics"]
@@ -226,13 +207,13 @@ def test_damaged_files_of_an_evaluation_are_an_error(run: Path, call: Call) -> N
     command = ("eval", "tiny", *_settings(run))
     folder = folder_of(call(*command))
     path = folder / "generations.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
+    first, second, *rest = path.read_text().splitlines(keepends=True)
     for damage in ({"finish_reason": "eos"}, {"id": 3}, {"text": None}, {"token_ids": ["a"]}):
-        path.write_text("".join([lines[0], json.dumps(json.loads(lines[1]) | damage) + "\n", *lines[2:]]))
+        path.write_text("".join([first, json.dumps(json.loads(second) | damage) + "\n", *rest]))
         assert_refused(call(*command), "generations.jsonl:2", error=SmolsumError)
-    path.write_text("".join([lines[0], *lines[2:]]))
+    path.write_text("".join([first, *rest]))
     done(call(*command))
-    assert path.read_text().splitlines(keepends=True) == [lines[0], *lines[2:], lines[1]]
+    assert path.read_text() == "".join([first, *rest, second])
     for name in ("summary.json", "origin.json"):
         (folder / name).write_text("{")
         assert_refused(call(*command), name, "hint: remove ", error=SmolsumError)
@@ -258,7 +239,7 @@ def test_failed_judgements_are_missing_and_asked_again(run: Path, call: Call, se
     folder = folder_of(call(*command), "4 judgements are missing", "HTTP 400: too long")
     assert [row["id"] for row in scores(folder) if row["composite"] is None] == [first["id"]]
     assert len(summary(folder)["judging"]["missing"]) == 4
-    server.mischief = lambda prompt, before: None
+    server.recover()
     assert "missing" not in done(call(*command))[1]
     assert all(row["composite"] is not None for row in scores(folder))
 
@@ -275,8 +256,7 @@ def test_a_second_judge_is_asked_though_the_first_fails(run: Path, call: Call, s
     assert facts["endpoint"] == facts["second"]["endpoint"] == server.url
     assert len(facts["missing"]) == QUESTIONS - 9
     assert not facts["second"]["missing"]
-    server.mischief = lambda prompt, before: None
-    server.asked.clear()
+    server.recover()
     done(call(*command, "--fresh"))
     assert len(server.asked) == QUESTIONS - 9
 
@@ -288,7 +268,7 @@ def test_a_judge_that_gives_no_score_at_all(run: Path, call: Call, server: Judge
     assert_refused(call(*command, "judge-a"), "judge-a", "A splendid summary.", error=SmolsumError)
     (row, *_) = scores(run / "eval" / "none")
     assert ("meteor" in row, "composite" in row) == (True, False)
-    server.mischief = lambda prompt, before: None
+    server.recover()
     done(call(*command, "judge-a"))
     before = (run / "eval" / "none" / "scores.jsonl").read_bytes()
     server.mischief = lambda prompt, before: failure(500, "oops")
@@ -326,12 +306,10 @@ REFUSED: list[tuple[str, dict[str, str], list[str]]] = [
 def test_what_cannot_be_meant_is_one_error(
     line: str, environ: dict[str, str], named: list[str], run: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its remedy, before anything is loaded, downloaded or written."""
     for name, value in environ.items():
         monkeypatch.setenv(name, value.replace("RUNS", str(run.parent)))
-    for name, text in (("empty", ""), ("twice", TWICE)):
-        Path(name).mkdir()
-        Path(name, "test.jsonl").write_text(text)
+    lines(Path("empty/test.jsonl"), [])
+    lines(Path("twice/test.jsonl"), [{"id": 1, "prompt": "a", "completion": "b"}] * 2)
     before = sorted(run.rglob("*"))
     result = call(*shlex.split(line.replace("RUN", str(run))))
     assert_refused(result, *named)
@@ -348,8 +326,7 @@ def test_a_judge_that_is_not_there(run: Path, call: Call, server: JudgeServer, m
 
 def test_one_split_without_facts_and_references(call: Call) -> None:
     """Data of one's own need no other split, no facts and no references: what needs them is missing, by name."""
-    Path("data").mkdir()
-    Path("data/test.jsonl").write_text(POST)
+    lines(Path("data/test.jsonl"), [{"prompt": "My cat ate my lunch, and I do not know what to do."}])
     result = call("eval", "tiny", "--set=data.path=data", "--set=sampling.max_new_tokens=8")
     named = ("'completion'", "rouge, meteor, bleu", "ROUGE-L, METEOR, BLEU; the data have no references")
     folder = folder_of(result, *named, "posts without facts; the data have no facts")
@@ -385,21 +362,14 @@ def test_another_task_has_its_own_metrics(
     assert "meteor" not in row
 
 
-@pytest.mark.parametrize("task", ["doc-qa", "strict-json"])
-@pytest.mark.parametrize("flag", ["--judge=judge-a", "--second-judge=judge-b"])
-def test_a_judge_is_refused_where_the_task_has_no_criteria(
-    task: str, flag: str, call: Call, server: JudgeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By a flag, before anything is loaded or asked."""
-    monkeypatch.setattr("smolsum.evaluate.run.evaluate", lambda *_, **__: pytest.fail("something was loaded"))
-    assert_refused(call("baseline", "--task", task, flag), task, "criteria")
-    assert not server.asked
-
-
-def test_a_judge_of_the_environment_is_passed_over_where_the_task_has_no_criteria(
-    call: Call, server: JudgeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An export that serves other tasks is no reason to fail."""
+def test_a_task_without_criteria_has_no_judge(call: Call, server: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that a flag names is refused, before anything is loaded or asked; one of the environment is passed over, as
+    an export that serves other tasks is no reason to fail."""
+    with monkeypatch.context() as patch:
+        patch.setattr("smolsum.evaluate.run.evaluate", lambda *_, **__: pytest.fail("something was loaded"))
+        for task in ("doc-qa", "strict-json"):
+            for flag in ("--judge=judge-a", "--second-judge=judge-b"):
+                assert_refused(call("baseline", "--task", task, flag), task, "criteria")
     monkeypatch.setenv("SMOLSUM_JUDGE_MODEL", "judge-a")
     few = ("--set", "task.test_prompts=3", "--set", "sampling.max_new_tokens=4")
     out, err = done(call("baseline", "--task", "strict-json", *few, "--prompt", "plain"))
@@ -430,8 +400,7 @@ def test_judging_goes_on_after_an_interruption(run: Path, call: Call, server: Ju
     assert (code, out) == (130, "")
     assert f"hint: smolsum {' '.join(map(str, command))}" in err
     assert len(read_jsonl(run / "eval" / "stopped" / "judgements.jsonl")) == 5
-    server.asked.clear()
-    server.mischief = lambda prompt, before: None
+    server.recover()
     done(call(*command))
     assert len(server.asked) == 2 * QUESTIONS - 5
 
@@ -440,19 +409,18 @@ def test_judging_goes_on_after_an_interruption(run: Path, call: Call, server: Ju
 def test_judging_goes_on_after_a_kill(run: Path, call: Call, server: JudgeServer) -> None:
     """After kill -9 the same command asks only what is missing: no judgement that was written is asked again."""
     command = ["eval", run, "--judge", "judge-a", "--rounds", 3, "--concurrency", 1, "--name", "killed"]
-    lines = run / "eval" / "killed" / "judgements.jsonl"
+    file = run / "eval" / "killed" / "judgements.jsonl"
     started = [sys.executable, "-m", "smolsum", *map(str, command)]
     with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ)) as process:
         server.mischief = lambda prompt, before: process.kill() if len(server.asked) == 8 else None
         process.communicate(timeout=PATIENCE_S)
     assert process.returncode == -signal.SIGKILL
-    before = read_jsonl(lines)
+    before = read_jsonl(file)
     assert len(before) == 7
     assert len(read_jsonl(run / "eval" / "killed" / "generations.jsonl")) == TESTS
-    server.asked.clear()
-    server.mischief = lambda prompt, before: None
+    server.recover()
     assert folder_of(call(*command)) == run / "eval" / "killed"
     assert len(server.asked) == 3 * QUESTIONS - len(before)
-    after = read_jsonl(lines)
+    after = read_jsonl(file)
     assert after[: len(before)] == before
     assert len({(row["id"], row["round"], row["metric"]) for row in after}) == len(after) == 3 * QUESTIONS

@@ -18,7 +18,7 @@ import tomli
 import yaml
 from support.calls import Call, done
 from support.disks import mounted
-from support.judge_server import failure, serving
+from support.judge_server import JudgeServer, failure
 from support.refusals import assert_refused
 from support.training import arguments, make_data
 
@@ -54,7 +54,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def exported(home: Path) -> Path:
-    """The export of the run `whole`."""
     folder = home / "my-model"
     arguments = ["export", "whole", str(folder), "--license", "mit", "--runs-dir", str(home / "runs")]
     assert main.main(arguments) == 0
@@ -63,7 +62,6 @@ def exported(home: Path) -> Path:
 
 @pytest.fixture
 def copied(home: Path, tmp_path: Path) -> Path:
-    """A copy of the run `whole`."""
     return Path(shutil.copytree(home / "runs" / "whole", tmp_path / "runs" / "whole", symlinks=True))
 
 
@@ -118,13 +116,9 @@ def test_the_files_answer_as_the_run_was_evaluated(home: Path, exported: Path) -
     """The same texts from the chat template's own system message, and no file of the trainer."""
     policy = load_policy(str(exported))
     rows = read_jsonl(home / "runs" / "whole" / "eval" / "quality-test" / "generations.jsonl")
-    posts = pl.read_parquet(home / "posts" / "test.parquet")
-    prompts = [
-        policy.tokenizer.apply_chat_template(
-            [{"role": "user", "content": post}], add_generation_prompt=True, return_dict=False
-        )
-        for post in posts["prompt"]
-    ]
+    posts = pl.read_parquet(home / "posts" / "test.parquet")["prompt"]
+    chats = [[{"role": "user", "content": post}] for post in posts]
+    prompts = policy.tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=False)
     seeds = [[place] for place in range(len(prompts))]
     answers = generate(policy.model, prompts, seeds, eos_ids=policy.eos_ids, temperature=0.0, max_new_tokens=24)
     assert [list(one.token_ids) for (one,) in answers] == [row["token_ids"] for row in rows]
@@ -213,14 +207,8 @@ def test_every_other_number_is_in_the_report_or_the_settings(
     known = set(NUMBER.findall(" ".join(texts)))
     _, text = card_of(exported)
     assert report["verdict"] in text.replace("\\", "")
-    for line in (
-        "up to 24 tokens",
-        "max_new_tokens=24",
-        "--max-tokens 24",
-        "step 3 of the run `whole`",
-        "0.99 million",
-    ):
-        assert line in text
+    said = ("up to 24 tokens", "max_new_tokens=24", "--max-tokens 24", "step 3 of the run `whole`", "0.99 million")
+    assert [line for line in said if line not in text] == []
     for apart in (LINK, r"\*\*(Table|Figure) \d+:", r"\(figures/figure-\d+\.svg\)", r"- Made with .*"):
         text = re.sub(apart, "", text)
     settings = (home / "runs" / "whole" / "config.toml").read_text()
@@ -301,15 +289,12 @@ def texts_of(folder: Path) -> str:
 
 
 def test_a_judges_scores_are_in_the_card_and_its_address_is_not(
-    copied: Path, tmp_path: Path, call: Call, export: Export, monkeypatch: pytest.MonkeyPatch
+    copied: Path, server: JudgeServer, call: Call, export: Export
 ) -> None:
     """Nor what it answered where it failed, nor a command for the folder that the card was made in."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     first = read_jsonl(copied / "eval" / "quality-test" / "scores.jsonl")[0]
-    with serving() as server:
-        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        server.mischief = lambda prompt, before: failure(400, "no: a post") if first["text"] in prompt else None
-        done(call("eval", copied, "--judge", "judge-a", "--rounds", 1, "--yes"))
+    server.mischief = lambda prompt, before: failure(400, "no: a post") if first["text"] in prompt else None
+    done(call("eval", copied, "--judge", "judge-a", "--rounds", 1, "--yes"))
     summary = json.loads((copied / "eval" / "quality-test" / "summary.json").read_text())
     assert server.url in summary["judge"]
     assert "a post" in summary["judging"]["missing"][0]["error"]
@@ -364,42 +349,30 @@ def test_damaged_evaluations_are_left_out_aloud(copied: Path, export: Export) ->
     assert os.listdir(folder / "evidence/whole/eval") == ["quality-test"]
 
 
-def without_stages(run: Path) -> None:
-    (run / "config.toml").write_text((run / "config.toml").read_text().partition("[stages")[0])
-
-
-def of_another_base(run: Path) -> None:
+def of_another_base(info: bytes) -> bytes:
     """The model has changed since the training: the card's results would not be its own."""
-    info = json.loads((run / "run.json").read_text())
-    info["model"]["weights"] = "0" * 32
-    (run / "run.json").write_text(json.dumps(info))
-
-
-def without_a_byte(run: Path) -> None:
-    weights = run / "checkpoints" / "step-000003" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1])
+    found = json.loads(info)
+    return json.dumps(found | {"model": found["model"] | {"weights": "0" * 32}}).encode()
 
 
 @pytest.mark.parametrize(
-    ("name", "damage", "named", "error"),
+    ("name", "file", "damage", "named", "error"),
     [
-        ("whole", without_stages, "config.toml", SmolsumError),
-        ("adapters", of_another_base, "builtin/tiny", UsageError),
-        ("whole", without_a_byte, "model.safetensors", UsageError),
+        ("whole", "config.toml", lambda text: text.partition(b"[stages")[0], "config.toml", SmolsumError),
+        ("adapters", "run.json", of_another_base, "builtin/tiny", UsageError),
+        ("whole", "checkpoints/step-000003/model.safetensors", lambda content: content[:-1], "model.safetensors",
+         UsageError),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_run_is_refused(
-    name: str,
-    damage: Callable[[Path], None],
-    named: str,
-    error: type[SmolsumError],
-    home: Path,
-    tmp_path: Path,
-    call: Call,
-) -> None:
+    name: str, file: str, damage: Callable[[bytes], bytes], named: str, error: type[SmolsumError], home: Path,
+    tmp_path: Path, call: Call,
+) -> None:  # fmt: skip
     """Before anything is written."""
     run = Path(shutil.copytree(home / "runs" / name, tmp_path / "runs" / name, symlinks=True))
-    damage(run)
+    content = (run / file).read_bytes()
+    (run / file).unlink()  # it may be linked to the run's own
+    (run / file).write_bytes(damage(content))
     assert_refused(call("export", run, tmp_path / "out"), named, error=error)
     if damage is of_another_base:
         assert_refused(call("eval", run, "--split", "validation"), named, error=error)
@@ -454,7 +427,6 @@ def test_what_cannot_be_exported(line: str, named: str, home: Path, tmp_path: Pa
 
 
 def test_best_exports_what_eval_calls_the_best(home: Path, tmp_path: Path, call: Call) -> None:
-    """One checkpoint is the best by validation for all commands."""
     _, err = done(call("eval", "whole", "--best", "--runs-dir", home / "runs"))
     best = re.search(r"step (\d+) of whole did best", err)
     assert best is not None, err

@@ -1,12 +1,11 @@
-"""Many runs as one command: the plan, what is done and shared, what is left after a failure, Ctrl-C and kill -9."""
+"""Many runs as one command: the plan, sweeps, what is done and shared, and what a failure, Ctrl-C or kill -9 leaves."""
 
 import json
+import os
 import platform
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,8 +14,9 @@ from typing import Any
 import polars as pl
 import pytest
 from support.calls import Call, done
+from support.processes import python
 from support.refusals import assert_refused
-from support.training import PATIENCE_S, arguments, events, learned, make_data, weights
+from support.training import arguments, events, learned, make_data, weights
 
 from smolsum.cli import main
 from smolsum.cli.grid_train import LOCK
@@ -28,15 +28,14 @@ from smolsum.runs.grid_record import GRID, GridWriter
 from smolsum.runs.paths import RunPaths, acquire
 from smolsum.runs.record_io import read
 from smolsum.runs.records import GridRecord
+from smolsum.runs.run_writer import RunWriter
 from smolsum.tasks import TASKS
 from smolsum.tasks.data import Split
 
 RUNS = ("tiny-length", "tiny-finetuned-rouge", "tiny-finetuned-bleu", "tiny-included-rouge", "tiny-included-bleu")
-
-
+FEW = (RUNS[0], RUNS[1], RUNS[3])
+"""those without bleu"""
 SMALL = {"stages__length__steps": 2, "stages__quality__steps": 2, "train__validate_every": 0}
-
-
 SIGNALLED = """
 import os, sys
 from smolsum.cli.main import main
@@ -51,17 +50,21 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def grid(data: Path, runs: Path, *more: str) -> list[str]:
-    """The arguments of a grid of five runs of a few steps."""
-    single = arguments(data, runs, "", stages__included__steps=2, **SMALL)
+def unnamed(data: Path, runs: Path, **changes: Any) -> list[str]:
+    """The arguments of small runs that the command names itself."""
+    single = arguments(data, runs, "", **(SMALL | changes))
     place = single.index("--name")
-    several = ["--strategy=all", "--reward=rouge", "--reward=bleu"]
-    return [*single[:place], *single[place + 2 :], *several, "--quiet", *more]
+    return [*single[:place], *single[place + 2 :], "--quiet"]
+
+
+def grid(data: Path, runs: Path, *more: str, rewards: tuple[str, ...] = ("rouge", "bleu")) -> list[str]:
+    """The arguments of a grid of five runs of a few steps."""
+    several = ["--strategy=all", *(f"--reward={name}" for name in rewards)]
+    return [*unnamed(data, runs, stages__included__steps=2), *several, *more]
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small data set."""
     return make_data(tmp_path_factory.mktemp("data") / "posts", test=2)
 
 
@@ -74,7 +77,6 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def planned(out: str) -> list[str]:
-    """The names of a plan."""
     return [line.split()[0] for line in out.splitlines()[1:]]
 
 
@@ -89,34 +91,62 @@ def test_all_of_all_plans_the_study(call: Call, monkeypatch: pytest.MonkeyPatch)
     assert sum(row[3] == "finetuned" and "(shared)" in row[2] for row in rows) == 12
     assert [row[4] for row in rows[1:7]] == ["rouge", "meteor", "bleu", "meteor-bleu", "meteor-rouge", "bleu-rouge"]
     assert {row[5] for row in rows} == {"Qwen/Qwen2.5-0.5B-Instruct", "LiquidAI/LFM2.5-350M"}
-    assert not Path("runs").exists()
-
-
-def test_all_models_of_the_judge(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The four sizes that kalomaze compares, as one command."""
-    monkeypatch.delenv("COLUMNS", raising=False)
+    # the four sizes that kalomaze compares
+    monkeypatch.delenv("COLUMNS")
     out, _ = done(call("train", "--task=ab-judge", "--model=all", "--dry-run"))
     models = [line.split()[-1] for line in out.splitlines()[1:]]
     assert models == [f"Qwen/Qwen2.5-{size}-Instruct" for size in ("1.5B", "3B", "7B", "14B")]
+    assert not Path("runs").exists()
+
+
+ALL, SEEDS = "--strategy=all --reward=rouge ", "--seeds=2 "
 
 
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
-        ("--name mine", "--name"),
-        ("--watch", "--watch"),
-        ("--set=stages.polish.steps=3", "'polish'"),
-        ("--reward=roug", "'roug'"),
-        ("--model=tny", "'tny'"),
-        ("--task=doc-qa --reward=all", "the task doc-qa has no list that 'all' stands for"),
+        (f"{ALL}--name mine", "--name"),
+        (f"{ALL}--watch", "--watch"),
+        (f"{ALL}--set=stages.polish.steps=3", "'polish'"),
+        (f"{ALL}--reward=roug", "'roug'"),
+        (f"{ALL}--model=tny", "'tny'"),
+        (f"{ALL}--task=doc-qa --reward=all", "the task doc-qa has no list that 'all' stands for"),
+        ("--set=grpo.beta=0.1,,0.2", "--set grpo.beta=0.1,,0.2 has an empty value"),
+        ("--set=grpo.beta=0.1,0.1", "--set grpo.beta=0.1,0.1 has a value twice"),
+        ("--set=grpo.beta=0.1,x", "grpo.beta must be a number"),
+        ("--set=grpo.bet=0.1,0.2", "'grpo.bet'"),
+        ("--set=grpo.beta=0.1,0.2 --set=grpo.beta=0.3", "grpo.beta has several values"),
+        ("--set=stages.polish.steps=1,2", "'polish'"),
+        (f"{SEEDS}--set=train.seed=1", "--seeds and --set train.seed"),
+        ("--seeds=0", "'--seeds'"),
+        (f"{SEEDS}--name=mine", "--name"),
+        (f"{SEEDS}--find-lr", "--find-lr"),
     ],
 )
 def test_impossible_plans_are_usage_errors(flags: str, named: str, call: Call) -> None:
-    """One error before anything is made."""
-    refused = call("train", "--strategy=all", "--reward=rouge", *flags.split())
+    refused = call("train", *flags.split())
     assert_refused(refused, named)
     assert refused[2].count("error:") == 1
     assert not Path("runs").exists()
+
+
+@pytest.mark.slow
+def test_seeds_are_crossed_with_settings(call: Call) -> None:
+    """Seeds go on from the run's own; names say what differs; the first stage is shared where nothing in it differs."""
+    crossed = call("train", "--seeds=2", "--set=stages.quality.steps=10,20", "--dry-run")
+    out, _ = done(crossed, "4 runs: 4 to train; 380 steps at most")  # 2 x 160 + 2 x 10 + 2 x 20
+    assert planned(out) == [f"tiny-finetuned-meteor-steps{steps}-seed{seed}" for steps in (10, 20) for seed in (42, 43)]
+    assert ["(shared)" in line for line in out.splitlines()[1:]] == [False, False, True, True]
+    out, _ = done(call("train", "--seeds=2", "--seed=7", "--reward=meteor", "--reward=rouge", "--dry-run", "-q"))
+    assert [name.rpartition("-")[2] for name in planned(out)] == ["seed7"] * 3 + ["seed8"] * 3
+
+
+def test_words_and_numbers_are_lists_and_texts_are_not(call: Call) -> None:
+    """A comma in a text, such as a prompt or a path, belongs to it."""
+    text = ["--set=task.system_prompt=Short, please.", "--dry-run", "-q"]
+    out, _ = done(call("train", "--set=grpo.loss=grpo,dapo", *text))
+    assert planned(out) == ["tiny-finetuned-meteor-loss-grpo", "tiny-finetuned-meteor-loss-dapo"]
+    assert 'system_prompt = "Short, please."' in done(call("train", *text))[0]
 
 
 @pytest.mark.parametrize("rewards", [["--reward=length", "--reward=rouge"], ["--reward=rouge", "--reward=length"]])
@@ -230,7 +260,7 @@ def test_what_is_done_is_not_trained_again(whole: Path, data: Path, call: Call) 
 
 def test_one_failure_does_not_stop_the_others(whole: Path, data: Path, tmp_path: Path, call: Call) -> None:
     """A run that cannot be trained is named in the end, with exit code 1; all others are there."""
-    command, names = [text for text in grid(data, tmp_path) if text != "--reward=bleu"], (RUNS[0], "held", RUNS[3])
+    command, names = grid(data, tmp_path, rewards=("rouge",)), (RUNS[0], "held", RUNS[3])
     for run, name in zip(RUNS[:2], names[:2], strict=True):  # the third is trained after the one that fails
         shutil.copytree(whole / run, tmp_path / name, symlinks=True)
     held = RunPaths(tmp_path / "held")
@@ -267,37 +297,34 @@ def test_a_stopped_grid_goes_on(
 ) -> None:  # fmt: skip
     """Asked of the run under way, or of the one before while the next is loaded: no run after it is trained, and the
     record says so. The same command ends as if nothing had been."""
-    command, names = [text for text in grid(data, tmp_path) if text != "--reward=bleu"], (RUNS[0], RUNS[1], RUNS[3])
-    mark = GridWriter.mark
+    command, mark = grid(data, tmp_path, rewards=("rouge",)), GridWriter.mark
 
     def marked(record: GridWriter, number: int, state: Any, **more: str) -> None:
         mark(record, number, state, **more)
         if (number, state) == when:
-            make_request(RunPaths(tmp_path / names[asked]), "stop")
+            make_request(RunPaths(tmp_path / FEW[asked]), "stop")
 
     with monkeypatch.context() as patched:
         patched.setattr(GridWriter, "mark", marked)
         code, out, err = call(*command)
-    assert (code, out.splitlines()) == (130, [str(tmp_path / names[0])]), err
+    assert (code, out.splitlines()) == (130, [str(tmp_path / FEW[0])]), err
     assert "hint: smolsum train --model=tiny" in err
     record = read(tmp_path / GRID, GridRecord)
     assert (record.state, [run.state for run in record.runs]) == ("ended", states)
-    assert (tmp_path / names[1]).exists() is (states[1] != "to train")
-    assert not (tmp_path / names[2]).exists()
-    assert done(call(*command))[0].splitlines() == [str(tmp_path / name) for name in names]
-    _same(tmp_path, whole)
+    assert [(tmp_path / name).exists() for name in FEW[1:]] == [states[1] != "to train", False]
+    assert_goes_on(command, call, tmp_path, whole)
 
 
 def test_a_second_grid_in_a_directory_is_refused(data: Path, tmp_path: Path, call: Call) -> None:
-    """The second is refused in one line; the first has the directory to itself."""
     with locked(tmp_path / LOCK, "", ""):
         assert_refused(call(*grid(data, tmp_path)), f"a grid is being trained in {tmp_path} by process")
     assert [path.name for path in tmp_path.iterdir()] == [LOCK]
 
 
-def _same(runs: Path, whole: Path) -> None:
-    """Asserts that the runs of a grid without bleu learned what those of the whole one learned."""
-    for name, step in ((RUNS[0], 2), (RUNS[1], 4), (RUNS[3], 2)):
+def assert_goes_on(command: list[str], call: Call, runs: Path, whole: Path) -> None:
+    """The same command ends with the runs of a grid without bleu, which learned what those of the whole one learned."""
+    assert done(call(*command))[0].splitlines() == [str(runs / name) for name in FEW]
+    for name, step in zip(FEW, (2, 4, 2), strict=True):
         assert learned(runs / name) == learned(whole / name)
         assert weights(runs / name, step) == weights(whole / name, step)
 
@@ -307,17 +334,47 @@ def test_the_same_command_goes_on_after_a_stop(
     number: signal.Signals, whole: Path, data: Path, tmp_path: Path, call: Call
 ) -> None:
     """Stopped in its second run, by Ctrl-C or kill -9, the grid ends as if nothing had been."""
-    command = [text for text in grid(data, tmp_path) if text != "--reward=bleu"]
-    names = [name for name in RUNS if not name.endswith("bleu")]
-    line = f"os.kill(os.getpid(), {number.value})"
-    started = [sys.executable, "-c", SIGNALLED.format(line), *command]
-    stopped = subprocess.run(started, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
-    assert stopped.returncode == (130 if number == signal.SIGINT else -9), stopped.stderr
-    assert stopped.stdout.splitlines() == [str(tmp_path / names[0])]
+    command = grid(data, tmp_path, rewards=("rouge",))
+    code, out, err = python("-c", SIGNALLED.format(f"os.kill(os.getpid(), {number.value})"), *command)
+    assert code == (130 if number == signal.SIGINT else -9), err
+    assert out.splitlines() == [str(tmp_path / FEW[0])]
     if number == signal.SIGINT:
-        assert "hint: smolsum train --model=tiny" in stopped.stderr
-    assert done(call(*command))[0].splitlines() == [str(tmp_path / name) for name in names]
-    _same(tmp_path, whole)
+        assert "hint: smolsum train --model=tiny" in err
+    assert_goes_on(command, call, tmp_path, whole)
+
+
+def test_a_sweep_is_interrupted_and_goes_on(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three seeds and two settings: Ctrl-C in the second run, the same command again, one report of all."""
+    steps = {"stages__length__steps": 1, "stages__quality__steps": 1}
+    short = unnamed(make_data(tmp_path / "posts", test=2), Path("runs"), **steps)
+    command = [*short, "--seeds=3", "--set=grpo.beta=0.02,0.05"]
+    names = [f"tiny-finetuned-meteor-beta{beta}-seed{seed}" for beta in (0.02, 0.05) for seed in (42, 43, 44)]
+    write = RunWriter.metrics
+
+    def interrupted(writer: RunWriter, row: Any) -> None:
+        write(writer, row)
+        if Path("runs", names[1], "metrics.jsonl").exists():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunWriter, "metrics", interrupted)
+        code, out, err = call(*command)
+    assert (code, out) == (130, f"runs/{names[0]}\n"), err
+    assert "hint: smolsum train" in err
+    assert not Path("runs", names[2]).exists()
+    assert done(call(*command))[0].splitlines() == [f"runs/{name}" for name in names]
+    out, _ = done(call("runs", "--settings", "--runs-dir=runs"))
+    assert {line.split()[0] for line in out.splitlines()} >= {"grpo.beta", "train.seed"}
+    assert re.search(r"report.*\.html", done(call("report", *names))[0])
+
+
+def test_evaluations_of_several_seeds(call: Call, data: Path) -> None:
+    """Each seed has a folder; greedy completions have no seed."""
+    base = ["baseline", f"--set=data.path={data}", "--prompt=50-words", "--seeds=2", "--quiet"]
+    out, _ = done(call(*base, "--temperature=0.7"))
+    assert [Path(line).name.rpartition("-")[2] for line in out.splitlines()] == ["seed0", "seed1"]
+    assert_refused(call(*base), "greedy completions are the same")
+    assert_refused(call(*base, "--temperature=1", "--name=x"), "--name")
 
 
 def test_a_run_killed_as_it_was_made_is_taken_over(data: Path, whole: Path, call: Call) -> None:
@@ -353,7 +410,6 @@ def test_eval_selects_runs_by_the_flags_of_train(whole: Path, call: Call) -> Non
 
 
 def test_dry_run_shows_the_step_of_a_stopped_run(data: Path, whole: Path, call: Call) -> None:
-    """A run that was interrupted goes on at its step."""
     status = whole / "tiny-included-bleu" / "status.json"
     kept = status.read_text()
     status.write_text('{"state": "interrupted", "step": 1}')
@@ -364,7 +420,6 @@ def test_dry_run_shows_the_step_of_a_stopped_run(data: Path, whole: Path, call: 
 
 
 def test_a_plan_does_not_load_mlx(data: Path, whole: Path) -> None:
-    """A plan loads nothing that computes."""
-    line = f"main({grid(data, whole, '--dry-run')!r})"
-    code = f"import sys\nfrom smolsum.cli.main import main\n{line}\nsys.exit('mlx.core' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=PATIENCE_S).returncode == 0
+    planned = f"main({grid(data, whole, '--dry-run')!r})\nsys.exit('mlx.core' in sys.modules)"
+    code, _, err = python("-c", f"import sys\nfrom smolsum.cli.main import main\n{planned}")
+    assert code == 0, err

@@ -1,11 +1,10 @@
 """What the judges of a command may cost: shown for all evaluations, asked once, limited by --max-cost."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.calls import Call
-from support.judge_server import JudgeServer, answer, serving
+from support.judge_server import JudgeServer, answer
 from support.refusals import assert_refused, refuses
 
 from smolsum import console
@@ -16,6 +15,7 @@ from smolsum.llm.endpoints import DEFAULT_JUDGE
 
 EXAMPLES = 3
 A_DOLLAR = Estimate(calls=100, input_tokens=1000, output_tokens=100, dollars=1.0)
+NO_PRICE = Estimate(calls=100, input_tokens=1000, output_tokens=100, dollars=None)
 
 
 @pytest.fixture
@@ -40,20 +40,19 @@ def test_one_question_covers_all_evaluations(asked: list[str], capsys: pytest.Ca
     assert len(asked) == 2
 
 
-def test_each_judge_is_agreed_to(asked: list[str]) -> None:
-    cost = JudgeCost(None, agreed=False, quiet=True)
-    for judge in ("judge-a", "judge-b", "judge-a"):
-        cost.approve(judge, Estimate(100, 1000, 100, dollars=None))
-    assert len(asked) == 2
-
-
-def test_whoever_agreed_before_is_not_asked(asked: list[str]) -> None:
+def test_each_judge_is_agreed_to_once(asked: list[str]) -> None:
     JudgeCost(None, agreed=True, quiet=True).approve("judge-a", A_DOLLAR)
     assert not asked
+    cost = JudgeCost(None, agreed=False, quiet=True)
+    for judge in ("judge-a", "judge-b", "judge-a"):
+        cost.approve(judge, NO_PRICE)
+    assert len(asked) == 2
 
 
 def test_the_limit_holds_for_all_evaluations_and_judges() -> None:
     cost = JudgeCost(3.0, agreed=True, quiet=True)
+    with refuses("--max-cost", "judge-a"):
+        cost.approve("judge-a", NO_PRICE)
     cost.evaluations_left = 4
     with refuses("$4.00", "--max-cost", error=CostLimitError):
         cost.approve("judge-a", A_DOLLAR)
@@ -66,19 +65,6 @@ def test_the_limit_holds_for_all_evaluations_and_judges() -> None:
     cost.pay(0.5)
     with refuses("$3.25", error=CostLimitError):
         cost.pay(0.25)
-
-
-def test_a_limit_needs_a_price() -> None:
-    with refuses("--max-cost", "judge-a"):
-        JudgeCost(3.0, agreed=True, quiet=True).approve("judge-a", Estimate(100, 1000, 100, dollars=None))
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[JudgeServer]:
-    with serving() as running:
-        monkeypatch.setenv("OPENAI_BASE_URL", running.url)
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        yield running
 
 
 def command(folder: Path, max_cost: str) -> list[object]:

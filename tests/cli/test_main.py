@@ -1,7 +1,7 @@
 """What the command line takes, prints and returns; the training itself is a stand-in here."""
 
 import os
-import subprocess
+import signal
 import sys
 import types
 from collections.abc import Callable
@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 import tomli
 from support.calls import Call, done
+from support.data_files import lines
+from support.processes import python
 from support.refusals import assert_refused
-from support.training import PATIENCE_S, make_data
+from support.training import make_data
 
 from smolsum import console, errors
 from smolsum.config.presets import preset_names
@@ -60,8 +62,9 @@ def test_run_directory_is_all_of_stdout(trainer: Trainer, call: Call) -> None:
     assert call("train", "--quiet", "--dry-run")[::2] == (0, "")
 
 
-def test_options_reach_the_configuration(trainer: Trainer, tmp_path: Path, call: Call) -> None:
-    """Every option arrives where it belongs."""
+def test_options_reach_the_configuration(
+    trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
     (tmp_path / "own.toml").write_text("[train]\nprompts_per_step = 3\n")
     options = (
         "--model lfm --strategy included --reward meteor-rouge --preset study --config own.toml "
@@ -74,13 +77,9 @@ def test_options_reach_the_configuration(trainer: Trainer, tmp_path: Path, call:
     assert (config.stages["included"].steps, config.train.prompts_per_step, config.train.seed) == (7, 3, 0)
     assert (config.grpo.loss, config.grpo.beta) == ("study", 0.1)
     assert (config.run.name, config.run.dir) == ("first", "elsewhere")
-
-
-def test_environment_gives_the_runs_directory(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
-    """SMOLSUM_RUNS_DIR is taken from the environment."""
     monkeypatch.setenv("SMOLSUM_RUNS_DIR", "from-environment")
     done(call("train"))
-    assert trainer.calls[0]["config"].run.dir == "from-environment"
+    assert trainer.calls[1]["config"].run.dir == "from-environment"
 
 
 @pytest.fixture
@@ -104,7 +103,6 @@ def test_resume_takes_the_run_as_it_was(line: str, trainer: Trainer, stopped: Co
 
 
 def test_resume_looks_where_runs_are_kept(stopped: Config, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
-    """A name is looked for where the environment has the runs; a missing one is an error with the nearest name."""
     monkeypatch.setenv("SMOLSUM_RUNS_DIR", "elsewhere")
     done(call("train", "--resume", "first"))
     assert_refused(call("train", "--resume", "frist"), "'frist'", "elsewhere", "did you mean first?")
@@ -145,26 +143,29 @@ def test_dry_run_prints_what_would_run(trainer: Trainer, call: Call) -> None:
     assert trainer.calls[0] == trainer.calls[1]
 
 
-def test_dry_run_warns(call: Call) -> None:
-    """Of settings that do not go together, as the run would."""
-    command = ["train", "--task=ab-judge", "--dry-run", "--quiet"]
-    done(call(*command, "--set=grpo.advantage_scale=batch"), "warning: task.accuracy_power = 4", "= batch")
-    assert done(call(*command))[1] == ""
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        # settings that do not go together
+        ("--task=ab-judge --set=grpo.advantage_scale=batch", ["warning: task.accuracy_power = 4", "= batch"]),
+        # the memory of a model that is not here is not known yet, and nothing is downloaded
+        ("--model a/not-here --set data.path=builtin:tldr-mini", ["memory: known once a/not-here is on this machine"]),
+        # nine prompts twice, four a step, the last step filled up
+        ("--set data.path=data --set stages.quality.epochs=2", ["\nquality  5 (epochs = 2)\n"]),
+    ],
+)
+def test_dry_run_says_what_to_expect(flags: str, named: list[str], call: Call) -> None:
+    for split in ("train", "validation", "test"):
+        lines(Path(f"data/{split}.jsonl"), [{"prompt": f"post {i}", "completion": f"sum {i}"} for i in range(9)])
+    done(call("train", "--dry-run", *flags.split()), *named)
+    assert done(call("train", "--task=ab-judge", "--dry-run", "--quiet"))[1] == ""
 
 
 def test_dry_run_without_a_network() -> None:
     """The settings of a model and of data on the hub can be read before they are there, as those of a grid can."""
-    command = [sys.executable, "-m", "smolsum", "train", "--model=lfm", "--dry-run"]
-    closed = os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9"}
-    run = subprocess.run(command, capture_output=True, text=True, env=closed)
-    out, _ = done((run.returncode, run.stdout, run.stderr), "'mlabonne/smoltldr'", "--set data.path=DIR")
+    asked = python("-m", "smolsum", "train", "--model=lfm", "--dry-run", HF_ENDPOINT="http://127.0.0.1:9")
+    out, _ = done(asked, "'mlabonne/smoltldr'", "--set data.path=DIR")
     assert tomli.loads(out)["data"]["path"] == "mlabonne/smoltldr"
-
-
-def test_dry_run_downloads_nothing(call: Call) -> None:
-    """The memory of a model that is not here is not known yet, and the dry run says how it will be."""
-    asked = call("train", "--dry-run", "--model", "someone/not-here", "--set", "data.path=builtin:tldr-mini")
-    done(asked, "memory: known once someone/not-here is on this machine")
 
 
 def test_dry_run_refuses_a_budget_that_is_too_small(call: Call) -> None:
@@ -174,17 +175,6 @@ def test_dry_run_refuses_a_budget_that_is_too_small(call: Call) -> None:
     assert_refused(refused, "engine.memory_budget_gb=", error=errors.MachineError)
     remedy = refused[2].split("hint: ")[1].split(";")[0].split()
     done(call(*command, *remedy), "peak without chunks", "limit: engine.memory_budget_gb", "memory: ")
-
-
-def test_dry_run_counts_epochs(call: Call) -> None:
-    """Where epochs decide, the training data are counted."""
-    rows = "".join(f'{{"prompt": "post {i}", "completion": "sum {i}"}}\n' for i in range(9))
-    Path("data").mkdir()
-    for split in ("train", "validation", "test"):
-        Path(f"data/{split}.jsonl").write_text(rows)
-    # nine prompts twice, four a step, the last step filled up
-    counted = call("train", "--set", "data.path=data", "--set", "stages.quality.epochs=2", "--dry-run")
-    done(counted, "\nquality  5 (epochs = 2)\n")
 
 
 def raises(failure: BaseException) -> Callable[[], object]:
@@ -197,26 +187,22 @@ def raises(failure: BaseException) -> Callable[[], object]:
 
 
 WRONG = "error: it went wrong\n\nhint: restore it\n"
+FORESEEN = {
+    errors.SmolsumError: 1, errors.UsageError: 2, errors.UnreachableError: 3, errors.MachineError: 4,
+    errors.InterruptedRun: 130,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("failure", "code", "said"),
     [
-        (errors.SmolsumError("it went wrong", hint="restore it"), 1, WRONG),
-        (errors.UsageError("it went wrong", hint="restore it"), 2, WRONG),
-        (errors.UnreachableError("it went wrong", hint="restore it"), 3, WRONG),
-        (errors.MachineError("it went wrong", hint="restore it"), 4, WRONG),
-        (errors.InterruptedRun("it went wrong", hint="restore it"), 130, WRONG),
+        *((error("it went wrong", hint="restore it"), code, WRONG) for error, code in FORESEEN.items()),
         (KeyboardInterrupt(), 130, "error: interrupted\n"),
-        (
-            ValueError("bad shape"),
-            1,
-            "error: unexpected ValueError: bad shape\n\n"
-            "hint: smolsum train --set 'task.system_prompt=be brief' --debug\n",
-        ),
+        (ValueError("bad shape"), 1, "error: unexpected ValueError: bad shape\n\n"
+         "hint: smolsum train --set 'task.system_prompt=be brief' --debug\n"),
     ],
     ids=repr,
-)
+)  # fmt: skip
 def test_exit_codes(failure: BaseException, code: int, said: str, trainer: Trainer, call: Call) -> None:
     """Each kind of failure has its exit code, and is one line and a hint; for one that nobody foresaw it is the command
     that shows more."""
@@ -272,7 +258,6 @@ def test_help_goes_to_stdout(line: str, call: Call) -> None:
 
 
 def test_no_command_prints_help(call: Call) -> None:
-    """Without a command the help is said on stderr, and nothing was done: 2."""
     code, out, err = call()
     assert (code, out) == (2, "")
     assert err.startswith("Usage: smolsum [OPTIONS] COMMAND")
@@ -295,7 +280,6 @@ def test_help_names_what_is_shipped(call: Call) -> None:
 
 
 def test_version(call: Call) -> None:
-    """The version is that of the installed package."""
     assert call("--version") == (0, f"smolsum {version('smolsum')}\n", "")
 
 
@@ -314,7 +298,6 @@ def test_bars_of_the_hub_need_a_terminal(trainer: Trainer, monkeypatch: pytest.M
 
 
 def test_plain_is_passed_on(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
-    """--plain holds for everything that the command prints."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -325,7 +308,26 @@ def test_plain_is_passed_on(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, c
 
 
 def test_module_runs_like_the_command() -> None:
-    """`python -m smolsum` is the command."""
-    command = [sys.executable, "-m", "smolsum", "trian"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
-    assert_refused((run.returncode, run.stdout, run.stderr), "error: no such command 'trian'")
+    assert_refused(python("-m", "smolsum", "trian"), "error: no such command 'trian'")
+
+
+EARLY = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "smolsum.cli.train":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+signal.signal(signal.SIGINT, signal.{handler})
+from smolsum.__main__ import start
+sys.argv = ["smolsum", "--version"]
+sys.exit(start())
+"""
+
+
+@pytest.mark.parametrize(("handler", "code"), [("default_int_handler", -signal.SIGINT), ("SIG_IGN", 0)])
+def test_ctrl_c_during_the_imports(handler: str, code: int) -> None:
+    """The process ends by the signal, without a word; a job that a shell started in the background ignores it."""
+    assert python("-c", EARLY.format(handler=handler))[::2] == (code, "")

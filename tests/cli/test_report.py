@@ -24,7 +24,6 @@ Report = Callable[[], dict[str, Any]]
 
 
 def scores(shift: float) -> list[dict[str, Any]]:
-    """Six judged examples."""
     steps = [0.0, 0.05, -0.1, 0.15, 0.1, -0.05]
     columns = {k: [round(0.5 + shift * (i + 1) / 2 + step, 3) for i, step in enumerate(steps)] for k in CRITERIA}
     columns["composite"] = [round(sum(row), 3) for row in zip(*columns.values(), strict=True)]
@@ -35,26 +34,32 @@ def scores(shift: float) -> list[dict[str, Any]]:
 
 
 def means(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """The summary of rows."""
     found = {key: sum(row[key] for row in rows) / len(rows) for key in rows[0] if isinstance(rows[0][key], float)}
     sizes = {"mean": 62.5, "std": 3.4, "min": 60.0, "p50": 62.0, "p90": 65.0, "p95": 65.0, "p99": 65.0, "max": 65.0}
-    return (
-        found
-        | {f"completions/{key}_length": value for key, value in sizes.items()}
-        | {"length/within_tol": 0.5, "errors/too long": 0.25, "errors/copied": 1 / 6, "errors/unfaithful": None}
-    )
+    found |= {f"completions/{key}_length": value for key, value in sizes.items()}
+    return found | {
+        "length/within_tol": 0.5,
+        "errors/too long": 0.25,
+        "errors/copied": 1 / 6,
+        "errors/unfaithful": None,
+    }
+
+
+LENGTH, QUALITY = {"length": ["length"]}, {"length": ["length"], "quality": ["meteor"]}
+
+
+def trained(folder: Path, name: str, stages: dict[str, list[str]], shift: float, **more: Any) -> Path:
+    """A run of the study."""
+    rows = scores(shift)
+    return run(folder, name, PATHS["lfm"], stages, rows, means(rows), **more)
 
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     """A length-only run, a quality run and a baseline of one model."""
     folder = tmp_path / "runs"
-    for name, stages, shift in (
-        ("length", {"length": ["length"]}, 0.0),
-        ("meteor", {"length": ["length"], "quality": ["meteor"]}, 0.1),
-    ):
-        rows = scores(shift)
-        run(folder, name, PATHS["lfm"], stages, rows, means(rows))
+    trained(folder, "length", LENGTH, 0.0)
+    trained(folder, "meteor", QUALITY, 0.1)
     rows = scores(-0.05)
     settings = {"name": "tldr", "target_tokens": 64, "tolerance_tokens": 5}
     evaluation(Path(BASELINE), rows, means(rows), model=MODEL | {"path": PATHS["lfm"]}, task=settings)
@@ -64,7 +69,6 @@ def runs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def write(call: Call, runs: Path) -> Write:
-    """`smolsum report` of everything in runs/, in one format."""
     return lambda form: call("report", *sorted(Path("runs").iterdir()), "--format", form)
 
 
@@ -116,7 +120,6 @@ def test_every_value_leads_to_its_file(report: Report) -> None:
 
 
 def test_empty_cells_have_their_command(report: Report) -> None:
-    """What no run fills says what would."""
     cells = [cell for item in items_of(report()).values() for row in item.get("rows", []) for cell in row]
     assert {cell.get("command") for cell in cells} >= {
         "smolsum train --model lfm --strategy included --reward meteor-rouge --set task.target_tokens=64 --set "
@@ -212,9 +215,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 def damage(runs: Path, kind: str) -> str:
     """A third run of the given kind of trouble; returns what is said of it."""
-    rows = scores(0.3)
     spoil, reason = DAMAGE[kind]
-    spoil(run(runs, "odd", PATHS["lfm"], {"included": ["length", "bleu"]}, rows, means(rows)))
+    spoil(trained(runs, "odd", {"included": ["length", "bleu"]}, 0.3))
     return reason
 
 
@@ -264,9 +266,8 @@ def test_cells_that_no_command_fills(report: Report, runs: Path) -> None:
 
 def test_no_length_only_run_vanishes(report: Report, runs: Path) -> None:
     """Seeds of the baseline are pooled; one of other settings has its own row."""
-    rows = scores(0.02)
-    run(runs, "length-s1", PATHS["lfm"], {"length": ["length"]}, rows, means(rows), seed=1)
-    run(runs, "length-joint", PATHS["lfm"], {"included": ["length"]}, rows, means(rows))
+    trained(runs, "length-s1", LENGTH, 0.02, seed=1)
+    trained(runs, "length-joint", {"included": ["length"]}, 0.02)
     tables = items_of(report())
     assert tables["10"]["rows"][0][0]["text"] == "length-only (GRPO baseline) x2"
     composites = [sum(row["composite"] for row in scores(shift)) / 6 for shift in (0.0, 0.02)]
@@ -278,11 +279,9 @@ def test_no_length_only_run_vanishes(report: Report, runs: Path) -> None:
 
 def test_seeds_are_one_row(report: Report, runs: Path) -> None:
     """Runs that differ in name and seed alone are one configuration; the same seed twice stays two."""
-    rows = scores(0.12)
-    stages = {"length": ["length"], "quality": ["meteor"]}
-    run(runs, "meteor-s1", PATHS["lfm"], stages, rows, means(rows), seed=1)
+    trained(runs, "meteor-s1", QUALITY, 0.12, seed=1)
     assert '"quality-meteor x2"' in json.dumps(report())
-    run(runs, "meteor-s1-again", PATHS["lfm"], stages, rows, means(rows), seed=1)
+    trained(runs, "meteor-s1-again", QUALITY, 0.12, seed=1)
     text = json.dumps(report(), ensure_ascii=False)
     assert "x2" not in text
     assert '"quality-meteor · meteor-s1-again"' in text
@@ -371,10 +370,7 @@ def test_a_task_that_is_not_the_study_s(tmp_path: Path, call: Call) -> None:
     of its configurations, no command for them."""
     headline = {"metric": "rhymes", "title": "it rhymes", "text": "50%"}
     meant = {"score": "rhymes", "headlines": [headline], "errors": {"prose": "no verse"}}
-    folders = [
-        poems(tmp_path / "runs", name, rhymes(gain), rhymes(0.0), **meant)
-        for name, gain in (("short", 0.1), ("long", 0.6))
-    ]
+    folders = [poems(tmp_path / "runs", n, rhymes(g), rhymes(0.0), **meant) for n, g in (("short", 0.1), ("long", 0.6))]
     done(call("report", *folders, "--output", tmp_path, "--format", "json"))
     found = page(tmp_path)
     assert "of 2 configurations verse with rhymes · long ends best in it rhymes, 0.717" in found["verdict"]

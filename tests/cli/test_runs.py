@@ -15,7 +15,6 @@ from smolsum.runs.paths import RunPaths, acquire
 
 @pytest.fixture
 def call(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
-    """`smolsum runs` with arguments."""
     monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(tmp_path))
     return partial(call, "runs")
 
@@ -31,12 +30,10 @@ def three(tmp_path: Path) -> list[RunPaths]:
 
 
 def names(out: str) -> list[str]:
-    """The first column."""
     return [line.split()[0] for line in out.splitlines()[1:]]
 
 
 def test_selected_by_name_and_state(call: Call, three: list[RunPaths]) -> None:
-    """Patterns and states narrow the list, together."""
     assert sorted(names(call()[1])) == ["a-1", "a-2", "b-1"]
     assert sorted(names(call("a-*")[1])) == ["a-1", "a-2"]
     assert names(call("--state=failed")[1]) == ["a-2"]

@@ -26,7 +26,6 @@ Found = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def call(call: Call) -> Call:
-    """`smolsum stats` with arguments."""
     return partial(call, "stats")
 
 
@@ -70,10 +69,7 @@ def column(rows: Rows, metric: str = "composite") -> list[float]:
 def evaluation(run: str, label: str, rows: Rows, *, step: int = 0, test: str = "t1", seed: int = 0, **more: Any) -> str:
     """An evaluation in a run's directory as a training writes it."""
     folder = Path("runs") / run / "eval" / f"{label}-test"
-    splits = {
-        "train": {"split": "train", "fingerprint": "r1", "prompts": "p"},
-        "test": {"split": "test", "fingerprint": test, "prompts": "p"},
-    }
+    splits = {k: {"split": k, "fingerprint": v, "prompts": "p"} for k, v in (("train", "r1"), ("test", test))}
     origin = {"label": label, "step": step, "data": splits, "meteor": "wordnet", **more}
     write_scores(folder, rows, {}, origin, "again")
     config = f'[run]\nname = "{run}"\n[train]\nseed = {seed}\nprompts_per_step = 4\n[stages.{run.split("-")[0]}]\n'
@@ -130,8 +126,8 @@ def test_tables_fit_their_columns(call: Call, pair: tuple[str, str], monkeypatch
     assert max(map(len, out.splitlines())) <= 80
     assert "\x1b" not in out
     said = " ".join(out.split())
-    for part in ("a = a.jsonl", "b = b.jsonl", "b - a", "30 examples", "two-sided paired t-test", "all 5 tests"):
-        assert part in said
+    parts = ("a = a.jsonl", "b = b.jsonl", "b - a", "30 examples", "two-sided paired t-test", "all 5 tests")
+    assert [part for part in parts if part not in said] == []
     monkeypatch.setenv("COLUMNS", "50")
     out, _ = done(call(*pair), "(not shown in 50 columns: ")
     assert max(len(line) for table in out.split("\n\n")[1:4] for line in table.splitlines()) <= 50
@@ -163,7 +159,6 @@ def test_golden_table(call: Call) -> None:
 
 
 def test_markdown(call: Call) -> None:
-    """Markdown has the same tables with every mark escaped."""
     lines("a.jsonl", [{"id": i, "a|b": x} for i, x in enumerate([0, 0, 0, 0, 0])])
     lines("b.jsonl", [{"id": i, "a|b": x} for i, x in enumerate([1, 2, 3, 4, 5])])
     out, _ = done(call("a.jsonl", "b.jsonl", "--format", "md"))
@@ -275,13 +270,8 @@ def test_baseline_and_many(call: Call, found: Found) -> None:
     table = call(*args)[1]
     assert max(len(line) for line in table.splitlines() if line.startswith("run")) <= 100
     said = " ".join(table.split())
-    for part in (
-        "coverage, baseline ",
-        "all 6 tests",
-        "passed, changes run gained lost McNemar run1",
-        "McNemar's exact p",
-    ):
-        assert part in said
+    parts = ("coverage, baseline ", "all 6 tests", "passed, changes run gained lost McNemar run1", "McNemar's exact p")
+    assert [part for part in parts if part not in said] == []
     assert "coverage, changes" not in said
 
 
@@ -425,7 +415,6 @@ BAD_FILES = [
 
 @pytest.mark.parametrize(("content", "named"), BAD_FILES, ids=range(len(BAD_FILES)))
 def test_bad_files(content: str, named: str, call: Call) -> None:
-    """A file that cannot be meant is refused with its line and a remedy."""
     Path("bad.jsonl").write_text(content)
     assert_refused(call("bad.jsonl", lines("b.jsonl", A)), "bad.jsonl", named)
 

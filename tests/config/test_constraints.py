@@ -18,12 +18,10 @@ from smolsum.tasks import TASKS
         ("overlong >= -0.5: 1", Constraint("overlong >= -0.5", "overlong", low=-0.5, level=1.0)),
         ("repeated_trigrams <= 1e-2", Constraint("repeated_trigrams <= 1e-2", "repeated_trigrams", high=0.01)),
         ("length within 1: 0.85", Constraint("length within 1", "length", high=1.0, level=0.85, from_target=True)),
-        (
-            "length within tolerance: 0.9",
-            Constraint("length within tolerance", "length", high=1.0, level=0.9, from_target=True, by_tolerance=True),
-        ),
+        ("length within tolerance: 0.9", Constraint("length within tolerance", "length", high=1.0, level=0.9,
+                                                    from_target=True, by_tolerance=True)),
     ],
-)
+)  # fmt: skip
 def test_forms(text: str, expected: Constraint) -> None:
     """A range with two ends, one end, or around the target, with a share or without."""
     assert parse_constraints(text) == (expected,)

@@ -1,9 +1,6 @@
 """The shipped presets: each resolves, holds the values of the table it reproduces, and is found when installed."""
 
-import os
 import re
-import subprocess
-import sys
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -13,6 +10,7 @@ from typing import Any
 import pytest
 import tomli
 from support.places import ROOT
+from support.processes import python
 from support.refusals import refuses
 
 from smolsum.config.presets import KINDS, find_preset, names_for, preset_names, read_preset, read_table, walk
@@ -35,7 +33,6 @@ def config(*, task: str | None = None, **given: Any) -> Config:
 
 
 def test_names() -> None:
-    """These presets are shipped, and no name stands for two of them."""
     assert preset_names("profiles") == ("default", "kalomaze", "small", "study")
     assert preset_names("models") == (
         "gemma-3-1b", "gemma-3-4b", "lfm", "lfm2-1.2b", "lfm2-2.6b", "lfm2-700m", "llama-3.2-1b", "llama-3.2-3b",
@@ -154,7 +151,6 @@ def test_what_is_ours_has_a_reason(name: str) -> None:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_presets_of_a_task_resolve(name: str) -> None:
-    """Every model, strategy and profile of every task resolves."""
     task = TASKS[name]
     for kind in KINDS:
         for one in names_for(task, kind):
@@ -165,9 +161,8 @@ def test_presets_of_a_task_resolve(name: str) -> None:
 
 def test_grid_of_the_study() -> None:
     """`all` means the study's two models, two strategies and six rewards (Table 8), in the order of its tables."""
-    assert TASKS["tldr"].presets.everything("rewards") == tuple(REWARD_SETS)
-    assert TASKS["tldr"].presets.everything("models") == ("qwen", "lfm")
-    assert TASKS["tldr"].presets.everything("strategies") == ("finetuned", "included")
+    grid = {"rewards": tuple(REWARD_SETS), "models": ("qwen", "lfm"), "strategies": ("finetuned", "included")}
+    assert {kind: TASKS["tldr"].presets.everything(kind) for kind in grid} == grid
 
 
 @pytest.mark.parametrize("model", preset_names("models"))
@@ -191,7 +186,6 @@ def test_resolves_and_repeats(model: str, strategy: str, profile: str, tmp_path:
 
 @pytest.mark.parametrize("name", preset_names("strategies"))
 def test_strategies_hold_stages_only(name: str) -> None:
-    """A strategy holds stages and nothing else, as nothing else of it would be read."""
     assert {"stages"} == {entry.key.split(".")[0] for entry in read_preset("strategies", name)}
 
 
@@ -212,8 +206,7 @@ def test_presets_are_found_inside_an_archive(tmp_path: Path) -> None:
             file.write(path, Path("smolsum") / path.relative_to(ROOT))
     shown = "p.__file__, p.read_preset('models', 'lfm'), p.task_presets('doc-qa')"
     code = f"from smolsum.config import presets as p; print({shown})"
-    environment, command = {**os.environ, "PYTHONPATH": str(archive)}, [sys.executable, "-c", code]
-    run = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert run.stdout.startswith(str(archive))
-    assert "LiquidAI/LFM2.5-350M" in run.stdout
-    assert "ServiceNow/repliqa" in run.stdout
+    done, out, err = python("-c", code, cwd=tmp_path, PYTHONPATH=str(archive))
+    assert (done, out.startswith(str(archive))) == (0, True), err
+    assert "LiquidAI/LFM2.5-350M" in out
+    assert "ServiceNow/repliqa" in out

@@ -33,33 +33,25 @@ def config_file(folder: Path, text: str) -> Path:
     return path
 
 
-# which value wins
-
-
 def test_layers_win_in_order(tmp_path: Path) -> None:
     """Each layer beats the one below it: profile, model preset, --preset, --config, --set."""
     file = config_file(tmp_path, "[optimizer]\nlearning_rate = 1e-5\n")
-    rates = [
-        resolved(model="qwen"),
-        resolved(model="tiny"),
-        resolved(model="tiny", presets=["study"]),
-        resolved(model="tiny", presets=["study"], config_file=file),
-        resolved(model="tiny", config_file=file, sets=["optimizer.learning_rate=1e-6"]),
-    ]
-    own = TINY["optimizer"]["learning_rate"]
-    assert [r.config.optimizer.learning_rate for r in rates] == [2e-6, own, 2e-6, 1e-5, 1e-6]
+    given: list[dict[str, Any]] = [{"model": "tiny"}, {"presets": ["study"]}, {"config_file": file}]
+    given.append({"sets": ["optimizer.learning_rate=1e-6"]})
+    rates, layers = [resolved(model="qwen").config.optimizer.learning_rate], dict[str, Any]()
+    for layer in given:
+        layers |= layer
+        rates.append(resolved(**layers).config.optimizer.learning_rate)
+    assert rates == [2e-6, TINY["optimizer"]["learning_rate"], 2e-6, 1e-5, 1e-6]
 
 
 def test_sources_name_every_layer(tmp_path: Path) -> None:
     """Each value's source says which layer it came from, a file's with its line."""
     file = config_file(tmp_path, '# mine\n[grpo]\n\nbeta = 0.1\n[run]\ndir = "here"\n')
     result = resolved(
-        model="tiny",
-        config_file=file,
-        sets=["train.seed=7"],
+        model="tiny", config_file=file, sets=["train.seed=7"], environ={"SMOLSUM_RUNS_DIR": "/there"},
         flags={"sampling.rollouts": 4, "sampling.temperature": None},
-        environ={"SMOLSUM_RUNS_DIR": "/there"},
-    )
+    )  # fmt: skip
     expected = {
         "train.keep_checkpoints": "default",
         "sampling.temperature": "preset profiles/default",
@@ -158,23 +150,14 @@ def test_an_adapter_of_ones_own_leaves_the_models_rate_out(tmp_path: Path) -> No
         assert shipped.config.optimizer.learning_rate == 5e-6
 
 
-# --set
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("run.name=trial", "trial"),
-        ('run.name="trial"', "trial"),
-        ("run.name=2026", "2026"),
-        ("run.name=", ""),
-        ("run.name = trial", "trial"),
-        ("model.path=a=b", "a=b"),
-        ("grpo.beta=0", 0.0),
-        ("grpo.mask_truncated=false", False),
-        ("train={seed = 3}", 3),
+        ("run.name=trial", "trial"), ('run.name="trial"', "trial"), ("run.name=2026", "2026"), ("run.name=", ""),
+        ("run.name = trial", "trial"), ("model.path=a=b", "a=b"), ("grpo.beta=0", 0.0),
+        ("grpo.mask_truncated=false", False), ("train={seed = 3}", 3),
     ],
-)
+)  # fmt: skip
 def test_set_reads_toml_or_text(text: str, value: object) -> None:
     """The right side of --set is a TOML value, else a bare text; whole numbers fit number fields."""
     config = resolved(sets=[text]).config
@@ -183,14 +166,10 @@ def test_set_reads_toml_or_text(text: str, value: object) -> None:
     assert (value, type(value)) == (got, type(got))
 
 
-def test_later_set_wins() -> None:
-    """Of two --set for one key the later one counts, and it beats a flag."""
-    result = resolved(sets=["train.seed=1", "train.seed=2"], flags={"train.seed": 3})
-    assert result.config.train.seed == 2
-
-
-def test_set_edits_one_weight_or_all() -> None:
-    """A weight joins the stage's other signals; a whole table replaces them."""
+def test_later_sets_win() -> None:
+    """Of two --set for one key the later one counts, and it beats a flag. A weight joins the stage's other signals; a
+    whole table replaces them."""
+    assert resolved(sets=["train.seed=1", "train.seed=2"], flags={"train.seed": 3}).config.train.seed == 2
     one = resolved(sets=["stages.quality.rewards.length=0.5"]).config
     table = resolved(sets=["stages.quality.rewards.length=2.0", "stages.quality.rewards={rouge=2}"]).config
     assert one.stages["quality"].rewards == {"meteor": 1.0, "length": 0.5}
@@ -203,9 +182,6 @@ def test_set_never_crashes(right: str) -> None:
     for key in ("run.name", "train.seed", "grpo.beta", "stages.length.rewards", "data"):
         with contextlib.suppress(UsageError):
             resolved(sets=[f"{key}={right}"])
-
-
-# stages
 
 
 @pytest.mark.parametrize(
@@ -246,24 +222,20 @@ def test_stages_of_a_file_are_used(tmp_path: Path) -> None:
     assert (second.steps, second.epochs, second.beta) == (0, 1.0, TINY["grpo"]["beta"])
 
 
-@pytest.mark.parametrize("flag", [{"strategy": "finetuned"}, {"reward": "meteor"}])
-def test_strategy_and_reward_replace_the_files_stages(tmp_path: Path, flag: dict[str, str]) -> None:
-    """--strategy or --reward given by flag replaces the stages of a configuration file wholesale."""
-    result = resolved(config_file=config_file(tmp_path, FILE_STAGES), **flag)
-    assert list(result.config.stages) == ["length", "quality"]
-
-
-def test_strategy_as_a_preset(tmp_path: Path) -> None:
-    """--preset with a strategy chooses it, but gives way to --strategy and to a file's stages."""
-    file = config_file(tmp_path, FILE_STAGES)
-    chosen = [
-        resolved(presets=["included"]),
-        resolved(presets=["included"], reward="bleu"),
-        resolved(presets=["included"], strategy="finetuned"),
-        resolved(presets=["included"], config_file=file),
+def test_which_strategy_is_chosen(tmp_path: Path) -> None:
+    """--strategy or --reward given by flag replaces the stages of a file wholesale; --preset with a strategy chooses
+    it, but gives way to --strategy and to a file's stages."""
+    file, chosen = config_file(tmp_path, FILE_STAGES), {"presets": ["included"]}
+    cases: list[tuple[dict[str, Any], list[str]]] = [
+        ({"config_file": file, "strategy": "finetuned"}, ["length", "quality"]),
+        ({"config_file": file, "reward": "meteor"}, ["length", "quality"]),
+        (chosen, ["included"]),
+        (chosen | {"reward": "bleu"}, ["included"]),
+        (chosen | {"strategy": "finetuned"}, ["length", "quality"]),
+        (chosen | {"config_file": file}, ["first", "second"]),
     ]
-    expected = [["included"], ["included"], ["length", "quality"], ["first", "second"]]
-    assert expected == [list(result.config.stages) for result in chosen]
+    for layers, stages in cases:
+        assert list(resolved(**layers).config.stages) == stages, layers
 
 
 def test_stage_values_given_in_a_file_beat_stage_defaults(tmp_path: Path) -> None:
@@ -301,9 +273,6 @@ def test_parse_reward() -> None:
             parse_reward(wrong, REWARDS)
 
 
-# text
-
-
 def test_config_repeats_itself(tmp_path: Path) -> None:
     """A resolved configuration given back as a file repeats it, whatever odd values it holds."""
     sets = ["train.seed=123456789", 'task.system_prompt="a\\n\\"b\\" = # [x] \\u2028 ü"', "grpo.beta=0.1234567890123"]
@@ -333,12 +302,8 @@ def test_line_numbers_see_through_strings_and_arrays() -> None:
 
 
 def test_records_are_frozen() -> None:
-    """A resolved record cannot be changed."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         Config().run.name = "x"  # type: ignore[misc]
-
-
-# bad input
 
 
 @pytest.mark.parametrize(

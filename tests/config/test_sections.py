@@ -13,7 +13,6 @@ RECORDS = [*SECTIONS.values(), StageConfig, *(task.settings for task in TASKS.va
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
 def test_every_setting_has_a_docstring(record: type) -> None:
-    """Record and fields say what they mean."""
     meanings = make_config_docs.docstrings(record)
     assert record.__doc__
     assert [field.name for field in fields(record) if not meanings.get(field.name)] == []

@@ -77,10 +77,8 @@ def test_no_preset_is_missing() -> None:
 @pytest.mark.parametrize(
     ("reward", "reason"),
     [
-        ("overlong", "signal overlong depends"),
-        ("meteor-overlong", "signal overlong depends"),
-        ("meteor-rouge", "no signal depends"),
-        ("bleu", "no signal depends"),
+        *((name, "signal overlong depends") for name in ("overlong", "meteor-overlong")),
+        *((name, "no signal depends") for name in ("meteor-rouge", "bleu")),
     ],
 )
 def test_the_source_says_why(reward: str, reason: str) -> None:
@@ -100,12 +98,11 @@ def test_a_signal_that_is_only_logged_does_not_count() -> None:
 @pytest.mark.parametrize("value", [True, False])
 def test_a_users_own_value_counts(value: bool, tmp_path: Path) -> None:
     """From a file, from --set, and for one stage."""
-    file = tmp_path / "mine.toml"
-    file.write_text(f'[model]\npath = "{OUTSIDE}"\n[grpo]\nmask_truncated = {str(value).lower()}\n')
-    everywhere = {"length", "quality"} if value else set()
+    mask, everywhere = f"mask_truncated={str(value).lower()}", {"length", "quality"} if value else set()
+    (file := tmp_path / "mine.toml").write_text(f'[model]\npath = "{OUTSIDE}"\n[grpo]\n{mask}\n')
     assert left_out(resolved(config_file=file)) == everywhere
-    assert left_out(resolved(model="qwen", sets=[f"grpo.mask_truncated={str(value).lower()}"])) == everywhere
-    one = resolved(model="qwen", sets=[f"stages.length.mask_truncated={str(value).lower()}"])
+    assert left_out(resolved(model="qwen", sets=[f"grpo.{mask}"])) == everywhere
+    one = resolved(model="qwen", sets=[f"stages.length.{mask}"])
     assert left_out(one) == {"quality"} | ({"length"} if value else set())
 
 

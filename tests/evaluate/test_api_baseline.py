@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.calls import Call, done
+from support.data_files import lines
 from support.judge_server import JudgeServer, Reply, answer, failure, score_of, serving
 from support.reading_server import DOCUMENT, QUESTIONS, brain
 from support.refusals import assert_refused
@@ -21,6 +22,9 @@ from smolsum.tasks.doc_qa.reader import read
 from smolsum.tasks.doc_qa.reader_model import clients_of
 from smolsum.tasks.text_metrics import count_words, first_words
 
+COMMAND = ("baseline", "--task=doc-qa", "--judge=none", "--attempts=1")
+ROLES = ("baseline", "--task=doc-qa", "--api=judge-a", "--set=data.path=documents", "--set=task.reader=judge-a")
+
 
 def head(prompt: str, before: int) -> Reply:
     """A summary that any model could write: the post's first 30 words."""
@@ -28,7 +32,6 @@ def head(prompt: str, before: int) -> Reply:
 
 
 def cells(page: str) -> list[dict[str, Any]]:
-    """All cells of a report."""
     found = json.loads(page)["sections"]
     return [cell for s in found for item in s["items"] for row in item.get("rows", []) for cell in row]
 
@@ -49,13 +52,11 @@ def test_models_behind_an_endpoint(server: JudgeServer, tmp_path: Path, call: Ca
     """Each has the scores that its summaries earn, by hand; what failed is asked again by the same command, and nothing
     else is; the report has them side by side with intervals."""
     data = make_data(tmp_path / "posts")
-    command = ["baseline", "--task=doc-qa", "--api=judge-a", "--api=judge-b", "--judge=none", "--attempts=1"]
-    command += [f"--set=data.path={data}", "--set=task.max_words=20"]
+    command = [*COMMAND, "--api=judge-a", "--api=judge-b", f"--set=data.path={data}", "--set=task.max_words=20"]
     examples = load_split(DataConfig(path=str(data)), "test").examples
     server.mischief = lambda p, n: failure(500, "oops") if p == examples[1].source and n == 0 else head(p, n)
-    code, _, err = call(*command)
     gaps = [f"{model} gave no completion for 1 of 4 prompts" for model in ("judge-a", "judge-b")]
-    assert_refused((code, "", err), *gaps, error=SmolsumError)
+    assert_refused(call(*command), *gaps, error=SmolsumError)
     assert len(server.asked) == 8
     folders = [Path(line) for line in done(call(*command))[0].split()]
     assert len(server.asked) == 8 + 2
@@ -87,8 +88,8 @@ def test_models_behind_an_endpoint(server: JudgeServer, tmp_path: Path, call: Ca
 def test_a_reader_that_fails_for_all(server: JudgeServer, tmp_path: Path, call: Call) -> None:
     """Nothing was read: that is said, with the command that asks again and no sentence without an end."""
     data = make_data(tmp_path / "posts")
-    command = ["baseline", "--task=doc-qa", "--api=judge-b", "--judge=none", "--attempts=1"]
-    command += [f"--set=data.path={data}", "--set=task.reader=judge-a", "--set=task.attempts=1"]
+    command = [*COMMAND, "--api=judge-b", f"--set=data.path={data}", "--set=task.reader=judge-a"]
+    command.append("--set=task.attempts=1")
     again = f"smolsum {' '.join(command)}"
 
     def every_other(prompt: str, before: int) -> Reply:
@@ -109,17 +110,12 @@ def test_a_reader_that_fails_for_all(server: JudgeServer, tmp_path: Path, call: 
 
 
 @pytest.fixture
-def documents() -> Path:
+def _documents() -> None:
     """A data set of one document in each split, with its three questions."""
-    folder = Path("documents")
-    folder.mkdir()
     for split in ("train", "validation", "test"):
-        rows = [
-            {"document_id": split, "document_extracted": f"{DOCUMENT} ({split})", "question": question, "answer": said}
-            for question, said in QUESTIONS.items()
-        ]
-        (folder / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return folder
+        text = {"document_id": split, "document_extracted": f"{DOCUMENT} ({split})"}
+        rows = [text | {"question": question, "answer": said} for question, said in QUESTIONS.items()]
+        lines(Path("documents") / f"{split}.jsonl", rows)
 
 
 def name_endpoints(monkeypatch: pytest.MonkeyPatch, **servers: JudgeServer) -> None:
@@ -130,14 +126,11 @@ def name_endpoints(monkeypatch: pytest.MonkeyPatch, **servers: JudgeServer) -> N
             monkeypatch.setenv(f"SMOLSUM_{role}_API_KEY", server.key)
 
 
-def test_each_role_has_its_server_and_its_key(
-    documents: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("_documents")
+def test_each_role_has_its_server_and_its_key(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """One command: a model behind one endpoint writes the summary, the reader answers from it at another, the grader
     grades at a third. By hand: the summary answers two of three questions, one of them wrongly. Each server gets its
     own key and no other, and no key is in any file or message."""
-    command = ["baseline", "--task=doc-qa", "--api=judge-a", f"--set=data.path={documents}"]
-    command += ["--set=task.reader=judge-a", "--set=task.grader=judge-b"]
     with (
         serving(key="key-of-policy", mischief=lambda p, n: answer("The car is red. The hat is blue.")) as policy,
         serving(key="key-of-reader", mischief=brain) as reader,
@@ -145,7 +138,7 @@ def test_each_role_has_its_server_and_its_key(
     ):
         name_endpoints(monkeypatch, POLICY=policy, READER=reader, GRADER=grader)
         monkeypatch.setenv("OPENAI_API_KEY", "key-of-openai")
-        out, err = done(call(*command))
+        out, err = done(call(*ROLES, "--set=task.grader=judge-b"))
     for server in (policy, reader, grader):
         assert server.authorizations == {f"Bearer {server.key}"}
     assert [prompt for _, prompt in policy.asked] == [f"{DOCUMENT} (test)"]
@@ -162,37 +155,29 @@ def test_each_role_has_its_server_and_its_key(
     assert not any("key-of-" in text for text in [out, err, *written])
 
 
-def test_a_role_without_a_key_of_its_own_gets_none(
-    documents: Path, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("_documents")
+def test_a_role_without_a_key_of_its_own_gets_none(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenAI's key stays at home: the reader refuses the request, and the error names the reader's variable."""
-    command = [
-        "baseline",
-        "--task=doc-qa",
-        "--api=judge-a",
-        f"--set=data.path={documents}",
-        "--set=task.reader=judge-a",
-    ]
     with (
         serving(mischief=lambda p, n: answer("The car is red.")) as policy,
         serving(key="key-of-reader", mischief=brain) as reader,
     ):
-        monkeypatch.setenv("SMOLSUM_POLICY_URL", policy.url)
+        name_endpoints(monkeypatch, POLICY=policy)
         monkeypatch.setenv("SMOLSUM_READER_URL", reader.url)
         monkeypatch.setenv("OPENAI_API_KEY", "key-of-openai")
-        assert_refused(call(*command), "export SMOLSUM_READER_API_KEY=…")
+        assert_refused(call(*ROLES), "export SMOLSUM_READER_API_KEY=…")
         assert (policy.authorizations, reader.authorizations) == ({""}, {""})
         monkeypatch.setenv("SMOLSUM_GRADER_URL", policy.url)
         clients_of.cache_clear()
-        assert_refused(call(*command), "--set task.grader=MODEL", "unset SMOLSUM_GRADER_URL")
+        assert_refused(call(*ROLES), "--set task.grader=MODEL", "unset SMOLSUM_GRADER_URL")
 
 
 def test_two_judges_of_one_name_at_two_servers(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are two judges, asked with their own keys while a third server is the policy; at one server they are the
     same."""
     data = make_data(tmp_path / "posts", test=2)
-    command = ["baseline", "--api=judge-a", "--prompt=50-words", "--rounds=1", f"--set=data.path={data}"]
-    command += ["--judge=judge-b"]
+    command = ["baseline", "--api=judge-a", "--prompt=50-words", "--rounds=1", "--judge=judge-b"]
+    command.append(f"--set=data.path={data}")
     with serving(key="p", mischief=head) as policy, serving(key="j1") as first, serving(key="j2") as second:
         name_endpoints(monkeypatch, POLICY=policy, JUDGE=first)
         assert_refused(call(*command, "--second-judge=judge-b"), "judge-b", "second judge")
@@ -213,6 +198,6 @@ def test_an_endpoint_without_a_key(call: Call) -> None:
 def test_no_prompt_is_compared_on_data_that_bring_theirs(tmp_path: Path, call: Call) -> None:
     """A chat's system message stands for that of the task, so all variants would ask the same."""
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "A post."}]
-    (tmp_path / "test.jsonl").write_text(json.dumps({"messages": chat}) + "\n")
+    lines(tmp_path / "test.jsonl", [{"messages": chat}])
     command = ["baseline", "--model=tiny", "--judge=none", "--prompt=50-words", f"--set=data.path={tmp_path}"]
     assert_refused(call(*command), "1 of 1 chats of the test split", "'50-words'")

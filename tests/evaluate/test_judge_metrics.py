@@ -30,30 +30,20 @@ def test_a_judge_that_never_wavers() -> None:
 
 @pytest.mark.parametrize("rounds", [[], [[0.5]], [[0.5], [0.6]], [[0.5, 0.6]], [[None, 0.1], [0.2, None]]])
 def test_too_little_for_noise(rounds: list[list[float | None]]) -> None:
-    """One round, or one whole example, says nothing about noise."""
+    """One round, or one whole example, says nothing about noise; an example with a missing round is not counted."""
     noise = judge_noise(rounds)
     assert (noise["round_sd"], noise["icc"]) == (None, None)
-
-
-def test_missing_rounds_are_left_out() -> None:
-    """An example with a missing round is not counted."""
     assert judge_noise([[0.2, 0.3], [0.8, 0.7], [0.4, None]])["n"] == 2
 
 
 def test_agreement_matches_known_values() -> None:
-    """Correlation and difference over the examples that both scored."""
+    """Correlation and difference over the examples that both scored; a judge that says the same of all has no
+    correlation with anybody."""
     first = {"a": 0.1, "b": 0.5, "c": 0.9, "d": None, "e": 0.2}
-    second = {"a": 0.2, "b": 0.6, "c": 1.0, "d": 0.3}
-    found = agreement(first, second)
+    found = agreement(first, {"a": 0.2, "b": 0.6, "c": 1.0, "d": 0.3})
     assert found["n"] == 3
-    assert found["pearson"] == pytest.approx(1)
-    assert found["spearman"] == pytest.approx(1)
-    assert found["difference"] == pytest.approx(0.1)
+    assert (found["pearson"], found["spearman"], found["difference"]) == pytest.approx((1, 1, 0.1))
     assert found["difference_sd"] == pytest.approx(0, abs=1e-12)
-
-
-def test_agreement_without_variance() -> None:
-    """A judge that says the same of all has no correlation with anybody."""
     found = agreement({"a": 0.5, "b": 0.5, "c": 0.5}, {"a": 0.1, "b": 0.2, "c": 0.3})
     assert (found["pearson"], found["spearman"]) == (None, None)
     assert agreement({}, {})["difference"] is None
@@ -67,11 +57,7 @@ def test_columns_of_one_example() -> None:
             return None
         return 0.4 if metric == "faithfulness" and number == 1 else 0.5 if number == 1 else 0.9
 
-    found = [
-        Judgement("post", number, c.name, "judge", "key", score(c.name, number))
-        for c in CRITERIA
-        for number in (1, 2, 3)
-    ]
+    found = [Judgement("post", n, c.name, "judge", "key", score(c.name, n)) for c in CRITERIA for n in (1, 2, 3)]
     row = judged_columns(CRITERIA, 3, found)
     assert row["faithfulness"] == pytest.approx((0.4 + 0.9 + 0.9) / 3)
     assert row["clarity"] == pytest.approx(0.7)

@@ -173,8 +173,7 @@ def test_only_what_is_missing_is_asked_again(tmp_path: Path) -> None:
     with serving(mischief=by_post(2, lambda before: failure(500, "oops"))) as server:
         first, _ = judge(server, tmp_path)
         assert len(first.missing) == 2 * len(CRITERIA)
-        server.asked.clear()
-        server.mischief = lambda prompt, before: None
+        server.recover()
         second, _ = judge(server, tmp_path)
         assert len(server.asked) == 2 * len(CRITERIA)
         assert all(ITEMS[2].completion in prompt for prompt in server.prompts())
@@ -245,7 +244,6 @@ def test_the_user_approves_the_cost_first(tmp_path: Path) -> None:
 
 
 def test_a_refused_key_ends_it_before_the_first_question(tmp_path: Path) -> None:
-    """A wrong key is an error before the first question."""
     with serving(key=KEY) as server:
         with refuses("key"):
             judge(server, tmp_path, key="wrong")

@@ -21,7 +21,6 @@ Evaluate = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small data set."""
     return make_data(tmp_path_factory.mktemp("data") / "posts")
 
 
@@ -68,9 +67,7 @@ def test_a_reader_may_move_while_nothing_is_measured(evaluate: Evaluate) -> None
 
 
 def text_of(prompt: str) -> str:
-    found = re.search(r"Text:\n(.*)", prompt, re.S)
-    assert found is not None, prompt
-    return found[1]
+    return re.search(r"Text:\n(.*)", prompt, re.S)[1]  # type: ignore[index]
 
 
 def test_only_the_split_is_corrupted(data: Path, evaluate: Evaluate) -> None:

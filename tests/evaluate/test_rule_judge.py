@@ -1,30 +1,23 @@
 """The stand-in for a judge, as its users start it: a process, asked by `smolsum eval` over HTTP."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from support.calls import Call, done
-from support.places import ROOT
+from support.rule_judge import rules_served
 from support.training import PATIENCE_S, make_data
 
 from smolsum.files import read_jsonl
-
-SCRIPT = ROOT / "scripts" / "rule_judge.py"
+from smolsum.tasks.tldr.criteria import CLARITY, CONCISENESS, COVERAGE, FAITHFULNESS
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """Where the judge answers."""
-    process = subprocess.Popen([sys.executable, str(SCRIPT), "--port", "0"], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    yield process.stdout.readline().strip()
-    process.kill()
-    process.communicate()
+    with rules_served() as url:
+        yield url
 
 
 def ask(url: str, *, post: str, summary: str, steps: str) -> int:
@@ -38,8 +31,6 @@ def ask(url: str, *, post: str, summary: str, steps: str) -> int:
 
 def test_rules(url: str) -> None:
     """Each rule tells a fair summary from one that has its fault."""
-    from smolsum.tasks.tldr.criteria import CLARITY, CONCISENESS, COVERAGE, FAITHFULNESS
-
     post = "My brother Noah asked Emma for $300 last Friday. He wants to repair the garage. " * 3
     good = "Noah asked Emma for $300 to repair the garage."
     for criterion, bad in (

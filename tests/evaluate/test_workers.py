@@ -74,7 +74,6 @@ def test_evaluation_survives_dying_workers(tmp_path: Path) -> None:
 
 
 def until(evaluation: subprocess.Popen[str], saved: Path, count: int) -> None:
-    """Wait until so many completions are saved."""
     deadline = time.monotonic() + PATIENCE_S
     while not saved.exists() or len(saved.read_bytes().splitlines()) < count:
         assert evaluation.poll() is None, evaluation.communicate()

@@ -17,7 +17,6 @@ SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}}, "requi
 
 
 def ask(server: JudgeServer, model: str = "judge-a", key: str = "") -> Answer:
-    """One answer."""
 
     async def asked() -> Answer:
         async with ChatClient(Endpoint(server.url, model, key), connections=1) as client:
@@ -39,7 +38,6 @@ def ask(server: JudgeServer, model: str = "judge-a", key: str = "") -> Answer:
         (failure(400, "too long"), Declined, "HTTP 400: too long"),
         (failure(429, "You exceeded your current quota", "insufficient_quota"), SmolsumError, "no credit left"),
         (failure(404, "nothing here"), UsageError, "has no judge 'judge-a'"),
-        ((301, {"Location": "https://h/v1/chat/completions"}, b""), UsageError, "has moved"),
         ((200, {"Content-Type": "text/html"}, b"<!DOCTYPE html><p>Hi"), UsageError, "a web page"),
         ((405, {}, b"<html>no"), UsageError, "HTTP 405"),
     ],
@@ -52,17 +50,13 @@ def test_failures_say_whether_to_ask_again(reply: Reply, kind: type[Exception], 
     assert getattr(caught.value, "retry_after", None) == (0.3 if "Retry-After" in reply[1] else None)
 
 
-def test_a_refused_key_and_an_unknown_model_are_usage_errors() -> None:
-    """They concern every question."""
+def test_failures_that_concern_every_question_are_usage_errors() -> None:
+    """A refused key, an unknown model, and a moved endpoint, whose remedy is another base URL, not another model."""
     with serving(key=KEY) as server:
         with refuses("key"):
             ask(server, key="wrong")
         with refuses("'judge-x'"):
             ask(server, "judge-x", KEY)
-
-
-def test_a_moved_endpoint_is_a_hint() -> None:
-    """The remedy is another base URL, not another model."""
     moved = (301, {"Location": "https://h/v1/chat/completions"}, b"")
     with serving(mischief=lambda *_: moved) as server, refuses("export OPENAI_BASE_URL=https://h/v1"):
         ask(server)
@@ -130,16 +124,13 @@ def test_endpoint_is_checked(environ: dict[str, str], named: str) -> None:
 
 
 def test_an_own_endpoint_needs_no_key() -> None:
-    """And neither a key nor a password in a URL is in a message."""
+    """Neither a key nor a password in a URL is in a message. A name means a model only with its address, except at
+    OpenAI."""
     assert find_endpoint("m", {"OPENAI_BASE_URL": "http://localhost:1/v1/"}).url == "http://localhost:1/v1"
     assert "secret" not in find_endpoint("m", {"OPENAI_BASE_URL": "http://me:secret@h/v1"}).address
     endpoint = find_endpoint("m", {"OPENAI_API_KEY": "secret"})
     assert httpx.URL(endpoint.url).host == "api.openai.com"
     assert "secret" not in repr(endpoint)
-
-
-def test_a_name_means_a_model_only_with_its_address() -> None:
-    """Except at OpenAI; credentials are no part of it."""
     assert Endpoint("https://api.openai.com/v1", "m").name == "m"
     assert Endpoint("http://me:secret@h/v1?key=x", "m").name == "m at http://h/v1"
 
@@ -147,11 +138,10 @@ def test_a_name_means_a_model_only_with_its_address() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("ALL_PROXY", "socks5://me:secret@1.2.3.4:5"),
-        ("HTTPS_PROXY", "foo://me:secret@h:1"),
+        ("ALL_PROXY", "socks5://me:secret@1.2.3.4:5"), ("HTTPS_PROXY", "foo://me:secret@h:1"),
         ("SSL_CERT_FILE", "/no/such/file"),
     ],
-)
+)  # fmt: skip
 def test_bad_proxies_and_certificates_are_named(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a password; a model on this machine needs neither."""
     for other in ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_DIR"):

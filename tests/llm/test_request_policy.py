@@ -29,7 +29,6 @@ class Batch:
 
 
 def batch(questions: Sequence[int], reply: Ask, retry: RetryPolicy = QUICK, **options: Any) -> Batch:
-    """Ask all questions."""
     found = Batch({}, [])
 
     async def ask(question: int) -> Answer:

@@ -14,14 +14,8 @@ from smolsum.types import Prompt, Rollout, RolloutGroup
 
 
 def _group(texts: Sequence[str], references: Sequence[str] = ("the cat sat on the mat",)) -> RolloutGroup:
-    prompt = Prompt(
-        id="p",
-        messages=({"role": "user", "content": "a post"},),
-        token_ids=(1,),
-        references=tuple(references),
-        metadata={},
-    )
-    return RolloutGroup(prompt=prompt, rollouts=tuple(_rollout(text) for text in texts))
+    prompt = Prompt("p", ({"role": "user", "content": "a post"},), (1,), tuple(references), {})
+    return RolloutGroup(prompt, tuple(_rollout(text) for text in texts))
 
 
 def _rollout(text: str) -> Rollout:

@@ -77,16 +77,13 @@ def test_off_by_default() -> None:
 @pytest.mark.parametrize(
     ("strategy", "sets", "named"),
     [
-        (
-            "included",
-            ["reward_balance=variance", "advantage_scale=gdpo"],
-            ["grpo.reward_balance", "advantage_scale=group"],
-        ),
+        ("included", ["reward_balance=variance", "advantage_scale=gdpo"],
+         ["grpo.reward_balance", "advantage_scale=group"]),
         ("included", ["reward_balance=variance", "balance_decay=1.0"], ["grpo.balance_decay", "below 1"]),
         ("finetuned", ["reward_balance=variance"], ["grpo.reward_balance", "--strategy included"]),
         (None, ["balance_decay=0.5"], ["grpo.balance_decay", "grpo.reward_balance"]),
     ],
-)
+)  # fmt: skip
 def test_settings_that_mean_nothing_are_refused(strategy: str | None, sets: list[str], named: list[str]) -> None:
     with refuses(*named):
         resolve(TASKS, strategy=strategy, sets=[f"grpo.{text}" for text in sets])

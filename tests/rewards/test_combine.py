@@ -1,14 +1,12 @@
 """The weighted sum of signals."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.processes import python
 from support.refusals import refuses
-from support.training import PATIENCE_S
 
 from smolsum.config.sections import Config
 from smolsum.errors import PluginError
@@ -20,8 +18,6 @@ from smolsum.types import RolloutGroup
 
 Group = Callable[..., RolloutGroup]
 CHAT = ({"role": "user", "content": "Shorter?"},)
-
-
 SKIP = NotApplicable.VALUE
 
 
@@ -34,13 +30,10 @@ SKIP = NotApplicable.VALUE
         ({"length": [-0.5, -1.0], "rouge": [None, 0.75]}, {"length": 1.0, "rouge": 1.0}, [None, -0.25]),
         ({"length": [-0.5], "rouge": [None]}, {"length": 1.0, "rouge": 0.0}, [-0.5]),
         # what does not apply is left out, as in TRL; where nothing applies there is no total
-        (
-            {"code": [SKIP, 0.5, SKIP, SKIP], "maths": [0.25, 0.5, SKIP, None], "length": [9.0] * 4},
-            {"code": 1.0, "maths": 2.0, "length": 0.0},
-            [0.5, 1.5, None, None],
-        ),
+        ({"code": [SKIP, 0.5, SKIP, SKIP], "maths": [0.25, 0.5, SKIP, None], "length": [9.0] * 4},
+         {"code": 1.0, "maths": 2.0, "length": 0.0}, [0.5, 1.5, None, None]),
     ],
-)
+)  # fmt: skip
 def test_totals_are_weighted_sums(
     scores: dict[str, list[Any]], weights: dict[str, float], totals: list[float | None], group: Group
 ) -> None:
@@ -96,7 +89,6 @@ def test_a_dependent_signal_gets_what_it_needs(group: Group) -> None:
 
 
 def brevity(completions: list[str]) -> list[float]:
-    """A user's reward."""
     return [1.0 / len(text) for text in completions]
 
 
@@ -117,14 +109,8 @@ def test_a_dependent_signal_may_need_a_user_s_reward(group: Group) -> None:
     assert score_all(groups, {"more": 1.0}, Config(), signals) == expected
 
 
-def test_the_general_signals() -> None:
-    """Names that tasks and presets use."""
-    assert tuple(REWARDS) == ("length", "rouge", "meteor", "bleu", "overlong")
-
-
 def test_importing_the_room_loads_no_metric_library() -> None:
     """`smolsum --help` must not pay for nltk, sacrebleu or rouge_score."""
     libraries = "'nltk', 'sacrebleu', 'rouge_score', 'numpy', 'mlx'"
     code = f"import sys, smolsum.rewards.combine; print(*{{{libraries}}} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
-    assert done.stdout.strip() == ""
+    assert python("-c", code) == (0, "\n", "")

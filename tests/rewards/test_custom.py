@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.processes import python
 from support.refusals import refuses
 from support.training import PATIENCE_S, wait_until
 
@@ -326,7 +327,6 @@ def positional(completions: list[str], /) -> list[float]:
     ],
 )
 def test_functions_that_cannot_be_signals(function: Callable[..., Any], named: str) -> None:
-    """Refused as they are loaded."""
     with refuses(named):
         make_reward(function, file=__file__, sha256="")
 
@@ -403,8 +403,8 @@ def test_options_of_another_type(options: dict[str, Any], named: str) -> None:
         smolsum.reward(**options)
 
 
-FREEZES = """
-import re
+MADE_REWARD = """
+import os, re, signal, time
 from smolsum.config.sections import Config, RewardsConfig
 from smolsum.rewards import background
 from smolsum.rewards.combine import score_all
@@ -414,23 +414,41 @@ from smolsum.types import Prompt, Rollout, RolloutGroup
 def backtracks(completions):
     return [float(bool(re.match(r"(a|aa)+$", text))) for text in completions]
 
-def one(text):
-    rollout = Rollout((1,), (0.0,), "stop", 0, "local", 0, text)
-    return RolloutGroup(Prompt("p", ({"role": "user", "content": "?"},), (1,), (), {}), (rollout,))
+def stops(completions):
+    os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(0.2)
+    return [1.0 for _ in completions]
 
-made = make_reward(backtracks, file=__file__, sha256="")
-config = Config(rewards=RewardsConfig(timeout_s=0.5))
-for text, background.FROZEN_S in (("aaa", 60.0), ("a" * 5000 + "b", 0.5)):
-    print(score_all([one(text)], {"backtracks": 1.0}, config, {"backtracks": made}), flush=True)
+def score(function, text, timeout_s, frozen_s):
+    background.FROZEN_S = frozen_s
+    rollout = Rollout((1,), (0.0,), "stop", 0, "local", 0, text)
+    group = RolloutGroup(Prompt("p", ({"role": "user", "content": "?"},), (1,), (), {}), (rollout,))
+    made = make_reward(function, file=__file__, sha256="")
+    config = Config(rewards=RewardsConfig(timeout_s=timeout_s))
+    print(score_all([group], {made.name: 1.0}, config, {made.name: made}), flush=True)
+
 """
 
 
 def test_a_regular_expression_that_backtracks_for_ever_ends_the_process(tmp_path: Path) -> None:
     """It holds the interpreter's lock, so that no thread of Python runs: the process ends by itself, and says where."""
-    file = tmp_path / "freezes.py"
-    file.write_text(FREEZES)
-    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=PATIENCE_S)
-    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "{'backtracks': [[1.0]]}\n")
-    line = FREEZES.splitlines().index("def backtracks(completions):") + 2
+    (file := tmp_path / "freezes.py").write_text(
+        f"{MADE_REWARD}score(backtracks, 'aaa', 0.5, 60.0)\nscore(backtracks, 'a' * 5000 + 'b', 0.5, 0.5)\n"
+    )
+    code, out, err = python(file)
+    assert (code, out) == (-signal.SIGKILL, "{'backtracks': [[1.0]]}\n")
+    line = MADE_REWARD.splitlines().index("def backtracks(completions):") + 2
     for named in ("error: ", "rewards.timeout_s + 0.5", f'File "{file}", line {line} in', "hint: "):
-        assert named in done.stderr
+        assert named in err
+
+
+def test_time_in_which_the_process_is_stopped_does_not_count(tmp_path: Path) -> None:
+    """As by Ctrl-Z: neither for a reward's deadline nor for the watchdog over rewards that freeze Python."""
+    (file := tmp_path / "stops.py").write_text(f"{MADE_REWARD}score(stops, 'a', 2.0, 1.0)\n")
+    with subprocess.Popen([sys.executable, str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        time.sleep(4.5)  # longer than the deadline and the watchdog's limit
+        process.send_signal(signal.SIGCONT)
+        out, err = process.communicate()
+    assert (process.returncode, out) == (0, b"{'stops': [[1.0]]}\n"), err

@@ -32,7 +32,6 @@ def group(*texts: str, source: str = POST) -> RolloutGroup:
 
 
 def settings(reward: str = "judge", **judge: object) -> Config:
-    """The settings of a run that rewards this signal."""
     sets = [f"judge.{key}={value}" for key, value in judge.items()]
     return resolve(TASKS, strategy="included", reward=reward, sets=sets).config
 
@@ -63,8 +62,8 @@ def test_a_good_text_is_worth_more(signal: str) -> None:
     """By the rules, of a summary and of noise; equal texts are worth the same, and an empty one can be judged."""
     (found,) = scores(signal, [group(GOOD, BAD, GOOD, "")], settings(signal, model="rules"))
     good, bad, again, empty = (-1.0 if value is None else value for value in found)
-    assert 1 >= good > 0.7 > bad >= 0
-    assert again == good > empty >= 0
+    assert 1 >= good == again > 0.7 > bad >= 0
+    assert good > empty >= 0
 
 
 @pytest.fixture
@@ -200,7 +199,6 @@ def test_settings_that_mean_nothing_are_refused(sets: list[str], named: list[str
 
 
 def test_a_judge_without_endpoint_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is trained."""
     for name in ("SMOLSUM_JUDGE_URL", "SMOLSUM_JUDGE_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     with refuses("key", "reward-judge m"):

@@ -22,10 +22,8 @@ from smolsum.types import RolloutGroup
         # the same down to the floor
         *(("clipped", n, x) for n, x in [(48, -0.25), (128, -1.0), (129, -1.0), (512, -1.0)]),
         # only the tokens beyond the tolerance: 70 misses by 6, one beyond the band; 85 by 21; 200 by 136, cut to -1
-        *(
-            ("dead_band", n, x)
-            for n, x in [(59, 0.0), (69, 0.0), (70, -1 / 64), (58, -1 / 64), (85, -0.25), (200, -1.0)]
-        ),
+        *(("dead_band", n, x) for n, x in [(59, 0.0), (69, 0.0), (70, -1 / 64), (58, -1 / 64), (85, -0.25)]),
+        ("dead_band", 200, -1.0),
     ],
 )
 def test_shapes_by_hand(shape: str, length: int, expected: float) -> None:
@@ -34,12 +32,8 @@ def test_shapes_by_hand(shape: str, length: int, expected: float) -> None:
 
 @pytest.mark.parametrize("shape", ["linear", "clipped", "dead_band"])
 def test_an_exact_hit_is_plain_zero(shape: str) -> None:
-    """No -0.0, which would print as one."""
+    """No -0.0, which would print as one. A shape that slipped past the config is a usage error with a remedy."""
     assert str(length_reward(64, target=64, shape=shape, floor=-1.0, tolerance=5)) == "0.0"
-
-
-def test_an_unknown_shape_names_the_known_ones() -> None:
-    """A shape that slipped past the config is a usage error with a remedy."""
     with refuses("'cubic'", "dead_band"):
         length_reward(64, target=64, shape="cubic", floor=-1.0, tolerance=5)
 
@@ -71,9 +65,6 @@ def test_the_scorer_counts_sampled_tokens_without_eos_under_the_config(group: Ca
     stopped = group(["a b c d", "a b", "a b c d e f g h"])
     cut = replace(stopped, rollouts=(replace(stopped.rollouts[1], finish_reason="length"),))
     assert score_length([stopped, cut], config) == [[0.0, -0.25, -0.5], [0.0]]
-
-
-# the punishment for coming close to the token limit
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,11 @@ class JudgeServer:
         """How often each prompt was asked."""
         return Counter(prompt for _, prompt in self.asked)
 
+    def recover(self) -> None:
+        """Answer everything from now on, and forget what was asked."""
+        self.mischief = lambda prompt, before: None
+        self.asked.clear()
+
 
 def score_of(model: str, prompt: str) -> int:
     """The score from 0 to 10 that a judge gives: a function of the completion and the steps alone."""

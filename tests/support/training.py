@@ -47,6 +47,12 @@ def arguments(data: Path, runs: Path, name: str, **changes: Any) -> list[str]:
     return ["train", "--model=tiny", "--runs-dir", str(runs), "--name", name, *sets]
 
 
+def trained(data: Path, runs: Path, name: str, *more: str, **changes: Any) -> Path:
+    """The directory of a run of these arguments, with further flags, that ended well."""
+    assert main([*arguments(data, runs, name, **changes), *more]) == 0
+    return runs / name
+
+
 def included(data: Path, runs: Path, name: str, **changes: Any) -> list[str]:
     """The arguments of a run of one stage with both rewards."""
     asked = arguments(data, runs, name, **changes)

@@ -11,7 +11,7 @@ from smolsum.config.resolve import Resolved, resolve
 from smolsum.config.sections import Config
 from smolsum.config.targets import TARGET
 from smolsum.evaluate.prompt_encoding import PromptWriter, encode_prompts
-from smolsum.policy.load import load_policy
+from smolsum.policy.load import load_encoder, load_policy
 from smolsum.tasks import TASKS
 from smolsum.tasks.data import Example
 from smolsum.tasks.text_metrics import count_sentences
@@ -175,3 +175,19 @@ def test_baselines_use_prompts_that_do_not_contradict() -> None:
     assert task.prompts.variant(config().task, "plain") == config().task
     with refuses("task.targets"):
         task.prompts.variant(config().task, "64-tokens")
+
+
+LETTERS = (74, 81, 87, 85, 71)
+"""h, o, u, s, e: five tokens of a text that the tokenizer writes with two, `h` and `ouse`"""
+
+
+@pytest.mark.parametrize(("counts", "expected"), [("sampled", -0.25), ("retokenized", -0.5)])
+def test_sampled_or_retokenized(counts: str, expected: float) -> None:
+    """For a target of 4: five sampled tokens miss it by one, two of the decoded text by two. The end does not count."""
+    encode = load_encoder("builtin:tiny")
+    assert (encode("house"), [encode(letter)[0] for letter in "house"]) == ([74, 1120], [*LETTERS])
+    one = group([1], [[*LETTERS, 2]])
+    one = replace(one, rollouts=(replace(one.rollouts[0], text="house"),))
+    length = TASKS["tldr"].rewards.signals["length"]
+    assert callable(length)
+    assert length([one], resolved("task.target_tokens=4", f"rewards.length_counts={counts}").config) == [[expected]]

@@ -9,10 +9,12 @@ from make_data import stories
 from tldr_mini.compose import Story, facts, reference, summary
 
 from smolsum.config.sections import DataConfig
+from smolsum.policy.load import load_policy
 from smolsum.rewards.meteor import Lexicon, meteor
 from smolsum.rewards.overlap import rouge_l
 from smolsum.tasks.data import Split, load_split, overlap
 from smolsum.tasks.facts import count_facts, vocabulary
+from smolsum.training.setup import corpus_facts
 
 SIZES = {"train": 2000, "validation": 200, "test": 200}
 KINDS = {
@@ -25,22 +27,17 @@ EXACT = Lexicon(kind="exact+stem", source="", refused=(), synsets=lambda word: (
 
 @pytest.fixture(scope="module")
 def splits() -> dict[str, Split]:
-    """The shipped rows."""
     return {name: load_split(DataConfig(), name) for name in SIZES}
 
 
 @pytest.fixture(scope="module")
 def generated() -> dict[str, list[Story]]:
-    """The stories that the generator makes now."""
     return stories()
 
 
 def words(text: str) -> int:
     """Words, numbers and marks: about as many as a tokenizer makes of them."""
     return len(re.findall(r"\w+|[^\w\s]", text))
-
-
-# what is shipped
 
 
 def test_no_post_is_told_twice(splits: dict[str, Split]) -> None:
@@ -52,14 +49,17 @@ def test_no_post_is_told_twice(splits: dict[str, Split]) -> None:
         assert len({example.source for example in split.examples}) == len(split.examples) >= SIZES[name]
 
 
-def test_a_row_is_a_post_one_reference_and_facts(splits: dict[str, Split]) -> None:
-    """No other column, and none that is empty (the loader refuses blank texts itself)."""
+def test_a_row_is_a_plain_post_one_reference_and_facts(splits: dict[str, Split]) -> None:
+    """No other column. No slot or bracket of a pattern is left, no blank is doubled, and a sentence ends each text."""
     for split in splits.values():
         for example in split.examples:
             assert list(example.metadata) == ["facts"]
             assert example.metadata["facts"]
             assert len(example.references) == 1
             assert example.id.startswith(split.name)
+            for text in (example.source, *example.references):
+                assert re.fullmatch(r"[A-Z][\w $.,;?()]*[.?]", text)
+                assert "  " not in text
 
 
 def test_posts_and_references_have_their_lengths(splits: dict[str, Split]) -> None:
@@ -72,33 +72,18 @@ def test_posts_and_references_have_their_lengths(splits: dict[str, Split]) -> No
     assert 20 <= mean(references) <= 30
 
 
-def test_the_text_is_plain(splits: dict[str, Split]) -> None:
-    """No slot or bracket of a pattern is left, no blank is doubled, and a sentence ends each text."""
-    for split in splits.values():
-        for text in (text for example in split.examples for text in (example.source, *example.references)):
-            assert re.fullmatch(r"[A-Z][\w $.,;?()]*[.?]", text)
-            assert "  " not in text
-
-
-# its facts
-
-
 def test_facts_have_their_keys_and_kinds(splits: dict[str, Split]) -> None:
-    """Every fact is slot, kind, forms and who; every kind occurs in every split."""
+    """Every fact is slot, kind, forms and who; every kind occurs in every split, and stands in its post, word for word.
+    Only an event may be worded otherwise ("denies", "denied")."""
     for split in splits.values():
-        column = [fact for example in split.examples for fact in example.metadata["facts"]]
-        assert {tuple(fact) for fact in column} == {("slot", "kind", "forms", "who")}
-        assert set(vocabulary([column]).forms) == KINDS
-        assert all(fact["slot"] for fact in column)
-
-
-def test_every_fact_but_an_event_stands_in_its_post(splits: dict[str, Split]) -> None:
-    """Word for word; an event may be worded otherwise ("denies", "denied")."""
-    for split in splits.values():
-        for example in split.examples:
-            for fact in (fact for fact in example.metadata["facts"] if fact["kind"] != "event"):
+        column = [(fact, example.source) for example in split.examples for fact in example.metadata["facts"]]
+        assert {tuple(fact) for fact, _ in column} == {("slot", "kind", "forms", "who")}
+        assert set(vocabulary([[fact for fact, _ in column]]).forms) == KINDS
+        assert all(fact["slot"] for fact, _ in column)
+        for fact, post in column:
+            if fact["kind"] != "event":
                 (form,) = fact["forms"]
-                assert re.search(rf"(?<![\w$]){re.escape(form)}(?!\w)", example.source, re.IGNORECASE)
+                assert re.search(rf"(?<![\w$]){re.escape(form)}(?!\w)", post, re.IGNORECASE)
 
 
 def test_events_and_ages_are_about_people_of_the_post(splits: dict[str, Split]) -> None:
@@ -126,9 +111,6 @@ def test_posts_differ_in_everything_that_can_be_copied(splits: dict[str, Split])
         assert commonest <= 0.1 * len(posts)
 
 
-# how it was made
-
-
 def test_the_generator_makes_the_shipped_rows(splits: dict[str, Split], generated: dict[str, list[Story]]) -> None:
     """The scripts, run again, give the same posts, references and facts."""
     assert list(generated) == list(splits)
@@ -145,9 +127,6 @@ def test_summaries_are_seeded(generated: dict[str, list[Story]]) -> None:
         [summary(story, rng) for story in generated["test"][:20]] for rng in map(random.Random, (1, 1, 2))
     )
     assert once == again != other
-
-
-# what it asks of a model
 
 
 def scores(texts: list[str], references: list[str]) -> tuple[float, float]:
@@ -191,3 +170,16 @@ def test_a_memorised_sentence_states_the_wrong_facts(splits: dict[str, Split]) -
     for sentence in (example.references[0] for example in splits["train"].examples[:5]):
         found = [count_facts(sentence, example.metadata["facts"], known) for example in examples]
         assert sum(c.wrong for c in found) > 0.8 * sum(c.wrong + c.right for c in found)
+
+
+def test_what_a_run_says_of_a_split() -> None:
+    """Sizes, and lengths in the model's own tokens: every length is that of a text."""
+    tokenizer = load_policy("builtin:tiny", shapes_only=True).tokenizer
+    split = load_split(DataConfig(), "test")
+    facts = corpus_facts(split, tokenizer)
+    lengths = [len(tokenizer.encode(e.source, add_special_tokens=False)) for e in split.examples]
+    assert facts["examples"] == 200
+    assert (facts["posts"]["min"], facts["posts"]["max"]) == (min(lengths), max(lengths))
+    assert facts["posts"]["mean"] == sum(lengths) / 200
+    assert list(facts["references"]) == ["mean", "std", "min", "p50", "p90", "p95", "p99", "max"]
+    assert facts["references"]["p50"] == 26

@@ -1,7 +1,6 @@
 """The data room: splits from a directory and from the package, their fingerprints, and where references are missed."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,6 @@ ROWS: list[dict[str, Any]] = [
 
 def row(**changes: Any) -> dict[str, Any]:
     return {"prompt": "A post.", "completion": "A summary."} | changes
-
-
-# what is read
 
 
 def test_every_other_column_is_metadata(tmp_path: Path) -> None:
@@ -65,15 +61,9 @@ def test_lines_are_rows(tmp_path: Path, content: str, examples: list[tuple[str, 
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "train.jsonl",
-        "train.json",
-        "train.parquet",
-        "data/train-00000-of-00001-0f3a.parquet",
-        "train-00000-of-00001.parquet",
-    ],
-)
+    "name", [f"train{end}" for end in (".jsonl", ".json", ".parquet", "-00000-of-00001.parquet")]
+    + ["data/train-00000-of-00001-0f3a.parquet"]
+)  # fmt: skip
 def test_every_format_gives_the_same_fingerprint(tmp_path: Path, name: str) -> None:
     """The fingerprint is of the rows: nulls and floats that Parquet's columns add do not change it. Stored runs name
     their data by it, so a release must not compute another one."""
@@ -113,9 +103,6 @@ def test_overlap_lists_shared_posts_once(tmp_path: Path) -> None:
     lines(tmp_path / "train.jsonl", [row(prompt=text) for text in ("c", "a", "b", "a")])
     lines(tmp_path / "test.jsonl", [row(prompt=text) for text in ("a", "c", "x")])
     assert overlap(load(tmp_path), load(tmp_path, "test")) == ["c", "a"]
-
-
-# references that the data lack
 
 
 def needed(split: Split, hint: str) -> None:
@@ -166,9 +153,6 @@ def test_references_are_not_missed_on_test() -> None:
     assert not check_references({"train": split}, {"quality": {"meteor": 1.0}})
 
 
-# where there is nothing to read
-
-
 @pytest.mark.parametrize("path", ["posts", "a/b/c", "./ann/posts", "/no/such", "ann/posts.jsonl", "~ann/x"])
 def test_a_missing_path_is_refused(path: str) -> None:
     """What is no hub id, or looks like a path, is never sent to a hub."""
@@ -177,18 +161,16 @@ def test_a_missing_path_is_refused(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "named"),
+    ("data", "split", "named"),
     [
-        (lambda: load_split(DataConfig(path="builtin:tldr-min"), "train"), "--set data.path=builtin:tldr-mini"),
-        (
-            lambda: load_split(DataConfig(path="builtin:tldr-mini", validation_split="dev"), "validation"),
-            "--set data.validation_split=validation",
-        ),
-        (lambda: load_split(DataConfig(), "dev"), "train, validation, test"),
+        ({"path": "builtin:tldr-min"}, "train", "--set data.path=builtin:tldr-mini"),
+        ({"validation_split": "dev"}, "validation", "--set data.validation_split=validation"),
+        ({}, "dev", "train, validation, test"),
     ],
-    ids=["data set", "split of it", "role of a split"],
 )
-def test_a_name_that_does_not_exist_is_answered_with_those_that_do(wrong: Callable[[], Split], named: str) -> None:
+def test_a_name_that_does_not_exist_is_answered_with_those_that_do(
+    data: dict[str, str], split: str, named: str
+) -> None:
     """Nothing is to be written into the package, so the nearest name is the remedy."""
     with refuses(named):
-        wrong()
+        load_split(DataConfig(**data), split)

@@ -22,11 +22,7 @@ ROWS = [{"id": f"n{n}", "prompt": f"Post {n}.", "completion": f"Short {n}.", "sc
 
 
 def one(tmp_path: Path, row: object, **settings: Any) -> Example:
-    """The example that one row makes."""
     return load(lines(tmp_path / "one.jsonl", [row]), **settings).examples[0]
-
-
-# CSV and TSV
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])
@@ -56,19 +52,13 @@ def test_a_column_of_numbers_holds_numbers(tmp_path: Path) -> None:
     assert [type(value) for value in second.metadata.values()] == [int, float, str, str, str, type(None)]
 
 
-def test_a_column_without_a_name_is_called_by_its_number(tmp_path: Path) -> None:
-    """Pandas writes its index so."""
+def test_what_a_csv_may_hold(tmp_path: Path) -> None:
+    """A column without a name is called by its number, as pandas writes its index; a text may be long, though the csv
+    module refuses more than 131 kB unless it is asked not to."""
     (tmp_path / "a.csv").write_text(",prompt,completion\n0,Ann,A.\n1,Bo,B.\n")
     assert [example.metadata for example in load(tmp_path / "a.csv").examples] == [{"column 1": 0}, {"column 1": 1}]
-
-
-def test_a_text_may_be_long(tmp_path: Path) -> None:
-    """The csv module refuses more than 131 kB unless it is asked not to."""
     (tmp_path / "a.csv").write_text(f"prompt,completion\n{'x' * 300_000},A.\n")
     assert len(load(tmp_path / "a.csv").examples[0].source) == 300_000
-
-
-# Arrow, and what `datasets` saves
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.arrow", "b.arrow"])
@@ -80,8 +70,9 @@ def test_every_format_equals_json_lines(tmp_path: Path, name: str) -> None:
     assert load(path).fingerprint == load(lines(tmp_path / "b.jsonl", ROWS)).fingerprint
 
 
-def test_a_saved_data_set_dict(tmp_path: Path) -> None:
-    """All its splits, in as many files as it has."""
+def test_what_datasets_saved(tmp_path: Path) -> None:
+    """A dictionary's splits, in as many files as each has; a single data set is all `train`, and one that was filtered
+    and shuffled is saved as it is then."""
     parts = {name: datasets.Dataset.from_list(ROWS) for name in ("train", "validation")}
     datasets.DatasetDict(parts).save_to_disk(tmp_path / "saved", num_shards={"train": 3, "validation": 1})
     expected = load(lines(tmp_path / "rows.jsonl", ROWS))
@@ -89,13 +80,9 @@ def test_a_saved_data_set_dict(tmp_path: Path) -> None:
         assert [e.source for e in load(tmp_path / "saved", name).examples] == [e.source for e in expected.examples]
     assert load(tmp_path / "saved").fingerprint == expected.fingerprint
     assert load(tmp_path / "saved").origin == f"3 files of split 'train' in {tmp_path}/saved: 5 rows"
-
-
-def test_a_saved_data_set(tmp_path: Path) -> None:
-    """One that was filtered and shuffled is saved as it is then, and is all `train`."""
-    kept = datasets.Dataset.from_list(ROWS).filter(lambda row: row["score"] > 0).shuffle(seed=1)
-    kept.save_to_disk(tmp_path / "saved")
-    assert [example.source for example in load(tmp_path / "saved").examples] == kept["prompt"]
+    kept = parts["train"].filter(lambda row: row["score"] > 0).shuffle(seed=1)
+    kept.save_to_disk(tmp_path / "one")
+    assert [example.source for example in load(tmp_path / "one").examples] == kept["prompt"]
 
 
 @pytest.mark.parametrize("suffix", ["arrow", "parquet"])
@@ -110,9 +97,6 @@ def test_damage_anywhere_ends_in_a_usage_error(tmp_path: Path, suffix: str) -> N
         path.write_bytes(damaged)
         with suppress(UsageError):
             load(tmp_path)
-
-
-# chats
 
 
 def test_the_last_answer_of_a_chat_is_the_reference(tmp_path: Path) -> None:
@@ -135,10 +119,14 @@ def test_a_system_message_of_the_data_stands_for_the_tasks(tmp_path: Path) -> No
 
 
 def test_a_chat_of_one_turn_is_a_post(tmp_path: Path) -> None:
-    """The same text has the same fingerprint in either form, also in TRL's with two columns."""
+    """The same text has the same fingerprint in either form, also in TRL's with two columns; without an answer there is
+    no reference, as in any data."""
     plain = load(lines(tmp_path / "a.jsonl", [{"prompt": "A post.", "completion": "Short."}]))
     for row in ({"messages": [USER, ANSWER]}, {"prompt": [USER], "completion": [ANSWER]}):
         assert load(lines(tmp_path / "b.jsonl", [row])).fingerprint == plain.fingerprint
+    split = load(lines(tmp_path / "a.jsonl", [{"messages": [USER]}]))
+    assert split.examples[0].references == ()
+    assert "has no column 'completion', only messages" in split.no_references
 
 
 def test_turns_are_content(tmp_path: Path) -> None:
@@ -149,13 +137,6 @@ def test_turns_are_content(tmp_path: Path) -> None:
     assert overlap(generated_split("a", [turned]), generated_split("b", [turned])) == ["A post."]
 
 
-def test_chats_without_answers_have_no_references(tmp_path: Path) -> None:
-    """As any data without them."""
-    split = load(lines(tmp_path / "a.jsonl", [{"messages": [USER]}]))
-    assert split.examples[0].references == ()
-    assert "has no column 'completion', only messages" in split.no_references
-
-
 def test_chats_in_parquet(tmp_path: Path) -> None:
     """Nulls that its columns add to a message are not part of it."""
     rows = [{"messages": [USER | {"name": "ann"}, ANSWER]}, {"messages": [USER, ANSWER | {"weight": 1}]}]
@@ -163,23 +144,13 @@ def test_chats_in_parquet(tmp_path: Path) -> None:
     assert [example.source for example in load(path).examples] == ["A post."] * 2
 
 
-# references
-
-
 def test_references_in_several_columns(tmp_path: Path) -> None:
-    """In the order of the setting; nulls and columns that a row lacks stand for none, and lists join in."""
-    rows = [
-        {"prompt": "A.", "a": "1", "b": ["2", None, "3"]},
-        {"prompt": "B.", "b": "4", "a": None},
-        {"prompt": "C.", "a": "5"},
-    ]
-    split = load(lines(tmp_path / "a.jsonl", rows), completion_column="b, a")
+    """In the order of the setting; nulls and columns that a row lacks stand for none, and lists join in. A column of
+    just this name goes before columns that are named so; an empty cell of CSV is no reference."""
+    rows = [{"prompt": "A.", "a": "1", "b": ["2", None, "3"]}, {"prompt": "B.", "b": "4", "a": None}]
+    split = load(lines(tmp_path / "a.jsonl", [*rows, {"prompt": "C.", "a": "5"}]), completion_column="b, a")
     assert [example.references for example in split.examples] == [("2", "3", "1"), ("4",), ("5",)]
     assert all(example.metadata == {} for example in split.examples)
-
-
-def test_what_several_columns_may_hold(tmp_path: Path) -> None:
-    """A column of just this name goes before columns that are named so; an empty cell of CSV is no reference."""
     assert one(tmp_path, {"prompt": "A.", "a,b": "1", "a": "2"}, completion_column="a,b").references == ("1",)
     (tmp_path / "a.csv").write_text("prompt,a,b\nAnn,1,\nBo,,2\n")
     split = load(tmp_path / "a.csv", completion_column="a,b")

@@ -1,8 +1,6 @@
 """A sample of data that are larger than memory."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 import pyarrow
 import pytest
 from pyarrow import ipc, parquet
-from support.training import PATIENCE_S
+from support.processes import python
 
 SIZE, GROWTH = 1_000_000_000, 200_000_000
 """bytes of the file, and by how much the process may grow"""
@@ -50,7 +48,6 @@ def write_arrow(path: Path, count: int, open_writer: Callable[..., Any], batch_r
 
 
 def write(path: Path, count: int) -> Path:
-    """A file of so many rows."""
     if path.suffix == ".parquet":
         # a row group is larger than what the process may grow by
         write_arrow(path, count, lambda to, schema: parquet.ParquetWriter(to, schema, compression="none"), 60_000)
@@ -74,13 +71,11 @@ def test_a_sample_of_a_large_file_needs_little_memory(tmp_path: Path, suffix: st
     large = write(tmp_path / f"large.{suffix}", SIZE // len(TEXT))
     try:
         assert large.stat().st_size > SIZE
-        run = subprocess.run(
-            [sys.executable, "-c", READER, str(small), str(large)],
-            capture_output=True, text=True, check=True, timeout=PATIENCE_S,
-        )  # fmt: skip
+        code, out, err = python("-c", READER, small, large)
     finally:
         large.unlink()
-    found = json.loads(run.stdout)
+    assert code == 0, err
+    found = json.loads(out)
     assert found["examples"] == 500
     assert found["growth"] < GROWTH, found
     assert "of which data.train_rows = 500" in found["origin"]

@@ -1,13 +1,12 @@
-"""The presets of the task tldr for well-known data, on rows with the columns of these data."""
-
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.calls import Call, done
+from support.data_files import lines
 from support.places import ROOT
 
-from smolsum.cli import main
 from smolsum.config.hub import hub_name
 from smolsum.config.resolve import resolve
 from smolsum.tasks import TASKS
@@ -21,21 +20,16 @@ OWN = sorted(TASKS["tldr"].presets.profiles)
 
 
 @pytest.mark.parametrize("preset", OWN)
-def test_a_preset_reads_its_columns(preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_preset_reads_its_columns(preset: str, tmp_path: Path, call: Call) -> None:
     """`smolsum data` shows rows and prompt; a row without a post is left out, with a warning."""
     post, reference, other = COLUMNS[preset]
     for split in ("train", "validation", "test"):
-        rows = [
-            {post: f"Ann met Bo in {n}, at {split}.", reference: f"They met in {n}.", other: f"{n}"} for n in range(5)
-        ]
-        rows.append({post: "", reference: "Nothing.", other: "5"})
-        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = ["data", "tldr", "--preset", preset, f"--set=data.path={tmp_path}", "--preview=1"]
-    assert main.main(command) == 0
-    out, err = capsys.readouterr()
+        rows = [{post: f"Ann met Bo in {n}, at {split}.", reference: f"They met in {n}.", other: n} for n in range(5)]
+        lines(tmp_path / f"{split}.jsonl", [*rows, {post: "", reference: "Nothing.", other: "5"}])
+    shown = call("data", "tldr", "--preset", preset, f"--set=data.path={tmp_path}", "--preview=1")
+    out, err = done(shown, "1 of 6 rows of the train split have an empty post")
     first = json.loads(out.splitlines()[0])
     assert (first["prompt"], first["completion"]) == ("Ann met Bo in 0, at train.", "They met in 0.")
-    assert "1 of 6 rows of the train split have an empty post" in err
     system = resolve(TASKS, flags={"task.name": "tldr"}, presets=(preset,)).config.task.system_prompt
     assert f"system prompt: {system}\n" in err
 

@@ -25,7 +25,6 @@ def case(make: Make, *named: str, **settings: Any) -> Case:
 
 
 def content(name: str, data: str | bytes) -> Make:
-    """A file with this content."""
 
     def make(folder: Path) -> Path:
         (folder / name).parent.mkdir(exist_ok=True)
@@ -36,7 +35,6 @@ def content(name: str, data: str | bytes) -> Make:
 
 
 def rows(*given: Any, name: str = "a.jsonl") -> Make:
-    """A file with these rows."""
     return lambda folder: (
         table(folder / name, given) if name.endswith(("parquet", "arrow")) else lines(folder / name, given)
     )
@@ -101,38 +99,26 @@ CASES: dict[str, Case] = {
     "nothing there": case(directory(), "'train'", "no data file"),
     "spreadsheet in a directory": case(directory(SPREADSHEET), "train.xlsx", ".jsonl", ".csv", ".parquet", ".arrow"),
     "spreadsheet next to data": case(directory(SPREADSHEET, rows(GOOD, name="test.jsonl")), "train.xlsx is not read"),
-    "data next to a spreadsheet": case(
-        directory(SPREADSHEET, rows(GOOD, name="validation.jsonl")), "'test'", "holds validation.jsonl", split="test",
-    ),
-    "split of another name": case(
-        directory(TRAIN, rows(GOOD, name="val.jsonl")), "train.jsonl, val.jsonl", "write validation.jsonl",
-        "--set data.validation_split=val", split="validation",
-    ),
+    "data next to a spreadsheet": case(directory(SPREADSHEET, rows(GOOD, name="validation.jsonl")), "'test'",
+                        "holds validation.jsonl", split="test"),
+    "split of another name": case(directory(TRAIN, rows(GOOD, name="val.jsonl")), "train.jsonl, val.jsonl",
+                        "write validation.jsonl", "--set data.validation_split=val", split="validation"),
     # to train and validate on the same rows is no remedy
-    "train alone": case(
-        directory(TRAIN), "write validation.jsonl", "--set data.validation_share=0.1", split="validation",
-    ),
-    "two formats": case(
-        directory(content("train.csv", CSV), rows(GOOD, name="data/train-00000-of-00001.parquet")),
-        "'train'", "train.csv, data/train-00000-of-00001.parquet",
-    ),
+    "train alone": case(directory(TRAIN), "write validation.jsonl", "--set data.validation_share=0.1",
+                        split="validation"),
+    "two formats": case(directory(content("train.csv", CSV), rows(GOOD, name="data/train-00000-of-00001.parquet")),
+                        "'train'", "train.csv, data/train-00000-of-00001.parquet"),
     "missing shard": case(directory(content("data/train-00001-of-00002.csv", CSV)), "'train'", "data", "1 of 2"),
-    "a directory as a file": case(
-        directory(lambda folder: (folder / "train.jsonl").mkdir() or folder), "train.jsonl", "Is a directory",
-    ),
-    "saved: file missing": case(
-        saved(lambda folder: next(folder.glob("train/*.arrow")).unlink()),
-        "saved/train/data-00000-of-00001.arrow", "saved/train/state.json",
-    ),
-    "saved: split missing": case(
-        saved(lambda folder: (folder / "train" / "state.json").unlink()), "saved/train has no state.json",
-    ),
-    "saved: damaged list": case(
-        saved(lambda folder: (folder / "dataset_dict.json").write_text("{")), "dataset_dict.json", "JSON",
-    ),
-    "saved: no list": case(
-        saved(lambda folder: (folder / "dataset_dict.json").write_text("[]")), "dataset_dict.json", "no splits",
-    ),
+    "a directory as a file": case(directory(lambda folder: (folder / "train.jsonl").mkdir() or folder), "train.jsonl",
+                        "Is a directory"),
+    "saved: file missing": case(saved(lambda folder: next(folder.glob("train/*.arrow")).unlink()),
+                        "saved/train/data-00000-of-00001.arrow", "saved/train/state.json"),
+    "saved: split missing": case(saved(lambda folder: (folder / "train" / "state.json").unlink()),
+                        "saved/train has no state.json"),
+    "saved: damaged list": case(saved(lambda folder: (folder / "dataset_dict.json").write_text("{")),
+                        "dataset_dict.json", "JSON"),
+    "saved: no list": case(saved(lambda folder: (folder / "dataset_dict.json").write_text("[]")), "dataset_dict.json",
+                        "no splits"),
     # bytes
     **{f"empty {name}": case(content(name, ""), f"{name} is empty") for name in ("a.csv", "a.arrow", "a.parquet")},
     **{f"blank {name}": case(content(name, "\n \n"), f"{name} is empty") for name in ("a.jsonl", "a.json")},
@@ -204,17 +190,14 @@ CASES: dict[str, Case] = {
         ]
     },
     # references, each of which obeys the rule of a single one
-    "no reference": case(
-        rows(GOOD, {"prompt": "A.", "completion": None, "b": None}), "a.jsonl:2", "'completion', 'b'", "null",
-        completion_column="completion,b",
-    ),
+    "no reference": case(rows(GOOD, {"prompt": "A.", "completion": None, "b": None}), "a.jsonl:2", "'completion', 'b'",
+                        "null", completion_column="completion,b"),
     "nulls alone": case(rows(GOOD | {"completion": [None]}), "a.jsonl:1: 'completion'", "a list of nulls"),
     "no references": case(rows(GOOD | {"completion": []}), "a.jsonl:1: 'completion'", "an empty list"),
     "empty reference": case(rows(GOOD | {"completion": ["", "B."]}), "a.jsonl:1: 'completion' is empty"),
     "number as reference": case(rows(GOOD | {"completion": [1]}), "a.jsonl:1: 'completion' is a number"),
-    "blank among references": case(
-        rows(GOOD | {"b": " "}), "a.jsonl:1: 'b' is empty", completion_column="completion,b",
-    ),
+    "blank among references": case(rows(GOOD | {"b": " "}), "a.jsonl:1: 'b' is empty",
+                        completion_column="completion,b"),
     "one column of several": case(rows(GOOD), "a.jsonl:1", "'summary'", completion_column="completion,summary"),
     # chats
     "no messages": case(chat(), "a.jsonl:2: 'messages'", "an empty list"),
@@ -222,25 +205,20 @@ CASES: dict[str, Case] = {
     "no turn of the user": case(chat(ANSWER), "a.jsonl:2: 'messages'", "no turn of the user"),
     "two answers": case(chat(USER, ANSWER, ANSWER), "a.jsonl:2: 'messages'", "no turn of the user before its last"),
     "unknown role": case(chat(USER | {"role": "human"}), "message 1 of a.jsonl:2: 'messages'", "'human'"),
-    "keys of ShareGPT": case(
-        chat({"from": "human", "value": "Hi."}), "message 1 of a.jsonl:2: 'messages' has no role", "from, value",
-    ),
+    "keys of ShareGPT": case(chat({"from": "human", "value": "Hi."}), "message 1 of a.jsonl:2: 'messages' has no role",
+                        "from, value"),
     "no object": case(chat(USER, "Hi."), "message 2 of a.jsonl:2: 'messages' is text"),
-    "null content": case(
-        chat(USER, ANSWER | {"content": None}), "content of message 2 of a.jsonl:2: 'messages' is null",
-    ),
-    "late system message": case(
-        chat(USER, {"role": "system", "content": "x"}, USER), "message 2 of a.jsonl:2: 'messages' has the role",
-    ),
+    "null content": case(chat(USER, ANSWER | {"content": None}),
+                        "content of message 2 of a.jsonl:2: 'messages' is null"),
+    "late system message": case(chat(USER, {"role": "system", "content": "x"}, USER),
+                        "message 2 of a.jsonl:2: 'messages' has the role"),
     "empty turn": case(chat(USER | {"content": ""}, ANSWER, USER, ANSWER), "turn 1 of a.jsonl:2: 'messages' is empty"),
     "empty last turn": case(chat(USER | {"content": " "}, ANSWER), "a.jsonl:2: 'messages' is empty"),
     "not answered": case(chat(USER), "a.jsonl:2: 'messages'", "turn of the assistant"),
-    "answered twice": case(
-        rows({"messages": [USER, ANSWER], "completion": "x"}), "a.jsonl:1: 'messages'", "'completion'",
-    ),
-    "completion of two": case(
-        rows({"prompt": [USER], "completion": [ANSWER, ANSWER]}), "a.jsonl:1: 'completion'", "assistant, assistant",
-    ),
+    "answered twice": case(rows({"messages": [USER, ANSWER], "completion": "x"}), "a.jsonl:1: 'messages'",
+                        "'completion'"),
+    "completion of two": case(rows({"prompt": [USER], "completion": [ANSWER, ANSWER]}), "a.jsonl:1: 'completion'",
+                        "assistant, assistant"),
     # what is left
     "all dropped": case(rows({"prompt": "", "completion": "x"}), "no row", "train", empty_texts="drop"),
 }  # fmt: skip
@@ -248,7 +226,6 @@ CASES: dict[str, Case] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """By file, row and column, with a remedy."""
     monkeypatch.chdir(tmp_path)
     make, settings, named = CASES[name]
     path = make(Path())

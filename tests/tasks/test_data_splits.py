@@ -19,12 +19,10 @@ ROWS = [{"prompt": f"Post {n % 400}.", "completion": f"Short {n}."} for n in ran
 
 
 def load(path: Path, **settings: Any) -> dict[str, Split]:
-    """All three splits."""
     return {name: load_split(DataConfig(path=str(path), **settings), name) for name in SPLITS}
 
 
 def where(splits: dict[str, Split]) -> dict[str, str]:
-    """The split of each post."""
     return {example.source: name for name, split in splits.items() for example in split.examples}
 
 
@@ -146,7 +144,6 @@ def test_a_sample_is_of_the_number_that_was_asked_for(tmp_path: Path, suffix: st
     ],
 )
 def test_shares_that_leave_a_split_empty(tmp_path: Path, settings: dict[str, Any], split: str, named: str) -> None:
-    """One error with the setting, and never a split without rows."""
     path = lines(tmp_path / "a.jsonl", ROWS[:10])
     with refuses(named, "data."):
         load_split(DataConfig(path=str(path), **settings), split)

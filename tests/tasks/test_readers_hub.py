@@ -40,13 +40,9 @@ from smolsum.errors import SmolsumError
 for line in sys.stdin:
     request = json.loads(line)
     try:
-        if "model" in request:
-            from huggingface_hub import snapshot_download
-            answer = {"path": snapshot_download(request["model"])}
-        else:
-            split = load_split(DataConfig(**request["data"]), request["split"])
-            answer = {"fingerprint": split.fingerprint, "count": len(split.examples), "origin": split.origin,
-                      "first": split.examples[0].source, "commit": commit_of(request["data"]["path"])}
+        split = load_split(DataConfig(**request["data"]), request["split"])
+        answer = {"fingerprint": split.fingerprint, "count": len(split.examples), "origin": split.origin,
+                  "first": split.examples[0].source, "commit": commit_of(request["data"]["path"])}
     except SmolsumError as error:
         kind = type(error).__name__
         answer = {"error": kind, "code": error.exit_code, "message": error.message, "hint": error.hint}
@@ -107,17 +103,14 @@ def posts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def hub(posts: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
-    model, bare, broken = (tmp_path_factory.mktemp(name) for name in ("model", "bare", "broken"))
-    (model / "config.json").write_text("{}")
-    (model / "original").mkdir()
-    (model / "original" / "model.safetensors").write_bytes(bytes(5000))
+    bare, broken = (tmp_path_factory.mktemp(name) for name in ("bare", "broken"))
     (bare / "README.md").write_text("nothing here")
     (broken / "train.parquet").write_bytes(b"PAR1 not really PAR1")
     news, old = (make_news(tmp_path_factory.mktemp("news"), text) for text in ("new", "old"))
     files, presets = (tmp_path_factory.mktemp(name) for name in ("files", "presets"))
     own = {"posts": posts, "more": posts, "gated": posts, "bare": bare, "broken": broken, "news": news}
     repositories = {f"datasets/ann/{name}": path for name, path in (own | make_files(files)).items()}
-    repositories |= {**make_preset_data(presets), "models/ann/tiny": model}
+    repositories |= make_preset_data(presets)
     revisions = {"datasets/ann/news": {"v1": old}}
     revisions["datasets/EdinburghNLP/xsum"] = {"refs/convert/parquet": presets / "xsum"}
     with HubServer(repositories, gated=["datasets/ann/gated"], revisions=revisions) as server:
@@ -261,9 +254,13 @@ def test_a_hub_data_set_of_one_file_is_split_by_the_seed(client: Client, hub: Hu
         assert answer["origin"] == own.origin.replace(str(path), "ann/single, split 'train'")
 
 
-def test_chats_on_the_hub(client: Client) -> None:
-    """Columns of objects come as those of a file do."""
+def test_rows_on_the_hub(client: Client) -> None:
+    """Columns of objects come as those of a file do. The slices of `datasets` make a validation split for a data set
+    that has none; of an unknown split those that there are are named, and the setting."""
     assert client.load("ann/chats", validation_share=0, test_share=0)["first"] == "A post."
+    assert client.load("ann/posts", train_split="train[:2]")["count"] == 2
+    named = ('"dev"', "['train', 'validation', 'test']", "--set data.train_split=")
+    client.refusal("ann/posts", *named, train_split="dev")
 
 
 @pytest.mark.parametrize("preset", TASKS["tldr"].presets.profiles)
@@ -271,18 +268,6 @@ def test_a_preset_finds_its_data(client: Client, preset: str) -> None:
     """Name, configuration, revision and columns fit a repository that is laid out as the real one."""
     data = asdict(resolve(TASKS, flags={"task.name": "tldr"}, presets=(preset,)).config.data)
     assert client.ask(data=data, split="test")["first"] == "A text."
-
-
-def test_a_part_of_a_hub_split_can_be_named(client: Client) -> None:
-    """The slices of `datasets` make a validation split for a data set that has none."""
-    assert client.load("ann/posts", train_split="train[:2]")["count"] == 2
-
-
-def test_an_unknown_hub_split_is_refused(client: Client) -> None:
-    """The splits there are, and the setting that names one."""
-    client.refusal(
-        "ann/posts", '"dev"', "['train', 'validation', 'test']", "--set data.train_split=", train_split="dev"
-    )
 
 
 @pytest.mark.parametrize(
@@ -345,10 +330,3 @@ def test_what_was_downloaded_needs_no_hub(hub: HubServer, client: Client, home: 
     offline.refusal("ann/unseen", "HF_HUB_OFFLINE", error=UnreachableError)
     offline.close()
     assert len(hub.requests) == before
-
-
-def test_the_fake_hub_serves_models_too(client: Client) -> None:
-    """`snapshot_download` gets every file of a model repository, nested ones included."""
-    path = Path(client.ask(model="ann/tiny")["path"])
-    assert (path / "config.json").read_text() == "{}"
-    assert (path / "original" / "model.safetensors").stat().st_size == 5000

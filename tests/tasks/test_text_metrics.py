@@ -1,17 +1,22 @@
-"""Measures of a text alone, and of the lengths of many."""
+"""Measures of a text alone and of the lengths of many, its words, and what the limit says of them."""
+
+import unicodedata
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smolsum.tasks.text_metrics import (
     PERCENTILES,
     copied_share,
+    count_words,
+    first_words,
     length_row,
     length_table,
     novel_ngrams,
     repeated_trigrams,
+    word_limit_reward,
 )
 
 
@@ -48,9 +53,9 @@ def test_copied_share(text: str, share: float | None) -> None:
 @pytest.mark.parametrize(
     ("text", "n", "share"),
     [
-        ("my flatmate sold", 2, 0.0),
+        ("my flatmate sold", 2, 0),
         ("my flatmate left", 2, 0.5),
-        ("Two new words", 3, 1.0),
+        ("Two new words", 3, 1),
         ("one", 2, None),
         ("", 1, None),
     ],
@@ -58,9 +63,6 @@ def test_copied_share(text: str, share: float | None) -> None:
 def test_novel_ngrams(text: str, n: int, share: float | None) -> None:
     """The share of n-grams that the source does not have, in any case."""
     assert novel_ngrams(text, SOURCE, n) == share
-
-
-# the table of output lengths
 
 
 @given(st.lists(st.integers(0, 512), min_size=1, max_size=300))
@@ -90,3 +92,64 @@ def test_row_of_close_lengths(tokens: int, within: tuple[float, float]) -> None:
     row = length_row(tokens, 24, 5)
     assert row["within_tol"] == 1
     assert (row["within_1"], row["within_2"]) == within
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", 0), (" … — !", 0), ("one two  three\nfour", 4), ("3pm", 2), ("x " * 3001, 3001),
+        ("well-known and/or made_up", 6), ("a" * 20, 1), ("a" * 21, 2),  # joining words saves none
+        ("NoahBroughtHomeTheHamsterAndTheCat", 8), ("theCatSatOnTheMat", 6), ("EdithIsMySister", 4),
+        ("It's Noah's, isn't it?", 4), ("it's'fine it'sFine", 4), ("Edith'is'my'sister", 4),
+        ("Edith\u02bcis\u02bcmy\u02bcsister", 4), ("l'heure qu'il O'Brien we'll DON'T п'ять", 6),
+        ("It\u2019s $1,500.50 at 12:30.", 4), ("12,34,56,78", 4), ("1990,1991 12:30:15 31.12.2024 1,234,567.89", 5),
+        ("文書の要約", 5), ("a文書", 3), ("한국어 パーティー", 8),  # scripts without blanks
+        ("ภาษาไทย", 2),  # another one: 5 letters are a word
+        ("Größe naïve Ελλάδα", 3), ("cafe\u0301 nai\u0308ve Vie\u0323\u0302t", 3), ("हिन्दी भाषा", 2),
+        ("क्\u200dष", 1), ("שָׁלוֹם עוֹלָם", 2), ("தமிழ் மொழி", 2), ("မြန်မာ ဘာသာ", 2),
+    ],
+)  # fmt: skip
+def test_words_are_counted(text: str, words: int) -> None:
+    assert count_words(text) == words
+
+
+@pytest.mark.parametrize(
+    ("count", "limit", "reward"),
+    [
+        (0, 350, 0.0), (350, 350, 0.0), (351, 350, -1 / 350), (525, 350, -0.5), (700, 350, -1.0), (9000, 350, -1.0),
+        (3, 1, -1.0),
+    ],
+)  # fmt: skip
+def test_the_limit_costs_nothing_and_then_what_is_over(count: int, limit: int, reward: float) -> None:
+    """By hand: 0 up to the limit, linear to -1 at twice the limit, never below."""
+    assert word_limit_reward(count, limit) == pytest.approx(reward)
+
+
+def test_what_is_cut_ends_with_a_word() -> None:
+    """Nothing is cut off a text within the limit."""
+    assert first_words("one, two-three; four.", 3) == "one, two-three"
+    assert first_words("one, two!", 2) == "one, two!"
+
+
+@settings(max_examples=1_000)
+@given(st.text(max_size=100))
+def test_composed_or_not(text: str) -> None:
+    """The same text has the same words, however its letters are written."""
+    counts = {count_words(unicodedata.normalize(form, text)) for form in ("NFC", "NFD")}
+    assert counts == {count_words(text)}
+
+
+TEXTS = st.text(max_size=400) | st.text("abAB12é'\u0301.,: -文가ก", max_size=60)
+
+
+@pytest.mark.slow
+@settings(max_examples=10_000)
+@given(TEXTS, st.integers(1, 60))
+def test_any_text(text: str, limit: int) -> None:
+    """The reward is within [-1, 0], 0 where the text is within the limit; what is left of a text has at most `limit`
+    words, and they are its first."""
+    count, kept = count_words(text), first_words(text, limit)
+    assert -1.0 <= word_limit_reward(count, limit) <= 0.0
+    assert (word_limit_reward(count, limit) == 0.0) == (count <= limit)
+    assert text.startswith(kept)
+    assert count_words(kept) == min(count, limit)

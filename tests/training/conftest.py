@@ -1,12 +1,24 @@
-"""The data set, and the command line, of the runs in this folder."""
+"""The data set of the runs in this folder, one that was trained on it, and the command line."""
 
 from pathlib import Path
 
 import pytest
 from support.calls import Call
-from support.training import make_data
+from support.training import make_data, trained
 
 from smolsum.cli.main import main
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str]) -> Call:
+    """As everywhere, with what the handler of a signal writes, past Python's own streams."""
+
+    def invoke(*args: object) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = main([str(arg) for arg in args])
+        return (code, *capfd.readouterr())
+
+    return invoke
 
 
 @pytest.fixture(scope="module")
@@ -15,13 +27,7 @@ def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return make_data(tmp_path_factory.mktemp("data") / "posts", **getattr(request.module, "SIZES", {}))
 
 
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Call:
-    """Runs the command line; returns exit code, stdout and stderr."""
-
-    def run(*args: str) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = main([*args])
-        return (code, *capfd.readouterr())
-
-    return run
+@pytest.fixture(scope="module")
+def finished(request: pytest.FixtureRequest, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing interrupted, with what the test file has as `SETTINGS`."""
+    return trained(data, tmp_path_factory.mktemp("whole"), "whole", **getattr(request.module, "SETTINGS", {}))

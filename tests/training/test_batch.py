@@ -1,6 +1,6 @@
 """A step's rollouts: which prompts it takes, and what takes the place of groups that teach nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from smolsum.rewards.signal import Values
 from smolsum.rollout.source import GroupRequest, LocalSource, Source
 from smolsum.tasks.tldr.settings import TldrConfig
 from smolsum.training.batch import Batch, BatchSampler, PromptOrder, step_metrics
-from smolsum.types import Prompt, Rollout, RolloutGroup
+from smolsum.types import Prompt, RolloutGroup
 
 # whether a completion of at most 12 tokens ends is what the reward is about: most groups are all cut
 STAGE = StageConfig(
@@ -33,25 +33,19 @@ CONFIG = Config(
 )
 
 
-def no_measures(prompt: Prompt, rollout: Rollout) -> dict[str, object]:
-    """No constraint of these stages names a measure."""
-    return {}
+Signal = Callable[..., Values]
 
 
 def sampler(
-    source: Source,
-    prompts: tuple[Prompt, ...],
-    config: Config = CONFIG,
-    *,
-    steps: int = 3,
-    **own: Callable[..., Values],
+    source: Source, prompts: tuple[Prompt, ...], config: Config = CONFIG, *, steps: int = 3, **own: Signal
 ) -> BatchSampler:
     """The batches of the only stage, which rewards the length or signals of one's own, of weights 1, 2, …"""
     stage, order = config.stages["length"], PromptOrder(prompts, config, "length")
     if own:
         stage = replace(stage, rewards={name: float(n) for n, name in enumerate(own, 1)})
     places = {"first_step": 1, "steps": steps, "run_steps": steps}
-    return BatchSampler(source, order, config, stage, own or REWARDS, no_measures, **places)
+    # no constraint of these stages names a measure
+    return BatchSampler(source, order, config, stage, own or REWARDS, lambda prompt, rollout: {}, **places)
 
 
 def collect(policy: Policy, prompts: tuple[Prompt, ...], config: Config, k: int) -> tuple[Batch, list[int]]:
@@ -107,16 +101,14 @@ def test_groups_without_spread_are_replaced(policy: Policy, prompts: tuple[Promp
 def test_tied_totals_of_different_signals_are_kept_with_gdpo(policy: Policy, prompts: tuple[Prompt, ...]) -> None:
     """They have advantages there, so that nothing takes their place, and they do not count as idle."""
 
-    def first(groups: Sequence[RolloutGroup], config: Config) -> Values:
-        return [[1.0, 0.0] for _ in groups]
-
-    def second(groups: Sequence[RolloutGroup], config: Config) -> Values:
-        return [[0.0, 0.5] for _ in groups]
+    def giving(*row: float) -> Signal:
+        return lambda groups, config: [list(row) for _ in groups]
 
     for scale, idle in (("group", 1.0), ("gdpo", 0.0)):
         config = replace(CONFIG, train=replace(CONFIG.train, refill_rounds=1))
         config = replace(config, grpo=replace(config.grpo, advantage_scale=scale))
-        batches = sampler(LocalSource(policy, config), prompts, config, first=first, second=second)
+        source = LocalSource(policy, config)
+        batches = sampler(source, prompts, config, first=giving(1.0, 0.0), second=giving(0.0, 0.5))
         batch, used = batches.collect(0)
         assert used == [0, 1, 2]
         assert len(batch.groups) == (6 if idle else 3)

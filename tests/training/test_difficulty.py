@@ -8,11 +8,10 @@ from typing import Any
 
 import polars as pl
 import pytest
-from support.calls import Call
+from support.calls import Call, done
 from support.refusals import refuses
-from support.training import arguments, assert_goes_on, events, make_data
+from support.training import arguments, assert_goes_on, events, make_data, trained
 
-from smolsum.cli.main import main
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config
 from smolsum.files import read_jsonl
@@ -104,7 +103,6 @@ def test_settings_that_mean_nothing_are_refused(sets: list[str], named: list[str
 
 
 def taken(run: Path, steps: range) -> list[list[str]]:
-    """The ids of the prompts of each step."""
     rows = [read_jsonl(run / f"completions/step-{step:06d}.jsonl") for step in steps]
     return [list(dict.fromkeys(row["prompt_id"] for row in own)) for own in rows]
 
@@ -116,8 +114,7 @@ def test_a_run_moves_from_easy_to_hard(tmp_path: Path) -> None:
         "difficulty__by": "length", "stages__length__mix": "{easy=1.0}", "stages__length__mix_end": "{hard=1.0}",
         "stages__length__steps": 3, "stages__quality__steps": 1,
     }  # fmt: skip
-    assert main(arguments(data, tmp_path, "moved", **changes)) == 0
-    run = tmp_path / "moved"
+    run = trained(data, tmp_path, "moved", **changes)
     rows = pl.read_parquet(data / "train.parquet").to_dicts()
     sizes = {row["id"]: len(row["prompt"].split()) for row in rows}
     ids = sorted(sizes, key=sizes.__getitem__)
@@ -144,8 +141,7 @@ def test_a_measured_difficulty_is_kept(tmp_path: Path) -> None:
     """Each stage measures when it begins, with its own reward. A run that was killed in the middle of a stage, when the
     weights are others, takes the prompts of the whole run."""
     data = make_data(tmp_path / "data", test=1)
-    assert main(arguments(data, tmp_path, "whole", **MEASURED)) == 0
-    whole = tmp_path / "whole"
+    whole = trained(data, tmp_path, "whole", **MEASURED)
     said = [row["message"] for row in read_jsonl(whole / "events.jsonl") if row["kind"] == "difficulty"]
     assert [text.split()[1] for text in said] == ["length", "quality"]
     assert said[0].split(": ", 1)[1] != said[1].split(": ", 1)[1]
@@ -160,7 +156,4 @@ def test_steps_of_a_dry_run(tmp_path: Path, call: Call) -> None:
     data = make_data(tmp_path / "data", train=12)
     sets = {"difficulty__by": "reward", "stages__length__mix": "{easy=1.0}", "stages__length__mix_end": "{hard=1.0}"}
     args = arguments(data, tmp_path, "dry", stages__length__steps=0, stages__quality__steps=1, **sets)
-    code, _, err = call(*args, "--dry-run")
-    assert code == 0
-    assert "4 (epochs = 1)" in err
-    assert "mix easy 1 to hard 1" in err
+    done(call(*args, "--dry-run"), "4 (epochs = 1)", "mix easy 1 to hard 1")

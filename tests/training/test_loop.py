@@ -11,10 +11,10 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from support.calls import Call
+from support.calls import Call, done
 from support.disks import mounted
 from support.refusals import assert_refused
-from support.training import PATIENCE_S, arguments, assert_goes_on, events, learned, start, weights
+from support.training import PATIENCE_S, arguments, assert_goes_on, events, learned, start, trained, weights
 
 from smolsum.cli.main import main
 from smolsum.errors import SmolsumError
@@ -26,14 +26,6 @@ from smolsum.training import loop
 SLOW = pytest.mark.slow
 PHASES: list[str] = []
 """the phases that status.json names in the middle of each step of the run `seeded`"""
-
-
-@pytest.fixture(scope="module")
-def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two stages that nothing interrupted."""
-    runs = tmp_path_factory.mktemp("whole")
-    assert main(arguments(data, runs, "whole")) == 0
-    return runs / "whole"
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +43,16 @@ def seeded(finished: Path, data: Path) -> Path:
     PHASES.clear()  # a worker of the tests that comes back to this file makes the run again
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "gradients", watched)
-        assert main([*arguments(runs / "posts", runs, "seeded", **steps), "--seed=7"]) == 0
-    return runs / "seeded"
+        return trained(runs / "posts", runs, "seeded", "--seed=7", **steps)
 
 
-def test_the_peak_of_a_step_is_its_own(seeded: Path) -> None:
-    """And not that of the process, which has held a gigabyte before."""
+def test_a_step_is_measured_alone(seeded: Path) -> None:
+    """Its peak is not that of the process, which has held a gigabyte before, and the first step of a stage, which takes
+    minutes at 0.5 B, is training, not what came before it."""
     peaks = [row["perf/peak_memory_gb"] for row in read_jsonl(seeded / "metrics.jsonl")]
     assert len(peaks) == 2
     assert all(0.001 < peak < 1.0 for peak in peaks)
+    assert PHASES == ["training", "training"]
 
 
 def test_run_directory_holds_everything(finished: Path) -> None:
@@ -92,37 +85,23 @@ def test_run_directory_holds_everything(finished: Path) -> None:
     assert info["native"] == (native.library() is not None)
 
 
-def test_stages_of_an_equal_run_are_reused(finished: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Another quality signal starts from the length stage that is there, and says so."""
+def test_stages_of_an_equal_run_are_reused(finished: Path, data: Path, seeded: Path, call: Call) -> None:
+    """Another quality signal starts from the length stage that is there, and says so. A stage is only the same if all
+    that decides its weights is the same, such as the seed."""
     runs = finished.parent
-    assert main([*arguments(data, runs, "rouge", stages__quality__steps=1), "--reward=rouge"]) == 0
+    asked = [*arguments(data, runs, "rouge", stages__quality__steps=1), "--reward=rouge"]
+    done(call(*asked), "stage length was trained before")
     run = runs / "rouge"
-    assert "stage length was trained before" in capsys.readouterr().err
-    assert "stage_reused" in events(run)
+    assert ("stage_reused" in events(run), "stage_reused" in events(seeded)) == (True, False)
     assert weights(run, 5) == weights(finished, 5)
     assert [row["step"] for row in read_jsonl(run / "metrics.jsonl")] == [6]
 
 
-def test_first_step_of_a_stage_is_training(seeded: Path) -> None:
-    """Not what came before it: at 0.5 B the first step takes minutes."""
-    assert seeded.exists()
-    assert PHASES == ["training", "training"]
-
-
-def test_another_seed_reuses_nothing(seeded: Path) -> None:
-    """A stage is only the same if everything that decides its weights is the same."""
-    assert "stage_reused" not in events(seeded)
-
-
-def test_config_of_a_run_repeats_it(seeded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_of_a_run_repeats_it(seeded: Path, tmp_path: Path, call: Call) -> None:
     """`--config` on a run's config.toml gives the same weights and metrics in another place. `RUN=$(smolsum train ...)`
     works, and the closing table is narration."""
-    config = str(seeded / "config.toml")
-    assert main(["train", "--config", config, "--runs-dir", str(tmp_path), "--name", "twin", "--plain"]) == 0
-    out, err = capsys.readouterr()
-    assert out == f"{tmp_path / 'twin'}\n"
-    assert "after quality" in err
-    assert "on target" in err
+    twin = call("train", "--config", seeded / "config.toml", "--runs-dir", tmp_path, "--name", "twin", "--plain")
+    assert done(twin, "after quality", "on target")[0] == f"{tmp_path / 'twin'}\n"
     assert learned(tmp_path / "twin") == learned(seeded)
     assert weights(tmp_path / "twin", 2) == weights(seeded, 2) != {}
 
@@ -182,14 +161,13 @@ def test_ctrl_c_outside_a_step_leaves_at_once(
 
 
 def test_a_damaged_run_description_is_named(finished: Path, tmp_path: Path, call: Call) -> None:
-    """On resume, with the settings to start anew from."""
     shutil.copytree(finished, tmp_path / "hurt", symlinks=True)
     (tmp_path / "hurt" / "run.json").write_text("{bro")
     refused = call("train", "--resume", str(tmp_path / "hurt"))
     assert_refused(refused, "run.json", "smolsum train --config", error=SmolsumError)
 
 
-def test_damaged_checkpoint_is_passed_over(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_checkpoint_is_passed_over(finished: Path, tmp_path: Path, call: Call) -> None:
     """With the newest checkpoint broken the run goes back to the one before it, says so, and ends the same."""
     shutil.copytree(finished, tmp_path / "hurt", symlinks=True)
     run = tmp_path / "hurt"
@@ -198,34 +176,28 @@ def test_damaged_checkpoint_is_passed_over(finished: Path, tmp_path: Path, capsy
     content[-5] ^= 1
     file.unlink()
     file.write_bytes(content)
-    assert main(["train", "--resume", "hurt", "--runs-dir", str(tmp_path)]) == 0
-    assert "step-000008 is damaged" in capsys.readouterr().err
+    done(call("train", "--resume", "hurt", "--runs-dir", tmp_path), "step-000008 is damaged")
     assert "checkpoint_damaged" in events(run)
     assert learned(run) == learned(finished)
     assert weights(run, 8) == weights(finished, 8)
 
 
-def test_existing_name_is_refused_before_loading(finished: Path, data: Path, call: Call) -> None:
-    """A run is never overwritten."""
+def test_a_run_that_cannot_begin_is_refused(finished: Path, data: Path, tmp_path: Path, call: Call) -> None:
+    """A run is never overwritten; a prompt over max_input_tokens names itself and both ways out."""
     before = learned(finished)
     refused = call(*arguments(data, finished.parent, "whole"))
     assert_refused(refused, str(finished))
     assert "loading" not in refused[2]
     assert learned(finished) == before
-
-
-def test_a_long_prompt_is_an_error_or_dropped(data: Path, tmp_path: Path, call: Call) -> None:
-    """A prompt over max_input_tokens names itself and both ways out."""
-    refused = call(*arguments(data, tmp_path, "long"), "--set=data.max_input_tokens=150")
+    refused = call(*arguments(data, tmp_path, "long", data__max_input_tokens=150))
     assert_refused(refused, "max_input_tokens = 150", "data.long_prompts=drop")
     assert not (tmp_path / "long").exists()
 
 
-def test_finished_run_resumes_to_nothing(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_run_resumes_to_nothing(finished: Path, call: Call) -> None:
     """Resuming a finished run trains nothing, changes no weights and shows the table again."""
     before = weights(finished, 8)
-    assert main(["train", "--resume", "whole", "--runs-dir", str(finished.parent)]) == 0
-    assert "after quality" in capsys.readouterr().err
+    done(call("train", "--resume", "whole", "--runs-dir", finished.parent), "after quality")
     assert weights(finished, 8) == before
 
 
@@ -233,9 +205,7 @@ def test_finished_run_resumes_to_nothing(finished: Path, capsys: pytest.CaptureF
 def test_full_disk_keeps_the_last_checkpoint(data: Path, finished: Path, tmp_path: Path) -> None:
     """A disk that fills up ends the run with one error; with room again it resumes to the same end."""
     with mounted(tmp_path / "disk", 36_864) as disk:
-        process = start(
-            [*arguments(data, disk, "full"), "--set=train.keep_checkpoints=9", "--set=train.checkpoint_every=1"]
-        )
+        process = start(arguments(data, disk, "full", train__keep_checkpoints=9, train__checkpoint_every=1))
         _, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 1, err
         assert "the disk is full" in err

@@ -35,27 +35,30 @@ def config(**sets: object) -> Config:
     return resolve(TASKS, model="tiny", flags=flags).config
 
 
-def planned(config: Config, begun: RunInfo | None = None) -> MemoryPlan:
-    return plan_memory(config, load_shapes(config), PROMPTS, begun, load_shapes)
+def planned(config: Config, begun: RunInfo | None = None, *, here: float | None = 64) -> MemoryPlan:
+    """The plan on a machine that says to have so many GB, or nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SMOLSUM_MEMORY_GB", str(here))
+        if here is None:
+            patch.delenv("SMOLSUM_MEMORY_GB")
+        return plan_memory(config, load_shapes(config), PROMPTS, begun, load_shapes)
 
 
-def refusal(config: Config, begun: RunInfo | None = None) -> MachineError:
+def refusal(config: Config, begun: RunInfo | None = None, *, here: float = 64) -> MachineError:
     """The error that planning ends with; it has a remedy."""
     with refuses(error=MachineError) as caught:
-        planned(config, begun)
+        planned(config, begun, here=here)
     assert isinstance(caught.value, MachineError)
     return caught.value
 
 
 def number_after(words: str, text: str | None) -> float:
-    """The number that follows these words."""
     found = re.search(rf"{re.escape(words)}([\d.]*\d)", text or "")
     assert found, text
     return float(found[1])
 
 
 def changed(settings: Config, remedy: str) -> Config:
-    """The settings after what a remedy names."""
     sets = dict(pair.strip().split("=") for pair in remedy.rsplit(" (", 1)[0].split("--set ")[1:])
     assert sets
     flags: dict[str, object] = {
@@ -72,79 +75,72 @@ def process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("smolsum.training.memory_plan.outside_arrays", lambda: 0.4 * GB)
 
 
-@pytest.fixture
-def whole(monkeypatch: pytest.MonkeyPatch) -> float:
+@pytest.fixture(scope="module")
+def whole() -> float:
     """The peak without chunks, in GB, where there is room for it."""
-    monkeypatch.setenv("SMOLSUM_MEMORY_GB", "64")
-    plan = planned(config())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("smolsum.training.memory_plan.outside_arrays", lambda: 0.4 * GB)
+        plan = planned(config())
     assert plan.chunking.rows is None
     assert plan.line == f"memory: {plan.peak / GB:.1f} GB at the peak, of 64 GB (SMOLSUM_MEMORY_GB)"
     return plan.whole / GB
 
 
-def test_without_a_budget_the_machine_decides(whole: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_budget_the_machine_decides(whole: float) -> None:
     """Where all at once does not fit, the fastest chunks that do, and a line that says so."""
     limit = 0.8 * whole
-    monkeypatch.setenv("SMOLSUM_MEMORY_GB", str(limit))
-    plan = planned(config())
+    plan = planned(config(), here=limit)
     assert plan.chunking.rows is not None
     assert plan.peak <= limit * GB < plan.whole
     assert "SMOLSUM_MEMORY_GB" in plan.line
     assert "a time" in plan.line
 
 
-def test_a_budget_goes_before_the_machine(whole: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_budget_goes_before_the_machine(whole: float) -> None:
     """Also one that is larger than the machine, with a warning."""
     plan = planned(config(engine__memory_budget_gb=0.8 * whole))
     assert plan.chunking.rows is not None
     assert plan.limit.source == "engine.memory_budget_gb"
     assert plan.warnings == []
-    monkeypatch.setenv("SMOLSUM_MEMORY_GB", str(0.8 * whole))
-    plan = planned(config(engine__memory_budget_gb=64))
+    plan = planned(config(engine__memory_budget_gb=64), here=0.8 * whole)
     assert plan.chunking.rows is None
     assert "but this machine has" in plan.warnings[0]
 
 
 def test_on_a_gpu_a_budget_is_for_arrays(whole: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the RAM of the host is what leaves the least room; a larger budget than that is still a warning."""
-    monkeypatch.delenv("SMOLSUM_MEMORY_GB")
-    ram = MemoryLimit(2 * whole * GB, "available RAM")
+    budget, ram = config(engine__memory_budget_gb=64), MemoryLimit(2 * whole * GB, "available RAM")
     monkeypatch.setattr("smolsum.training.memory_plan.tightest_limit", lambda environ: ram)
-    assert "process" in planned(config(engine__memory_budget_gb=64)).parts
+    assert "process" in planned(budget, here=None).parts
     monkeypatch.setattr("smolsum.policy.device_memory.on_cpu", lambda: False)
-    plan = planned(config(engine__memory_budget_gb=64))
+    plan = planned(budget, here=None)
     assert "process" not in plan.parts
     assert plan.warnings == []
     assert plan.here.of_arrays
     little = replace(ram, size=0.5 * whole * GB)
     monkeypatch.setattr("smolsum.training.memory_plan.tightest_limit", lambda environ: little)
-    assert "but this machine has" in planned(config(engine__memory_budget_gb=64)).warnings[0]
+    assert "but this machine has" in planned(budget, here=None).warnings[0]
 
 
-def test_where_nothing_fits_the_remedies_do(whole: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_fits_the_remedies_do() -> None:
     """Flags with which the same command is accepted, the smallest change first."""
     settings = config(sampling__rollouts=8, sampling__max_new_tokens=800, train__eval_batch=50)
-    monkeypatch.setenv("SMOLSUM_MEMORY_GB", "0.01")
-    error = refusal(settings)
+    error = refusal(settings, here=0.01)
     assert "smaller model" in str(error.hint)
-    least = number_after("training needs at least ", error.message)
-    monkeypatch.setenv("SMOLSUM_MEMORY_GB", str(least - 0.15))
-    planned(changed(settings, str(refusal(settings).hint).split("; or ")[0]))
+    here = number_after("training needs at least ", error.message) - 0.15
+    planned(changed(settings, str(refusal(settings, here=here).hint).split("; or ")[0]), here=here)
 
 
-def test_remedies_differ_and_leave_a_little_room(whole: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remedies_differ_and_leave_a_little_room() -> None:
     """None repeats another with further changes, and available RAM may shrink a little until the next start."""
     settings = config(sampling__rollouts=32, sampling__max_new_tokens=600, train__eval_batch=50)
-    monkeypatch.setenv("SMOLSUM_MEMORY_GB", "0.01")
-    limit = 0.85 * number_after("at least ", refusal(settings).message)
-    monkeypatch.setenv("SMOLSUM_MEMORY_GB", str(limit))
-    remedies = str(refusal(settings).hint).split("; or ")
+    limit = 0.85 * number_after("at least ", refusal(settings, here=0.01).message)
+    remedies = str(refusal(settings, here=limit).hint).split("; or ")
     sets = [{*re.findall(r"--set (\S+)", remedy)} for remedy in remedies]
     assert len(sets) > 1
     assert not any(first <= later for n, later in enumerate(sets) for first in sets[:n])
-    monkeypatch.setenv("SMOLSUM_MEMORY_GB", str(0.985 * limit))
     for remedy in remedies:
-        planned(changed(settings, remedy))
+        planned(changed(settings, remedy), here=0.985 * limit)
 
 
 @pytest.mark.parametrize(
@@ -162,18 +158,17 @@ def test_a_larger_change_that_offers_nothing(first: dict[str, Any], later: dict[
     assert _covers(first, later) is covered
 
 
-def test_where_nothing_would_fit_the_refusal_says_how_to_try(whole: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_would_fit_the_refusal_says_how_to_try() -> None:
     """An estimate may be too high; what the hint names is accepted, with a budget as well."""
-    monkeypatch.setenv("SMOLSUM_MEMORY_GB", "0.01")
-    budget = number_after("engine.memory_budget_gb=", refusal(config(engine__memory_budget_gb=0.02)).hint)
-    assert planned(config(engine__memory_budget_gb=budget)).warnings
-    hint = refusal(config()).hint
+    hint = refusal(config(engine__memory_budget_gb=0.02), here=0.01).hint
+    budget = config(engine__memory_budget_gb=number_after("engine.memory_budget_gb=", hint))
+    assert planned(budget, here=0.01).warnings
+    hint = refusal(config(), here=0.01).hint
     assert 0 < number_after("the least that this model takes is ", hint) < 1
-    monkeypatch.setenv("SMOLSUM_MEMORY_GB", str(number_after("SMOLSUM_MEMORY_GB=", hint)))
-    planned(config())
+    planned(config(), here=number_after("SMOLSUM_MEMORY_GB=", hint))
 
 
-def test_a_budget_that_is_too_small_names_one_that_is_not(whole: float) -> None:
+def test_a_budget_that_is_too_small_names_one_that_is_not() -> None:
     """The machine has room, so a larger budget is the smallest change."""
     budget = number_after("memory_budget_gb=", refusal(config(engine__memory_budget_gb=0.01)).hint)
     assert planned(config(engine__memory_budget_gb=budget)).peak <= budget * GB
@@ -199,7 +194,7 @@ def test_no_remedy_makes_the_target_unreachable() -> None:
         assert all(sets.get("sampling.max_new_tokens", 87) >= 87 for sets in alternative)
 
 
-def test_far_too_many_tokens_are_answered_with_fewer(whole: float) -> None:
+def test_far_too_many_tokens_are_answered_with_fewer() -> None:
     """Not with a smaller model: some number of tokens does fit, and the machine takes it."""
     hint = refusal(config(sampling__max_new_tokens=10_000_000)).hint
     fits = int(number_after("--set sampling.max_new_tokens=", hint))
@@ -228,21 +223,19 @@ def test_a_dry_run_and_a_start_warn_of_a_target_out_of_reach(
         assert (code, err.count("no summary can reach task.target_tokens = 42")) == (0, times)
 
 
-def test_a_resumed_run_takes_the_chunks_that_it_began_with(whole: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_takes_the_chunks_that_it_began_with(whole: float) -> None:
     """Whatever this machine has. What no longer fits is refused with a remedy."""
     began = ChunkingInfo(rows=4, logits=2_000_000, checkpointing=True)
     plan = planned(config(), RunInfo(memory=MemoryInfo(chunking=began)))
     assert (plan.chunking.rows, plan.chunking.logits, plan.chunking.checkpointing) == (4, 2_000_000, True)
     at_once = RunInfo(memory=MemoryInfo(chunking=ChunkingInfo()))
     assert planned(config(), at_once).chunking.rows is None
-    monkeypatch.setenv("SMOLSUM_MEMORY_GB", str(0.8 * whole))
-    error = refusal(config(), at_once)
+    error = refusal(config(), at_once, here=0.8 * whole)
     assert "all rollouts at once" in error.message
-    monkeypatch.setenv("SMOLSUM_MEMORY_GB", str(number_after("SMOLSUM_MEMORY_GB=", error.hint)))
-    assert planned(config(), at_once).chunking.rows is None
+    assert planned(config(), at_once, here=number_after("SMOLSUM_MEMORY_GB=", error.hint)).chunking.rows is None
 
 
-def test_quantised_weights_on_the_cpu_are_slow_and_it_says_so(whole: float) -> None:
+def test_quantised_weights_on_the_cpu_are_slow_and_it_says_so() -> None:
     """Before the run, and in the dry run."""
     assert planned(config()).warnings == []
     plan = planned(config(model__adapter="lora", model__quantize=4))

@@ -121,7 +121,6 @@ def test_words_and_results(capsys: pytest.CaptureFixture[str]) -> None:
 def test_quiet_leaves_warnings(
     on_terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A quiet run says nothing but its warnings, on a terminal or not."""
     terminal = Terminal()
     if on_terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
@@ -176,7 +175,6 @@ def test_heart_beats_by_itself_until_closed(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
 def test_plain_lines_on_a_terminal(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    """NO_COLOR and TERM=dumb give the plain lines on a terminal too."""
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setenv(name, value)
     with Progress(report_every=1) as progress:

@@ -83,7 +83,6 @@ def test_frames_and_data_sets_are_rows(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_arguments(given: dict[str, Any], named: str, tmp_path: Path) -> None:
-    """One error with a remedy."""
     with refuses(named):
         smolsum.train(runs_dir=tmp_path, quiet=True, **given)
 

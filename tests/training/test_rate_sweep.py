@@ -1,7 +1,8 @@
-"""The sweep of `--find-lr`: what it recommends, that its trials are throw-away copies, and what it leaves behind."""
+"""The learning rate: what the sweep of `--find-lr` recommends and leaves behind, and one that is left to the model."""
 
 import json
 import os
+import re
 import shlex
 import signal
 from pathlib import Path
@@ -10,17 +11,19 @@ from typing import Any
 import pytest
 import tomli
 from mlx.utils import tree_flatten
-from support.calls import Call
+from support.calls import Call, done
 from support.refusals import assert_refused, refuses
-from support.training import arguments
+from support.training import arguments, learned
 
 from smolsum.cli import find_rate
 from smolsum.cli.main import main
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config
 from smolsum.errors import SmolsumError
+from smolsum.files import read_jsonl
+from smolsum.runs import standstill
 from smolsum.tasks import TASKS
-from smolsum.training import rate_sweep
+from smolsum.training import rate_sweep, session
 from smolsum.training.rate_sweep import Sweep, Trial, TrialSession, default_rates
 from smolsum.training.setup import Setup
 
@@ -53,11 +56,7 @@ def test_the_smallest_of_the_best_rates_is_recommended(trials: list[Trial], rate
     """Rewards of 0 at the start, and means over 400 samples: a gain is above chance from 0.02 on."""
     found = Sweep("length", 40, 400, trial(0.0, 0.0, 0.0), trials).recommended()
     assert (found and found.rate) == rate
-
-
-def test_default_rates_surround_that_of_the_run() -> None:
-    """With one digit each."""
-    assert default_rates(4e-4) == (4e-5, 1e-4, 4e-4, 1e-3, 4e-3)
+    assert default_rates(4e-4) == (4e-5, 1e-4, 4e-4, 1e-3, 4e-3)  # those around the run's, with one digit each
 
 
 def sweep(data: Path, runs: Path, *more: str) -> list[str]:
@@ -66,11 +65,11 @@ def sweep(data: Path, runs: Path, *more: str) -> list[str]:
     return [*run, "--find-lr", "--trial-steps=2", *more]
 
 
-def swept(data: Path, runs: Path, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
+def swept(call: Call, data: Path, runs: Path, *more: str) -> dict[str, Any]:
     """The record that a sweep prints, which is also what it leaves."""
-    code = main(sweep(data, runs, "--json", *more))
+    code, out, _ = call(*sweep(data, runs, "--json", *more))
     assert code in (0, 1)
-    record = json.loads(capsys.readouterr().out)
+    record = json.loads(out)
     (left,) = runs.iterdir()
     assert json.loads(left.read_text()) == record
     assert code == (record["recommended"] is None)
@@ -84,13 +83,13 @@ def outcome(trial: dict[str, Any]) -> Any:
 
 @pytest.mark.slow
 def test_trials_do_not_touch_each_other(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rate gives the same numbers alone and after others, whose weights are put back; with adapters too. Workers of
     the environment are not asked. A record is all that is left, and a rate of almost 0 changes nothing."""
     monkeypatch.setenv("SMOLSUM_WORKERS", "http://127.0.0.1:9")
-    several = swept(data, tmp_path / "several", capsys, "--rates=1e-12,1e-2,3e-3")
-    alone = swept(data, tmp_path / "alone", capsys, "--rates=1e-2")
+    several = swept(call, data, tmp_path / "several", "--rates=1e-12,1e-2,3e-3")
+    alone = swept(call, data, tmp_path / "alone", "--rates=1e-2")
     assert [found["rate"] for found in several["trials"]] == [1e-12, 3e-3, 1e-2]
     assert several["trials"][2] == alone["trials"][0]
     assert several["start"] == alone["start"]
@@ -99,44 +98,39 @@ def test_trials_do_not_touch_each_other(
     assert abs(still["kl"]) < 1e-6
     assert outcome(several["trials"][2]) != outcome(start)
     lora = ["--set=lora.rank=4", "--set=stages.length.beta=0"]
-    adapted = swept(data, tmp_path / "lora", capsys, "--rates=1e-12,3e-2", *lora)
+    adapted = swept(call, data, tmp_path / "lora", "--rates=1e-12,3e-2", *lora)
     assert adapted["start"] == start
     assert outcome(adapted["trials"][1]) != outcome(start)
     assert adapted["trials"][1]["kl"] is not None
 
 
 def test_the_screen_shows_table_chart_and_what_to_do(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """stdout has the rate alone, and the command on the screen is one that `train` takes."""
     monkeypatch.setattr(Sweep, "noise", -1.0)
     asked = sweep(data, tmp_path, "--rates=1e-12,1e-3")
     monkeypatch.setenv("SMOLSUM_WORKERS", "http://127.0.0.1:9")
-    assert main(asked) == 0
-    shown = capsys.readouterr()
-    rate = shown.out.strip()
-    assert rate in ("1e-12", "0.001")
-    parts = ["workers", "greedy tokens", "\nrate=1e-12 step=2/4 reward=", "reward after the trial"]
-    assert [part for part in parts if part not in shown.err] == []
-    assert "stage=" not in shown.err
-    (command,) = [line.removeprefix("use it: ") for line in shown.err.splitlines() if line.startswith("use it: ")]
+    out, err = done(call(*asked), "workers", "greedy tokens", "\nrate=1e-12 step=2/4 reward=", "reward after the trial")
+    assert (rate := out.strip()) in ("1e-12", "0.001")
+    assert "stage=" not in err
+    (command,) = [line.removeprefix("use it: ") for line in err.splitlines() if line.startswith("use it: ")]
     words = shlex.split(command)
     assert words[-2:] == ["--set", f"optimizer.learning_rate={rate}"]
     assert not any(word.startswith(("--find-lr", "--rates", "--trial-steps")) for word in words)
-    assert main([*words[1:], "--dry-run", "--quiet"]) == 0
+    done(call(*words[1:], "--dry-run", "--quiet"))
 
 
 @pytest.mark.parametrize("given", ["stages.length.learning_rate=3e-5", "stages.length={learning_rate=3e-5}"])
 def test_the_command_applies_the_rate_to_a_stage_with_its_own(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, given: str
+    data: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
     """A stage's rate that is given as a flag goes before that of the run."""
     monkeypatch.setattr(Sweep, "noise", -1.0)
-    found = swept(data, tmp_path, capsys, "--rates=1e-12", f"--set={given}")
+    found = swept(call, data, tmp_path, "--rates=1e-12", f"--set={given}")
     words = shlex.split(found["command"])
-    assert main([*words[1:], "--dry-run", "--quiet"]) == 0
-    shown = tomli.loads(capsys.readouterr().out)
-    assert shown["stages"]["length"]["learning_rate"] == 1e-12
+    shown, _ = done(call(*words[1:], "--dry-run", "--quiet"))
+    assert tomli.loads(shown)["stages"]["length"]["learning_rate"] == 1e-12
 
 
 def test_ctrl_c_ends_a_sweep_after_the_step_and_keeps_what_it_measured(
@@ -208,3 +202,40 @@ def test_a_record_that_cannot_be_written_costs_no_result(tmp_path: Path, capsys:
 def test_flags_that_mean_nothing_together(flags: list[str], named: list[str], call: Call) -> None:
     """Each is refused before anything is loaded."""
     assert_refused(call("train", *flags), *named)
+
+
+def test_the_chosen_rate_is_shown_trained_with_and_kept(data: Path, tmp_path: Path, call: Call) -> None:
+    """The dry run gives the number and its reason, the run's config.toml the number, and the run resumes with it. A
+    model with a preset gets no advice, nor does a small model that has the small settings already."""
+    for flags in (["--model=tiny"], ["--model=builtin:tiny", "--preset=small"]):
+        code, _, err = call("train", *flags, "--dry-run", f"--set=data.path={data}")
+        assert (code, "--preset small" in err) == (0, False)
+    made = arguments(data, tmp_path, "own", **STEPS)
+    own = ["--model=builtin:tiny" if flag == "--model=tiny" else flag for flag in made]
+    code, out, err = call(*own, "--dry-run")
+    assert code == 0
+    assert re.search(r"learning_rate = 0\.0003 +# chosen for 985 k parameters", out)
+    assert "--preset small" in err
+    assert call(*own, "--dry-run", "--quiet") == (0, out, "")
+    assert call(*own, "--quiet")[0] == 0
+    config = tomli.loads((tmp_path / "own" / "config.toml").read_text())
+    assert [config["optimizer"]["learning_rate"], config["stages"]["quality"]["learning_rate"]] == [3e-4, 3e-4]
+    assert [row["learning_rate"] for row in learned(tmp_path / "own")] == [3e-4] * 3
+    assert call("train", "--resume", str(tmp_path / "own"), "--quiet")[0] == 0
+
+
+def test_a_run_that_stands_still_says_so_once(
+    data: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the screen and among the events, with the remedy."""
+    for module in (standstill, session):
+        monkeypatch.setattr(module, "STEPS", 6)
+    settings = {"optimizer__learning_rate": 1e-12, "stages__length__steps": 18, "stages__quality__steps": 1}
+    code, _, err = call(*arguments(data, tmp_path, "still", **STEPS | settings), "--quiet")
+    assert (code, err.count("the policy stands still: in 12 steps")) == (0, 1)
+    found = [row for row in read_jsonl(tmp_path / "still" / "events.jsonl") if row["kind"] == "stands_still"]
+    assert [row["step"] for row in found] == [12]
+    assert "--find-lr" in found[0]["hint"]
+
+
+STEPS = {"stages__length__steps": 2, "stages__quality__steps": 1, "train__validate_every": 0}

@@ -1,13 +1,12 @@
 """The reference of the KL term in a run of several stages: the model of the stage's start, or of the run's."""
 
-import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from support.training import arguments, assert_goes_on, events
+from support.training import arguments, assert_goes_on, events, trained
 
-from smolsum.cli.main import main
 from smolsum.evaluate.prompt_encoding import encode_prompts
 from smolsum.files import read_jsonl
 from smolsum.policy.load import Policy, load_policy
@@ -32,11 +31,15 @@ SIZES = {"test": 2}
 @pytest.fixture(
     scope="module", params=[pytest.param({}, id="whole"), pytest.param(LORA, id="adapter", marks=pytest.mark.slow)]
 )
-def finished(request: pytest.FixtureRequest, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two stages held to the model that it started from, of all weights or of an adapter."""
-    runs = tmp_path_factory.mktemp("start")
-    assert main(arguments(data, runs, "whole", **SETTINGS, **request.param)) == 0
-    return runs / "whole"
+def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Of a run that is held to the model that it started from, and trains all weights or an adapter."""
+    return SETTINGS | dict(request.param)
+
+
+@pytest.fixture(scope="module")
+def finished(settings: dict[str, Any], data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Such a run of two stages."""
+    return trained(data, tmp_path_factory.mktemp("start"), "whole", **settings)
 
 
 def kl_by_hand(run: Path, policy: Policy, reference: Policy, step: int) -> float:
@@ -78,22 +81,21 @@ def test_the_second_stage_is_held_to_the_model_of_the_runs_start(finished: Path)
     mx.clear_cache()
 
 
-def test_the_first_stage_is_shared_with_runs_of_the_other_reference(finished: Path, data: Path) -> None:
+def test_the_first_stage_is_shared_with_runs_of_the_other_reference(
+    finished: Path, settings: dict[str, Any], data: Path
+) -> None:
     """And only that one: held to the stage's start, the second begins with a KL of 0."""
-    config = json.loads((finished / "run.json").read_text())["settings"]
-    adapter = LORA if "lora.rank" in config else {}
-    runs = finished.parent
-    settings = SETTINGS | {"grpo__reference": "stage", "stages__quality__steps": 1}
-    assert main(arguments(data, runs, "stage", **settings, **adapter)) == 0
-    rows = read_jsonl(runs / "stage" / "metrics.jsonl")
-    assert "stage_reused" in events(runs / "stage")
+    other = settings | {"grpo__reference": "stage", "stages__quality__steps": 1}
+    run = trained(data, finished.parent, "stage", **other)
+    rows = read_jsonl(run / "metrics.jsonl")
+    assert "stage_reused" in events(run)
     assert [row["stage"] for row in rows] == ["quality"]
     assert rows[0]["kl"] == pytest.approx(0.0, abs=1e-6)
 
 
 @pytest.mark.slow
-def test_a_run_killed_in_its_second_stage_ends_as_the_whole_one(finished: Path, data: Path, tmp_path: Path) -> None:
+def test_a_run_killed_in_its_second_stage_ends_as_the_whole_one(
+    finished: Path, settings: dict[str, Any], data: Path, tmp_path: Path
+) -> None:
     """Bit for bit: the reference is loaded again, not the model that the run goes on from."""
-    config = json.loads((finished / "run.json").read_text())["settings"]
-    adapter = LORA if "lora.rank" in config else {}
-    assert_goes_on(arguments(data, tmp_path, "killed", **SETTINGS, **adapter), 4, finished)
+    assert_goes_on(arguments(data, tmp_path, "killed", **settings), 4, finished)

@@ -5,8 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
+from support.calls import Call, done
 from support.serving import process
-from support.training import PATIENCE_S, arguments, assert_goes_on, included
+from support.training import PATIENCE_S, arguments, assert_goes_on, included, trained
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
@@ -19,27 +20,17 @@ from smolsum.runs.reader import Run
 from smolsum.watch.curves import CHARTS
 
 STEPS = 4
-COOLING = {
+SETTINGS = {
     "stages__length__steps": STEPS, "stages__length__temperature": 1.5, "stages__length__temperature_end": 0.5,
     "stages__quality__steps": 1, "sampling__max_new_tokens": 70,
     "grpo__old_logprobs": "recomputed",  # so that log-probs of the sampler and of the update are compared
 }  # fmt: skip
-
-
 SIZES = {"test": 1}
 
 
-@pytest.fixture(scope="module")
-def cooled(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose first stage cools."""
-    runs = tmp_path_factory.mktemp("cooled")
-    assert main(arguments(data, runs, "whole", **COOLING)) == 0
-    return runs / "whole"
-
-
-def test_each_step_samples_and_learns_at_its_temperature(cooled: Path) -> None:
+def test_each_step_samples_and_learns_at_its_temperature(finished: Path) -> None:
     """The update sees the log-probs that the sampler wrote down. The next stage is at its own temperature."""
-    rows = read_jsonl(cooled / "metrics.jsonl")
+    rows = read_jsonl(finished / "metrics.jsonl")
     found = [row.get("sampling/temperature") for row in rows]
     assert found == [1.5, pytest.approx(1.5 - 1 / 3), pytest.approx(1.5 - 2 / 3), 0.5, None]
     taught = [row for row in rows if "entropy" in row]  # a step whose rewards are all equal computes nothing
@@ -53,7 +44,7 @@ def test_what_a_worker_samples_ahead_has_the_temperature_of_its_step(
 ) -> None:
     """At a rate that moves nothing, stale weights are the same weights: the log-probs that came from the worker are the
     trainer's at the temperature of the step that learns from them, not of the step during which they were sampled."""
-    still = COOLING | {"stages__length__learning_rate": 1e-12, "stages__quality__learning_rate": 1e-12}
+    still = SETTINGS | {"stages__length__learning_rate": 1e-12, "stages__quality__learning_rate": 1e-12}
     request = RemoteSource.ahead
 
     def sampled_ahead(source: RemoteSource, asked: GroupRequest) -> None:
@@ -63,21 +54,21 @@ def test_what_a_worker_samples_ahead_has_the_temperature_of_its_step(
 
     monkeypatch.setattr(RemoteSource, "ahead", sampled_ahead)
     with process("--model", "tiny", log=tmp_path / "log") as (_, client):
-        assert main([*arguments(data, tmp_path, "ahead", **still), "--worker", str(client.base_url)]) == 0
-    rows = read_jsonl(tmp_path / "ahead" / "metrics.jsonl")[:STEPS]
+        run = trained(data, tmp_path, "ahead", "--worker", str(client.base_url), **still)
+    rows = read_jsonl(run / "metrics.jsonl")[:STEPS]
     assert [row["staleness/max"] for row in rows] == [0, 1, 1, 1]
     assert max(row["sampling/sampling_logp_difference/max"] for row in rows) < 1e-3
 
 
-def test_the_schedule_is_shown(cooled: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_schedule_is_shown(finished: Path, data: Path, tmp_path: Path, call: Call) -> None:
     """In the dry run, in the report's tables of settings and of stages, and in the view's chart of the entropy."""
-    assert main([*arguments(data, cooled.parent, "other", **COOLING), "--dry-run"]) == 0
-    assert "from the first step to the last: temperature 1.5 to 0.5 (linear)" in capsys.readouterr().err
-    assert main(["report", str(cooled), "--format", "md", "--output", str(cooled.parent / "report")]) == 0
-    found = (cooled.parent / "report" / "report.md").read_text()
+    shown = call(*arguments(data, tmp_path, "other", **SETTINGS), "--dry-run")
+    done(shown, "from the first step to the last: temperature 1.5 to 0.5 (linear)")
+    out, _ = done(call("report", finished, "--format", "md", "--output", tmp_path / "report"))
+    found = Path(out.strip()).read_text()
     assert "| Temperature | [1.5 to 0.5 (linear), then 1.0](" in found
     assert found.count("1.5 to 0.5 (linear)") == 2
-    run = Run(RunPaths(cooled))
+    run = Run(RunPaths(finished))
     while run.poll() and run.behind():
         pass
     chart = next(chart for chart in CHARTS if chart.title == "entropy, repeats")
@@ -85,9 +76,9 @@ def test_the_schedule_is_shown(cooled: Path, data: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.slow
-def test_a_stopped_schedule_goes_on_bitwise(data: Path, cooled: Path, tmp_path: Path) -> None:
+def test_a_stopped_schedule_goes_on_bitwise(data: Path, finished: Path, tmp_path: Path) -> None:
     """kill -9 in the middle of the stage: temperatures, rollouts and weights are those of the whole run."""
-    assert_goes_on(arguments(data, tmp_path, "killed", **COOLING), 4, cooled)
+    assert_goes_on(arguments(data, tmp_path, "killed", **SETTINGS), 4, finished)
 
 
 WEIGHTED = {

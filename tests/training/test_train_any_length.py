@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.serving import process
-from support.training import arguments, assert_goes_on
+from support.training import arguments, assert_goes_on, trained
 
 import smolsum
 from smolsum.cli.main import main
@@ -25,14 +25,6 @@ SETTINGS = {
     "grpo__hindsight": 1.0, "stages__length__steps": 4, "stages__quality__steps": 2,
 }  # fmt: skip
 TARGETS = make_targets("20-40", "21-39/3")
-
-
-@pytest.fixture(scope="module")
-def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two stages that nothing interrupted."""
-    runs = tmp_path_factory.mktemp("whole")
-    assert main(arguments(data, runs, "whole", **SETTINGS)) == 0
-    return runs / "whole"
 
 
 def rollouts_of(run: Path) -> list[dict[str, Any]]:
@@ -67,12 +59,10 @@ def test_metrics_say_what_hindsight_did(finished: Path) -> None:
 def test_hindsight_changes_the_weights(data: Path, finished: Path, tmp_path: Path) -> None:
     """The first step samples the same prompts, and the second has learnt something else."""
     without = SETTINGS | {"grpo__hindsight": 0.0, "stages__length__steps": 1, "stages__quality__steps": 1}
-    assert main(arguments(data, tmp_path, "without", **without)) == 0
-    first = read_jsonl(tmp_path / "without" / "completions" / "step-000001.jsonl")
-    assert [row["token_ids"] for row in first] == [
-        row["token_ids"] for row in read_jsonl(finished / "completions" / "step-000001.jsonl")
-    ]
-    assert not any(key.startswith("hindsight") for key in read_jsonl(tmp_path / "without" / "metrics.jsonl")[0])
+    run = trained(data, tmp_path, "without", **without)
+    first, with_hindsight = (read_jsonl(one / "completions" / "step-000001.jsonl") for one in (run, finished))
+    assert [row["token_ids"] for row in first] == [row["token_ids"] for row in with_hindsight]
+    assert not any(key.startswith("hindsight") for key in read_jsonl(run / "metrics.jsonl")[0])
 
 
 def test_report_shows_asked_against_got(finished: Path, tmp_path: Path) -> None:
@@ -138,9 +128,8 @@ def test_workers_sample_the_prompts_as_they_are_asked(data: Path, finished: Path
     """A worker gets each step's own token ids: the first step's rollouts are those of a run without workers, and later
     steps, some of them requested ahead, ask for what the same draws say."""
     with process("--model", "tiny", log=tmp_path / "log") as (_, client):
-        asked = arguments(data, tmp_path, "remote", **SETTINGS)
-        assert main([*asked, "--worker", str(client.base_url)]) == 0
-    here, there = rollouts_of(finished), rollouts_of(tmp_path / "remote")
+        remote = trained(data, tmp_path, "remote", "--worker", str(client.base_url), **SETTINGS)
+    here, there = rollouts_of(finished), rollouts_of(remote)
     assert [(row["prompt_id"], row["target"]) for row in here] == [(row["prompt_id"], row["target"]) for row in there]
     assert [row["token_ids"] for row in here[:8]] == [row["token_ids"] for row in there[:8]]
     assert {row["worker"] for row in there} != {"local"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from support.calls import Call
+from support.calls import Call, done
 from support.refusals import assert_refused
 from support.training import arguments, assert_goes_on, weights
 
@@ -126,7 +126,7 @@ def test_a_users_reward_that_is_only_bounded_decides_the_weights(data: Path, tmp
     )
     flags = [f"--plugin={plugin}", "--constraint=brief >= 0.5: 0.9"]
     steps = {"stages__length__steps": 2, "stages__quality__steps": 1}
-    assert main([*arguments(data, tmp_path, "bounded", **steps), *flags]) == 0
+    done(call(*arguments(data, tmp_path, "bounded", **steps), *flags))
     run = tmp_path / "bounded"
     assert "constraint/brief_at_least_0.5/share" in read_jsonl(run / "metrics.jsonl")[0]
     info = json.loads((run / "run.json").read_text())

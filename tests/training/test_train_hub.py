@@ -2,16 +2,16 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from support.calls import done
 from support.data_files import card, table
 from support.hub import HubServer, commit
 from support.models import write
+from support.processes import python
 from support.training import arguments, learned, make_data, weights
 
 SHORT: dict[str, Any] = {
@@ -42,34 +42,29 @@ def test_a_run_reads_the_same_commit_again(tmp_path: Path) -> None:
     with HubServer(repositories, revisions={"datasets/ann/posts": revisions}) as hub:
         environment = hub.environment(tmp_path / "home")
 
-        def smolsum(*args: str) -> subprocess.CompletedProcess[str]:
-            command = [sys.executable, "-m", "smolsum", *args]
-            return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        def smolsum(*args: object) -> None:
+            done(python("-m", "smolsum", *args, "--quiet", environ=environment))
 
-        def arguments_of(name: str) -> list[str]:
-            return [*arguments(Path(posts), runs, name, model__path="ann/tiny@main", **SHORT), "--quiet"]
+        def train(name: str) -> dict[str, Any]:
+            """What run.json says of a training."""
+            smolsum(*arguments(Path(posts), runs, name, model__path="ann/tiny@main", **SHORT))
+            return dict(json.loads((runs / name / "run.json").read_text()))
 
-        done = smolsum(*arguments_of("run"))
-        assert done.returncode == 0, done.stderr
-        info = json.loads((runs / "run" / "run.json").read_text())
+        info = train("run")
         assert info["revisions"] == {posts: commit(first), "ann/tiny@main": commit(model)}
         whole, end = learned(runs / "run"), weights(runs / "run", 3)
 
         hub.repositories["datasets/ann/posts"] = moved
         shutil.rmtree(runs / "run" / "checkpoints" / "step-000003")
         shutil.rmtree(runs / "run" / "eval" / "quality-test")
-        resumed = smolsum("train", "--resume", str(runs / "run"), "--quiet")
-        assert resumed.returncode == 0, resumed.stderr
+        smolsum("train", "--resume", runs / "run")
         assert learned(runs / "run") == whole
         assert weights(runs / "run", 3) == end
-        evaluated = smolsum("eval", "run", "--split=validation", "--runs-dir", str(runs), "--quiet")
-        assert evaluated.returncode == 0, evaluated.stderr
+        smolsum("eval", "run", "--split=validation", "--runs-dir", runs)
         [file] = (runs / "run" / "eval").glob("*-validation/summary.json")
         summary = json.loads(file.read_text())
         assert summary["data"]["validation"]["fingerprint"] == info["data"]["validation"]["fingerprint"]
 
-        again = smolsum(*arguments_of("new"))
-        assert again.returncode == 0, again.stderr
-        other = json.loads((runs / "new" / "run.json").read_text())
+        other = train("new")
         assert other["revisions"][posts] == commit(moved)
         assert other["data"]["train"]["fingerprint"] != info["data"]["train"]["fingerprint"]

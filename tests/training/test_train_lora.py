@@ -11,28 +11,19 @@ import mlx_lm
 import pytest
 from mlx.utils import tree_flatten
 from safetensors.numpy import load_file
-from support.calls import Call
+from support.calls import Call, done
 from support.refusals import assert_refused
 from support.training import arguments, assert_goes_on
 
-from smolsum.cli.main import main
 from smolsum.files import read_jsonl
 from smolsum.policy.load import load_policy
 
-LORA = {"lora__rank": 4, "lora__scale": 4.0, "optimizer__learning_rate": 4e-4,
-        "stages__length__steps": 2, "stages__quality__steps": 1,
-        "train__validate_every": 0}  # fmt: skip
-
-
+SETTINGS = {
+    "lora__rank": 4, "lora__scale": 4.0, "lora__fuse": True, "model__quantize": 4, "optimizer__learning_rate": 4e-4,
+    "stages__length__steps": 2, "stages__quality__steps": 1, "train__validate_every": 0,
+}  # fmt: skip
+"""of a run of two stages over a base of 4 bits, fused at each checkpoint"""
 SIZES = {"test": 2}
-
-
-@pytest.fixture(scope="module")
-def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two stages over a base of 4 bits, fused at each checkpoint."""
-    runs = tmp_path_factory.mktemp("lora")
-    assert main([*arguments(data, runs, "whole", model__quantize=4, lora__fuse=True, **LORA)]) == 0
-    return runs / "whole"
 
 
 def test_a_quantised_base_trains_its_adapters(finished: Path) -> None:
@@ -74,7 +65,7 @@ def test_a_copied_checkpoint_is_known_as_adapters(
 @pytest.mark.slow
 def test_resume_with_adapters_is_bitwise(finished: Path, data: Path, tmp_path: Path) -> None:
     """Killed after its last checkpoint, the run ends as if nothing had been."""
-    assert_goes_on(arguments(data, tmp_path, "killed", model__quantize=4, lora__fuse=True, **LORA), 3, finished)
+    assert_goes_on(arguments(data, tmp_path, "killed", **SETTINGS), 3, finished)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +92,5 @@ def test_what_cannot_be_trained_is_refused(
 )
 def test_a_setting_of_the_adapter_asks_for_it(call: Call, sets: list[str], adapter: str) -> None:
     """`--set lora.rank=4` is enough, and `model.adapter = none` next to it still wins."""
-    code, out, _ = call("train", "--dry-run", "--quiet", *(f"--set={one}" for one in sets))
-    assert code == 0
+    out, _ = done(call("train", "--dry-run", "--quiet", *(f"--set={one}" for one in sets)))
     assert f'adapter = "{adapter}"' in out

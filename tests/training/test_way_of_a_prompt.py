@@ -8,9 +8,8 @@ from types import FrameType
 
 import pytest
 from support.places import ROOT
-from support.training import arguments, make_data
+from support.training import make_data, trained
 
-from smolsum.cli.main import main
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.training.session import Session
 
@@ -19,7 +18,6 @@ MOST = 16
 
 
 def section() -> str:
-    """The text under the heading."""
     return (ROOT / "docs" / "architecture.md").read_text().split("## The way of a prompt\n")[1].split("\n## ")[0]
 
 
@@ -60,11 +58,9 @@ def test_steps_run_through_the_listed_files(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(Session, "steps", traced)
     changes = {
-        "train__validate_every": 0,
-        "train__checkpoint_every": 9,
-        "stages__length__steps": 2,
+        "train__validate_every": 0, "train__checkpoint_every": 9, "stages__length__steps": 2,
         "stages__quality__steps": 1,
-    }
-    assert main(arguments(make_data(tmp_path / "data", test=1), tmp_path / "runs", "traced", **changes)) == 0
+    }  # fmt: skip
+    trained(make_data(tmp_path / "data", test=1), tmp_path / "runs", "traced", **changes)
     entered = {str(Path(file).relative_to(PACKAGE)) for file in files if Path(file).is_relative_to(PACKAGE)}
     assert sorted(entered | {"training/loop.py"}) == sorted([*listed(), *also()])  # loop.py is entered once for a stage

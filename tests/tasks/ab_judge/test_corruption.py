@@ -1,6 +1,7 @@
 """Texts made subtly worse by rule."""
 
 import random
+import re
 from collections import Counter
 
 import pytest
@@ -51,9 +52,7 @@ def test_another_number_has_the_same_shape() -> None:
     """As many digits, as many zeros at the end, and never the same one; number words stay number words."""
     for made in faults_of("It cost $1200 and more", "number"):
         number = made.removeprefix("It cost $").removesuffix(" and more")
-        assert len(number) == 4
-        assert number.endswith("00")
-        assert not number.endswith("000")
+        assert re.fullmatch(r"\d[1-9]00", number)
         assert number != "1200"
     assert "We saw two cats" not in faults_of("We saw two cats", "number")
     assert all(len(made.split()) == 4 for made in faults_of("We saw two cats", "number"))
@@ -61,14 +60,12 @@ def test_another_number_has_the_same_shape() -> None:
 
 
 def test_the_kind_and_the_words_are_recorded() -> None:
-    """What stood there and what stands there now, and where the two texts differ is only there."""
+    """What stood there and what stands there now: the two texts differ only there. Nothing but the seed decides."""
     for n in range(300):
         found = corrupt(TEXT, random.Random(n), names=("Edith", "Noah"))
         assert found is not None
         assert found.kind in FAULTS
-        assert found.before in TEXT
-        assert found.after in found.text
-        assert TEXT.replace(found.before, "") != TEXT or not found.before
+        assert found == corrupt(TEXT, random.Random(n), names=("Edith", "Noah"))
         assert any(
             TEXT[:k] + found.after + TEXT[k + len(found.before) :] == found.text
             for k in range(len(TEXT))
@@ -81,11 +78,6 @@ def test_every_kind_that_fits_is_drawn_about_as_often() -> None:
     drawn = Counter(corrupt(TEXT, random.Random(n), names=("Edith", "Noah")).kind for n in range(2200))  # type: ignore[union-attr]
     assert set(drawn) == set(FAULTS) - {"article"}
     assert all(140 < count < 260 for count in drawn.values()), drawn
-
-
-def test_the_same_seed_makes_the_same_fault() -> None:
-    """Nothing but the seed decides."""
-    assert corrupt(TEXT, random.Random(5)) == corrupt(TEXT, random.Random(5))
 
 
 @pytest.mark.parametrize("text", ["", "   ", "One two three", "?! … --"])

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.calls import Call, done
 from support.data_files import lines
 from support.judge_server import Mischief, Reply, answer, failure, serving
 from support.pauses import recorded
 from support.refusals import assert_refused, refuses
 
-from smolsum.cli.main import main
 from smolsum.config.sections import Config, DataConfig
 from smolsum.errors import SmolsumError, UnreachableError
 from smolsum.llm.request_policy import WaitHook, use_hook
@@ -166,18 +166,15 @@ def test_how_far_it_is(load: Load) -> None:
     ]
 
 
-def test_rubbish_is_soon_found_out(
-    load: Load, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_rubbish_is_soon_found_out(load: Load, monkeypatch: pytest.MonkeyPatch, call: Call, tmp_path: Path) -> None:
     """An endpoint that answers at once, and never as it was asked to, is not waited for; the training says whom it asks
     and how far it is."""
     with serving(mischief=lambda prompt, before: answer('{"text": "banana"}')) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         own = [f"--set=data.path={tmp_path}", "--set=data.prompt_column=text", f"--runs-dir={tmp_path / 'runs'}"]
         own += ["--set=data.validation_share=0", "--set=data.test_share=0"]
-        code = main(["train", "--task=ab-judge", "--set=task.corruptor=judge-a", "--plain", *own])
-        named = ["corruptor judge-a: 0/30", "20 questions in a row"]
-        assert_refused((code, *capsys.readouterr()), *named, error=SmolsumError)
+        refused = call("train", "--task=ab-judge", "--set=task.corruptor=judge-a", "--plain", *own)
+        assert_refused(refused, "corruptor judge-a: 0/30", "20 questions in a row", error=SmolsumError)
         assert 60 <= len(server.asked) <= 27 * RETRY.bad_answers
         pauses = recorded(monkeypatch)
         with refuses("20 questions in a row", error=SmolsumError):
@@ -210,11 +207,7 @@ def test_an_endpoint_that_is_down_or_refuses_is_one_error(config: Config, load: 
 
 @pytest.mark.parametrize("more", [(), ("--model", "all")])
 def test_a_dry_run_asks_the_corruptor_nothing(
-    more: tuple[str, ...],
-    config: Config,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    more: tuple[str, ...], config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     """It forecasts with pairs of about that length, and says where the texts come from."""
     for name in ("validation", "test"):
@@ -222,9 +215,8 @@ def test_a_dry_run_asks_the_corruptor_nothing(
     data = ("--set", f"data.path={tmp_path}", "--set", "data.prompt_column=text", "--runs-dir", str(tmp_path / "runs"))
     with serving(mischief=worse) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        code = main(["train", "--task", "ab-judge", "--set", "task.corruptor=judge-a", *data, *more, "--dry-run"])
-        err = capsys.readouterr().err
-        assert code == 0, err
+        asked = call("train", "--task", "ab-judge", "--set", "task.corruptor=judge-a", *data, *more, "--dry-run")
+        _, err = done(asked)
         assert not server.asked
     assert err.count("the corrupted texts come from the corruptor judge-a when training starts") == 1
     assert len(TASK.prompts.load_preview(config, "train").examples) == len(TEXTS)

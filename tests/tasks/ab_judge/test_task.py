@@ -97,7 +97,6 @@ def test_data_that_make_no_pairs_are_one_error(
 
 
 def test_texts_that_are_too_short_are_counted(tmp_path: Path) -> None:
-    """They are left out, and a warning says how many."""
     texts = [{"text": text} for text in ("We saw two cats.", "Too short.", "Me too.")]
     split = TASK.prompts.load(data(tmp_path, texts), "test")
     assert [example.id for example in split.examples] == ["test-1"]

@@ -5,27 +5,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.calls import Call, done
 from support.data_files import table
 from support.documents_of import config, with_data
 from support.refusals import assert_refused, refuses
 
-from smolsum.cli import main
 from smolsum.config.sections import Config
 from smolsum.tasks.doc_qa.documents import ASKED, asked_of, from_facts, load
 
 
 def row(document: int, number: int, answer: str = "", **changes: Any) -> dict[str, Any]:
     """A row as Repliqa has them."""
-    return {
-        "document_id": f"doc{document:04d}",
-        "document_topic": "News",
-        "document_path": "x.pdf",
-        "document_extracted": f"Document {document}. " + " ".join(f"Thing {q} is c{document}x{q}." for q in range(5)),
-        "question_id": f"doc{document:04d}-q{number}",
-        "question": f"What is thing {number}?",
-        "answer": answer or f"c{document}x{number}",
-        "long_answer": "long",
-    } | changes
+    name, things = f"doc{document:04d}", " ".join(f"Thing {q} is c{document}x{q}." for q in range(5))
+    found = {"document_id": name, "document_topic": "News", "document_path": "x.pdf", "long_answer": "long"}
+    found |= {"document_extracted": f"Document {document}. {things}", "question_id": f"{name}-q{number}"}
+    return found | {"question": f"What is thing {number}?", "answer": answer or f"c{document}x{number}"} | changes
 
 
 def written(folder: Path, rows: list[dict[str, Any]], **task: Any) -> Config:
@@ -66,17 +60,15 @@ def test_a_part_of_the_documents_is_drawn_after_they_are_divided(tmp_path: Path)
     assert all(example in load(whole, "test").examples for example in splits["test"])
 
 
-def test_dry_run_refuses_a_reader_that_cannot_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dry_run_refuses_a_reader_that_cannot_read(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rules answer questions that were made from facts only: a dry run says so, as the training would."""
     written(tmp_path / "data", [row(d, q) for d in range(4) for q in range(2)])
-    names = [f"--set=data.{name}_split=repliqa_0" for name in ("train", "validation", "test")]
-    sizes = ["--set=task.validation_documents=1", "--set=task.test_documents=1"]
-    command = ["train", "--task=doc-qa", "--dry-run", f"--set=data.path={tmp_path / 'data'}", *names, *sizes]
-    assert_refused((main.main(command), *capsys.readouterr()), "facts", "task.reader=MODEL")
+    sets = [f"data.{name}_split=repliqa_0" for name in ("train", "validation", "test")]
+    sets += ["task.validation_documents=1", "task.test_documents=1", f"data.path={tmp_path / 'data'}"]
+    command = ["train", "--task=doc-qa", "--dry-run", *(f"--set={one}" for one in sets)]
+    assert_refused(call(*command), "facts", "task.reader=MODEL")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
-    assert main.main([*command, "--set=task.reader=my-reader"]) == 0
+    done(call(*command, "--set=task.reader=my-reader"))
 
 
 def test_questions_without_an_answer(tmp_path: Path) -> None:

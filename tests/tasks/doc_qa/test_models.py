@@ -8,30 +8,35 @@ from pathlib import Path
 import pytest
 import stamina
 from support.documents_of import config, group
-from support.judge_server import JudgeServer, Mischief, Reply, answer, failure, serving
+from support.judge_server import JudgeServer, Mischief, answer, failure, serving
 from support.reading_server import DOCUMENT, QUESTIONS, brain
 from support.refusals import refuses
 
-from smolsum.config.sections import Config
 from smolsum.errors import UnreachableError
 from smolsum.tasks import TASKS
 from smolsum.tasks.data import Example, generated_split
 from smolsum.tasks.doc_qa.documents import UNANSWERABLE, Question, QuestionSet
 from smolsum.tasks.doc_qa.reader_model import clients_of
 from smolsum.tasks.doc_qa.task import score_answered, score_ranking
-from smolsum.types import Prompt, Rollout
 
 EXAMPLE = Example("d", DOCUMENT, ("x",), QuestionSet(tuple(Question(q, a) for q, a in QUESTIONS.items())).as_metadata())
+SETTINGS = config(reader="judge-a", grader="judge-b", wait_s=0.3, attempts=2, deadline_s=2.0)
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[JudgeServer, Config]]:
-    """A reader, and settings that name it; there is no pause between attempts."""
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[JudgeServer]:
+    """The reader that the settings name; there is no pause between attempts."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with serving(mischief=brain) as server, stamina.set_testing(True, attempts=2, cap=True):
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         clients_of.cache_clear()
-        yield server, config(reader="judge-a", grader="judge-b", wait_s=0.3, attempts=2, deadline_s=2.0)
+        yield server
+
+
+def answered(*texts: str, example: Example = EXAMPLE) -> list[float | None]:
+    """The shares of the document's questions that these texts answer."""
+    (found,) = score_answered([group(example, texts)], SETTINGS)
+    return found
 
 
 def troubled(server: JudgeServer, trouble: Mischief) -> None:
@@ -39,12 +44,11 @@ def troubled(server: JudgeServer, trouble: Mischief) -> None:
     server.mischief = lambda prompt, before: trouble(prompt, before) or brain(prompt, before)
 
 
-def test_a_summary_is_read_alone_and_graded(served: tuple[JudgeServer, Config]) -> None:
+def test_a_summary_is_read_alone_and_graded(server: JudgeServer) -> None:
     """By hand: 2 of 3 answered, one of them wrongly; no question goes to an empty text, nothing graded where the text
     is silent; reader and grader are the models that were named."""
-    server, settings = served
     texts = ["The car is red. The house is grey.", "", "The hat was green, the car is red, the house is blue."]
-    assert score_answered([group(EXAMPLE, texts)], settings) == [[pytest.approx(1 / 3), 0.0, 1.0]]
+    assert answered(*texts) == [pytest.approx(1 / 3), 0.0, 1.0]
     by_model = {model: [p for m, p in server.asked if m == model] for model in ("judge-a", "judge-b")}
     assert len(by_model["judge-a"]) == 6
     assert len(by_model["judge-b"]) == 4  # the car's answer is the same twice
@@ -52,33 +56,26 @@ def test_a_summary_is_read_alone_and_graded(served: tuple[JudgeServer, Config]) 
     assert all(DOCUMENT in prompt for prompt in by_model["judge-b"])
 
 
-def test_a_failure_is_missing(served: tuple[JudgeServer, Config]) -> None:
+def test_a_failure_is_missing(server: JudgeServer) -> None:
     """One answer that never comes makes the summary's share missing; the others have theirs."""
-    server, settings = served
-
-    def fails(prompt: str, before: int) -> Reply | None:
-        asked = "is grey" in prompt and prompt.startswith("Answer") and "hat?" in prompt
-        return failure(500, "oops") if asked else None
-
-    troubled(server, fails)
-    texts = ["The car is red. The house is grey.", "The car is red."]
-    assert score_answered([group(EXAMPLE, texts)], settings) == [[None, pytest.approx(1 / 3)]]
+    oops = failure(500, "oops")
+    troubled(server, lambda p, n: oops if p.startswith("Answer") and "is grey" in p and "hat?" in p else None)
+    assert answered("The car is red. The house is grey.", "The car is red.") == [None, pytest.approx(1 / 3)]
 
 
-def test_silence_is_right_where_the_document_is_silent(served: tuple[JudgeServer, Config]) -> None:
+@pytest.mark.usefixtures("server")
+def test_silence_is_right_where_the_document_is_silent() -> None:
     """A question that is kept although nothing answers it."""
-    _, settings = served
     asked = QuestionSet((Question("What colour is the dog?", UNANSWERABLE), Question("What colour is the car?", "red")))
     example = replace(EXAMPLE, metadata=asked.as_metadata())
-    assert score_answered([group(example, ["The hat is green.", "The car is red."])], settings) == [[0.5, 1.0]]
+    assert answered("The hat is green.", "The car is red.", example=example) == [0.5, 1.0]
 
 
-def test_a_group_is_ranked_in_one_call(served: tuple[JudgeServer, Config]) -> None:
+def test_a_group_is_ranked_in_one_call(server: JudgeServer) -> None:
     """Each different text is shown once; equal texts have equal scores; a group of one text is not shown at all."""
-    server, settings = served
     texts = ["The car is red.", "Nothing.", "The car is red.", "The car is red, the hat is green."]
     groups = [group(EXAMPLE, texts), group(EXAMPLE, ["Nothing."] * 2)]
-    assert score_ranking(groups, settings) == [pytest.approx([1 / 3, 0.0, 1 / 3, 2 / 3]), [0.5, 0.5]]
+    assert score_ranking(groups, SETTINGS) == [pytest.approx([1 / 3, 0.0, 1 / 3, 2 / 3]), [0.5, 0.5]]
     assert len(server.asked) == 1
     assert "3 summaries" in server.asked[0][1]
 
@@ -92,32 +89,24 @@ def test_a_group_is_ranked_in_one_call(served: tuple[JudgeServer, Config]) -> No
                         {"summary": 2, "score": True})),
     ],
 )  # fmt: skip
-def test_a_ranking_that_is_none_is_missing(served: tuple[JudgeServer, Config], scores: object) -> None:
+def test_a_ranking_that_is_none_is_missing(server: JudgeServer, scores: object) -> None:
     """Incomplete, doubled, out of range, no number: the whole group is missing, never 0."""
-    server, settings = served
     troubled(server, lambda prompt, before: answer(json.dumps({"scores": scores})) if "summaries" in prompt else None)
-    assert score_ranking([group(EXAMPLE, ["a", "b"])], settings) == [[None, None]]
+    assert score_ranking([group(EXAMPLE, ["a", "b"])], SETTINGS) == [[None, None]]
 
 
-def test_a_reader_that_is_away(served: tuple[JudgeServer, Config], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_is_away(server: JudgeServer) -> None:
     """The wait ends in an error that a run is saved for."""
-    server, settings = served
     troubled(server, lambda prompt, before: failure(503, "down"))
     with refuses("reader judge-a", error=UnreachableError):
-        score_answered([group(EXAMPLE, ["The car is red."])], settings)
+        answered("The car is red.")
 
 
-def test_measures_ask_ahead(served: tuple[JudgeServer, Config]) -> None:
+def test_measures_ask_ahead(server: JudgeServer) -> None:
     """An evaluation asks about all summaries at once; measuring them one by one then costs nothing, and the document is
     asked once for its ceiling."""
-    server, settings = served
-    task = TASKS["doc-qa"]
-    prompt = Prompt("d", (), (1,), (), EXAMPLE.metadata)
-    prompt = replace(prompt, messages=({"role": "user", "content": DOCUMENT},))
-    short = replace(settings, task=replace(settings.task, max_words=4))
-    rollouts = [
-        Rollout((1, 0), (0.0, 0.0), "stop", 0, "local", 0, t) for t in ("The car is red. The hat is green.", "No.")
-    ]
+    task, short = TASKS["doc-qa"], replace(SETTINGS, task=replace(SETTINGS.task, max_words=4))
+    prompt, rollouts = (found := group(EXAMPLE, ["The car is red. The hat is green.", "No."])).prompt, found.rollouts
     task.evaluation.ask_ahead([(prompt, rollout) for rollout in rollouts], short)
     before = len(server.asked)
     measure = task.evaluation.measurer([generated_split("test", [EXAMPLE])], short)

@@ -105,7 +105,6 @@ def test_conformance_to_schemas_of_ones_own(value: Any, schema: Any, score: floa
 
 @pytest.mark.parametrize("depth", [0, -1, 1.5, float("nan"), "two", True])
 def test_a_depth_that_is_none(depth: Any, tmp_path: Path) -> None:
-    """Refused with its example before anything is generated."""
     row = {"prompt": "Write.", "schema": {"type": "object"}}
     with refuses("depth", "'train-2'"):
         load(tmp_path, [row, row | {"depth": depth}])

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from support.refusals import refuses
+from support.calls import Call, done
+from support.refusals import assert_refused, refuses
 
-from smolsum.cli import main
 from smolsum.tasks.strict_json.generator import HELD_OUT, LEVELS, TEMPLATES, split_of
 from smolsum.tasks.strict_json.schema import conformance, contradiction, satisfies
 from smolsum.tasks.strict_json.settings import StrictJsonConfig
@@ -121,7 +121,6 @@ def test_balanced_test_split() -> None:
 
 
 def test_disjoint_templates() -> None:
-    """On request nothing of an evaluation's templates is trained on."""
     task = StrictJsonConfig(held_out_templates=True, train_prompts=400)
     seen = {name: {e.metadata["template"] for e in split_of(task, name).examples} for name in ("train", "test")}
     assert seen["test"] == set(HELD_OUT)
@@ -136,7 +135,6 @@ def test_disjoint_templates() -> None:
     ],
 )
 def test_an_impossible_mix(changes: dict[str, Any], says: str) -> None:
-    """One clear error, with what to set."""
     with refuses(says):
         split_of(StrictJsonConfig(**changes), "train")
 
@@ -149,18 +147,16 @@ def test_one_template_goes_on_where_others_are_exhausted() -> None:
     assert made["flat"] > 3 * made["integers"]
 
 
-def test_data_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_command(tmp_path: Path, call: Call) -> None:
     """What `smolsum data` writes gives the same splits when it is read; it is never written over."""
-    small = [f"--set=task.{name}_prompts=20" for name in ("train", "validation", "test")]
-    assert main.main(["data", "strict-json", *small, "--output", str(tmp_path / "made")]) == 0
-    first = capsys.readouterr()
-    assert first.out == f"{tmp_path / 'made'}\n"
-    assert main.main(["data", "strict-json", f"--set=data.path={tmp_path / 'made'}", "--preview", "2"]) == 0
-    second = capsys.readouterr()
-    assert [json.loads(line)["id"] for line in second.out.splitlines()][:2] == ["train-1", "train-2"]
-    prints = [[word for word in text.split() if len(word) == 32] for text in (first.err, second.err)]
+    write = ["data", "strict-json", *(f"--set=task.{name}_prompts=20" for name in ("train", "validation", "test"))]
+    write += ["--output", str(tmp_path / "made")]
+    out, first = done(call(*write))
+    assert out == f"{tmp_path / 'made'}\n"
+    out, second = done(call("data", "strict-json", f"--set=data.path={tmp_path / 'made'}", "--preview", "2"))
+    assert [json.loads(line)["id"] for line in out.splitlines()][:2] == ["train-1", "train-2"]
+    prints = [[word for word in text.split() if len(word) == 32] for text in (first, second)]
     assert prints[0] == prints[1]
     assert len(prints[0]) == 3
-    assert main.main(["data", "strict-json", *small, "--output", str(tmp_path / "made")]) == 2
-    assert main.main(["data", "stric-json"]) == 2
-    assert "did you mean strict-json?" in capsys.readouterr().err
+    assert_refused(call(*write), tmp_path / "made")
+    assert_refused(call("data", "stric-json"), "did you mean strict-json?")

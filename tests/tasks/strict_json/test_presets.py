@@ -43,17 +43,14 @@ def test_tokens_and_prompts(model: str | None, strategy: str, limit: int, train:
         ("standard", (), []),
         ("think-curriculum", (), []),
         ("standard", ("task.think=true",), ["no weight on the signal reasoning in stage standard:"]),
-        (
-            "curriculum",
-            ("task.think=true", "stages.progressive.rewards.reasoning=0.25"),
-            ["format_basics, full_difficulty"],
-        ),
+        ("curriculum", ("task.think=true", "stages.progressive.rewards.reasoning=0.25"),
+         ["format_basics, full_difficulty"]),
         ("think-standard", ("task.think=false",), ["reasoning is in stage standard, and task.think = false"]),
         ("standard", ("stages.standard.rewards.reasoning=1",), ["reasoning is in stage standard, and task.think"]),
         ("think-standard", ("task.system_prompt=Answer in JSON.",), ["asks for no <think>"]),
         ("think-standard", ("task.system_prompt=Plan in <think>, then answer.",), []),
     ],
-)
+)  # fmt: skip
 def test_thinking_that_is_not_rewarded_or_not_asked_for(strategy: str, sets: Sequence[str], says: list[str]) -> None:
     """One warning with a remedy where prompt and reward differ, none where they agree."""
     found = TASKS["strict-json"].check(resolved(*sets, strategy=strategy))

@@ -234,22 +234,13 @@ SCHEMAS = st.sampled_from([FULL, THREE, {}, {"type": "object", "properties": {"n
 RANGES = {name: set(scores) for name, scores in SCORES.items() if name != "reasoning"}
 
 
-@given(TEXTS, SCHEMAS)
-def test_ranges_hold_for_any_text(text: str, schema: dict[str, Any]) -> None:
+@pytest.mark.parametrize("examples", [100, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_ranges_hold_for_any_text(examples: int) -> None:
     """Garbled texts and near misses among them: no exception, and each signal in its range."""
-    check_ranges(text, schema)
-
-
-@pytest.mark.slow
-@settings(max_examples=10_000)
-@given(TEXTS, SCHEMAS)
-def test_ranges_hold_for_ten_thousand_texts(text: str, schema: dict[str, Any]) -> None:
-    """The same, at length."""
-    check_ranges(text, schema)
+    settings(max_examples=examples)(given(TEXTS, SCHEMAS)(check_ranges))()
 
 
 def check_ranges(text: str, schema: dict[str, Any]) -> None:
-    """Each signal of a text is in its range."""
     for name, values in RANGES.items():
         assert getattr(signals, f"{name}_reward")(text) in values
     assert -0.5 <= signals.reasoning_reward(text) <= 1.0

@@ -10,6 +10,7 @@ import mlx.core as mx
 import pytest
 import tomli
 import tomli_w
+from support.calls import Call, done
 from support.refusals import assert_refused
 from support.training import weights
 
@@ -23,18 +24,12 @@ from smolsum.tasks import TASKS
 
 STAGES = ("format_basics", "progressive", "full_difficulty")
 SMALL = [
-    "--strategy=curriculum",
-    *(f"--set=stages.{name}.steps=2" for name in STAGES),
-    "--set=stages.format_basics.mix={simple=1.0}",
-    "--set=stages.full_difficulty.mix={hard=1.0}",
+    "--strategy=curriculum", *(f"--set=stages.{name}.steps=2" for name in STAGES),
+    "--set=stages.format_basics.mix={simple=1.0}", "--set=stages.full_difficulty.mix={hard=1.0}",
     *(f"--set=task.{split}_prompts={n}" for split, n in (("train", 20), ("validation", 20), ("test", 8))),
-    "--set=train.validation_prompts=2",
-    "--set=train.validate_every=1",
-    "--set=train.prompts_per_step=2",
-    "--set=sampling.rollouts=4",
-    "--set=sampling.max_new_tokens=64",
-    "--plain",
-]
+    "--set=train.validation_prompts=2", "--set=train.validate_every=1", "--set=train.prompts_per_step=2",
+    "--set=sampling.rollouts=4", "--set=sampling.max_new_tokens=64", "--plain",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +41,21 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_each_stage_has_its_mix(runs: Path) -> None:
+@pytest.fixture
+def whole(runs: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
+    """The run, which commands find by its name."""
+    monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(runs))
+    return RunPaths(runs / "whole")
+
+
+def test_each_stage_has_its_mix(whole: RunPaths) -> None:
     """The first has simple prompts alone, the last hard ones; both kinds are in the data."""
-    config = resolve(TASKS, config_file=runs / "whole" / "config.toml").config
+    config = resolve(TASKS, config_file=whole.config).config
     examples = TASKS["strict-json"].prompts.load(config, "train").examples
     level_of = {example.id: example.metadata["level"] for example in examples}
     assert len(set(level_of.values())) == 3
     for steps, level in (((1, 2), "simple"), ((5, 6), "hard")):
-        rows = [row for step in steps for row in read_jsonl(RunPaths(runs / "whole").completions(step))]
+        rows = [row for step in steps for row in read_jsonl(whole.completions(step))]
         assert {level_of[row["prompt_id"]] for row in rows} == {level}
 
 
@@ -68,24 +70,16 @@ def test_stages_keep_their_optimizer_if_asked_to(runs: Path, tmp_path: Path) -> 
         assert [int(mx.load(str(file))["step"].item()) for file in files] == expected
 
 
-def test_the_best_checkpoint_is_that_of_all_stages(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_best_checkpoint_is_that_of_all_stages(whole: RunPaths, call: Call) -> None:
     """By the validations in metrics.jsonl: the first with the most that pass, then with the highest reward."""
-    monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(runs))
-    rows = read_jsonl(runs / "whole" / "metrics.jsonl")
+    rows = read_jsonl(whole.metrics)
     best = max(rows, key=lambda row: (row["validation/passed"], row["validation/reward"]))
-    assert main.main(["eval", "whole", "--best", "--plain"]) == 0
-    out, err = capsys.readouterr()
+    named = (f"step {best['step']} of whole", f"passed {best['validation/passed']:.3f}")
+    out, _ = done(call("eval", "whole", "--best", "--plain"), *named)
     assert read_summary(Path(out.strip())).step == best["step"]
-    assert f"step {best['step']} of whole" in err
-    assert f"passed {best['validation/passed']:.3f}" in err
-    found = {c.step: c.meta.validation for c in list_checkpoints(RunPaths(runs / "whole"))}
-    assert found == {
-        row["step"]: {"score": row["validation/passed"], "reward": row["validation/reward"]}
-        for row in rows
-        if row["step"] in found
-    }
+    found = {c.step: c.meta.validation for c in list_checkpoints(whole)}
+    scores = {row["step"]: {"score": row["validation/passed"], "reward": row["validation/reward"]} for row in rows}
+    assert found == {step: scores[step] for step in found if step in scores}
 
 
 def set_back(whole: Path, folder: Path, step: int) -> Path:
@@ -135,15 +129,14 @@ def edit(run: Path, key: str, value: Any) -> None:
     ],
 )
 def test_a_stage_that_has_begun_stays_as_it_was(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, value: Any, stage: str, reason: str
+    runs: Path, tmp_path: Path, call: Call, key: str, value: Any, stage: str, reason: str
 ) -> None:
     """Edited settings are refused, each by its name, and nothing of the run is touched."""
     run = set_back(runs / "whole", tmp_path, 3)
     edit(run, key, value)
     before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
-    code = main.main(["train", "--resume", str(run), "--plain"])
-    named = [key] if value else []
-    assert_refused((code, *capsys.readouterr()), f"stage {stage}", *named, reason, f"{run}/config.toml")
+    refused = call("train", "--resume", run, "--plain")
+    assert_refused(refused, f"stage {stage}", *([key] if value else []), reason, f"{run}/config.toml")
     assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
 
 
@@ -165,40 +158,39 @@ def test_a_stage_to_come_may_be_edited(runs: Path, tmp_path: Path) -> None:
     assert (tmp_path / "kept" / "copy" / "run.json").read_bytes() == (run / "run.json").read_bytes()
 
 
-def test_evaluation_and_report(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluation_and_report(whole: RunPaths, call: Call) -> None:
     """Several samples give pass@k, no judge is asked for, and the report follows errors from stage to stage."""
-    monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(runs))
-    assert main.main(["eval", "whole", "--temperature=1", "--samples=4", "--plain"]) == 0
-    output = capsys.readouterr()
-    metrics = read_summary(Path(output.out.strip())).metrics
+    out, err = done(call("eval", "whole", "--temperature=1", "--samples=4", "--plain"), "4 samples")
+    metrics = read_summary(Path(out.strip())).metrics
     assert metrics["passed/pass@1"] <= metrics["passed/pass@2"] <= metrics["passed/pass@4"]
     assert metrics["parses/pass@4"] >= metrics["passed/pass@4"]
     assert metrics["passed/low"] <= metrics["passed"] <= metrics["passed/high"]
     assert metrics["passed"] == pytest.approx(metrics["passed/pass@1"])
     assert metrics["hard/parses"] == pytest.approx(metrics["hard/parses/pass@1"])
-    assert "4 samples" in output.err
     columns = [f"parses@{k}" for k in (1, 2, 4, 8)]
-    assert output.err.split("hard in k samples")[1].split()[:5] == [*columns, "schema@1"]
-    assert "composite" not in output.err
-    assert len(read_jsonl(Path(output.out.strip()) / "generations.jsonl")) == 4 * 8
-    assert main.main(["eval", "whole", "--samples=4"]) == 2
-    assert main.main(["report", "whole", "--format=md"]) == 0
-    page = (runs / "whole" / "report" / "report.md").read_text()
-    assert "From stage to stage" in page
-    assert "Errors by step" in page
+    assert err.split("hard in k samples")[1].split()[:5] == [*columns, "schema@1"]
+    assert "composite" not in err
+    assert len(read_jsonl(Path(out.strip()) / "generations.jsonl")) == 4 * 8
+    assert call("eval", "whole", "--samples=4")[0] == 2
+    done(call("report", "whole", "--format=md"))
+    page = (whole.root / "report" / "report.md").read_text()
+    shown_parts = (
+        "From stage to stage", "Errors by step", "S15b: Simple", "S15c: Medium", "S15d: Hard", "The first prompts**",
+        "passed, passed, validation,",  # Figure 3
+        "[0.8, then 0.7, then 0.6](",  # Table 9
+        "Broken JSON", "no closed block that is marked as JSON",
+    )  # fmt: skip
+    assert [part for part in shown_parts if part not in page] == []
+    assert [part for part in ("share on target", "| Reference |") if part in page] == []
     parts = {part.partition(":")[0]: re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", part) for part in page.split("**Table ")}
     shown = [line.split(" | ") for line in parts["S15a"].splitlines() if "whole" in line]
     folders = [f"{name}-test" for name in ("start", *STAGES)] + ["step-000006-test-t1-seed0-x4"]
     assert [row[0] for row in shown] == [f"| whole, {name}".replace("_", "\\_") for name in folders]
     low, high = (f"{metrics[f'parses/{end}']:.1%}" for end in ("low", "high"))
     assert shown[-1][1:4] == [f"{metrics['parses']:.1%}", low, high]
-    assert all(title in page for title in ("S15b: Simple", "S15c: Medium", "S15d: Hard"))
     sampled = next(part for part in parts.values() if "Satisfies the schema in k samples" in part)
     assert f"| {metrics['passed/pass@4']:.1%} |" in sampled
     assert len([line for line in sampled.splitlines() if "whole" in line]) == 1
-    assert "passed, passed, validation," in page  # Figure 3
-    assert "share on target" not in page
-    assert "[0.8, then 0.7, then 0.6](" in page  # Table 9
     cells = [line.split(" | ") for line in parts["9b"].splitlines() if "whole" in line]
     assert [(row[1], row[2], row[3], row[6]) for row in cells] == [
         ("format\\_basics", "2", "0.8", "simple 1"),
@@ -206,39 +198,31 @@ def test_evaluation_and_report(runs: Path, monkeypatch: pytest.MonkeyPatch, caps
         ("full\\_difficulty", "2", "0.6", "hard 1"),
     ]
     assert cells[0][7].startswith("format 0.2, validity 0.25, schema 0.25")
-    assert "The first prompts**" in page
-    assert "| Reference |" not in page
-    assert "Broken JSON" in page
-    assert "no closed block that is marked as JSON" in page
 
 
-def test_baseline_thinks_or_not(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_baseline_thinks_or_not(whole: RunPaths, tmp_path: Path, call: Call) -> None:
     """The baseline asks plainly and for thinking; both are compared example by example."""
-    monkeypatch.setenv("SMOLSUM_RUNS_DIR", str(runs))
     few = [f"--set=task.{split}_prompts=20" for split in ("train", "validation", "test")]
-    assert main.main(["baseline", "--task=strict-json", "--set=sampling.max_new_tokens=80", *few, "--plain"]) == 0
-    plain, think = capsys.readouterr().out.split()
-    names = [f"baseline-strict-json-tiny-json-{variant}-test" for variant in ("plain", "think")]
-    assert [Path(p).name for p in (plain, think)] == names
-    assert read_summary(Path(plain)).metrics["reasoning"] == -0.5
-    assert read_summary(Path(think)).metrics["reasoning"] > 0
-    assert main.main(["stats", "--paired", plain, think, "--metric", "passed"]) == 0
-    assert "McNemar" in "".join(capsys.readouterr())
-    assert main.main(["report", plain, think, "--format=md", f"--output={runs / 'untrained'}"]) == 0
-    page = (runs / "untrained" / "report.md").read_text()
+    out, _ = done(call("baseline", "--task=strict-json", "--set=sampling.max_new_tokens=80", *few, "--plain"))
+    plain, think = map(Path, out.split())
+    assert [path.name for path in (plain, think)] == [
+        f"baseline-strict-json-tiny-json-{variant}-test" for variant in ("plain", "think")
+    ]
+    assert read_summary(plain).metrics["reasoning"] == -0.5
+    assert read_summary(think).metrics["reasoning"] > 0
+    assert "McNemar" in "".join(done(call("stats", "--paired", plain, think, "--metric", "passed")))
+    out, _ = done(call("report", plain, think, "--format=md", "--output", tmp_path / "untrained"))
+    page = Path(out.strip()).read_text()
     assert "smolsum train --task strict-json --model builtin:tiny-json" in page
     assert "meteor" not in page
 
 
-def test_data_without_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_without_levels(tmp_path: Path, call: Call) -> None:
     """An evaluation on data of one's own shows the tables that the data fill, and promises no others."""
     row = {"prompt": 'A JSON object with the key "name".', "schema": {"required": ["name"], "properties": {"x": True}}}
     (tmp_path / "test.jsonl").write_text(json.dumps(row) + "\n")
     own = [f"--set=data.path={tmp_path}", f"--runs-dir={tmp_path / 'runs'}", "--set=sampling.max_new_tokens=40"]
-    assert main.main(["baseline", "--task=strict-json", "--prompt=plain", *own, "--plain"]) == 0
-    shown = capsys.readouterr().err
+    _, shown = done(call("baseline", "--task=strict-json", "--prompt=plain", *own, "--plain"))
     assert [line for line in shown.splitlines() if line.startswith("missing")] == [
         "missing: pass@1, pass@2, pass@4, pass@8; to fill them: --temperature 0.7 --samples 8"
     ]
