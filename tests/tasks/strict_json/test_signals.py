@@ -1,14 +1,11 @@
 """The seven signals on cases worked by hand from their formulas, and on any text whatever."""
 
 import json
-import signal
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.training import PATIENCE_S
 
 from smolsum.tasks import TASKS
 from smolsum.tasks.strict_json import signals
@@ -170,21 +167,6 @@ LOOPS = (
 """how a text begins, and what a model that loops says then without an end"""
 
 
-@pytest.fixture
-def patience() -> Iterator[None]:
-    """Ends a test that hangs, also inside of a pattern."""
-
-    def late(*_: object) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(int(PATIENCE_S))
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
-
-
-@pytest.mark.usefixtures("patience")
 @pytest.mark.parametrize(("start", "said"), LOOPS)
 def test_time_does_not_grow_with_the_square_of_the_length(start: str, said: str) -> None:
     """All signals of four million characters end in a moment, where a pattern that begins anew at every fence or tag
