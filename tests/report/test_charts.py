@@ -68,7 +68,6 @@ def test_numbers_do_not_cover_one_another() -> None:
 
 
 def test_names_cannot_break_a_drawing() -> None:
-    """Names and alternative texts with markup stay text."""
     name = 'a<b>&"c"'
     drawings = [
         charts.lines([Plot(name, (PlotSeries(name, ((0.0, 0.0),)),))], [name], alt=name),
@@ -138,7 +137,6 @@ def test_steps_have_whole_ticks(last: float) -> None:
 
 
 def test_better_is_up_and_right() -> None:
-    """Axes of which lower values are better are turned round."""
     spots = (Spot("worse", 0.9, 0.9), Spot("better", 0.1, 0.1))
     axis = AxisText("x", str, lower_is_better=True)
     svg = charts.ways([Way("a", spots)], alt="x", x_axis=axis, y_axis=axis)

@@ -136,7 +136,6 @@ def test_any_field_of_another_type(runs: Path, name: str, every: bool) -> None:
 
 @pytest.mark.parametrize("name", ["config.toml", "status.json", "run.json", "metrics.jsonl"])
 def test_a_file_that_cannot_be_read(runs: Path, name: str) -> None:
-    """A folder in its place: that run alone is named."""
     (runs / "odd" / name).unlink()
     (runs / "odd" / name).mkdir()
     (out,) = report(runs).left_out
@@ -146,7 +145,6 @@ def test_a_file_that_cannot_be_read(runs: Path, name: str) -> None:
 
 
 def test_a_section_of_the_settings_that_is_not_a_table(runs: Path) -> None:
-    """A number in its place: that run alone is named, with the file."""
     path = runs / "odd" / "config.toml"
     config = tomli.loads(path.read_text())
     for section in config:
@@ -156,7 +154,6 @@ def test_a_section_of_the_settings_that_is_not_a_table(runs: Path) -> None:
 
 
 def test_scores_that_are_no_numbers(runs: Path) -> None:
-    """NaN is no missing value: the line and the field are named."""
     path = runs / "odd" / FILES["scores"]
     path.write_text(path.read_text().replace('"composite":', '"composite":NaN,"was":'))
     (out,) = report(runs).left_out
@@ -258,7 +255,6 @@ def test_an_evaluation_of_a_run_that_is_measured_otherwise(runs: Path) -> None:
 
 
 def test_a_tie_is_called_one(runs: Path) -> None:
-    """Of one and one neither is the usual."""
     shutil.rmtree(runs / "length")
     path = runs / "other" / "config.toml"
     path.write_text(path.read_text().replace("target_tokens = 64", "target_tokens = 32"))

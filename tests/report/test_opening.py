@@ -28,7 +28,6 @@ TASK = {"name": "tldr", "target_tokens": 64, "tolerance_tokens": 5}
 
 
 def alternating(share: float) -> list[float]:
-    """Zeros and ones with this share of ones."""
     return [float(int((i + 1) * share) > int(i * share)) for i in range(N)]
 
 
@@ -201,7 +200,6 @@ def test_a_task_s_own_measures_are_used(tmp_path: Path) -> None:
 
 
 def test_a_damaged_format_is_named(tmp_path: Path) -> None:
-    """A summary whose format is none leaves its run out with a reason."""
     root = staged(tmp_path, "one", POINTS)
     measures = [asdict(replace(Metric("meteor", "METEOR"), form="x"))]
     edit(root / "eval" / "quality-test" / "summary.json", measures=measures)
@@ -228,7 +226,6 @@ def test_rows_that_nothing_fills_are_one_line(page: Page, tmp_path: Path, render
 
 
 def test_similar_rows_share_one_command(page: Page) -> None:
-    """All configurations that lack are trained by one command."""
     gap = tables(page)["10a"].gap
     assert gap is not None
     assert len(gap.names) == 5

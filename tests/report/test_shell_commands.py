@@ -32,7 +32,6 @@ def typed(*, joined: bool) -> list[str]:
 
 
 def commands(runs: Path) -> set[str]:
-    """The commands of the report of these runs."""
     return printed(report_of(*sorted(runs.iterdir())))
 
 
@@ -88,7 +87,6 @@ def test_the_rounds_of_a_judge_replace_those_of_a_command() -> None:
 
 
 def test_a_damaged_command_leaves_its_evaluation_out(tmp_path: Path) -> None:
-    """With the file and the reason; the other evaluations are reported."""
     for name, command in (("good", "smolsum eval lfm"), ("bad", "smolsum eval 'lfm")):
         evaluation(tmp_path / name, judged({"tokens": [60.0]}, ["a"]), {"tokens": 60.0}, model=MODEL, command=command)
     found = gather([str(tmp_path / name) for name in ("good", "bad")], tmp_path)

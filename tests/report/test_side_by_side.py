@@ -41,7 +41,6 @@ def test_interval_of_shares_stays_within_0_and_1() -> None:
 
 @pytest.mark.parametrize("values", [[], [0.5], [math.nan]])
 def test_one_example_has_no_interval(values: list[float]) -> None:
-    """Its ends are not known, and not 0."""
     found = mean_interval(np.array(values, dtype=float))
     assert math.isnan(found.low)
     assert math.isnan(found.high)

@@ -198,7 +198,6 @@ def test_versions_are_sent_as_patches_and_regularly_as_anchors(workers: Callable
 
 
 def test_rollouts_wait_for_the_version_they_need(workers: Callable[..., ScriptedWorker]) -> None:
-    """No rollout is sampled with weights that are too old."""
     worker = workers()
     with ready(worker) as pool:
         asked = wanted(3)
@@ -213,7 +212,6 @@ def test_rollouts_wait_for_the_version_they_need(workers: Callable[..., Scripted
 
 @pytest.mark.parametrize("fault", ["wrong weights", "wrong log-probs"])
 def test_unproven_sync_takes_the_worker_out(fault: str, workers: Callable[..., ScriptedWorker]) -> None:
-    """The other goes on alone until the first serves the right weights."""
     bad, good = workers(), workers()
     with ready(bad, good) as pool:
         bad.fault = fault
@@ -239,7 +237,6 @@ def test_worker_that_returns_with_another_model_is_left_out(workers: Callable[..
     "change", [{"max_model_len": "many"}, {"sampling": [1]}, {"version": [1]}, {"state": 3}, {"vocab_size": [50]}]
 )
 def test_nonsense_in_health_ends_no_run(change: dict[str, object], workers: Callable[..., ScriptedWorker]) -> None:
-    """The other worker does all the work."""
     worker, other = workers(), workers()
     worker.health_changes = change
     with pool_of(worker, other) as pool:
@@ -260,7 +257,6 @@ def test_failing_worker_uses_up_no_retries_while_another_works(workers: Callable
 
 
 def test_waiting_time_runs_while_all_workers_hang(workers: Callable[..., ScriptedWorker]) -> None:
-    """Also while one of them is joining again."""
     first, second = workers(), workers()
     with ready(first, second, timeout_s=0.3) as pool:
         first.fault = second.fault = "hangs"
@@ -289,7 +285,6 @@ def test_two_runs_at_one_worker_get_their_own_rollouts(workers: Callable[..., Sc
 
 
 def test_pool_without_workers_waits_and_reports_it(workers: Callable[..., ScriptedWorker]) -> None:
-    """The waiting time runs until one is back."""
     worker = workers()
     with ready(worker) as pool:
         worker.close()
@@ -307,7 +302,6 @@ def test_pool_without_workers_waits_and_reports_it(workers: Callable[..., Script
 
 
 def test_rollout_that_always_fails_ends_in_an_error(workers: Callable[..., ScriptedWorker]) -> None:
-    """After its retries, with the last reason."""
     worker = workers()
     with ready(worker, retries=2) as pool:
         worker.fault = "errors"
@@ -317,7 +311,6 @@ def test_rollout_that_always_fails_ends_in_an_error(workers: Callable[..., Scrip
 
 
 def test_unreachable_worker_is_named(workers: Callable[..., ScriptedWorker]) -> None:
-    """With its URL, a hint and exit code 3."""
     worker = workers()
     worker.close()
     with pool_of(worker) as pool:

@@ -29,12 +29,10 @@ def a_run(runs: Path, saved: Mapping[int, Mapping[str, Any]], task: str = "tldr"
 
 
 def of(stage: str, **validation: float) -> dict[str, Any]:
-    """What a checkpoint of a stage says."""
     return {"stage": stage, "validation": validation, "best": {}}
 
 
 def chosen(runs: Path, *, best: bool = True) -> Target:
-    """What is evaluated."""
     return find_target("mine", TargetOptions("test", GREEDY, runs), best=best)
 
 

@@ -59,7 +59,6 @@ def newest_valid(paths: RunPaths) -> tuple[Checkpoint | None, list[tuple[Path, s
 
 
 def newest(paths: RunPaths) -> Checkpoint:
-    """The last whole checkpoint."""
     found, _ = newest_valid(paths)
     assert found is not None
     return found
@@ -105,7 +104,6 @@ def test_no_checkpoint(paths: RunPaths) -> None:
 
 
 def test_saving_a_step_again_replaces_it(paths: RunPaths) -> None:
-    """A step that is run again has the new files only."""
     save(paths, 5, writer(extra=b"old"), {"stage_step": 1})
     save(paths, 5, writer(), {"stage_step": 2})
     assert verify(paths.checkpoint(5)) == []
@@ -159,7 +157,6 @@ def test_damage_is_found_and_the_one_before_taken(
 
 
 def test_all_problems_are_listed(paths: RunPaths) -> None:
-    """Each damaged file is named, and without a whole checkpoint the result is empty."""
     save_steps(paths, 1)
     flip(paths.checkpoint(1) / "model.safetensors")
     (paths.checkpoint(1) / "nested/rng").unlink()
@@ -169,7 +166,6 @@ def test_all_problems_are_listed(paths: RunPaths) -> None:
 
 
 def test_unreadable_checkpoint_is_a_problem(paths: RunPaths) -> None:
-    """A file in the place of a checkpoint is reported, not raised."""
     paths.checkpoint(3).write_text("")
     found, [(path, problem)] = newest_valid(paths)
     assert (found, path) == (None, paths.checkpoint(3))
@@ -302,7 +298,6 @@ def test_prune_does_not_count_damaged_later_ones(paths: RunPaths) -> None:
 
 
 def test_prune_without_the_latest_link(paths: RunPaths) -> None:
-    """A copy that lost the link counts every checkpoint."""
     save_steps(paths, 1, 2, 3)
     (paths.checkpoints / "latest").unlink()
     assert prune(paths, 1, {1}) == [2]

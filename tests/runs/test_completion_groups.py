@@ -64,7 +64,6 @@ def test_what_is_missing_is_an_error_and_sorts_last(tmp_path: Path) -> None:
 
 
 def test_first_rollouts(tmp_path: Path) -> None:
-    """The earliest step with the same prompt; a prompt that is new has none."""
     paths = make_run(tmp_path)
     known, new = read_groups(paths, 60)
     earlier = first_group(paths, known, 1)
@@ -74,7 +73,6 @@ def test_first_rollouts(tmp_path: Path) -> None:
 
 
 def test_changes() -> None:
-    """Words that stayed, went and came, in order."""
     assert changes("a b c", "a x c d") == [("same", "a"), ("gone", "b"), ("new", "x"), ("same", "c"), ("new", "d")]
 
 

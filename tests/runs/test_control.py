@@ -35,7 +35,6 @@ def test_requests(tmp_path: Path) -> None:
 
 
 def test_a_request_that_cannot_be_written(tmp_path: Path) -> None:
-    """A copy on a medium that refuses is an error with a hint."""
     paths = RunPaths(tmp_path / "run")
     paths.root.write_text("no directory")
     with refuses(paths.root, error=SmolsumError):
@@ -43,7 +42,6 @@ def test_a_request_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_hold(tmp_path: Path) -> None:
-    """Waiting ends when the pause is taken back, or by a stop."""
     paths = create_run(tmp_path, "run")
     make_request(paths, "pause")
     threading.Timer(0.05, withdraw, [paths, "pause"]).start()

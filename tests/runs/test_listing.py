@@ -19,7 +19,6 @@ from smolsum.runs.paths import RunPaths
 
 @pytest.fixture
 def listed(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
-    """`smolsum runs` in an empty directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SMOLSUM_RUNS_DIR", raising=False)
     return partial(call, "runs")
@@ -76,7 +75,6 @@ def test_a_long_file_is_read_to_its_end(listed: Call, monkeypatch: pytest.Monkey
 
 
 def test_json(listed: Call) -> None:
-    """All that is known, as one document."""
     fill(Path("runs"))
     found: dict[str, Any] = json.loads(listed("--json")[1])
     assert found["schema_version"] == 1
@@ -86,7 +84,6 @@ def test_json(listed: Call) -> None:
 
 
 def test_another_task(listed: Call) -> None:
-    """An evaluation of something else shows its own headlines, all of them."""
     rows, metrics = judged({"composite": [2.0]}), {"parses": 0.9, "passed": 0.5, "easy": 0.8, "hard": 0.25}
     headlines = [{"metric": key, "title": key, "text": "?"} for key in metrics]
     evaluation(Path("runs/json"), rows, {"meteor": 0.0, "length/within_tol": 0.0}, headlines=headlines)
@@ -121,7 +118,6 @@ def test_no_runs(listed: Call) -> None:
 
 
 def test_damage_is_a_row(listed: Call) -> None:
-    """A run whose files are broken is listed among the others."""
     fill(Path("runs"))
     (Path("runs") / "first" / "config.toml").write_text("[")
     (Path("runs") / "first" / "status.json").write_text("nothing")

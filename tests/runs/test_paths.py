@@ -78,7 +78,6 @@ def test_latest_follows_the_newest_run(tmp_path: Path) -> None:
 
 
 def test_existing_name_is_refused(tmp_path: Path) -> None:
-    """A run is never overwritten: the error offers to resume it or to choose another name."""
     paths = create_run(tmp_path, "a")
     paths.config.write_text("x = 1\n")
     with refuses("'a'", f"smolsum train --resume {paths.root}", "--name OTHER"):
@@ -102,7 +101,6 @@ def test_runs_dir_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_failed_creation_leaves_no_run(tmp_path: Path) -> None:
-    """If `latest` cannot be set, the name stays free."""
     (tmp_path / "latest").mkdir()
     with refuses(tmp_path, "latest", error=SmolsumError):
         create_run(tmp_path, "a")
@@ -166,7 +164,6 @@ def test_open_a_partial_copy(tmp_path: Path) -> None:
     ],
 )
 def test_unknown_run(reference: str, hint: str, tmp_path: Path) -> None:
-    """An unknown run is answered with the nearest name, or with what there is."""
     for at, name in enumerate(("lfm-included-bleu", "tiny-finetuned-meteor")):
         started(tmp_path, name, at)
     with refuses(f"'{reference}'", hint):
@@ -180,7 +177,6 @@ def test_no_runs_at_all(tmp_path: Path) -> None:
 
 
 def test_latest_of_a_deleted_run(tmp_path: Path) -> None:
-    """A link to a run that is gone opens no run, and the others are offered."""
     create_run(tmp_path, "kept")
     create_run(tmp_path, "gone").root.rename(tmp_path / "elsewhere.bak")
     with refuses("'latest'", "kept"):

@@ -23,7 +23,6 @@ def test_only_new_lines(tmp_path: Path) -> None:
 
 
 def test_damaged_lines_are_passed_over(tmp_path: Path) -> None:
-    """What is no object is passed over, and the rest is read."""
     path = tmp_path / "lines.jsonl"
     path.write_bytes(b'{"a": 1}\n\x00\xff\n[1]\n{"a": 2}\n')
     tail = Tail(path)

@@ -68,7 +68,6 @@ def test_stale_names_the_way_on(tmp_path: Path) -> None:
 
 
 def test_failed(tmp_path: Path) -> None:
-    """The error and its hint as the run left them."""
     found = stands(begun(tmp_path, "failed", error="the disk is full", hint="free space there"), 9e9)
     assert (found.state, found.detail, found.hint) == ("failed", "the disk is full", "free space there")
 
@@ -114,7 +113,6 @@ def test_a_process_that_nobody_asked_how_it_ended() -> None:
 
 
 def test_vanished(tmp_path: Path) -> None:
-    """A directory that is gone leaves what was read."""
     paths = begun(tmp_path, "finished")
     run = read_run(paths)
     shutil.rmtree(paths.root)

@@ -57,7 +57,6 @@ def test_metrics_are_lines_that_can_be_read_at_once(paths: RunPaths) -> None:
 
 
 def test_metrics_that_are_not_finite(paths: RunPaths) -> None:
-    """NaN and infinities are null in the file, and an event names the metrics."""
     with RunWriter(paths, 1) as writer:
         writer.metrics({"step": 7, "loss": math.nan, "kl": -math.inf, "reward": 0.5})
     [row], [event] = read_jsonl(paths.metrics), read_jsonl(paths.events)
@@ -67,7 +66,6 @@ def test_metrics_that_are_not_finite(paths: RunPaths) -> None:
 
 
 def test_event(paths: RunPaths) -> None:
-    """An event has a time in UTC, the attempt, a kind, a sentence and what else is known."""
     with RunWriter(paths, 3) as writer:
         writer.event("checkpoint", "step 100 saved", step=100, bytes=5, loss=math.nan)
     [event] = read_jsonl(paths.events)
@@ -122,7 +120,6 @@ def test_log(paths: RunPaths) -> None:
 
 
 def test_half_a_line_is_removed_before_the_next(paths: RunPaths) -> None:
-    """What a killed attempt left of a line does not spoil the first line of the next attempt."""
     paths.events.write_bytes(b'{"kind": "a"}\n{"kind": "b", "mess')
     with RunWriter(paths, 2) as writer:
         writer.event("c", "whole")
@@ -130,7 +127,6 @@ def test_half_a_line_is_removed_before_the_next(paths: RunPaths) -> None:
 
 
 def test_a_copy_without_empty_directories(paths: RunPaths) -> None:
-    """A copied run that lost its empty directories can be written on."""
     for directory in ("logs", "completions"):
         (paths.root / directory).rmdir()
     with RunWriter(paths, 1) as writer:
@@ -157,13 +153,11 @@ def test_any_truncation_reads_as_the_rows_before_it(rows: list[dict[str, Any]], 
 
 
 def test_missing_file_has_no_rows(tmp_path: Path) -> None:
-    """A run that has not written yet is no error."""
     assert read_jsonl(tmp_path / "metrics.jsonl") == []
 
 
 @pytest.mark.parametrize("line", [b"{", b"[1]", b"\xff", b"\0\0", b"", b"[" * 100_000])
 def test_damage_before_the_end_is_an_error(line: bytes, tmp_path: Path) -> None:
-    """A whole line that is no object is damage: the error has file and line."""
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 3}\n')
     with refuses("metrics.jsonl:2", "not a JSON object", error=SmolsumError):
@@ -242,7 +236,6 @@ def test_resumed_metrics_are_those_of_an_uninterrupted_run(
 
 
 def test_nothing_to_discard(paths: RunPaths) -> None:
-    """A run stopped at its checkpoint loses nothing, and no file of discarded lines appears."""
     assert discard_after(paths, 5) == 0
     train(paths, 1, range(1, 6))
     before = paths.metrics.read_bytes()
@@ -252,7 +245,6 @@ def test_nothing_to_discard(paths: RunPaths) -> None:
 
 
 def test_discarded_lines_add_up(paths: RunPaths) -> None:
-    """Two resumptions of one attempt keep what each of them took back."""
     train(paths, 1, range(1, 6))
     assert discard_after(paths, 4) == 1
     assert discard_after(paths, 2) == 2
@@ -260,7 +252,6 @@ def test_discarded_lines_add_up(paths: RunPaths) -> None:
 
 
 def test_events_stay(paths: RunPaths) -> None:
-    """Events are history: a resumption keeps those after the checkpoint."""
     with RunWriter(paths, 1) as writer:
         writer.event("worker", "down", step=9)
     discard_after(paths, 1)
@@ -327,7 +318,6 @@ def test_full_disk(small_disk: Path) -> None:
 
 
 def test_a_damaged_metrics_line_is_named(tmp_path: Path) -> None:
-    """A resumed run says which line has no readable step."""
     paths = RunPaths(tmp_path)
     paths.metrics.write_text('{"step": 1}\n{"step": "two"}\n')
     with refuses("metrics.jsonl:2", error=SmolsumError):

@@ -45,7 +45,6 @@ def test_every_window_is_whole(steps: int, since: int, until: int, most: int) ->
 
 
 def test_a_window_far_back_is_exact() -> None:
-    """Of 20,000 steps, any hundred are shown as they were."""
     found = series_of([float(n) for n in range(20_000)])
     assert found.points(300, 400) == [Point(n + 1, n, n, n) for n in range(300, 400)]
     assert found.at(301.5) == (301, 300.0)
@@ -53,7 +52,6 @@ def test_a_window_far_back_is_exact() -> None:
 
 
 def test_the_newest_steps_are_exact() -> None:
-    """A window of recent steps shows each of them."""
     found = series_of([float(n) for n in range(5000)])
     assert found.points(4900) == [Point(n + 1, n, n, n) for n in range(4900, 5000)]
     assert found.recent(3) == [4997.0, 4998.0, 4999.0]
@@ -61,7 +59,6 @@ def test_the_newest_steps_are_exact() -> None:
 
 
 def test_missing_values_are_counted() -> None:
-    """None, for what was not finite, is no value."""
     found = series_of([1.0, None, float("nan"), 3.0])
     assert (found.count, found.missing, found.last) == (2, 2, 3.0)
 

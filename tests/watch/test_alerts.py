@@ -19,7 +19,6 @@ def said(paths: RunPaths, word: str = "") -> list[str]:
 
 
 def bounded(paths: RunPaths, most: int) -> RunPaths:
-    """The run with this bound on the age of rollouts."""
     head = paths.config.read_text().partition("[workers]")[0]
     paths.config.write_text(f"{head}[workers]\nmax_staleness = {most}\n")
     return paths
@@ -52,7 +51,6 @@ def test_a_run_that_learns(tmp_path: Path) -> None:
     ],
 )
 def test_each_signal(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
-    """Numbers that an expert would stop at."""
     paths = make_run(tmp_path, steps=70, total=160, **changes)
     assert said(paths, sentence), said(paths)
 

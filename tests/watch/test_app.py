@@ -76,7 +76,6 @@ def test_follows_a_run(tmp_path: Path) -> None:
 
 
 def test_browser(tmp_path: Path) -> None:
-    """Sort, choose, next prompt, search and difference by keys."""
     play(
         make_run(tmp_path),
         ("tab tab tab s s j", "by length", "rollout 2"),

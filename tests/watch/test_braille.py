@@ -47,14 +47,12 @@ def test_a_single_dot() -> None:
 
 
 def test_later_traces_own_what_they_cross() -> None:
-    """The trace in front gives a character its colour."""
     drawing = draw([Trace(points([0.5] * 5)), Trace(points([0.5] * 5))], 5, 1, x=(0, 4), y=(0.0, 1.0))
     assert drawing.owners == ((1,) * 5,)
 
 
 @given(st.lists(FINITE, max_size=60), st.integers(1, 30), st.integers(1, 8), st.booleans(), st.booleans())
 def test_always_fills_its_size(values: list[float], width: int, height: int, log: bool, ascii: bool) -> None:
-    """Whatever the values, a drawing has the size that was asked for."""
     drawing = draw([Trace(points(values))], width, height, x=(0, 59), y=bounds(values, log=log), log=log, ascii=ascii)
     assert [len(line) for line in drawing.lines] == [width] * height
     assert [len(line) for line in drawing.owners] == [width] * height

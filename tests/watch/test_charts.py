@@ -273,7 +273,6 @@ def test_reading_is_said(tmp_path: Path) -> None:
 
 
 def test_round_numbers() -> None:
-    """By hand."""
     assert round_numbers(0.13, 0.97, 5) == pytest.approx([0.2, 0.4, 0.6, 0.8])
     assert round_numbers(0, 95, 4, time=True) == [0, 30, 60, 90]
     assert round_numbers(1, 1, 4) == []

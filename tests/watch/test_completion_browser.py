@@ -167,7 +167,6 @@ def test_files_that_vanish(tmp_path: Path) -> None:
 
 
 def test_copy_by_key(tmp_path: Path) -> None:
-    """The completion under the bar goes to the clipboard, and the view says so."""
     app = play(make_run(tmp_path), (f"{PAGE} j c", "sent the completion to the clipboard"))
     assert app.clipboard == TEXTS[2]
 

@@ -28,7 +28,6 @@ KEYS = {
 
 
 def mutated(value: Any, draw: random.Random) -> Any:
-    """The value with junk at some place in it."""
     if isinstance(value, dict) and value and draw.random() < 0.7:
         key = draw.choice(list(value))
         return value | {key: mutated(value[key], draw)}

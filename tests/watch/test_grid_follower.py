@@ -44,12 +44,10 @@ def run(name: str, state: str = "to train", *, steps: int | None = 80, model: st
 
 
 def done(name: str, took_s: float = 200, *, ago_s: float = 0) -> RunOfGrid:
-    """A run of the grid that ended so long ago."""
     return run(name, "done", began=ago(took_s), ended=ago(ago_s))
 
 
 def now(name: str, state: str = "training", since_s: float = 9) -> RunOfGrid:
-    """The run of the grid that is under way."""
     return run(name, state, began=ago(since_s))
 
 
@@ -60,7 +58,6 @@ def view(folder: Path, name: str) -> GridView | None:
 
 
 def seen(folder: Path, name: str) -> GridView:
-    """The view of a grid that there is."""
     found = view(folder, name)
     assert found is not None
     return found

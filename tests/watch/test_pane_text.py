@@ -26,7 +26,6 @@ def test_numbers_that_were_too_long() -> None:
     ("width", "ascii", "shown"), [(9, False, "123456789"), (8, False, "1234567…"), (8, True, "12345...")]
 )
 def test_a_cut_line_says_so(width: int, ascii: bool, shown: str) -> None:
-    """What fits stays as it is."""
     assert cut(Text("123456789"), width, ascii=ascii).plain == shown
 
 

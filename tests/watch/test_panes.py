@@ -36,7 +36,6 @@ def head(paths: RunPaths) -> str:
 
 @pytest.mark.parametrize("name", [name for name in PANES if name != "config"])
 def test_pane(tmp_path: Path, name: str) -> None:
-    """Each pane as it looks on a terminal with braille."""
     golden(f"pane-{name}.txt", text(snapshot(tmp_path), name))
 
 
@@ -85,7 +84,6 @@ def test_ascii(tmp_path: Path) -> None:
 
 
 def test_chart_choices(tmp_path: Path) -> None:
-    """A log scale, smoothing and a window of the newest steps."""
     found = snapshot(tmp_path)
     parts = [
         text(replace(found, options=options), "chart3")
@@ -341,7 +339,6 @@ def test_what_training_did_is_on_every_page(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_is_counted_in_the_header(tmp_path: Path) -> None:
-    """Next to the step, on every page."""
     found = snapshot(tmp_path)
     status(found.run.paths.root, "running", 60, 80, phase="evaluating", stage="length", examples=200)
     append(found.run.paths.stage_evaluation("length") / "generations.jsonl", [{"id": f"test-{n}"} for n in range(50)])
@@ -350,7 +347,6 @@ def test_an_evaluation_is_counted_in_the_header(tmp_path: Path) -> None:
 
 
 def test_a_stage_of_another_run_names_it(tmp_path: Path) -> None:
-    """In the bar of the stages and below the results."""
     found = snapshot(tmp_path)
     event = {"time": stamp(1), "kind": "stage_reused", "message": "reused", "stage": "length", "origin": "yesterday"}
     append(found.run.paths.events, [event])
@@ -360,7 +356,6 @@ def test_a_stage_of_another_run_names_it(tmp_path: Path) -> None:
 
 
 def test_a_run_without_validations_says_so(tmp_path: Path) -> None:
-    """At once, not after steps that never come."""
     paths = make_run(tmp_path, steps=0)
     paths.config.write_text(paths.config.read_text() + "[train]\nvalidate_every = 0\n")
     run = read_run(paths)
@@ -368,7 +363,6 @@ def test_a_run_without_validations_says_so(tmp_path: Path) -> None:
 
 
 def test_no_tick_is_half_a_step(tmp_path: Path) -> None:
-    """Three steps have no round numbers but their own."""
     run = read_run(make_run(tmp_path, steps=22))
     axis = text(Snapshot(run, ViewOptions(window=3), now=NOW), "chart0", 100, 14).splitlines()[-3:]
     labels = next(line for line in axis if "step 22" in line).strip("│ ").split()

@@ -19,7 +19,6 @@ from smolsum.watch.run_list import RunList, age, draw_lines
 
 
 def aged(paths: RunPaths, seconds: float) -> RunPaths:
-    """The run, last started so long ago."""
     then = time.time() - seconds
     os.utime(paths.lock, (then, then))
     return paths

@@ -96,8 +96,6 @@ def test_everything_can_be_read(tmp_path: Path, light: bool, size: tuple[int, in
 
 
 def test_a_key_changes_the_colours(tmp_path: Path) -> None:
-    """And back; the whole screen follows."""
-
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
         before = [str(segment.style) for strip in app.screen._compositor.render_strips() for segment in strip]
         assert not any("#0066a1" in style for style in before)
@@ -135,7 +133,6 @@ def test_which_theme(choice: themes.Choice, environ: dict[str, str], answer: str
 
 
 def test_an_unknown_theme_is_refused() -> None:
-    """With those that there are."""
     with pytest.raises(UsageError, match="'sepia' is not a theme") as caught:
         is_light("auto", {"SMOLSUM_THEME": "sepia"}, str)
     assert caught.value.hint == "one of auto, dark, light"

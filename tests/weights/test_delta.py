@@ -48,7 +48,6 @@ def versions(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
 
 @given(versions())
 def test_patch_and_anchor_restore_every_bit(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    """Of any type."""
     base, new = pair
     before = {k: v.tobytes() for k, v in base.items()}
     patch = delta.encode(base, new, base_version=3, version=4)
@@ -119,7 +118,6 @@ def small() -> tuple[dict[str, Any], dict[str, Any]]:
 @settings(max_examples=300)
 @given(data=st.data())
 def test_damaged_patch_is_refused(whole: bool, data: st.DataObject) -> None:
-    """With any byte changed, cut off or added."""
     base, new = small()
     patch = delta.anchor(new, version=1) if whole else delta.encode(base, new, base_version=0, version=1)
     place, flip = data.draw(st.integers(0, len(patch) - 1)), data.draw(st.integers(1, 255))
@@ -132,7 +130,6 @@ def test_damaged_patch_is_refused(whole: bool, data: st.DataObject) -> None:
 
 @given(st.integers(0, 239), st.sampled_from(["all", "none", "some"]))
 def test_other_base_is_refused(place: int, name: str) -> None:
-    """Even if it differs in a single value."""
     base, new = small()
     patch = delta.encode(base, new, base_version=0, version=1)
     base[name].reshape(-1)[place] += 1
@@ -160,7 +157,6 @@ def test_other_tensors_are_refused() -> None:
 
 
 def test_unknown_types_are_refused() -> None:
-    """Objects are never encoded."""
     with pytest.raises(delta.PatchError):
         delta.anchor({"w": np.array([object()])}, version=1)
 

@@ -8,5 +8,4 @@ from support.models import write
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model on disk."""
     return write(tmp_path_factory.mktemp("models") / "m", "qwen2")

@@ -24,7 +24,6 @@ PROMPT = [5, 9, 33, 12]
 
 @pytest.fixture
 def worker(folder: Path) -> Iterator[httpx.Client]:
-    """A worker that serves it."""
     with face(engine_of(folder)) as client:
         yield client
 
@@ -40,7 +39,6 @@ def ask(
 
 
 def shifted(arrays: dict[str, Any], seed: int = 0) -> dict[str, Any]:
-    """Other weights of the same shapes."""
     rng = np.random.default_rng(seed)
     return {name: a + 0.05 * rng.standard_normal(a.shape, np.float32) for name, a in arrays.items()}
 
@@ -65,7 +63,6 @@ def test_rollouts_are_the_policys(worker: httpx.Client, folder: Path) -> None:
 
 
 def test_requests_of_two_bodies_share_a_batch(worker: httpx.Client) -> None:
-    """A short rollout arrives while a long one is still being sampled."""
     order: list[str] = []
 
     def one(name: str, tokens: int) -> None:
@@ -78,7 +75,6 @@ def test_requests_of_two_bodies_share_a_batch(worker: httpx.Client) -> None:
 
 
 def test_logprobs_are_the_policys(worker: httpx.Client, folder: Path) -> None:
-    """Scores are those of the policy, at the temperature."""
     policy = load_policy(str(folder), dtype="float32")
     body = {"sequences": [{"prompt_ids": PROMPT, "completion_ids": [4, 8, 2]}], "temperature": 0.7}
     found = worker.post("/v1/logprobs", json=body).json()
@@ -88,7 +84,6 @@ def test_logprobs_are_the_policys(worker: httpx.Client, folder: Path) -> None:
 
 
 def test_health_describes_the_worker(worker: httpx.Client, folder: Path) -> None:
-    """Who the worker is and what it serves."""
     found = worker.get("/health").json()
     policy = load_policy(str(folder), dtype="float32")
     assert found["weights"] == delta.checksum(served_arrays(policy))
@@ -212,7 +207,6 @@ def test_adapters_replace_the_model_and_back(folder: Path) -> None:
     ],
 )
 def test_bad_fields_are_named(worker: httpx.Client, body: Any, about: str) -> None:
-    """The error says which field is wrong."""
     good = {"version": None, "temperature": 1, "max_new_tokens": 3}
     good["requests"] = [{"id": "a", "prompt_ids": PROMPT, "seed": 1}]
     content = body if isinstance(body, bytes) else json.dumps(good | body).encode()
@@ -220,7 +214,6 @@ def test_bad_fields_are_named(worker: httpx.Client, body: Any, about: str) -> No
 
 
 def test_long_bodies_are_refused(worker: httpx.Client) -> None:
-    """With or without a Content-Length."""
     long = b"x" * (33 << 20)
     assert refused(worker.post("/v1/rollouts", content=long), 413, "bytes")
     assert refused(worker.put("/v1/weights", content=iter([long])), 413, "bytes")
@@ -229,7 +222,6 @@ def test_long_bodies_are_refused(worker: httpx.Client) -> None:
 
 
 def test_wrong_token_is_refused(folder: Path) -> None:
-    """On every path."""
     with face(engine_of(folder), token="secret") as worker:
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "secret"}):
             for path in ("/health", "/metrics", "/v1/models"):
@@ -239,7 +231,6 @@ def test_wrong_token_is_refused(folder: Path) -> None:
 
 
 def test_metrics_count_rollouts(worker: httpx.Client) -> None:
-    """In Prometheus' text format."""
     _, (*lines, _) = ask(worker, {"a": 1, "b": 2})
     text = worker.get("/metrics").text
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))

@@ -100,7 +100,6 @@ def test_a_disk_that_refuses(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
-    """Rights, not credentials."""
     folder = tmp_path / "theirs"
     folder.mkdir(mode=0o555)
     if os.access(folder, os.W_OK):  # root may write everywhere except where the kernel forbids it

@@ -33,7 +33,6 @@ SHORT = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small data set."""
     return make_data(tmp_path_factory.mktemp("data") / "posts", test=2)
 
 
@@ -54,7 +53,6 @@ def mirrored(data: Path, tmp_path_factory: pytest.TempPathFactory, s3: S3Server)
 
 
 def a_run(folder: Path, name: str = "mine") -> RunPaths:
-    """A run directory without a trainer."""
     paths = create_run(folder, name)
     paths.config.write_text("a = 1\n")
     paths.info.write_text(json.dumps({"created": name}))
@@ -62,8 +60,6 @@ def a_run(folder: Path, name: str = "mine") -> RunPaths:
 
 
 def save(paths: RunPaths, step: int, content: bytes = b"w" * 1000) -> None:
-    """A checkpoint with two files."""
-
     def write(folder: Path) -> None:
         (folder / "model.safetensors").write_bytes(content)
         (folder / "config.json").write_text("{}")
@@ -72,7 +68,6 @@ def save(paths: RunPaths, step: int, content: bytes = b"w" * 1000) -> None:
 
 
 def mirror(url: str, paths: RunPaths) -> Mirror:
-    """A mirror at work."""
     found = Mirror(url, round_s=0.05, settle_s=PATIENCE_S)
     found.begin(paths)
     return found
@@ -102,7 +97,6 @@ def silent(kind: str, message: str) -> None:
 
 
 def there(s3: S3Server, name: str) -> set[str]:
-    """What the bucket has of a run."""
     return {key.removeprefix(f"runs/{name}/") for key in s3.keys() if key.startswith(f"runs/{name}/")}  # noqa: SIM118
 
 
@@ -242,7 +236,6 @@ def test_a_checkpoint_is_there_whole_or_not_at_all(
 
 
 def test_a_disk_keeps_no_folder_of_a_checkpoint_that_is_gone(tmp_path: Path) -> None:
-    """What was pruned here leaves nothing there, not even its place."""
     paths = a_run(tmp_path / "runs", "pruned")
     save(paths, 1)
     found = mirror(f"file://{tmp_path}/far", paths)

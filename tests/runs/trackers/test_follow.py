@@ -20,7 +20,6 @@ pytest.importorskip("tensorboard", reason="uv sync --extra tensorboard")
 
 
 def sent(paths: RunPaths) -> Tracked:
-    """The run in TensorBoard after all that is new was sent."""
     follower = Follower(paths, "tensorboard")
     follower.send()
     follower.close()
@@ -102,7 +101,6 @@ def test_what_is_missing_stays_missing(tmp_path: Path) -> None:
 
 
 def test_a_killed_process_repeats_nothing(tmp_path: Path) -> None:
-    """Steps that were written after the last record are written once more, and shown once."""
     paths = make_run(tmp_path, steps=20)
     sent(paths)
     record = paths.tracker("tensorboard")
@@ -125,7 +123,6 @@ def test_a_store_that_was_removed_gets_everything_again(tmp_path: Path) -> None:
 
 
 def test_completions_of_some_steps_are_sent(tmp_path: Path) -> None:
-    """Of a long run the first step, and those at equal distances."""
     paths = make_run(tmp_path, steps=80, total=500)
     for step in range(2, 80):
         append(paths.completions(step), completions(step, 500))
@@ -158,7 +155,6 @@ def test_what_cannot_be_sent(tmp_path: Path, call: Call) -> None:
 
 
 def test_a_removed_run_is_not_made_again(tmp_path: Path) -> None:
-    """Where the directory is removed while it is sent, nothing is written."""
     paths = make_run(tmp_path, steps=3, state="running")
     follower = Follower(paths, "tensorboard")
     follower.send()
