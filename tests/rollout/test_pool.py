@@ -1,4 +1,4 @@
-"""Workers that fail, return and catch up: no rollout is lost, and none is paired with the wrong prompt."""
+"""Workers that fail, return and catch up: no rollout is lost, and none is paired with the wrong prompt or policy."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -13,11 +14,11 @@ import pytest
 from support.scripted_worker import EOS, FACTS, FAULTS, ScriptedWorker, completion
 from support.training import PATIENCE_S
 
-from smolsum.errors import UnreachableError
+from smolsum.errors import UnreachableError, UsageError
 from smolsum.rollout import pool as pool_module
 from smolsum.rollout.pool import Pool, RolloutBatch, share
-from smolsum.rollout.protocol import SampleRequest, SamplingTerms
-from smolsum.rollout.worker_client import ExpectedModel, PoolWorker, WorkerClient, WorkerError
+from smolsum.rollout.protocol import NEUTRAL_SAMPLING, Health, SampleRequest, SamplingTerms
+from smolsum.rollout.worker_client import ExpectedModel, PoolWorker, WorkerClient, WorkerError, check, check_probe
 from smolsum.weights.delta import checksum
 from smolsum.weights.publish import Publisher, WeightsVersion
 
@@ -349,3 +350,58 @@ def next_event(pool: Pool, kind: str) -> pool_module.WorkerEvent:
         event = pool.events.get(timeout=PATIENCE_S)
         if event.kind == kind and "samples, with version" not in event.message:
             return event
+
+
+HEALTH: dict[str, Any] = FACTS | {
+    "sampling": {name: values[0] for name, values in NEUTRAL_SAMPLING.items()},
+    "max_model_len": 512,
+    "state": "ready",
+    "version": 0,
+    "weights": "",
+}
+EXPECTED = ExpectedModel(FACTS, 500)
+
+
+def test_same_policy_passes() -> None:
+    """Further facts do not matter."""
+    check("http://w", Health(**HEALTH | {"engine": "vllm"}), EXPECTED)
+    check("http://w", Health(**HEALTH | {"sampling": {"top_k": -1}}), EXPECTED)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"architecture": "lfm2"}, "another architecture: lfm2 there, qwen2 here"),
+        ({"vocab_size": 51}, "another vocab_size: 51 there, 50 here"),
+        ({"tokenizer": "xyz"}, "another tokenizer: xyz there, abc here"),
+        ({"dtype": "float16"}, "another dtype: float16 there, float32 here"),
+        ({"sampling": {"top_p": 0.9, "top_k": 0}}, r"changes the distribution .*\{'top_p': 0.9\} there"),
+        ({"max_model_len": 499}, "takes 499 tokens .* up to 500 are needed"),
+    ],
+)
+def test_difference_is_named_with_both_values(change: dict[str, Any], words: str) -> None:
+    """And with a hint."""
+    with pytest.raises(UsageError, match=words) as caught:
+        check("http://w", Health(**HEALTH | change), EXPECTED)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("off", "dtype", "passes"),
+    [
+        (9e-4, "float32", True),
+        (2e-3, "float32", False),
+        (0.04, "bfloat16", True),
+        (0.06, "bfloat16", False),
+        (float("nan"), "bfloat16", False),
+    ],
+)
+def test_logprobs_prove_the_weights(off: float, dtype: str, passes: bool) -> None:
+    """Up to the tolerance of the type."""
+    ours = [[-1.0, -2.0], [-3.0]]
+    theirs = [[value + off for value in row] for row in ours]
+    if passes:
+        check_probe("http://w", theirs, ours, dtype)
+    else:
+        with pytest.raises(WorkerError, match="does not sample from the trainer's weights"):
+            check_probe("http://w", theirs, ours, dtype)
