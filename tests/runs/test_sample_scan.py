@@ -105,10 +105,8 @@ def test_a_line_without_end(tmp_path: Path) -> None:
     with paths.completions(60).open("ab") as file:
         file.write(b'{"text": "' + b"x" * (10 << 20) + b'"}\n' + json.dumps({"text": "after it"}).encode() + b"\n")
     scan = searched(paths, "after it")
-    assert (len(scan.hits), scan.damaged) == (1, 1)
     sample = scan.sample(0)
-    assert sample is not None
-    assert sample.text == "after it"
+    assert (len(scan.hits), scan.damaged, sample and sample.text) == (1, 1, "after it")
 
 
 def test_a_search_follows_the_run(tmp_path: Path) -> None:
@@ -168,13 +166,19 @@ def test_memory_is_bounded() -> None:
 
 
 def test_groups(tmp_path: Path) -> None:
-    """Posts and references come from the first row of each group; the EOS is no token of the text."""
-    first, second = read_groups(make_run(tmp_path), 60)
+    """Posts and references come from the first row of each group; the EOS is no token of the text. The first rollouts
+    of a prompt are of the earliest step with it; a prompt that is new has none."""
+    paths = make_run(tmp_path)
+    first, second = read_groups(paths, 60)
     assert [g.prompt_id for g in (first, second)] == ["train-0001", "train-0070"]
     assert first.post.startswith("I share a flat")
     assert first.references == ("The heating in our flat fails and I want to move out.",)
     assert [s.tokens for s in first.samples] == [59, 62, 65, 69]
     assert [s.truncated for s in first.samples] == [False, False, False, True]
+    earlier = first_group(paths, first, 1)
+    assert earlier is not None
+    assert earlier.step == 1
+    assert first_group(paths, second, 1) is None
 
 
 def test_missing_and_half_written(tmp_path: Path) -> None:
@@ -218,15 +222,6 @@ def test_what_is_missing_is_an_error_and_sorts_last(tmp_path: Path) -> None:
     assert [s.number for s in ordered(group, "reward", RunSettings())] == [1, 0, 2]
     assert [s.number for s in ordered(group, "reward", RunSettings(), backwards=True)] == [1, 0, 2]
     assert [sample_errors(s, RunSettings()) for s in samples] == [["no length"], ["empty"], ["failed"]]
-
-
-def test_first_rollouts(tmp_path: Path) -> None:
-    paths = make_run(tmp_path)
-    known, new = read_groups(paths, 60)
-    earlier = first_group(paths, known, 1)
-    assert earlier is not None
-    assert earlier.step == 1
-    assert first_group(paths, new, 1) is None
 
 
 def test_changes() -> None:
