@@ -30,7 +30,6 @@ def test_ticks_hold_the_values(low: float, high: float) -> None:
 
 
 def test_lines_place_values() -> None:
-    """Two points go to the corners of their panel: later is to the right, more is higher up."""
     svg = charts.lines([Plot("p", (PlotSeries("a", ((0.0, 0.0), (4.0, 1.0))),))], ["a"], alt="two points")
     (path,) = re.findall(r'class="line c0" d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', svg)
     x1, y1, x2, y2 = map(float, path)
@@ -39,7 +38,6 @@ def test_lines_place_values() -> None:
 
 
 def test_values_that_are_none_are_not_drawn() -> None:
-    """Infinite and undefined values leave no mark; a panel without any value says so."""
     series = PlotSeries("a", ((0.0, math.nan), (1.0, 2.0), (2.0, math.inf)))
     svg = charts.lines([Plot("p", (series,)), Plot("empty", (PlotSeries("a", ()),))], ["a"], alt="x")
     assert "nan" not in svg
@@ -130,7 +128,6 @@ def test_a_scatter_survives_1600_points() -> None:
 
 @pytest.mark.parametrize("last", [1.0, 2.0, 4.0, 6.0, 10.0, 37.0, 170.0, 1000.0])
 def test_steps_have_whole_ticks(last: float) -> None:
-    """No step is a half, however few there are, and the axis says what it counts."""
     found = charts.ticks(1.0, last, whole=True)
     assert all(tick == round(tick) for tick in found)
     assert found[-1] >= last

@@ -210,7 +210,6 @@ def test_metrics_that_were_cut(runs: Path, written: Callable[[str], str], kept: 
 
 
 def test_what_differs_aside_is_named(runs: Path) -> None:
-    """Other lengths of completions, another METEOR and other prompts are said; the runs stay."""
     data = {"test": {"split": "test", "fingerprint": "d1", "prompts": "p2"}}
     edit(runs / "odd" / FILES["summary"], max_new_tokens=32, meteor="exact+stem", data=data)
     edit(runs / "other" / FILES["summary"], max_new_tokens=128)

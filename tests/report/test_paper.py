@@ -81,17 +81,19 @@ def test_wide_tables_fit() -> None:
     assert "(1 of " in of(wide(60, rows=70))
 
 
-def test_long_names_break() -> None:
+@pytest.mark.parametrize(
+    ("table", "width"),
+    [
+        (Table("S9", "t", ("a", "b"), ((words("name-of_a_run" * 8), words("x" * 60)),)), r"p\{"),
+        # a column of sentences gets what the others leave
+        (Table("S9", "t", ("a", "b"), ((words("x"), words("many_ words " * 40)), (number(1.5, plain(1)), Cell("y")))),
+         r"p\{4\d\dpt\}"),
+    ],
+)  # fmt: skip
+def test_long_names_and_texts_break(table: Table, width: str) -> None:
     """A run's name without a space breaks at its hyphens and underscores."""
-    table = Table("S9", "t", ("a", "b"), ((words("name-of_a_run" * 8), words("x" * 60)),))
-    assert re.search(r"longtable\}\{.*p\{", of(table))
+    assert re.search(r"longtable\}\{.*" + width, of(table))
     assert r"\_\allowbreak{}" in of(table)
-
-
-def test_long_texts_break() -> None:
-    """A column of sentences gets what the others leave."""
-    table = Table("S9", "t", ("a", "b"), ((words("x"), words("many words " * 40)), (number(1.5, plain(1)), Cell("y"))))
-    assert re.search(r"longtable\}\{.*p\{4\d\dpt\}", of(table))
 
 
 def test_drawings_are_where_the_page_has_them() -> None:

@@ -88,7 +88,6 @@ def test_every_test_has_a_direction(page: Page) -> None:
 
 
 def test_columns_say_which_values_are_better(page: Page) -> None:
-    """Arrows up for scores, down for errors and noise, none where neither is better."""
     assert table(page, "10").headings[1:8] == (
         "Average ↑", "Faithfulness ↑", "Coverage ↑", "Conciseness ↑", "Clarity ↑", "Pass Rate ↑", "ΔAverage",
     )  # fmt: skip

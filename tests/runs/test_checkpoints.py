@@ -74,7 +74,6 @@ def names(paths: RunPaths) -> list[str]:
 
 
 def test_saved_checkpoint(paths: RunPaths) -> None:
-    """A checkpoint holds the trainer's files and facts, is valid, and `latest` is a relative link to it."""
     path = save(paths, 400, writer(), {"cursor": [3, 1], "best": {}, "by_step": {9: 1, 10: 2}})
     assert path == paths.checkpoint(400)
     assert verify(path) == []
@@ -89,14 +88,12 @@ def test_saved_checkpoint(paths: RunPaths) -> None:
 
 
 def test_steps_are_numbers(paths: RunPaths) -> None:
-    """Order is that of numbers, also where the names have grown longer."""
     save_steps(paths, 1080, 960, 1_000_000, 999_999)
     assert [checkpoint.step for checkpoint in list_checkpoints(paths)] == [960, 1080, 999_999, 1_000_000]
     assert newest(paths).step == 1_000_000
 
 
 def test_no_checkpoint(paths: RunPaths) -> None:
-    """A run without checkpoints, or without their directory, has none, and nothing is wrong with it."""
     assert newest_valid(paths) == (None, [])
     paths.checkpoints.rmdir()
     assert newest_valid(paths) == (None, [])

@@ -24,8 +24,8 @@ ENDS = ("paused", "resumed", "interrupted")
 
 
 def test_requests(tmp_path: Path) -> None:
-    """Asked, taken back, answered; asking twice is asking once. Waiting ends once the pause is taken back, or by a stop.
-    A medium that refuses is an error."""
+    """Asked, taken back, answered; asking twice is asking once. Waiting ends when a pause is taken back, or by a stop.
+    On a medium that refuses it is an error."""
     paths = create_run(tmp_path, "run")
     make_request(paths, "pause")
     make_request(paths, "pause")

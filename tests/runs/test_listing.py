@@ -39,7 +39,6 @@ def fill(folder: Path) -> None:
 
 
 def test_list(listed: Call) -> None:
-    """Runs by time, then evaluations; a run that can go on has its command on stderr."""
     fill(Path("runs"))
     code, out, err = listed()
     assert code == 0
@@ -110,7 +109,6 @@ def test_a_table_for_each_task(listed: Call) -> None:
 
 
 def test_no_runs(listed: Call) -> None:
-    """An empty list is no failure, and says how to begin."""
     code, out, err = listed()
     assert (code, out) == (0, "")
     assert "smolsum train --model tiny" in err

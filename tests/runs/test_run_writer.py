@@ -67,7 +67,6 @@ def test_what_is_not_finite(writer: RunWriter, paths: RunPaths) -> None:
 
 
 def test_event(writer: RunWriter, paths: RunPaths) -> None:
-    """An event has a time in UTC, the attempt, a kind, a sentence and what else is known."""
     writer.event("checkpoint", "step 100 saved", step=100, bytes=5, loss=math.nan)
     [event] = read_jsonl(paths.events)
     written = datetime.fromisoformat(event.pop("time"))
@@ -99,7 +98,6 @@ def test_completions_of_a_step_that_is_run_again(writer: RunWriter, paths: RunPa
 
 
 def test_log(writer: RunWriter, paths: RunPaths) -> None:
-    """Text of any number of lines goes to the log of the attempt, each piece after its time."""
     writer.log("Traceback:\n  boom\n")
     writer.log("bye")
     first, second, third = paths.log(2).read_text().splitlines()

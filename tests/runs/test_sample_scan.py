@@ -65,7 +65,6 @@ def test_all_samples_of_a_prompt(tmp_path: Path) -> None:
     ],
 )
 def test_hits_are_sorted(tmp_path: Path, sort: str, backwards: bool, expected: list[int]) -> None:
-    """By reward, a signal, the length or what is wrong, both ways; missing values are last."""
     paths = make_run(tmp_path, steps=1)
     rows = [
         {"text": "a", "token_ids": [1] * 70, "reward": 3.0, "rewards": {"length": 0.0, "meteor": 0.5}},
@@ -100,7 +99,6 @@ def test_damaged_missing_and_empty_files(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end(tmp_path: Path) -> None:
-    """A line of many megabytes is left out and counted; those after it are found."""
     paths = make_run(tmp_path)
     with paths.completions(60).open("ab") as file:
         file.write(b'{"text": "' + b"x" * (10 << 20) + b'"}\n' + json.dumps({"text": "after it"}).encode() + b"\n")

@@ -38,7 +38,6 @@ def test_screens(tmp_path: Path, size: tuple[int, int]) -> None:
 
 
 def test_pages_by_tab(tmp_path: Path) -> None:
-    """Tab goes through all pages and back to the first; a key opens a chart alone, escape leaves it."""
     names = ("charts", "metrics", "completions", "results", "advice", "log", "config", "overview")
     play(
         make_run(tmp_path),

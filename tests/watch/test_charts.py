@@ -189,7 +189,6 @@ def test_the_cursor_stays_within_the_run(tmp_path: Path) -> None:
 
 
 def test_a_column_has_the_step_that_is_drawn_there(tmp_path: Path) -> None:
-    """What the mouse points at: the first and the last column are the first and the last step."""
     found = two_rewards(tmp_path)
     ends = [(part.column, part.column + part.columns - 1) for part in parts_of(found, 76, REWARD)]
     assert [[step_at(found, 76, REWARD, column) for column in pair] for pair in ends] == [[1, 40], [41, 80]]
@@ -225,7 +224,6 @@ def test_smoothing_says_so_and_keeps_what_was_measured(tmp_path: Path) -> None:
 
 
 def test_several_runs_are_told_apart(tmp_path: Path) -> None:
-    """Four runs: a letter, a colour and a value each; a longer one reaches further to the right."""
     others = tuple(
         read_run(make_run(tmp_path, f"other{number}", steps=steps, grad_norm=0.2 + number / 2))
         for number, steps in enumerate((80, 40, 60))

@@ -37,7 +37,6 @@ def three(folder: Path) -> list[RunPaths]:
 
 
 def test_each_has_its_state(tmp_path: Path) -> None:
-    """In a line of its own, with what helps where something is wrong; in the head too, names first to go."""
     found = snapshot(*three(tmp_path))
     lines = text(states(found, 100, 9).lines).splitlines()
     assert [" ".join(line.split()[:4]) for line in lines[1:4]] == ["A a ✓ finished", "B b ‖ paused", "C c ? STALE"]
@@ -50,7 +49,6 @@ def test_each_has_its_state(tmp_path: Path) -> None:
 
 
 def test_settings_that_differ(tmp_path: Path) -> None:
-    """Only those, with a column for each run; where none does, that is said."""
     a, b, c = three(tmp_path)
 
     def shown(*runs: RunPaths, width: int = 60) -> str:
@@ -102,7 +100,6 @@ def test_results_side_by_side(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 def test_ten_runs_fit(tmp_path: Path, size: tuple[int, int]) -> None:
-    """Every line has the width of the page, whatever the number of runs."""
     runs = [make_run(tmp_path, f"a-run-with-a-long-name-{n}", steps=2) for n in range(10)]
     for n, paths in enumerate(runs):
         paths.config.write_text(paths.config.read_text().replace("4e-4", f"{n}e-4"))

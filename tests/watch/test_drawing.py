@@ -71,7 +71,6 @@ def test_bounds_are_apart(values: list[float], log: bool) -> None:
 
 
 def test_rows() -> None:
-    """The greatest value is in the first row, the least in the last, half of it in between; log halves decades."""
     assert [row_of(value, 5, (0.0, 1.0)) for value in (1.0, 0.5, 0.0, 9.0, -9.0)] == [0, 2, 4, 0, 4]
     assert row_of(1.0, 5, (0.01, 100.0), log=True) == 2
 

@@ -88,14 +88,12 @@ def test_constraints_without_values(tmp_path: Path, constraints: str, said: str)
 
 
 def test_ascii(tmp_path: Path) -> None:
-    """With --ascii no character is outside ASCII but what was sampled."""
     whole = "\n".join(line.plain for line in page(snapshot(tmp_path, ViewOptions(ascii=True)), "overview", 120, 40))
     golden("page-ascii.txt", whole + "\n")
     assert whole.isascii()
 
 
 def test_chart_choices(tmp_path: Path) -> None:
-    """A log scale, smoothing and a window of the newest steps."""
     found = snapshot(tmp_path)
     choices = ViewOptions(logs=frozenset({"grad norm"})), ViewOptions(smoothing=0.9), ViewOptions(window=32)
     golden("chart-choices.txt", "".join(text(replace(found, options=options), "chart3") for options in choices))
@@ -128,7 +126,6 @@ def test_a_course_that_is_0_lies_at_the_bottom(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_small_pane_says(tmp_path: Path, changes: dict[str, Any], name: str, said: str) -> None:
-    """Validations may be to come, or there are none."""
     assert said in text(snapshot(tmp_path, **changes), name, 60, 14 if name == "chart5" else 3)
 
 

@@ -94,7 +94,6 @@ def test_health_describes_the_worker(worker: httpx.Client, folder: Path) -> None
 
 
 def test_weights_are_served_bit_for_bit(worker: httpx.Client, folder: Path) -> None:
-    """From patches and anchors; an update that does not fit changes nothing."""
     base = served_arrays(load_policy(str(folder), dtype="float32"))
     one, two, other = shifted(base, 1), shifted(base, 2), shifted(base, 3)
     first = delta.encode(base, one, base_version=0, version=1)
@@ -125,7 +124,6 @@ def test_weights_are_served_bit_for_bit(worker: httpx.Client, folder: Path) -> N
 
 
 def test_rollouts_name_their_version(worker: httpx.Client, folder: Path) -> None:
-    """Rollouts of a version that is not served are refused; those after a sync are from the new weights."""
     policy = load_policy(str(folder), dtype="float32")
     new = shifted(served_arrays(policy))
     assert refused(ask(worker, {"a": 1}, version=1)[0], 409, "version 1 is wanted, 0 is served")
@@ -153,7 +151,6 @@ def test_weights_of_another_run_are_refused(worker: httpx.Client, folder: Path) 
 
 
 def test_weights_arrive_during_sampling(worker: httpx.Client, folder: Path) -> None:
-    """Each rollout is complete, and from the one version that it names."""
     base = served_arrays(load_policy(str(folder), dtype="float32"))
     with ThreadPoolExecutor() as pool:
         many = pool.submit(ask, worker, {str(n): n for n in range(150)}, tokens=60)

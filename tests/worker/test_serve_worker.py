@@ -52,7 +52,6 @@ def test_work_folder_belongs_to_one_worker(tmp_path: Path, serve: Serve) -> None
 
 
 def test_url_of_an_open_worker_is_reachable() -> None:
-    """A worker that listens on all addresses prints one that leads to it."""
     with listen("0.0.0.0", 0, "secret") as listener:
         shown = url("0.0.0.0", listener)
         assert "0.0.0.0" not in shown
@@ -72,7 +71,6 @@ def test_wrong_flags_are_named(arguments: tuple[str, ...], about: str, serve: Se
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_an_idle_worker_cleanly(tmp_path: Path, number: signal.Signals) -> None:
-    """Ctrl-C and SIGTERM: exit code 0, no messages, no files left."""
     folder, work = write(tmp_path / "m", "lfm2"), tmp_path / "tmp"
     work.mkdir()
     (work / "mlx").symlink_to(Path(tempfile.gettempdir(), "mlx"))  # MLX keeps there what it compiled, for seconds
