@@ -175,7 +175,7 @@ def test_groups(tmp_path: Path) -> None:
     assert [s.truncated for s in first.samples] == [False, False, False, True]
     earlier = first_group(paths, first, 1)
     assert earlier is not None
-    assert earlier.step == 1
+    assert (earlier.step, earlier.prompt_id) == (1, first.prompt_id)
     assert first_group(paths, second, 1) is None
 
 
