@@ -3,7 +3,6 @@
 import json
 import socket
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,6 @@ from smolsum.policy.load import load_policy
 from smolsum.policy.weights import served_arrays
 from smolsum.weights import delta
 from smolsum.worker.engines.mlx import MlxEngine
-
-
-@pytest.fixture(scope="module")
-def engine(folder: Path) -> MlxEngine:
-    return engine_of(folder)
-
-
-@pytest.fixture(scope="module")
-def worker(engine: MlxEngine) -> Iterator[httpx.Client]:
-    with face(engine) as client:
-        yield client
 
 
 def sealed(header: Any) -> bytes:

@@ -18,12 +18,6 @@ from smolsum.policy.sampling import generate
 MESSAGES: Any = [{"role": "user", "content": "a short text"}]
 
 
-@pytest.fixture(scope="module")
-def worker(folder: Path) -> Iterator[httpx.Client]:
-    with face(engine_of(folder)) as client:
-        yield client
-
-
 def chat(worker: httpx.Client, **changes: Any) -> httpx.Response:
     return worker.post("/v1/chat/completions", json={"messages": MESSAGES, "seed": 3, "max_tokens": 20} | changes)
 
