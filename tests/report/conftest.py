@@ -19,5 +19,4 @@ def study_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def study(study_runs: Path) -> Page:
-    """Its report."""
     return report_of(*sorted(study_runs.iterdir()))

@@ -1,14 +1,17 @@
-"""Charts from numbers: what is drawn stays inside, and nothing is made up."""
+"""Charts and intervals from numbers: what is drawn stays inside, and nothing is made up."""
 
 import math
 import re
 from itertools import combinations, pairwise
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from smolsum.report import charts
 from smolsum.report.charts import AxisText, Plot, PlotSeries, Spot, Way
+from smolsum.report.sections.scores import mean_interval
 
 AXIS = AxisText("x", str)
 
@@ -27,7 +30,6 @@ def test_ticks_hold_the_values(low: float, high: float) -> None:
 
 
 def test_lines_place_values() -> None:
-    """Two points go to the corners of their panel: later is to the right, more is higher up."""
     svg = charts.lines([Plot("p", (PlotSeries("a", ((0.0, 0.0), (4.0, 1.0))),))], ["a"], alt="two points")
     (path,) = re.findall(r'class="line c0" d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', svg)
     x1, y1, x2, y2 = map(float, path)
@@ -36,7 +38,6 @@ def test_lines_place_values() -> None:
 
 
 def test_values_that_are_none_are_not_drawn() -> None:
-    """Infinite and undefined values leave no mark; a panel without any value says so."""
     series = PlotSeries("a", ((0.0, math.nan), (1.0, 2.0), (2.0, math.inf)))
     svg = charts.lines([Plot("p", (series,)), Plot("empty", (PlotSeries("a", ()),))], ["a"], alt="x")
     assert "nan" not in svg
@@ -68,7 +69,6 @@ def test_numbers_do_not_cover_one_another() -> None:
 
 
 def test_names_cannot_break_a_drawing() -> None:
-    """Names and alternative texts with markup stay text."""
     name = 'a<b>&"c"'
     drawings = [
         charts.lines([Plot(name, (PlotSeries(name, ((0.0, 0.0),)),))], [name], alt=name),
@@ -128,7 +128,6 @@ def test_a_scatter_survives_1600_points() -> None:
 
 @pytest.mark.parametrize("last", [1.0, 2.0, 4.0, 6.0, 10.0, 37.0, 170.0, 1000.0])
 def test_steps_have_whole_ticks(last: float) -> None:
-    """No step is a half, however few there are, and the axis says what it counts."""
     found = charts.ticks(1.0, last, whole=True)
     assert all(tick == round(tick) for tick in found)
     assert found[-1] >= last
@@ -138,7 +137,6 @@ def test_steps_have_whole_ticks(last: float) -> None:
 
 
 def test_better_is_up_and_right() -> None:
-    """Axes of which lower values are better are turned round."""
     spots = (Spot("worse", 0.9, 0.9), Spot("better", 0.1, 0.1))
     axis = AxisText("x", str, lower_is_better=True)
     svg = charts.ways([Way("a", spots)], alt="x", x_axis=axis, y_axis=axis)
@@ -146,3 +144,46 @@ def test_better_is_up_and_right() -> None:
     places = {name: (float(x), float(y)) for name, x, y in found}
     assert places["better"][0] > places["worse"][0]
     assert places["better"][1] < places["worse"][1]
+
+
+def test_interval_is_students() -> None:
+    """By hand for 0, 2, 2, 0, 2 without one that is missing; SciPy agrees."""
+    values = np.array([0.0, 2.0, math.nan, 2.0, 0.0, 2.0])
+    found = mean_interval(values)
+    assert (found.n, found.mean) == (5, pytest.approx(1.2))
+    assert found.low == pytest.approx(1.2 - 2.776445 * math.sqrt(1.2 / 5), abs=1e-6)
+    known = values[~np.isnan(values)]
+    expected = stats.t.interval(0.95, 4, loc=known.mean(), scale=stats.sem(known))
+    assert (found.low, found.high) == pytest.approx(expected)
+
+
+def test_interval_of_right_and_wrong_is_exact() -> None:
+    """That of SciPy for 3 of 5, and not of no width where all are right: down to 0.025^(1/20) for 20 of 20."""
+    found = mean_interval(np.array([0.0, 1.0, math.nan, 1.0, 0.0, 1.0]))
+    expected = stats.binomtest(3, 5).proportion_ci(0.95, method="exact")
+    assert (found.n, found.mean) == (5, pytest.approx(0.6))
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    sure = mean_interval(np.ones(20))
+    assert (sure.low, sure.high) == pytest.approx((0.025 ** (1 / 20), 1.0))
+
+
+def test_interval_of_shares_stays_within_0_and_1() -> None:
+    """Of 40 documents one has a question without an answer: Student's would go beyond 1, and hardly below 0.96."""
+    found = mean_interval(np.array([1.0] * 39 + [0.5]))
+    assert 0.9 < found.low < 0.96
+    assert found.mean < found.high < 1
+
+
+@pytest.mark.parametrize("values", [[], [0.5], [math.nan]])
+def test_one_example_has_no_interval(values: list[float]) -> None:
+    found = mean_interval(np.array(values, dtype=float))
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+
+
+def test_spans_are_where_their_values_are() -> None:
+    """A higher value is further right, a dot is on its own line, everything inside the drawing."""
+    svg = charts.spans(["a", "b"], [(0.2, 0.1, 0.3), (0.8, 0.7, 0.9)], alt="x", x_title="x")
+    lines = [tuple(map(float, m)) for m in re.findall(r'class="line c0" d="M([\d.]+) [\d.]+H([\d.]+)"', svg)]
+    dots = [float(x) for x in re.findall(r'cx="([\d.]+)"', svg)]
+    assert lines[0][0] < dots[0] < lines[0][1] < lines[1][0] < dots[1] < lines[1][1] < charts.WIDTH

@@ -4,7 +4,7 @@ import copy
 import json
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import tomli
 import tomli_w
+from support.calls import Call, done
 from support.reports import edit, edit_lines, read, tables
 from support.studies import JUDGE, PATHS, evaluation, judged, run
 
-from smolsum.cli import main
 from smolsum.report.build import build
 from smolsum.report.collect import ReportInputs, gather
 from smolsum.report.compatibility import comparable
@@ -101,6 +101,18 @@ def report(folder: Path) -> ReportInputs:
     return inputs
 
 
+@pytest.fixture
+def written(runs: Path, call: Call) -> Callable[[str], str]:
+    """What the command says on stderr that reports all runs in a format."""
+    return lambda form: done(call("report", *sorted(runs.iterdir()), "--format", form))[1]
+
+
+def items() -> list[dict[str, Any]]:
+    """All that the report has, as JSON."""
+    sections = json.loads(Path("report/report.json").read_text())["sections"]
+    return [item for section in sections for item in section["items"]]
+
+
 @pytest.mark.parametrize(
     "every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["some reports", "all reports"]
 )
@@ -136,17 +148,13 @@ def test_any_field_of_another_type(runs: Path, name: str, every: bool) -> None:
 
 @pytest.mark.parametrize("name", ["config.toml", "status.json", "run.json", "metrics.jsonl"])
 def test_a_file_that_cannot_be_read(runs: Path, name: str) -> None:
-    """A folder in its place: that run alone is named."""
     (runs / "odd" / name).unlink()
     (runs / "odd" / name).mkdir()
     (out,) = report(runs).left_out
-    assert out.name == "odd"
-    assert out.reason.startswith("malformed: ")
-    assert name in out.reason
+    assert (out.name, out.reason.startswith("malformed: "), name in out.reason) == ("odd", True, True)
 
 
 def test_a_section_of_the_settings_that_is_not_a_table(runs: Path) -> None:
-    """A number in its place: that run alone is named, with the file."""
     path = runs / "odd" / "config.toml"
     config = tomli.loads(path.read_text())
     for section in config:
@@ -156,7 +164,6 @@ def test_a_section_of_the_settings_that_is_not_a_table(runs: Path) -> None:
 
 
 def test_scores_that_are_no_numbers(runs: Path) -> None:
-    """NaN is no missing value: the line and the field are named."""
     path = runs / "odd" / FILES["scores"]
     path.write_text(path.read_text().replace('"composite":', '"composite":NaN,"was":'))
     (out,) = report(runs).left_out
@@ -173,7 +180,7 @@ def test_one_more_judge_costs_no_run(runs: Path) -> None:
     assert {one.last.judge for one in inputs.trained} == {JUDGE}
 
 
-def test_an_evaluation_of_other_data_costs_no_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_evaluation_of_other_data_costs_no_run(runs: Path, written: Callable[[str], str]) -> None:
     """The run is represented by its own data whatever sorts last; the other has a table, with its figures."""
     for name in ("length", "other", "odd"):
         edit(runs / name / "run.json", data={"test": {"split": "test", "fingerprint": "d1", "prompts": "p1"}})
@@ -185,29 +192,24 @@ def test_an_evaluation_of_other_data_costs_no_run(runs: Path, capsys: pytest.Cap
     inputs = report(runs)
     assert not inputs.left_out
     assert [run.last.folder for run in inputs.trained] == before
-    assert main.main(["report", *map(str, sorted(runs.iterdir())), "--format", "json"]) == 0
-    assert "left out" not in capsys.readouterr().err
-    sections = json.loads(Path("report/report.json").read_text())["sections"]
-    (table,) = [item for s in sections for item in s["items"] if item.get("table") == "S10a"]
+    assert "left out" not in written("json")
+    (table,) = [item for item in items() if item.get("table") == "S10a"]
     named = [[cell["text"] for cell in row[:4]] for row in table["rows"]]
     assert named == [["odd/zz-test", "8", "other data", "4"], ["odd/zz-validation", "8", "validation split", "4"]]
 
 
 @pytest.mark.parametrize(("kept", "reason"), [(0, "has no steps of 8"), (5, "ends at step 5 of 8")])
-def test_metrics_that_were_cut(runs: Path, capsys: pytest.CaptureFixture[str], kept: int, reason: str) -> None:
+def test_metrics_that_were_cut(runs: Path, written: Callable[[str], str], kept: int, reason: str) -> None:
     """The run stays in the tables of scores, is in no curve, and that is said on stderr and in the report."""
     path = runs / "odd" / "metrics.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:kept]))
     if not kept:
         path.unlink()
-    assert main.main(["report", *map(str, sorted(runs.iterdir())), "--format", "md"]) == 0
-    said = f"metrics.jsonl of odd {reason}: the run is in no curve, its cost unknown"
-    assert said in capsys.readouterr().err
+    assert f"metrics.jsonl of odd {reason}: the run is in no curve, its cost unknown" in written("md")
     assert reason in Path("report/report.md").read_text()
 
 
 def test_what_differs_aside_is_named(runs: Path) -> None:
-    """Other lengths of completions, another METEOR and other prompts are said; the runs stay."""
     data = {"test": {"split": "test", "fingerprint": "d1", "prompts": "p2"}}
     edit(runs / "odd" / FILES["summary"], max_new_tokens=32, meteor="exact+stem", data=data)
     edit(runs / "other" / FILES["summary"], max_new_tokens=128)
@@ -258,7 +260,6 @@ def test_an_evaluation_of_a_run_that_is_measured_otherwise(runs: Path) -> None:
 
 
 def test_a_tie_is_called_one(runs: Path) -> None:
-    """Of one and one neither is the usual."""
     shutil.rmtree(runs / "length")
     path = runs / "other" / "config.toml"
     path.write_text(path.read_text().replace("target_tokens = 64", "target_tokens = 32"))
@@ -275,19 +276,18 @@ def test_a_tie_is_called_one(runs: Path) -> None:
         ("latex", "report.tex", "a\\textbackslash{}x1b[31mb\\textbackslash{}x00c\\textbackslash{}u202ed"),
     ],
 )
-def test_control_characters_are_signs(runs: Path, form: str, name: str, signs: str) -> None:
+def test_control_characters_are_signs(
+    runs: Path, written: Callable[[str], str], form: str, name: str, signs: str
+) -> None:
     """Nothing that a completion holds steers a terminal, a browser or LaTeX; JSON has it whole."""
-    path = runs / "odd" / FILES["scores"]
-    text = "a\x1b[31mb\x00c\u202ed"
+    path, text = runs / "odd" / FILES["scores"], "a\x1b[31mb\x00c\u202ed"
     path.write_text(path.read_text().replace('"summary 0"', json.dumps(text)))
-    for wanted in (form, "json"):
-        assert main.main(["report", *map(str, sorted(runs.iterdir())), "--format", wanted]) == 0
-    written = Path("report", name).read_text()
-    assert signs in written
-    assert not {"\x1b", "\x00", "\u202e"} & set(written)
-    found = json.loads(Path("report/report.json").read_text())
-    cells = [cell for s in found["sections"] for i in s["items"] for row in i.get("rows", []) for cell in row]
-    assert text in [cell["text"] for cell in cells]
+    written(form)
+    found = Path("report", name).read_text()
+    assert signs in found
+    assert not {"\x1b", "\x00", "\u202e"} & set(found)
+    written("json")
+    assert text in [cell["text"] for item in items() for row in item.get("rows", []) for cell in row]
 
 
 def judge_half(path: Path, half: int) -> None:

@@ -23,12 +23,11 @@ from smolsum.tasks.base import Metric
 MODEL = "LiquidAI/LFM2.5-350M"
 N = 40
 WEIGHTS = {"path": MODEL, "dtype": "bfloat16", "weights": "w1"}
-UNJUDGED = {"judge": None, "judging": None, "criteria": [], "headlines": [], "errors": {}}
+UNJUDGED = {"judge": None, "judging": None, "criteria": None, "headlines": [], "errors": {}}
 TASK = {"name": "tldr", "target_tokens": 64, "tolerance_tokens": 5}
 
 
 def alternating(share: float) -> list[float]:
-    """Zeros and ones with this share of ones."""
     return [float(int((i + 1) * share) > int(i * share)) for i in range(N)]
 
 
@@ -50,20 +49,29 @@ def summary(found: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return means | {"length/within_tol": means["within_tol"]}
 
 
+def assess(
+    root: Path, label: str, step: int, found: Mapping[str, Sequence[float]], *, by_judge: bool = False, **more: Any
+) -> None:
+    """An evaluation of a run, by the judge or without one."""
+    rows = judged(found) if by_judge else [row | {"judge": None} for row in judged(found)]
+    metrics = more.pop("metrics", None) or summary(found)
+    facts = {"model": WEIGHTS, "weights": f"{root.name}-{label}" if step else "w1", "task": TASK, "step": step}
+    evaluation(root / "eval" / f"{label}-test", rows, metrics, **({} if by_judge else UNJUDGED) | facts | more)
+
+
+def bare(runs: Path, name: str, stages: Mapping[str, Sequence[str]], **more: Any) -> Path:
+    """A run that nothing evaluated."""
+    root = run(runs, name, MODEL, stages, judged(columns(*POINTS[0])), {}, **more)
+    shutil.rmtree(root / "eval")
+    return root
+
+
 def staged(runs: Path, name: str, points: Sequence[tuple[float, float, float]], *, seed: int = 0, **more: Any) -> Path:
     """A run of a length and a quality stage, evaluated without a judge at its start and after the last stages."""
-    stages = {"length": ["length"], "quality": ["meteor"]}
-    root = run(runs, name, MODEL, stages, judged(columns(*points[0])), {}, seed=seed)
-    for folder in (root / "eval").iterdir():
-        (folder / "scores.jsonl").unlink()
-        (folder / "summary.json").unlink()
+    root = bare(runs, name, {"length": ["length"], "quality": ["meteor"]}, seed=seed)
     labels = [("start", 0), ("length", 4), ("quality", 8)][-len(points) :]
     for (label, step), point in zip(labels, points, strict=True):
-        found = columns(*point, seed=seed / 1000)
-        rows = [{key: value for key, value in row.items() if key != "judge"} for row in judged(found)]
-        weights = f"{name}-{label}" if step else "w1"
-        evaluation(root / "eval" / f"{label}-test", rows, summary(found), model=WEIGHTS, step=step, weights=weights,
-                   task=TASK, **{**UNJUDGED, "criteria": None, **more})  # fmt: skip
+        assess(root, label, step, columns(*point, seed=seed / 1000), **more)
     return root
 
 
@@ -123,8 +131,15 @@ def test_the_way_is_drawn_from_the_untrained_model(page: Page) -> None:
 
 
 def test_what_is_worse_is_called_worse(tmp_path: Path) -> None:
-    _, table = opening(report_of(staged(tmp_path, "one", ((0.8, 1.0, 0.01), (0.6, 0.2, 0.01), (0.5, 0.1, 0.01)))))
+    """Without a start nothing is compared, and one line says what evaluates the untrained model."""
+    points = (0.8, 1.0, 0.01), (0.6, 0.2, 0.01), (0.5, 0.1, 0.01)
+    _, table = opening(report_of(staged(tmp_path, "one", points)))
     assert [cell.text.rpartition("] ")[2] for cell in table.rows[2][3:6:2]] == ["worse", "worse"]
+    _, table = opening(report_of(two := staged(tmp_path, "two", points[1:])))
+    assert table.gap is not None
+    assert table.gap.names == ("untrained",)
+    assert table.gap.commands == (f"smolsum eval {MODEL} --config {two / 'config.toml'}",)
+    assert all(cell.text == "-" for row in table.filled for cell in row[3:6:2])
 
 
 def test_of_several_configurations_the_best_is_marked(tmp_path: Path) -> None:
@@ -160,21 +175,11 @@ def test_seeds_are_one_way(tmp_path: Path) -> None:
     assert figure.svg.count('class="shaft"') == 2
 
 
-def test_without_a_start_the_command_is_named(tmp_path: Path) -> None:
-    """Nothing is compared, and one line says what evaluates the untrained model."""
-    _, table = opening(report_of(staged(tmp_path, "one", POINTS[1:])))
-    assert table.gap is not None
-    assert table.gap.names == ("untrained",)
-    (command,) = table.gap.commands
-    assert command == f"smolsum eval {MODEL} --config {tmp_path / 'one' / 'config.toml'}"
-    assert all(cell.text == "-" for row in table.filled for cell in row[3:6:2])
-
-
 def test_the_untrained_model_may_be_another_run_s(tmp_path: Path) -> None:
     one, two = staged(tmp_path, "one", POINTS[1:]), staged(tmp_path, "two", POINTS, seed=3)
-    texts = [cell.text for row in opening(report_of(one, two))[1].rows for cell in row]
-    assert "untrained" in texts
-    assert not any(row[0].command for row in opening(report_of(one, two))[1].rows)
+    rows = opening(report_of(one, two))[1].rows
+    assert "untrained" in [cell.text for row in rows for cell in row]
+    assert not any(row[0].command for row in rows)
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
@@ -201,7 +206,6 @@ def test_a_task_s_own_measures_are_used(tmp_path: Path) -> None:
 
 
 def test_a_damaged_format_is_named(tmp_path: Path) -> None:
-    """A summary whose format is none leaves its run out with a reason."""
     root = staged(tmp_path, "one", POINTS)
     measures = [asdict(replace(Metric("meteor", "METEOR"), form="x"))]
     edit(root / "eval" / "quality-test" / "summary.json", measures=measures)
@@ -215,33 +219,24 @@ Render = Callable[[Page, Path], str]
 @pytest.mark.parametrize("render", [to_html, to_markdown])
 def test_rows_that_nothing_fills_are_one_line(page: Page, tmp_path: Path, render: Render) -> None:
     """A run of the README's kind, without a judge and without a grid: no row of a table lacks every value, the tables
-    that nothing fills are one line, and both name a command."""
+    that nothing fills are one line, and both name a command; similar rows share one."""
     found = tables(page).values()
     hidden = sum(bool(cell.command) for table in found for row in table.rows for cell in row)
     shown = sum(bool(cell.command) for table in found for row in table.filled for cell in row)
     assert shown < 30 < 200 < hidden
     text = render(page, tmp_path)
     assert text.count("not run") < 40
-    for table in found:
-        if table.gap:
-            assert all(command in text.replace("&#39;", "'") for command in table.gap.commands)
-
-
-def test_similar_rows_share_one_command(page: Page) -> None:
-    """All configurations that lack are trained by one command."""
-    gap = tables(page)["10a"].gap
-    assert gap is not None
-    assert len(gap.names) == 5
-    (command,) = gap.commands
+    gaps = {table.number: table.gap for table in found if table.gap}
+    assert all(one in text.replace("&#39;", "'") for gap in gaps.values() for one in gap.commands)
+    assert len(gaps["10a"].names) == 5
+    (command,) = gaps["10a"].commands
     assert "--strategy finetuned --reward all" in command
 
 
 def judge(root: Path, label: str, step: int, point: tuple[float, float, float], composite: float) -> None:
     """Give an evaluation of a run the scores of a judge."""
     found = columns(*point) | {"composite": spread(composite, composite / 10), "clarity": spread(0.6)}
-    weights = f"{root.name}-{label}" if step else "w1"
-    evaluation(root / "eval" / f"{label}-test", judged(found), summary(found), model=WEIGHTS, step=step,
-               weights=weights, task=TASK)  # fmt: skip
+    assess(root, label, step, found, by_judge=True)
 
 
 def test_an_untrained_model_without_a_judge_has_its_command(tmp_path: Path) -> None:
@@ -294,23 +289,14 @@ def test_a_caption_explains_what_is_drawn(tmp_path: Path) -> None:
     assert "of 1 of 2 configurations" in page.verdict
 
 
-def test_every_share_of_the_lengths_has_its_direction(tmp_path: Path) -> None:
-    """More is better within the tolerance, and within each closer distance."""
-    shares = {f"length/within_{n}": 0.5 for n in ("tol", 1, 2)}
-    root = run(tmp_path, "one", MODEL, {"included": ["length", "meteor"]}, judged(columns(*POINTS[0])), shares)
-    assert tables(report_of(root))["11a"].headings[-3:] == ("Within ±5 of 64 ↑", "Within ±1 ↑", "Within ±2 ↑")
-
-
 def test_without_references_the_constraint_is_compared(tmp_path: Path) -> None:
     """The length that was trained is in the sentence, the figure and the table. Nothing offers to measure METEOR or to
     train rewards that need references."""
-    root = run(tmp_path, "one", MODEL, {"length": ["length"]}, judged(columns(*POINTS[0])), {})
-    shutil.rmtree(root / "eval")
+    root = bare(tmp_path, "one", {"length": ["length"]})
     for label, step, share in (("start", 0, 0.1), ("length", 4, 0.9)):
         found = columns(0.5, share, 0.01)
-        rows = [{key: value for key, value in row.items() if key not in ("judge", "meteor")} for row in judged(found)]
-        evaluation(root / "eval" / f"{label}-test", rows, summary(found) | {"meteor": None}, model=WEIGHTS, step=step,
-                   weights=f"w{step}", task=TASK, **{**UNJUDGED, "criteria": None})  # fmt: skip
+        del found["meteor"]
+        assess(root, label, step, found, metrics=summary(found) | {"meteor": None})
     corpus = json.loads((root / "run.json").read_text())["corpus"]
     edit(root / "run.json", corpus={split: found | {"references": None} for split, found in corpus.items()})
     page = report_of(root)
@@ -328,15 +314,12 @@ def test_without_references_the_constraint_is_compared(tmp_path: Path) -> None:
 def test_a_share_says_what_it_is_of(tmp_path: Path) -> None:
     """A title has room for a word, a sentence has not enough with it; a configuration has one colon less."""
     measures = [asdict(one) for one in TASKS["strict-json"].evaluation.headlines if one.role]
-    names, roots = ("passed", "parses"), []
-    for name, signals in (("a", ["valid", "schema"]), ("b", ["valid"])):
-        roots.append(root := run(tmp_path, name, MODEL, {"standard": signals}, judged(columns(*POINTS[0])), {}))
-        shutil.rmtree(root / "eval")
-        for label, step, share in (("start", 0, 0.1), ("standard", 4, 0.2 if name == "b" else 0.9)):
-            rows = judged(dict.fromkeys(names, alternating(share)))
-            evaluation(root / "eval" / f"{label}-test", rows, dict.fromkeys(names, share), model=WEIGHTS, step=step,
-                       weights=f"{name}{step}", **UNJUDGED, task={"name": "strict-json"}, score="passed",
-                       measures=measures)  # fmt: skip
+    own: dict[str, Any] = {"task": {"name": "strict-json"}, "score": "passed", "measures": measures, "criteria": []}
+    roots = [bare(tmp_path, name, {"standard": each}) for name, each in (("a", ["valid", "schema"]), ("b", ["valid"]))]
+    for root, after in zip(roots, (0.9, 0.2), strict=True):
+        for label, step, share in (("start", 0, 0.1), ("standard", 4, after)):
+            own |= {"weights": f"{root.name}{step}", "metrics": dict.fromkeys(("passed", "parses"), share)}
+            assess(root, label, step, dict.fromkeys(("passed", "parses"), alternating(share)), **own)
     assert report_of(roots[0]).verdict.startswith(
         "LFM2.5-350M: answers that satisfy the schema 10.0% before training, 90.0% after (better); answers that parse "
     )
@@ -346,15 +329,14 @@ def test_a_share_says_what_it_is_of(tmp_path: Path) -> None:
 
 def test_a_figure_has_the_name_of_its_model(tmp_path: Path) -> None:
     """A model without points has no figure, and lends its name to no other's."""
-    third = tmp_path / "c"
+    rows, half = judged({"meteor": spread(0.5), "within_tol": alternating(0.5)}), {"length/within_tol": 0.5}
     for name, path, metrics in (
-        ("one", "a/First", {"length/within_tol": 0.5}),
-        ("two", "b/Second", {"meteor": 0.5, "length/within_tol": 0.5}),
-        ("three", "c/Third", {"meteor": 0.6, "length/within_tol": 0.5}),
+        ("one", "a/First", half),
+        ("two", "b/Second", half | {"meteor": 0.5}),
+        ("three", "c/Third", half | {"meteor": 0.6}),
     ):
-        rows = judged({"meteor": spread(0.5), "within_tol": alternating(0.5)})
-        run(third, name, path, {"included": ["length", "meteor"]}, rows, metrics)
-    figures = [item for item in report_of(*third.iterdir()).sections[0].items if isinstance(item, Figure)]
+        run(tmp_path, name, path, {"included": ["length", "meteor"]}, rows, metrics)
+    figures = [item for item in report_of(*tmp_path.iterdir()).sections[0].items if isinstance(item, Figure)]
     assert [figure.title.rpartition(", ")[2] for figure in figures] == ["Second", "Third"]
     assert [figure.alt.partition(",")[0] for figure in figures] == ["Second", "Third"]
 
@@ -366,10 +348,8 @@ def test_of_lower_values_the_least_keeps_the_constraint(tmp_path: Path) -> None:
         Metric("length/within_tol", "over the limit", better="lower", role="constraint", column="within_tol"),
     )
     own = {"measures": [asdict(metric) for metric in metrics]}
-    page = report_of(
-        staged(tmp_path, "a", (POINTS[0], POINTS[1], (0.8, 0.9, 0.01)), **own),
-        staged(tmp_path, "b", (POINTS[0], POINTS[1], (0.6, 0.2, 0.01)), seed=0, **own),
-    )
+    ends = {"a": (0.8, 0.9, 0.01), "b": (0.6, 0.2, 0.01)}
+    page = report_of(*(staged(tmp_path, name, (*POINTS[:2], end), **own) for name, end in ends.items()))
     assert "a ends best in METEOR, 0.800, over the limit in 90.0% of the examples" in page.verdict
     assert "Of those with over the limit in at most half of the examples" in page.verdict
     assert "b ends best, 0.600, over the limit in 20.0%." in page.verdict
@@ -388,17 +368,15 @@ def test_a_stage_of_another_run_costs_what_it_took_there(tmp_path: Path) -> None
 
 
 def test_lengths_of_several_seeds_are_those_of_all(tmp_path: Path) -> None:
-    """The least and the greatest of any seed, and the counts of all together."""
-    stages, points = {"included": ["length", "meteor"]}, judged(columns(*POINTS[0]))
-    sizes = [(40.0, 86.0, 0.5), (20.0, 68.0, 0.25)]
-    roots = [
-        run(
-            tmp_path, f"one-{seed}", MODEL, stages, points,
-            {"completions/min_length": low, "completions/max_length": high, "length/within_tol": share}, seed=seed,
-        )
-        for seed, (low, high, share) in enumerate(sizes)
-    ]  # fmt: skip
+    """The least and the greatest of any seed, and the counts of all together. More is better within the tolerance, and
+    within each closer distance."""
+    points, roots = judged(columns(*POINTS[0])), []
+    for seed, (low, high, share) in enumerate([(40.0, 86.0, 0.5), (20.0, 68.0, 0.25)]):
+        metrics = {"completions/min_length": low, "completions/max_length": high}
+        metrics |= {f"length/within_{n}": share for n in ("tol", 1, 2)}
+        roots.append(run(tmp_path, f"{seed}", MODEL, {"included": ["length", "meteor"]}, points, metrics, seed=seed))
     table = tables(report_of(*roots))["11a"]
+    assert table.headings[-3:] == ("Within ±5 of 64 ↑", "Within ±1 ↑", "Within ±2 ↑")
     cells = dict(zip(table.headings, (cell.text for cell in table.rows[0]), strict=True))
     assert (cells["Min"], cells["Max"]) == ("20", "86")
     assert cells["Within ±5 of 64 ↑"] == f"{N * 3 // 4}/{2 * N} (37%)"

@@ -17,7 +17,6 @@ Element = ElementTree.Element
 
 @pytest.fixture
 def text(tmp_path: Path) -> str:
-    """The page of a length-only run and a quality run."""
     for name, shift, stages in (
         ("length", 0.0, {"length": ["length"]}),
         ("meteor", 0.1, {"length": ["length"], "quality": ["meteor"]}),
@@ -31,7 +30,6 @@ def text(tmp_path: Path) -> str:
 
 @pytest.fixture
 def root(text: str) -> Element:
-    """The page as a tree."""
     whole = text.partition("\n")[2].replace('<meta charset="utf-8">', "")
     return ElementTree.fromstring(whole.replace('initial-scale=1">', 'initial-scale=1"/>'))
 

@@ -16,7 +16,6 @@ from smolsum.report.render.tikz import to_tikz
 
 @pytest.fixture(scope="module")
 def paper(study: Page, study_runs: Path) -> str:
-    """The study of 26 runs as a paper."""
     return to_latex(study, study_runs)
 
 
@@ -67,7 +66,6 @@ def test_numbers_are_those_of_the_page(paper: str) -> None:
 
 
 def test_samples_are_selected(paper: str) -> None:
-    """Three examples are printed, and the caption says of how many."""
     assert paper.count("test-0000") == 2
     assert "3 of 20 examples." in paper
     assert "test-0190" not in paper
@@ -83,17 +81,19 @@ def test_wide_tables_fit() -> None:
     assert "(1 of " in of(wide(60, rows=70))
 
 
-def test_long_names_break() -> None:
+@pytest.mark.parametrize(
+    ("table", "width"),
+    [
+        (Table("S9", "t", ("a", "b"), ((words("name-of_a_run" * 8), words("x" * 60)),)), r"p\{"),
+        # a column of sentences gets what the others leave
+        (Table("S9", "t", ("a", "b"), ((words("x"), words("many_ words " * 40)), (number(1.5, plain(1)), Cell("y")))),
+         r"p\{4\d\dpt\}"),
+    ],
+)  # fmt: skip
+def test_long_names_and_texts_break(table: Table, width: str) -> None:
     """A run's name without a space breaks at its hyphens and underscores."""
-    table = Table("S9", "t", ("a", "b"), ((words("name-of_a_run" * 8), words("x" * 60)),))
-    assert re.search(r"longtable\}\{.*p\{", of(table))
+    assert re.search(r"longtable\}\{.*" + width, of(table))
     assert r"\_\allowbreak{}" in of(table)
-
-
-def test_long_texts_break() -> None:
-    """A column of sentences gets what the others leave."""
-    table = Table("S9", "t", ("a", "b"), ((words("x"), words("many words " * 40)), (number(1.5, plain(1)), Cell("y"))))
-    assert re.search(r"longtable\}\{.*p\{4\d\dpt\}", of(table))
 
 
 def test_drawings_are_where_the_page_has_them() -> None:
@@ -114,7 +114,6 @@ def test_drawings_are_where_the_page_has_them() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex, with the packages of texlive-latex-extra")
 def test_pdflatex_sets_the_paper(paper: str, tmp_path: Path) -> None:
-    """As it is, without an error, and no table or figure goes beyond its page."""
     (tmp_path / "report.tex").write_text(paper)
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "report.tex"]
     for _ in range(2):  # the first leaves the widths of the columns to the second

@@ -18,7 +18,9 @@ from smolsum.report.collect import gather
 KNOWN = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 ROWS = judged({name: [0.5, 0.6, 0.9] for name in ("composite", "coverage")}, ["a", "b", "c"])
 QUALITY = {"length": ["length"], "quality": ["meteor"]}
-MODEL = {"path": "LiquidAI/LFM2.5-350M", "dtype": "bfloat16", "weights": "w1"}
+LFM = "LiquidAI/LFM2.5-350M"
+MODEL = {"path": LFM, "dtype": "bfloat16", "weights": "w1"}
+BOTH = {"composite": 0.7, "coverage": 0.7}
 VALUES = {"--set": "data.path=posts", "--seed": "7", "--preset": "study", "--runs-dir": "elsewhere/runs"}
 
 
@@ -32,22 +34,25 @@ def typed(*, joined: bool) -> list[str]:
 
 
 def commands(runs: Path) -> set[str]:
-    """The commands of the report of these runs."""
     return printed(report_of(*sorted(runs.iterdir())))
 
 
 @pytest.fixture(params=[False, True], ids=["space", "equals"])
 def found(tmp_path: Path, request: pytest.FixtureRequest) -> set[str]:
     for name, stages in (("one", QUALITY), ("two", {"included": ["length"]})):
-        run(tmp_path / "runs", name, "LiquidAI/LFM2.5-350M", stages, ROWS, {"composite": 0.7, "coverage": 0.7})
+        run(tmp_path / "runs", name, LFM, stages, ROWS, BOTH)
         edit(tmp_path / "runs" / name / "run.json", argv=typed(joined=request.param))
     return commands(tmp_path / "runs")
 
 
-def test_every_command_parses(found: set[str]) -> None:
+def test_every_command_parses_and_keeps_what_was_typed_and_applies(found: set[str]) -> None:
+    """All look for the runs where they are; the seed of training is not that of sampling."""
     assert {shlex.split(one)[1] for one in found} == {"train", "baseline", "eval"}
     for command in found:
         check(command)
+        assert "--runs-dir elsewhere/runs" in command or re.search(r"eval \S*/runs/\w+", command)
+        assert ("--preset study" in command) == (" eval " not in command)
+        assert ("--seed 7" in command) == (" train " in command)
 
 
 def check(command: str) -> None:
@@ -88,7 +93,6 @@ def test_the_rounds_of_a_judge_replace_those_of_a_command() -> None:
 
 
 def test_a_damaged_command_leaves_its_evaluation_out(tmp_path: Path) -> None:
-    """With the file and the reason; the other evaluations are reported."""
     for name, command in (("good", "smolsum eval lfm"), ("bad", "smolsum eval 'lfm")):
         evaluation(tmp_path / name, judged({"tokens": [60.0]}, ["a"]), {"tokens": 60.0}, model=MODEL, command=command)
     found = gather([str(tmp_path / name) for name in ("good", "bad")], tmp_path)
@@ -100,19 +104,11 @@ def test_a_damaged_command_leaves_its_evaluation_out(tmp_path: Path) -> None:
 
 def test_paths_are_quoted(tmp_path: Path) -> None:
     """A command with a blank in the path of its run is one that a shell takes."""
-    run(tmp_path / "my runs", "my run", "LiquidAI/LFM2.5-350M", QUALITY, ROWS, {"tokens": 60.0})
-    found = commands(tmp_path / "my runs")
-    assert any(str(tmp_path / "my runs" / "my run") in shlex.split(one) for one in found)
+    root = run(tmp_path / "my runs", "my run", LFM, QUALITY, ROWS, {"tokens": 60.0})
+    found = commands(root.parent)
+    assert any(str(root) in shlex.split(one) for one in found)
     for command in found:
         check(command)
-
-
-def test_commands_keep_what_was_typed_and_applies(found: set[str]) -> None:
-    """All look for the runs where they are; the seed of training is not that of sampling."""
-    for command in found:
-        assert "--runs-dir elsewhere/runs" in command or re.search(r"eval \S*/runs/\w+", command)
-        assert ("--preset study" in command) == (" eval " not in command)
-        assert ("--seed 7" in command) == (" train " in command)
 
 
 def train_commands(runs: Path) -> list[str]:
@@ -121,7 +117,7 @@ def train_commands(runs: Path) -> list[str]:
 
 def set_up(runs: Path, name: str, signals: dict[str, list[str]], *flags: str, folder: str = "runs") -> None:
     """A run that these flags started, in the folder that an environment variable named."""
-    root = run(runs, name, "LiquidAI/LFM2.5-350M", signals, ROWS, {"composite": 0.7, "coverage": 0.7})
+    root = run(runs, name, LFM, signals, ROWS, BOTH)
     edit(root / "run.json", argv=["smolsum", "train", *flags])
     config = root / "config.toml"
     config.write_text(config.read_text().replace('dir = "runs"', f'dir = "{folder}"'))
@@ -162,13 +158,13 @@ def test_commands_look_for_runs_where_the_environment_put_them(tmp_path: Path) -
 def test_commands_name_the_plugins_of_their_runs(tmp_path: Path) -> None:
     """Each command for such a run, or for its model as the run asks it, is refused without them."""
     rows = [{**row, "judge": None} for row in ROWS]
-    for name, stages in (("one", QUALITY), ("two", QUALITY)):
-        root = run(tmp_path / "runs", name, "LiquidAI/LFM2.5-350M", stages, rows, {"coverage": 0.7})
+    for name in ("one", "two"):
+        root = run(tmp_path, name, LFM, QUALITY, rows, {"coverage": 0.7})
         (root / "plugins").mkdir()
         config = root / "config.toml"
         config.write_text(config.read_text().replace('dir = "runs"', 'dir = "runs"\nplugins = "my brevity.py"'))
         edit(root / "run.json", argv=["smolsum", "train", "--plugin", "my brevity.py"])
-    found = commands(tmp_path / "runs")
+    found = commands(tmp_path)
     assert {shlex.split(one)[1] for one in found} >= {"train", "eval"}
     assert any(shlex.split(one)[2].startswith("--") for one in found if one.startswith("smolsum eval"))
     for command in found:

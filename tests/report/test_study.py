@@ -16,12 +16,10 @@ NAMES = {"length-only": "length-only (GRPO baseline)", "length-quality-rouge-l":
 
 @pytest.fixture(name="page")
 def _page(study: Page) -> Page:
-    """The report of the study."""
     return study
 
 
 def table(page: Page, number: str) -> Table:
-    """A table by its number."""
     return tables(page)[number]
 
 
@@ -47,7 +45,6 @@ def test_results_are_the_study_s(page: Page, number: str) -> None:
 
 @pytest.mark.parametrize("number", ["10a", "11a", "12a", "13a"])
 def test_lengths_are_the_study_s(page: Page, number: str) -> None:
-    """Every cell of Tables 10a-13a."""
     found = [[cell.text for cell in row] for row in table(page, number).rows]
     names = NAMES | {"length-only": "length-only (baseline)"}
     expected = [
@@ -91,7 +88,6 @@ def test_every_test_has_a_direction(page: Page) -> None:
 
 
 def test_columns_say_which_values_are_better(page: Page) -> None:
-    """Arrows up for scores, down for errors and noise, none where neither is better."""
     assert table(page, "10").headings[1:8] == (
         "Average ↑", "Faithfulness ↑", "Coverage ↑", "Conciseness ↑", "Clarity ↑", "Pass Rate ↑", "ΔAverage",
     )  # fmt: skip

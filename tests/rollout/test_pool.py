@@ -1,28 +1,31 @@
-"""Workers that fail, return and catch up: no rollout is lost, and none is paired with the wrong prompt."""
+"""Workers that fail, return and catch up: no rollout is lost, and none is paired with the wrong prompt or policy."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from support.refusals import refuses
 from support.scripted_worker import EOS, FACTS, FAULTS, ScriptedWorker, completion
 from support.training import PATIENCE_S
 
 from smolsum.errors import UnreachableError
 from smolsum.rollout import pool as pool_module
 from smolsum.rollout.pool import Pool, RolloutBatch, share
-from smolsum.rollout.protocol import SampleRequest, SamplingTerms
-from smolsum.rollout.worker_client import ExpectedModel, PoolWorker, WorkerClient, WorkerError
+from smolsum.rollout.protocol import NEUTRAL_SAMPLING, Health, SampleRequest, SamplingTerms
+from smolsum.rollout.worker_client import ExpectedModel, PoolWorker, WorkerClient, WorkerError, check, check_probe
 from smolsum.weights.delta import checksum
 from smolsum.weights.publish import Publisher, WeightsVersion
 
 TERMS = SamplingTerms(1.0, 8)
 PROBE = [([1, 2], [3, 4])]
+Make = Callable[..., ScriptedWorker]
 
 
 @pytest.fixture(autouse=True)
@@ -62,14 +65,12 @@ def pool_of(
 
     pool = Pool(make_workers, Publisher(anchor_every=anchor_every, metadata={"run": "test"}), retries=retries)
     pool.open()
-    try:
+    with closing(pool):
         yield pool
-    finally:
-        pool.close()
 
 
 @pytest.fixture
-def workers() -> Iterator[Callable[..., ScriptedWorker]]:
+def workers() -> Iterator[Make]:
     made: list[ScriptedWorker] = []
     with ExitStack() as stack:
 
@@ -139,7 +140,7 @@ def test_shares_follow_speed() -> None:
     assert share(fast, [slow, fast], 36) == 1
 
 
-def test_speed_is_measured(workers: Callable[..., ScriptedWorker], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speed_is_measured(workers: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """In tokens a second; the last request has the weight of all before."""
     worker, each_s = workers(), [0.5]
     clock = SimpleNamespace(monotonic=lambda: worker.sampled * each_s[0])
@@ -151,7 +152,7 @@ def test_speed_is_measured(workers: Callable[..., ScriptedWorker], monkeypatch: 
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_work_of_a_failing_worker_goes_to_the_other(fault: str, workers: Callable[..., ScriptedWorker]) -> None:
+def test_work_of_a_failing_worker_goes_to_the_other(fault: str, workers: Make) -> None:
     """Whatever it answers; its earlier rollouts count, and its error has a hint."""
     bad, good = workers(), workers()
     with ready(bad, good, timeout_s=0.5 if fault in ("hangs", "trickles") else PATIENCE_S, retries=1000) as pool:
@@ -165,7 +166,7 @@ def test_work_of_a_failing_worker_goes_to_the_other(fault: str, workers: Callabl
         until(takes_part(pool, 0))
 
 
-def test_worker_that_dies_is_replaced_and_taken_back(workers: Callable[..., ScriptedWorker]) -> None:
+def test_worker_that_dies_is_replaced_and_taken_back(workers: Make) -> None:
     """Another worker does its work; when it returns without weights, it gets all of them."""
     doomed, other = workers(), workers()
     doomed.most = 2
@@ -185,7 +186,7 @@ def test_worker_that_dies_is_replaced_and_taken_back(workers: Callable[..., Scri
             back.close()
 
 
-def test_versions_are_sent_as_patches_and_regularly_as_anchors(workers: Callable[..., ScriptedWorker]) -> None:
+def test_versions_are_sent_as_patches_and_regularly_as_anchors(workers: Make) -> None:
     """Both are proven by checksum and log-probs; the served weights are bit for bit the published ones."""
     worker = workers()
     with pool_of(worker, anchor_every=4) as pool:
@@ -197,8 +198,7 @@ def test_versions_are_sent_as_patches_and_regularly_as_anchors(workers: Callable
         assert [kind for kind, _ in worker.bodies] == ["anchor", "patch", "patch", "anchor", "patch", "patch"]
 
 
-def test_rollouts_wait_for_the_version_they_need(workers: Callable[..., ScriptedWorker]) -> None:
-    """No rollout is sampled with weights that are too old."""
+def test_rollouts_wait_for_the_version_they_need(workers: Make) -> None:
     worker = workers()
     with ready(worker) as pool:
         asked = wanted(3)
@@ -212,8 +212,7 @@ def test_rollouts_wait_for_the_version_they_need(workers: Callable[..., Scripted
 
 
 @pytest.mark.parametrize("fault", ["wrong weights", "wrong log-probs"])
-def test_unproven_sync_takes_the_worker_out(fault: str, workers: Callable[..., ScriptedWorker]) -> None:
-    """The other goes on alone until the first serves the right weights."""
+def test_unproven_sync_takes_the_worker_out(fault: str, workers: Make) -> None:
     bad, good = workers(), workers()
     with ready(bad, good) as pool:
         bad.fault = fault
@@ -224,7 +223,7 @@ def test_unproven_sync_takes_the_worker_out(fault: str, workers: Callable[..., S
         until(all_up(pool))
 
 
-def test_worker_that_returns_with_another_model_is_left_out(workers: Callable[..., ScriptedWorker]) -> None:
+def test_worker_that_returns_with_another_model_is_left_out(workers: Make) -> None:
     """The error has both values."""
     worker, other = workers(), workers()
     with ready(worker, other, timeout_s=0.5, retries=1000) as pool:
@@ -238,8 +237,7 @@ def test_worker_that_returns_with_another_model_is_left_out(workers: Callable[..
 @pytest.mark.parametrize(
     "change", [{"max_model_len": "many"}, {"sampling": [1]}, {"version": [1]}, {"state": 3}, {"vocab_size": [50]}]
 )
-def test_nonsense_in_health_ends_no_run(change: dict[str, object], workers: Callable[..., ScriptedWorker]) -> None:
-    """The other worker does all the work."""
+def test_nonsense_in_health_ends_no_run(change: dict[str, object], workers: Make) -> None:
     worker, other = workers(), workers()
     worker.health_changes = change
     with pool_of(worker, other) as pool:
@@ -250,7 +248,7 @@ def test_nonsense_in_health_ends_no_run(change: dict[str, object], workers: Call
         assert f"`$.{next(iter(change))}`" in str(pool.workers[0].trouble)
 
 
-def test_failing_worker_uses_up_no_retries_while_another_works(workers: Callable[..., ScriptedWorker]) -> None:
+def test_failing_worker_uses_up_no_retries_while_another_works(workers: Make) -> None:
     """It joins again and again, gets one rollout at a time, and never one that it failed at."""
     sick, slow = workers(), workers(delay_s=0.06)
     with ready(sick, slow, retries=2) as pool:
@@ -259,8 +257,7 @@ def test_failing_worker_uses_up_no_retries_while_another_works(workers: Callable
         assert sick.asked <= 8
 
 
-def test_waiting_time_runs_while_all_workers_hang(workers: Callable[..., ScriptedWorker]) -> None:
-    """Also while one of them is joining again."""
+def test_waiting_time_runs_while_all_workers_hang(workers: Make) -> None:
     first, second = workers(), workers()
     with ready(first, second, timeout_s=0.3) as pool:
         first.fault = second.fault = "hangs"
@@ -272,7 +269,7 @@ def test_waiting_time_runs_while_all_workers_hang(workers: Callable[..., Scripte
         assert "workers_lost" in kinds(pool)
 
 
-def test_two_runs_at_one_worker_get_their_own_rollouts(workers: Callable[..., ScriptedWorker]) -> None:
+def test_two_runs_at_one_worker_get_their_own_rollouts(workers: Make) -> None:
     """Their versions have the same number, and they replace each other's weights; every rollout is sampled with the
     weights of its run."""
     worker = workers(delay_s=0.002)
@@ -288,8 +285,7 @@ def test_two_runs_at_one_worker_get_their_own_rollouts(workers: Callable[..., Sc
                 assert set(worker.weights_asked) == {checksum(weights.arrays)}
 
 
-def test_pool_without_workers_waits_and_reports_it(workers: Callable[..., ScriptedWorker]) -> None:
-    """The waiting time runs until one is back."""
+def test_pool_without_workers_waits_and_reports_it(workers: Make) -> None:
     worker = workers()
     with ready(worker) as pool:
         worker.close()
@@ -306,8 +302,7 @@ def test_pool_without_workers_waits_and_reports_it(workers: Callable[..., Script
             back.close()
 
 
-def test_rollout_that_always_fails_ends_in_an_error(workers: Callable[..., ScriptedWorker]) -> None:
-    """After its retries, with the last reason."""
+def test_rollout_that_always_fails_ends_in_an_error(workers: Make) -> None:
     worker = workers()
     with ready(worker, retries=2) as pool:
         worker.fault = "errors"
@@ -316,8 +311,7 @@ def test_rollout_that_always_fails_ends_in_an_error(workers: Callable[..., Scrip
             batch.result.result(timeout=PATIENCE_S)
 
 
-def test_unreachable_worker_is_named(workers: Callable[..., ScriptedWorker]) -> None:
-    """With its URL, a hint and exit code 3."""
+def test_unreachable_worker_is_named(workers: Make) -> None:
     worker = workers()
     worker.close()
     with pool_of(worker) as pool:
@@ -330,7 +324,7 @@ def test_unreachable_worker_is_named(workers: Callable[..., ScriptedWorker]) -> 
 
 
 def test_a_silent_worker_is_noticed_before_its_request_times_out(
-    workers: Callable[..., ScriptedWorker], monkeypatch: pytest.MonkeyPatch
+    workers: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is called silent after a look without an answer, and up again once it answers; its rollouts are not lost."""
     monkeypatch.setattr(pool_module, "PROBE_S", 0.05)
@@ -356,3 +350,44 @@ def next_event(pool: Pool, kind: str) -> pool_module.WorkerEvent:
         event = pool.events.get(timeout=PATIENCE_S)
         if event.kind == kind and "samples, with version" not in event.message:
             return event
+
+
+SAMPLING = {name: values[0] for name, values in NEUTRAL_SAMPLING.items()}
+HEALTH = FACTS | {"max_model_len": 512, "state": "ready", "version": 0, "weights": "", "sampling": SAMPLING}
+EXPECTED = ExpectedModel(FACTS, 500)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"engine": "vllm"}, ""),
+        ({"sampling": {"top_k": -1}}, ""),
+        ({"architecture": "lfm2"}, "another architecture: lfm2 there, qwen2 here"),
+        ({"vocab_size": 51}, "another vocab_size: 51 there, 50 here"),
+        ({"tokenizer": "xyz"}, "another tokenizer: xyz there, abc here"),
+        ({"dtype": "float16"}, "another dtype: float16 there, float32 here"),
+        ({"sampling": {"top_p": 0.9, "top_k": 0}}, "changes the distribution; {'top_p': 0.9} there"),
+        ({"max_model_len": 499}, "takes 499 tokens; 500"),
+    ],
+)
+def test_a_difference_of_the_policy_is_named_with_both_values(change: dict[str, Any], words: str) -> None:
+    """Further facts do not matter."""
+    with refuses("http://w", *words.split("; ")) if words else nullcontext():
+        check("http://w", Health(**HEALTH | change), EXPECTED)
+
+
+@pytest.mark.parametrize(
+    ("off", "dtype", "passes"),
+    [
+        (9e-4, "float32", True),
+        (2e-3, "float32", False),
+        (0.04, "bfloat16", True),
+        (0.06, "bfloat16", False),
+        (float("nan"), "bfloat16", False),
+    ],
+)
+def test_logprobs_prove_the_weights(off: float, dtype: str, passes: bool) -> None:
+    """Up to the tolerance of the type."""
+    wrong = pytest.raises(WorkerError, match="does not sample from the trainer's weights")
+    with nullcontext() if passes else wrong:
+        check_probe("http://w", [[-1.0 + off, -2.0 + off], [-3.0 + off]], [[-1.0, -2.0], [-3.0]], dtype)

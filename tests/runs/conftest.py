@@ -18,6 +18,5 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[S3Server]:
-    """A server."""
     with serving() as server:
         yield server

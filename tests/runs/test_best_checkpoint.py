@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.refusals import refuses
 
 from smolsum.cli.eval_and_baseline import evaluate_all
@@ -29,12 +30,10 @@ def a_run(runs: Path, saved: Mapping[int, Mapping[str, Any]], task: str = "tldr"
 
 
 def of(stage: str, **validation: float) -> dict[str, Any]:
-    """What a checkpoint of a stage says."""
     return {"stage": stage, "validation": validation, "best": {}}
 
 
 def chosen(runs: Path, *, best: bool = True) -> Target:
-    """What is evaluated."""
     return find_target("mine", TargetOptions("test", GREEDY, runs), best=best)
 
 
@@ -72,32 +71,33 @@ def test_the_best_of_all_stages(tmp_path: Path) -> None:
     assert found.chosen == "step 2 of mine did best on the validation split (passed 0.750, reward 0.300)"
 
 
-def test_rewards_that_do_not_compare(tmp_path: Path) -> None:
-    """The last stage that was validated has its best, and that is said."""
-    a_run(tmp_path, {1: of(LENGTH, reward=0.9), 2: of(QUALITY, reward=0.2), 3: of(QUALITY, reward=0.1)})
+@pytest.mark.parametrize(
+    ("saved", "said"),
+    [
+        # the last stage that was validated has its best
+        (
+            {1: of(LENGTH, reward=0.9), 2: of(QUALITY, reward=0.2), 3: of(QUALITY, reward=0.1)},
+            "of those of stage quality: its reward is not that of the stages before",
+        ),
+        # saved anew before a stop, without a validation
+        ({1: of(QUALITY), 2: {"stage": QUALITY, "best": {"reward": 0.5, "step": 2}}, 3: of(QUALITY)}, ""),
+    ],
+)
+def test_best_of_a_stage(tmp_path: Path, saved: dict[int, dict[str, Any]], said: str) -> None:
+    a_run(tmp_path, saved)
     found = chosen(tmp_path)
     assert step_of(found) == 2
-    assert found.chosen.endswith("of those of stage quality: its reward is not that of the stages before")
-
-
-def test_a_best_one_that_was_saved_anew(tmp_path: Path) -> None:
-    """Before a stop, without a validation; and those of runs that noted the best of a stage alone."""
-    a_run(tmp_path, {1: of(QUALITY), 2: {"stage": QUALITY, "best": {"reward": 0.5, "step": 2}}, 3: of(QUALITY)})
-    assert step_of(chosen(tmp_path)) == 2
-
-
-def test_a_selection_that_was_never_validated(tmp_path: Path) -> None:
-    """The hint is what helps, not the same command once more."""
-    a_run(tmp_path, {1: of(QUALITY)})
-    subjects = dict.fromkeys(("one", "two"), lambda: chosen(tmp_path, best=True))
-    with refuses("2 of 2", "one, two", "leave --best out", error=SmolsumError):
-        evaluate_all(subjects, split="test", judging=None, skip=True, quiet=True, remedy="the same")
+    assert found.chosen.endswith(said)
 
 
 def test_nothing_was_validated(tmp_path: Path) -> None:
-    """An error with a remedy, for a run without validations and for a model."""
+    """An error with a remedy, for a run without validations, for several, where the hint is not the same command once
+    more, and for a model."""
     a_run(tmp_path, {1: of(QUALITY)})
     with refuses("mine", "validate_every"):
         chosen(tmp_path, best=True)
+    subjects = dict.fromkeys(("one", "two"), lambda: chosen(tmp_path, best=True))
+    with refuses("2 of 2", "one, two", "leave --best out", error=SmolsumError):
+        evaluate_all(subjects, split="test", judging=None, skip=True, quiet=True, remedy="the same")
     with refuses("tiny"):
         find_target("tiny", TargetOptions("test", GREEDY, tmp_path), best=True)

@@ -59,9 +59,10 @@ def newest_valid(paths: RunPaths) -> tuple[Checkpoint | None, list[tuple[Path, s
 
 
 def newest(paths: RunPaths) -> Checkpoint:
-    """The last whole checkpoint."""
-    found, _ = newest_valid(paths)
+    """The last checkpoint, where all are whole."""
+    found, damaged = newest_valid(paths)
     assert found is not None
+    assert damaged == []
     return found
 
 
@@ -73,15 +74,12 @@ def names(paths: RunPaths) -> list[str]:
 
 
 def test_saved_checkpoint(paths: RunPaths) -> None:
-    """A checkpoint holds the trainer's files and facts, is valid, and `latest` is a relative link to it."""
     path = save(paths, 400, writer(), {"cursor": [3, 1], "best": {}, "by_step": {9: 1, 10: 2}})
     assert path == paths.checkpoint(400)
     assert verify(path) == []
     assert {name: (path / name).read_bytes() for name in FILES} == FILES
     found = newest(paths)
-    assert newest_valid(paths) == (found, [])
-    assert (found.path, found.step) == (path, 400)
-    assert found.meta.schema_version == 1
+    assert (found.path, found.step, found.meta.schema_version) == (path, 400, 1)
     assert json.loads((path / "meta.json").read_bytes())["by_step"] == {"9": 1, "10": 2}
     assert found.meta.files.keys() == FILES.keys()
     assert found.meta.files["nested/rng"].size == 1
@@ -90,14 +88,12 @@ def test_saved_checkpoint(paths: RunPaths) -> None:
 
 
 def test_steps_are_numbers(paths: RunPaths) -> None:
-    """Order is that of numbers, also where the names have grown longer."""
     save_steps(paths, 1080, 960, 1_000_000, 999_999)
     assert [checkpoint.step for checkpoint in list_checkpoints(paths)] == [960, 1080, 999_999, 1_000_000]
     assert newest(paths).step == 1_000_000
 
 
 def test_no_checkpoint(paths: RunPaths) -> None:
-    """A run without checkpoints, or without their directory, has none, and nothing is wrong with it."""
     assert newest_valid(paths) == (None, [])
     paths.checkpoints.rmdir()
     assert newest_valid(paths) == (None, [])
@@ -105,9 +101,8 @@ def test_no_checkpoint(paths: RunPaths) -> None:
 
 
 def test_saving_a_step_again_replaces_it(paths: RunPaths) -> None:
-    """A step that is run again has the new files only."""
     save(paths, 5, writer(extra=b"old"), {"stage_step": 1})
-    save(paths, 5, writer(), {"stage_step": 2})
+    save_steps(paths, 5, stage_step=2)
     assert verify(paths.checkpoint(5)) == []
     assert not (paths.checkpoint(5) / "extra").exists()
     assert [checkpoint.meta.stage_step for checkpoint in list_checkpoints(paths)] == [2]
@@ -159,19 +154,14 @@ def test_damage_is_found_and_the_one_before_taken(
 
 
 def test_all_problems_are_listed(paths: RunPaths) -> None:
-    """Each damaged file is named, and without a whole checkpoint the result is empty."""
     save_steps(paths, 1)
     flip(paths.checkpoint(1) / "model.safetensors")
     (paths.checkpoint(1) / "nested/rng").unlink()
     problems = verify(paths.checkpoint(1))
     assert [problem.split()[0] for problem in problems] == ["model.safetensors", "nested/rng"]
     assert newest_valid(paths) == (None, [(paths.checkpoint(1), "; ".join(problems))])
-
-
-def test_unreadable_checkpoint_is_a_problem(paths: RunPaths) -> None:
-    """A file in the place of a checkpoint is reported, not raised."""
-    paths.checkpoint(3).write_text("")
-    found, [(path, problem)] = newest_valid(paths)
+    paths.checkpoint(3).write_text("")  # in the place of a checkpoint
+    found, [(path, problem), _] = newest_valid(paths)
     assert (found, path) == (None, paths.checkpoint(3))
     assert "cannot be read" in problem
 
@@ -184,7 +174,7 @@ from pathlib import Path
 from smolsum.runs import checkpoints
 from smolsum.runs.paths import RunPaths
 
-moment = sys.argv[2]
+moment, rename = sys.argv[2], Path.rename
 
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -195,21 +185,15 @@ def write(directory):
         die()
     (directory / "rng").write_bytes(b"new")
 
-if moment == "before the facts":
-    checkpoints._checksum = die
-if moment == "before the first rename":
-    checkpoints._install = die
-if moment in ("between the renames", "before latest"):
-    rename = Path.rename
-    def rename_once(path, target):
-        if moment == "between the renames" and ".tmp-" in path.name:
-            die()
-        return rename(path, target)
+def rename_once(path, target):
+    die() if ".tmp-" in path.name else rename(path, target)
+
+own = {"before the facts": "_checksum", "before the first rename": "_install", "before latest": "point",
+       "before the old one is removed": "_remove"}
+if moment in own:
+    setattr(checkpoints, own[moment], die)
+if moment == "between the renames":
     Path.rename = rename_once
-if moment == "before latest":
-    checkpoints.point = die
-if moment == "before the old one is removed":
-    checkpoints._remove = die
 checkpoints.save(RunPaths(Path(sys.argv[1])), 1080, write, {"stage_step": 2})
 """
 
@@ -227,11 +211,10 @@ checkpoints.save(RunPaths(Path(sys.argv[1])), 1080, write, {"stage_step": 2})
 )
 def test_kill_at_any_moment_of_a_save(moment: str, survivor: int, paths: RunPaths) -> None:
     """After a kill -9 that step has its old or its new checkpoint, whole; the next save tidies up."""
-    save_steps(paths, 960, 1080, **{"stage_step": 1})
+    save_steps(paths, 960, 1080, stage_step=1)
     killed = subprocess.run([sys.executable, "-c", KILLED, str(paths.root), moment], check=False, timeout=PATIENCE_S)
     assert killed.returncode == -signal.SIGKILL
     found = newest(paths)
-    assert newest_valid(paths) == (found, [])
     assert (found.step, found.meta.stage_step, verify(found.path)) == (1080, survivor, [])
 
     save_steps(paths, 1200)
@@ -273,21 +256,24 @@ def test_full_disk(foreign: bool, left: bool, small_disk: Path) -> None:
     with refuses("full", paths.checkpoint(3), "free space", f"--resume {paths.root}", error=SmolsumError):
         save(paths, 3, write, {})
     assert names(paths) == ["latest", "step-000001", "step-000002"]
-    assert verify(paths.checkpoint(1)) == verify(paths.checkpoint(2)) == []
+    assert newest(paths).step == 2
     assert os.readlink(paths.checkpoints / "latest") == "step-000002"
     save_steps(paths, 3)
-    assert verify(paths.checkpoint(3)) == []
+    assert newest(paths).step == 3
 
 
 # which ones stay
 
 
 def test_prune_keeps_the_newest_and_the_protected(paths: RunPaths) -> None:
-    """The newest `keep` stay, and those of protected steps; the rest is gone, and its steps are returned."""
+    """The newest `keep` stay, and those of protected steps; the rest is gone, and its steps are returned. A copy that
+    lost the link counts every checkpoint."""
     save_steps(paths, 960, 980, 1000, 1020, 1040, 1080)
     assert prune(paths, 2, {980, 5}) == [960, 1000, 1020]
     assert names(paths) == ["latest", "step-000980", "step-001040", "step-001080"]
     assert prune(paths, 9, ()) == []
+    (paths.checkpoints / "latest").unlink()
+    assert prune(paths, 1, {980}) == [1040]
 
 
 def test_prune_does_not_count_damaged_later_ones(paths: RunPaths) -> None:
@@ -299,13 +285,6 @@ def test_prune_does_not_count_damaged_later_ones(paths: RunPaths) -> None:
     assert prune(paths, 1, ()) == [960]
     found, damaged = newest_valid(paths)
     assert (found and found.step, len(damaged)) == (1000, 2)
-
-
-def test_prune_without_the_latest_link(paths: RunPaths) -> None:
-    """A copy that lost the link counts every checkpoint."""
-    save_steps(paths, 1, 2, 3)
-    (paths.checkpoints / "latest").unlink()
-    assert prune(paths, 1, {1}) == [2]
 
 
 # stages
@@ -328,25 +307,19 @@ def test_finished_stage_is_found_in_any_run(tmp_path: Path) -> None:
     assert find_stage(tmp_path / "none", "f1") is None
 
 
-def test_copy_takes_no_space_and_outlives_its_source(paths: RunPaths) -> None:
-    """A stage's checkpoint becomes another run's by hard links, and is whole when the first run is gone."""
+def test_copy_takes_no_space_and_outlives_its_source(paths: RunPaths, small_disk: Path) -> None:
+    """A stage's checkpoint becomes another run's by hard links, and is whole when the first run is gone. Where no hard
+    link can be made the bytes are copied."""
     save_steps(paths, 100, stage_end="f1")
     [source] = list_checkpoints(paths)
     target = create_run(paths.root.parent, "b")
-    made = copy(source, target)
+    made, far = copy(source, target), copy(source, create_run(small_disk, "b"))
     assert made == Checkpoint(target.checkpoint(100), 100, source.meta)
-    assert (made.path / "model.safetensors").samefile(source.path / "model.safetensors")
+    own = source.path / "model.safetensors"
+    assert [(copied.path / own.name).samefile(own) for copied in (made, far)] == [True, False]
     shutil.rmtree(paths.root)
-    assert newest_valid(target) == (made, [])
-
-
-def test_copy_to_a_disk_without_the_source(paths: RunPaths, small_disk: Path) -> None:
-    """Where no hard link can be made the bytes are copied."""
-    save_steps(paths, 100)
-    [source] = list_checkpoints(paths)
-    made = copy(source, create_run(small_disk, "b"))
-    assert verify(made.path) == []
-    assert not (made.path / "model.safetensors").samefile(source.path / "model.safetensors")
+    assert newest(target) == made
+    assert verify(far.path) == []
 
 
 def test_a_relative_checkpoint_is_of_a_relative_run(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,7 +329,5 @@ def test_a_relative_checkpoint_is_of_a_relative_run(paths: RunPaths, monkeypatch
     monkeypatch.chdir(paths.root.parent)
     for name, step in (("step-000002", 2), ("latest", 4)):
         run, checkpoint = find_checkpoint(f"a/checkpoints/{name}", Path("runs"))
-        assert run
-        assert checkpoint
-        assert (run.root, checkpoint.step) == (Path("a"), step)
+        assert (run and run.root, checkpoint and checkpoint.step) == (Path("a"), step)
         assert find_checkpoint(f"{paths.root}/checkpoints/{name}", Path("runs"))[0] == paths

@@ -24,7 +24,8 @@ ENDS = ("paused", "resumed", "interrupted")
 
 
 def test_requests(tmp_path: Path) -> None:
-    """Asked, taken back, answered; asking twice is asking once."""
+    """Asked, taken back, answered; asking twice is asking once. Waiting ends when a pause is taken back, or by a stop.
+    On a medium that refuses it is an error."""
     paths = create_run(tmp_path, "run")
     make_request(paths, "pause")
     make_request(paths, "pause")
@@ -32,25 +33,15 @@ def test_requests(tmp_path: Path) -> None:
     assert take_request(paths, "pause")
     assert not take_request(paths, "pause")
     withdraw(paths, "pause")
-
-
-def test_a_request_that_cannot_be_written(tmp_path: Path) -> None:
-    """A copy on a medium that refuses is an error with a hint."""
-    paths = RunPaths(tmp_path / "run")
-    paths.root.write_text("no directory")
-    with refuses(paths.root, error=SmolsumError):
-        make_request(paths, "stop")
-
-
-def test_hold(tmp_path: Path) -> None:
-    """Waiting ends when the pause is taken back, or by a stop."""
-    paths = create_run(tmp_path, "run")
     make_request(paths, "pause")
     threading.Timer(0.05, withdraw, [paths, "pause"]).start()
     assert wait_while_paused(paths, lambda: False)
     make_request(paths, "pause")
     make_request(paths, "stop")
     assert not wait_while_paused(paths, lambda: is_requested(paths, "stop"))
+    (tmp_path / "file").write_text("no directory")
+    with refuses(tmp_path / "file", error=SmolsumError):
+        make_request(RunPaths(tmp_path / "file"), "stop")
 
 
 def test_pulse(tmp_path: Path) -> None:

@@ -70,15 +70,17 @@ def test_derived_name_is_free(tmp_path: Path) -> None:
 
 
 def test_latest_follows_the_newest_run(tmp_path: Path) -> None:
-    """`latest` is a relative link, which survives a copy of the directory, and is replaced by a new run."""
+    """`latest` is a relative link, which survives a copy of the directory, and is replaced by a new run. A run of that
+    name could not be distinguished from it."""
     for name in ("a", "b"):
         create_run(tmp_path / "runs", name)
         assert os.readlink(tmp_path / "runs" / "latest") == name
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["a", "b", "latest"]
+    with refuses("'latest'"):
+        create_run(tmp_path, "latest")
 
 
 def test_existing_name_is_refused(tmp_path: Path) -> None:
-    """A run is never overwritten: the error offers to resume it or to choose another name."""
     paths = create_run(tmp_path, "a")
     paths.config.write_text("x = 1\n")
     with refuses("'a'", f"smolsum train --resume {paths.root}", "--name OTHER"):
@@ -86,23 +88,14 @@ def test_existing_name_is_refused(tmp_path: Path) -> None:
     assert paths.config.read_text() == "x = 1\n"
 
 
-def test_latest_is_no_name(tmp_path: Path) -> None:
-    """A run called `latest` could not be distinguished from the link."""
-    with refuses("'latest'"):
-        create_run(tmp_path, "latest")
-
-
 def test_runs_dir_that_cannot_be_made(tmp_path: Path) -> None:
-    """A file in the place of the runs directory is one clear error with a remedy."""
+    """A file in the place of the runs directory is one clear error with a remedy. If `latest` cannot be set, the name
+    of the run stays free."""
     (tmp_path / "runs").write_text("")
     with refuses(tmp_path / "runs", "--set run.dir=DIR", error=SmolsumError):
         create_run(tmp_path / "runs", "a")
     with refuses(tmp_path / "runs"):
         list_runs(tmp_path / "runs")
-
-
-def test_failed_creation_leaves_no_run(tmp_path: Path) -> None:
-    """If `latest` cannot be set, the name stays free."""
     (tmp_path / "latest").mkdir()
     with refuses(tmp_path, "latest", error=SmolsumError):
         create_run(tmp_path, "a")
@@ -112,23 +105,30 @@ def test_failed_creation_leaves_no_run(tmp_path: Path) -> None:
 # finding runs
 
 
-@pytest.mark.parametrize("reference", ["a", "runs/a", "runs/a/", "latest", "runs/latest"])
-def test_open_by_name_path_or_latest(reference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("here", "reference", "found"),
+    [
+        *((".", reference, "runs/a") for reference in ("a", "runs/a", "runs/a/", "latest", "runs/latest")),
+        # the current directory can be in the run
+        ("runs/a", ".", "{root}"),
+        ("runs/a/checkpoints", "..", "{root}"),
+        # short, without detours, also where the directory of runs exists
+        *(
+            ("here", f"{way}/a", "../runs/a")
+            for way in ("../runs", "runs/../../runs", "./../runs/.", "../link/../runs")
+        ),
+    ],
+)
+def test_open_by_name_or_path(
+    here: str, reference: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A run is found by name, by path and by `latest`, and always has its own name."""
-    monkeypatch.chdir(tmp_path)
-    create_run(Path("runs"), "a")
-    assert open_run(reference, Path("runs")) == RunPaths(Path("runs/a"))
-
-
-@pytest.mark.parametrize("reference", ["../other/a", "runs/../../other/a", "./../other/./a", "../link/../other/a"])
-def test_the_path_of_a_run_elsewhere_is_short(reference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It leads there from the current directory without detours, also where the directory of runs exists."""
+    paths = create_run(tmp_path / "runs", "a")
     for name in ("here/runs", "link"):
         (tmp_path / name).mkdir(parents=True)
-    create_run(tmp_path / "other", "a")
-    monkeypatch.chdir(tmp_path / "here")
-    assert open_run(reference, Path("runs")).root == Path("../other/a")
-    assert open_run("../other/a", Path("../other")).root == Path("../other/a")
+    monkeypatch.chdir(tmp_path / here)
+    run = open_run(reference, Path("runs"))
+    assert (run.root, run.name) == (Path(found.format(root=paths.root)), "a")
 
 
 def test_a_path_behind_a_link_leads_to_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,15 +139,7 @@ def test_a_path_behind_a_link_leads_to_the_same_run(tmp_path: Path, monkeypatch:
     (tmp_path / "here" / "link").symlink_to(tmp_path / "there" / "deep")
     monkeypatch.chdir(tmp_path / "here")
     assert open_run("link/../a", Path("runs")).root == tmp_path / "there" / "a"
-
-
-def test_open_from_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The current directory can be the run."""
-    paths = create_run(tmp_path, "a")
-    monkeypatch.chdir(paths.root)
-    assert open_run(".", Path("runs")).name == "a"
-    monkeypatch.chdir(paths.checkpoints)
-    assert open_run("..", Path("runs")).root == paths.root
+    assert open_run("../there/a", Path("../there")).root == Path("../there/a")
 
 
 def test_open_a_partial_copy(tmp_path: Path) -> None:
@@ -163,28 +155,19 @@ def test_open_a_partial_copy(tmp_path: Path) -> None:
         ("tiny-finetuned-metro", "did you mean tiny-finetuned-meteor?"),
         ("xyz", "choose from lfm-included-bleu, tiny-finetuned-meteor"),
         ("", "choose from lfm-included-bleu, tiny-finetuned-meteor"),
+        ("latest", "tiny-finetuned-meteor"),
     ],
 )
 def test_unknown_run(reference: str, hint: str, tmp_path: Path) -> None:
-    """An unknown run is answered with the nearest name, or with what there is."""
+    """An unknown run is answered with the nearest name, or with what there is; so is the link to a run that is gone.
+    Without any run the hint makes one."""
+    with refuses(f"'{reference}'", "smolsum train --model tiny"):
+        open_run(reference, tmp_path / "runs")
     for at, name in enumerate(("lfm-included-bleu", "tiny-finetuned-meteor")):
         started(tmp_path, name, at)
+    create_run(tmp_path, "gone").root.rename(tmp_path / "elsewhere.bak")
     with refuses(f"'{reference}'", hint):
         open_run(reference, tmp_path)
-
-
-def test_no_runs_at_all(tmp_path: Path) -> None:
-    """Without any run the hint makes one."""
-    with refuses("'latest'", "smolsum train --model tiny"):
-        open_run("latest", tmp_path / "runs")
-
-
-def test_latest_of_a_deleted_run(tmp_path: Path) -> None:
-    """A link to a run that is gone opens no run, and the others are offered."""
-    create_run(tmp_path, "kept")
-    create_run(tmp_path, "gone").root.rename(tmp_path / "elsewhere.bak")
-    with refuses("'latest'", "kept"):
-        open_run("latest", tmp_path)
 
 
 def test_list_is_by_last_start(tmp_path: Path) -> None:
@@ -222,7 +205,8 @@ with acquire(RunPaths(Path(sys.argv[1]))):
 
 
 def test_second_trainer_is_refused_until_the_first_is_dead(tmp_path: Path) -> None:
-    """The error names the process that holds the run; a kill -9 of it lets go."""
+    """The error names the process that holds the run; a kill -9 of it lets go. In one process the run is free after the
+    block, and an error in it comes out as it is."""
     paths = create_run(tmp_path, "a")
     command = [sys.executable, "-c", HOLD, str(paths.root)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
@@ -233,16 +217,9 @@ def test_second_trainer_is_refused_until_the_first_is_dead(tmp_path: Path) -> No
                 pass
         finally:
             other.kill()
-    with acquire(paths):
-        assert paths.lock.read_text().startswith(f"{os.getpid()} on ")
-
-
-def test_lock_ends_with_the_block(tmp_path: Path) -> None:
-    """The run is free after the block, and an error in it comes out as it is."""
-    paths = create_run(tmp_path, "a")
     with pytest.raises(OSError, match="of the block"), acquire(paths):
         raise OSError("of the block")
-    with acquire(paths), refuses("'a'"), acquire(paths):
+    with acquire(paths), refuses(f"process {os.getpid()} on "), acquire(paths):
         pass
 
 

@@ -79,7 +79,6 @@ def test_reads_a_summary(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_summary_names_its_field(tmp_path: Path, path: str, put: Any, named: str) -> None:
-    """One error with file and field, and what helps."""
     file = tmp_path / "summary.json"
     file.write_text(json.dumps(at(SUMMARY, path, put)))
     with refuses(file, named, f"remove {file} and evaluate again", error=SmolsumError):
@@ -88,7 +87,6 @@ def test_a_damaged_summary_names_its_field(tmp_path: Path, path: str, put: Any, 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'"x"', b"\xff", b"[" * 100_000])
 def test_a_file_that_is_no_object(tmp_path: Path, content: bytes) -> None:
-    """One error with the file."""
     (tmp_path / "run.json").write_bytes(content)
     with refuses(tmp_path / "run.json", error=SmolsumError):
         record_io.read(tmp_path / "run.json", RunInfo)
@@ -98,7 +96,6 @@ def test_a_file_that_is_no_object(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_missing_file_and_a_missing_key(tmp_path: Path) -> None:
-    """Both are errors of the same kind."""
     with refuses(tmp_path / "status.json", "No such file", error=SmolsumError):
         record_io.read(tmp_path / "status.json", Status)
     (tmp_path / "status.json").write_text("{}")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.watching import BEGAN, STEP_S, append, evaluate, make_run, row, stamp, status
 
+from smolsum.files import replace
 from smolsum.runs.control import make_request
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import read_run
@@ -48,8 +49,12 @@ def stands(paths: RunPaths, seconds: float = 1, *, lives: bool = True) -> RunSta
     ],
 )
 def test_signs_of_life(tmp_path: Path, seconds: float, host: str, lives: bool, state: str) -> None:
-    """The process counts on its own machine, elsewhere the heartbeat."""
-    assert stands(begun(tmp_path, host=host), seconds, lives=lives).state == state
+    """The process counts on its own machine, elsewhere the heartbeat. Who knows that the process was gone before the
+    files were read need not wait for its last words."""
+    paths = begun(tmp_path, host=host)
+    assert stands(paths, seconds, lives=lives).state == state
+    gone = run_state(read_run(paths), after(seconds), lambda pid: lives, gone_s=0.0)
+    assert gone.state == ("STALE" if host == HERE and not lives else state)
 
 
 def test_stale_names_the_way_on(tmp_path: Path) -> None:
@@ -67,10 +72,15 @@ def test_stale_names_the_way_on(tmp_path: Path) -> None:
     assert found.hint == "smaller batches"
 
 
-def test_failed(tmp_path: Path) -> None:
-    """The error and its hint as the run left them."""
-    found = stands(begun(tmp_path, "failed", error="the disk is full", hint="free space there"), 9e9)
+def test_failed_and_paused_runs_name_the_way_on(tmp_path: Path) -> None:
+    """The error and its hint as the run left them; a paused run says that it may be killed, and what ends the pause."""
+    found = stands(begun(tmp_path / "a", "failed", error="the disk is full", hint="free space there"), 9e9)
     assert (found.state, found.detail, found.hint) == ("failed", "the disk is full", "free space there")
+    paths = begun(tmp_path / "b", "paused")
+    make_request(paths, "pause")
+    found = stands(paths)
+    assert (found.state, found.hint) == ("paused", f"rm {paths.control / 'pause'}")
+    assert "safe to kill" in found.detail
 
 
 def test_requests_and_answers_show_at_once(tmp_path: Path) -> None:
@@ -86,23 +96,6 @@ def test_requests_and_answers_show_at_once(tmp_path: Path) -> None:
         assert stands(begun(tmp_path / state, state)).state == "running"
 
 
-def test_a_rest_names_the_way_on(tmp_path: Path) -> None:
-    """A paused run says that it may be killed, and what ends the pause."""
-    paths = begun(tmp_path, "paused")
-    make_request(paths, "pause")
-    found = stands(paths)
-    assert found.state == "paused"
-    assert "safe to kill" in found.detail
-    assert found.hint == f"rm {paths.control / 'pause'}"
-
-
-def test_without_patience(tmp_path: Path) -> None:
-    """Who knows that the process was gone before the files were read need not wait for its last words."""
-    run = read_run(begun(tmp_path, host=HERE))
-    assert run_state(run, after(1), lambda pid: False).state == "running"
-    assert run_state(run, after(1), lambda pid: False, gone_s=0.0).state == "STALE"
-
-
 def test_a_process_that_nobody_asked_how_it_ended() -> None:
     """It has a number still, and is gone all the same."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
@@ -113,14 +106,18 @@ def test_a_process_that_nobody_asked_how_it_ended() -> None:
     assert not process_lives(child.pid)
 
 
-def test_vanished(tmp_path: Path) -> None:
-    """A directory that is gone leaves what was read."""
+def test_a_resumed_run_is_read_anew_and_a_vanished_one_keeps_what_was_read(tmp_path: Path) -> None:
+    """Steps that a resumed run took back are gone from the view too."""
     paths = begun(tmp_path, "finished")
     run = read_run(paths)
+    assert run.step == 10
+    replace(paths.metrics, b"".join(paths.metrics.read_bytes().splitlines(keepends=True)[:4]), "")
+    assert run.poll()
+    assert (run.step, run.series["loss"].count) == (4, 4)
     shutil.rmtree(paths.root)
     assert run.poll()
     assert run_state(run, after(0)).state == "GONE"
-    assert run.step == 10
+    assert run.step == 4
     assert not run.poll()
 
 
@@ -158,16 +155,3 @@ def test_evaluations_count_in_the_time_left(tmp_path: Path) -> None:
     append(paths.events, [took | {"seconds": None}])
     run.poll()
     assert pace(run, RunState("running"), after(5)).eta_s is None
-
-
-def test_resumed_run_is_read_anew(tmp_path: Path) -> None:
-    """Steps that a resumed run took back are gone from the view too."""
-    paths = begun(tmp_path, "finished")
-    run = read_run(paths)
-    lines = paths.metrics.read_bytes().splitlines(keepends=True)
-    temporary = paths.root / "new"
-    temporary.write_bytes(b"".join(lines[:4]))
-    temporary.replace(paths.metrics)
-    assert run.poll()
-    assert run.step == 4
-    assert run.series["loss"].count == 4

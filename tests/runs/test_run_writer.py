@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,13 @@ def paths(tmp_path: Path) -> RunPaths:
     return create_run(tmp_path, "a")
 
 
+@pytest.fixture
+def writer(paths: RunPaths) -> Iterator[RunWriter]:
+    """The writer of its second attempt."""
+    with RunWriter(paths, 2) as found:
+        yield found
+
+
 def train(paths: RunPaths, attempt: int, steps: range) -> None:
     """Writes the metrics of some steps, as a deterministic trainer would."""
     with RunWriter(paths, attempt) as writer:
@@ -38,91 +45,66 @@ def train(paths: RunPaths, attempt: int, steps: range) -> None:
             writer.metrics({"step": step, "loss": 1 / (step + 3), "stage": "length", "kl": None})
 
 
-def fill(writer: RunWriter) -> None:
-    """Writes metrics until something stops it."""
-    for step in range(10_000):
-        writer.metrics({"step": step, "text": "x" * 700})
-
-
 # what is written
 
 
-def test_metrics_are_lines_that_can_be_read_at_once(paths: RunPaths) -> None:
+def test_metrics_are_lines_that_can_be_read_at_once(writer: RunWriter, paths: RunPaths) -> None:
     """Each row is on disk when the call returns; the first one carries the schema's version."""
-    with RunWriter(paths, 1) as writer:
-        writer.metrics({"step": 1, "reward": -0.25})
-        assert paths.metrics.read_bytes() == b'{"schema_version": 1, "step": 1, "reward": -0.25}\n'
-        writer.metrics({"step": 2, "reward": 0.1})
-        assert read_jsonl(paths.metrics)[1] == {"step": 2, "reward": 0.1}
+    writer.metrics({"step": 1, "reward": -0.25})
+    assert paths.metrics.read_bytes() == b'{"schema_version": 1, "step": 1, "reward": -0.25}\n'
+    writer.metrics({"step": 2, "reward": 0.1})
+    assert read_jsonl(paths.metrics)[1] == {"step": 2, "reward": 0.1}
 
 
-def test_metrics_that_are_not_finite(paths: RunPaths) -> None:
-    """NaN and infinities are null in the file, and an event names the metrics."""
-    with RunWriter(paths, 1) as writer:
-        writer.metrics({"step": 7, "loss": math.nan, "kl": -math.inf, "reward": 0.5})
-    [row], [event] = read_jsonl(paths.metrics), read_jsonl(paths.events)
-    assert row == {"schema_version": 1, "step": 7, "loss": None, "kl": None, "reward": 0.5}
-    assert event["kind"] == "warning"
-    assert (event["step"], event["keys"]) == (7, ["loss", "kl"])
+def test_what_is_not_finite(writer: RunWriter, paths: RunPaths) -> None:
+    """NaN and infinities are null in the file, also deep in a row, the rest is as it was, and an event names them."""
+    writer.metrics({"step": 7, "loss": math.nan, "kl": -math.inf, "reward": 0.5})
+    writer.completions(2, [{"id": "x", "logprobs": (-0.5, -math.inf), "rewards": {"bleu": math.nan}}])
+    assert read_jsonl(paths.metrics) == [{"schema_version": 1, "step": 7, "loss": None, "kl": None, "reward": 0.5}]
+    assert read_jsonl(paths.completions(2)) == [{"id": "x", "logprobs": [-0.5, None], "rewards": {"bleu": None}}]
+    told = [(event["kind"], event["step"], event["keys"]) for event in read_jsonl(paths.events)]
+    assert told == [("warning", 7, ["loss", "kl"]), ("warning", 2, ["logprobs", "rewards"])]
 
 
-def test_event(paths: RunPaths) -> None:
-    """An event has a time in UTC, the attempt, a kind, a sentence and what else is known."""
-    with RunWriter(paths, 3) as writer:
-        writer.event("checkpoint", "step 100 saved", step=100, bytes=5, loss=math.nan)
+def test_event(writer: RunWriter, paths: RunPaths) -> None:
+    writer.event("checkpoint", "step 100 saved", step=100, bytes=5, loss=math.nan)
     [event] = read_jsonl(paths.events)
     written = datetime.fromisoformat(event.pop("time"))
     assert written.utcoffset() is not None
     assert abs((datetime.now(written.tzinfo) - written).total_seconds()) < 60
-    known = {"attempt": 3, "kind": "checkpoint", "message": "step 100 saved", "step": 100, "bytes": 5}
+    known = {"attempt": 2, "kind": "checkpoint", "message": "step 100 saved", "step": 100, "bytes": 5}
     assert event == known | {"loss": None}
 
 
-def test_status(paths: RunPaths) -> None:
+def test_status(writer: RunWriter, paths: RunPaths) -> None:
     """The status says who writes the run, and where it stands; the last one is the one that counts."""
-    with RunWriter(paths, 2) as writer:
-        writer.status("starting", step=0, phase="loading", stage="length")
-        writer.status("running", step=5, phase="update", stage="meteor", total=100)
+    writer.status("starting", step=0, phase="loading", stage="length")
+    writer.status("running", step=5, phase="update", stage="meteor", total=100)
     status = json.loads(paths.status.read_bytes())
-    assert status["pid"] == os.getpid()
+    expected = {"state": "running", "step": 5, "phase": "update", "stage": "meteor", "attempt": 2, "total": 100}
+    assert status | expected | {"pid": os.getpid()} == status
     assert status["host"]
     assert status["heartbeat"].endswith("Z")
-    shown = {key: status[key] for key in ("state", "step", "phase", "stage", "attempt", "total")}
-    expected = {"state": "running", "step": 5, "phase": "update", "stage": "meteor"}
-    assert shown == expected | {"attempt": 2, "total": 100}
     assert not list(paths.root.glob(".*"))
 
 
-def test_completions_of_a_step_that_is_run_again(paths: RunPaths) -> None:
+def test_completions_of_a_step_that_is_run_again(writer: RunWriter, paths: RunPaths) -> None:
     """A step's rollouts are one file, which the same step of a later attempt replaces."""
-    with RunWriter(paths, 1) as writer:
-        writer.completions(4, [{"text": "old", "token_ids": (1, 2)}, {"text": "older"}])
-        writer.completions(4, ({"text": text} for text in ("naïve 🦜", "half \udc80 pair")))
+    writer.completions(4, [{"text": "old", "token_ids": (1, 2)}, {"text": "older"}])
+    writer.completions(4, ({"text": text} for text in ("naïve 🦜", "half \udc80 pair")))
     assert read_jsonl(paths.completions(4)) == [{"text": "naïve 🦜"}, {"text": "half \udc80 pair"}]
     assert "naïve 🦜".encode() in paths.completions(4).read_bytes()
     assert [path.name for path in paths.completions(4).parent.iterdir()] == ["step-000004.jsonl"]
 
 
-def test_completions_that_are_not_finite(paths: RunPaths) -> None:
-    """A NaN deep in a row is null in the file, an event names it, and the rest of the row is as it was."""
-    with RunWriter(paths, 1) as writer:
-        writer.completions(2, [{"id": "x", "logprobs": (-0.5, -math.inf), "rewards": {"bleu": math.nan}}])
-    [row] = read_jsonl(paths.completions(2))
-    assert row == {"id": "x", "logprobs": [-0.5, None], "rewards": {"bleu": None}}
-    assert read_jsonl(paths.events)[0]["keys"] == ["logprobs", "rewards"]
-
-
-def test_log(paths: RunPaths) -> None:
-    """Text of any number of lines goes to the log of the attempt, each piece after its time."""
-    with RunWriter(paths, 2) as writer:
-        writer.log("Traceback:\n  boom\n")
-        writer.log("bye")
+def test_log(writer: RunWriter, paths: RunPaths) -> None:
+    writer.log("Traceback:\n  boom\n")
+    writer.log("bye")
     first, second, third = paths.log(2).read_text().splitlines()
     assert (first[23:], second, third[23:]) == ("Z Traceback:", "  boom", "Z bye")
 
 
 def test_half_a_line_is_removed_before_the_next(paths: RunPaths) -> None:
-    """What a killed attempt left of a line does not spoil the first line of the next attempt."""
     paths.events.write_bytes(b'{"kind": "a"}\n{"kind": "b", "mess')
     with RunWriter(paths, 2) as writer:
         writer.event("c", "whole")
@@ -130,7 +112,6 @@ def test_half_a_line_is_removed_before_the_next(paths: RunPaths) -> None:
 
 
 def test_a_copy_without_empty_directories(paths: RunPaths) -> None:
-    """A copied run that lost its empty directories can be written on."""
     for directory in ("logs", "completions"):
         (paths.root / directory).rmdir()
     with RunWriter(paths, 1) as writer:
@@ -156,38 +137,28 @@ def test_any_truncation_reads_as_the_rows_before_it(rows: list[dict[str, Any]], 
         assert read_jsonl(path) == [json.loads(line) for line in lines[: content.count(b"\n")]]
 
 
-def test_missing_file_has_no_rows(tmp_path: Path) -> None:
-    """A run that has not written yet is no error."""
-    assert read_jsonl(tmp_path / "metrics.jsonl") == []
-
-
 @pytest.mark.parametrize("line", [b"{", b"[1]", b"\xff", b"\0\0", b"", b"[" * 100_000])
 def test_damage_before_the_end_is_an_error(line: bytes, tmp_path: Path) -> None:
-    """A whole line that is no object is damage: the error has file and line."""
+    """A whole line that is no object is damage: the error has file and line. So has what cannot be read, which is never
+    taken for an empty file, as one that is not there is."""
     path = tmp_path / "metrics.jsonl"
+    assert read_jsonl(path) == []
     path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 3}\n')
     with refuses("metrics.jsonl:2", "not a JSON object", error=SmolsumError):
         read_jsonl(path)
-
-
-def test_unreadable_file_is_an_error(tmp_path: Path) -> None:
-    """What is there but cannot be read is never taken for an empty file."""
     with refuses(tmp_path, error=SmolsumError):
         read_jsonl(tmp_path)
 
 
-def test_concurrent_reader_sees_whole_files(paths: RunPaths) -> None:
+def test_concurrent_reader_sees_whole_files(writer: RunWriter, paths: RunPaths) -> None:
     """A reader at any moment gets a complete status, complete completions and complete metrics lines."""
-    rows = [{"id": n, "text": "x" * 5000} for n in range(20)]
-
-    enough = threading.Event()
+    rows, enough = [{"id": n, "text": "x" * 5000} for n in range(20)], threading.Event()
 
     def write() -> None:
-        with RunWriter(paths, 1) as writer:
-            for step in itertools.takewhile(lambda _: not enough.is_set(), itertools.count()):
-                writer.status("running", step=step, phase="update", stage="s", pad="y" * (step * 97 % 9000))
-                writer.completions(1, rows[: 1 + step % 20])
-                writer.metrics({"step": step, "text": "z" * 3000})
+        for step in itertools.takewhile(lambda _: not enough.is_set(), itertools.count()):
+            writer.status("running", step=step, phase="update", stage="s", pad="y" * (step * 97 % 9000))
+            writer.completions(1, rows[: 1 + step % 20])
+            writer.metrics({"step": step, "text": "z" * 3000})
 
     thread = threading.Thread(target=write)
     thread.start()
@@ -196,8 +167,7 @@ def test_concurrent_reader_sees_whole_files(paths: RunPaths) -> None:
         for _ in range(60):
             assert json.loads(paths.status.read_bytes())["state"] == "running"
             found = read_jsonl(paths.completions(1))
-            assert len(found) > 0
-            assert found == rows[: len(found)]
+            assert found == rows[: len(found)] != []
             steps = [row["step"] for row in read_jsonl(paths.metrics)]
             assert steps == list(range(len(steps)))
     finally:
@@ -205,18 +175,22 @@ def test_concurrent_reader_sees_whole_files(paths: RunPaths) -> None:
         thread.join()
 
 
-def test_how_an_attempt_ended(paths: RunPaths) -> None:
-    """An error keeps its words and its hint; a Ctrl-C is what people call it, and no name of a class."""
-    for error, state, said, hint in (
+@pytest.mark.parametrize(
+    ("error", "state", "said", "hint"),
+    [
         (SmolsumError("no room", hint="make room"), "failed", "no room", "make room"),
-        (KeyboardInterrupt(), "interrupted", "interrupted by the user", paths.resume_command),
-        (ZeroDivisionError(), "failed", "ZeroDivisionError", paths.resume_command),
-    ):
-        with RunWriter(paths, 1) as writer:
-            writer.failure(error, 3)
-        status = json.loads(paths.status.read_bytes())
-        assert (status["state"], status["error"], status["hint"]) == (state, said, hint)
-        assert read_jsonl(paths.events)[-1]["message"] == said
+        (KeyboardInterrupt(), "interrupted", "interrupted by the user", ""),
+        (ZeroDivisionError(), "failed", "ZeroDivisionError", ""),
+    ],
+)
+def test_how_an_attempt_ended(
+    error: BaseException, state: str, said: str, hint: str, writer: RunWriter, paths: RunPaths
+) -> None:
+    """An error keeps its words and its hint; a Ctrl-C is what people call it, and no name of a class."""
+    writer.failure(error, 3)
+    status = json.loads(paths.status.read_bytes())
+    assert (status["state"], status["error"], status["hint"]) == (state, said, hint or paths.resume_command)
+    assert read_jsonl(paths.events)[-1]["message"] == said
 
 
 # resuming
@@ -241,29 +215,20 @@ def test_resumed_metrics_are_those_of_an_uninterrupted_run(
     assert broken.metrics.read_bytes() == whole.metrics.read_bytes()
 
 
-def test_nothing_to_discard(paths: RunPaths) -> None:
-    """A run stopped at its checkpoint loses nothing, and no file of discarded lines appears."""
+def test_what_is_discarded_adds_up(paths: RunPaths) -> None:
+    """A run stopped at its checkpoint loses nothing; two resumptions of one attempt keep what each of them took back;
+    events are history and stay."""
     assert discard_after(paths, 5) == 0
     train(paths, 1, range(1, 6))
+    with RunWriter(paths, 1) as writer:
+        writer.event("worker", "down", step=9)
     before = paths.metrics.read_bytes()
     assert discard_after(paths, 5) == 0
     assert paths.metrics.read_bytes() == before
     assert not paths.discarded(1).exists()
-
-
-def test_discarded_lines_add_up(paths: RunPaths) -> None:
-    """Two resumptions of one attempt keep what each of them took back."""
-    train(paths, 1, range(1, 6))
     assert discard_after(paths, 4) == 1
     assert discard_after(paths, 2) == 2
     assert [row["step"] for row in read_jsonl(paths.discarded(1))] == [5, 3, 4]
-
-
-def test_events_stay(paths: RunPaths) -> None:
-    """Events are history: a resumption keeps those after the checkpoint."""
-    with RunWriter(paths, 1) as writer:
-        writer.event("worker", "down", step=9)
-    discard_after(paths, 1)
     assert len(read_jsonl(paths.events)) == 1
 
 
@@ -298,9 +263,7 @@ def test_write_that_fails_midway_leaves_what_was_there(paths: RunPaths) -> None:
     out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout.splitlines()
     for line, path in zip(out, (paths.metrics, paths.completions(1)), strict=True):
         code, message, hint = line.split("|")
-        assert code == "1"
-        assert str(path) in message
-        assert os.strerror(errno.EFBIG) in message
+        assert (code, str(path) in message, os.strerror(errno.EFBIG) in message) == ("1", True, True)
         assert f"smolsum train --resume {paths.root}" in hint
     assert [row["step"] for row in read_jsonl(paths.metrics)] == [1, 2]
     assert read_jsonl(paths.completions(1)) == [{"text": "kept"}]
@@ -313,7 +276,8 @@ def test_full_disk(small_disk: Path) -> None:
     rows: list[Mapping[str, Any]] = [{"text": "x" * 1000}] * 40
     with RunWriter(paths, 1) as writer:
         with refuses("full", paths.metrics, "free space", f"--resume {paths.root}", error=SmolsumError):
-            fill(writer)
+            for step in range(10_000):
+                writer.metrics({"step": step, "text": "x" * 700})
         with refuses("full", paths.completions(1), error=SmolsumError):
             writer.completions(1, rows)
         steps = [row["step"] for row in read_jsonl(paths.metrics)]
@@ -327,7 +291,6 @@ def test_full_disk(small_disk: Path) -> None:
 
 
 def test_a_damaged_metrics_line_is_named(tmp_path: Path) -> None:
-    """A resumed run says which line has no readable step."""
     paths = RunPaths(tmp_path)
     paths.metrics.write_text('{"step": 1}\n{"step": "two"}\n')
     with refuses("metrics.jsonl:2", error=SmolsumError):

@@ -5,11 +5,11 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from support.training import PATIENCE_S
-from support.watching import make_run, screen, status
+from support.watching import golden, make_run, screen, status
 from textual.pilot import Pilot
 
 from smolsum.runs.paths import RunPaths
@@ -25,9 +25,30 @@ class Gone(str):
     """A text that the screen is to lose."""
 
 
-Step = tuple[str | Callable[[], object], ...]
-"""Keys apart by blanks (`=word` types a word), or something to do; then what comes of it: texts on the screen, or a
-fact that holds."""
+class Click(NamedTuple):
+    """The mouse at a column and row, or so far from the last place where the screen has a text."""
+
+    x: int
+    y: int
+    text: str = ""
+    times: int = 1
+
+    async def do(self, app: WatchApp, pilot: Pilot[None]) -> None:
+        """Clicks there."""
+        lines = screen(app).splitlines()
+        row = max(n for n, line in enumerate(lines) if self.text in line) if self.text else 0
+        await pilot.click(offset=(lines[row].index(self.text) + self.x, row + self.y), times=self.times)
+
+
+class Looks(str):
+    """The name of the golden file that has the screen."""
+
+
+Deed = str | Click | Callable[[], object]
+Outcome = str | Callable[[WatchApp], object]
+Step = tuple[Deed, *tuple[Outcome, ...]]
+"""Keys apart by blanks (`=word` types a word), a click, or something to do; then what comes of it: texts on the screen,
+or a fact that holds of the view."""
 
 
 def drive(app: WatchApp, script: Script, size: tuple[int, int] = (120, 40)) -> WatchApp:
@@ -53,24 +74,24 @@ def drive(app: WatchApp, script: Script, size: tuple[int, int] = (120, 40)) -> W
 
 def play(paths: RunPaths, *steps: Step, size: tuple[int, int] = (120, 40), **options: Any) -> WatchApp:
     """Goes through the steps in a view of the run, which has these options."""
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await walk(app, pilot, *steps)
-
-    return drive(WatchApp(Run(paths), **options), script, size)
+    return drive(WatchApp(Run(paths), **options), lambda app, pilot: walk(app, pilot, *steps), size)
 
 
 async def walk(app: WatchApp, pilot: Pilot[None], *steps: Step) -> None:
     """Goes through the steps, and waits for every text."""
     for deed, *outcomes in steps:
-        if callable(deed):
+        if isinstance(deed, Click):
+            await deed.do(app, pilot)
+        elif callable(deed):
             deed()
         else:
             words = [[*word[1:]] if word[0] == "=" else [word] for word in deed.split()]
             await pilot.press(*("minus" if key == "-" else key for word in words for key in word))
         for outcome in outcomes:
             if callable(outcome):
-                assert outcome(), f"after {deed!r}:\n{screen(app)}"
+                assert outcome(app), f"after {deed!r}:\n{screen(app)}"
+            elif isinstance(outcome, Looks):
+                golden(outcome, screen(app))
             else:
                 await shown(app, pilot, outcome, gone=isinstance(outcome, Gone))
 

@@ -1,6 +1,5 @@
 """What is said about a run, and what is not."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,17 +8,21 @@ import pytest
 from support.watching import append, make_run, row, stamp, status
 
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.reader import read_run
-from smolsum.watch.alerts import find_alerts
+from smolsum.runs.reader import Run, read_run
+from smolsum.watch.alerts import Alert, find_alerts
 
 
-def said(paths: RunPaths, word: str = "") -> list[str]:
-    """The sentences about a run that have this word."""
-    return [alert.sentence for alert in find_alerts(read_run(paths)) if word in alert.sentence]
+def alerts(run: Run | RunPaths, word: str = "") -> list[Alert]:
+    """Those whose sentence has this word."""
+    found = find_alerts(run if isinstance(run, Run) else read_run(run))
+    return [alert for alert in found if word in alert.sentence]
+
+
+def said(run: Run | RunPaths, word: str = "") -> list[str]:
+    return [alert.sentence for alert in alerts(run, word)]
 
 
 def bounded(paths: RunPaths, most: int) -> RunPaths:
-    """The run with this bound on the age of rollouts."""
     head = paths.config.read_text().partition("[workers]")[0]
     paths.config.write_text(f"{head}[workers]\nmax_staleness = {most}\n")
     return paths
@@ -28,9 +31,8 @@ def bounded(paths: RunPaths, most: int) -> RunPaths:
 def test_a_run_that_learns(tmp_path: Path) -> None:
     """Nothing but that nothing was clipped; and not even that where rollouts are fresh, as it is expected there."""
     paths = make_run(tmp_path, steps=70, total=160)
-    (only,) = find_alerts(read_run(paths))
-    assert only.level == "note"
-    assert only.sentence == "clipping never changed anything in 70 steps"
+    (only,) = alerts(paths)
+    assert (only.level, only.sentence) == ("note", "clipping never changed anything in 70 steps")
     assert "higher learning rate" in only.advice
     paths.config.write_text(paths.config.read_text().replace('"recomputed"', '"sampler"'))
     assert said(paths) == []
@@ -52,7 +54,6 @@ def test_a_run_that_learns(tmp_path: Path) -> None:
     ],
 )
 def test_each_signal(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
-    """Numbers that an expert would stop at."""
     paths = make_run(tmp_path, steps=70, total=160, **changes)
     assert said(paths, sentence), said(paths)
 
@@ -73,11 +74,9 @@ def test_old_rollouts(tmp_path: Path) -> None:
 def test_reward_against_validation_and_repetition(tmp_path: Path) -> None:
     """Reward rises while the validation's falls; reward rises while texts repeat themselves."""
     paths = make_run(tmp_path, steps=0, total=200)
-    rows = []
-    for step in range(1, 101):
-        found = row(step, 200, reward=step / 100, **{"completions/repeated_trigrams": step / 250})
-        found |= {"validation/reward": 1.0 - step / 100} if step % 10 == 0 else {}
-        rows.append(found)
+    rows = [row(n, 200, reward=n / 100, **{"completions/repeated_trigrams": n / 250}) for n in range(1, 101)]
+    for found in rows[9::10]:
+        found["validation/reward"] = 1.0 - found["step"] / 100
     append(paths.metrics, rows[:39])
     assert not said(paths, "repeated trigrams")  # too early to say
     append(paths.metrics, rows[39:])
@@ -99,28 +98,24 @@ def test_a_worker_in_trouble(tmp_path: Path, kind: str, word: str) -> None:
     """An alert with its remedy while the run is at work; trouble once no worker is left; gone when it is back."""
     lags = {f"workers/mini-{n}/lag": 0.0 for n in (2, 3)}
     paths = make_run(tmp_path, steps=5, state="running", **lags)
-    down = {"worker": "mini-3", "message": "has not answered for 8 s", "hint": "see its log"}
-    append(paths.events, [{"time": stamp(20), "kind": kind, **down}])
-    (alert,) = [alert for alert in find_alerts(read_run(paths)) if word in alert.sentence]
+    down = {"kind": kind, "worker": "mini-3", "message": "has not answered for 8 s", "hint": "see its log"}
+    append(paths.events, [down | {"time": stamp(20)}])
+    (alert,) = alerts(paths, word)
     assert (alert.level, alert.advice) == ("warning", "see its log")
     assert re.search(rf"worker mini-3 {word} since \d\d:\d\d:20: has not answered for 8 s", alert.sentence)
-    append(paths.events, [{"time": stamp(21), "kind": kind, **down, "worker": "mini-2"}])
-    levels = [alert.level for alert in find_alerts(read_run(paths)) if word in alert.sentence]
-    assert levels == ["trouble" if kind == "worker_down" else "warning"]
+    append(paths.events, [down | {"time": stamp(21), "worker": "mini-2"}])
+    assert [alert.level for alert in alerts(paths, word)] == ["trouble" if kind == "worker_down" else "warning"]
     append(paths.events, [{"time": stamp(22), "kind": "worker_up", "worker": f"mini-{n}"} for n in (2, 3)])
     assert not said(paths, word)
-    append(paths.events, [{"time": stamp(23), "kind": kind, **down}])
+    append(paths.events, [down | {"time": stamp(23)}])
     status(paths.root, "finished", 80, 80)
     assert not said(paths, word)
 
 
 def test_a_policy_that_stands_still(tmp_path: Path) -> None:
     """Reward, length and KL that do not move, after enough steps, with the sweep as the remedy."""
-    paths = make_run(tmp_path, steps=0, total=400)
     flat = {"reward": -0.3, "kl": 1e-5, "learning_rate": 2e-6, "completions/mean_length": 30.0}
-    append(paths.metrics, [row(step, 400, **flat) for step in range(1, 121)])
-    run = read_run(paths)
-    (found,) = [alert for alert in find_alerts(run) if "stands still" in alert.sentence]
+    (found,) = alerts(make_run(tmp_path, steps=120, total=400, **flat), "stands still")
     assert found.level == "warning"
     assert "--find-lr" in found.advice
 
@@ -141,8 +136,7 @@ def test_damaged_lines_are_counted_once(tmp_path: Path) -> None:
     paths.metrics.write_bytes(content + b'not JSON\n[1]\n{"loss": 1.0}\n\n{"step": 61')
     paths.events.write_bytes(paths.events.read_bytes() + b"\xff\n")
     run = read_run(paths)
-    (found,) = [alert.sentence for alert in find_alerts(run) if "damaged" in alert.sentence]
-    assert found == "4 damaged lines are left out: 3 of metrics.jsonl and 1 of events.jsonl"
+    assert said(run, "damaged") == ["4 damaged lines are left out: 3 of metrics.jsonl and 1 of events.jsonl"]
     run.poll()
     assert run.damaged_lines == {"metrics.jsonl": 3, "events.jsonl": 1}
     paths.metrics.write_bytes(content)
@@ -153,16 +147,13 @@ def test_damaged_lines_are_counted_once(tmp_path: Path) -> None:
 
 def test_a_length_that_is_lost_where_nothing_rewards_it(tmp_path: Path) -> None:
     """A later stage that rewards quality alone is compared with the best of the whole run."""
-    paths = make_run(tmp_path, steps=160, total=160)
-    rows = [json.loads(line) for line in paths.metrics.read_text().splitlines()]
-    for one in rows:
-        one["length/within_tol"] = 0.95 if one["stage"] == "length" else 0.1
-    paths.metrics.write_text("".join(f"{json.dumps(one)}\n" for one in rows))
-    settings = paths.config.read_text()
-    head, tail = settings.split("[stages.quality.rewards]\n")
+    paths = make_run(tmp_path, steps=0, total=160)
+    shares = {"length": 0.95, "quality": 0.1}
+    rows = [row(step, 160) for step in range(1, 161)]
+    append(paths.metrics, [one | {"length/within_tol": shares[one["stage"]]} for one in rows])
+    head, tail = paths.config.read_text().split("[stages.quality.rewards]\n")
     paths.config.write_text(f"{head}[stages.quality.rewards]\n{tail.replace('length = 1.0', '')}")
-    run = read_run(paths)
-    (found,) = [alert for alert in find_alerts(run) if "wanted length" in alert.sentence]
+    (found,) = alerts(paths, "wanted length")
     assert "10% of the completions" in found.sentence
     assert "down from 95%" in found.sentence
     assert "stage quality does not reward the length: --strategy included" in found.advice

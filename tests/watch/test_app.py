@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from support.views import Gone, alive, drive, play, shown, until, walk
+from support.views import Click, Gone, Looks, alive, drive, play, shown, until, walk
 from support.watching import append, golden, make_run, row, screen, stamp, status
 from textual.color import Color
 from textual.pilot import Pilot
@@ -38,7 +38,6 @@ def test_screens(tmp_path: Path, size: tuple[int, int]) -> None:
 
 
 def test_pages_by_tab(tmp_path: Path) -> None:
-    """Tab goes through all pages and back to the first; a key opens a chart alone, escape leaves it."""
     names = ("charts", "metrics", "completions", "results", "advice", "log", "config", "overview")
     play(
         make_run(tmp_path),
@@ -53,8 +52,7 @@ def test_resize(tmp_path: Path) -> None:
     """The page follows the terminal; pages that it no longer has give way to the first."""
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.press("tab")
-        await shown(app, pilot, "[charts]")
+        await walk(app, pilot, ("tab", "[charts]"))
         for size, text in (((80, 24), "[charts]"), ((60, 15), "1-9 enlarges"), ((200, 60), "[overview]")):
             await pilot.resize_terminal(*size)
             await shown(app, pilot, text)
@@ -77,7 +75,6 @@ def test_follows_a_run(tmp_path: Path) -> None:
 
 
 def test_browser(tmp_path: Path) -> None:
-    """Sort, choose, next prompt, search and difference by keys."""
     play(
         make_run(tmp_path),
         ("tab tab tab s s j", "by length", "rollout 2"),
@@ -95,13 +92,13 @@ def test_pause_and_stop(tmp_path: Path) -> None:
     play(
         paths,
         ("space", "PAUSING", "its step is finished and saved first  -> space takes it back", "space resume  S stop"),
-        ("", lambda: is_requested(paths, "pause")),
+        ("", lambda _: is_requested(paths, "pause")),
         (lambda: status(paths.root, **rests), "PAUSED", "safe to kill  -> space resumes", Gone(" eta ")),
-        ("space", "the run goes on", lambda: not is_requested(paths, "pause")),
+        ("space", "the run goes on", lambda _: not is_requested(paths, "pause")),
         ("S", "Type stop to stop it."),
-        ("=no enter", "not stopped", lambda: not is_requested(paths, "stop")),
+        ("=no enter", "not stopped", lambda _: not is_requested(paths, "stop")),
         ("S", "Type stop to stop it."),
-        ("=stop enter", "STOPPING", lambda: is_requested(paths, "stop")),
+        ("=stop enter", "STOPPING", lambda _: is_requested(paths, "stop")),
     )
 
 
@@ -110,17 +107,14 @@ def test_asks_nothing_of_others(tmp_path: Path, readonly: bool) -> None:
     """A view that only reads, and one of a run that has ended, offer no key for a pause or a stop, ask for nothing and
     say why."""
     paths = alive(tmp_path) if readonly else make_run(tmp_path)
+    why = "--readonly" if readonly else "the run is finished"
 
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+    def offers_neither(app: WatchApp) -> bool:
         keys = screen(app).splitlines()[-1]
-        assert "space" not in keys
-        assert "S stop" not in keys
-        assert ("the run goes on" in keys) is readonly
-        for key in ("space", "S"):
-            await walk(app, pilot, (key, "--readonly" if readonly else "the run is finished"))
-        assert not is_requested(paths, "pause")
+        return "space" not in keys and "S stop" not in keys and ("the run goes on" in keys) is readonly
 
-    drive(WatchApp(Run(paths), readonly=readonly), script)
+    play(paths, ("", offers_neither), ("space", why), ("S", why), readonly=readonly)
+    assert not is_requested(paths, "pause")
 
 
 def test_crash_and_vanishing(tmp_path: Path) -> None:
@@ -141,11 +135,9 @@ def test_crash_and_vanishing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])
-def test_leaving(tmp_path: Path, key: str) -> None:
-    """Each way out ends the view, and asks nothing of the run."""
+def test_each_way_out_ends_the_view_and_asks_nothing_of_the_run(tmp_path: Path, key: str) -> None:
     paths = alive(tmp_path)
-    app = play(paths, (key,))
-    assert app._exit
+    assert play(paths, (key,))._exit
     assert list(paths.control.iterdir()) == []
 
 
@@ -198,15 +190,9 @@ def test_no_color(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drive(WatchApp(Run(make_run(tmp_path))), script)
 
 
-def test_help(tmp_path: Path) -> None:
-    """A page of keys over the view, until any key."""
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await walk(app, pilot, ("question_mark", "pause the run after its step"))
-        golden("help.txt", screen(app))
-        await walk(app, pilot, ("x", Gone("pause the run after its step")))
-
-    drive(WatchApp(Run(make_run(tmp_path))), script)
+def test_help_covers_the_view_until_any_key(tmp_path: Path) -> None:
+    known = "pause the run after its step"
+    play(make_run(tmp_path), ("question_mark", known, Looks("help.txt")), ("x", Gone(known)))
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
@@ -231,7 +217,6 @@ def test_keys_of_every_page(tmp_path: Path, size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("key", ["S", "question_mark", "slash"])
 def test_no_page_turns_behind_a_dialog(tmp_path: Path, key: str) -> None:
-    """Tab belongs to what is open."""
     play(alive(tmp_path), (key,), ("tab shift+tab tab escape", "[overview]"))
 
 
@@ -251,15 +236,11 @@ def test_charts_by_key_and_mouse(tmp_path: Path) -> None:
             ("x", "2m00s"),
             ("x x y", "no logarithmic scale"),
             ("w", "loss smooth 0.6"),
+            (Click(9, 12), "at step 1:"),
+            (lambda: app.on_canvas_pressed(app._canvas.Pressed("up", 9, 12)), "step 30"),
+            ("escape", Gone("esc back")),
+            (Click(100, 8, times=2), "esc back", lambda app: app.options.chart == "chart2"),
         )
-        await pilot.click(offset=(9, 12))
-        await shown(app, pilot, "at step 1:")
-        app.on_canvas_pressed(app._canvas.Pressed("up", 9, 12))
-        await shown(app, pilot, "step 30")
-        await walk(app, pilot, ("escape", Gone("esc back")))
-        await pilot.click(offset=(100, 8), times=2)
-        await shown(app, pilot, "esc back")
-        assert app.options.chart == "chart2"
 
     drive(WatchApp(Run(make_run(tmp_path))), script)
 
@@ -287,69 +268,46 @@ def test_only_lines_that_changed_are_drawn(tmp_path: Path, monkeypatch: pytest.M
 
 def test_all_metrics(tmp_path: Path) -> None:
     """A page has every metric of the run: a filter, charts by key or mouse, pins for the page of charts."""
-    known = len(row(60, 80)) - 3
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        name = "validation/completions/mean_length"
-        await walk(
-            app,
-            pilot,
-            ("tab tab", f"{known} of {known}"),
-            ("slash =MEAN_L enter", f"2 of {known}"),
-            ("down v", f"* {name}"),
-            ("enter", "esc back", f"╭─ {name}", lambda: app.options.chart == f"metric:{name}"),
-            ("escape tab", "╭─ validation/completions/mean_l"),
-            ("tab slash =entropy enter", f"1 of {known}"),
-        )
-        await pilot.click(offset=(10, 4), times=2)
-        await shown(app, pilot, "╭─ entropy")
-
-    drive(WatchApp(Run(make_run(tmp_path))), script)
+    known, name = len(row(60, 80)) - 3, "validation/completions/mean_length"
+    play(
+        make_run(tmp_path),
+        ("tab tab", f"{known} of {known}"),
+        ("slash =MEAN_L enter", f"2 of {known}"),
+        ("down v", f"* {name}"),
+        ("enter", "esc back", f"╭─ {name}", lambda app: app.options.chart == f"metric:{name}"),
+        ("escape tab", "╭─ validation/completions/mean_l"),
+        ("tab slash =entropy enter", f"1 of {known}"),
+        (Click(10, 4, times=2), "╭─ entropy"),
+    )
 
 
 def test_a_click_on_the_name_of_a_page_opens_it(tmp_path: Path) -> None:
     """As tab does; a click on a key does nothing."""
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        for page in ("results", "overview"):
-            await pilot.click(offset=(screen(app).splitlines()[-1].index(page) + 3, 39))
-            await shown(app, pilot, f"[{page}]")
-        await pilot.click(offset=(screen(app).splitlines()[-1].index("help"), 39))
-        await shown(app, pilot, "[overview]")
-
-    drive(WatchApp(Run(make_run(tmp_path))), script)
+    steps = [(Click(3, 0, page), f"[{page}]") for page in ("results", "overview")]
+    play(make_run(tmp_path), *steps, (Click(0, 0, "help"), "[overview]"))
 
 
 def test_a_click_selects_a_rollout(tmp_path: Path) -> None:
     """The row under the pointer; a click on the head sorts; one below the rows does nothing."""
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.press("tab", "tab", "tab")
-        await shown(app, pilot, "[completions]")
-        rows = screen(app).splitlines()
-        third = next(place for place, line in enumerate(rows) if line.startswith("│   3 "))
-        await pilot.click(offset=(20, third))
-        await shown(app, pilot, "rollout 3 ")
-        await pilot.click(offset=(20, third + 4))
-        await shown(app, pilot, "rollout 3 ")
-        await pilot.click(offset=(20, third - 2))
-        await shown(app, pilot, "rollout 1 ")
-        await pilot.click(offset=(20, third - 3))
-        await shown(app, pilot, "by tokens")
-
-    drive(WatchApp(Run(make_run(tmp_path))), script)
+    play(
+        make_run(tmp_path),
+        ("tab tab tab", "[completions]"),
+        (Click(20, 0, "│   3 "), "rollout 3 "),
+        (Click(20, 4, ">  3 "), "rollout 3 "),
+        (Click(20, -2, ">  3 "), "rollout 1 "),
+        (Click(20, -1, ">  1 "), "by tokens"),
+    )
 
 
 def test_a_search_does_not_scroll_other_pages(tmp_path: Path) -> None:
     """Lines above a first hit are there for completions only."""
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await walk(app, pilot, ("slash =heating enter", "/heating"), ("o", "[config]"))
-        before = screen(app)
-        await pilot.press("pageup", "up")
-        assert (app.options.scroll, screen(app)) == (0, before)
-
-    drive(WatchApp(Run(make_run(tmp_path))), script)
+    seen: list[str] = []
+    play(
+        make_run(tmp_path),
+        ("slash =heating enter", "/heating"),
+        ("o", "[config]", lambda app: not seen.append(screen(app))),
+        ("pageup up", lambda app: (app.options.scroll, screen(app)) == (0, seen[0])),
+    )
 
 
 def test_log_page(tmp_path: Path) -> None:
@@ -357,23 +315,19 @@ def test_log_page(tmp_path: Path) -> None:
     paths = make_run(tmp_path, state="failed")
     warning = {"attempt": 1, "kind": "warning", "message": "loss of step 7 not finite", "time": stamp(60)}
     later = [{"attempt": 2, "kind": "checkpoint", "message": f"checkpoint {n} saved"} for n in range(60)]
-    append(paths.events, [warning, *({**event, "time": stamp(200 + n)} for n, event in enumerate(later))])
     end = {"attempt": 2, "kind": "failed", "message": "out of luck", "hint": "try again", "time": stamp(300)}
-    append(paths.events, [end])
+    append(paths.events, [warning, *(event | {"time": stamp(200 + n)} for n, event in enumerate(later)), end])
     paths.log(2).write_text(f"{stamp(300)} Traceback (most recent call last):\n  in luck()\nLuckError: out of luck\n")
     status(paths.root, "failed", 60, 80, attempt=2)
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.press("l")
-        await shown(app, pilot, "[log]")
+        await walk(app, pilot, ("l", "[log]", "!! out of luck -> try again"))
         text = screen(app)
-        assert "!! out of luck -> try again" in text
         assert text.index("out of luck -> try again") < text.index("Traceback (most") < text.index("LuckError")
         assert "not finite" not in text
         for _ in range(20):
             app.on_canvas_pressed(app._canvas.Pressed("up", 9, 12))
-        await shown(app, pilot, "!  loss of step 7 not finite")
-        await shown(app, pilot, "attempt 1, 2026-11-20")
+        await walk(app, pilot, ("", "!  loss of step 7 not finite", "attempt 1, 2026-11-20"))
 
     drive(WatchApp(Run(paths)), script)
 
@@ -404,19 +358,16 @@ def test_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_click_on_the_legend_hides_a_curve(tmp_path: Path) -> None:
     """And shows it again. The last one stays, and a click elsewhere sets the cursor."""
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.press("1")
-        await shown(app, pilot, "COMPLETION", gone=True)
-        for word, hidden in (("l length", 1), ("m meteor", 2), ("v validation", 3), ("R total", 3), ("l length", 2)):
-            line = screen(app).splitlines()
-            y = next(y for y, text in enumerate(line) if word in text and y > 1)
-            await pilot.click(offset=(line[y].index(word) + 2, y))
-            assert len(app.options.hidden) == hidden
-            assert screen(app).count(" off") == hidden
-        assert app.options.cursor is not None  # from the click on the last curve, which stays
-
-    drive(WatchApp(Run(make_run(tmp_path))), script)
+    hidden = {"l length": 1, "m meteor": 2, "v validation": 3, "R total": 3}
+    play(
+        make_run(tmp_path),
+        ("1", Gone("COMPLETION")),
+        *(
+            (Click(2, 0, word), lambda app, n=n: len(app.options.hidden) == screen(app).count(" off") == n)
+            for word, n in [*hidden.items(), ("l length", 2)]
+        ),
+        ("", lambda app: app.options.cursor is not None),  # from the click on the last curve, which stays
+    )
 
 
 def test_pages_of_lines_scroll_by_what_fits(tmp_path: Path) -> None:

@@ -5,13 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.views import alive, drive, shown
+from support.views import alive, play
 from support.watching import MEASURES, make_run, measured, screen, status
-from textual.pilot import Pilot
 
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
-from smolsum.watch.app import WatchApp
 from smolsum.watch.compare_page import compared_in_head, comparison, differences, states
 from smolsum.watch.layout import page, pages
 from smolsum.watch.snapshot import Snapshot
@@ -39,14 +37,9 @@ def three(folder: Path) -> list[RunPaths]:
 
 
 def test_each_has_its_state(tmp_path: Path) -> None:
-    """In a line of its own, with what helps where something is wrong; in the head too, names first to go."""
     found = snapshot(*three(tmp_path))
     lines = text(states(found, 100, 9).lines).splitlines()
-    assert [line.split()[:4] for line in lines[1:4]] == [
-        ["A", "a", "✓", "finished"],
-        ["B", "b", "‖", "paused"],
-        ["C", "c", "?", "STALE"],
-    ]
+    assert [" ".join(line.split()[:4]) for line in lines[1:4]] == ["A a ✓ finished", "B b ‖ paused", "C c ? STALE"]
     assert " 80/80 " in lines[1]
     assert "C no heartbeat from mini-1" in lines[5]
     assert f"-> smolsum train --resume {tmp_path / 'c'}" in text(states(found, 200, 9).lines)
@@ -56,19 +49,22 @@ def test_each_has_its_state(tmp_path: Path) -> None:
 
 
 def test_settings_that_differ(tmp_path: Path) -> None:
-    """Only those, with a column for each run; where none does, that is said."""
     a, b, c = three(tmp_path)
-    assert text(differences(snapshot(a, b, c), 60, 9).lines).split() == [
+
+    def shown(*runs: RunPaths, width: int = 60) -> str:
+        return text(differences(snapshot(*runs), width, 9).lines)
+
+    assert shown(a, b, c).split() == [
         *("A", "B", "C"),
         *("optimizer.learning_rate", "0.0004", "0.0001", "0.0004"),
         *("optimizer.warmup", "-", "10", "-"),
     ]
-    assert text(differences(snapshot(a, c), 60, 9).lines) == "all runs have the same settings"
+    assert shown(a, c) == "all runs have the same settings"
     c.config.write_text(a.config.read_text().replace("[stages.quality", "[stages.included"))
-    lines = text(differences(snapshot(a, c), 60, 9).lines).splitlines()[1:]
-    assert [part.strip() for part in lines[0].split("length >")] == ["stages", "quality", "included"]
+    parts = shown(a, c).splitlines()[1].split("length >")
+    assert [part.strip() for part in parts] == ["stages", "quality", "included"]
     c.config.write_text(c.config.read_text().replace("meteor = 1.0", "rouge = 0.5"))
-    found = text(differences(snapshot(a, c), 120, 9).lines)
+    found = shown(a, c, width=120)
     assert "length+meteor > length+meteor" in found
     assert "length+0.5 rouge > length+0.5 rouge" in found
 
@@ -76,33 +72,34 @@ def test_settings_that_differ(tmp_path: Path) -> None:
 def test_results_side_by_side(tmp_path: Path) -> None:
     """The newest evaluation of each run, with the best value marked in the direction of the metric."""
     a, b, c = three(tmp_path)
+
+    def shown(*runs: RunPaths) -> str:
+        return text(comparison(snapshot(*runs), 70, 20).lines)
+
     measured(a, "quality", **{"length/within_tol": 0.9, "wrong": 0.2})
     measured(b, "length", **{"length/within_tol": 0.7, "wrong": 0.1})
     for name in ("start", "length"):
         (c.stage_evaluation(name) / "summary.json").unlink()
-    shown_lines = text(comparison(snapshot(a, b, c), 70, 20).lines).splitlines()
-    rows = {title.strip(): cells for title, *cells in (line.rsplit(maxsplit=3) for line in shown_lines) if cells}
+    lines = shown(a, b, c).splitlines()
+    rows = {title.strip(): cells for title, *cells in (line.rsplit(maxsplit=3) for line in lines) if cells}
     assert rows["evaluated after"] == ["quality", "length", "-"]
     assert rows["on target ↑"] == ["90.0%*", "70.0%", "-"]
     assert rows["validation: on target"] == ["100.0%", "75.0%", "25.0%"]
     assert rows["seconds a step"] == ["2", "2", "2"]
     measured(b, "length", "other", **{"length/within_tol": 0.95})
-    changed = text(comparison(snapshot(a, b), 70, 20).lines)
-    assert "*" not in changed
-    assert "evaluated on different test prompts: not comparable" in changed
+    assert "*" not in shown(a, b)
+    assert "evaluated on different test prompts: not comparable" in shown(a, b)
     measured(b, "length", "in other tokens", "b", **{"length/within_tol": 0.95})
-    models = text(comparison(snapshot(a, b), 70, 20).lines)
-    assert "95.0%*" in models
-    assert "not comparable" not in models
+    assert "95.0%*" in shown(a, b)
+    assert "not comparable" not in shown(a, b)
     fewer = [{**MEASURES[0], "better": "lower"}]
-    for paths, label, value in ((a, "quality", 0.9), (b, "length", 0.7)):
-        measured(paths, label, measures=fewer, **{"length/within_tol": value})
-    assert "70.0%*" in text(comparison(snapshot(a, b), 70, 20).lines)
+    measured(a, "quality", measures=fewer, **{"length/within_tol": 0.9})
+    measured(b, "length", measures=fewer, **{"length/within_tol": 0.7})
+    assert "70.0%*" in shown(a, b)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 def test_ten_runs_fit(tmp_path: Path, size: tuple[int, int]) -> None:
-    """Every line has the width of the page, whatever the number of runs."""
     runs = [make_run(tmp_path, f"a-run-with-a-long-name-{n}", steps=2) for n in range(10)]
     for n, paths in enumerate(runs):
         paths.config.write_text(paths.config.read_text().replace("4e-4", f"{n}e-4"))
@@ -116,13 +113,9 @@ def test_the_page_is_there_for_several_runs_only(tmp_path: Path) -> None:
     """And follows them: a run that pauses while it is looked at says so."""
     assert "compare" not in pages(120, 40)
     other = alive(tmp_path, "b")
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await pilot.press("tab")
-        await shown(app, pilot, "[compare]")
-        assert "B b ● RUNNING 60/80" in screen(app).splitlines()[0]
-        (other.control / "pause").touch()
-        await shown(app, pilot, "B b ◐ PAUSING 60/80")
-        await shown(app, pilot, "all runs have the same settings")
-
-    drive(WatchApp(Run(make_run(tmp_path, "a")), [Run(other)]), script)
+    play(
+        make_run(tmp_path, "a"),
+        ("tab", "[compare]", lambda app: "B b ● RUNNING 60/80" in screen(app).splitlines()[0]),
+        ((other.control / "pause").touch, "B b ◐ PAUSING 60/80", "all runs have the same settings"),
+        others=[Run(other)],
+    )

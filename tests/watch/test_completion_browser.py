@@ -37,22 +37,17 @@ def reversed_text(app: WatchApp) -> str:
 def test_search_over_the_whole_run(tmp_path: Path) -> None:
     """A search lists the hits of all steps and marks the text; n and N go through them, return opens the step, and
     escape ends it."""
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await walk(
-            app,
-            pilot,
-            ("slash =LANDLORD enter", "hit 1/4 /LANDLORD", "[completions]", "rollout 4 of step 1, train-0001"),
-            ("", lambda: set(reversed_text(app).split("|")) == {"landlord"}),
-            ("n n n n N", "hit 3/4", "rollout 3 of step 60, train-0001"),
-            ("enter", " step 60 prompt 1/2", ">  3 ", lambda: "landlord" in reversed_text(app)),
-            ("n", "hit 4/4"),
-            ("escape", Gone("LANDLORD")),
-            ("slash =0001 enter", "/0001", "train-0001"),
-            ("slash =nowhere enter", "no hit /nowhere"),  # in place of the text before
-        )
-
-    drive(WatchApp(Run(make_run(tmp_path))), script)
+    play(
+        make_run(tmp_path),
+        ("slash =LANDLORD enter", "hit 1/4 /LANDLORD", "[completions]", "rollout 4 of step 1, train-0001"),
+        ("", lambda app: set(reversed_text(app).split("|")) == {"landlord"}),
+        ("n n n n N", "hit 3/4", "rollout 3 of step 60, train-0001"),
+        ("enter", " step 60 prompt 1/2", ">  3 ", lambda app: "landlord" in reversed_text(app)),
+        ("n", "hit 4/4"),
+        ("escape", Gone("LANDLORD")),
+        ("slash =0001 enter", "/0001", "train-0001"),
+        ("slash =nowhere enter", "no hit /nowhere"),  # in place of the text before
+    )
 
 
 def test_hits_in_evaluations(tmp_path: Path) -> None:
@@ -120,24 +115,24 @@ def test_one_prompt_over_time(tmp_path: Path) -> None:
 def test_before_and_after_training(tmp_path: Path, size: tuple[int, int]) -> None:
     """The same example in the evaluation at the start and at the end: side by side where there is room."""
 
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await walk(app, pilot, ("b", "example 1/2", "a long and winding summary", "a short summary"))
+    def side_by_side(app: WatchApp) -> bool:
         lines = screen(app).splitlines()
         (before,) = [n for n, line in enumerate(lines) if "before: start-test" in line]
         (after,) = [n for n, line in enumerate(lines) if "after: length-test" in line]
-        assert (before == after) is (size[0] >= 120)
-        await walk(
-            app,
-            pilot,
-            ("d", "{+short+}"),
-            ("c", "test-1 of length-test to the clipboard", lambda: app.clipboard == "a short summary"),
-            ("s", "by tokens"),
-            ("s", "by change of METEOR"),
-            ("n", "example 2/2"),
-            ("b", Gone("before: start-test")),
-        )
+        return before == after
 
-    drive(WatchApp(Run(evaluated(tmp_path))), script, size)
+    play(
+        evaluated(tmp_path),
+        ("b", "example 1/2", "a long and winding summary", "a short summary"),
+        ("", lambda app: side_by_side(app) is (size[0] >= 120)),
+        ("d", "{+short+}"),
+        ("c", "test-1 of length-test to the clipboard", lambda app: app.clipboard == "a short summary"),
+        ("s", "by tokens"),
+        ("s", "by change of METEOR"),
+        ("n", "example 2/2"),
+        ("b", Gone("before: start-test")),
+        size=size,
+    )
 
 
 @pytest.mark.parametrize("query", ["2", "test-2"])
@@ -152,34 +147,26 @@ def test_the_number_of_an_example_shows_it_before_and_after(tmp_path: Path, quer
 
 def test_nothing_to_compare(tmp_path: Path) -> None:
     """One evaluation is shown alone, next to what is still to come; without one the page says what it waits for."""
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await walk(app, pilot, ("b", "before: start-test", "not yet: training evaluates after each stage"))
-        assert "→" not in next(line for line in screen(app).splitlines() if "test-1 " in line)
-
-    drive(WatchApp(Run(evaluated(tmp_path, after=False))), script)
+    play(
+        evaluated(tmp_path, after=False),
+        ("b", "before: start-test", "not yet: training evaluates after each stage"),
+        ("", lambda app: "→" not in next(line for line in screen(app).splitlines() if "test-1 " in line)),
+    )
     play(make_run(tmp_path, "without"), ("b", "no evaluation has completions"))
 
 
 def test_files_that_vanish(tmp_path: Path) -> None:
     """What was found stays listed, and says that its file is gone."""
     paths = make_run(tmp_path)
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await walk(
-            app,
-            pilot,
-            ("slash =landlord enter", "hit 1/4"),
-            (app._browser._near.clear,),
-            (paths.completions(1).unlink,),
-            ("n N", "its file is there no more"),
-        )
-
-    drive(WatchApp(Run(paths)), script)
+    play(
+        paths,
+        ("slash =landlord enter", "hit 1/4", lambda app: not app._browser._near.clear()),
+        (paths.completions(1).unlink,),
+        ("n N", "its file is there no more"),
+    )
 
 
 def test_copy_by_key(tmp_path: Path) -> None:
-    """The completion under the bar goes to the clipboard, and the view says so."""
     app = play(make_run(tmp_path), (f"{PAGE} j c", "sent the completion to the clipboard"))
     assert app.clipboard == TEXTS[2]
 

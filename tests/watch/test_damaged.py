@@ -10,6 +10,7 @@ import pytest
 from support.watching import make_run
 
 from smolsum.cli.main import main
+from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import read_run
 from smolsum.watch.layout import PANES, Slot, pane, plain_page
 from smolsum.watch.snapshot import Snapshot, ViewOptions, as_document
@@ -38,6 +39,18 @@ def mutated(value: Any, draw: random.Random) -> Any:
     return draw.choice(JUNK)
 
 
+def draw_all(paths: RunPaths) -> None:
+    """Every pane, the pages of two sizes, without control codes, and the document."""
+    run = read_run(paths)
+    for name in PANES:
+        assert len(pane(Snapshot(run), Slot(name, 0, 0, 60, 14))) == 14
+    for size in ((120, 40), (80, 24)):
+        lines = plain_page(run, (), ViewOptions(), *size)
+        assert len(lines) == size[1] - 1
+        assert "\x1b" not in "".join(lines)
+    json.dumps(as_document(run), allow_nan=False)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_junk_is_not_known(tmp_path: Path, seed: int) -> None:
     """Values of another kind, at any place of any file, are passed over: the page is drawn, without control codes."""
@@ -50,35 +63,23 @@ def test_junk_is_not_known(tmp_path: Path, seed: int) -> None:
         place = draw.choice([0, len(lines) - 1])
         lines[place] = json.dumps(mutated(json.loads(lines[place]), draw))
         path.write_text("\n".join(lines) + "\n")
-        for size in ((120, 40), (80, 24)):
-            lines = plain_page(read_run(paths), (), ViewOptions(), *size)
-            assert len(lines) == size[1] - 1
-            assert "\x1b" not in "".join(lines)
-        json.dumps(as_document(read_run(paths)), allow_nan=False)
+        draw_all(paths)
 
 
-@pytest.mark.parametrize("value", SETTINGS)
-def test_a_setting_of_another_kind(tmp_path: Path, value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every setting that the view reads, with every kind of value: all panes are drawn, `runs` lists it too."""
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("".join(f"[{section}]\n" + "".join(f"{key} = {value}\n" for key in keys) for section, keys in KEYS.items())
+          for value in SETTINGS),
+        "task = 5\noptimizer = []\nstages = 1", "not toml", "", "stages = {length = 3}",
+    ],
+    ids=[*SETTINGS, "no tables", "no TOML", "nothing", "no stage"],
+)  # fmt: skip
+def test_settings_of_another_kind(tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every setting that the view reads, with every kind of value, also in the place of sections: all panes are drawn,
+    and `runs` lists it too."""
     paths = make_run(tmp_path, **{"staleness/max": 5.0, "grad_norm": 3.0})
-    paths.config.write_text(
-        "".join(f"[{section}]\n" + "".join(f"{key} = {value}\n" for key in keys) for section, keys in KEYS.items())
-    )
-    run = read_run(paths)
-    for name in PANES:
-        assert len(pane(Snapshot(run), Slot(name, 0, 0, 60, 14))) == 14
-    for size in ((80, 24), (120, 40)):
-        plain_page(run, (), ViewOptions(), *size)
-    json.dumps(as_document(run), allow_nan=False)
+    paths.config.write_text(content)
+    draw_all(paths)
     assert main(["runs", "--runs-dir", str(tmp_path)]) == 0
     assert "made" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("content", ["task = 5\noptimizer = []\nstages = 1", "not toml", "", "stages = {length = 3}"])
-def test_a_table_of_another_kind(tmp_path: Path, content: str) -> None:
-    """So are values in the place of sections, and a file that is no TOML."""
-    paths = make_run(tmp_path)
-    paths.config.write_text(content)
-    run = read_run(paths)
-    for name in PANES:
-        assert len(pane(Snapshot(run), Slot(name, 0, 0, 60, 14))) == 14

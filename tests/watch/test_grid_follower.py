@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from support.views import alive, drive, play, shown, until, walk
+from support.views import alive, drive, play, until, walk
 from support.watching import STEP_S, append, make_run, row, status
 from textual.pilot import Pilot
 
@@ -43,6 +43,14 @@ def run(name: str, state: str = "to train", *, steps: int | None = 80, model: st
     return RunOfGrid(name, model, state, steps, **times)  # type: ignore[arg-type]
 
 
+def done(name: str, took_s: float = 200, *, ago_s: float = 0) -> RunOfGrid:
+    return run(name, "done", began=ago(took_s), ended=ago(ago_s))
+
+
+def now(name: str, state: str = "training", since_s: float = 9) -> RunOfGrid:
+    return run(name, state, began=ago(since_s))
+
+
 def view(folder: Path, name: str) -> GridView | None:
     follower = GridFollower(folder)
     follower.poll()
@@ -50,7 +58,6 @@ def view(folder: Path, name: str) -> GridView | None:
 
 
 def seen(folder: Path, name: str) -> GridView:
-    """The view of a grid that there is."""
     found = view(folder, name)
     assert found is not None
     return found
@@ -67,21 +74,20 @@ def test_progress_and_time_left(tmp_path: Path) -> None:
         assert found.left_s is not None
         return seconds - (time.monotonic() - then) - 0.1 < found.left_s < seconds + 0.1
 
-    ended = run("a", "done", began=ago(300), ended=ago(300 - 80 * STEP_S - 20))  # 20 s more than its steps
-    now = run("b", "training", began=ago(130))
-    write(tmp_path, ended, now, run("c"))
+    a, b = done("a", 300, ago_s=300 - 80 * STEP_S - 20), now("b", since_s=130)  # a took 20 s more than its steps
+    write(tmp_path, a, b, run("c"))
     found = seen(tmp_path, "b")
     assert (found.number, found.total, found.left, found.at_least, found.loading) == (2, 3, ("c",), False, False)
     assert found.share == pytest.approx(140 / 240)
     assert left((80 * STEP_S + 20 - 130) + (80 * STEP_S + 20))
     assert found.text.startswith("run 2 of 3, 58%, about ")
 
-    write(tmp_path, ended, now, run("c"), run("d", model="other"), run("e", steps=None))
+    write(tmp_path, a, b, run("c"), run("d", model="other"), run("e", steps=None))
     found = seen(tmp_path, "b")
     assert found.at_least
     assert left((80 * STEP_S + 20 - 130) + (80 * STEP_S + 20))
 
-    write(tmp_path, now, run("c"))  # nothing has ended: its own pace
+    write(tmp_path, b, run("c"))  # nothing has ended: its own pace
     found = seen(tmp_path, "b")
     assert (found.number, found.at_least) == (1, True)
     assert left(20 * STEP_S + 80 * STEP_S + 10)
@@ -97,39 +103,39 @@ def test_only_runs_of_a_grid_at_work(tmp_path: Path) -> None:
     make_run(tmp_path, "a")
     make_run(tmp_path, "other")
     assert view(tmp_path, "a") is None
-    write(tmp_path, run("a", "training", began=ago(9)))
+    write(tmp_path, now("a"))
     assert view(tmp_path, "other") is None
     follower = GridFollower(tmp_path)
     follower.poll()
+
+    def said() -> str:
+        follower.poll()
+        found = follower.view(RunPaths(tmp_path / "a"))
+        assert found is not None
+        return found.text
+
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    write(tmp_path, run("a", "training", began=ago(9)), run("b"), pid=process.pid)
+    write(tmp_path, now("a"), run("b"), pid=process.pid)
     assert view(tmp_path, "a") is None
-    follower.poll()
-    found = follower.view(RunPaths(tmp_path / "a"))
-    assert found is not None
-    assert (found.text, follower.under_way()) == ("grid stopped in run 1", None)
-    write(tmp_path, run("a", "done", began=ago(9), ended=ago(1)), run("b", "failed", began=ago(1)), state="ended")
-    follower.poll()
-    found = follower.view(RunPaths(tmp_path / "a"))
-    assert found is not None
-    assert found.text == "grid of 2 runs done, 1 failed"
+    assert (said(), follower.under_way()) == ("grid stopped in run 1", None)
+    write(tmp_path, done("a", 9, ago_s=1), run("b", "failed", began=ago(1)), state="ended")
+    assert said() == "grid of 2 runs done, 1 failed"
 
 
 def test_a_grid_of_another_machine_lives_by_the_heartbeat_of_its_run(tmp_path: Path) -> None:
     """Its process cannot be seen from here: it is at work while its run was heard of, or has just begun."""
     alive(tmp_path, "a")
-    write(tmp_path, run("a", "training", began=ago(3600)), pid=1, host="elsewhere")
+    write(tmp_path, now("a", since_s=3600), pid=1, host="elsewhere")
     assert view(tmp_path, "a") is not None
     status(tmp_path / "a", "running", 60, 80, heartbeat=ago(3000))
     assert view(tmp_path, "a") is None
-    write(tmp_path, run("a", "loading", began=ago(1)), pid=1, host="elsewhere")
+    write(tmp_path, now("a", "loading", 1), pid=1, host="elsewhere")
     assert view(tmp_path, "a") is not None
 
 
 @pytest.mark.parametrize("damage", ["", "[]", '{"runs": 3}', '{"state": "training", "runs": [{"began": 7}]}'])
 def test_a_damaged_record_is_no_grid(tmp_path: Path, damage: str) -> None:
-    """The view is that of a run without a grid."""
     make_run(tmp_path, "a")
     (tmp_path / GRID).write_text(damage)
     assert view(tmp_path, "a") is None
@@ -164,16 +170,16 @@ def test_the_writer_and_the_view_agree(tmp_path: Path) -> None:
 def test_the_view_goes_from_run_to_run(tmp_path: Path) -> None:
     """On the same page, once the next run has begun; with the progress of all at every size."""
     a = alive(tmp_path, "a")
-    write(tmp_path, run("a", "training", began=ago(9)), run("b"))
+    write(tmp_path, now("a"), run("b"))
 
     def a_ends() -> None:
         status(a.root, "finished", 80, 80)
         append(a.metrics, [row(step, 80) for step in range(61, 81)])
-        write(tmp_path, run("a", "done", began=ago(200), ended=ago(0)), run("b", "loading", began=ago(0)))
+        write(tmp_path, done("a"), now("b", "loading", 0))
 
     def b_begins() -> None:
         alive(tmp_path, "b")
-        write(tmp_path, run("a", "done", began=ago(200), ended=ago(0)), run("b", "training", began=ago(0)))
+        write(tmp_path, done("a"), now("b", since_s=0))
 
     play(
         a,
@@ -189,13 +195,16 @@ def test_the_view_goes_from_run_to_run(tmp_path: Path) -> None:
 def test_a_chosen_run_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A view that was opened on a run, or whose user chose one, does not jump; choosing the run under way follows."""
     a, b = make_run(tmp_path, "a"), alive(tmp_path, "b")
-    write(tmp_path, run("a", "done", began=ago(200), ended=ago(99)), run("b", "training", began=ago(99)), run("c"))
-
+    write(tmp_path, done("a", ago_s=99), now("b", since_s=99), run("c"))
     follow, looked = WatchApp._follow, []
 
     def counted(app: WatchApp) -> bool:
         looked.append(app.watched.paths)
         return follow(app)
+
+    def c_begins() -> None:
+        alive(tmp_path, "c")
+        write(tmp_path, done("a", ago_s=99), done("b", 99), now("c", since_s=0))
 
     monkeypatch.setattr(WatchApp, "_follow", counted)
 
@@ -208,11 +217,8 @@ def test_a_chosen_run_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             ("S", "the run is finished; b is being trained (r shows it)"),
             ("r", "2 runs, the newest first", "   c  to train"),
             ("b enter", " b  ● RUNNING"),
+            (c_begins, " c  ● RUNNING"),
         )
-        alive(tmp_path, "c")
-        done = (run("a", "done", began=ago(200), ended=ago(99)), run("b", "done", began=ago(99), ended=ago(0)))
-        write(tmp_path, *done, run("c", "training", began=ago(0)))
-        await shown(app, pilot, " c  ● RUNNING")
 
     drive(WatchApp(Run(a)), script)
     assert not is_requested(b, "stop")
@@ -221,23 +227,23 @@ def test_a_chosen_run_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_stop_says_what_it_ends(tmp_path: Path) -> None:
     """The run under way and the grid after it; while the next run is loaded, the run before takes the request."""
     a = alive(tmp_path, "a")
-    write(tmp_path, run("a", "training", began=ago(9)), run("b"), run("c"))
+    write(tmp_path, now("a"), run("b"), run("c"))
 
     def b_is_loaded() -> None:
         status(a.root, "finished", 80, 80)
-        write(tmp_path, run("a", "done", began=ago(9), ended=ago(1)), run("b", "loading", began=ago(1)), run("c"))
+        write(tmp_path, done("a", 9, ago_s=1), now("b", "loading", 1), run("c"))
 
     play(
         a,
         ("S", "Run 1 of 3 finishes its step, saves and ends.", "the 2 runs after it are not", COMMAND),
         ("escape", "not stopped"),
-        (lambda: write(tmp_path, run("a", "training", began=ago(9))), "run 1 of 1"),
+        (lambda: write(tmp_path, now("a")), "run 1 of 1"),
         ("S", "It is the last of"),
         ("escape",),
         (b_is_loaded, "run 2 of 3 loading"),
-        ("space", "run 2 of 3 is being loaded: try again once it trains", lambda: not is_requested(a, "pause")),
+        ("space", "run 2 of 3 is being loaded: try again once it trains", lambda _: not is_requested(a, "pause")),
         ("S",),
-        ("=stop enter", "the grid ends before its next run", lambda: is_requested(a, "stop")),
+        ("=stop enter", "the grid ends before its next run", lambda _: is_requested(a, "stop")),
         following=True,
     )
 
@@ -247,7 +253,7 @@ def test_pages_without_a_terminal(tmp_path: Path) -> None:
     paths = alive(tmp_path, "a")
     document = as_document(Run(paths))
     assert document["grid"] is None
-    write(tmp_path, run("a", "training", began=ago(9)), run("b"))
+    write(tmp_path, now("a"), run("b"))
     found = Run(paths)
     found.poll(time.monotonic())
     assert "run 1 of 2, 38%, at least" in "\n".join(plain_page(found, (), ViewOptions(), 120, 40)[:2])

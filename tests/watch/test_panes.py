@@ -5,6 +5,7 @@ import os
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -21,9 +22,21 @@ from smolsum.watch.snapshot import Snapshot, ViewOptions
 NOW = BEGAN + timedelta(seconds=200)
 
 
-def snapshot(folder: Path, options: ViewOptions | None = None, *, state: str = "running", **changes: float) -> Snapshot:
-    run = read_run(make_run(folder, state=state, **changes))
+def snapshot(
+    folder: Path, options: ViewOptions | None = None, *, state: str = "running", settings: str = "", **changes: Any
+) -> Snapshot:
+    """A run with these settings after the usual ones."""
+    paths = make_run(folder, state=state, **changes)
+    paths.config.write_text(paths.config.read_text() + settings)
+    run = read_run(paths)
     return Snapshot(run, options or ViewOptions(), groups=read_groups(run.paths, run.step), now=NOW)
+
+
+def told(found: Snapshot, **event: Any) -> Snapshot:
+    """The same once the run has written this event."""
+    append(found.run.paths.events, [event])
+    found.run.poll(5)
+    return found
 
 
 def text(found: Snapshot, name: str, width: int = 60, height: int = 14) -> str:
@@ -36,7 +49,6 @@ def head(paths: RunPaths) -> str:
 
 @pytest.mark.parametrize("name", [name for name in PANES if name != "config"])
 def test_pane(tmp_path: Path, name: str) -> None:
-    """Each pane as it looks on a terminal with braille."""
     golden(f"pane-{name}.txt", text(snapshot(tmp_path), name))
 
 
@@ -53,10 +65,8 @@ CONSTRAINTS = "length within tolerance: 0.99; length within 1: 0.85; meteor >= 0
 
 def constrained(folder: Path, text: str = CONSTRAINTS) -> Snapshot:
     """A run whose stages have three constraints, one of them with a text too long for one line, one under a gate."""
-    found = snapshot(folder, **CONSTRAINED)
-    with found.run.paths.config.open("a", encoding="utf-8") as file:
-        file.write("".join(f'[stages.{name}]\nconstraints = "{text}"\n' for name in ("length", "quality")))
-    return replace(found, run=read_run(found.run.paths))
+    settings = "".join(f'[stages.{name}]\nconstraints = "{text}"\n' for name in ("length", "quality"))
+    return snapshot(folder, settings=settings, **CONSTRAINED)
 
 
 def test_constraints(tmp_path: Path) -> None:
@@ -78,20 +88,15 @@ def test_constraints_without_values(tmp_path: Path, constraints: str, said: str)
 
 
 def test_ascii(tmp_path: Path) -> None:
-    """With --ascii no character is outside ASCII but what was sampled."""
     whole = "\n".join(line.plain for line in page(snapshot(tmp_path, ViewOptions(ascii=True)), "overview", 120, 40))
     golden("page-ascii.txt", whole + "\n")
     assert whole.isascii()
 
 
 def test_chart_choices(tmp_path: Path) -> None:
-    """A log scale, smoothing and a window of the newest steps."""
     found = snapshot(tmp_path)
-    parts = [
-        text(replace(found, options=options), "chart3")
-        for options in (ViewOptions(logs=frozenset({"grad norm"})), ViewOptions(smoothing=0.9), ViewOptions(window=32))
-    ]
-    golden("chart-choices.txt", "".join(parts))
+    choices = ViewOptions(logs=frozenset({"grad norm"})), ViewOptions(smoothing=0.9), ViewOptions(window=32)
+    golden("chart-choices.txt", "".join(text(replace(found, options=options), "chart3") for options in choices))
 
 
 def test_second_run(tmp_path: Path) -> None:
@@ -110,18 +115,18 @@ def test_a_course_that_is_0_lies_at_the_bottom(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "steps", "said"),
+    ("changes", "name", "said"),
     [
-        ("running", 0, "waiting for the first step"),
-        ("finished", 0, "no step was finished"),
-        ("running", 5, "nothing measured yet"),
-        ("finished", 5, "this run did not measure it"),
+        ({"steps": 0}, "chart5", "waiting for the first step"),
+        ({"steps": 0, "state": "finished"}, "chart5", "no step was finished"),
+        ({"steps": 5}, "chart5", "nothing measured yet"),
+        ({"steps": 5, "state": "finished"}, "chart5", "this run did not measure it"),
+        ({"steps": 0, "settings": "[train]\nvalidate_every = 0\n"}, "chart5", "does not validate: train.validate_ev"),
+        ({}, "alerts", "clipping never changed"),  # where one line is all there is: of the run, and not of a key
     ],
 )
-def test_why_a_chart_is_empty(tmp_path: Path, state: str, steps: int, said: str) -> None:
-    """Validations may be to come, or there were none."""
-    run = read_run(make_run(tmp_path, state=state, steps=steps))
-    assert said in text(Snapshot(run, now=BEGAN + timedelta(seconds=60)), "chart5")
+def test_what_a_small_pane_says(tmp_path: Path, changes: dict[str, Any], name: str, said: str) -> None:
+    assert said in text(snapshot(tmp_path, **changes), name, 60, 14 if name == "chart5" else 3)
 
 
 def test_another_task(tmp_path: Path) -> None:
@@ -131,17 +136,12 @@ def test_another_task(tmp_path: Path) -> None:
     paths.config.write_text(settings)
     heads = {"pass@1/schema": "schema", "words": "words"}
     paths.info.write_text(json.dumps({"steps": {"length": 40, "quality": 40}, "headlines": heads}))
-    rows = []
     for step in range(1, 31):
-        found = {
-            key: value for key, value in row(step, 80).items() if not key.startswith(("rewards/", "length/", "val"))
-        }
-        found |= {"rewards/json/valid/mean": step / 30, "rewards/json/valid/std": 0.2, "rewards/bleu/mean": 0.25}
-        found |= {"validation/reward": 0.5, "validation/pass@1/schema": step / 40, "validation/words": 300.0 + step}
-        rows.append(found)
-    append(paths.metrics, rows)
-    run = read_run(paths)
-    found = Snapshot(run, now=BEGAN + timedelta(seconds=100))
+        kept = {k: value for k, value in row(step, 80).items() if not k.startswith(("rewards/", "length/", "val"))}
+        kept |= {"rewards/json/valid/mean": step / 30, "rewards/json/valid/std": 0.2, "rewards/bleu/mean": 0.25}
+        kept |= {"validation/reward": 0.5, "validation/pass@1/schema": step / 40, "validation/words": 300.0 + step}
+        append(paths.metrics, [kept])
+    found = Snapshot(read_run(paths), now=BEGAN + timedelta(seconds=100))
     golden("another-task.txt", "".join(text(found, name) for name in ("chart0", "chart1", "chart5", "results")))
 
 
@@ -150,19 +150,13 @@ def test_workers(tmp_path: Path) -> None:
     figures = {"workers/mini-2/tok_s": 2120.0, "workers/mini-2/lag": 1.0, "workers/mini-2/queue": 4.0}
     figures |= {"workers/mini-2/bytes_synced": 1.5e6, "workers/mini-3/tok_s": 0.0, "workers/mini-3/lag": 3.0}
     found = snapshot(tmp_path, **figures)
-    trouble = {"worker": "mini-3", "message": "refused the connection for 41 s", "hint": "smolsum serve-worker there"}
-    append(found.run.paths.events, [{"time": stamp(100), "kind": "worker_down", **trouble}])
-    found.run.poll()
+    trouble = {"message": "refused the connection for 41 s", "hint": "smolsum serve-worker there"}
+    told(found, time=stamp(100), kind="worker_down", worker="mini-3", **trouble)
     golden("workers-remote.txt", text(found, "workers"))
-    silent = {"kind": "worker_silent", "worker": "mini-2", "message": "has not answered for 8 s"}
-    append(found.run.paths.events, [{"time": stamp(160), **silent}])
-    found.run.poll()
-    shown = text(found, "workers")
-    assert "40s ago: has not answered for 8 s" in shown
-    assert "2,120" not in shown
-    back = {"kind": "worker_up", "worker": "mini-3", "message": "is back"}
-    append(found.run.paths.events, [{"time": stamp(101), **back}])
-    found.run.poll()
+    told(found, time=stamp(160), kind="worker_silent", worker="mini-2", message="has not answered for 8 s")
+    assert "40s ago: has not answered for 8 s" in text(found, "workers")
+    assert "2,120" not in text(found, "workers")
+    told(found, time=stamp(101), kind="worker_up", worker="mini-3", message="is back")
     assert "DOWN" not in text(found, "workers")
 
 
@@ -180,11 +174,8 @@ def test_difference_and_search(tmp_path: Path) -> None:
     lists all its rollouts."""
     found = snapshot(tmp_path, ViewOptions(difference=True, row=1))
     first = first_group(found.run.paths, found.groups[0], 1)
-    parts = [
-        text(replace(found, first=first), "texts"),
-        text(replace(found, options=ViewOptions(query="landlord")), "table"),
-    ]
-    golden("texts-difference.txt", "".join(parts))
+    searched = replace(found, options=ViewOptions(query="landlord"))
+    golden("texts-difference.txt", text(replace(found, first=first), "texts") + text(searched, "table"))
 
 
 @pytest.mark.parametrize("size", [(40, 12), (80, 24), (120, 40), (200, 60)])
@@ -193,8 +184,7 @@ def test_pages_fill_the_terminal(tmp_path: Path, size: tuple[int, int], state: s
     """Every page of every size has a line for each row, none too long, and panes without overlap or gap."""
     found = snapshot(tmp_path)
     if state == "waiting":
-        empty = make_run(tmp_path, "empty", steps=0)
-        found = replace(found, run=Run(empty), groups=())
+        found = replace(found, run=Run(make_run(tmp_path, "empty", steps=0)), groups=())
     width, height = size
     for name in (*pages(width, height), "chart"):
         lines = page(found, name, width, height)
@@ -207,11 +197,6 @@ def test_pages_fill_the_terminal(tmp_path: Path, size: tuple[int, int], state: s
             for y in range(s.y, s.y + s.height)
         ]
         assert len(places) == len(set(places)) == width * (height - 4)
-
-
-def test_a_signal_has_the_only_line(tmp_path: Path) -> None:
-    """Where one line is all there is it tells of the run, and not of a key."""
-    assert "clipping never changed" in text(snapshot(tmp_path), "alerts", 60, 3)
 
 
 def test_every_reward_has_its_place(tmp_path: Path) -> None:
@@ -241,12 +226,10 @@ CARD_TITLES = ("reward", "length in tokens", "loss", "grad norm", "clip fraction
 @pytest.mark.parametrize("case", ["alone", "compared", "workers", "in trouble"])
 def test_the_card_is_on_the_first_page(tmp_path: Path, size: tuple[int, int], case: str) -> None:
     """Reward, generation lengths, loss, grad norm and clip fraction are charts of the first page, whatever happens."""
-    ports = range(8460, 8463) if case == "workers" else ()
-    lags = {f"workers/10.0.0.12:{port}/lag": 1.0 for port in ports}
+    lags = {f"workers/10.0.0.12:{port}/lag": 1.0 for port in range(8460, 8463) if case == "workers"}
     found = snapshot(tmp_path, state="failed" if case == "in trouble" else "running", **lags)
     if case == "compared":
-        other = read_run(make_run(tmp_path, "other"))
-        found = replace(found, others=(other,))
+        found = replace(found, others=(read_run(make_run(tmp_path, "other")),))
     name = pages(*size)[0]
     charts = {slot.pane: slot for slot in slots(name, found, *size)}
     whole = "\n".join(line.plain for line in page(found, name, *size))
@@ -256,7 +239,7 @@ def test_the_card_is_on_the_first_page(tmp_path: Path, size: tuple[int, int], ca
         assert slot.height >= 7
         assert slot.width >= 32
     assert ("workers" in charts) is (case == "workers")
-    assert ("alerts" in charts) is True
+    assert "alerts" in charts
 
 
 def test_the_card_in_a_small_terminal(tmp_path: Path) -> None:
@@ -341,7 +324,6 @@ def test_what_training_did_is_on_every_page(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_is_counted_in_the_header(tmp_path: Path) -> None:
-    """Next to the step, on every page."""
     found = snapshot(tmp_path)
     status(found.run.paths.root, "running", 60, 80, phase="evaluating", stage="length", examples=200)
     append(found.run.paths.stage_evaluation("length") / "generations.jsonl", [{"id": f"test-{n}"} for n in range(50)])
@@ -350,26 +332,13 @@ def test_an_evaluation_is_counted_in_the_header(tmp_path: Path) -> None:
 
 
 def test_a_stage_of_another_run_names_it(tmp_path: Path) -> None:
-    """In the bar of the stages and below the results."""
     found = snapshot(tmp_path)
-    event = {"time": stamp(1), "kind": "stage_reused", "message": "reused", "stage": "length", "origin": "yesterday"}
-    append(found.run.paths.events, [event])
-    found.run.poll(5)
+    told(found, time=stamp(1), kind="stage_reused", message="reused", stage="length", origin="yesterday")
     assert "length 40/40 from yesterday" in header(found, 120)[1].plain
     assert "stage length: from yesterday" in text(found, "results")
 
 
-def test_a_run_without_validations_says_so(tmp_path: Path) -> None:
-    """At once, not after steps that never come."""
-    paths = make_run(tmp_path, steps=0)
-    paths.config.write_text(paths.config.read_text() + "[train]\nvalidate_every = 0\n")
-    run = read_run(paths)
-    assert "this run does not validate: train.validate_every = 0" in text(Snapshot(run, now=NOW), "chart5")
-
-
 def test_no_tick_is_half_a_step(tmp_path: Path) -> None:
-    """Three steps have no round numbers but their own."""
-    run = read_run(make_run(tmp_path, steps=22))
-    axis = text(Snapshot(run, ViewOptions(window=3), now=NOW), "chart0", 100, 14).splitlines()[-3:]
+    axis = text(snapshot(tmp_path, ViewOptions(window=3), steps=22), "chart0", 100, 14).splitlines()[-3:]
     labels = next(line for line in axis if "step 22" in line).strip("│ ").split()
     assert labels == ["20", "21", "step", "22"]

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from support.views import Gone, alive, drive, play, walk
+from support.views import Click, Gone, alive, drive, play, walk
 from support.watching import append, make_run, measured, row, screen, status
 from textual.pilot import Pilot
 
@@ -19,7 +19,6 @@ from smolsum.watch.run_list import RunList, age, draw_lines
 
 
 def aged(paths: RunPaths, seconds: float) -> RunPaths:
-    """The run, last started so long ago."""
     then = time.time() - seconds
     os.utime(paths.lock, (then, then))
     return paths
@@ -36,9 +35,12 @@ def several(folder: Path) -> list[RunPaths]:
 
 
 def test_lines(tmp_path: Path) -> None:
-    """State, stage, progress and age of each run, the newest first."""
+    """State, stage, progress and age of each run, the newest first. A run is listed once it was read, and stays while
+    it is read again."""
     several(tmp_path)
     runs = RunList(tmp_path)
+    assert not runs.poll(0)
+    assert runs.lines() == []
     assert runs.poll(5)
     assert [(line.paths.name, line.state.state, line.stage, line.progress) for line in runs.lines()] == [
         ("killed", "STALE", "length", "30/80"),
@@ -47,6 +49,8 @@ def test_lines(tmp_path: Path) -> None:
     ]
     assert [age(line.age_s) for line in runs.lines()] == ["10m", "2h", "3d"]
     assert [line.paths.name for line in runs.lines("PAUSED quality")] == ["waiting"]
+    assert not runs.poll(0)
+    assert len(runs.lines()) == 3
 
 
 def test_results_of_the_test_split(tmp_path: Path) -> None:
@@ -120,17 +124,6 @@ def test_no_whole_metrics_file_is_read(tmp_path: Path, monkeypatch: pytest.Monke
     assert read <= 41 * LAST_BYTES + long.events.stat().st_size
 
 
-def test_a_list_is_read_in_portions(tmp_path: Path) -> None:
-    """A run is listed once it was read, and stays while it is read again."""
-    several(tmp_path)
-    runs = RunList(tmp_path)
-    assert not runs.poll(0)
-    assert runs.lines() == []
-    assert runs.poll(5)
-    assert not runs.poll(0)
-    assert len(runs.lines()) == 3
-
-
 def test_filter_and_show(tmp_path: Path) -> None:
     """Typing filters, return shows that run in the same view on the same page; nothing of the run before is left."""
     _, waiting, killed = several(tmp_path)
@@ -149,42 +142,40 @@ def test_filter_and_show(tmp_path: Path) -> None:
 def test_mouse_marks_and_escape(tmp_path: Path) -> None:
     """A click shows a run; space marks several, which tab compares; escape changes nothing; enter shows one alone."""
     first, waiting, killed = several(tmp_path)
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await walk(app, pilot, ("r", "3 runs, the newest first"))
-        lines = screen(app).splitlines()
-        await pilot.click(offset=(30, next(y for y, line in enumerate(lines) if " first " in line)))
-        await walk(
-            app,
-            pilot,
-            ("", " first  ✓ FINISHED"),
-            ("r down escape", " first  ✓ FINISHED"),
-            ("r", "3 runs, the newest first"),
-            ("pageup down space up space", "2 marked", "A waiting", ">B killed"),
-            ("tab", " A waiting", "[compare]"),
-            ("r", "2 marked", ">A waiting"),  # still
-            ("escape", lambda: [run.paths for run in (app.watched, *app.others)] == [waiting, killed]),
-            ("r", "2 marked"),
-            ("enter", " waiting  ", lambda: app.others == ()),  # one run alone ends the comparison
-        )
-
-    drive(WatchApp(Run(killed)), script, (80, 24))
+    play(
+        killed,
+        ("r", "3 runs, the newest first"),
+        (Click(0, 0, " first "), " first  ✓ FINISHED"),
+        ("r down escape", " first  ✓ FINISHED"),
+        ("r", "3 runs, the newest first"),
+        ("pageup down space up space", "2 marked", "A waiting", ">B killed"),
+        ("tab", " A waiting", "[compare]"),
+        ("r", "2 marked", ">A waiting"),  # still
+        ("escape", lambda app: [run.paths for run in (app.watched, *app.others)] == [waiting, killed]),
+        ("r", "2 marked"),
+        ("enter", " waiting  ", lambda app: app.others == ()),  # one run alone ends the comparison
+        size=(80, 24),
+    )
     assert not (first.control / "stop").exists()
 
 
 def test_sorted_by_results(tmp_path: Path) -> None:
     """Key by key by each result, then by age again; the bar stays on its run."""
-    measured(several(tmp_path)[0], "quality", **{"length/within_tol": 0.9, "wrong": 0.2})
+    _, _, killed = runs = several(tmp_path)
+    measured(runs[0], "quality", **{"length/within_tol": 0.9, "wrong": 0.2})
 
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await walk(app, pilot, ("r", "the newest first"), ("down ctrl+s", "3 runs, the best on target first"))
+    def listed(app: WatchApp) -> list[str]:
         lines = [line.split() for line in screen(app).splitlines() if "/80 " in line and "│" in line]
-        names = [next(name for name in ("first", "killed", "waiting") if name in words) for words in lines]
-        assert names == ["first", "killed", "waiting"]
-        await walk(app, pilot, ("ctrl+s", "the best wrong first"), ("ctrl+s", "the newest first"))
-        await walk(app, pilot, ("enter", " waiting  ‖ PAUSED"))
+        return [next(paths.name for paths in runs if paths.name in words) for words in lines]
 
-    drive(WatchApp(Run(RunPaths(tmp_path / "killed"))), script)
+    play(
+        killed,
+        ("r", "the newest first"),
+        ("down ctrl+s", "3 runs, the best on target first", lambda app: listed(app) == ["first", "killed", "waiting"]),
+        ("ctrl+s", "the best wrong first"),
+        ("ctrl+s", "the newest first"),
+        ("enter", " waiting  ‖ PAUSED"),
+    )
 
 
 def test_two_runs_are_compared_with_three_keys(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,22 @@ from support.terminals import Terminal
 from support.training import PATIENCE_S, arguments, make_data, wait_until
 from support.watching import make_run, status
 
-from smolsum.runs.control import is_requested
+from smolsum.runs.control import is_requested, make_request
+from smolsum.runs.paths import RunPaths
 from smolsum.watch import start_trainer
 
 SHORT = ("--set", "stages.length.steps=4000", "--set", "stages.quality.steps=1", "--set", "train.validate_every=0")
+ALONE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""Of two processors a trainer leaves one to its view."""
+
+
+@contextmanager
+def watched(*arguments: str, environ: Mapping[str, str] | None = None, code: int = 0) -> Iterator[Terminal]:
+    """A view in a terminal, which is left by q."""
+    with Terminal(arguments, environ) as terminal:
+        yield terminal
+        terminal.send("q")
+        assert terminal.code() == code
 
 
 def trainers(folder: Path) -> list[int]:
@@ -71,11 +84,9 @@ def test_keys_before_the_view_are_forgotten(tmp_path: Path) -> None:
     """A space that was pressed while nothing was there to see pauses nothing."""
     paths = make_run(tmp_path, state="running")
     status(paths.root, "running", 60, 80, heartbeat="2999-01-01T00:00:00.000Z")
-    with Terminal(["watch", str(paths.root)]) as terminal:
+    with watched("watch", str(paths.root)) as terminal:
         terminal.send(" ")
         terminal.until("space pause")
-        terminal.send("q")
-        assert terminal.code() == 0
     assert not is_requested(paths, "pause")
 
 
@@ -84,7 +95,7 @@ def test_leaving_a_training_under_way(tmp_path: Path) -> None:
     """The view opens with the flags that it was given; Ctrl-C leaves it, names the run, and the run goes on. A run that
     is killed under a view does not continue."""
     command = ["train", "--watch", "--ascii", "--readonly", "--name", "mine", "--runs-dir", str(tmp_path), *SHORT]
-    with Terminal(command, {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}) as terminal:
+    with Terminal(command, ALONE) as terminal:
         terminal.until("tab page")
         terminal.send("\x03")
         assert terminal.code() == 0
@@ -93,12 +104,10 @@ def test_leaving_a_training_under_way(tmp_path: Path) -> None:
     assert "╭" not in terminal.text
     assert "space pause" not in terminal.text
     (trainer,) = trainers(tmp_path)
-    with Terminal(["watch", str(tmp_path / "mine")]) as terminal:
+    with watched("watch", str(tmp_path / "mine")) as terminal:
         terminal.until("space pause")
         os.kill(trainer, signal.SIGKILL)
         wait_until(lambda: not trainers(tmp_path))
-        terminal.send("q")
-        assert terminal.code() == 0
     assert "run continues" not in terminal.text
     assert f"process {trainer} is gone" in terminal.text
     assert f"hint: smolsum train --resume {tmp_path / 'mine'}" in terminal.text
@@ -108,14 +117,11 @@ def test_leaving_a_training_under_way(tmp_path: Path) -> None:
 def test_stopping_a_training_from_its_view(tmp_path: Path) -> None:
     """The run says once how it ended, and with what it goes on; nothing is added to that."""
     command = ["train", "--watch", "--name", "mine", "--runs-dir", str(tmp_path), *SHORT]
-    with Terminal(command, {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}) as terminal:
+    with watched(*command, environ=ALONE, code=130) as terminal:
         terminal.until("tab page")
-        (tmp_path / "mine" / "control").mkdir(exist_ok=True)
-        (tmp_path / "mine" / "control" / "stop").touch()
+        make_request(RunPaths(tmp_path / "mine"), "stop")
         terminal.until("INTERRUPTED")
         wait_until(lambda: not trainers(tmp_path))
-        terminal.send("q")
-        assert terminal.code() == 130
     assert "run interrupted: " in terminal.text
     assert f"smolsum train --resume {tmp_path / 'mine'}" in terminal.text
     assert "error: interrupted" not in terminal.text
@@ -128,21 +134,17 @@ def test_watching_a_grid(tmp_path: Path) -> None:
     single = arguments(make_data(tmp_path / "posts", test=2), tmp_path, "", stages__quality__steps=300)
     place = single.index("--name")
     command = [*single[:place], *single[place + 2 :], "--reward", "length", "--reward", "rouge", "--watch"]
-    with Terminal(command, {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}) as terminal:
+    with watched(*command, environ=ALONE) as terminal:
         terminal.until("run 1 of 2")
         terminal.until("tiny-finetuned-rouge")
-        terminal.send("q")
-        assert terminal.code() == 0
     assert "grid continues: run 2 of 2" in terminal.text
     assert str(tmp_path / "tiny-length") in terminal.text.splitlines()
-    with Terminal(["watch", "--runs-dir", str(tmp_path)]) as terminal:
+    with watched("watch", "--runs-dir", str(tmp_path)) as terminal:
         terminal.until("run 2 of 2")
         terminal.send("S")
         terminal.until("It is the last")
         terminal.send("stop\r")
         wait_until(lambda: not trainers(tmp_path))
         terminal.until("INTERRUPTED")
-        terminal.send("q")
-        assert terminal.code() == 0
     assert "grid stopped in run 2" in terminal.text
     assert "hint: smolsum train --model=tiny" in terminal.text

@@ -4,7 +4,7 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +23,6 @@ from smolsum.policy.weights import served_arrays
 from smolsum.weights import delta
 from smolsum.worker.engines import mlx
 from smolsum.worker.engines.mlx import MlxEngine
-
-
-@pytest.fixture(scope="module")
-def engine(folder: Path) -> MlxEngine:
-    """The engine of the worker."""
-    return engine_of(folder)
-
-
-@pytest.fixture(scope="module")
-def worker(engine: MlxEngine) -> Iterator[httpx.Client]:
-    """A worker that serves it."""
-    with face(engine) as client:
-        yield client
 
 
 def sealed(header: Any) -> bytes:
@@ -65,14 +52,12 @@ HEADER = {"kind": "anchor", "base_version": None, "version": 1, "changed": 0, "e
     ],
 )  # fmt: skip
 def test_nonsense_in_a_patch_header_is_refused(worker: httpx.Client, header: Any) -> None:
-    """Also if the checksum of the patch is right."""
     assert refused(worker.put("/v1/weights", content=sealed(header)), 422, "header")
     assert worker.get("/health").is_success
 
 
 @pytest.mark.parametrize("kind", ["9999999999f4", "i4,", "O", "U4", "V4", "no type at all"])
 def test_unknown_types_in_a_patch_are_read_as_bits(kind: str) -> None:
-    """A type that numpy does not know becomes an unsigned integer."""
     body = delta.anchor({"w": np.arange(3, dtype=np.float32)}, version=1)
     (length,) = struct.unpack_from("<12xI", body)
     header = json.loads(zstandard.ZstdDecompressor().decompress(body[16 : 16 + length]))
@@ -107,7 +92,6 @@ def ask(worker: httpx.Client, **changes: Any) -> httpx.Response:
 @pytest.mark.parametrize("path", ["/v1/rollouts", "/v1/logprobs", "/v1/completions", "/v1/chat/completions"])
 @pytest.mark.parametrize("body", [b"[" * 60_000, b'{"a":' * 10_000, b'{"temperature": NaN}', b"\xff\xfe", b""])
 def test_bodies_that_are_not_json_are_refused(worker: httpx.Client, path: str, body: bytes) -> None:
-    """On every path."""
     assert refused(worker.post(path, content=body), 422, "not JSON")
 
 
@@ -145,7 +129,6 @@ def test_texts_are_checked_before_they_are_tokenised(
 
 
 def test_diverged_weights_give_errors(folder: Path) -> None:
-    """An error for each rollout; the stream is complete."""
     with face(engine_of(folder)) as worker:
         new = served_arrays(load_policy(str(folder), dtype="float32"))
         new = {name: np.full_like(array, np.nan) for name, array in new.items()}

@@ -18,19 +18,11 @@ from smolsum.policy.sampling import generate
 MESSAGES: Any = [{"role": "user", "content": "a short text"}]
 
 
-@pytest.fixture(scope="module")
-def worker(folder: Path) -> Iterator[httpx.Client]:
-    """A worker that serves it."""
-    with face(engine_of(folder)) as client:
-        yield client
-
-
 def chat(worker: httpx.Client, **changes: Any) -> httpx.Response:
     return worker.post("/v1/chat/completions", json={"messages": MESSAGES, "seed": 3, "max_tokens": 20} | changes)
 
 
 def test_chat_answers_with_the_policys_text(worker: httpx.Client, folder: Path) -> None:
-    """The answer is the text of what the policy samples, with its usage."""
     policy = load_policy(str(folder), dtype="float32")
     prompt = encode_chat(policy, MESSAGES)
     (here,) = generate(policy.model, [prompt], [[3, 4]], eos_ids=policy.eos_ids, temperature=1, max_new_tokens=20)
@@ -46,7 +38,6 @@ def test_chat_answers_with_the_policys_text(worker: httpx.Client, folder: Path) 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 def test_stream_adds_up_to_the_whole_answer(worker: httpx.Client, path: str) -> None:
-    """Its pieces, its finish reason and its usage."""
     chatting = "chat" in path
     body = {"messages": MESSAGES} if chatting else {"prompt": "a short text"}
     body |= {"seed": 5, "max_tokens": 30}
@@ -105,7 +96,6 @@ def test_unsupported_fields_are_refused(worker: httpx.Client, changes: dict[str,
 
 @pytest.fixture
 def client(worker: httpx.Client) -> Iterator[OpenAI]:
-    """OpenAI's own client of that worker."""
     with OpenAI(base_url=f"{worker.base_url}/v1", api_key="none", max_retries=0) as found:
         yield found
 

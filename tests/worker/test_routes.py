@@ -25,7 +25,6 @@ PROMPT = [5, 9, 33, 12]
 
 @pytest.fixture
 def worker(folder: Path) -> Iterator[httpx.Client]:
-    """A worker that serves it."""
     with face(engine_of(folder)) as client:
         yield client
 
@@ -41,7 +40,6 @@ def ask(
 
 
 def shifted(arrays: dict[str, Any], seed: int = 0) -> dict[str, Any]:
-    """Other weights of the same shapes."""
     rng = np.random.default_rng(seed)
     return {name: a + 0.05 * rng.standard_normal(a.shape, np.float32) for name, a in arrays.items()}
 
@@ -88,7 +86,6 @@ def test_requests_of_two_bodies_share_a_batch(worker: httpx.Client, monkeypatch:
 
 
 def test_logprobs_are_the_policys(worker: httpx.Client, folder: Path) -> None:
-    """Scores are those of the policy, at the temperature."""
     policy = load_policy(str(folder), dtype="float32")
     body = {"sequences": [{"prompt_ids": PROMPT, "completion_ids": [4, 8, 2]}], "temperature": 0.7}
     found = worker.post("/v1/logprobs", json=body).json()
@@ -98,7 +95,6 @@ def test_logprobs_are_the_policys(worker: httpx.Client, folder: Path) -> None:
 
 
 def test_health_describes_the_worker(worker: httpx.Client, folder: Path) -> None:
-    """Who the worker is and what it serves."""
     found = worker.get("/health").json()
     policy = load_policy(str(folder), dtype="float32")
     assert found["weights"] == delta.checksum(served_arrays(policy))
@@ -109,7 +105,6 @@ def test_health_describes_the_worker(worker: httpx.Client, folder: Path) -> None
 
 
 def test_weights_are_served_bit_for_bit(worker: httpx.Client, folder: Path) -> None:
-    """From patches and anchors; an update that does not fit changes nothing."""
     base = served_arrays(load_policy(str(folder), dtype="float32"))
     one, two, other = shifted(base, 1), shifted(base, 2), shifted(base, 3)
     first = delta.encode(base, one, base_version=0, version=1)
@@ -140,7 +135,6 @@ def test_weights_are_served_bit_for_bit(worker: httpx.Client, folder: Path) -> N
 
 
 def test_rollouts_name_their_version(worker: httpx.Client, folder: Path) -> None:
-    """Rollouts of a version that is not served are refused; those after a sync are from the new weights."""
     policy = load_policy(str(folder), dtype="float32")
     new = shifted(served_arrays(policy))
     assert refused(ask(worker, {"a": 1}, version=1)[0], 409, "version 1 is wanted, 0 is served")
@@ -168,7 +162,6 @@ def test_weights_of_another_run_are_refused(worker: httpx.Client, folder: Path) 
 
 
 def test_weights_arrive_during_sampling(worker: httpx.Client, folder: Path) -> None:
-    """Each rollout is complete, and from the one version that it names."""
     base = served_arrays(load_policy(str(folder), dtype="float32"))
     with ThreadPoolExecutor() as pool:
         many = pool.submit(ask, worker, {str(n): n for n in range(150)}, tokens=60)
@@ -222,7 +215,6 @@ def test_adapters_replace_the_model_and_back(folder: Path) -> None:
     ],
 )
 def test_bad_fields_are_named(worker: httpx.Client, body: Any, about: str) -> None:
-    """The error says which field is wrong."""
     good = {"version": None, "temperature": 1, "max_new_tokens": 3}
     good["requests"] = [{"id": "a", "prompt_ids": PROMPT, "seed": 1}]
     content = body if isinstance(body, bytes) else json.dumps(good | body).encode()
@@ -230,7 +222,6 @@ def test_bad_fields_are_named(worker: httpx.Client, body: Any, about: str) -> No
 
 
 def test_long_bodies_are_refused(worker: httpx.Client) -> None:
-    """With or without a Content-Length."""
     long = b"x" * (33 << 20)
     assert refused(worker.post("/v1/rollouts", content=long), 413, "bytes")
     assert refused(worker.put("/v1/weights", content=iter([long])), 413, "bytes")
@@ -239,7 +230,6 @@ def test_long_bodies_are_refused(worker: httpx.Client) -> None:
 
 
 def test_wrong_token_is_refused(folder: Path) -> None:
-    """On every path."""
     with face(engine_of(folder), token="secret") as worker:
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "secret"}):
             for path in ("/health", "/metrics", "/v1/models"):
@@ -249,7 +239,6 @@ def test_wrong_token_is_refused(folder: Path) -> None:
 
 
 def test_metrics_count_rollouts(worker: httpx.Client) -> None:
-    """In Prometheus' text format."""
     _, (*lines, _) = ask(worker, {"a": 1, "b": 2})
     text = worker.get("/metrics").text
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))

@@ -29,7 +29,6 @@ def serve(capsys: pytest.CaptureFixture[str]) -> Serve:
 
 
 def test_open_address_without_token_is_refused(serve: Serve) -> None:
-    """Without a token only loopback is allowed."""
     assert_refused(serve("--host", "0.0.0.0"), "0.0.0.0", "export SMOLSUM_WORKER_TOKEN")
     assert_refused(serve("--host", "0.0.0.0", "--token", ""), "SMOLSUM_WORKER_TOKEN", "openssl")
 
@@ -44,7 +43,6 @@ def test_port_in_use_is_one_error(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_work_folder_belongs_to_one_worker(tmp_path: Path, serve: Serve) -> None:
-    """A folder that another worker uses, or that is a file, is one error."""
     folder = str(write(tmp_path / "m", "qwen2"))
     with process("--model", folder, "--work-dir", str(tmp_path / "w"), log=tmp_path / "log") as (worker, _):
         done = serve("--model", folder, "--port", "0", "--work-dir", str(tmp_path / "w"))
@@ -54,7 +52,6 @@ def test_work_folder_belongs_to_one_worker(tmp_path: Path, serve: Serve) -> None
 
 
 def test_url_of_an_open_worker_is_reachable() -> None:
-    """A worker that listens on all addresses prints one that leads to it."""
     with listen("0.0.0.0", 0, "secret") as listener:
         shown = url("0.0.0.0", listener)
         assert "0.0.0.0" not in shown
@@ -69,13 +66,11 @@ def test_url_of_an_open_worker_is_reachable() -> None:
      (("--model", "tyni"), "tiny"), (("--model", "tiny", "--port", "0", "--max-model-len", "99999"), "1024")],
 )  # fmt: skip
 def test_wrong_flags_are_named(arguments: tuple[str, ...], about: str, serve: Serve) -> None:
-    """Each with the right value."""
     assert_refused(serve(*arguments), about)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_an_idle_worker_cleanly(tmp_path: Path, number: signal.Signals) -> None:
-    """Ctrl-C and SIGTERM: exit code 0, no messages, no files left."""
     folder, work = write(tmp_path / "m", "lfm2"), tmp_path / "tmp"
     work.mkdir()
     (work / "mlx").symlink_to(Path(tempfile.gettempdir(), "mlx"))  # MLX keeps there what it compiled, for seconds

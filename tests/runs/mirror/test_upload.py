@@ -33,7 +33,6 @@ SHORT = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small data set."""
     return make_data(tmp_path_factory.mktemp("data") / "posts", test=2)
 
 
@@ -54,7 +53,6 @@ def mirrored(data: Path, tmp_path_factory: pytest.TempPathFactory, s3: S3Server)
 
 
 def a_run(folder: Path, name: str = "mine") -> RunPaths:
-    """A run directory without a trainer."""
     paths = create_run(folder, name)
     paths.config.write_text("a = 1\n")
     paths.info.write_text(json.dumps({"created": name}))
@@ -62,8 +60,6 @@ def a_run(folder: Path, name: str = "mine") -> RunPaths:
 
 
 def save(paths: RunPaths, step: int, content: bytes = b"w" * 1000) -> None:
-    """A checkpoint with two files."""
-
     def write(folder: Path) -> None:
         (folder / "model.safetensors").write_bytes(content)
         (folder / "config.json").write_text("{}")
@@ -72,10 +68,29 @@ def save(paths: RunPaths, step: int, content: bytes = b"w" * 1000) -> None:
 
 
 def mirror(url: str, paths: RunPaths) -> Mirror:
-    """A mirror at work."""
     found = Mirror(url, round_s=0.05, settle_s=PATIENCE_S)
     found.begin(paths)
     return found
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What stores do with which file, in order."""
+    found: list[tuple[str, str]] = []
+    for deed in ("write", "put", "remove"):
+        real = getattr(Store, deed)
+
+        def noted(self: Store, *given: Any, deed: str = deed, real: Any = real) -> None:
+            real(self, *given)
+            found.append((deed, str(given[-1] if deed == "put" else given[0])))
+
+        monkeypatch.setattr(Store, deed, noted)
+    return found
+
+
+def of_step(step: int, name: str = "meta.json") -> str:
+    """A file of a checkpoint, as a store names it."""
+    return f"checkpoints/step-{step:06d}/{name}"
 
 
 KILLED = """
@@ -102,7 +117,6 @@ def silent(kind: str, message: str) -> None:
 
 
 def there(s3: S3Server, name: str) -> set[str]:
-    """What the bucket has of a run."""
     return {key.removeprefix(f"runs/{name}/") for key in s3.keys() if key.startswith(f"runs/{name}/")}  # noqa: SIM118
 
 
@@ -130,17 +144,15 @@ def test_a_killed_run_goes_on_from_the_bucket(
     killed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     shutil.rmtree(tmp_path / "lost")
-    fetched = ["train", "--resume", f"{s3.url}/killed", "--runs-dir", tmp_path / "new"]
+    fetched, run = (
+        ["train", "--resume", f"{s3.url}/killed", "--runs-dir", tmp_path / "new"],
+        tmp_path / "new" / "killed",
+    )
     code, out, err = call(*fetched)
-    assert code == 0
-    assert out.strip() == str(tmp_path / "new" / "killed")
-    assert "fetching" in err
-    run = tmp_path / "new" / "killed"
+    assert (code, out.strip(), "fetching" in err) == (0, str(run), True)
     assert learned(run) == learned(mirrored)
-    assert weights(run, 3) == weights(mirrored, 3)
-    assert weights(run, 4) == weights(mirrored, 4)
-    step = next(row["step"] for row in read_jsonl(run / "events.jsonl") if row.get("attempt") == 2)
-    assert step == 2
+    assert all(weights(run, step) == weights(mirrored, step) for step in (3, 4))
+    assert next(row["step"] for row in read_jsonl(run / "events.jsonl") if row.get("attempt") == 2) == 2
     assert json.loads(Store(f"{s3.url}/killed").read("status.json"))["state"] == "finished"
     # what is there already is not fetched over it
     assert_refused(call(*fetched), "killed")
@@ -194,59 +206,39 @@ def test_a_store_that_goes_away_costs_nothing(
         assert main(["train", "--resume", str(tmp_path / "alone"), "--mirror", "none"]) == 0
         server.start()
         assert main(["train", "--resume", str(tmp_path / "alone")]) == 0
-        assert "checkpoints/step-000004/meta.json" in there(server, "alone")
+        assert of_step(4) in there(server, "alone")
 
 
-def test_a_checkpoint_is_there_whole_or_not_at_all(
-    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_is_there_whole_or_not_at_all(s3: S3Server, tmp_path: Path, done: list[tuple[str, str]]) -> None:
     """Its meta.json goes last, is taken away first, and the metrics that lead to it are there before."""
     paths = a_run(tmp_path, "order")
-    done: list[tuple[str, str]] = []
-    for deed in ("write", "put", "remove"):
-        real = getattr(Store, deed)
-
-        def noted(self: Store, *given: Any, deed: str = deed, real: Any = real) -> None:
-            real(self, *given)
-            done.append((deed, str(given[-1] if deed == "put" else given[0])))
-
-        monkeypatch.setattr(Store, deed, noted)
     paths.metrics.write_bytes(b'{"step": 1}\n')
     save(paths, 1)
     found = mirror(s3.url, paths)
-    wait_until(lambda: "checkpoints/step-000001/meta.json" in there(s3, "order"))
+    wait_until(lambda: of_step(1) in there(s3, "order"))
     paths.metrics.write_bytes(b'{"step": 1}\n{"step": 2}\n')
     save(paths, 2)
     save(paths, 1, b"v" * 1000)  # the same step anew
     found.settle(silent, print)
     one, two = ([name for _, name in done if f"step-00000{n}/" in name] for n in (1, 2))
-    assert two[-1] == "checkpoints/step-000002/meta.json"
-    place = "checkpoints/step-000001/meta.json"
-    assert [deed for deed, name in done if name == place] == ["write", "remove", "write"]
-    assert one[-1] == place
-    again = done[done.index(("remove", place)) :]
-    assert ("put", "checkpoints/step-000001/model.safetensors") in again
+    assert (one[-1], two[-1]) == (of_step(1), of_step(2))
+    assert [deed for deed, name in done if name == of_step(1)] == ["write", "remove", "write"]
+    assert ("put", of_step(1, "model.safetensors")) in done[done.index(("remove", of_step(1))) :]
     seen = [name for _, name in done]
-    assert seen.index("metrics.jsonl", 3) < seen.index("checkpoints/step-000002/meta.json")
+    assert seen.index("metrics.jsonl", 3) < seen.index(of_step(2))
     # pruned here, pruned there, and never before the newer one is complete
     save(paths, 3)
     checkpoints.prune(paths, 1, [])
-    found = mirror(s3.url, paths)
-    found.settle(silent, print)
-    last = [name for name in there(s3, "order") if name.startswith("checkpoints/")]
-    assert {name.split("/")[1] for name in last} == {"step-000003"}
-    order = [(deed, name) for deed, name in done if "checkpoints" in name]
-    assert order.index(("write", "checkpoints/step-000003/meta.json")) < order.index(
-        ("remove", "checkpoints/step-000002/meta.json")
-    )
+    mirror(s3.url, paths).settle(silent, print)
+    assert {name.split("/")[1] for name in there(s3, "order") if "checkpoints/" in name} == {"step-000003"}
+    assert done.index(("write", of_step(3))) < done.index(("remove", of_step(2)))
 
 
 def test_a_disk_keeps_no_folder_of_a_checkpoint_that_is_gone(tmp_path: Path) -> None:
-    """What was pruned here leaves nothing there, not even its place."""
     paths = a_run(tmp_path / "runs", "pruned")
     save(paths, 1)
     found = mirror(f"file://{tmp_path}/far", paths)
-    wait_until(lambda: (tmp_path / "far/pruned/checkpoints/step-000001/meta.json").exists() and not found.busy)
+    wait_until(lambda: (tmp_path / "far/pruned" / of_step(1)).exists() and not found.busy)
     save(paths, 2)
     assert checkpoints.prune(paths, 1, found.busy) != []
     found.settle(silent, print)
@@ -260,8 +252,8 @@ def test_half_a_checkpoint_is_not_fetched(s3: S3Server, tmp_path: Path) -> None:
         save(paths, step)
     mirror(s3.url, paths).settle(silent, print)
     store = Store(f"{s3.url}/halves")
-    store.remove("checkpoints/step-000003/meta.json")
-    store.write("checkpoints/step-000002/model.safetensors", b"x" * 1000)
+    store.remove(of_step(3))
+    store.write(of_step(2, "model.safetensors"), b"x" * 1000)
     said: list[str] = []
     fetched = fetch_run(f"{s3.url}/halves/", tmp_path / "there", said.append)
     assert [path.name for path in sorted(fetched.checkpoints.iterdir())] == ["latest", "step-000001"]
@@ -286,25 +278,29 @@ def test_a_mirror_never_loses_what_it_holds(s3: S3Server, tmp_path: Path) -> Non
     other.info.write_text(json.dumps({"created": "another day"}))
     with refuses(f"{s3.url}/held", "another run"):
         mirror(s3.url, other)
-    assert "checkpoints/step-000002/meta.json" in there(s3, "held")
+    assert of_step(2) in there(s3, "held")
 
 
 def test_an_outage_is_told_once_and_made_good(tmp_path: Path) -> None:
     """However often it is tried; what happened meanwhile is copied once the store is back."""
+    seen: list[tuple[str, str]] = []
     with serving() as server:
         paths = a_run(tmp_path, "outage")
         found = mirror(server.url, paths)
+
+        def wait_for(kind: str) -> None:
+            wait_until(lambda: found.pass_on(lambda *event: seen.append(event)) or kind in dict(seen))
+
         wait_until(lambda: "run.json" in there(server, "outage"))
         server.stop()
         save(paths, 1)
         found.wake()
-        seen: list[tuple[str, str]] = []
-        wait_until(lambda: found.pass_on(lambda *event: seen.append(event)) or "mirror_failed" in dict(seen))
+        wait_for("mirror_failed")
         server.start()
-        wait_until(lambda: found.pass_on(lambda *event: seen.append(event)) or "mirror_back" in dict(seen))
+        wait_for("mirror_back")
         found.settle(silent, print)
         assert [kind for kind, _ in seen] == ["mirror", "mirror_failed", "mirror_back"]
-        assert "checkpoints/step-000001/meta.json" in there(server, "outage")
+        assert of_step(1) in there(server, "outage")
 
 
 def test_a_slow_store_does_not_slow_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,38 +322,33 @@ def test_a_slow_store_does_not_slow_the_trainer(tmp_path: Path, monkeypatch: pyt
     found.pass_on(silent)
     save(paths, 2)
     assert checkpoints.prune(paths, 1, found.busy) == []
-    assert not (tmp_path / "far/slow/checkpoints/step-000001/model.safetensors").exists()
+    assert not (tmp_path / "far/slow" / of_step(1, "model.safetensors")).exists()
     arrives.set()
     found.settle(silent, print)
-    assert (tmp_path / "far/slow/checkpoints/step-000001/meta.json").exists()
-    assert (tmp_path / "far/slow/checkpoints/step-000002/meta.json").exists()
+    assert all((tmp_path / "far/slow" / of_step(step)).exists() for step in (1, 2))
     assert threading.active_count() < 50
 
 
-def test_growing_files_are_not_copied_for_every_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_growing_files_are_not_copied_for_every_line(tmp_path: Path, done: list[tuple[str, str]]) -> None:
     """Megabytes of metrics go anew when they have grown by a twentieth, with every checkpoint, and at the end."""
-    written: list[str] = []
-    real = Store.write
-
-    def noted(self: Store, name: str, content: bytes) -> None:
-        written.append(name)
-        real(self, name, content)
-
-    monkeypatch.setattr(Store, "write", noted)
     paths = a_run(tmp_path / "runs", "long")
     paths.metrics.write_bytes(b'{"step": 1}\n' * 100_000)
     found = Mirror(f"file://{tmp_path}/far", round_s=1000)
     found.begin(paths)
-    found._round()
-    assert written.count("metrics.jsonl") == 1
-    with paths.metrics.open("ab") as file:
-        file.write(b'{"step": 2}\n')
-    found._round()
-    assert written.count("metrics.jsonl") == 1
+
+    def grow(step: int) -> None:
+        with paths.metrics.open("ab") as file:
+            file.write(b'{"step": %d}\n' % step)
+
+    def copies() -> int:
+        found._round()
+        return done.count(("write", "metrics.jsonl"))
+
+    assert copies() == 1
+    grow(2)
+    assert copies() == 1
     save(paths, 2)
-    found._round()
-    assert written.count("metrics.jsonl") == 2
-    with paths.metrics.open("ab") as file:
-        file.write(b'{"step": 3}\n')
+    assert copies() == 2
+    grow(3)
     found.settle(silent, print)
     assert (tmp_path / "far/long/metrics.jsonl").read_bytes() == paths.metrics.read_bytes()

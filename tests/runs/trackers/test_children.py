@@ -50,13 +50,11 @@ main(sys.argv[1:])
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small data set."""
     return make_data(tmp_path_factory.mktemp("trackers") / "data")
 
 
 @pytest.fixture(scope="module")
 def untracked(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same training without trackers."""
     runs = tmp_path_factory.mktemp("untracked")
     assert main(arguments(data, runs, "plain", **STEPS)) == 0
     return runs / "plain"
@@ -86,13 +84,11 @@ def refusing() -> Iterator[str]:
 
 
 def warnings(run: Path) -> list[str]:
-    """What the run was warned of about trackers."""
     kinds = ("tracker_behind", "tracker_stopped")
     return [one["message"] for one in read_jsonl(run / "events.jsonl") if one["kind"] in kinds]
 
 
 def needs(name: str) -> None:
-    """Skips the test where the package is missing."""
     if not is_installed(name):
         pytest.skip(f"uv sync --extra {name}")
 
@@ -120,7 +116,6 @@ def test_a_missing_package_is_named_with_its_command(
 
 
 def test_secrets_stay_out_of_the_run() -> None:
-    """Passwords and tokens of addresses are left out of what is written down."""
     assert without_secrets("no answer from http://me:pa55@host:5000/x") == "no answer from http://host:5000/x"
     assert without_secrets("http://host?write_token=abc&x=1") == "http://host?write_token=…&x=1"
 

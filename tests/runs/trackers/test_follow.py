@@ -1,6 +1,5 @@
 """What a tracker gets of a run directory, seen in TensorBoard's own event files."""
 
-import json
 import os
 from functools import partial
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.calls import Call
 from support.refusals import assert_refused
+from support.reports import edit
 from support.tracked import Tracked, read_tracked
 from support.watching import append, completions, make_run, measured, row, status, train_again
 
@@ -19,9 +19,9 @@ from smolsum.runs.trackers.follow import Follower
 pytest.importorskip("tensorboard", reason="uv sync --extra tensorboard")
 
 
-def sent(paths: RunPaths) -> Tracked:
+def sent(paths: RunPaths, follower: Follower | None = None) -> Tracked:
     """The run in TensorBoard after all that is new was sent."""
-    follower = Follower(paths, "tensorboard")
+    follower = follower or Follower(paths, "tensorboard")
     follower.send()
     follower.close()
     return read_tracked("tensorboard", paths.root, paths.root)
@@ -48,8 +48,11 @@ def test_a_run_is_shown_whole(tmp_path: Path) -> None:
 
 
 def test_only_what_is_new_is_sent(tmp_path: Path) -> None:
-    """A second process adds new steps and evaluations, and repeats nothing; where nothing is new it opens nothing."""
+    """A second process adds new steps and evaluations, and repeats nothing; where nothing is new it opens nothing.
+    After a kill, steps that were written after the last record are written once more, and shown once. A store that was
+    removed gets everything again."""
     paths = make_run(tmp_path, steps=20)
+    append(paths.events, [{"kind": "worker_down", "message": "gone", "step": 7}])
     sent(paths)
     files = set((paths.root / "tensorboard").iterdir())
     sent(paths)
@@ -59,32 +62,31 @@ def test_only_what_is_new_is_sent(tmp_path: Path) -> None:
     found = sent(paths)
     assert steps_of(found) == list(range(1, 26))
     assert found.evaluations["eval/quality-test/meteor"] == 0.5
+    edit(paths.tracker("tensorboard"), step=12)
+    assert steps_of(sent(paths)) == list(range(1, 26))
+    for file in (paths.root / "tensorboard").iterdir():
+        file.unlink()
+    append(paths.metrics, [row(26, 80)])
+    again = sent(paths)
+    assert steps_of(again) == list(range(1, 27))
+    assert (again.alerts, again.evaluations, again.tables) == (found.alerts, found.evaluations, found.tables)
 
 
-def test_discarded_steps_are_replaced(tmp_path: Path) -> None:
-    """After a resume that went back, TensorBoard has the values of the new attempt, each step once."""
-    paths = make_run(tmp_path, steps=20)
-    sent(paths)
+@pytest.mark.parametrize("same_process", [False, True])
+def test_discarded_steps_are_replaced(tmp_path: Path, same_process: bool) -> None:
+    """After a resume that went back, TensorBoard has the values of the new attempt, each step once; also where the same
+    process sees the file being cut."""
+    paths = make_run(tmp_path, steps=20, state="running")
+    follower = Follower(paths, "tensorboard") if same_process else None
+    if follower:
+        follower.send()
+    else:
+        sent(paths)
     train_again(paths, 10, 25, reward=0.5)
-    found = sent(paths)
+    found = sent(paths, follower)
     assert steps_of(found) == list(range(1, 26))
     assert {value for step, value in found.curves["reward"] if step > 10} == {0.5}
     assert found.evaluations["eval/start-test/completions/mean_length"] == 94.0
-
-
-def test_a_run_is_followed_through_a_resume(tmp_path: Path) -> None:
-    """So it is where the same process sees the file being cut."""
-    paths = make_run(tmp_path, steps=20, state="running")
-    follower = Follower(paths, "tensorboard")
-    follower.send()
-    train_again(paths, 10, 12, reward=0.5)
-    follower.send()
-    append(paths.metrics, [row(13, 80)])
-    follower.send()
-    follower.close()
-    found = read_tracked("tensorboard", paths.root, paths.root)
-    assert steps_of(found) == list(range(1, 14))
-    assert dict(found.curves["reward"])[11] == 0.5
 
 
 def test_what_is_missing_stays_missing(tmp_path: Path) -> None:
@@ -101,31 +103,7 @@ def test_what_is_missing_stays_missing(tmp_path: Path) -> None:
     assert found.tables == {}
 
 
-def test_a_killed_process_repeats_nothing(tmp_path: Path) -> None:
-    """Steps that were written after the last record are written once more, and shown once."""
-    paths = make_run(tmp_path, steps=20)
-    sent(paths)
-    record = paths.tracker("tensorboard")
-    record.write_text(json.dumps(json.loads(record.read_text()) | {"step": 12}))
-    found = sent(paths)
-    assert steps_of(found) == list(range(1, 21))
-
-
-def test_a_store_that_was_removed_gets_everything_again(tmp_path: Path) -> None:
-    """Steps, completions, warnings and evaluations."""
-    paths = make_run(tmp_path, steps=20)
-    append(paths.events, [{"kind": "worker_down", "message": "gone", "step": 7}])
-    before = sent(paths)
-    for file in (paths.root / "tensorboard").iterdir():
-        file.unlink()
-    append(paths.metrics, [row(21, 80)])
-    found = sent(paths)
-    assert steps_of(found) == list(range(1, 22))
-    assert (found.alerts, found.evaluations, found.tables) == (before.alerts, before.evaluations, before.tables)
-
-
 def test_completions_of_some_steps_are_sent(tmp_path: Path) -> None:
-    """Of a long run the first step, and those at equal distances."""
     paths = make_run(tmp_path, steps=80, total=500)
     for step in range(2, 80):
         append(paths.completions(step), completions(step, 500))
@@ -158,7 +136,6 @@ def test_what_cannot_be_sent(tmp_path: Path, call: Call) -> None:
 
 
 def test_a_removed_run_is_not_made_again(tmp_path: Path) -> None:
-    """Where the directory is removed while it is sent, nothing is written."""
     paths = make_run(tmp_path, steps=3, state="running")
     follower = Follower(paths, "tensorboard")
     follower.send()

@@ -59,7 +59,6 @@ def test_adapters_are_written_as_peft(tmp_path: Path) -> None:
 
 
 def test_full_disk_is_one_error(tmp_path: Path) -> None:
-    """And no file is left."""
     arrays = {"w": np.zeros(1_000_000, np.float32)}
     with mounted(tmp_path / "disk", 1000) as disk:
         with pytest.raises(SmolsumError, match="full") as error:
@@ -97,7 +96,6 @@ def test_plugin_loads_and_checks_an_mlx_model(tmp_path: Path, family: str, dtype
 
 
 def test_python_without_vllm_is_one_error() -> None:
-    """So is a path that is not a Python."""
     for python in (sys.executable, "/nowhere/python", "/bin/true"):
         with pytest.raises(MachineError) as error:
             installed(python)

@@ -36,17 +36,8 @@ def test_nothing_is_left_running(how: str) -> None:
         "import subprocess, sys, time; p = subprocess.Popen(sys.argv[1:], stdin=-1, start_new_session=True);"
         "print(p.pid, flush=True); sys.stdin.read(); p.stdin.close(); p.wait()"
     )
-    command = [
-        sys.executable,
-        "-c",
-        owner,
-        sys.executable,
-        "-I",
-        die_with_owner.__file__,
-        sys.executable,
-        "-c",
-        GRANDCHILD,
-    ]
+    server = [sys.executable, "-I", die_with_owner.__file__, sys.executable, "-c", GRANDCHILD]
+    command = [sys.executable, "-c", owner, *server]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdin is not None
@@ -57,8 +48,7 @@ def test_nothing_is_left_running(how: str) -> None:
         elif how == "owner is killed":
             process.kill()
         else:
-            server = Path(f"/proc/{pids[0]}/task/{pids[0]}/children").read_text().split()[0]
-            os.kill(int(server), signal.SIGKILL)
+            os.kill(int(Path(f"/proc/{pids[0]}/task/{pids[0]}/children").read_text().split()[0]), signal.SIGKILL)
         wait_until(lambda: all(ended(pid) for pid in pids))
         process.kill()
 
