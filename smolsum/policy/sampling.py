@@ -205,6 +205,9 @@ class DecodeBatch:
         """Drop all rows."""
         self.rows, self._cache, self._logits = [], [], mx.array(0.0)
 
+    def weights_changed(self) -> None:
+        """Go on with the model's weights of now, which MLX reads at every step."""
+
 
 def prefill(model: nn.Module, prompts: Sequence[tuple[int, ...]]) -> tuple[list[Any], mx.array]:
     """Return the merged caches of all rows, each its prompt's, and the logits (B, V) that follow the prompts."""

@@ -39,12 +39,16 @@ static void score_tokens(const team *t, const float *h, int64_t from, int64_t to
   }
 }
 
-/* Draw a row's token by inversion of the cumulative distribution, or take the likeliest. */
+/* Draw a row's token by inversion of the cumulative distribution, or take the likeliest; or give its logits to the host. */
 static void draw(team *t, int64_t at, const int32_t *ends, int64_t end_count) {
   sequence *of = t->row[at].of;
   int64_t V = t->model->vocab, rows = t->rows, parts = (V + TOKENS - 1) / TOKENS, token = V - 1, part = 0;
   float most = -INFINITY;
   double total = 0, below = 0;
+  if (of->logits) {
+    for (int64_t n = 0; n < V; n++) of->logits[n] = t->logits[n * rows + at];
+    return;
+  }
   for (int64_t p = 0; p < parts; p++) most = fmaxf(most, t->peaks[p * rows + at]);
   for (int64_t p = 0; p < parts; p++) total += t->sums[p * rows + at] * exp((double)t->peaks[p * rows + at] - most);
   if (of->temperature == 0) {

@@ -32,6 +32,7 @@ typedef struct {
   const float *uniforms;       /* one for each token that may be sampled */
   int32_t *tokens;             /* the token that is fed first, then those that are sampled */
   float *logprobs;
+  float *logits;               /* where not NULL the host draws: those of the next token, divided by the temperature */
   int64_t sampled, limit;
   float temperature;           /* 0: the likeliest token */
   int32_t done;                /* 1: the end of the text was sampled */

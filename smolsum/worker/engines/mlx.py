@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from smolsum.policy.load import Dtype, Policy, load_policy
 from smolsum.policy.logprobs import group_logprobs
+from smolsum.policy.native_batch import NativeBatch, decode_batch
 from smolsum.policy.sampling import ActiveSequence, Completion, DecodeBatch, SampledToken, score_text
 from smolsum.policy.weights import identity, served_arrays, set_served, with_adapters
 from smolsum.rollout.protocol import SampleRequest, SamplingTerms
@@ -33,7 +34,7 @@ class _Job:
 
 
 class MlxEngine(Engine):
-    """Samples with MLX."""
+    """Samples with MLX, or on a CPU in C."""
 
     name = "mlx"
     max_running = 64
@@ -41,7 +42,7 @@ class MlxEngine(Engine):
     def __init__(self, model: str, *, dtype: Dtype | None, quantize: int, max_model_len: int | None) -> None:
         self.version = version("mlx")
         self._model, self._dtype, self._quantize, self._wanted_len = model, dtype, quantize, max_model_len
-        self._batch: DecodeBatch | None = None
+        self._batch: DecodeBatch | NativeBatch | None = None
         self._inbox: queue.SimpleQueue[_Job | Callable[[bool], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="mlx engine", daemon=True)
 
@@ -104,11 +105,13 @@ class MlxEngine(Engine):
         return load_policy(self._model, dtype=self._dtype, quantize=self._quantize)
 
     def _take(self, policy: Policy) -> None:
-        self.policy, self._batch = policy, DecodeBatch(policy.model, policy.eos_ids)
+        self.policy, self._batch = policy, decode_batch(policy.model, policy.eos_ids)
 
     def _set(self, weights: ServedWeights) -> None:
         if weights.lora == self.policy.lora:
             set_served(self.policy, weights.arrays)
+            if self._batch is not None:
+                self._batch.weights_changed()
             return
         policy = self._fresh()  # adapters are relative to the weights on disk
         if weights.lora is not None:
@@ -159,7 +162,7 @@ class MlxEngine(Engine):
                 assert self._batch is not None, "the engine has not started"
                 jobs = self._advance(self._batch, jobs, waiting)
 
-    def _advance(self, batch: DecodeBatch, jobs: list[_Job], waiting: list[_Job]) -> list[_Job]:
+    def _advance(self, batch: DecodeBatch | NativeBatch, jobs: list[_Job], waiting: list[_Job]) -> list[_Job]:
         """Sample one token for each job; returns those still under way. An error fails all of them."""
         jobs = jobs + waiting
         try:
