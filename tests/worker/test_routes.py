@@ -1,6 +1,7 @@
 """The HTTP API of a worker, over real HTTP, with the engine `mlx`."""
 
 import json
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from support.models import VOCABULARY
 from support.serving import engine_of, face, refused
-from support.training import wait_until
+from support.training import PATIENCE_S, wait_until
 
 from smolsum.config.sections import LoraConfig
 from smolsum.policy.load import load_policy
@@ -63,14 +64,15 @@ def test_rollouts_are_the_policys(worker: httpx.Client, folder: Path) -> None:
         assert (got[id_]["finish_reason"], got[id_]["version"]) == (expected.finish_reason, 0)
 
 
-def test_requests_of_two_bodies_share_a_batch(worker: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short rollout arrives while a long one is still being sampled, and is answered first."""
-    order: list[str] = []
+def test_requests_of_two_bodies_share_a_batch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short rollout arrives while a long one is being sampled, and is answered first."""
+    engine, begun, order = engine_of(folder), threading.Event(), list[str]()
     together: list[int] = []
 
     def step(batch: DecodeBatch, own: Any = DecodeBatch.step) -> None:
+        begun.set()
         if not together:  # the long one is held until the other has come
-            wait_until(lambda: worker.get("/health").json()["queue"] == 2)
+            wait_until(lambda: not engine._inbox.empty())
         together.append(len(batch.rows))
         own(batch)
 
@@ -78,9 +80,12 @@ def test_requests_of_two_bodies_share_a_batch(worker: httpx.Client, monkeypatch:
         ask(worker, {name: 1}, tokens=tokens, prompt=[7, 8])
         order.append(name)
 
-    monkeypatch.setattr(DecodeBatch, "step", step)
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(one, ("long", "short"), (200, 1)))
+    with face(engine) as worker, ThreadPoolExecutor() as pool:
+        monkeypatch.setattr(DecodeBatch, "step", step)
+        long = pool.submit(one, "long", 200)
+        assert begun.wait(PATIENCE_S)
+        one("short", 1)
+        long.result()
     assert order == ["short", "long"]
     assert max(together) == 2
 
