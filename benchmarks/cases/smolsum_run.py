@@ -1,4 +1,4 @@
-"""A short run of `smolsum train` on the built-in model or on another with its data, whose own metrics say what its steps took.
+"""A short run of `smolsum train`, on the built-in model or on another with its data, whose metrics say what steps took.
 
 Writes the prompts and settings of the run to the file that `--batches` names, for the peers.
 """

@@ -10,18 +10,24 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from support.models import VOCABULARY
+from support.models import NEEDS_C, VOCABULARY, WIDE, write
 from support.serving import engine_of, face, refused
 from support.training import PATIENCE_S, wait_until
 
 from smolsum.config.sections import LoraConfig
 from smolsum.policy.load import load_policy
 from smolsum.policy.logprobs import group_logprobs
-from smolsum.policy.sampling import DecodeBatch, generate
+from smolsum.policy.sampling import generate
 from smolsum.policy.weights import served_arrays, set_served
 from smolsum.weights import delta
 
 PROMPT = [5, 9, 33, 12]
+
+
+@pytest.fixture(scope="module", params=[{}, pytest.param(WIDE, marks=NEEDS_C)], ids=["MLX", "C"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that MLX samples from, and one that the library in C does."""
+    return write(tmp_path_factory.mktemp("models") / "m", "qwen2", **request.param)
 
 
 @pytest.fixture
@@ -69,19 +75,20 @@ def test_requests_of_two_bodies_share_a_batch(folder: Path, monkeypatch: pytest.
     engine, begun, order = engine_of(folder), threading.Event(), list[str]()
     together: list[int] = []
 
-    def step(batch: DecodeBatch, own: Any = DecodeBatch.step) -> None:
+    def step() -> None:
         begun.set()
         if not together:  # the long one is held until the other has come
             wait_until(lambda: not engine._inbox.empty())
-        together.append(len(batch.rows))
-        own(batch)
+        together.append(len(engine._batch.rows))
+        own()
 
     def one(name: str, tokens: int) -> None:
         ask(worker, {name: 1}, tokens=tokens, prompt=[7, 8])
         order.append(name)
 
     with face(engine) as worker, ThreadPoolExecutor() as pool:
-        monkeypatch.setattr(DecodeBatch, "step", step)
+        own = engine._batch.step
+        monkeypatch.setattr(engine._batch, "step", step)
         long = pool.submit(one, "long", 200)
         assert begun.wait(PATIENCE_S)
         one("short", 1)

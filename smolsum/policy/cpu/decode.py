@@ -134,7 +134,7 @@ class Decoder:
     @property
     def passes(self) -> int:
         """How many passes a call may make, so that the process can be interrupted between calls."""
-        return max(1, CALL_BYTES // self._weights.bytes)
+        return max(1, CALL_BYTES // int(self._weights.bytes))
 
     def weights_changed(self) -> None:
         """Take the model's weights of now."""
