@@ -7,7 +7,18 @@ from smolsum.report.collect import ReportInputs
 from smolsum.report.document import Figure, Item, Page, Section
 from smolsum.report.outcomes import compared, journeys
 from smolsum.report.results import configuration_results
-from smolsum.report.sections import findings, judge, paper, provenance, scores, setup, targets, trade_off, training
+from smolsum.report.sections import (
+    findings,
+    judge,
+    paper,
+    provenance,
+    published,
+    scores,
+    setup,
+    targets,
+    trade_off,
+    training,
+)
 from smolsum.rewards import MEANINGS, REWARDS
 
 
@@ -40,6 +51,7 @@ def build(inputs: ReportInputs) -> Page:
         ),
         ("Constraint and quality", trade_off.trade_off_items(inputs, metrics)),
         ("Baselines", paper.baseline_tables(inputs) if study else []),
+        ("Published figures", published.published_tables(inputs, results) if study else []),
         ("Training", training.curve_figures(inputs, [paper.WATCHED] if study else [])),
         ("Correlations", paper.correlation_figures(inputs, results) if study else []),
         ("The judge", [judge.noise_table(inputs), *judge.reward_figures(results)] if inputs.criteria else []),

@@ -1,15 +1,19 @@
 """The study's own numbers, given as runs, come out as its own tables."""
 
+import csv
 import re
 from pathlib import Path
 
 import pytest
 from support.reports import figures, tables
-from support.studies import read_csv
+from support.studies import PATHS, read_csv
 
+import smolsum.report
+from smolsum.config.run_labels import FINETUNED, INCLUDED, LENGTH_ONLY, model_name
 from smolsum.report.document import Page, Table
 from smolsum.report.render.html import to_html
 
+PUBLISHED = Path(smolsum.report.__file__).with_name("published.csv")
 NAMES = {"length-only": "length-only (GRPO baseline)", "length-quality-rouge-l": "length-quality-rouge"}
 """the study calls one signal rouge in three tables and rouge-l in one"""
 
@@ -127,3 +131,36 @@ def test_the_whole_study_is_a_small_file(page: Page, tmp_path: Path) -> None:
     found = re.findall(r' id="([^"]+)"', text)
     assert len(found) == len(set(found))
     assert {"table-S9a", "table-S9b"} <= set(found)
+
+
+def test_published_figures_stand_next_to_ours(page: Page) -> None:
+    """The runs have the study's own figures, so that each pair of columns agrees, and every configuration is there."""
+    found = {number: one for number, one in tables(page).items() if number.startswith("S19")}
+    assert [one.title.partition(",")[0] for one in found.values()] == [
+        "Within ±5 of 64 tokens", "Mean length in tokens", "Average of the judge", "Pass rate",
+    ]  # fmt: skip
+    for one in found.values():
+        assert len(one.rows) == 13
+        assert [name.rpartition(", ")[2] for name in one.columns[1:]] == ["published"] * 2 + ["here"] * 2
+        for row in one.rows:
+            texts = [cell.text for cell in row[1:]]
+            assert texts[:2] == texts[2:] or "-" in texts[:2], row
+
+
+@pytest.mark.parametrize("name", ["study_results.csv", "study_lengths.csv"])
+def test_published_figures_are_those_of_the_study(name: str) -> None:
+    columns = {"average": "composite", "pass_rate": "pass_rate", "mean": "mean_length", "within": "within_5"}
+    published = {
+        (row["model"], row["strategy"], row["reward"]): row
+        for row in csv.DictReader(PUBLISHED.read_text().splitlines())
+    }
+    for row in read_csv(name):
+        strategy = {"length-only": LENGTH_ONLY}.get(row["configuration"]) or (
+            FINETUNED if row["table"].startswith(("10", "12")) else INCLUDED
+        )
+        reward = row["configuration"].rpartition("quality-")[2].replace("rouge-l", "rouge")
+        found = published[model_name(PATHS[row["model"]]), strategy, reward]
+        for column in columns.keys() & row.keys():
+            text = row[column]
+            number = int(text.partition("/")[0]) / 200 if "/" in text else float(text.rstrip("%"))
+            assert float(found[columns[column]]) == pytest.approx(number / 100 if column == "pass_rate" else number)

@@ -180,7 +180,7 @@ def _results(label: str, inputs: ReportInputs, model: str, strategy: str, mine: 
 def _lengths(label: str, inputs: ReportInputs, model: str, strategy: str, mine: Sequence[ConfigurationResult]) -> Table:
     """The lengths of the completions of a model's configurations of a strategy."""
     baseline = baseline_of(inputs, model)
-    target, tolerance = _target_of(inputs)
+    target, tolerance = target_of(inputs)
     own = any(run.config["task"].get("targets") for run in inputs.trained)  # each prompt asks for its own length
     # older runs have no share within 1 and 2
     known = list(filter(None, [baseline, *mine]))
@@ -206,7 +206,7 @@ def _within(target: int, tolerance: int, *, own: bool) -> str:
     return "On target" if own else f"Within ±{tolerance} of {target}"
 
 
-def _target_of(inputs: ReportInputs) -> tuple[int, int]:
+def target_of(inputs: ReportInputs) -> tuple[int, int]:
     """The target length and its tolerance in tokens; the study's if no run states them."""
     tasks = [run.config["task"] for run in inputs.trained]
     tasks += [e.summary.task for e in inputs.baselines if e.summary.task]
