@@ -6,9 +6,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import resource
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -129,6 +131,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--mode", default="shared", help="shared, repeated or bounded; for TRL whole")
     parser.add_argument("--warm-up", type=int, default=1, help="steps that do not count")
     parser.add_argument("--repeat", type=int, default=3, help="steps that count")
+    parser.add_argument("--gguf", help="file of the same model, for llama.cpp")
     parser.add_argument("--vllm", help="Python of an environment that has vLLM")
     found = parser.parse_args()
     found.shape = SHAPES[found.shape].scaled(found.scale) if found.shape else None
@@ -190,6 +193,21 @@ class Stopwatch:
     def figures(self) -> dict[str, Any]:
         """The steps that count, and those before."""
         return {"steps": self.steps[self.warm_up :], "warm_up": self.steps[: self.warm_up]}
+
+
+def time_decoding(args: argparse.Namespace, vocabulary: int, sample: Callable[[list[int], int], object]) -> None:
+    """Report the seconds that a token of all rows takes once the prompt is read: `sample` is given the ids of a prompt
+    and how many tokens to sample after it."""
+    rng, found = random.Random(0), list[float]()
+    for _ in range(args.warm_up + args.repeat):
+        laps = []
+        for tokens in (1, args.tokens):
+            prompt = [rng.randrange(vocabulary) for _ in range(args.prompt)]
+            start = time.perf_counter()
+            sample(prompt, tokens)
+            laps.append(time.perf_counter() - start)
+        found.append((laps[1] - laps[0]) / (args.tokens - 1))
+    report(decode=found[args.warm_up :])
 
 
 def peak_gb() -> float:
