@@ -7,6 +7,7 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.views import alive, drive, play, until, walk
@@ -19,6 +20,7 @@ from smolsum.runs.grid_record import GRID, GridWriter
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
 from smolsum.runs.records import RunOfGrid
+from smolsum.watch import grid_follower
 from smolsum.watch.app import WatchApp
 from smolsum.watch.grid_follower import GridFollower, GridView
 from smolsum.watch.layout import plain_page
@@ -63,34 +65,39 @@ def seen(folder: Path, name: str) -> GridView:
     return found
 
 
-def test_progress_and_time_left(tmp_path: Path) -> None:
+def test_progress_and_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps and the rest of a run as those that ended had them; what was not measured is said to be left out."""
+    begun = datetime.now(UTC)
+
+    class Standing(datetime):
+        """A clock that stands, for the records below and for the follower that reads them."""
+
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return begun
+
+    monkeypatch.setattr(grid_follower, "datetime", Standing)
+    monkeypatch.setattr(sys.modules[__name__], "datetime", Standing)
     make_run(tmp_path, "a", steps=80)
     alive(tmp_path, "b")
-    then = time.monotonic()
-
-    def left(seconds: float) -> bool:
-        """What is left, and would have been at the beginning of the test."""
-        assert found.left_s is not None
-        return seconds - (time.monotonic() - then) - 0.1 < found.left_s < seconds + 0.1
 
     a, b = done("a", 300, ago_s=300 - 80 * STEP_S - 20), now("b", since_s=130)  # a took 20 s more than its steps
     write(tmp_path, a, b, run("c"))
     found = seen(tmp_path, "b")
     assert (found.number, found.total, found.left, found.at_least, found.loading) == (2, 3, ("c",), False, False)
     assert found.share == pytest.approx(140 / 240)
-    assert left((80 * STEP_S + 20 - 130) + (80 * STEP_S + 20))
+    assert found.left_s == pytest.approx((80 * STEP_S + 20 - 130) + (80 * STEP_S + 20))
     assert found.text.startswith("run 2 of 3, 58%, about ")
 
     write(tmp_path, a, b, run("c"), run("d", model="other"), run("e", steps=None))
     found = seen(tmp_path, "b")
     assert found.at_least
-    assert left((80 * STEP_S + 20 - 130) + (80 * STEP_S + 20))
+    assert found.left_s == pytest.approx((80 * STEP_S + 20 - 130) + (80 * STEP_S + 20))
 
     write(tmp_path, b, run("c"))  # nothing has ended: its own pace
     found = seen(tmp_path, "b")
     assert (found.number, found.at_least) == (1, True)
-    assert left(20 * STEP_S + 80 * STEP_S + 10)
+    assert found.left_s == pytest.approx(20 * STEP_S + 80 * STEP_S + 10)
 
     (tmp_path / "b" / "control" / "pause").touch()
     status(tmp_path / "b", "paused", 60, 80, heartbeat=ago(0))

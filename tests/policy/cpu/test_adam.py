@@ -5,7 +5,6 @@ import math
 import platform
 from collections.abc import Callable, Mapping
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -147,19 +146,11 @@ def test_the_number_of_threads_makes_no_difference(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="names processors")
-@pytest.mark.parametrize("processor", ["x86-64", "x86-64-v3"])
-def test_the_width_of_vectors_makes_no_difference(
-    processor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To the bit, compiled for an older processor, without OpenMP: ranks of unlike machines stay together."""
+def test_the_width_of_vectors_makes_no_difference(older_library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bit: ranks of unlike machines stay together."""
     config = OptimizerConfig(weight_decay=0.1)
     expected = [trained(config, turned=turned) for turned in (False, True)]
-    flags = tuple(f"-march={processor}" if flag.startswith("-march") else flag for flag in native.FLAGS)
-    monkeypatch.setattr(native, "FLAGS", flags)
-    monkeypatch.setattr(native, "PARALLEL", "-fno-openmp")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(native, "_library", ctypes.CDLL(str(native.compiled())))
+    monkeypatch.setattr(native, "_library", older_library)
     for turned, one in zip((False, True), expected, strict=True):
         assert_same(trained(config, turned=turned), one)
 

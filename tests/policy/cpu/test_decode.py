@@ -1,5 +1,6 @@
 """Sampling in C: MLX's log-probs, the token of each uniform number, and nothing that depends on the batch."""
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -56,6 +57,23 @@ def test_each_token_is_that_of_its_uniform_number(name: str, temperature: float)
         cumulative = np.cumsum(np.exp(logp), axis=-1)
         assert (cumulative[np.arange(24), drawn.ids] > one.uniforms - 1e-5).all()
         assert (cumulative[np.arange(24), drawn.ids] - np.exp(chosen) <= one.uniforms + 1e-5).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYERS_IN_C)
+def test_an_older_processor_differs_by_rounding_alone(
+    name: str, older_library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Log-probs within 1e-5, and the tokens of a uniform number within that of a token's share."""
+    model = build_for_c(name)
+    asked = [draw(PROMPTS[seed % 4], seed, tokens=9) for seed in range(19)]
+    expected = decode.sample(model, asked, [EOS])
+    monkeypatch.setattr(native, "_library", older_library)
+    found = decode.sample(model, asked, [EOS])
+    same = [(one, other) for one, other in zip(found, expected, strict=True) if one.ids == other.ids]
+    assert len(same) >= len(asked) - 1
+    for one, other in same:
+        np.testing.assert_allclose(one.logprobs, other.logprobs, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", LAYERS_IN_C)

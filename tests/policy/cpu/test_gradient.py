@@ -1,5 +1,6 @@
 """Log-probs and gradients in C: those of MLX, whatever the sizes, the passes and the threads."""
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,19 @@ def test_it_is_mlx_s_gradient(name: str) -> None:
     assert metrics["tokens"] == sum(len(one) for _, completions in GROUPS for one in completions)
     assert_trees_close(gradients, tree, relative=5e-5)
     assert_same_arrays(model, build_for_c(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYERS_IN_C)
+def test_an_older_processor_differs_by_rounding_alone(
+    name: str, older_library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build_for_c(name)
+    value, _, expected = in_c(model)
+    monkeypatch.setattr(native, "_library", older_library)
+    found, _, tree = in_c(model)
+    assert found == pytest.approx(value, rel=1e-5, abs=1e-5)
+    assert_trees_close(tree, expected, relative=5e-5)
 
 
 @pytest.mark.parametrize("name", LAYERS_IN_C)
