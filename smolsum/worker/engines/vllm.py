@@ -20,7 +20,7 @@ from mlx_lm.models.cache import ArraysCache, make_prompt_cache
 
 from smolsum import console
 from smolsum.config.sections import LoraConfig
-from smolsum.errors import SmolsumError, UsageError
+from smolsum.errors import MachineError, SmolsumError, UsageError
 from smolsum.files import replace, to_json, writing
 from smolsum.policy.device_memory import metal_working_set
 from smolsum.policy.load import DTYPES, Dtype, Policy, load_policy
@@ -31,7 +31,7 @@ from smolsum.worker.engines.base import NEUTRAL, Engine, EngineError, ServedWeig
 from smolsum.worker.engines.vllm_flags import NONE_ADDED, AddedFlags, flags
 from smolsum.worker.engines.vllm_install import Installed, installed
 from smolsum.worker.engines.vllm_process import TIMEOUT_S, SilentError, VllmClient, VllmProcess
-from smolsum.worker.engines.vllm_proof import check_logprobs, check_places
+from smolsum.worker.engines.vllm_proof import check_logprobs, misfit, shapes_of
 
 PAUSES_S = (1, 2, 5, 15, 60)
 """before each further attempt to start a server that died"""
@@ -205,7 +205,9 @@ class VllmEngine(Engine):
         """Raise SmolsumError if the server that has started cannot do what trainers will ask for."""
         remedy = self._found.remedy
         if not self._lora_rank:
-            await check_places(self._misplaced, weights.arrays, remedy)
+            wrong = await self.api.rpc("smolsum_misplaced", shapes_of(weights.arrays), timeout=TIMEOUT_S)
+            if wrong:
+                raise MachineError(misfit(wrong), hint=remedy)
         prompt = [*self.policy.tokenizer.encode(PROOF), *sorted(self.policy.eos_ids)]  # at least two tokens
         await check_logprobs(self._score, self.sample, prompt, self.version, remedy)
 
@@ -271,25 +273,27 @@ class VllmEngine(Engine):
                 await self._swap_adapters(f"{SERVED_NAME}-{next(self._numbers)}", folder)
                 folder, self._adapters = self._adapters, folder  # the server may read its adapters again later
             else:
-                await check_places(self._misplaced, weights.arrays, self._found.remedy)
                 path = folder / "model.safetensors"
                 await asyncio.to_thread(write_weights, weights.arrays, path)
-                await self._swap_weights(str(path))
+                await self._swap_weights(weights.arrays, str(path))
         finally:
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    async def _misplaced(self, shapes: dict[str, list[int]]) -> list[str]:
-        """Return why the server's model cannot take weights of these names and shapes, a line for each."""
-        return list(await self.api.rpc("smolsum_misplaced", shapes, timeout=TIMEOUT_S))
-
-    async def _swap_weights(self, path: str) -> None:
+    async def _swap_weights(self, arrays: Mapping[str, Any], path: str) -> None:
         async with self._all_or_nothing():
-            await self.api.rpc("smolsum_load", path, timeout=TIMEOUT_S)
-            checked = await self.api.rpc("smolsum_check", path, CHECKED_COLUMNS, timeout=TIMEOUT_S)
-            if differing := [*checked["wrong"], *checked["unseen"]]:
-                raise EngineError(f"vLLM does not serve {differing[0]} as it was sent", hint="report this")
-            await self.api.post("/reset_prefix_cache", None, TIMEOUT_S)
+            wrong = await self.api.rpc("smolsum_misplaced", shapes_of(arrays), timeout=TIMEOUT_S)
+            if not wrong:
+                await self._replace_weights(path)
+        if wrong:  # nothing was replaced, so the server goes on
+            raise EngineError(misfit(wrong), hint=self._found.remedy)
+
+    async def _replace_weights(self, path: str) -> None:
+        await self.api.rpc("smolsum_load", path, timeout=TIMEOUT_S)
+        checked = await self.api.rpc("smolsum_check", path, CHECKED_COLUMNS, timeout=TIMEOUT_S)
+        if differing := [*checked["wrong"], *checked["unseen"]]:
+            raise EngineError(f"vLLM does not serve {differing[0]} as it was sent", hint="report this")
+        await self.api.post("/reset_prefix_cache", None, TIMEOUT_S)
 
     async def _swap_adapters(self, name: str, folder: Path) -> None:
         body = {"lora_name": name, "lora_path": str(folder)}

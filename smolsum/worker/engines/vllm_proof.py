@@ -22,16 +22,16 @@ MIN_LOGPROB = -1000.0
 """what vLLM returns for a token that cannot be sampled is below"""
 Score = Callable[[list[int], list[int]], Awaitable[list[float]]]
 Sample = Callable[[SampleRequest, SamplingTerms], Awaitable[Completion]]
-Places = Callable[[dict[str, list[int]]], Awaitable[list[str]]]
 
 
-async def check_places(places: Places, arrays: Mapping[str, Any], remedy: str) -> None:
-    """Raise EngineError if the server's model has no place for one of these arrays, or another shape; `places` returns
-    what is wrong. Nothing is changed in the server."""
-    wrong = await places({name: list(array.shape) for name, array in arrays.items()})
-    if wrong:
-        shown = "; ".join(wrong[:2])
-        raise EngineError(f"vLLM's model cannot take {len(wrong)} of the {len(arrays)} weights: {shown}", hint=remedy)
+def shapes_of(arrays: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Return the shape of each weight, as `smolsum_misplaced` of the plugin takes them."""
+    return {name: list(array.shape) for name, array in arrays.items()}
+
+
+def misfit(wrong: Sequence[str]) -> str:
+    """Return what `smolsum_misplaced` of the plugin found, in one sentence."""
+    return f"vLLM's model cannot take {len(wrong)} weights: {'; '.join(wrong[:2])}"
 
 
 async def check_logprobs(score: Score, sample: Sample, prompt: Sequence[int], version: str, remedy: str) -> None:

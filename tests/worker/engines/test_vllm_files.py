@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +25,7 @@ from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.weights import served_arrays
 from smolsum.worker.engines.vllm import type_of, write_adapters, write_weights
 from smolsum.worker.engines.vllm_install import installed
+from smolsum.worker.engines.vllm_proof import shapes_of
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -62,11 +63,6 @@ def test_full_disk_is_one_error(tmp_path: Path) -> None:
             write_weights(arrays, disk / "w.safetensors")
         assert error.value.hint
         assert list(disk.iterdir()) == []
-
-
-def shapes_of(arrays: Mapping[str, Any]) -> dict[str, list[int]]:
-    """As the worker sends them."""
-    return {name: list(array.shape) for name, array in arrays.items()}
 
 
 @pytest.mark.parametrize("wrapped", ["", "_inner", "_wrapped_module"])

@@ -14,13 +14,12 @@ from support.models import write
 from support.refusals import refuses
 from support.serving import face, refused
 
-from smolsum.errors import MachineError, SmolsumError
+from smolsum.errors import MachineError
 from smolsum.policy.load import load_policy
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.weights import served_arrays, set_served
 from smolsum.weights import delta
 from smolsum.worker.engines import vllm, vllm_install
-from smolsum.worker.engines.base import EngineError
 from smolsum.worker.engines.vllm import VllmEngine
 from smolsum.worker.engines.vllm_flags import NONE_ADDED, AddedFlags
 from smolsum.worker.engines.vllm_install import how_to_install, installed, is_too_old
@@ -91,17 +90,17 @@ def test_a_push_without_a_place_changes_nothing(tmp_path: Path, short_path: Path
 
 
 @pytest.mark.parametrize(
-    ("python", "error", "named"),
+    ("python", "named"),
     [
-        ({"metal": "0.28.0"}, MachineError, ["vllm-metal 0.28.0", "0.29.0", "install.sh"]),
-        ({"fault": "prompt"}, MachineError, ["0.30.0", "does not score prompts", "install.sh"]),
-        ({"fault": "sampler"}, MachineError, ["at 0.5", "1.00 times", "2 times", "--engine mlx"]),
-        ({"fault": "hidden"}, EngineError, ["of the 26 weights", "layers.0.self_attn", "--engine mlx"]),
+        ({"metal": "0.28.0"}, ["vllm-metal 0.28.0", "0.29.0", "install.sh"]),
+        ({"fault": "prompt"}, ["0.30.0", "does not score prompts", "install.sh"]),
+        ({"fault": "sampler"}, ["at 0.5", "1.00 times", "2 times", "--engine mlx"]),
+        ({"fault": "hidden"}, ["cannot take", "layers.0.self_attn", "--engine mlx"]),
     ],
     ids=["version", "prompt log-probs", "temperature", "weights"],
 )
 def test_a_server_that_lacks_something_is_refused_at_its_start(
-    tmp_path: Path, short_path: Path, python: dict[str, str], error: type[SmolsumError], named: list[str]
+    tmp_path: Path, short_path: Path, python: dict[str, str], named: list[str]
 ) -> None:
     one = engine(write(tmp_path / "m", "qwen2"), short_path, **python)
 
@@ -111,7 +110,7 @@ def test_a_server_that_lacks_something_is_refused_at_its_start(
         finally:
             await one.stop()
 
-    with refuses(*named, error=error):
+    with refuses(*named, error=MachineError):
         asyncio.run(run())
 
 
