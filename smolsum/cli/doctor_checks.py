@@ -28,7 +28,7 @@ from smolsum.llm.client import is_loopback
 from smolsum.llm.endpoints import DEFAULT_JUDGE, JUDGE, ROLES, SHARED_KEY, SHARED_URL, EndpointRole, find_endpoint
 from smolsum.rewards.meteor import find_lexicon, wordnet_problem
 from smolsum.runs.trackers.tracker import is_installed
-from smolsum.worker.engines.vllm_process import installed
+from smolsum.worker.engines.vllm_install import installed
 
 Level = Literal["ok", "warn", "fail"]
 PACKAGES = ("smolsum", "mlx", "mlx-lm", "transformers", "datasets", "deepeval", "textual")
@@ -259,7 +259,7 @@ def _vllm(python: str) -> Finding:
     except MachineError as error:
         detail = f"{error.message}; only serve-worker --engine vllm needs it"
         return Finding("workers", "vLLM", "warn", detail, error.hint or "")
-    return Finding("workers", "vLLM", "ok", f"{found.version}{' on the CPU' if found.cpu else ''} ({python})")
+    return Finding("workers", "vLLM", "ok", f"{found.name}{' on the CPU' if found.cpu else ''} ({python})")
 
 
 def _workers(environ: Mapping[str, str]) -> list[Finding]:

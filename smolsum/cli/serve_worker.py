@@ -10,9 +10,14 @@ import typer
 from smolsum import console
 from smolsum.cli.options import VllmPythonFlag
 from smolsum.errors import UsageError
+from smolsum.worker.engines.vllm_flags import EXAMPLE, AddedFlags
 
 
 def serve_worker(
+    vllm_flags: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- FLAGS OF VLLM", help="Flags for vLLM's own server, behind --; engine vllm only."),
+    ] = None,
     model: Annotated[
         str, typer.Option(metavar="MODEL", help="Preset (tiny, tiny-lfm, qwen, lfm), local directory or hub id.")
     ] = "tiny",
@@ -54,10 +59,16 @@ def serve_worker(
     \b
     On this machine alone:
       smolsum serve-worker --model tiny --port 0
+    \b
+    With vLLM's own flags:
+      smolsum serve-worker --engine vllm -- --gpu-memory-utilization 0.5
     """
     for flag, value, needed in (("--quantize", quantize, "mlx"), ("--lora-rank", lora_rank, "vllm")):
         if value and engine != needed:
             raise UsageError(f"{flag} is for --engine {needed}", hint=f"leave {flag} out, or --engine {needed}")
+    if vllm_flags and engine != "vllm":
+        raise UsageError(f"{vllm_flags[0]!r} is for vLLM", hint=f"leave it out, or {EXAMPLE}")
+    added = AddedFlags(tuple(vllm_flags or ()))
     if quantize not in (0, 4, 8):
         raise UsageError(f"--quantize {quantize}: 0, 4 or 8 bits", hint="--quantize 4")
     from smolsum.config.resolve import model_path
@@ -76,5 +87,7 @@ def serve_worker(
     if os.sep in python:
         python = str(Path(python).expanduser().absolute())
     work_dir = work_dir and work_dir.absolute()
-    settings = Settings(model, path, engine, host, secret, dtype, quantize, max_model_len, python, lora_rank, work_dir)
+    settings = Settings(
+        model, path, engine, host, secret, dtype, quantize, max_model_len, python, lora_rank, work_dir, added
+    )
     serve(settings, listener, console.data)

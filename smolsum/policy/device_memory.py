@@ -8,8 +8,8 @@ like a budget, is for the whole process on a CPU, and for MLX's arrays alone on 
 import functools
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from smolsum.errors import UsageError
@@ -20,6 +20,8 @@ MARGIN = 0.05
 """share of a limit that stays free, for the system and for what else shares the limit"""
 MACOS_SHARE = 0.75
 """of the RAM of a Mac, which does not say how much is available"""
+WORKING_SET = "max_recommended_working_set_size"
+"""key of MLX's `device_info` with Metal"""
 UNLIMITED = 1 << 60
 """bytes; version 1 of cgroups gives a number as large as this where there is no limit"""
 
@@ -32,22 +34,34 @@ class MemoryLimit:
     source: str
     """which limit it is, in words"""
     of_arrays: bool = False
+    blind: bool = False
+    """whether it is the same whatever other processes hold, as on a Mac"""
 
     def for_arrays(self, process: float) -> float:
         """Return the bytes that are left for arrays, where `process` is what the process holds apart from them."""
         return self.size if self.of_arrays else self.size - process
 
 
-def tightest_limit(environ: Mapping[str, str], *, root: Path = Path("/")) -> MemoryLimit:
+def tightest_limit(
+    environ: Mapping[str, str], *, root: Path = Path("/"), reserved: Callable[[], float] = lambda: 0.0
+) -> MemoryLimit:
     """Return the limit that leaves the least room for arrays, or that of SMOLSUM_MEMORY_GB.
 
-    `root` is where `proc` and `sys` are. Raises UsageError where the variable is not a number above 0.
+    `root` is where `proc` and `sys` are. `reserved` returns the bytes that workers on this machine take; it is called
+    for limits that do not know of other processes. Raises UsageError where the variable is not a number above 0.
     """
     if (own := environ.get(VARIABLE, "").strip()) != "":
         return set_limit(_gigabytes(own), VARIABLE)
     held = outside_arrays(root)
     limits = [*_of_device(), *host_limits(root)]
+    if any(limit.blind for limit in limits) and (taken := reserved()):
+        limits = [_without(limit, taken) if limit.blind else limit for limit in limits]
     return min(limits, key=lambda limit: limit.for_arrays(held))
+
+
+def _without(limit: MemoryLimit, taken: float) -> MemoryLimit:
+    source = f"{limit.source}, less {taken / GB:.1f} GB of workers on this machine"
+    return replace(limit, size=max(0.0, limit.size - taken), source=source)
 
 
 def set_limit(size: float, source: str) -> MemoryLimit:
@@ -87,6 +101,14 @@ def gpu_memory() -> int | None:
     return None if on_cpu() else int(mx.get_active_memory() + mx.get_cache_memory())
 
 
+def metal_working_set() -> int | None:
+    """Return the bytes that Metal recommends for arrays; None where MLX does not compute with Metal."""
+    import mlx.core as mx
+
+    size = None if on_cpu() else mx.device_info().get(WORKING_SET)
+    return None if size is None else int(size)
+
+
 def raise_wired_limit() -> None:
     """Keep all that Metal recommends resident in memory, as MLX otherwise wires nothing. Does nothing elsewhere.
 
@@ -95,7 +117,7 @@ def raise_wired_limit() -> None:
     import mlx.core as mx
 
     if mx.metal.is_available() and not on_cpu():
-        mx.set_wired_limit(int(mx.device_info()["max_recommended_working_set_size"]))
+        mx.set_wired_limit(int(mx.device_info()[WORKING_SET]))
 
 
 def on_cpu() -> bool:
@@ -125,9 +147,8 @@ def _of_device() -> Iterator[MemoryLimit]:
     info, taken = mx.device_info(), mx.get_active_memory() + mx.get_cache_memory()
     if "free_memory" in info:
         yield MemoryLimit((1 - MARGIN) * (float(info["free_memory"]) + taken), "free memory of the GPU", of_arrays=True)
-    elif "max_recommended_working_set_size" in info:
-        size = float(info["max_recommended_working_set_size"])
-        yield MemoryLimit(size, "the working set that Metal recommends", of_arrays=True)
+    elif WORKING_SET in info:
+        yield MemoryLimit(float(info[WORKING_SET]), "the working set that Metal recommends", of_arrays=True, blind=True)
 
 
 def _of_ram(root: Path, held: float) -> MemoryLimit:
@@ -136,7 +157,7 @@ def _of_ram(root: Path, held: float) -> MemoryLimit:
         room = memory["MemAvailable"] - MARGIN * memory.get("MemTotal", memory["MemAvailable"])
         return MemoryLimit(max(0.0, held + room), "available RAM")
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return MemoryLimit(MACOS_SHARE * total, f"{MACOS_SHARE:.0%} of the RAM")
+    return MemoryLimit(MACOS_SHARE * total, f"{MACOS_SHARE:.0%} of the RAM", blind=True)
 
 
 def _of_cgroups(root: Path, held: float) -> Iterator[MemoryLimit]:

@@ -287,7 +287,7 @@ def wordnet_problem() -> MachineError | None:
     reasons = "".join(f"; {reason}" for reason in lexicon.refused)
     return MachineError(
         f"no usable WordNet database: METEOR matches words and stems but no synonyms{reasons}",
-        hint="apt-get install wordnet-base, or uv run python -m nltk.downloader wordnet",
+        hint="uv run python -m nltk.downloader wordnet, or on Debian apt-get install wordnet-base",
     )
 
 

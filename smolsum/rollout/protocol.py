@@ -157,6 +157,8 @@ class Health(Struct, frozen=True, kw_only=True):
     max_new_tokens: int = 0
     queue: int = 0
     """rollouts being sampled or waiting"""
+    reserved_bytes: int | None = None
+    """the most that its engine takes of the memory of a Mac's GPU; None elsewhere"""
     last_error: str | None = None
 
 

@@ -20,6 +20,7 @@ from smolsum.policy.device_memory import GB, VARIABLE, MemoryLimit, on_cpu, outs
 from smolsum.policy.group_gradient import Chunking
 from smolsum.policy.load import Policy
 from smolsum.policy.memory import MaxLengths, ModelShape, estimate, shape_of, ways
+from smolsum.rollout.workers_here import reserved_here
 from smolsum.runs.records import RunInfo
 from smolsum.types import Prompt
 
@@ -111,7 +112,7 @@ def plan_memory(
     """
     shape = shape_of(policy.model)
     lengths = MaxLengths(max(len(prompt.token_ids) for prompt in prompts), config.sampling.max_new_tokens)
-    here = tightest_limit(os.environ)
+    here = tightest_limit(os.environ, reserved=lambda: reserved_here(config.workers.urls))
     budget = config.engine.memory_budget_gb * GB
     limit = set_limit(budget, "engine.memory_budget_gb") if budget else here
     if limit.of_arrays and not here.of_arrays:  # so that both compare with the same peak

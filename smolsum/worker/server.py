@@ -21,6 +21,7 @@ from smolsum.worker.connections import QUEUE, AcceptErrors, server_config
 from smolsum.worker.engines.base import Engine
 from smolsum.worker.engines.mlx import MlxEngine
 from smolsum.worker.engines.vllm import VllmEngine
+from smolsum.worker.engines.vllm_flags import NONE_ADDED, AddedFlags
 from smolsum.worker.listen import url
 from smolsum.worker.openai_api import Chat
 from smolsum.worker.routes import app
@@ -48,6 +49,8 @@ class Settings:
     """largest rank of adapters that vLLM reserves memory for"""
     work_dir: Path | None = None
     """the only folder that is written to; None: a temporary one"""
+    added: AddedFlags = NONE_ADDED
+    """flags of vLLM, which the user adds"""
 
 
 def serve(settings: Settings, listener: socket.socket, ready: Callable[[str], None]) -> None:
@@ -136,5 +139,5 @@ def make_engine(settings: Settings, folder: Path) -> Engine:
         )
     return VllmEngine(
         settings.path, dtype=settings.dtype, max_model_len=settings.max_model_len, python=settings.vllm_python,
-        folder=folder, lora_rank=settings.lora_rank,
+        folder=folder, lora_rank=settings.lora_rank, added=settings.added,
     )  # fmt: skip

@@ -87,6 +87,7 @@ class Service:
             max_model_len=engine.max_model_len,
             max_new_tokens=engine.max_model_len - 1,
             queue=self.lock.inside + self.lock.waiting,
+            reserved_bytes=engine.reserved_bytes,
             last_error=engine.last_error,
         )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.calls import Call
 from support.judge_server import serving
+from support.metal_server import python_of
 from support.refusals import assert_refused
 from support.serving import face
 
@@ -86,6 +87,22 @@ def test_a_finding_has_a_level_a_reason_and_a_remedy(
     for variable in ("SMOLSUM_BLAS", "SMOLSUM_NATIVE"):
         monkeypatch.delenv(variable, raising=False)
     assert_finding(examine(**given)[name], level, *named)
+
+
+def test_on_a_mac_the_way_to_vllm_is_that_of_vllm_metal(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyPI has no vLLM for it."""
+    monkeypatch.setattr(doctor_checks.sys, "platform", "darwin")
+    found = examine()["vLLM"]
+    assert_finding(
+        found, "warn", "vllm-metal/main/install.sh", "--vllm-python ~/.venv-vllm-metal/bin/python", "macOS 15"
+    )
+    assert "pip install" not in found.command
+
+
+def test_an_old_vllm_metal_is_named_with_its_upgrade(tmp_path: Path) -> None:
+    found = doctor_checks._vllm(python_of(tmp_path, metal="0.28.0"))
+    assert_finding(found, "warn", "vllm-metal 0.28.0", "0.29.0", "rm -rf ~/.venv-vllm-metal")
+    assert_finding(doctor_checks._vllm(python_of(tmp_path)), "ok", "with vllm-metal 0.30.0")
 
 
 def test_a_variable_that_turns_sampling_in_c_off_is_named(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:

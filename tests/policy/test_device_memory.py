@@ -169,10 +169,25 @@ def test_a_gpu_limits_arrays(
     memory is the limit where it leaves less room, and the variable counts arrays there, as a budget does."""
     gpu |= {key: value * GIB for key, value in info.items()}
     found = tightest_limit({}, root=machine(tmp_path / "large"))
-    assert found == MemoryLimit(pytest.approx(size * GIB), source, of_arrays=True)
+    assert found == MemoryLimit(pytest.approx(size * GIB), source, of_arrays=True, blind="Metal" in source)
     small = tightest_limit({}, root=machine(tmp_path / "small", available=8, total=16))
     assert (small.source, small.of_arrays) == ("available RAM", False)
     assert tightest_limit({"SMOLSUM_MEMORY_GB": "7.5"}) == MemoryLimit(7.5 * GB, "SMOLSUM_MEMORY_GB", of_arrays=True)
+
+
+def test_a_limit_that_knows_of_no_other_process_loses_what_workers_hold(gpu: dict[str, int], tmp_path: Path) -> None:
+    """Metal's working set, with its source; a limit that the system measures does not, and then nobody is asked; nor
+    does the variable, which the user has chosen."""
+    root, taken = machine(tmp_path / "m"), lambda: 4.0 * GIB
+    gpu |= {"max_recommended_working_set_size": 10 * GIB}
+    found = tightest_limit({}, root=root, reserved=taken)
+    assert found.size == 6 * GIB
+    assert "4.3 GB of workers on this machine" in found.source
+    assert tightest_limit({}, root=root, reserved=lambda: 20.0 * GIB).size == 0
+    assert tightest_limit({"SMOLSUM_MEMORY_GB": "9"}, root=root, reserved=taken).size == 9 * GB
+    gpu.clear()
+    gpu |= {"free_memory": 12 * GIB, "total_memory": 24 * GIB}
+    assert tightest_limit({}, root=root, reserved=lambda: pytest.fail("asked")).source == "free memory of the GPU"
 
 
 def test_the_cpu_has_no_limit_of_a_device(gpu: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.calls import Call
 from support.refusals import assert_refused, refuses
+from support.scripted_worker import ScriptedWorker
 from support.training import arguments, kill_in_step, learned, make_data, weights
 
 from smolsum.cli import main
@@ -107,10 +108,28 @@ def test_a_budget_goes_before_the_machine(whole: float) -> None:
     assert "but this machine has" in plan.warnings[0]
 
 
+def test_a_worker_on_the_same_mac_is_subtracted(whole: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As much as its health says that it takes; the line names it."""
+    monkeypatch.setattr(
+        "smolsum.policy.device_memory._of_ram", lambda *_: MemoryLimit(2 * whole * GB, "RAM", blind=True)
+    )
+    monkeypatch.setattr("smolsum.policy.device_memory._of_cgroups", lambda *_: [])
+    worker = ScriptedWorker()
+    try:
+        worker.health_changes = {"reserved_bytes": int(1.2 * whole * GB)}
+        alone, beside = (planned(config(workers__urls=urls), here=None) for urls in ("", worker.url))
+    finally:
+        worker.close()
+    assert (alone.limit.size, beside.limit.size) == pytest.approx((2 * whole * GB, 0.8 * whole * GB), rel=1e-6)
+    assert alone.chunking.rows is None
+    assert beside.chunking.rows is not None
+    assert "of workers on this machine" in beside.line
+
+
 def test_on_a_gpu_a_budget_is_for_arrays(whole: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the RAM of the host is what leaves the least room; a larger budget than that is still a warning."""
     budget, ram = config(engine__memory_budget_gb=64), MemoryLimit(2 * whole * GB, "available RAM")
-    monkeypatch.setattr("smolsum.training.memory_plan.tightest_limit", lambda environ: ram)
+    monkeypatch.setattr("smolsum.training.memory_plan.tightest_limit", lambda environ, **_: ram)
     assert "process" in planned(budget, here=None).parts
     monkeypatch.setattr("smolsum.policy.device_memory.on_cpu", lambda: False)
     plan = planned(budget, here=None)
@@ -118,7 +137,7 @@ def test_on_a_gpu_a_budget_is_for_arrays(whole: float, monkeypatch: pytest.Monke
     assert plan.warnings == []
     assert plan.here.of_arrays
     little = replace(ram, size=0.5 * whole * GB)
-    monkeypatch.setattr("smolsum.training.memory_plan.tightest_limit", lambda environ: little)
+    monkeypatch.setattr("smolsum.training.memory_plan.tightest_limit", lambda environ, **_: little)
     assert "but this machine has" in planned(budget, here=None).warnings[0]
 
 

@@ -63,6 +63,9 @@ def test_url_of_an_open_worker_is_reachable() -> None:
 @pytest.mark.parametrize(
     ("arguments", "about"),
     [(("--engine", "vlm"), "vllm"), (("--dtype", "fp8"), "--dtype"), (("--quantize", "5"), "--quantize"),
+     (("--", "--swap-space", "4"), "--engine vllm"), (("tiny",), "'tiny'"),
+     (("--engine", "vllm", "--", "--dtype", "half"), "--dtype of serve-worker"),
+     (("--engine", "vllm", "tiny"), "'tiny' is not a flag of vLLM"),
      (("--model", "tyni"), "tiny"), (("--model", "tiny", "--port", "0", "--max-model-len", "99999"), "1024")],
 )  # fmt: skip
 def test_wrong_flags_are_named(arguments: tuple[str, ...], about: str, serve: Serve) -> None:

@@ -61,6 +61,10 @@ class Engine(Protocol):
     last_error: str | None = None
     """its last failure"""
 
+    @property
+    def reserved_bytes(self) -> int | None:
+        """The most of this machine's GPU memory that it takes; None where the system says what is still free."""
+
     async def start(self) -> ServedWeights:
         """Start it; returns what it serves. Raises SmolsumError with a remedy if it cannot start."""
 

@@ -14,6 +14,9 @@ from functools import partial
 from importlib.metadata import version
 from typing import TypeVar
 
+import mlx.core as mx
+
+from smolsum.policy.device_memory import metal_working_set
 from smolsum.policy.load import Dtype, Policy, load_policy
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.native_batch import NativeBatch, decode_batch
@@ -58,6 +61,10 @@ class MlxEngine(Engine):
         self.state = "stopping"
         if self._thread.ident is not None:
             await asyncio.to_thread(self._thread.join)
+
+    @property
+    def reserved_bytes(self) -> int | None:
+        return None if metal_working_set() is None else int(mx.get_peak_memory())
 
     async def failed(self) -> None:
         await asyncio.Event().wait()  # never: failures concern single requests

@@ -20,22 +20,18 @@ from mlx_lm.models.cache import ArraysCache, make_prompt_cache
 
 from smolsum import console
 from smolsum.config.sections import LoraConfig
-from smolsum.errors import SmolsumError, UsageError
+from smolsum.errors import MachineError, SmolsumError, UsageError
 from smolsum.files import replace, to_json, writing
+from smolsum.policy.device_memory import metal_working_set
 from smolsum.policy.load import DTYPES, Dtype, Policy, load_policy
 from smolsum.policy.sampling import Completion, SampledToken
 from smolsum.policy.weights import check_served, identity, served_arrays
 from smolsum.rollout.protocol import SampleRequest, SamplingTerms
 from smolsum.worker.engines.base import NEUTRAL, Engine, EngineError, ServedWeights, length_limit
-from smolsum.worker.engines.vllm_process import (
-    TIMEOUT_S,
-    Installed,
-    SilentError,
-    VllmClient,
-    VllmProcess,
-    flags,
-    installed,
-)
+from smolsum.worker.engines.vllm_flags import NONE_ADDED, AddedFlags, flags
+from smolsum.worker.engines.vllm_install import Installed, installed
+from smolsum.worker.engines.vllm_process import TIMEOUT_S, SilentError, VllmClient, VllmProcess
+from smolsum.worker.engines.vllm_proof import check_logprobs, misfit, shapes_of
 
 PAUSES_S = (1, 2, 5, 15, 60)
 """before each further attempt to start a server that died"""
@@ -49,6 +45,8 @@ thousands of prompt tokens takes a while"""
 CHECKED_COLUMNS = 16
 """unit vectors that packed weights are checked with after a sync"""
 SERVED_NAME = "policy"
+PROOF = "The quick brown fox"
+"""the prompt that a server has to score when it starts"""
 SAFETENSORS_TYPES = {"float32": "F32", "float16": "F16", "uint16": "BF16"}
 """safetensors' names of numpy's types; numpy lacks bfloat16, so its bits are in uint16"""
 NUMPY_TYPES = {"float32": "float32", "float16": "float16", "bfloat16": "uint16"}
@@ -60,18 +58,19 @@ class VllmEngine(Engine):
     """Samples with vLLM."""
 
     name = "vllm"
-    max_running = 128
 
     def __init__(
-        self, model: str, *, dtype: Dtype | None, max_model_len: int | None, python: str, folder: Path, lora_rank: int
-    ) -> None:
+        self, model: str, *, dtype: Dtype | None, max_model_len: int | None, python: str, folder: Path, lora_rank: int,
+        added: AddedFlags = NONE_ADDED,
+    ) -> None:  # fmt: skip
         self._model, self._dtype, self._wanted_len = model, dtype, max_model_len
         self._python, self._folder, self._lora_rank = python, folder, lora_rank
+        self._added, self.max_running = added, added.max_running
         self._shapes: dict[LoraConfig | None, Policy] = {}
         self._loaded: ServedWeights | None = None
         self._adapters: Path | None = None
         self._serving, self._numbers = SERVED_NAME, count(1)
-        self._narrated, self._cpu = 0.0, False
+        self._narrated = 0.0
         self.server: VllmProcess | None = None
         self._api: VllmClient | None = None
         self._pushed = folder / "smolsum-weights"
@@ -79,11 +78,12 @@ class VllmEngine(Engine):
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> ServedWeights:
-        found = await asyncio.to_thread(installed, self._python)
+        self._found = found = await asyncio.to_thread(installed, self._python)
         shutil.rmtree(self._pushed, ignore_errors=True)  # left by a worker that was killed
-        self.version, self._cpu = found.version, found.cpu
+        self.version = found.name
         weights = await asyncio.to_thread(self._read, found)
         await self._start_server()
+        await self._prove(weights)
         self.state = "ready"
         self._watch = asyncio.create_task(self._supervise())
         return weights
@@ -134,11 +134,14 @@ class VllmEngine(Engine):
             raise UsageError(f"vLLM scores at temperature 1, not {temperature}", hint="ask for temperature 1")
         return list(await asyncio.gather(*(self._score([*prompt], [*ids]) for prompt, ids in sequences)))
 
+    @property
+    def reserved_bytes(self) -> int | None:
+        size = metal_working_set()
+        return None if size is None or not self._found.metal else int(self._added.metal_share() * size)
+
     async def score_text(self, ids: Sequence[int], wanted: int) -> list[SampledToken]:
-        body = {"model": self._serving, "prompt": list(ids), "max_tokens": 1, "temperature": 0}
-        (choice,) = (await self.api.post("/v1/completions", body | {"prompt_logprobs": wanted}))["choices"]
         scored = []
-        for i, found in zip(ids[1:], choice["prompt_logprobs"][1:], strict=True):
+        for i, found in zip(ids[1:], (await self._places(ids, wanted))[1:], strict=True):
             likeliest = sorted(((int(key), one["logprob"]) for key, one in found.items()), key=lambda one: -one[1])
             scored.append(SampledToken(i, found[str(i)]["logprob"], tuple(likeliest[:wanted])))
         return scored
@@ -191,11 +194,22 @@ class VllmEngine(Engine):
         sizes = {"max_model_len": self.max_model_len, "max_running": self.max_running, "lora_rank": self._lora_rank}
         arguments = [
             "--model", str(self.policy.path), "--served-model-name", SERVED_NAME, "--dtype", str(self._dtype),
-            *flags(cpu=self._cpu, stateful=stateful, **sizes),
+            *flags(cpu=self._found.cpu, stateful=stateful, **sizes),
         ]  # fmt: skip
-        self.server = VllmProcess(self._python, arguments, self._folder, self._narrate)
+        self.server = VllmProcess(self._python, self._added.after(arguments), self._folder, self._narrate)
         await self.server.start()
         self._serving, self._api = SERVED_NAME, VllmClient(self.server.socket)
+        await self.api.rpc("smolsum_sampler", timeout=TIMEOUT_S)
+
+    async def _prove(self, weights: ServedWeights) -> None:
+        """Raise SmolsumError if the server that has started cannot do what trainers will ask for."""
+        remedy = self._found.remedy
+        if not self._lora_rank:
+            wrong = await self.api.rpc("smolsum_misplaced", shapes_of(weights.arrays), timeout=TIMEOUT_S)
+            if wrong:
+                raise MachineError(misfit(wrong), hint=remedy)
+        prompt = [*self.policy.tokenizer.encode(PROOF), *sorted(self.policy.eos_ids)]  # at least two tokens
+        await check_logprobs(self._score, self.sample, prompt, self.version, remedy)
 
     async def _stop_server(self) -> None:
         if self.server is not None:
@@ -261,18 +275,25 @@ class VllmEngine(Engine):
             else:
                 path = folder / "model.safetensors"
                 await asyncio.to_thread(write_weights, weights.arrays, path)
-                await self._swap_weights(str(path))
+                await self._swap_weights(weights.arrays, str(path))
         finally:
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    async def _swap_weights(self, path: str) -> None:
+    async def _swap_weights(self, arrays: Mapping[str, Any], path: str) -> None:
         async with self._all_or_nothing():
-            await self.api.rpc("smolsum_load", path, timeout=TIMEOUT_S)
-            checked = await self.api.rpc("smolsum_check", path, CHECKED_COLUMNS, timeout=TIMEOUT_S)
-            if checked["wrong"]:
-                raise EngineError(f"vLLM does not serve {checked['wrong'][0]} as it was sent", hint="report this")
-            await self.api.post("/reset_prefix_cache", None, TIMEOUT_S)
+            wrong = await self.api.rpc("smolsum_misplaced", shapes_of(arrays), timeout=TIMEOUT_S)
+            if not wrong:
+                await self._replace_weights(path)
+        if wrong:  # nothing was replaced, so the server goes on
+            raise EngineError(misfit(wrong), hint=self._found.remedy)
+
+    async def _replace_weights(self, path: str) -> None:
+        await self.api.rpc("smolsum_load", path, timeout=TIMEOUT_S)
+        checked = await self.api.rpc("smolsum_check", path, CHECKED_COLUMNS, timeout=TIMEOUT_S)
+        if differing := [*checked["wrong"], *checked["unseen"]]:
+            raise EngineError(f"vLLM does not serve {differing[0]} as it was sent", hint="report this")
+        await self.api.post("/reset_prefix_cache", None, TIMEOUT_S)
 
     async def _swap_adapters(self, name: str, folder: Path) -> None:
         body = {"lora_name": name, "lora_path": str(folder)}
@@ -293,10 +314,18 @@ class VllmEngine(Engine):
             raise
 
     async def _score(self, prompt: list[int], ids: list[int]) -> list[float]:
-        body = {"model": self._serving, "prompt": prompt + ids, "max_tokens": 1, "temperature": 0}
-        (choice,) = (await self.api.post("/v1/completions", body | {"prompt_logprobs": 0}))["choices"]
-        scored = choice["prompt_logprobs"][len(prompt) :]
+        scored = (await self._places(prompt + ids, 0))[len(prompt) :]
         return [place[str(i)]["logprob"] for place, i in zip(scored, ids, strict=True)]
+
+    async def _places(self, ids: Sequence[int], wanted: int) -> list[dict[str, dict[str, float]]]:
+        """Return for each token of a text, by token id, its log-prob and those of the `wanted` likeliest in its place;
+        the first one has none."""
+        body = {"model": self._serving, "prompt": list(ids), "max_tokens": 1, "temperature": 0}
+        (choice,) = (await self.api.post("/v1/completions", body | {"prompt_logprobs": wanted}))["choices"]
+        places = choice.get("prompt_logprobs") or []
+        if len(places) != len(ids):  # vllm-metal answered [None] before 0.29.0
+            raise EngineError(f"vLLM returned log-probs of {len(places)} of {len(ids)} tokens", hint=self._found.remedy)
+        return places
 
     def _narrate(self, line: str) -> None:
         """Narrate a line of the server's log now and then while it starts."""

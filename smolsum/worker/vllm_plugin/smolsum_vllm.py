@@ -3,10 +3,14 @@ through `/collective_rpc`.
 
 The model is vLLM's own (torch: CUDA and CPU) or mlx-lm's (vllm-metal). Files are safetensors in the Hugging Face
 layout.
+
+vllm-metal's paged attention, its default since 0.2.0, replaces `self_attn`, and for LFM2 `conv`, by a module that holds
+the real one out of MLX's sight (`object.__setattr__(self, "_inner", inner)` in its attention/impls/sdpa_wrapper.py and
+shortconv.py): those weights are missing from `model.parameters()`, and are looked for here.
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 
@@ -15,12 +19,30 @@ class WeightsExtension:
 
     get_model: Callable[[], Any]
     reload_weights: Callable[..., None]
+    model_config: Any
+    model_runner: Any
 
     def smolsum_beat(self) -> None:
         """Do nothing: the answer shows that the engine still takes steps."""
 
+    def smolsum_sampler(self) -> None:
+        """Have vllm-metal return log-probs of the distribution that it samples from.
+
+        It makes its sampler without `--logprobs-mode` (`self._sampler = Sampler()` in its v1/model_runner.py, still in
+        0.30.0): at a temperature other than 1 the log-probs would be those of temperature 1.
+        """
+        sampler, mode = getattr(self.model_runner, "_sampler", None), self.model_config.logprobs_mode
+        if sampler is not None and getattr(sampler, "logprobs_mode", mode) != mode:
+            self.model_runner._sampler = type(sampler)(logprobs_mode=mode)
+
+    def smolsum_misplaced(self, shapes: Mapping[str, Sequence[int]]) -> list[str]:
+        """Return what keeps the model from taking weights of these names and shapes, a line for each tensor: one that
+        no parameter takes, another shape, a parameter that gets none. Nothing is changed."""
+        model = self.get_model()
+        return _misplaced_mlx(model, shapes) if _is_mlx(model) else _misplaced_torch(model, shapes)
+
     def smolsum_load(self, path: str) -> None:
-        """Load the weights in the file."""
+        """Load the weights in the file, which `smolsum_misplaced` has nothing to say about."""
         model = self.get_model()
         if _is_mlx(model):
             _load_mlx(model, path)
@@ -124,30 +146,89 @@ def _bits(tensor: Any) -> Any:
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 
+def _misplaced_torch(model: Any, shapes: Mapping[str, Sequence[int]]) -> list[str]:
+    known = {name: tuple(shape) for name, shape in shapes.items()}
+    return [f"{name}: no parameter takes it" for name in known if _find(model, name, known) is None]
+
+
+def _misplaced_mlx(model: Any, shapes: Mapping[str, Sequence[int]]) -> list[str]:
+    import mlx.core as mx
+
+    # arrays that are never computed, so they take no memory
+    new = _sanitised(model, {name: mx.zeros(tuple(shape)) for name, shape in shapes.items()})
+    places, wrong = _places(model), []
+    for name, array in new.items():
+        if name not in places:
+            wrong.append(f"{name}: no parameter takes it")
+        elif array.shape != (held := _held(places, name)).shape:
+            wrong.append(f"{name}: {list(array.shape)} sent, {list(held.shape)} there")
+    return wrong + [f"{name}: not sent" for name in places if name not in new]
+
+
 def _load_mlx(model: Any, path: str) -> None:
     import mlx.core as mx
 
-    model.load_weights(list(_mlx_weights(model, path).items()))
-    mx.eval(model.parameters())
+    places, new = _places(model), _sanitised(model, mx.load(path))
+    if places.keys() != new.keys():  # all or none
+        raise ValueError(f"the model has no place for {sorted(places.keys() ^ new.keys())[:3]}")
+    for name, array in new.items():
+        container, key = places[name]
+        container[key] = array
+    mx.eval(list(new.values()))  # after the old ones are gone: both together may be too much
 
 
 def _check_mlx(model: Any, path: str) -> dict[str, list[str]]:
     import mlx.core as mx
-    from mlx.utils import tree_flatten
 
-    held, wrong, unseen = dict(tree_flatten(model.parameters())), [], []
-    for name, expected in _mlx_weights(model, path).items():
-        if name not in held:
+    places, wrong, unseen = _places(model), [], []
+    for name, expected in _sanitised(model, mx.load(path)).items():
+        if name not in places:
             unseen.append(name)
-        elif held[name].dtype != expected.dtype or not mx.array_equal(
-            held[name].view(mx.uint8), mx.contiguous(expected).view(mx.uint8)
+            continue
+        held = _held(places, name)
+        if held.dtype != expected.dtype or not mx.array_equal(
+            held.view(mx.uint8), mx.contiguous(expected).view(mx.uint8)
         ):
             wrong.append(name)
     return {"wrong": wrong, "unseen": unseen}
 
 
-def _mlx_weights(model: Any, path: str) -> dict[str, Any]:
-    import mlx.core as mx
-
-    weights: dict[str, Any] = mx.load(path)
+def _sanitised(model: Any, weights: dict[str, Any]) -> dict[str, Any]:
     return model.sanitize(weights) if hasattr(model, "sanitize") else weights
+
+
+Places = dict[str, tuple[Any, Any]]
+"""by name, what holds a parameter (a module, list or dictionary) and its key there"""
+
+
+def _held(places: Places, name: str) -> Any:
+    container, key = places[name]
+    return container[key]
+
+
+def _places(model: Any) -> Places:
+    """Return where each parameter of an MLX model is, also those of modules that another module holds as a plain
+    attribute; the name of that attribute is left out."""
+    import mlx.core as mx
+    from mlx.nn import Module
+
+    registered = {id(module) for _, module in model.named_modules()}
+    found: Places = {}
+
+    def walk(node: Any, prefix: str) -> None:
+        for key, value in enumerate(node) if isinstance(node, list) else node.items():
+            if str(key).startswith("_"):  # no parameter, to MLX
+                continue
+            if isinstance(value, mx.array):
+                found[f"{prefix}{key}"] = (node, key)
+            elif isinstance(value, dict | list):  # modules are dictionaries
+                walk(value, f"{prefix}{key}.")
+        if isinstance(node, Module):
+            for inner in vars(node).values():
+                if isinstance(inner, Module) and id(inner) not in registered:
+                    registered.add(id(inner))
+                    registered.update(id(module) for _, module in inner.named_modules())
+                    walk(inner, prefix)
+
+    walk(model, "")
+    return found

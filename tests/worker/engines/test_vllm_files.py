@@ -1,33 +1,31 @@
-"""The files for vLLM, and new weights in the model of vllm-metal."""
+"""The files for vLLM, and new weights in the model of vllm-metal, which hides some of them."""
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors import safe_open
 from support.disks import mounted
+from support.metal_server import MetalWorker, Paged
 from support.models import write
-
-import smolsum.policy
 
 # isort: split
 import mlx.core as mx
-from mlx_lm.utils import load_model
+from mlx.utils import tree_flatten
 
-import smolsum.worker
 from smolsum.config.sections import LoraConfig
 from smolsum.errors import MachineError, SmolsumError
 from smolsum.policy.load import load_policy
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.weights import served_arrays
 from smolsum.worker.engines.vllm import type_of, write_adapters, write_weights
-from smolsum.worker.engines.vllm_process import installed
-
-sys.path.insert(0, str(Path(smolsum.worker.__file__).with_name("vllm_plugin")))
-from smolsum_vllm import WeightsExtension  # as vLLM finds it
+from smolsum.worker.engines.vllm_install import installed
+from smolsum.worker.engines.vllm_proof import shapes_of
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -67,23 +65,23 @@ def test_full_disk_is_one_error(tmp_path: Path) -> None:
         assert list(disk.iterdir()) == []
 
 
-class Worker(WeightsExtension):
-    """Stands for vllm-metal's worker, which has a model of mlx-lm."""
-
-    def __init__(self, folder: Path) -> None:
-        self.model, _ = load_model(folder)
-        self.get_model = lambda: self.model
-
-
+@pytest.mark.parametrize("wrapped", ["", "_inner", "_wrapped_module"])
 @pytest.mark.parametrize("family", ["qwen2", "lfm2", "gemma2"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_plugin_loads_and_checks_an_mlx_model(tmp_path: Path, family: str, dtype: Any) -> None:
-    """It computes with the new weights, bit for bit; the check finds a single wrong bit."""
-    worker = Worker(write(tmp_path / "old", family, seed=1))
+def test_plugin_loads_and_checks_an_mlx_model(tmp_path: Path, family: str, dtype: Any, wrapped: str) -> None:
+    """It computes with the new weights, bit for bit, also with those that a wrapper hides; the check finds a single
+    wrong bit."""
+    worker = MetalWorker(write(tmp_path / "old", family, seed=1), wrapped)
+    for layer in worker.model.layers:  # what a wrapper holds has no type of its own to set
+        for module in [layer, *(vars(part).get(wrapped) for part in layer.values() if isinstance(part, Paged))]:
+            module.set_dtype(getattr(mx, dtype))
     worker.model.set_dtype(getattr(mx, dtype))
     new = load_policy(str(write(tmp_path / "new", family, seed=2)), dtype=dtype)
     arrays, path = served_arrays(new), str(tmp_path / "w.safetensors")
     write_weights(arrays, Path(path))
+    if wrapped:
+        assert len(dict(tree_flatten(worker.model.parameters()))) < len(dict(tree_flatten(new.model.parameters())))
+    assert worker.smolsum_misplaced(shapes_of(arrays)) == []
     assert len(worker.smolsum_check(path)["wrong"]) > 3
     worker.smolsum_load(path)
     assert worker.smolsum_check(path) == {"wrong": [], "unseen": []}
@@ -93,6 +91,59 @@ def test_plugin_loads_and_checks_an_mlx_model(tmp_path: Path, family: str, dtype
     arrays[name].reshape(-1)[:1].view(np.uint8)[0] ^= 1
     write_weights(arrays, Path(path))
     assert worker.smolsum_check(path) == {"wrong": [name], "unseen": []}
+
+
+@pytest.mark.parametrize("family", ["qwen2", "lfm2"])
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda arrays: arrays | {"model.layers.9.self_attn.q_proj.weight": arrays["model.embed_tokens.weight"]},
+         ["model.layers.9.self_attn.q_proj.weight", "no parameter"]),
+        (lambda arrays: {name: a for name, a in arrays.items() if "q_proj.weight" not in name}, ["not sent", "q_proj"]),
+        (lambda arrays: {name: a[:-1] if "o_proj" in name or "out_proj" in name else a for name, a in arrays.items()},
+         ["31, 32] sent", "32, 32] there"]),
+    ],
+    ids=["unknown", "missing", "shape"],
+)  # fmt: skip
+def test_weights_without_a_place_change_nothing(
+    tmp_path: Path, family: str, change: Callable[[Any], Any], named: list[str]
+) -> None:
+    """They are named before anything is replaced; a load of them is refused as a whole."""
+    worker = MetalWorker(write(tmp_path / "old", family, seed=1), "_inner")
+    old = served_arrays(load_policy(str(tmp_path / "old"), dtype="float32"))
+    arrays = change(served_arrays(load_policy(str(write(tmp_path / "new", family, seed=2)), dtype="float32")))
+    wrong = worker.smolsum_misplaced(shapes_of(arrays))
+    assert wrong
+    assert all(any(name in line for line in wrong) for name in named), wrong
+    path, before = tmp_path / "w.safetensors", tmp_path / "old.safetensors"
+    write_weights(arrays, path)
+    if arrays.keys() != old.keys():
+        with pytest.raises(ValueError, match="no place"):
+            worker.smolsum_load(str(path))
+    write_weights(old, before)
+    assert worker.smolsum_check(str(before)) == {"wrong": [], "unseen": []}
+
+
+def test_a_reference_to_another_module_is_no_wrapper(tmp_path: Path) -> None:
+    """A layer may point to its model, or to another layer's attention, without having weights of its own there."""
+    worker = MetalWorker(write(tmp_path / "m", "qwen2", seed=1), "_inner")
+    first, second = worker.model.layers
+    object.__setattr__(first, "_model", worker.model)
+    object.__setattr__(first.self_attn, "_lender", second)
+    arrays = served_arrays(load_policy(str(tmp_path / "m"), dtype="float32"))
+    assert worker.smolsum_misplaced(shapes_of(arrays)) == []
+
+
+def test_the_sampler_of_vllm_metal_gets_the_mode_that_it_lacks(tmp_path: Path) -> None:
+    """A sampler that has the mode already is left as it is, and so is a worker without one."""
+    worker = MetalWorker(write(tmp_path / "m", "qwen2"))
+    worker.smolsum_sampler()
+    kept = worker.model_runner._sampler
+    assert kept.logprobs_mode == "processed_logprobs"
+    worker.smolsum_sampler()
+    assert worker.model_runner._sampler is kept
+    worker.model_runner = SimpleNamespace()
+    worker.smolsum_sampler()
 
 
 def test_python_without_vllm_is_one_error() -> None:
