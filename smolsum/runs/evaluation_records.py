@@ -124,6 +124,8 @@ class Summary(Record, frozen=True):
 
     schema_version: int = SCHEMA_VERSION
     n: Count = 0
+    whole: Count | None = None
+    """examples of the split, while only `n` of them are evaluated"""
     label: str | None = None
     step: Count | None = None
     """of the run; None outside of runs"""

@@ -26,8 +26,8 @@ def results(snapshot: Snapshot, width: int, height: int) -> Pane:
         for label, summary in run.results.items()
         if summary.metrics
     }
-    columns = dict(evaluated)
-    if len(columns) > 1:
+    columns, part = dict(evaluated), sampled_start(run)
+    if len(columns) > 1 and not part:
         columns[CHANGE] = _changes(*[*columns.values()][:: len(columns) - 1])
     validated = {metric: run.last(f"validation/{metric}") for metric in ("reward", *run.headlines)}
     if any(value is not None for value in validated.values()):
@@ -52,7 +52,7 @@ def results(snapshot: Snapshot, width: int, height: int) -> Pane:
     lines += [Text(f"stage {clean(stage)}: from {clean(origin)}", style=DIM) for stage, origin in run.reused.items()]
     step = run.series["validation/reward"].last_step if "validation/reward" in run.series else None
     note = "greedy, test split" + (f"; validation of step {step}" if "validation" in columns and step else "")
-    return Pane(title, note, tuple(lines[:height]))
+    return Pane(title, f"{note}; start: {part} so far" if part else note, tuple(lines[:height]))
 
 
 def _changes(first: Mapping[str, float | None], last: Mapping[str, float | None]) -> dict[str, float | None]:
@@ -74,13 +74,22 @@ def shown(value: float | None, form: str) -> str:
     return number(value) if value is None or not form else format(value, form)
 
 
+def sampled_start(run: Run) -> str:
+    """Return on how many prompts the start is measured while they are not all, as `32 of 200`; else nothing. Its means
+    do not compare with those of all prompts."""
+    start = run.results.get("start")
+    return f"{start.n} of {start.whole}" if start is not None and start.whole else ""
+
+
 def gained(run: Run, *, ascii: bool) -> list[str]:
     """Return when the model was last measured, then the constraint and the quality at the start and then:
     `after length:`, `on target 4.5% → 96.0%`. That is the newest evaluation of the test split, or a validation after it
     (`step 210:`). Empty before the first evaluation, and for runs whose task did not say what they are."""
     label, newest = run.newest_result
     start, arrow = run.results["start"].metrics if "start" in run.results else {}, "->" if ascii else "→"
-    when = "at the start" if label == "start" else f"after {clean(label)}"
+    part = sampled_start(run)
+    start = {} if part else start
+    when = f"at the start{part and f' ({part})'}" if label == "start" else f"after {clean(label)}"
     now: Mapping[str, float | None] = newest.metrics
     validated = {one.name: run.last(f"validation/{one.name}") for one in newest.measures if one.role}
     step = max((run.series[f"validation/{name}"].last_step or 0 for name in validated if validated[name] is not None),
