@@ -66,7 +66,7 @@ class EvaluationJob:
     trained: str | None = None
     """for a stage of a run: the fingerprint of the stages so far, empty at the start"""
     whole: int = 0
-    """prompts of the split, where these are not all"""
+    """prompts of the split, which may be more than these; 0: these are all"""
 
     @cached_property
     def measures(self) -> Mapping[str, Any]:
