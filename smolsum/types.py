@@ -75,7 +75,7 @@ class SamplingProgress:
 
 
 def unheard(progress: SamplingProgress) -> None:
-    """Take a report of progress that nobody asked for."""
+    """Take a report of progress and do nothing with it."""
 
 
 Seen = Literal["source", "completion", "reference"]

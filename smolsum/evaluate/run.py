@@ -25,7 +25,7 @@ from smolsum.evaluate.tables import describe_task, error_shares, show_judged, sh
 from smolsum.files import digest, locked
 from smolsum.policy.load import Policy
 from smolsum.policy.weights import tokenizer_digest
-from smolsum.rollout.sampling_count import SamplingCount, SamplingCounter
+from smolsum.rollout.sampling_count import SamplingCounter, ShowCount
 from smolsum.runs.evaluation_records import BEHIND
 from smolsum.runs.record_io import has_scores, read_summary
 from smolsum.runs.run_info import FIXED
@@ -134,11 +134,7 @@ class Measured:
 
 
 def score(
-    job: EvaluationJob,
-    completer: Completer,
-    *,
-    showing: AbstractContextManager[Callable[[SamplingCount], None]],
-    note: Callable[[str], None],
+    job: EvaluationJob, completer: Completer, *, showing: AbstractContextManager[ShowCount], note: Callable[[str], None]
 ) -> Measured:
     """Complete the prompts, measure and save; scores that exist of them all, which may be a judge's, are kept.
 
@@ -233,7 +229,7 @@ def needs_sampling(job: EvaluationJob) -> bool:
 
 
 @contextmanager
-def _metered(total: int, *, quiet: bool) -> Iterator[Callable[[SamplingCount], None]]:
+def _metered(total: int, *, quiet: bool) -> Iterator[ShowCount]:
     with Meter("generating", total, quiet=quiet) as meter:
         yield lambda count: meter.to(count.done, count.speed, left_s=count.left_s)
 

@@ -25,7 +25,7 @@ from smolsum.policy.load import Policy
 from smolsum.policy.weights import identity, probe_scores, probe_sequences, served_arrays
 from smolsum.rollout.pool import Pool, RolloutBatch
 from smolsum.rollout.protocol import RolloutAnswer, SampleRequest, SamplingTerms, check_token
-from smolsum.rollout.sampling_count import SamplingCount, SamplingCounter
+from smolsum.rollout.sampling_count import SamplingCounter, ShowCount
 from smolsum.rollout.source import GroupRequest, Source, decode, from_first, group_seeds
 from smolsum.rollout.worker_client import ExpectedModel, PoolWorker, WorkerClient, WorkerError, preflight
 from smolsum.types import Prompt, Rollout, RolloutGroup, SamplingProgress, unheard
@@ -192,7 +192,7 @@ class RemoteSource(Source):
         *,
         on_event: Callable[..., None],
         stopping: Callable[[], bool],
-        show: Callable[[SamplingCount], None] = lambda count: None,
+        show: ShowCount = lambda count: None,
     ) -> None:
         """`show` gets the count of a request's completions as they come; the rest and errors as of WorkerSampler."""
         self.config, self.settings, self._show = config, config.workers, show

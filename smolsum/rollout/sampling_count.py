@@ -1,4 +1,4 @@
-"""How many of the completions that somebody waits for are there, how fast they come, and the time until all are."""
+"""How many of the completions that are being sampled are there, how fast they come, and the time until all are."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -34,15 +34,16 @@ class SamplingCount:
         return " ".join(self.parts)
 
 
+ShowCount = Callable[[SamplingCount], None]
+
+
 class SamplingCounter:
     """Counts completions as they come, in batches, and passes each new count to `show`.
 
     A batch's share of work counts before any of its completions is whole, so that the time left is known soon.
     """
 
-    def __init__(
-        self, total: int, show: Callable[[SamplingCount], None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, total: int, show: ShowCount, clock: Callable[[], float] = time.monotonic) -> None:
         """`total` completions are needed; `clock` returns seconds."""
         self._total, self._show, self._clock = total, show, clock
         self._began, self._kept, self._done, self._tokens = clock(), 0, 0, 0

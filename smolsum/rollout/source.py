@@ -14,7 +14,7 @@ from smolsum.config.sections import Config, SamplingConfig
 from smolsum.policy import distributed
 from smolsum.policy.load import Policy
 from smolsum.policy.sampling import generate, rollout_seed
-from smolsum.rollout.sampling_count import SamplingCount, SamplingCounter
+from smolsum.rollout.sampling_count import SamplingCounter, ShowCount
 from smolsum.types import Prompt, Rollout, RolloutGroup, SamplingProgress, unheard
 
 WORKER = "local"
@@ -62,9 +62,7 @@ class Source(Protocol):
 class LocalSource(Source):
     """Samples with the policy in this process, each rank its share."""
 
-    def __init__(
-        self, policy: Policy, config: Config, show: Callable[[SamplingCount], None] = lambda count: None
-    ) -> None:
+    def __init__(self, policy: Policy, config: Config, show: ShowCount = lambda count: None) -> None:
         """`show` gets the count of a request's completions as they are sampled."""
         self.policy, self.config, self._show = policy, config, show
 

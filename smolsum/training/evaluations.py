@@ -1,16 +1,13 @@
 """The evaluations that a training makes of its model on the test split: of the start, and after each stage.
 
-A large model takes minutes for the split on a small machine, and nobody wants to wait so long for the first step. So
-its start is evaluated on a sample first; the others of its prompts follow when training is done, with the weights that
-the run began with, read again. In the end start and stages are measured on the same prompts.
+A large model takes minutes for the split on a small machine, which the first step should not wait for. So its start is
+evaluated on a sample first; the other prompts follow when training is done, with the weights that the run began with,
+read again. In the end start and stages are measured on the same prompts.
 """
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from smolsum.config.sections import Config
 from smolsum.console import duration
@@ -21,36 +18,34 @@ from smolsum.files import digest
 from smolsum.policy.load import weights_hash
 from smolsum.policy.lora import count_parameters
 from smolsum.policy.weights import begin_again
-from smolsum.rollout.sampling_count import SamplingCount
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import has_scores, read_summary
+from smolsum.training.session import Session
 from smolsum.training.setup import SMALL, Setup, load_shapes
 from smolsum.types import Prompt, RolloutGroup, SamplingProgress
-
-if TYPE_CHECKING:
-    from smolsum.training.session import Session
 
 START = "start"
 """the label of the evaluation of the model that a run begins with"""
 SAMPLE = 32
 """prompts that take two cores a quarter of a minute with 135 million parameters"""
-ShowCount = Callable[[SamplingCount], None]
 
 
-def evaluate(session: Session, label: str, *, sample: bool) -> Mapping[str, float | None]:
+def evaluate(session: Session, label: str, *, sample: bool = False) -> None:
     """Evaluate the session's model greedily on the test split into `eval/<label>-test`, or on a `sample` of it, unless
-    that or more is done already. Returns the metrics of what is evaluated.
+    that or more is done already.
 
     The start is that of the run at any time: its weights are read again if the model has been trained since. Raises
     UsageError where they are no longer the same.
     """
-    folder = session.paths.stage_evaluation(label)
-    job = _job(session, label)
+    if not session.evaluates:
+        return
+    folder, job = session.paths.stage_evaluation(label), _job(session, label)
     part = replace(job, prompts=start_sample(session.setup, session.config)) if sample else job
-    measured = read_summary(folder).n if has_scores(folder) else 0
-    if measured < len(part.prompts):
+    if (read_summary(folder).n if has_scores(folder) else 0) < len(part.prompts):
+        session.interruptible = True
         _evaluate(session, part if needs_sampling(job) else job)
-    return read_summary(folder).metrics
+        session.interruptible = False
+    session.results[label] = read_summary(folder).metrics
 
 
 def start_sample(setup: Setup, config: Config) -> tuple[Prompt, ...]:

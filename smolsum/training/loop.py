@@ -29,7 +29,7 @@ from smolsum.runs.paths import open_run
 from smolsum.runs.run_info import at_commit
 from smolsum.training.batch import BatchSampler, step_metrics
 from smolsum.training.difficulty import planned_kinds
-from smolsum.training.evaluations import START
+from smolsum.training.evaluations import START, evaluate
 from smolsum.training.progress import Progress
 from smolsum.training.relabel import relabelled
 from smolsum.training.session import FollowerSession, Session
@@ -60,12 +60,12 @@ def train(
             kinds = planned_kinds(config, setup.task, setup.prompts["train"])
             session.begin(setup, planned_steps(config, kinds), begun)
             with use_hook(WaitHook(session.should_stop, session.notify, progress=lambda text: None)):
-                session.evaluate(START, sample=True)
+                evaluate(session, START, sample=True)
                 for stage in config.stages:
                     if not session.restore(stage):
                         train_stage(session, setup, source)
-                    session.evaluate(stage)
-                session.evaluate(START)  # what the sample left out
+                    evaluate(session, stage)
+                evaluate(session, START)  # what the sample left out
             session.finish()
 
 

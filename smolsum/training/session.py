@@ -16,7 +16,7 @@ from smolsum.evaluate.tables import headline_table, missing_warnings
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.policy import distributed
 from smolsum.policy.load import FUSED, snapshot
-from smolsum.rollout.sampling_count import SamplingCount
+from smolsum.rollout.sampling_count import SamplingCount, ShowCount
 from smolsum.runs import run_info
 from smolsum.runs.checkpoints import Checkpoint, Validation, list_checkpoints, validation
 from smolsum.runs.control import Heartbeat, is_requested, take_request, wait_while_paused, withdraw_all
@@ -28,7 +28,6 @@ from smolsum.runs.run_writer import RunWriter, discard_after
 from smolsum.runs.standstill import ADVICE, STEPS, standstill
 from smolsum.runs.trackers.children import Trackers
 from smolsum.tasks.plugin_files import plugin_copies
-from smolsum.training.evaluations import ShowCount, evaluate
 from smolsum.training.progress import Progress, StepClock
 from smolsum.training.resume import OPTIMIZER, StageCheckpoints, fingerprints, read_state, span
 from smolsum.training.setup import Setup
@@ -44,8 +43,11 @@ class Session:
     `stage` is the current stage, `step` counts optimizer steps over all stages, `stage_step` those of the current one,
     and `plan` holds the number of steps by stage. `state` is what the stage needs to go on apart from weights and
     optimizer: values in JSON by name, which each checkpoint keeps. `reference` are the parameters (or adapters) that
-    the stage's KL term compares with (`grpo.reference`); None where beta is 0.
+    the stage's KL term compares with (`grpo.reference`); None where beta is 0. `results` are the metrics of the
+    evaluations; `interruptible` is set while one is made.
     """
+
+    evaluates = True
 
     def __init__(
         self, config: Config, paths: RunPaths | None, progress: Progress, files: ExitStack, mirror: Mirror
@@ -283,12 +285,6 @@ class Session:
             self.writer.event("checkpoint", f"checkpoint of step {self.step} saved", step=self.step)
             self._mirror.wake()
 
-    def evaluate(self, label: str, *, sample: bool = False) -> None:
-        """Evaluate the model on the test split, as far as that is not done (`evaluations.evaluate`)."""
-        self.interruptible = True
-        self.results[label] = evaluate(self, label, sample=sample)
-        self.interruptible = False
-
     @contextmanager
     def counting(self, doing: str, phase: str, stage: str = "") -> Iterator[ShowCount]:
         """Show completions on the screen and in status.json while they are sampled, by the function that is given."""
@@ -397,6 +393,8 @@ class Session:
 class FollowerSession(Session):
     """The session of every other rank: it trains its share, follows the first rank, and writes nothing."""
 
+    evaluates = False
+
     @classmethod
     @contextmanager
     def open(cls, config: Config, resume: str | None, progress: Progress) -> Iterator[Session]:
@@ -425,9 +423,6 @@ class FollowerSession(Session):
         self.stage_step += 1
 
     def _save(self, optimizer: Optimizer, validation: Validation) -> None:
-        pass
-
-    def evaluate(self, label: str, *, sample: bool = False) -> None:
         pass
 
     def show_rollouts(self, count: SamplingCount) -> None:

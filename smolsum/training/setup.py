@@ -25,7 +25,7 @@ from smolsum.policy.lora import count_parameters
 from smolsum.policy.weights import tokenizer_digest
 from smolsum.rewards.judge import check_endpoint
 from smolsum.rollout.remote_source import RemoteSource
-from smolsum.rollout.sampling_count import SamplingCount
+from smolsum.rollout.sampling_count import ShowCount
 from smolsum.rollout.source import LocalSource, Receiver, Source
 from smolsum.runs.record_io import to_row
 from smolsum.runs.records import RunInfo
@@ -146,12 +146,7 @@ def prepare(config: Config, begun: RunInfo | None = None) -> Setup:
 
 
 def open_source(
-    setup: Setup,
-    config: Config,
-    *,
-    notify: Callable[..., None],
-    stopping: Callable[[], bool],
-    show: Callable[[SamplingCount], None],
+    setup: Setup, config: Config, *, notify: Callable[..., None], stopping: Callable[[], bool], show: ShowCount
 ) -> Source:
     """Return the source of rollouts: the workers of `workers.urls`, which the first rank uses for all, or else the
     policy itself. Arguments and errors as of RemoteSource."""

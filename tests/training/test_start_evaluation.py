@@ -96,7 +96,7 @@ def test_a_start_that_is_stopped_at_the_end_goes_on(
     data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     """Ctrl-C while the last prompts are completed: nothing is trained again, and the start ends the same."""
-    own = Session.evaluate
+    own = loop.evaluate
 
     def stopped(session: Session, label: str, *, sample: bool = False) -> None:
         if label == "start" and not sample:
@@ -104,7 +104,7 @@ def test_a_start_that_is_stopped_at_the_end_goes_on(
         own(session, label, sample=sample)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "evaluate", stopped)
+        patch.setattr(loop, "evaluate", stopped)
         code, _, err = call(*arguments(data, tmp_path, "late", **SETTINGS, **SAMPLE))
     assert code == 130
     assert "hint: smolsum train --resume" in err
